@@ -22,9 +22,9 @@ from typing import Any, Final
 
 from goldformer.conformance.grading.model import Submission
 from goldformer.conformance.grading.sandbox import SandboxError, die_with_parent
-from goldformer.conformance.grading.task import GradingTask
+from goldformer.conformance.grading.task import FRESH, GradingTask
 from goldformer.conformance.grading.worker import ResultFiles, Worker, give_up
-from goldformer.spec import Spec, load_spec
+from goldformer.spec import Spec, SpecError, load_spec
 from goldformer.spec.files import explain_os_error
 
 #: The number of times that a submission is given to a process, if each of them ends over it.
@@ -228,6 +228,11 @@ def _grade(connection: Connection, task: GradingTask, spec: Spec, running: Path)
         return
     except OSError as error:
         _send_last(connection, _Refusal(explain_os_error(error)))
+        return
+    except SpecError as error:
+        what = "; ".join(f"line {problem.line}: {problem.field}: {problem.message}" for problem in error.problems[:3])
+        why = f"{FRESH} is not as it was written; remove its folder, and cases are drawn again: {what}"
+        _send_last(connection, _Refusal(why))
         return
     except Exception:  # it would be the same for every submission
         _send_last(connection, _Refusal(f"a process that grades could not begin:\n{traceback.format_exc()}"))

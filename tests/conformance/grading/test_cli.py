@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import csv
 import json
+import os
 import re
 import zipfile
 from collections.abc import Callable, Iterable, Iterator
@@ -203,6 +204,10 @@ def test_points_are_filled_into_the_table_of_a_platform(run: Run, tmp_path: Path
     table.write_text("Name,Grade\n", "utf-8")
     result = run("--gradebook", str(table))
     assert (result.exit_code, "expected the columns Student and ID" in result.stderr) == (2, True)
+    table.unlink()
+    os.mkfifo(table)
+    result = run("--gradebook", str(table))
+    assert (result.exit_code, "is not a regular file" in result.stderr) == (2, True)
 
 
 def test_only_some_are_graded(run: Run, tmp_path: Path) -> None:

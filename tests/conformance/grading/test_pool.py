@@ -364,6 +364,12 @@ def test_nothing_is_read_before_its_turn(exam: GradingTask, tmp_path: Path) -> N
     assert (done, len(read)) == (4, 4)
 
 
+def test_fresh_cases_that_were_changed_are_refused_in_a_sentence(exam: GradingTask, tmp_path: Path) -> None:
+    says = r"^fresh/cases\.yaml is not as it was written; remove its folder, and cases are drawn again: line 1: file: "
+    with pytest.raises(Unusable, match=says):
+        list(grade_in_pool(replace(exam, fresh="- 1\n"), iter([submitted(CORRECT)]), 1, tmp_path))
+
+
 def test_where_no_process_can_begin_nothing_is_graded(exam: GradingTask, tmp_path: Path) -> None:
     with pytest.raises(Unusable, match="ARRAYS is missing"):
         list(grade_in_pool(replace(exam, adapter=b"x = 1\n"), iter([submitted(CORRECT)]), 1, tmp_path))
