@@ -284,7 +284,7 @@ CHARACTERS = "\n\r\x0c\x0b\x1c\x85\u2028\u2029\ud800\x00\t '\"#%!?;:\\()=\ufeffÃ
 def spoilt_notebook(rng: random.Random, data: bytes) -> bytes:
     """Change the bytes of a notebook, or the code in it."""
     if rng.random() < 0.3:
-        return spoilt(rng, data, [data])
+        return bytes(spoilt(rng, data, [data]))
     book = json.loads(data)
     for cell in book["cells"]:
         text = list(cell["source"])
