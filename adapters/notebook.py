@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from goldformer.adapters.process.faults import clip_text, printable
 from goldformer.extras import install_hint
 
 #: The suffix of a notebook's file.
@@ -25,7 +26,13 @@ MARK: Final = "# EXPORT"
 #: The cell magics whose cells are Python; a cell of any other magic is dropped.
 _OF_PYTHON: Final = frozenset({"capture", "prun", "time", "timeit"})
 #: A line of IPython: a magic, a command of the shell, a question for help, or one of them assigned to a name.
-_MAGIC: Final = re.compile(r"^\s*([%!?].*|[\w., ]+=\s*[%!].*|[\w.*]+\?+\s*)$")
+_MAGIC: Final = re.compile(r"^([%!?].*|[\w., ]+=\s*[%!].*|[\w.*]+\?+\s*)$")
+#: The most characters of the code of a notebook: its syntax tree takes several hundred times as much memory.
+_LONGEST: Final = 256 << 10
+#: The most characters of a line that a message quotes.
+_QUOTED: Final = 200
+#: An end of a line of Python. Form feeds and the separators of Unicode, which str.splitlines knows, end none.
+_NEWLINE: Final = re.compile(r"\r\n?|\n")
 #: The line before each cell of the source.
 _HEADING: Final = re.compile(r"^# code cell (\d+)$")
 #: A line of the source in a traceback or in a message: File "submission.py", line 3, and submission.py:3.
@@ -61,7 +68,9 @@ def read_notebook(raw: bytes, name: str) -> tuple[CodeCell, ...]:
         numbered = [(number, str(cell.source), _is_marked(cell)) for number, cell in enumerate(cells, 1)]
     except Exception as error:
         # nbformat raises errors of many kinds for a file that is none, or of a version that it does not know.
-        raise NotebookError(f"{name} is no notebook: {type(error).__name__}: {str(error)[:200]}") from error
+        raise NotebookError(printable(f"{name} is no notebook: {type(error).__name__}: {str(error)[:200]}")) from error
+    if sum(len(source) for _, source, _ in numbered) > _LONGEST:
+        raise NotebookError(f"{name} has more than {_LONGEST} characters of code: put what it needs into fewer cells")
     whole = any(marked for _, _, marked in numbered)
     taken = [(number, source) for number, source, marked in numbered if marked or not whole]
     return tuple(_read_cell(number, source, name, whole=whole) for number, source in taken)
@@ -81,6 +90,12 @@ def read_source(path: Path) -> bytes:
     return write_source(read_notebook(raw, path.name)) if path.suffix == SUFFIX else raw
 
 
+def split_lines(source: str) -> list[str]:
+    """Return the lines of Python source, as tracebacks and syntax trees count them."""
+    lines = _NEWLINE.split(source)
+    return lines if lines[-1] else lines[:-1]
+
+
 def find_first_line(node: ast.stmt) -> int:
     """Return the line of a statement, or of the first decorator above it."""
     decorators: Sequence[ast.expr] = getattr(node, "decorator_list", ())
@@ -89,7 +104,7 @@ def find_first_line(node: ast.stmt) -> int:
 
 def name_cell(source: str, line: int) -> str:
     """Return the cell and the line in it of a line of `write_source`; "" if no cell has it."""
-    before = source.splitlines()[:line]
+    before = split_lines(source)[:line]
     for back, text in enumerate(reversed(before)):
         if heading := _HEADING.match(text):
             return f"code cell {heading[1]}, line {back}" if back else ""
@@ -129,9 +144,9 @@ def _read_cell(number: int, source: str, name: str, *, whole: bool) -> CodeCell:
         try:
             tree = _compile(source)
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-            line, what = (error.lineno, error.msg) if isinstance(error, SyntaxError) else (1, str(error))
-            text = (source.splitlines() or [""])[(line or 1) - 1 : line or 1]
-            raise NotebookError(f"{name}, code cell {number}, line {line}: {what}: {''.join(text).strip()}") from error
+            line, what = (error.lineno or 1, error.msg) if isinstance(error, SyntaxError) else (1, str(error))
+            text = clip_text("".join(split_lines(source)[line - 1 : line]).strip(), _QUOTED)
+            raise NotebookError(printable(f"{name}, code cell {number}, line {line}: {what}: {text}")) from error
     kept = tree.body if whole else [node for node in tree.body if _is_kept(node)]
     return CodeCell(number, _cut(source, kept))
 
@@ -152,32 +167,41 @@ def _parse(source: str) -> ast.Module | None:
 
 def _drop_magics(source: str) -> str:
     """Return a cell without the lines of IPython, with every other line in its place."""
-    lines = source.splitlines()
+    lines = split_lines(source)
     first = next((n for n, line in enumerate(lines) if line.strip()), 0)
     if lines and lines[first].startswith("%%"):
         if (lines[first][2:].split() or [""])[0] not in _OF_PYTHON:
             return ""
         lines[first] = ""
     # A block that has nothing else must not become empty.
-    return "\n".join(f"{line[: len(line) - len(line.lstrip())]}pass" if _MAGIC.match(line) else line for line in lines)
+    return "\n".join(
+        f"{line[: len(line) - len(line.lstrip())]}pass" if _MAGIC.match(line.lstrip()) else line for line in lines
+    )
 
 
 def _is_kept(node: ast.stmt) -> bool:
     """Return True for an import, a definition, a constant, and a condition around nothing else."""
-    match node:
-        case ast.Import() | ast.ImportFrom() | ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
-            return True
-        case ast.Assign(targets=targets, value=value):
-            return all(map(_is_name, targets)) and _is_constant(value)
-        case ast.AnnAssign(target=target, value=value):
-            return _is_name(target) and value is not None and _is_constant(value)
-        case ast.If():
-            return _is_constant(node.test) and all(map(_is_kept, [*node.body, *node.orelse]))
-        case ast.Try():
-            handled = [statement for handler in node.handlers for statement in handler.body]
-            return all(_is_kept(s) or isinstance(s, ast.Pass) for s in [*node.body, *handled, *node.orelse])
-        case _:
+    waiting = [node]  # no recursion: a condition may have any number of branches
+    while waiting:
+        match waiting.pop():
+            case ast.Import() | ast.ImportFrom() | ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
+                kept = True
+            case ast.Assign(targets=targets, value=value):
+                kept = all(map(_is_name, targets)) and _is_constant(value)
+            case ast.AnnAssign(target=target, value=value):
+                kept = _is_name(target) and value is not None and _is_constant(value)
+            case ast.If(test=test, body=body, orelse=orelse):
+                kept = _is_constant(test)
+                waiting += [*body, *orelse]
+            case ast.Try(body=body, handlers=handlers, orelse=orelse):
+                inner = [*body, *(statement for handler in handlers for statement in handler.body), *orelse]
+                kept = True
+                waiting += [statement for statement in inner if not isinstance(statement, ast.Pass)]
+            case _:
+                kept = False
+        if not kept:
             return False
+    return True
 
 
 def _is_name(target: ast.expr) -> bool:
@@ -194,7 +218,7 @@ def _is_constant(value: ast.expr) -> bool:
 
 def _cut(source: str, kept: Sequence[ast.stmt]) -> str:
     """Return the text of some statements of a cell, each in its own line, and empty lines for the others."""
-    lines = source.splitlines()
+    lines = split_lines(source)
     cut = [""] * len(lines)
     for node in kept:
         first = find_first_line(node)

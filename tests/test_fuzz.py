@@ -5,6 +5,7 @@ Messages of the protocol are spoilt in tests/adapters/process/test_fuzz.py. `mak
 
 from __future__ import annotations
 
+import ast
 import io
 import json
 import random
@@ -19,6 +20,7 @@ import numpy as np
 import pytest
 import yaml
 
+from goldformer.adapters.notebook import NotebookError, read_notebook, write_source
 from goldformer.conformance.baseline.arrays import BadArrays, StoredArray, from_bytes
 from goldformer.conformance.baseline.model import (
     Baseline,
@@ -255,4 +257,58 @@ def test_spoilt_zips_are_read_or_refused(tmp_path: Path, inputs: int) -> None:
         return "refused" if found.problem else "read"
 
     outcomes = try_all(bases, inputs, lambda rng, data: spoilt(rng, data, bases), read)
+    assert min(outcomes["read"], outcomes["refused"]) > inputs / 50
+
+
+#: A notebook with code of every kind that reading keeps and drops.
+CODE = """\
+# EXPORTED? no
+from __future__ import annotations
+import math; x = 'é'; print(x)
+%time f()
+if x > 3:
+    y = \'\'\'a
+b\'\'\'
+elif x:
+    z: int = 2
+try:
+    import torch
+except ImportError: torch = None
+@cache
+def softmax(scores): return scores
+"""
+#: What ends a line for some readers and not for others, and what has a meaning in Python or IPython.
+CHARACTERS = "\n\r\x0c\x0b\x1c\x85\u2028\u2029\ud800\x00\t '\"#%!?;:\\()=\ufeffé"
+
+
+def spoilt_notebook(rng: random.Random, data: bytes) -> bytes:
+    """Change the bytes of a notebook, or the code in it."""
+    if rng.random() < 0.3:
+        return bytes(spoilt(rng, data, [data]))
+    book = json.loads(data)
+    for cell in book["cells"]:
+        text = list(cell["source"])
+        for _ in range(rng.randrange(4)):
+            at = rng.randrange(len(text) + 1)
+            text[at : at + rng.randrange(3)] = rng.choice(CHARACTERS)
+        cell["source"] = "".join(text)
+    return json.dumps(book).encode()
+
+
+def test_spoilt_notebooks_are_read_or_refused(inputs: int) -> None:
+    pytest.importorskip("nbformat", reason="notebooks are read with nbformat")
+    cell = {"cell_type": "code", "execution_count": None, "metadata": {}, "outputs": [], "source": CODE}
+    book = {"cells": [cell, {**cell, "source": "y = 2\n"}], "metadata": {}, "nbformat": 4, "nbformat_minor": 4}
+
+    def read(data: bytes) -> str:
+        try:
+            source = write_source(read_notebook(data, "lab.ipynb"))
+        except NotebookError as error:
+            message = str(error).encode()
+            return check_start(error, Path("lab.ipynb")) if len(message) < 2000 else "too long"
+        # What is kept of Python is Python.
+        ast.parse(source)
+        return "read"
+
+    outcomes = try_all([json.dumps(book).encode()], inputs, spoilt_notebook, read)
     assert min(outcomes["read"], outcomes["refused"]) > inputs / 50

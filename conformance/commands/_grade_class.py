@@ -24,6 +24,7 @@ from goldformer.conformance.grading.store import Store
 from goldformer.conformance.grading.submissions import ClassList
 from goldformer.conformance.grading.task import GradingTask
 from goldformer.spec import Spec
+from goldformer.spec.files import read_regular_file
 
 #: The file of adjustments in the folder of results; grading reads it and never writes it.
 ADJUSTMENTS: Final = "adjustments.yaml"
@@ -32,6 +33,8 @@ _CHANGES: Final = "changes.csv"
 _UPLOAD: Final = "upload.csv"
 #: The most changes that are printed; the file has all.
 _LISTED: Final = 12
+#: The most bytes of a table of a platform: a hundred thousand students.
+_LARGEST_TABLE: Final = 64 << 20
 
 
 def find_adjustments(named: Path | None, out: Path, assignment: Assignment, found: ClassList) -> dict[str, Adjustment]:
@@ -88,7 +91,7 @@ class ClassResults:
     def fill(self, table: Path, lines: Sequence[GradeSummary]) -> None:
         """Write the points into a table that Canvas or Moodle exported."""
         try:
-            text = table.read_text("utf-8-sig")
+            text = read_regular_file(table, _LARGEST_TABLE).decode("utf-8-sig")
             filled = fill_table(text, lines, self.task.assignment, self.found.students)
         except (OSError, UnicodeDecodeError, BadTable) as error:
             raise CannotRun(f"--gradebook {table}: {error}") from error

@@ -9,7 +9,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from goldformer.conformance.grading.assignment import Points
+from goldformer.conformance.grading.assignment import MOST_POINTS, Points
 from goldformer.conformance.grading.model import Adjustment, Assignment, Grade
 from goldformer.conformance.grading.score import round_points
 from goldformer.spec import SpecError
@@ -26,7 +26,7 @@ class AdjustmentModel(StrictModel):
     """
 
     points: dict[Text, Points] = Field(default_factory=dict)
-    add: Annotated[float, Field(allow_inf_nan=False)] = 0.0
+    add: Annotated[float, Field(ge=-MOST_POINTS, le=MOST_POINTS, allow_inf_nan=False)] = 0.0
     comment: str = ""
     note: str = ""
 

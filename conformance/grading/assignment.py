@@ -58,9 +58,12 @@ REASONS: Final[tuple[str, ...]] = tuple(reason for reason in get_args(Reason) if
 _DTYPES: Final = ["float64", "float32"]
 
 #: Bounded, so that no sum of them overflows and every limit is one that the system can set.
-Points = Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)]
+MOST_POINTS: Final = 1e6
+Points = Annotated[float, Field(ge=0, le=MOST_POINTS, allow_inf_nan=False)]
 Seconds = Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1, le=1 << 30)]
+#: The most numbers of processes that Linux has, and so the largest limit of a control group.
+MOST_PROCESSES: Final = 1 << 22
 
 _LIMITS: Final = SubmissionLimits()
 _FEEDBACK: Final = Feedback()
@@ -96,7 +99,7 @@ class LimitsModel(StrictModel):
     total: Seconds = _LIMITS.total
     cpu: Seconds = _LIMITS.cpu
     memory: Count = _LIMITS.memory
-    processes: Count = _LIMITS.processes
+    processes: Annotated[int, Field(ge=1, le=MOST_PROCESSES)] = _LIMITS.processes
     output: Count = _LIMITS.output
     file: Count = _LIMITS.file
     size: Count = _LIMITS.size

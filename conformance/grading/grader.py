@@ -40,7 +40,7 @@ from goldformer.conformance.grading.python_files import MAIN
 from goldformer.conformance.grading.sandbox import Isolation, SandboxClient
 from goldformer.conformance.grading.score import grade_components, round_points, summarize_outcomes
 from goldformer.conformance.grading.task import CheckPlan, GradingTask, PlannedCheck
-from goldformer.conformance.grading.transcript import Recorder, Replayer, ReplayMismatch, Transcript
+from goldformer.conformance.grading.transcript import BadTranscript, Recorder, Replayer, ReplayMismatch, Transcript
 from goldformer.conformance.judging.cases import Bench, Judgement
 from goldformer.conformance.judging.verdict import Status, Verdict
 from goldformer.spec import Spec
@@ -125,18 +125,25 @@ class Grader:
         return GradedSubmission(grade, transcript.pack(), "\n".join(dict.fromkeys(problems)), recorder.outputs())
 
     def replay(self, transcript: Transcript) -> Grade:
-        """Judge the answers of a transcript without running anything; ReplayMismatch if other calls are made now."""
+        """Judge the answers of a transcript without running anything; ReplayMismatch if other calls are made now.
+
+        BadTranscript if it is not as it was written.
+        """
         head = transcript.head
         if not transcript.events:
             raise ReplayMismatch("nothing was run, so there is nothing to judge again")
-        kept = head["isolation"]
-        isolation = Isolation(kept["level"], tuple(kept["features"]), kept["missing"])
+        try:
+            id_, key, kept = head["submission"], head["key"], head["isolation"]
+            isolation = Isolation(kept["level"], tuple(kept["features"]), kept["missing"])
+            forbidden = tuple(ForbiddenUse(**use) for use in head.get("forbidden", ()))
+        except (KeyError, TypeError) as error:
+            raise BadTranscript(f"is no transcript: its first line is not as it was written: {error}") from error
         limits = self._task.assignment.limits
         replayer = Replayer(transcript, limits.total)
         client = SandboxClient(replayer.spawn, limits)
         recorder = OutputRecorder(self.spec)
-        grade = self._judge(head["submission"], head["key"], client, replayer, isolation, recorder)
-        grade = replace(grade, forbidden=tuple(ForbiddenUse(**use) for use in head.get("forbidden", ())))
+        grade = self._judge(id_, key, client, replayer, isolation, recorder)
+        grade = replace(grade, forbidden=forbidden)
         changed = replayer.find_change()
         replayer.finish()
         return _mark_tampered(grade, changed) if changed else grade
@@ -152,7 +159,6 @@ class Grader:
         assert self._sandbox is not None, "only transcripts are judged without one"
         with tempfile.TemporaryDirectory(prefix="submission-", dir=self._running) as name:
             folder = Path(name).resolve()
-            folder.chmod(0o755)
             files = _write_files(submission, self._task.adapter, folder)
             hidden = (f"{folder}/submission/", f"{folder}/")
             source = submission.files.get(MAIN, b"").decode("utf-8", "replace")

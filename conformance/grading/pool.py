@@ -22,9 +22,9 @@ from typing import Any, Final
 
 from goldformer.conformance.grading.model import Submission
 from goldformer.conformance.grading.sandbox import SandboxError, die_with_parent
-from goldformer.conformance.grading.task import GradingTask
+from goldformer.conformance.grading.task import FRESH, GradingTask
 from goldformer.conformance.grading.worker import ResultFiles, Worker, give_up
-from goldformer.spec import Spec, load_spec
+from goldformer.spec import Spec, SpecError, load_spec
 from goldformer.spec.files import explain_os_error
 
 #: The number of times that a submission is given to a process, if each of them ends over it.
@@ -46,6 +46,13 @@ class _Refusal:
     why: str
 
 
+@dataclass(frozen=True, slots=True)
+class _Failure:
+    """The last message of a process that failed over a submission; another process may succeed."""
+
+    why: str
+
+
 @dataclass
 class _Job:
     """A submission, and how processes ended over it; whether no other submission runs meanwhile."""
@@ -61,9 +68,7 @@ class _WorkerProcess:
     def __init__(self, task: GradingTask, running: Path) -> None:
         context = get_context("spawn")
         self.connection, theirs = context.Pipe()
-        # Send the spec: reading its files takes twenty times as long.
-        arguments = (theirs, task, load_spec(), running, os.getpid())
-        self._process = context.Process(target=_work, args=arguments, daemon=True)
+        self._process = context.Process(target=_work, args=(theirs, running, os.getpid()), daemon=True)
         # Block both until the process has its own handlers, as it inherits the mask: a start that is interrupted would
         # leave a process that reads half of its arguments, and prints a traceback.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, _STOPPING)
@@ -72,6 +77,11 @@ class _WorkerProcess:
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
         theirs.close()
+        # Only the connection tells when one side has been killed: more arguments than a pipe holds would wait for ever
+        # for a killed process, and one whose starter is killed would print a traceback over half of them.
+        with contextlib.suppress(OSError):
+            # Send the spec: reading its files takes twenty times as long.
+            self.connection.send((task, load_spec()))
         self.job: _Job | None = None
 
     def give(self, job: _Job) -> None:
@@ -166,6 +176,8 @@ class _Pool:
             message = worker.connection.recv()
         except (EOFError, OSError):
             return self._retry(worker, job)
+        if isinstance(message, _Failure):
+            return self._retry(worker, job, message.why)
         if isinstance(message, _Refusal):
             raise Unusable(message.why)
         assert isinstance(message, ResultFiles)
@@ -174,18 +186,19 @@ class _Pool:
             return None
         return message
 
-    def _retry(self, worker: _WorkerProcess, job: _Job) -> ResultFiles | None:
+    def _retry(self, worker: _WorkerProcess, job: _Job, said: str = "") -> ResultFiles | None:
         """Put back the job of a process that has ended, or give it up after too many tries."""
         self._workers.remove(worker)
-        job.ends.append(worker.describe_end())
+        end = worker.describe_end()
+        job.ends.append(said or end)
         if len(job.ends) < _TRIES:
             self._again.append(job)
             return None
-        why = f"{_TRIES} processes ended while they graded it: {', '.join(job.ends)}"
+        why = f"{_TRIES} processes ended while they graded it: {', '.join(dict.fromkeys(job.ends))}"
         return give_up(job.submission, why, self._task, load_spec())
 
 
-def _work(connection: Connection, task: GradingTask, spec: Spec, running: Path, parent: int) -> None:
+def _work(connection: Connection, running: Path, parent: int) -> None:
     """Grade in this process until nothing comes; end with the process that started it."""
     if sys.platform == "linux":
         die_with_parent(signal.SIGKILL)
@@ -198,7 +211,12 @@ def _work(connection: Connection, task: GradingTask, spec: Spec, running: Path, 
     signal.signal(signal.SIGTERM, _leave)
     with contextlib.suppress(_Leave):
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPPING)
-        _grade(connection, task, spec, running)
+        try:
+            task, spec = connection.recv()
+        except (EOFError, OSError):
+            return  # whoever started it has ended
+        with contextlib.suppress(EOFError, BrokenPipeError):
+            _grade(connection, task, spec, running)
 
 
 def _grade(connection: Connection, task: GradingTask, spec: Spec, running: Path) -> None:
@@ -206,22 +224,37 @@ def _grade(connection: Connection, task: GradingTask, spec: Spec, running: Path)
     try:
         worker = Worker(task, spec, running)
     except SandboxError as error:
-        connection.send(_Refusal(str(error)))
+        _send_last(connection, _Refusal(str(error)))
         return
     except OSError as error:
-        connection.send(_Refusal(explain_os_error(error)))
+        _send_last(connection, _Refusal(explain_os_error(error)))
+        return
+    except SpecError as error:
+        what = "; ".join(f"line {problem.line}: {problem.field}: {problem.message}" for problem in error.problems[:3])
+        why = f"{FRESH} is not as it was written; remove its folder, and cases are drawn again: {what}"
+        _send_last(connection, _Refusal(why))
         return
     except Exception:  # it would be the same for every submission
-        connection.send(_Refusal(f"a process that grades could not begin:\n{traceback.format_exc()}"))
+        _send_last(connection, _Refusal(f"a process that grades could not begin:\n{traceback.format_exc()}"))
         return
-    with contextlib.closing(worker), contextlib.suppress(EOFError, BrokenPipeError):
+    with contextlib.closing(worker):
         while True:
             submission = connection.recv()
             try:
-                result: ResultFiles | _Refusal = worker.finish(submission)
+                result = worker.finish(submission)
             except OSError as error:  # it would be the same for every submission
-                result = _Refusal(explain_os_error(error))
+                _send_last(connection, _Refusal(explain_os_error(error)))
+                return
+            except SandboxError as error:
+                _send_last(connection, _Failure(str(error)))
+                return
             connection.send(result)
+
+
+def _send_last(connection: Connection, message: _Refusal | _Failure) -> None:
+    """Send a message after which this process ends by itself; it is told to end too, which would print a traceback."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    connection.send(message)
 
 
 class _Leave(BaseException):
@@ -229,4 +262,5 @@ class _Leave(BaseException):
 
 
 def _leave(*_: Any) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # once is enough
     raise _Leave

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from itertools import takewhile
 from typing import Final
 
-from goldformer.adapters.notebook import SUFFIX, NotebookError, find_first_line
+from goldformer.adapters.notebook import SUFFIX, NotebookError, find_first_line, split_lines
 from goldformer.conformance.grading.python_files import MAIN, SUBMISSION
 from goldformer.extras import install_hint
 
@@ -71,7 +71,7 @@ def _list_parts(starter: str, tree: ast.Module) -> Iterator[tuple[str, str]]:
 
     What is no definition stays together, and so does a comment with what it stands above.
     """
-    lines = starter.splitlines()
+    lines = split_lines(starter)
     nodes = tree.body if ast.get_docstring(tree) is None else tree.body[1:]
     heading, text = "", ""
     for node, following in zip(nodes, [*nodes[1:], None], strict=True):

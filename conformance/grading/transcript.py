@@ -13,6 +13,7 @@ import json
 import os
 import re
 import time
+import zlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, get_args
@@ -67,7 +68,7 @@ class Transcript:
         """Return the transcript that `pack` wrote; BadTranscript for other bytes."""
         try:
             head, *events = [json.loads(line) for line in gzip.decompress(data).splitlines()]
-        except (OSError, EOFError, ValueError) as error:
+        except (OSError, EOFError, ValueError, RecursionError, zlib.error) as error:
             raise BadTranscript(f"is no transcript: {error}") from error
         if not all(isinstance(line, dict) for line in (head, *events)):
             raise BadTranscript("is no transcript: a line is no JSON object")

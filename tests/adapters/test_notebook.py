@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 
 import pytest
 
@@ -58,6 +59,10 @@ KEPT = (
         ("%%bash\nrm -r x", ""),
         ("await f()\nimport math", "\nimport math"),
         ("é = 1; f(); ü = 2", "é = 1; ü = 2"),
+        # Python ends no line at a form feed or a separator of Unicode, as str.splitlines does.
+        ("\x0cx = 1\nf()\ny = 2", "x = 1\n\ny = 2"),
+        ("s = '\u2028é\x85\x1c'; f(); t = 2", "s = '\u2028é\x85\x1c'; t = 2"),
+        ("x = 1\rf()\r\ny = 2", "x = 1\n\ny = 2"),
         *zip(KEPT, KEPT, strict=True),
     ],
 )  # fmt: skip
@@ -81,13 +86,34 @@ def test_marked_cells_are_taken_whole_and_alone():
             notebook("import math", "x = 1\ndef f(:\n    pass"),
             "lab.ipynb, code cell 2, line 2: invalid syntax: def f(:",
         ),
-        (notebook("x = '\0'"), "lab.ipynb, code cell 1, line "),
+        (notebook("x = '\0'"), "lab.ipynb, code cell 1, line 1: source code string cannot contain null bytes"),
+        (
+            notebook("x = 1").replace(b"x = 1", b"x = '\\ud800'"),
+            "lab.ipynb, code cell 1, line 1: 'utf-8' codec can't encode character '\\ud800'",
+        ),
+        (
+            notebook("x = 1\n" * 50_000),
+            "lab.ipynb has more than 262144 characters of code: put what it needs into fewer cells",
+        ),
     ],
 )
 def test_what_is_no_notebook_or_no_python_is_refused_with_its_cell(raw, says):
     with pytest.raises(NotebookError) as caught:
         read_notebook(raw, "lab.ipynb")
     assert str(caught.value).startswith(says)
+    str(caught.value).encode()
+
+
+def test_a_condition_may_have_any_number_of_branches():
+    cell = "if 0:\n    x = 0\n" + "".join(f"elif {n}:\n    x = {n}\n" for n in range(1200))
+    assert kept(cell, cell + "else:\n    print(x)\n") == [cell.rstrip("\n"), "\n" * 2401 + "\n" * 2]
+
+
+def test_a_line_of_spaces_is_read_at_once():
+    started = time.process_time()
+    with pytest.raises(NotebookError, match="line 1: unexpected indent"):
+        read_notebook(notebook(" " * 100_000 + "x\n)"), "lab.ipynb")
+    assert time.process_time() - started < 1
 
 
 def test_without_nbformat_the_hint_says_what_to_install(monkeypatch):

@@ -41,7 +41,10 @@ def fill_table(
     text: str, summaries: Iterable[GradeSummary], assignment: Assignment, people: Mapping[str, tuple[Submitter, ...]]
 ) -> FilledTable:
     """Write the points into the column of the assignment; everything else stays as it is. BadTable if it is none."""
-    rows = list(csv.reader(io.StringIO(text.removeprefix("\ufeff"), newline="")))
+    try:
+        rows = list(csv.reader(io.StringIO(text.removeprefix("\ufeff"), newline="")))
+    except csv.Error as error:
+        raise BadTable(f"is no table of comma-separated values: {error}; export it again") from error
     head = rows[0] if rows else []
     columns: tuple[str, ...]
     if "Identifier" in head and "Grade" in head:

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from goldformer.adapters.notebook import find_first_line
+from goldformer.adapters.notebook import find_first_line, split_lines
 from goldformer.conformance.grading.model import Grade
 from goldformer.conformance.grading.python_files import SUBMISSION, parse, read_python_files
 from goldformer.conformance.grading.results.words import shorten
@@ -56,7 +56,7 @@ class SubmissionSource:
 
     def __init__(self, files: Mapping[str, bytes], adapter: bytes, grade: Grade) -> None:
         self._lines = {
-            name: data.decode("utf-8", "replace").splitlines()
+            name: split_lines(data.decode("utf-8", "replace"))
             for name, data in sorted(files.items())
             if name.endswith(".py")
         }

@@ -16,6 +16,7 @@ import signal
 import sysconfig
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Final
 
 from goldformer.conformance.grading.sandbox import _landlock as landlock
@@ -123,7 +124,18 @@ def _drop_root(setup: SandboxSetup) -> None:
         os.setuid(user)
     for path in (os.__file__, _PACKAGES, setup.code):
         if not os.access(path, os.R_OK):
-            raise OSError(f"{path} cannot be read by users other than root")
+            raise OSError(_explain_unreadable(path, setup))
+
+
+def _explain_unreadable(path: str, setup: SandboxSetup) -> str:
+    """Return why this user cannot read a path, and what to do."""
+    closed = next((str(at) for at in reversed(Path(path).parents) if not os.access(at, os.X_OK)), "")
+    why = f", because they cannot enter {closed}" if closed else ", because of its mode"
+    if path == setup.code:
+        what = "set TMPDIR to a folder that every user can enter, such as /tmp"
+    else:
+        what = "run a Python that every user can read, such as that of /usr/bin/python3 -m venv /opt/goldformer"
+    return f"{path} cannot be read by users other than root{why}; {what}"
 
 
 def _set_limits(setup: SandboxSetup) -> None:

@@ -48,6 +48,8 @@ _ANSWERING: Final = 30.0
 _CHUNK: Final = 1 << 16
 #: Seconds that the launcher gets to end by itself.
 _FAREWELL: Final = 5.0
+#: The feature by which a process sees only its own files.
+_OWN_FILES: Final = "mount-namespace"
 #: Python without the settings, packages and folders of the user.
 _PYTHON: Final = ("-s", "-P", "-B")
 _MAIN: Final = (
@@ -123,12 +125,13 @@ class Sandbox:
                 raise SandboxError(f"the launcher of sandboxed processes {lost}") from lost
 
     def client(self, folder: Path) -> SandboxClient:
-        """Return a client of such a folder, which every user may read from then on.
+        """Return a client of such a folder, which every user may read from then on if processes see no other folder.
 
         Calls start a process, and another one after a fault.
         """
         folder = folder.resolve()
-        _make_readable(folder)
+        if _OWN_FILES in self.isolation.features:
+            _make_readable(folder)
         return SandboxClient(lambda: self.start(folder), self._limits)
 
     def close(self) -> None:
@@ -224,7 +227,7 @@ class _LauncherProcess:
         """Fork a process for a folder and wait until it is isolated; _LauncherLost if the launcher is gone."""
         (requests, there), (back, replies), (printed, output) = os.pipe(), os.pipe(), os.pipe()
         ours, theirs = (there, back, printed), (requests, replies, output)
-        copy = self._copy(folder)
+        copy = self._copy(folder, user)
         try:
             folders = {"code": str(copy / "code" if copy else folder), "tmp": str(copy / "tmp") if copy else ""}
             values = {name: getattr(limits, name) for name in _LIMITS}
@@ -243,17 +246,23 @@ class _LauncherProcess:
             raise SandboxError(f"no sandboxed process could be made: {problem}")
         return process
 
-    def _copy(self, folder: Path) -> Path | None:
+    def _copy(self, folder: Path, user: int) -> Path | None:
         """Copy the code for a process that sees the file system of this machine, and add a folder to write to.
 
-        The original may lie in a folder that other users cannot enter.
+        The original may lie in a folder that other users cannot enter. No user but the process's own may enter the
+        copy, so that no other submission reads it.
         """
-        if "mount-namespace" in self.features:
+        if _OWN_FILES in self.features:
             return None
         copy = Path(tempfile.mkdtemp(prefix="copy-", dir=self._folder))
-        copy.chmod(0o755)
         shutil.copytree(folder, copy / "code", symlinks=True)
+        _make_readable(copy / "code")
         (copy / "tmp").mkdir(0o700)
+        if os.geteuid() == 0:
+            try:
+                os.chown(copy, user, user)
+            except OSError:  # a container that has few users: the process becomes one that owns nothing
+                copy.chmod(0o755)
         return copy
 
     def _look(self, pid: int) -> State:

@@ -1,8 +1,9 @@
 """Refuse system calls that no answer needs, for good: a filter of the kernel (seccomp).
 
-They reach what namespaces do not separate, such as keys and the sockets of virtual machines; memory that no limit of a
-process counts, or that outlives it (files in memory, System V objects, message queues); the network; and large parts
-of the kernel that nothing else here uses. A refused call fails as in a kernel that does not have it.
+They reach what namespaces do not separate, such as keys; memory that no limit of a process counts, or that outlives it
+(files in memory, buffers of sockets, System V objects, message queues); the network, and the services of this machine;
+the priorities and limits of other processes; and large parts of the kernel that nothing else here uses. A refused call
+fails as in a kernel that does not have it.
 """
 
 from __future__ import annotations
@@ -29,8 +30,15 @@ _REFUSED: Final[Mapping[str, tuple[int, int]]] = {
     "userfaultfd": (323, 282), "memfd_create": (319, 279), "shmget": (29, 194), "shmat": (30, 196), "shmctl": (31, 195),
     "shmdt": (67, 197), "semget": (64, 190), "semop": (65, 193), "semctl": (66, 191), "semtimedop": (220, 192),
     "msgget": (68, 186), "msgsnd": (69, 189), "msgrcv": (70, 188), "msgctl": (71, 187), "mq_open": (240, 180),
+    # Sockets of every kind: by Unix sockets, services of this machine answer that no rule on files covers, and the
+    # buffers of a pair hold memory that belongs to no process.
+    "socket": (41, 198), "socketpair": (53, 199),
     # Each session gets a share of the processor of its own.
     "setsid": (112, 157),
+    # Other processes of an ordinary user, such as the launcher, can be slowed down by these.
+    "setpriority": (141, 140), "sched_setparam": (142, 118), "sched_setscheduler": (144, 119),
+    "sched_setaffinity": (203, 122), "sched_setattr": (314, 274), "ioprio_set": (251, 30), "migrate_pages": (256, 238),
+    "move_pages": (279, 239),
 }  # fmt: skip
 _OF_X86_64, _OF_ARM64 = (tuple(numbers[place] for numbers in _REFUSED.values()) for place in (0, 1))
 
@@ -42,18 +50,17 @@ class _Machine:
     identifier: int
     refused: tuple[int, ...]
     clone: int
-    socket: int
+    prlimit: int
     beyond: int = 0
 
 
 _MACHINES: Final[Mapping[str, _Machine]] = {
-    "x86_64": _Machine(0xC000003E, _OF_X86_64, clone=56, socket=41, beyond=0x40000000),
-    "aarch64": _Machine(0xC00000B7, _OF_ARM64, clone=220, socket=198),
+    "x86_64": _Machine(0xC000003E, _OF_X86_64, clone=56, prlimit=302, beyond=0x40000000),
+    "aarch64": _Machine(0xC00000B7, _OF_ARM64, clone=220, prlimit=261),
 }
 
-#: The flags of clone that make namespaces, and the only socket family that code within one process may need: Unix.
+#: The flags of clone that make namespaces.
 _NAMESPACES: Final = 0x7E020000
-_FAMILIES: Final = (1,)
 
 # Instructions: load a word; compare it and jump; answer.
 _LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _ANSWER = 0x20, 0x15, 0x35, 0x45, 0x06
@@ -77,9 +84,7 @@ def refuse_calls() -> None:
 
 
 def _write_program(machine: _Machine) -> list[tuple[int, int, int, int]]:
-    absent, forbidden, no_family = (
-        (_ANSWER, 0, 0, _ERROR | e) for e in (errno.ENOSYS, errno.EPERM, errno.EAFNOSUPPORT)
-    )
+    absent, forbidden = ((_ANSWER, 0, 0, _ERROR | e) for e in (errno.ENOSYS, errno.EPERM))
     allowed = (_ANSWER, 0, 0, _ALLOW)
     program = [(_LOAD, 0, 0, _ARCHITECTURE), (_EQUAL, 1, 0, machine.identifier), absent, (_LOAD, 0, 0, _NUMBER)]
     if machine.beyond:
@@ -87,8 +92,7 @@ def _write_program(machine: _Machine) -> list[tuple[int, int, int, int]]:
     for number in (*machine.refused, *_EVERYWHERE):
         program += [(_EQUAL, 0, 1, number), absent]
     flags = [(_LOAD, 0, 0, _FIRST), (_ANY_BIT, 0, 1, _NAMESPACES), forbidden, allowed]
-    families = [line for family in _FAMILIES for line in ((_EQUAL, 0, 1, family), allowed)]
-    family = [(_LOAD, 0, 0, _FIRST), *families, no_family]
-    for number, then in ((machine.clone, flags), (machine.socket, family)):
+    own = [(_LOAD, 0, 0, _FIRST), (_EQUAL, 1, 0, 0), forbidden, allowed]  # 0 is the calling process
+    for number, then in ((machine.clone, flags), (machine.prlimit, own)):
         program += [(_EQUAL, 0, len(then), number), *then]
     return [*program, allowed]

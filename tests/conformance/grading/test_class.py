@@ -352,7 +352,9 @@ def test_staff_see_every_bad_check_with_its_facts(spec):
 
 
 def test_staff_see_the_source_next_to_what_fails_with_the_line_that_raises(spec):
-    source = b"import math\n\n\ndef attend(q, k, v):\n    return q + '<b>'\n\n\ndef other():\n    pass\n"
+    # No line ends at a form feed or a separator of Unicode: what stands below them would be shown in the wrong place.
+    source = b"import math  # \x0c \xe2\x80\xa8 \xc2\x85\n\n\n"
+    source += b"def attend(q, k, v):\n    return q + '<b>'\n\n\ndef other():\n    pass\n"
     adapter = b"import submission\n\n\ndef helper(q):\n    return submission.attend(q)\n\n\ndef " + ATTENTION.encode()
     adapter += b"(query, key, value):\n    return helper(query)\n"
     grade = grades.with_outcome(

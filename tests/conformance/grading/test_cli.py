@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import csv
 import json
+import os
 import re
 import zipfile
 from collections.abc import Callable, Iterable, Iterator
@@ -123,6 +124,10 @@ def test_what_the_staff_say_survives_grading_again_and_can_be_taken_back(run: Ru
 @pytest.mark.parametrize(
     ("text", "says"),
     [
+        (
+            "bob: {add: 1.0e+300}",
+            "adjustments.yaml:2: submissions.bob.add: Input should be less than or equal to 1000000",
+        ),
         ("bobb: {add: 1}", "adjustments.yaml:2: submissions.bobb: unknown submission bobb: did you mean bob?"),
         ("bob: {points: {sofmax: 1}}", "unknown component or question sofmax: did you mean softmax?"),
         ("bob: {points: {softmax: 11}}", "is 11, more than its 10 points; `add` gives more"),
@@ -199,6 +204,10 @@ def test_points_are_filled_into_the_table_of_a_platform(run: Run, tmp_path: Path
     table.write_text("Name,Grade\n", "utf-8")
     result = run("--gradebook", str(table))
     assert (result.exit_code, "expected the columns Student and ID" in result.stderr) == (2, True)
+    table.unlink()
+    os.mkfifo(table)
+    result = run("--gradebook", str(table))
+    assert (result.exit_code, "is not a regular file" in result.stderr) == (2, True)
 
 
 def test_only_some_are_graded(run: Run, tmp_path: Path) -> None:
@@ -386,3 +395,9 @@ def test_the_weakest_level_must_be_asked_for(run: Run, monkeypatch: pytest.Monke
     result = run()
     assert result.exit_code == 2
     assert "To grade with less, name it: --require-isolation process." in " ".join(result.stderr.split())
+
+
+def test_the_weakest_level_is_warned_of(run: Run) -> None:
+    said = "--require-isolation process: where this machine has no stronger isolation, submissions can read every file"
+    assert said in " ".join(run("--require-isolation", "process").stderr.split())
+    assert run("--again").stderr == ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pkgutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -9,6 +10,7 @@ from dataclasses import replace
 import pytest
 
 from goldformer.adapters.process.faults import CallFault
+from goldformer.conformance.commands.assignment import READY
 from goldformer.conformance.grading.assignment import read_assignment
 from goldformer.conformance.grading.forbidden import find_forbidden_uses
 from goldformer.conformance.grading.grader import Grader
@@ -185,3 +187,11 @@ def test_a_name_is_checked_in_the_assignment(tmp_path, spec):
         caught.value
     )
     assert "forbid[2]: numpy.exp is listed twice" in str(caught.value)
+
+
+def test_the_ready_attention_forbids_softmax_by_every_name_of_pytorch(spec):
+    pytest.importorskip("torch")
+    owners = ("torch", "torch.Tensor", "torch.special", "torch.nn.functional")
+    names = [f"{owner}.{name}" for owner in owners for name in ("softmax", "log_softmax")]
+    assert all(pkgutil.resolve_name(name) for name in names)
+    assert {*names} <= {*read_assignment(READY / "attention" / "assignment.yaml", spec).forbid}

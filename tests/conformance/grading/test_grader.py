@@ -293,9 +293,15 @@ def test_a_transcript_that_answers_other_questions_is_refused(
     whole = Transcript.unpack(graded.transcript)
     with pytest.raises(ReplayMismatch, match="goes on with the end where request was expected"):
         grader.replay(Transcript(whole.head, whole.events[:20]))
-    for bad in (b"", b"no gzip", gzip.compress(b"[]\n1\n"), gzip.compress(b"{")):
+    damaged = bytearray(graded.transcript)
+    damaged[20:40] = bytes(20)
+    texts = (b"[]\n1\n", b"{", b"[" * 100_000)
+    for bad in (b"", b"no gzip", bytes(damaged), *(gzip.compress(text) for text in texts)):
         with pytest.raises(BadTranscript, match="is no transcript"):
             Transcript.unpack(bad)
+    for head in ({}, {**whole.head, "isolation": 5}, {**whole.head, "forbidden": [{"a": 1}]}):
+        with pytest.raises(BadTranscript, match="is no transcript: its first line is not as it was written"):
+            grader.replay(Transcript(head, whole.events))
 
 
 def test_nothing_that_differs_from_run_to_run_is_kept(exam: GradingTask, spec: Spec) -> None:

@@ -81,3 +81,8 @@ def test_moodle_names_its_folders_by_the_number_of_the_participant(summary):
 def test_another_table_is_refused(summary, text):
     with pytest.raises(BadTable, match="expected the columns Student and ID"):
         fill(text, summary)
+
+
+def test_a_cell_that_is_too_long_is_refused(summary):
+    with pytest.raises(BadTable, match="is no table of comma-separated values: field larger than field limit"):
+        fill(f"Student,ID\n{'x' * 200_000},1\n", summary)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import multiprocessing.util
 import os
+import pickle
 import random
 import signal
 import subprocess
@@ -16,7 +18,7 @@ from dataclasses import replace
 from multiprocessing import Pipe
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar, Final
 
 import pytest
 from click.testing import CliRunner
@@ -261,9 +263,89 @@ def test_a_submission_that_ends_three_processes_is_the_graders_fault(
         one.id: one for one in grade_in_pool(exam, (submitted(CORRECT, id_) for id_ in ("alice", "bob")), 1, tmp_path)
     }
     assert {id_: one.outcome for id_, one in done.items()} == {"alice": "correct", "bob": "grader-error"}
-    assert done["bob"].files["grader-error.txt"] == "3 processes ended while they graded it: " + ", ".join(
-        ["signal 9"] * 3
-    )
+    assert done["bob"].files["grader-error.txt"] == "3 processes ended while they graded it: signal 9"
+
+
+def make_large(task: GradingTask) -> GradingTask:
+    """Return the same task in more bytes than a pipe holds."""
+    return replace(task, adapter=task.adapter + b"#" * (1 << 20))
+
+
+def test_a_process_that_is_killed_while_it_starts_is_replaced(
+    exam: GradingTask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The start waited for ever for a process that was dead to read arguments that a pipe does not hold."""
+    killed: list[int] = []
+    spawn = multiprocessing.util.spawnv_passfds
+
+    def kill(path: Any, words: list[Any], descriptors: Any) -> int:
+        pid: int = spawn(path, words, descriptors)
+        if not killed and not any("resource_tracker" in str(word) for word in words):
+            os.kill(pid, signal.SIGKILL)
+            killed.append(pid)
+        return pid
+
+    monkeypatch.setattr(multiprocessing.util, "spawnv_passfds", kill)
+    (result,) = grade_in_pool(make_large(exam), [submitted(CORRECT, "alice")], 1, tmp_path)
+    assert (result.outcome, len(killed)) == ("correct", 1)
+    assert capfd.readouterr().err == ""
+
+
+#: Grades one submission, and is killed a moment after it has started a process, which still imports.
+KILLED: Final = """
+import multiprocessing.util, os, pickle, signal, sys, threading
+from pathlib import Path
+from goldformer.conformance.grading.pool import grade_in_pool
+
+if __name__ == "__main__":
+    task, submission = pickle.loads(Path(sys.argv[1]).read_bytes())
+    spawn = multiprocessing.util.spawnv_passfds
+
+    def kill(path, words, descriptors):
+        if not any("resource_tracker" in str(word) for word in words):
+            threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGKILL)).start()
+        return spawn(path, words, descriptors)
+
+    multiprocessing.util.spawnv_passfds = kill
+    list(grade_in_pool(task, [submission], 1, Path(sys.argv[2])))
+"""
+
+
+def test_a_process_whose_grader_is_killed_while_it_starts_ends_without_a_word(
+    exam: GradingTask, tmp_path: Path
+) -> None:
+    mark, code, given = uuid.uuid4().hex, tmp_path / "killed.py", tmp_path / "given"
+    code.write_text(KILLED, encoding="utf-8")
+    given.write_bytes(pickle.dumps((make_large(exam), submitted(CORRECT, "alice"))))
+    with (tmp_path / "said").open("w+") as said:
+        words = [sys.executable, str(code), str(given), str(tmp_path)]
+        done = subprocess.run(words, stderr=said, env={**os.environ, "MARK": mark}, check=False, timeout=60)
+        assert gone(mark)
+        said.seek(0)
+        assert (done.returncode, said.read()) == (-signal.SIGKILL, "")
+
+
+def test_a_sandbox_that_fails_over_a_submission_is_explained_without_a_traceback(
+    exam: GradingTask, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    limits = replace(exam.assignment.limits, processes=1 << 23)  # more than the kernel takes
+    task = replace(exam, assignment=replace(exam.assignment, limits=limits))
+    (result,) = grade_in_pool(task, [submitted(CORRECT, "alice")], 1, tmp_path)
+    if result.outcome == "correct":
+        pytest.skip("no control group limits processes here")
+    assert result.outcome == "grader-error"
+    problem = "3 processes ended while they graded it: no sandboxed process could be made: [Errno 22] Invalid argument"
+    assert result.files["grader-error.txt"] == problem
+    assert capfd.readouterr().err == ""
+
+
+def test_a_process_that_cannot_grade_ends_without_a_traceback(
+    exam: GradingTask, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    task = replace(exam, assignment=replace(exam.assignment, forbid=("builtins.len",)))
+    with pytest.raises(Unusable, match=r"builtins\.len is forbidden in this assignment"):
+        list(grade_in_pool(task, [submitted(CORRECT, "alice")], 1, tmp_path))
+    assert "Traceback" not in capfd.readouterr().err
 
 
 def test_nothing_is_read_before_its_turn(exam: GradingTask, tmp_path: Path) -> None:
@@ -280,6 +362,12 @@ def test_nothing_is_read_before_its_turn(exam: GradingTask, tmp_path: Path) -> N
         done += 1
         assert len(read) - done <= 2
     assert (done, len(read)) == (4, 4)
+
+
+def test_fresh_cases_that_were_changed_are_refused_in_a_sentence(exam: GradingTask, tmp_path: Path) -> None:
+    says = r"^fresh/cases\.yaml is not as it was written; remove its folder, and cases are drawn again: line 1: file: "
+    with pytest.raises(Unusable, match=says):
+        list(grade_in_pool(replace(exam, fresh="- 1\n"), iter([submitted(CORRECT)]), 1, tmp_path))
 
 
 def test_where_no_process_can_begin_nothing_is_graded(exam: GradingTask, tmp_path: Path) -> None:

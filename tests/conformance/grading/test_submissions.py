@@ -216,6 +216,16 @@ def test_a_list_of_students_is_read_within_limits(
         assert len(str(raised.value)) < 400
 
 
+def test_a_list_of_students_is_not_unpacked_beyond_what_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Text of this length is no bomb by its ratio."""
+    monkeypatch.setattr("goldformer.conformance.grading.submissions.LARGEST", 1000)
+    archive = zipped(tmp_path / "export.zip", {"submission_metadata.yml": b"a: b\n" + b"# more\n" * 1000})
+    with pytest.raises(NoSubmissions, match=r"'submission_metadata\.yml' has more than 1000 bytes"):
+        find_submissions(archive, export=True)
+
+
 def test_a_list_of_students_that_is_no_file_is_not_waited_for(tmp_path: Path) -> None:
     (tmp_path / "submission_metadata.yml").symlink_to("/dev/zero")
     assert ids(find_submissions(tmp_path)) == ["submission_metadata"], "it is a submission that cannot be graded"

@@ -3,9 +3,11 @@
 Shapes are written like (…, q_seq, d_k), where … stands for any leading axes: none, the batch, or batch and heads.
 Masks are boolean, and True means: may attend. Results have the dtype of the inputs.
 
-Forbidden, because you are to write it yourself: torch.softmax, torch.Tensor.softmax, torch.nn.functional.softmax,
-torch.nn.functional.scaled_dot_product_attention, torch.nn.functional.multi_head_attention_forward, torch.nn.Softmax,
-torch.nn.MultiheadAttention. In grading a call of them raises an error.
+Forbidden, because you are to write it yourself: torch.softmax and torch.log_softmax, the same in torch.special.softmax,
+torch.special.log_softmax, torch.nn.functional.softmax, torch.nn.functional.log_softmax, torch.Tensor.softmax and
+torch.Tensor.log_softmax, torch.nn.functional.scaled_dot_product_attention,
+torch.nn.functional.multi_head_attention_forward, torch.nn.Softmax, torch.nn.MultiheadAttention. In grading a call of
+them raises an error.
 """
 
 from torch import Tensor, nn

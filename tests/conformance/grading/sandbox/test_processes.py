@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import os
 import signal
 import subprocess
@@ -16,10 +17,12 @@ import numpy as np
 import pytest
 
 from goldformer.adapters.process.arrays import WireArray
+from goldformer.adapters.process.child import ChildFault
 from goldformer.adapters.process.client import adapter_object
 from goldformer.adapters.protocol import Adapter
 from goldformer.conformance.grading.sandbox import LEVELS, Isolation, Limits, Sandbox, SandboxError, probe_isolation
 from goldformer.conformance.grading.sandbox import _sandbox as door
+from goldformer.conformance.grading.sandbox._client import SandboxProcess
 from goldformer.conformance.grading.sandbox._launcher import is_ending
 from goldformer.conformance.grading.sandbox._mounts import remove_folder
 from goldformer.conformance.grading.sandbox._types import NEEDED, rate_isolation, require_level
@@ -377,3 +380,24 @@ def test_objects_of_system_v_do_not_outlive_a_process_that_may_make_them(tmp_pat
     with Sandbox(LIMITS, "numpy", without=("ipc-namespace", "system-calls", "cgroup")) as sandbox:
         assert min(found_by(sandbox, tmp_path, make.format(*keys))) >= 0, "it made them"
         assert list_left() == []
+
+
+@pytest.mark.parametrize(("each", "seconds", "late"), [(0.5, 60.0, "used more than 1 s"), (0.0, 0.5, "gave no answer")])
+def test_a_call_is_limited_by_its_processor_time_and_by_the_clock(each, seconds, late):
+    """The process waits for ever; the system says that each look finds more processor time, or none."""
+    (requests, there), (back, replies), (printed, output) = os.pipe(), os.pipe(), os.pipe()
+    used = itertools.count(7)  # what earlier calls have used does not count
+    process = SandboxProcess(
+        (there, back, printed), replace(LIMITS, start=1.0), lambda: {"ended": False, "cpu": each * next(used)},
+        lambda: {"status": 0, "cpu": 0.0},
+    )  # fmt: skip
+    started = time.monotonic()
+    try:
+        with pytest.raises(ChildFault, match=late) as caught:
+            process.exchange(b"{}\n", seconds)
+    finally:
+        process.end()
+        for descriptor in (requests, replies, output):
+            os.close(descriptor)
+    assert caught.value.reason == "timeout"
+    assert time.monotonic() - started < 30

@@ -15,6 +15,7 @@ import pytest
 
 import sandboxes
 from goldformer.conformance.grading.sandbox import Limits, Sandbox, SandboxError
+from goldformer.conformance.grading.sandbox import _isolation as isolation
 from goldformer.conformance.grading.sandbox import _landlock as landlock
 from goldformer.spec import ROOT
 from repository import REPOSITORY, SUPPORT
@@ -84,6 +85,24 @@ def test_folders_of_this_machine_cannot_be_listed(found, apart, tmp_path):
     answers = found(source)
     # Of /root there may be the folders that lead to Python, and no more.
     assert [a for a in answers if isinstance(a, list) and a not in (["pyenv"], [".pyenv"])] == []
+
+
+def test_the_code_of_a_submission_is_out_of_reach_of_others(sandbox, tmp_path):
+    """Two run at once: each may read its own copy, and no other user may read either."""
+    if os.geteuid() != 0:
+        pytest.skip("all processes of an ordinary user are the same user")
+    look = f"""
+import os
+def found():
+    walked = os.walk({str(sandbox.folder)!r})
+    paths = [os.path.join(at, name) for at, _, names in walked for name in names if name == "secret.py"]
+    return [os.path.dirname(path) for path in paths if os.access(path, os.R_OK)]
+"""
+    own = "import os, secret\ndef found(): return os.access(secret.__file__, os.R_OK) and secret.KEY"
+    with sandboxes.clients(sandbox, tmp_path) as make:
+        running = make(own, sandboxes.ASKING, secret="KEY = 'golden'")
+        assert "'golden'" in str(sandboxes.fault_of(running))
+        assert found_by(sandbox, tmp_path / "second", look) == []
 
 
 def test_nothing_can_be_written_but_its_own_folder(found, apart):
@@ -227,22 +246,21 @@ def found(): return [reached(pid) for pid in (os.getppid(), {os.getpid()})]
 
 
 def test_system_calls_that_no_answer_needs_are_refused(sandbox, found):
-    """Keys, rings, namespaces, tracing, memory that no process has, and the network; what programs need still works."""
+    """Keys, namespaces, tracing, memory that no process has, sockets, priorities; what programs need still works."""
     if "system-calls" not in sandbox.isolation.features:
         pytest.skip("system-calls: " + sandbox.isolation.missing["system-calls"])
     source = f"""
-import ctypes, errno, platform, socket, subprocess, sys, threading{TRIED}
+import ctypes, errno, os, platform, resource, socket, subprocess, sys, threading{TRIED}
 libc = ctypes.CDLL(None, use_errno=True)
 def called(*given):
     ctypes.set_errno(0)
     return libc.syscall(*given) < 0 and errno.errorcode[ctypes.get_errno()]
 keys = {{
-    "x86_64": (248, 249, 250, 272, 319, 29, 30, 31, 64, 66, 68, 71, 240, 112),
-    "aarch64": (217, 218, 219, 97, 279, 194, 196, 195, 190, 191, 186, 187, 180, 157),
+    "x86_64": (248, 249, 250, 272, 319, 29, 30, 31, 64, 66, 68, 71, 240, 112, 141, 142, 144, 203, 251, 256, 279, 314),
+    "aarch64": (217, 218, 219, 97, 279, 194, 196, 195, 190, 191, 186, 187, 180, 157, 140, 118, 119, 122, 30, 238,
+                239, 274),
 }}[platform.machine()]
 def found():
-    socket.socket(socket.AF_UNIX).close()
-    for pair in socket.socketpair(): pair.close()
     thread = threading.Thread(target=int)
     thread.start()
     thread.join()
@@ -250,12 +268,17 @@ def found():
     clone = {{"x86_64": 56, "aarch64": 220}}[platform.machine()]
     spaces = [called(clone, flag | 17, 0, 0, 0, 0) for flag in (0x10000000, 0x20000, 0x40000000)]
     refused = [called(n, 0, 0, 0, 0) for n in (*keys, 425, 428, 430, 435, 438, 447)]
-    return refused, spaces, [tried(socket.socket, kind) for kind in (2, 10, 16, 38, 40)], child
+    sockets = [*(tried(socket.socket, kind) for kind in (1, 2, 10, 16, 38, 40)), tried(socket.socketpair)]
+    own, other = (tried(resource.prlimit, pid, resource.RLIMIT_NOFILE, (64, 64)) for pid in (0, os.getppid() or 1))
+    return refused, spaces, sockets, own, other, child
 """
-    refused, spaces, families, child = found(source)
+    refused, spaces, sockets, own, other, child = found(source)
     assert set(refused) == {"ENOSYS"}
     assert spaces == ["EPERM"] * 3
-    assert families == ["OSError"] * 5
+    # Not even those of one process: their buffers hold memory that is not its own.
+    assert sockets == ["OSError"] * 7
+    assert isinstance(own, tuple | list)
+    assert other == "PermissionError"
     assert child == b"7\n"
 
 
@@ -316,6 +339,31 @@ def installed(folder):
         ignore=lambda _, names: [n for n in names if n == "__pycache__" or n.startswith("test_")],
     )  # fmt: skip
     return package
+
+
+@pytest.mark.parametrize(
+    ("code", "closed", "says"),
+    [
+        (
+            "/tmp/code", os.path.dirname(os.__file__),
+            r"os\.py cannot be read by users other than root, because they cannot enter \S+; "
+            r"run a Python that every user can read, such as that of /usr/bin/python3 -m venv /opt/goldformer",
+        ),
+        ("/tmp/code", os.__file__, r"os\.py cannot be read by users other than root, because of its mode; run a "),
+        (
+            "/closed/tmp/code", "/closed",
+            r"/closed/tmp/code cannot be read by users other than root, because they cannot enter /closed; "
+            r"set TMPDIR to a folder that every user can enter, such as /tmp",
+        ),
+    ],
+)  # fmt: skip
+def test_what_other_users_cannot_read_is_explained(code, closed, says, monkeypatch):
+    monkeypatch.setattr(os, "access", lambda path, mode: not (mode and str(path).startswith(closed)))
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    setup = isolation.SandboxSetup(code, "/tmp", "/", 1000, LIMITS)
+    with pytest.raises(OSError, match=f"{says}") as caught:
+        isolation._drop_root(setup)
+    assert f"cannot enter {closed};" in str(caught.value) or closed.endswith(".py")
 
 
 def test_landlock_is_in_force_where_the_kernel_has_it(sandbox):
