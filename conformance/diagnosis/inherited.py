@@ -35,7 +35,7 @@ def find_inherited(verdicts: Sequence[Verdict], known: Mapping[str, Cause], spec
     inherited: dict[Key, tuple[Cause, ...]] = {}
     for verdict in bad:
         matches = (tuple(find_cause(id_, spec) for id_ in match.causes) for match in verdict.matches or ())
-        same = next((causes for causes in matches if all(cause.heading in known for cause in causes)), None)
+        same = next((causes for causes in matches if all(_is_known(cause, known) for cause in causes)), None)
         if same:
             inherited[verdict.check, verdict.dtype] = same
     others = [v for v in bad if (v.check, v.dtype) not in inherited]
@@ -43,6 +43,12 @@ def find_inherited(verdicts: Sequence[Verdict], known: Mapping[str, Cause], spec
         (most, *_) = inherited.values()
         inherited |= {(v.check, v.dtype): most for v in others}
     return inherited
+
+
+def _is_known(cause: Cause, known: Mapping[str, Cause]) -> bool:
+    """Return True if a cause is among some: generated ones of two components may have one heading."""
+    same = known.get(cause.heading)
+    return same is not None and same.id == cause.id
 
 
 def _is_undecided(verdict: Verdict, causes: Iterable[Cause], spec: Spec) -> bool:

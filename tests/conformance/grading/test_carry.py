@@ -7,11 +7,14 @@ from dataclasses import replace
 import pytest
 
 from goldformer.conformance.commands.assignment import READY
+from goldformer.conformance.diagnosis.causes import find_cause
+from goldformer.conformance.diagnosis.inherited import find_inherited
 from goldformer.conformance.grading.grader import Grader
 from goldformer.conformance.grading.model import CarriedMistake
 from goldformer.conformance.grading.results import feedback, staff
 from goldformer.conformance.grading.results.gradebook import GradeSummary
 from goldformer.conformance.grading.store import from_json, to_json
+from goldformer.conformance.judging.verdict import Match, Status, Verdict
 from homework import OpenSandbox, make_task, submitted
 
 SDPA, MHA = "scaled_dot_product_attention", "multi_head_attention"
@@ -117,3 +120,14 @@ def test_the_student_reads_what_is_not_deducted_again(graded, task, spec):
     page = feedback.html(grade, quiet, spec)
     assert f"fail only because of a mistake in {SDPA}" in page
     assert "scale-missing" not in page
+
+
+@pytest.mark.parametrize(("part", "is_inherited"), [(SDPA, True), ("softmax", False)])
+def test_what_is_called_alike_in_two_components_is_not_inherited(spec, part, is_inherited):
+    zero = find_cause(f"{part}.backward.all.zero", spec)
+    matches = (Match((f"{SDPA}.backward.all.zero",), 0.0),)
+    failed = Verdict(
+        "sdpa-gradient", "case", SDPA, "", Status.FAILED, "wrong-value", "", "float32", "cpu", (), "", matches=matches
+    )
+    assert zero.heading == find_cause(f"{SDPA}.backward.all.zero", spec).heading
+    assert bool(find_inherited([failed], {zero.heading: zero}, spec)) is is_inherited
