@@ -404,7 +404,12 @@ def _describe_explanation(e: Explanation, among: str, *, was: bool) -> Finding:
     mistakes = tuple(c.id for c in e.causes if not c.option)
     label = CLOSEST if not e.certain else MISTAKE_FOUND if mistakes else OPTION_FOUND
     # What is wrong comes before what is only to be declared.
-    headings = [c.heading for c in sorted(e.causes, key=lambda c: bool(c.option))]
+    first, *others = sorted(e.causes, key=lambda c: bool(c.option))
+    # A sentence of its own becomes a part of one.
+    headings = [
+        first.heading,
+        *(f"{c.heading[0].lower()}{c.heading[1:]}" if c.generated else c.heading for c in others),
+    ]
     parts = (f"{' and '.join(headings)}.", f"{seen}.", "" if was else write_hint(e.causes))
     return Finding(label, " ".join(filter(None, parts)), mistakes=mistakes)
 

@@ -161,6 +161,8 @@ def _change_heads() -> Iterator[Neighbour]:
         ("interleaved", "every heads-th column belongs to a head",
          lambda _, x, n: x.reshape(*x.shape[:-1], -1, n).transpose(0, 3, 1, 2)),
         ("reversed", "the heads are cut from the last column block to the first", lambda heads, _, __: heads[:, ::-1]),
+        ("next", "each head has the column block of the next one", lambda heads, _, __: np.roll(heads, -1, 1)),
+        ("before", "each head has the column block of the one before", lambda heads, _, __: np.roll(heads, 1, 1)),
         ("channels-reversed", "the channels of each head are reversed", lambda heads, _, __: heads[..., ::-1]),
         ("by-reshape", "heads are cut by a reshape alone",
          lambda _, x, n: x.reshape(x.shape[0], n, x.shape[1], -1)),
@@ -175,23 +177,28 @@ def _change_heads() -> Iterator[Neighbour]:
             return np.asarray(split(original(x, num_heads), x, num_heads))
 
         yield Neighbour(f"{_MHA}.split.{word}", _MHA, title, hint, {split_heads: around(cut)})
-        for role, words in _ROLES.items():
+        for roles in ("q", "k", "v", "qk", "kv"):
+            words = " and ".join(f"the {_ROLES[role]}" for role in roles)
 
-            def cut_one(
-                original: Step, x: Array, params: Any, of: str, heads: int, role: str = role, split: Any = split
+            def cut_some(
+                original: Step, x: Array, params: Any, of: str, heads: int, roles: str = roles, split: Any = split
             ) -> Any:
                 cut = original(x, params, of, heads)
-                return np.asarray(split(cut, _join(cut), heads)) if of == role else cut
+                return np.asarray(split(cut, _join(cut), heads)) if of in roles else cut
 
             yield Neighbour(
-                f"{_MHA}.split.{word}.{role}", _MHA, f"{title}, for the {words} alone", hint,
-                {project_heads: around(cut_one)},
+                f"{_MHA}.split.{word}.{roles}", _MHA, f"{title}, for {words} alone", hint,
+                {project_heads: around(cut_some)},
             )  # fmt: skip
     merges: tuple[tuple[str, str, Callable[[Array], Array]], ...] = (
         ("interleaved", "the columns of the heads are interleaved when they are put back",
          lambda h: h.transpose(0, 2, 3, 1).reshape(h.shape[0], h.shape[2], -1)),
         ("reversed", "the heads are put back in the reverse order",
          lambda h: h[:, ::-1].swapaxes(1, 2).reshape(h.shape[0], h.shape[2], -1)),
+        ("next", "each head is put back in the place of the one before",
+         lambda h: _join(np.roll(h, -1, 1))),
+        ("before", "each head is put back in the place of the next one",
+         lambda h: _join(np.roll(h, 1, 1))),
         ("by-reshape", "heads are put back by a reshape alone", lambda h: h.reshape(h.shape[0], h.shape[2], -1)),
         ("first-everywhere", "the first head stands in the place of every head",
          lambda h: np.broadcast_to(h[:, :1], h.shape).swapaxes(1, 2).reshape(h.shape[0], h.shape[2], -1)),

@@ -13,12 +13,15 @@ import numpy as np
 from goldformer.adapters.layouts import part
 from goldformer.adapters.textbook.attention import causal_mask
 from goldformer.adapters.textbook.checks import Array
+from goldformer.adapters.textbook.embedding import positional_encoding
 from goldformer.adapters.textbook.layers import (
     decoder,
     encoder,
     final_norm,
     layer_norm,
     layer_params,
+    norm_params,
+    run_decoder_layer,
     run_stack,
 )
 from goldformer.adapters.textbook.model import (
@@ -246,11 +249,13 @@ def _change_layer_params() -> Iterator[Neighbour]:
     )  # fmt: skip
 
 
-#: The parts of a layer, in words.
+#: The parts of a layer by the beginnings of their parameters, in words.
 _PARTS: Final = {
     "self_attention": "self-attention",
     "cross_attention": "cross-attention",
     "feed_forward": "feed-forward network",
+    " ".join(f"self_attention.{name}" for name in ("w_k", "b_k", "w_v", "b_v")): "keys and values of self-attention",
+    " ".join(f"cross_attention.{name}" for name in ("w_k", "b_k", "w_v", "b_v")): "keys and values of cross-attention",
     "norm_1": "first norm",
     "norm_2": "second norm",
     "norm_3": "third norm",
@@ -259,25 +264,27 @@ _PARTS: Final = {
 
 def _share_parts() -> Iterator[Neighbour]:
     """Parts of a layer whose parameters are those of another layer."""
-    for stack, absent in (("encoder", ("cross_attention", "norm_3")), ("decoder", ())):
+    for stack, absent in (("encoder", ("cross_attention", "norm_3")), ("decoder", ("nothing",))):
         for piece, words in _PARTS.items():
-            if piece in absent:
+            if piece.startswith(absent):
                 continue
+            starts = tuple(piece.split())
             for which, layer in (("first", 0), ("last", -1)):
 
                 def share(
                     original: Step, params: Any, of: str, index: int,
-                    stack: str = stack, start: str = f"{piece}.", layer: int = layer,
+                    stack: str = stack, starts: tuple[str, ...] = starts, layer: int = layer,
                 ) -> Any:  # fmt: skip
                     mine = original(params, of, index)
                     if of != stack:
                         return mine
                     theirs = original(params, of, layer % _count_layers(params, stack))
-                    return {name: theirs[name] if name.startswith(start) else a for name, a in mine.items()}
+                    return {name: theirs[name] if name.startswith(starts) else a for name, a in mine.items()}
 
                 yield Neighbour(
-                    f"{stack}.{piece}.of-{which}", stack, f"every layer has the {words} of the {which}, in the {stack}",
-                    f"Give each layer of the {stack} a {words} of its own.", {layer_params: around(share)},
+                    f"{stack}.{'-'.join(starts)}.of-{which}", stack,
+                    f"every layer has the {words} of the {which}, in the {stack}",
+                    f"Give each layer of the {stack} its own {words}.", {layer_params: around(share)},
                 )  # fmt: skip
 
 
@@ -297,6 +304,50 @@ def _change_final_norms() -> Iterator[Neighbour]:
             f"transformer.final-norm-of-{other}-in-{stack}", "transformer",
             f"the final norm of the {stack} has gamma and beta of the {other}'s",
             f"Give the {stack} a final norm of its own.", {transformer: around(replace)},
+        )  # fmt: skip
+
+
+def _change_memory() -> Iterator[Neighbour]:
+    """Yield decoders whose memory is changed on its way from one layer to the next, or before the first."""
+
+    def add_positions(memory: Array, params: Any, index: int) -> Array:
+        del params, index
+        return np.asarray(positional_encoding(memory))
+
+    changes: list[tuple[str, str, Callable[[Array, Any, int], Array]]] = [
+        ("positions-added", "gets positions added", add_positions)
+    ]
+    for number, which in ((1, "first"), (2, "second"), (3, "third")):
+
+        def normalise(memory: Array, params: Any, index: int, number: int = number) -> Array:
+            return layer_norm(memory, params=norm_params(layer_params(params, "decoder", index), number))
+
+        changes.append((f"normed-by-norm_{number}", f"is normalised by the layer's {which} norm", normalise))
+
+    for word, says, change in changes:
+
+        def change_each(
+            original: Step, x: Array, *, index: int, memory: Array, change: Any = change, **named: Any
+        ) -> Any:
+            for before in range(index):
+                memory = change(memory, named["params"], before)
+            return original(x, index=index, memory=memory, **named)
+
+        def change_once(
+            original: Step, x: Array, *, index: int, memory: Array, change: Any = change, **named: Any
+        ) -> Any:
+            return original(x, index=index, memory=change(memory, named["params"], 0), **named)
+
+        hint = "Give every layer of the decoder the same memory, as the encoder returns it."
+        yield Neighbour(
+            f"decoder.memory.{word}.after-each", "decoder",
+            f"the memory {says} after every layer of the decoder, for those that follow", hint,
+            {run_decoder_layer: around(change_each)},
+        )  # fmt: skip
+        yield Neighbour(
+            f"decoder.memory.{word}.once", "decoder",
+            f"the memory {says.replace('the layer', 'the first layer')} before the first layer of the decoder", hint,
+            {run_decoder_layer: around(change_once)},
         )  # fmt: skip
 
 
@@ -418,6 +469,7 @@ def generate() -> Iterator[Neighbour]:
     yield from _share_parts()
     yield from _change_final_norms()
     yield from _move_final_norms()
+    yield from _change_memory()
     yield from _change_stacks()
     yield from _change_masks()
     yield from _change_model()
