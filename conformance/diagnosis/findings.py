@@ -49,6 +49,7 @@ MISTAKE_FOUND = "Mistake found"
 OPTION_FOUND = "Option found"
 #: It reproduces most failing cases, but not all, or a passing case refutes it.
 CLOSEST = "Closest known mistake"
+CLOSEST_OPTION = "Closest option"
 #: Another mistake explains as much; or no passing case rules it out, and no values were compared.
 POSSIBLE_CAUSES = "Possible causes"
 NOTHING_KNOWN = "Cause unknown"
@@ -402,7 +403,7 @@ def _describe_explanation(e: Explanation, among: str, *, was: bool) -> Finding:
     seen += f", but not in {list_few(dict.fromkeys(e.refuting))}" if e.refuting else ""
     seen += f", but it would fail {list_few(e.passing)} too, in which yours is right" if e.passing else ""
     mistakes = tuple(c.id for c in e.causes if not c.option)
-    label = CLOSEST if not e.certain else MISTAKE_FOUND if mistakes else OPTION_FOUND
+    labels = (MISTAKE_FOUND, CLOSEST) if mistakes else (OPTION_FOUND, CLOSEST_OPTION)
     # What is wrong comes before what is only to be declared.
     first, *others = sorted(e.causes, key=lambda c: bool(c.option))
     # A sentence of its own becomes a part of one.
@@ -411,7 +412,7 @@ def _describe_explanation(e: Explanation, among: str, *, was: bool) -> Finding:
         *(f"{c.heading[0].lower()}{c.heading[1:]}" if c.generated else c.heading for c in others),
     ]
     parts = (f"{' and '.join(headings)}.", f"{seen}.", "" if was else write_hint(e.causes))
-    return Finding(label, " ".join(filter(None, parts)), mistakes=mistakes)
+    return Finding(labels[not e.certain], " ".join(filter(None, parts)), mistakes=mistakes)
 
 
 def list_few(names: Iterable[str]) -> str:

@@ -280,7 +280,7 @@ _TO_FIX = ("Fix first", "Fix too")
 #: The labels under which the diagnosis is certain.
 _FOUND = ("Mistake found", "Option found")
 #: The labels under which it is not, or has nothing to say.
-_UNCERTAIN = ("Closest known mistake", "Possible causes", "Cause unknown")
+_UNCERTAIN = ("Closest known mistake", "Closest option", "Possible causes", "Cause unknown")
 
 
 #: What an option that is not declared looks like: the adapters take zeros for a table that the call does not have, and

@@ -132,3 +132,13 @@ def test_a_failing_property_suggests_no_mistake_that_a_passing_case_rules_out(sp
     assert said.catches == ("greedy-no-eos",)
     (alone,) = Diagnosis(spec).explain_all([Judgement(failed, bench)])
     assert alone.catches == failed.catches
+
+
+@pytest.mark.parametrize(
+    ("cause", "label"),
+    [("scale-missing", "Closest known mistake"), ("empty_row: zeros", "Closest option")],
+)
+def test_an_option_is_not_called_a_mistake(cause, label, spec):
+    explained, other = verdict("one", matches=(Match((cause,), 0.1),)), verdict("two", matches=())
+    (said,) = describe_explanations(rank_explanations([explained, other], ATTENTION, spec))
+    assert said.label == label
