@@ -219,7 +219,7 @@ def _classify_follower(
         return FIX_TOO
     if best := next(iter(explained[component]), None):
         return BECAUSE if best.certain and all(_is_inherited(c, known) for c in best.causes) else FIX_TOO
-    if any(e.equals and all(_is_inherited(c, known) for c in e.causes) for e in ranked):
+    if any(e.equals and all(_is_inherited(c, known) and not _may_stay(c) for c in e.causes) for e in ranked):
         return AGAIN
     if any(v.matches is not None and v.differences for v in bad):
         # A part that nothing known explains cannot be imitated in the whole.
@@ -241,6 +241,13 @@ def _is_inherited(cause: Cause, known: Iterable[tuple[str, Cause]]) -> bool:
         and (cause.heading == other.heading or f", only in the {part.partition('_')[0]}" in cause.heading)
         for part, other in known
     )
+
+
+def _may_stay(cause: Cause) -> bool:
+    """Return True for what may be deliberate: it is not fixed, so that nothing is checked again after it."""
+    from goldformer.conformance.diagnosis.mistakes import ON_PURPOSE  # a run that passes needs no catalogue
+
+    return cause.id in ON_PURPOSE
 
 
 def _find_place(verdict: Verdict) -> tuple[str, str]:

@@ -242,7 +242,7 @@ MISTAKES = {
         "-9e15",
         "-9",
         "Masked scores are set to minus nine, which leaves them weight.",
-        ("fill-dampens", "fill-too-small"),
+        ("fill-dampens", "fill-too-small", "scaled_dot_product_attention.fill=-9"),
     ),
     "scale-forgotten": (
         "attn_logits = attn_logits / math.sqrt(d_k)\n",
