@@ -134,7 +134,7 @@ def _explain_unreadable(path: str, setup: SandboxSetup) -> str:
     if path == setup.code:
         what = "set TMPDIR to a folder that every user can enter, such as /tmp"
     else:
-        what = "run a Python that every user can read, such as that of /usr/bin/python3 -m venv /opt/goldformer"
+        what = "run a Python that every user can read, such as /usr/bin/python3 in an environment outside of it"
     return f"{path} cannot be read by users other than root{why}; {what}"
 
 

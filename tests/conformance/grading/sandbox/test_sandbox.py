@@ -347,7 +347,7 @@ def installed(folder):
         (
             "/tmp/code", os.path.dirname(os.__file__),
             r"os\.py cannot be read by users other than root, because they cannot enter \S+; "
-            r"run a Python that every user can read, such as that of /usr/bin/python3 -m venv /opt/goldformer",
+            r"run a Python that every user can read, such as /usr/bin/python3 in an environment outside of it",
         ),
         ("/tmp/code", os.__file__, r"os\.py cannot be read by users other than root, because of its mode; run a "),
         (
