@@ -421,6 +421,7 @@ MISTAKES = {
     "decode-cache-offset": ("greedy_decode", "ids"),
     "decode-bos-kept": ("greedy_decode", "ids"),
     "greedy-no-eos": ("greedy_decode", "ids"),
+    "greedy-end-forgotten": ("greedy_decode", "ids"),
     "greedy-eos-dropped": ("greedy_decode", "ids"),
     "batch-eos": ("greedy_decode", "ids"),
     "decode-max-length-off-by-one": ("greedy_decode", "ids"),
@@ -450,7 +451,9 @@ OTHERS = [
     ("beam_search", ended_first, "ids"),
     ("beam_search", penalty_of_max_length, "ids"),
 ]
-REPLACED = [(component, CATALOGUED[id_], shown) for id_, (component, shown) in MISTAKES.items()] + OTHERS
+# It shows only where a sentence ends while others go on.
+LATER = "greedy-end-forgotten"
+REPLACED = [(part, CATALOGUED[id_], shown) for id_, (part, shown) in MISTAKES.items() if id_ != LATER] + OTHERS
 
 
 def test_every_mistake_of_the_catalogue_is_made(spec):
@@ -480,6 +483,18 @@ def test_a_replaced_step_is_a_mistake(component, mistake, shown):
     else:
         assert np.array_equal(got["ids"], want["ids"])
         assert np.abs(got["scores"] - want["scores"]).max() > 0.01
+
+
+def test_an_end_that_is_forgotten():
+    end = 4
+    given = greedy_arguments() | {"eos_id": end}
+    want = plain().greedy_decode(**given)
+    agree(want, right_greedy(given))
+    assert want["ids"][1].tolist()[1:] == [end, PAD, PAD, PAD]
+    # It ends one step before the others, which have just ended when it begins again.
+    got = CATALOGUED[LATER]().greedy_decode(**given)["ids"]
+    assert got[1].tolist()[1:3] == [end, PAD]
+    assert got[1][3] != PAD
 
 
 def test_a_search_that_stops_before_the_best_sentence():
