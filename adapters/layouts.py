@@ -9,7 +9,7 @@ import difflib
 import re
 import sys
 from collections.abc import Iterable, Mapping
-from functools import cache
+from functools import cache, lru_cache
 from math import inf, isfinite
 from typing import Any, Final, Literal, NamedTuple
 
@@ -56,8 +56,14 @@ def part(params: Mapping[str, Array], name: str) -> dict[str, Array]:
 
     `part(params, "encoder.0")` has self_attention.w_q and so on; `part` of that and "self_attention" has w_q.
     """
-    start = f"{name}."
-    return {key.removeprefix(start): value for key, value in params.items() if key.startswith(start)}
+    return {short: params[full] for full, short in _list_part(tuple(params), name)}
+
+
+@lru_cache(maxsize=1 << 12)
+def _list_part(names: tuple[str, ...], part_name: str) -> list[tuple[str, str]]:
+    """Return the names of a part's parameters, in the whole and in the part; a model asks for the same ones often."""
+    start = f"{part_name}."
+    return [(full, full.removeprefix(start)) for full in names if full.startswith(start)]
 
 
 def require_square_projections(params: Mapping[str, Array]) -> None:

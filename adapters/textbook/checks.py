@@ -15,16 +15,18 @@ def axis_sizes(table: Mapping[str, str], /, **arrays: Array | None) -> dict[str,
 
     The table lists the axes of every argument. "?" marks an optional one, "..." stands for any leading axes.
     """
-    shapes = (None if (array := arrays.get(name)) is None else array.shape for name in table)
-    return _solve_axes(tuple(table.items()), tuple(shapes)).copy()
+    shapes = [None if (array := arrays.get(name)) is None else array.shape for name in table]
+    return _solve_axes(tuple(table), tuple(table.values()), tuple(shapes)).copy()
 
 
 @lru_cache(maxsize=1 << 14)
-def _solve_axes(lines: tuple[tuple[str, str], ...], shapes: tuple[tuple[int, ...] | None, ...]) -> dict[str, Any]:
+def _solve_axes(
+    names: tuple[str, ...], lines: tuple[str, ...], shapes: tuple[tuple[int, ...] | None, ...]
+) -> dict[str, Any]:
     """Solve the axes of arguments of these shapes; cached, because a model asks for the same ones in each layer."""
     sizes: dict[str, Any] = {}
     seen_in: dict[str, str] = {}
-    for (name, line), given in zip(lines, shapes, strict=True):
+    for name, line, given in zip(names, lines, shapes, strict=True):
         optional, axes = parse_axes(line)
         if given is None:
             if optional:

@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from functools import partial, wraps
+from functools import cache, partial, wraps
+from inspect import Signature, signature
 from typing import Any, Final, ParamSpec, TypeVar
 
 P = ParamSpec("P")
@@ -104,4 +105,11 @@ def bind_replacements(function: Callable[P, R], replaced: Mapping[Step, Step]) -
         finally:
             _replaced.reset(token)
 
+    # Found once for each step: whoever calls the function asks for it, and there are thousands of such functions.
+    run.__signature__ = _find_signature(function)  # type: ignore[attr-defined]
     return run
+
+
+@cache
+def _find_signature(function: Callable[..., Any]) -> Signature:
+    return signature(function)
