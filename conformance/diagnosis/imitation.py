@@ -269,14 +269,16 @@ class Imitator:
             return {}
         if case.size > _LARGE or case.cotangent is not None:
             listed = list(self._make_candidates(case.kills))
-            if case.cotangent is not None and self._passed[component]:
+            if case.cotangent is not None and self._passed.get(component):
                 # The forward pass is right: what would show in it is not the cause.
                 made = {c: find_made(c.mistakes[0]) for c in listed}
                 listed = [c for c in listed if made[c].by_hand or not self._shows_in_one_call(made[c].id, component)]
             found = self._match_candidates(chain(listed, self._combine_with(bases, listed)), failure)
-            if found or case.cotangent is None:
+            if found or case.cotangent is None or self._has_searched_enough(component, failure.dtype):
                 return found
+            self._searched[component, failure.dtype] += 1
             found = self._match_candidates(self._select_neighbours(component, backward=True), failure)
+            self._in_vain[component, failure.dtype] += not found
             self._fitted[component].update(dict.fromkeys(found))
             return found
         if self._has_searched_enough(component, failure.dtype):
@@ -299,7 +301,8 @@ class Imitator:
         in_vain = bool(self._in_vain[component, failure.dtype])
         searches = (
             (self._place_mistakes, most),
-            (self._list_neighbours, _NEIGHBOURS * most),
+            (partial(self._list_neighbours, in_parts=False), _NEIGHBOURS * most),
+            (partial(self._list_neighbours, in_parts=True), _NEIGHBOURS * most),
             # One case shows a constant as well as the next one.
             (partial(self._solve_numbers, failure, 0 if in_vain else most // TRIALS), most),
             (self._pair_candidates, most),
@@ -310,7 +313,8 @@ class Imitator:
                 untried = self._filter_untried(component, further(component, near, bases))
                 found = self._keep_possible(self._match_candidates(islice(untried, count), failure), failure)
         # Words fit by chance: what a passing case rules out ends no search.
-        if decides and not self._has_unknown_part(component) and all(self._is_refuted(c, component) for c in found):
+        unknown = in_vain or self._has_unknown_part(component)
+        if decides and not unknown and all(self._is_refuted(c, component) for c in found):
             found = self._search_model(component, near, bases, failure) or found
         self._in_vain[component, failure.dtype] += not found
         self._fitted[component].update(dict.fromkeys(found))
@@ -323,15 +327,29 @@ class Imitator:
         most = _NEIGHBOURS * (_TRIED // estimate_cost(failure.case))
         ranks = {home: rank for rank, home in enumerate(reversed(self.spec.list_dependencies(component)))}
         far = sorted(self._list_far(component), key=lambda c: ranks[self.spec.mistakes[c.mistakes[0]].component])
-        untried = self._filter_untried(component, chain(far, self._list_neighbours(component, near, bases)))
+        further = (self._list_neighbours(component, near, bases, in_parts=in_parts) for in_parts in (False, True))
+        untried = self._filter_untried(component, chain(far, *further))
         return self._keep_possible(self._match_candidates(islice(untried, most), failure), failure)
 
-    def _list_neighbours(self, component: str, near: list[Candidate], bases: list[Candidate]) -> Iterator[Candidate]:
-        """Yield the neighbours of the textbook, the component's own before those of its parts: alone, and on bases."""
+    def _list_neighbours(
+        self, component: str, near: list[Candidate], bases: list[Candidate], *, in_parts: bool
+    ) -> Iterator[Candidate]:
+        """Yield neighbours of a component, alone and on bases: of the parts that were judged by themselves, or others.
+
+        What such a part does wrong has shown there, unless the component has its own code for it.
+        """
         del near
-        known = self._select_neighbours(component, backward=False)
+        known = [
+            candidate
+            for candidate in self._select_neighbours(component, backward=False)
+            if self._was_judged_alone(neighbours()[candidate.mistakes[0]].component, component) is in_parts
+        ]
         yield from known
         yield from self._combine_with(bases, known)
+
+    def _was_judged_alone(self, part: str, component: str) -> bool:
+        """Return True if a part of a component had cases of its own that passed, or that were searched."""
+        return part != component and (part in self._passed or part in self._looked_at)
 
     def _select_neighbours(self, component: str, *, backward: bool) -> list[Candidate]:
         """Return the neighbours of forward or of backward passes, the component's own before those of its parts."""
@@ -379,7 +397,7 @@ class Imitator:
 
     def _is_refuted(self, candidate: Candidate, component: str) -> bool:
         """Return True if some passing case of a component rules a candidate out."""
-        return any(self._is_excluded(candidate, passing) for passing in self._passed[component])
+        return any(self._is_excluded(candidate, passing) for passing in self._passed.get(component, ()))
 
     def note_passed(self, passing: FailingCase) -> None:
         """Note a case that can refute what would have failed it: a few of each component, the smallest."""
