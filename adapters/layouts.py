@@ -60,10 +60,10 @@ def part(params: Mapping[str, Array], name: str) -> dict[str, Array]:
 
 
 @lru_cache(maxsize=1 << 12)
-def _list_part(names: tuple[str, ...], part_name: str) -> list[tuple[str, str]]:
+def _list_part(names: tuple[str, ...], part_name: str) -> tuple[tuple[str, str], ...]:
     """Return the names of a part's parameters, in the whole and in the part; a model asks for the same ones often."""
     start = f"{part_name}."
-    return [(full, full.removeprefix(start)) for full in names if full.startswith(start)]
+    return tuple((full, full.removeprefix(start)) for full in names if full.startswith(start))
 
 
 def require_square_projections(params: Mapping[str, Array]) -> None:

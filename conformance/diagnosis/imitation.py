@@ -260,30 +260,42 @@ class Imitator:
         yield from islice(self._combine_with([base], others), most)
 
     def _search(self, failure: FailingCase) -> dict[Candidate, float]:
-        """Search the catalogue; return nothing if the search would take too long."""
-        case = failure.case
-        component = case.component
-        bases = self._list_bases(component)
-        if case.cotangent is not None and component in self._fails_forward:
+        """Search the catalogue and the neighbours; return nothing if the search would take too long."""
+        case, component, dtype = failure.case, failure.case.component, failure.dtype
+        backward = case.cotangent is not None
+        if backward and component in self._fails_forward:
             # What no forward pass showed, no gradient of it shows; and a gradient takes a hundred calls.
             return {}
-        if case.size > _LARGE or case.cotangent is not None:
-            listed = list(self._make_candidates(case.kills))
-            if case.cotangent is not None and self._passed.get(component):
-                # The forward pass is right: what would show in it is not the cause.
-                made = {c: find_made(c.mistakes[0]) for c in listed}
-                listed = [c for c in listed if made[c].by_hand or not self._shows_in_one_call(made[c].id, component)]
-            found = self._match_candidates(chain(listed, self._combine_with(bases, listed)), failure)
-            if found or case.cotangent is None or self._has_searched_enough(component, failure.dtype):
+        if backward or case.size > _LARGE:
+            found = self._match_listed(failure)
+            if found or not backward:
                 return found
-            self._searched[component, failure.dtype] += 1
-            found = self._match_candidates(self._select_neighbours(component, backward=True), failure)
-            self._in_vain[component, failure.dtype] += not found
-            self._fitted[component].update(dict.fromkeys(found))
-            return found
-        if self._has_searched_enough(component, failure.dtype):
+        if self._has_searched_enough(component, dtype):
             return {}
-        self._searched[component, failure.dtype] += 1
+        self._searched[component, dtype] += 1
+        if backward:
+            found = self._match_candidates(self._select_neighbours(component, backward=True), failure)
+        else:
+            found = self._search_forward(failure)
+        self._in_vain[component, dtype] += not found
+        self._fitted[component].update(dict.fromkeys(found))
+        return found
+
+    def _match_listed(self, failure: FailingCase) -> dict[Candidate, float]:
+        """Return the mistakes that the case lists, alone and on bases, that explain it."""
+        case, component = failure.case, failure.case.component
+        listed = list(self._make_candidates(case.kills))
+        if case.cotangent is not None and self._passed[component]:
+            # The forward pass is right: what would show in it is not the cause.
+            made = {c: find_made(c.mistakes[0]) for c in listed}
+            listed = [c for c in listed if made[c].by_hand or not self._shows_in_one_call(made[c].id, component)]
+        on_bases = self._combine_with(self._list_bases(component), listed)
+        return self._match_candidates(chain(listed, on_bases), failure)
+
+    def _search_forward(self, failure: FailingCase) -> dict[Candidate, float]:
+        """Search options and mistakes, then neighbours, numbers and pairs, as many as there is time for."""
+        case, component = failure.case, failure.case.component
+        bases = self._list_bases(component)
         near = list(self._list_near(component, failure.options))
         # Decoding takes long, and with two mistakes at once it need not end.
         decides = is_decoding(case)
@@ -316,8 +328,6 @@ class Imitator:
         unknown = in_vain or self._has_unknown_part(component)
         if decides and not unknown and all(self._is_refuted(c, component) for c in found):
             found = self._search_model(component, near, bases, failure) or found
-        self._in_vain[component, failure.dtype] += not found
-        self._fitted[component].update(dict.fromkeys(found))
         return found
 
     def _search_model(
@@ -349,7 +359,7 @@ class Imitator:
 
     def _was_judged_alone(self, part: str, component: str) -> bool:
         """Return True if a part of a component had cases of its own that passed, or that were searched."""
-        return part != component and (part in self._passed or part in self._looked_at)
+        return part != component and bool(self._passed[part] or self._looked_at[part])
 
     def _select_neighbours(self, component: str, *, backward: bool) -> list[Candidate]:
         """Return the neighbours of forward or of backward passes, the component's own before those of its parts."""
@@ -397,7 +407,7 @@ class Imitator:
 
     def _is_refuted(self, candidate: Candidate, component: str) -> bool:
         """Return True if some passing case of a component rules a candidate out."""
-        return any(self._is_excluded(candidate, passing) for passing in self._passed.get(component, ()))
+        return any(self._is_excluded(candidate, passing) for passing in self._passed[component])
 
     def note_passed(self, passing: FailingCase) -> None:
         """Note a case that can refute what would have failed it: a few of each component, the smallest."""
