@@ -143,7 +143,7 @@ def _import(name: str, target: str) -> Any:
         for part in filter(None, attribute.split(".")):
             thing = getattr(thing, part)
     except (Exception, SystemExit) as error:
-        raise _explain_import_error(name, error) from error
+        raise explain_import_error(name, error) from error
     return thing
 
 
@@ -182,7 +182,7 @@ def import_file(path: Path) -> Any:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
         del sys.modules[module_name]
-        raise _explain_import_error(str(path), error) from error
+        raise explain_import_error(str(path), error) from error
     return module
 
 
@@ -194,7 +194,7 @@ def _import_notebook(path: Path) -> Any:
     except NotebookError as error:
         raise AdapterError(str(error)) from error
     except (Exception, SystemExit) as error:
-        raise _explain_import_error(str(path), error) from error
+        raise explain_import_error(str(path), error) from error
 
 
 def require_arrays(arrays: str, name: str) -> None:
@@ -208,8 +208,8 @@ def _missing_package_error(name: str, package: str) -> AdapterError:
     return AdapterError(f"{name} needs {library}, which is not installed: {install_hint(extra)}")
 
 
-def _explain_import_error(name: str, error: BaseException) -> AdapterError:
-    """Return the error for a failed import; it names the line of the adapter at fault."""
+def explain_import_error(name: str, error: BaseException) -> AdapterError:
+    """Return the error for a failed import of a file or module; it names the line of it at fault."""
     if isinstance(error, ModuleNotFoundError) and error.name in NEEDED:
         return _missing_package_error(name, error.name)
     if isinstance(error, SyntaxError):

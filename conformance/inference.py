@@ -24,6 +24,7 @@ from goldformer.adapters.inference import (
     Target,
     Wiring,
     explain_unbuilt,
+    find_embedding_stack,
     list_forms,
     load_wiring,
     propose,
@@ -177,6 +178,10 @@ def _guess(searches: Sequence[_Search]) -> Wiring:
 
 
 def _ask_what(target: Target, component: str | None) -> str:
+    if stack := find_embedding_stack(target):
+        kind = f"is {'an' if stack == 'encoder' else 'a'} {stack} that embeds its ids itself"
+        ways = "write its adapter as docs/adapters.md says of such stacks"
+        return f"{target.name} {kind}, and one is called with x. Infer its layer, or {ways}"
     unbuilt = explain_unbuilt(target) if target.is_class else ""
     problem = f"has arguments or parameters that {f'{component} has not' if component else 'no component has'}"
     if unbuilt:

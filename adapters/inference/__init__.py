@@ -1,7 +1,13 @@
 """Proposals for the adapter of a class or a function; whether one is right is decided elsewhere."""
 
 from goldformer.adapters.inference.inputs import MaskForm, list_forms
-from goldformer.adapters.inference.proposals import COMPONENTS, explain_unbuilt, load_wiring, propose
+from goldformer.adapters.inference.proposals import (
+    COMPONENTS,
+    explain_unbuilt,
+    find_embedding_stack,
+    load_wiring,
+    propose,
+)
 from goldformer.adapters.inference.target import ChoiceError, InferenceError, Target, read_target
 from goldformer.adapters.inference.writing import Wiring
 
@@ -13,6 +19,7 @@ __all__ = [
     "Target",
     "Wiring",
     "explain_unbuilt",
+    "find_embedding_stack",
     "list_forms",
     "load_wiring",
     "propose",

@@ -69,9 +69,11 @@ def list_arguments(target: Target, contract: Contract) -> Iterator[Arguments]:
         return
     if wanted == ["query", "key", "value"] and len(data) == 2:
         wanted = list(_ONE_CONTEXT)
-    if len(data) != len(wanted):
+    names = [a.name for a in data]
+    is_layer = contract.component.endswith("_layer") and len(data) > len(wanted)
+    if len(data) != len(wanted) and not is_layer:
         return
-    for inputs in _match([a.name for a in data], wanted):
+    for inputs in _match_repeated(names, wanted) if is_layer else _match(names, wanted):
         read = {theirs: f'params["{ours}"]' if ours in contract.params else ours for theirs, ours in inputs.items()}
         yield Arguments(read, named, pad if "pad_id" in contract.attributes else "")
 
@@ -149,6 +151,15 @@ def _match(names: list[str], wanted: list[str]) -> Iterator[dict[str, str]]:
         pairs = dict(zip(names, chosen, strict=True))
         if all(said[name] in (None, role) for name, role in pairs.items()):
             yield pairs
+
+
+def _match_repeated(names: list[str], wanted: list[str]) -> Iterator[dict[str, str]]:
+    """Yield the input of each argument of a layer that is called as an attention is: with query, key and value."""
+    said = {name: next(iter(list_roles(name, ARGUMENTS)), None) for name in names}
+    if wanted == ["x"] and sorted(map(str, said.values())) == ["key", "query", "value"]:
+        yield dict.fromkeys(names, "x")
+    if wanted == ["x", "memory"] and {"key", "value"} < set(said.values()) and len(names) == 3:
+        yield {name: "memory" if role in ("key", "value") else "x" for name, role in said.items()}
 
 
 def _read_role(name: str, wanted: list[str]) -> str | None:

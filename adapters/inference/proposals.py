@@ -101,6 +101,20 @@ def explain_unbuilt(target: Target) -> str:
     return f"{reason}. Give a subclass whose __init__ takes its sizes by usual names, such as d_model and num_heads"
 
 
+def find_embedding_stack(target: Target) -> str:
+    """Return the stack, "encoder" or "decoder", that a class is apart from its embedding tables, or ""."""
+    if not target.is_class:
+        return ""
+    for construction in target.list_constructions(SIZES_OF["transformer"]):
+        module = _try_to_build(target, construction)
+        leaves = list_leaves(module) if module is not None else []
+        others = [leaf for leaf in leaves if leaf.kind != "table"]
+        for stack in ("encoder", "decoder"):
+            if len(others) < len(leaves) and any(name_parameters(stack, others, construction)):
+                return stack
+    return ""
+
+
 def load_wiring(wiring: Wiring, spec: Spec) -> Adapter:
     """Return the adapter that the text of a wiring defines, with the target itself in the place of its import."""
     target, wrapper = wiring.target, wiring.construction.wrapper

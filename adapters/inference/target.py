@@ -18,9 +18,9 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any, Final
 
-from goldformer.adapters.find import import_file
 from goldformer.adapters.find_arrays import find_named_library
 from goldformer.adapters.inference.names import SIZES, list_roles
+from goldformer.adapters.inference.packages import import_target
 from goldformer.adapters.protocol import AdapterError
 
 
@@ -97,13 +97,16 @@ class Construction:
 class Target:
     """A class or function, and the import line by which an adapter file finds it.
 
-    `kept` are the arguments, other than sizes, with which an object was made: its class is built with them.
+    `kept` are the arguments, other than sizes, with which an object was made: its class is built with them. `file` is
+    the file that it was loaded from, and `folder` the folder from which the import line finds it.
     """
 
     thing: Any
     name: str
     import_line: str
     kept: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    file: Path | None = None
+    folder: Path | None = None
 
     @property
     def is_class(self) -> bool:
@@ -152,6 +155,8 @@ def read_target(what: Any) -> Target:
 
     InferenceError for anything else.
     """
+    if isinstance(what, Target):
+        return what
     if isinstance(what, str | Path):
         return _load(str(what))
     try:
@@ -253,6 +258,9 @@ def _choose_constant(name: str) -> Any:
     return "cpu" if lowered == "device" else None
 
 
+#: What two arguments may stand for: the source and the target have one each.
+_SHARED: Final = ("positions", "pad")
+
 #: The sizes that a name without a meaning may stand for.
 _UNNAMED: Final = ("width", "heads", "inner", "vocab", "layers")
 
@@ -262,7 +270,7 @@ def _assign(said: Mapping[str, list[str]], unnamed: Sequence[str]) -> Iterator[d
     fixed: dict[str, str] = {}
     silent = []
     for name, roles in sorted(said.items(), key=lambda item: len(item[1]) or 99):
-        free = [role for role in roles if role not in fixed.values()]
+        free = [role for role in roles if role in _SHARED or role not in fixed.values()]
         if free:
             fixed[name] = free[0]
         else:
@@ -300,7 +308,8 @@ def find_config(target: Target, name: str) -> Any:
 
 def _load(name: str) -> Target:
     place, _, attribute = name.partition(":")
-    module = import_file(Path(place)) if place.endswith(".py") else _import_module(place)
+    imported = import_target(Path(place)) if place.endswith(".py") else None
+    module = imported.module if imported else _import_module(place)
     own = _list_own(module)
     if not attribute:
         if len(own) != 1:
@@ -312,9 +321,9 @@ def _load(name: str) -> Target:
         raise InferenceError(
             f"{place} has no {attribute}; it has {', '.join(own) or 'no class or function of its own'}"
         )
-    found = read_target(thing)
-    stem = Path(place).stem if place.endswith(".py") else place
-    return dataclasses.replace(found, name=attribute, import_line=f"from {stem} import {attribute}")
+    line = f"from {imported.name if imported else place} import {attribute}"
+    found = dataclasses.replace(read_target(thing), name=attribute, import_line=line)
+    return dataclasses.replace(found, file=Path(place), folder=imported.folder) if imported else found
 
 
 def _import_module(name: str) -> ModuleType:

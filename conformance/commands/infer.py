@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from goldformer.adapters.inference import Target, read_target
 from goldformer.conformance.commands import _options as options
 from goldformer.conformance.commands._console import FAILS, OK, UNUSABLE, CannotRun, require_folders, say
 from goldformer.conformance.inference import CHOICES, describe_fit, infer_adapter
@@ -30,10 +31,11 @@ def infer(*, what: str, component: str | None, accept: tuple[str, ...], out: Pat
     WHAT is my_model.py:MyAttention or package.module:MyAttention, an nn.Module class or a function. Names, shapes and
     golden values decide how it is called. `goldformer check` then judges the adapter by all cases.
     """
+    target = read_target(what)
     if out is not None:
-        _require_place(out, what, force=force)
+        _require_place(out, target, force=force)
     spec = load_spec()
-    found = infer_adapter(what, component, spec, accept=accept)
+    found = infer_adapter(target, component, spec, accept=accept)
     text = found.write()
     name = found.wiring.target.name
     say(f"{name}: {found.component}", "bold")
@@ -50,15 +52,19 @@ def infer(*, what: str, component: str | None, accept: tuple[str, ...], out: Pat
     return FAILS if found.is_proven or found.mistakes else UNUSABLE
 
 
-def _require_place(out: Path, what: str, *, force: bool) -> None:
+def _require_place(out: Path, target: Target, *, force: bool) -> None:
     """Raise CannotRun unless an adapter can be saved there and can import the file of the class."""
-    file, _, _ = what.partition(":")
     require_folders({"--out": out})
     if out.suffix != ".py":
         raise CannotRun(f"--out {out}: an adapter is a Python file, so its name ends in .py")
     if out.exists() and not force:
         raise CannotRun(f"--out {out} exists: give another name, or --force to overwrite it")
-    if file.endswith(".py") and Path(file).resolve().parent != out.resolve().parent:
-        raise CannotRun(f"--out {out}: write it into the folder of {file}, which it imports")
-    if file.endswith(".py") and Path(file).resolve() == out.resolve():
+    if target.file is None or target.folder is None:
+        return
+    if target.folder != out.resolve().parent:
+        place = f"the folder of {target.file}, which it imports"
+        if target.folder != target.file.resolve().parent:
+            place = f"{target.folder}, from where its line `{target.import_line}` works"
+        raise CannotRun(f"--out {out}: write it into {place}")
+    if target.file.resolve() == out.resolve():
         raise CannotRun(f"--out {out}: that is the file of the class, name another one")

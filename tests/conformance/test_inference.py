@@ -59,12 +59,15 @@ HITS = {
     "small_parts.py:normalize": ("layer_norm", "absent", KEEP, {}),
     "whole_layers.py:LibraryLayer": ("encoder_layer", "flat", IGNORE, {"norm_placement": "post"}),
     "whole_layers.py:CourseBlock": ("encoder_layer", "any", KEEP, {"norm_placement": "post"}),
+    "whole_layers.py:CalledAsAttention": ("encoder_layer", "any", KEEP, {"norm_placement": "post"}),
+    "whole_layers.py:DecoderOfBlocks": ("decoder_layer", "any", KEEP, {"norm_placement": "post"}),
     "whole_layers.py:PreNormLayer": ("encoder_layer", "no_heads", KEEP, {"norm_placement": "pre"}),
     "whole_layers.py:PreNormDecoderLayer": ("decoder_layer", "no_heads", KEEP, {"layer_norm_eps": "1e-6"}),
     "whole_layers.py:PostNormDecoderLayer": ("decoder_layer", "any", ADDED, {"norm_placement": "post"}),
     "whole_layers.py:NormedEncoder": ("encoder", "no_heads", KEEP, {"final_norm": "after_stack"}),
     "whole_layers.py:NormedDecoder": ("decoder", "no_heads", KEEP, {"final_norm": "after_stack"}),
     "whole_layers.py:TranslationModel": ("transformer", "absent", KEEP, {"output_layer": "separate"}),
+    "whole_layers.py:TwoLimits": ("transformer", "absent", KEEP, {"output_layer": "separate"}),
     "whole_layers.py:SharedTable": ("transformer", "no_heads", KEEP, {"output_layer": "tied"}),
 }
 
@@ -211,6 +214,11 @@ class Doubled(nn.Module):
             f"{STYLES}/whole_layers.py:PlainEncoder",
             None,
             r"PlainEncoder cannot be built: PlainEncoder\(num_layers=5\) rai",
+        ),
+        (
+            f"{STYLES}/whole_layers.py:EncoderOfWords",
+            None,
+            "EncoderOfWords is an encoder that embeds its ids itself, and one is called with x. Infer its layer, or",
         ),
         (
             f"{STYLES}/small_parts.py:subsequent_mask",

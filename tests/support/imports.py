@@ -6,6 +6,7 @@ import contextlib
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
 
 @contextlib.contextmanager
@@ -16,6 +17,10 @@ def forget_modules(folder: Path) -> Iterator[None]:
         yield
     finally:
         sys.path[:] = path
-        for name in set(sys.modules) - before:
-            if str(getattr(sys.modules[name], "__file__", "")).startswith(str(folder)):
-                del sys.modules[name]
+        for name in [name for name in set(sys.modules) - before if _lies_in(sys.modules[name], folder)]:
+            del sys.modules[name]
+
+
+def _lies_in(module: ModuleType, folder: Path) -> bool:
+    places = [getattr(module, "__file__", None), *getattr(module, "__path__", ())]
+    return any(str(place).startswith(str(folder)) for place in places)

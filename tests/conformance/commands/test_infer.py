@@ -116,6 +116,20 @@ def test_a_place_where_the_adapter_cannot_stand_is_refused(out, message, tmp_pat
     assert (result.exit_code, result.stderr) == (2, f"goldformer: {message}\n")
 
 
+def test_a_class_of_a_package_is_inferred_and_its_adapter_stands_above(tmp_path):
+    (tmp_path / "net_c").mkdir()
+    shutil.copy("small_parts.py", "net_c/parts.py")
+    (tmp_path / "net_c" / "norms.py").write_text("from .parts import BertNorm\n\n\nclass Mine(BertNorm): ...\n")
+    beside = goldformer("infer", "net_c/norms.py:Mine", "--out", "net_c/mine.py")
+    line = "`from net_c.norms import Mine`"
+    refusal = f"--out net_c/mine.py: write it into {tmp_path}, from where its line {line} works"
+    assert (beside.exit_code, beside.stderr) == (2, f"goldformer: {refusal}\n")
+    above = goldformer("infer", "net_c/norms.py:Mine", "--out", "mine.py")
+    assert (above.exit_code, above.stderr) == (0, "")
+    assert "from net_c.norms import Mine\n" in (tmp_path / "mine.py").read_text(encoding="utf-8")
+    assert goldformer("check", "mine.py", "-q").exit_code == 0
+
+
 def test_the_file_of_the_class_is_not_overwritten():
     result = goldformer("infer", "small_parts.py:BertNorm", "--out", "small_parts.py", "--force")
     assert result.exit_code == 2

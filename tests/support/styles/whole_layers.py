@@ -43,6 +43,41 @@ class CourseBlock(nn.Module):
         return self.dropout(self.norm2(self.feed_forward(x) + x))
 
 
+class CalledAsAttention(CourseBlock):
+    """A layer that takes the arguments of its attention."""
+
+    def forward(self, value, key, query, mask):
+        x = self.norm1(self.attention(value, key, query, mask) + query)
+        return self.norm2(self.feed_forward(x) + x)
+
+
+class DecoderOfBlocks(nn.Module):
+    """A self-attention, then a block that takes the memory as values and keys."""
+
+    def __init__(self, embed_size, heads, forward_expansion, dropout):
+        super().__init__()
+        self.attention, self.norm = CourseAttention(embed_size, heads), nn.LayerNorm(embed_size)
+        self.block = CalledAsAttention(embed_size, heads, dropout, forward_expansion)
+
+    def forward(self, x, value, key, src_mask, trg_mask):
+        return self.block(value, key, self.norm(self.attention(x, x, x, trg_mask) + x), src_mask)
+
+
+class EncoderOfWords(nn.Module):
+    """A stack that embeds its ids itself."""
+
+    def __init__(self, vocab_size, d_model, num_layers, heads):
+        super().__init__()
+        self.embedding = nn.Embedding(vocab_size, d_model)
+        self.layers = nn.ModuleList(CourseBlock(d_model, heads, 0.0, 4) for _ in range(num_layers))
+
+    def forward(self, x, mask):
+        x = self.embedding(x)
+        for layer in self.layers:
+            x = layer(x, mask)
+        return x
+
+
 class SublayerConnection(nn.Module):
     """Pre-norm with the residual."""
 
@@ -194,6 +229,15 @@ class LibraryFreeDecoder(nn.Module):
         x = self.norm1(x + self.self_attn(x, x, x, tgt_mask))
         x = self.norm2(x + self.cross_attn(enc_output, enc_output, x, src_mask))
         return self.norm3(x + self.feed_forward(x))
+
+
+class TwoLimits(TranslationModel):
+    """Source and target have a limit and a padding each."""
+
+    def __init__(self, src_vocab, tgt_vocab, src_seq_len, tgt_seq_len, src_pad, tgt_pad, d_model, h, N, d_ff):
+        super().__init__(src_vocab, tgt_vocab, d_model, h, N, d_ff, max(src_seq_len, tgt_seq_len))
+        self.src_pad, self.tgt_pad = nn.Embedding(src_vocab, d_model, src_pad), tgt_pad
+        del self.src_pad
 
 
 class SharedTable(nn.Module):

@@ -1,0 +1,85 @@
+"""The import of a file that may be part of a package, where its imports work from a folder above only."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from types import ModuleType
+from typing import Final
+
+from goldformer.adapters.find import explain_import_error, import_file
+from goldformer.adapters.protocol import AdapterError
+
+#: How many folders above its own a file is imported from, at most.
+_MOST: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """A module, the name by which files in a folder import it, and that folder."""
+
+    module: ModuleType
+    name: str
+    folder: Path
+
+
+def import_target(path: Path) -> Imported:
+    """Import a file from its own folder, or from the nearest folder above from which its imports work.
+
+    AdapterError says why none works.
+    """
+    place = path.resolve()
+    try:
+        with _undo_failure(place.parent):
+            return Imported(import_file(path), path.stem, place.parent)
+    except AdapterError as error:
+        if not isinstance(error.__cause__, ImportError):
+            raise
+        alone = error
+    reason = alone
+    for folder, name in _list_packages(place):
+        try:
+            with _undo_failure(folder):
+                sys.path.insert(0, str(folder))
+                return Imported(importlib.import_module(name), name, folder)
+        except ImportError as error:
+            # A package that is not installed is missing from everywhere, and says more than a relative import does.
+            if isinstance(error, ModuleNotFoundError) and str(error.name).partition(".")[0] not in name.split("."):
+                reason = explain_import_error(str(path), error)
+        except (Exception, SystemExit) as error:
+            raise explain_import_error(str(path), error) from error
+    raise reason from alone.__cause__
+
+
+def _list_packages(place: Path) -> Iterator[tuple[Path, str]]:
+    """Yield the folders above that of a file, the nearest first, and the dotted name of the file in each."""
+    for folder in islice(place.parents, 1, 1 + _MOST):
+        parts = place.relative_to(folder).with_suffix("").parts
+        if not all(part.isidentifier() for part in parts):
+            return
+        named = parts[:-1] if parts[-1] == "__init__" else parts
+        yield folder, ".".join(named)
+
+
+@contextmanager
+def _undo_failure(folder: Path) -> Iterator[None]:
+    """Take back what a failed import left: the path, and modules of files below the folder."""
+    path, known = list(sys.path), set(sys.modules)
+    try:
+        yield
+    except (Exception, SystemExit):
+        sys.path[:] = path
+        # All are listed before one goes: a folder without __init__.py asks its parents where it is.
+        for name in [name for name in set(sys.modules) - known if _lies_in(sys.modules[name], folder)]:
+            del sys.modules[name]
+        raise
+
+
+def _lies_in(module: ModuleType, folder: Path) -> bool:
+    places = getattr(module, "__path__", ()) or (getattr(module, "__file__", None),)
+    return any(place is not None and Path(place).resolve().is_relative_to(folder) for place in places)
