@@ -81,5 +81,7 @@ def _undo_failure(folder: Path) -> Iterator[None]:
 
 
 def _lies_in(module: ModuleType, folder: Path) -> bool:
-    places = getattr(module, "__path__", ()) or (getattr(module, "__file__", None),)
+    # Some modules of libraries answer for every attribute that they are asked for.
+    known = vars(module)
+    places = known.get("__path__") or (known.get("__file__"),)
     return any(place is not None and Path(place).resolve().is_relative_to(folder) for place in places)

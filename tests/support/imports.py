@@ -22,5 +22,7 @@ def forget_modules(folder: Path) -> Iterator[None]:
 
 
 def _lies_in(module: ModuleType, folder: Path) -> bool:
-    places = [getattr(module, "__file__", None), *getattr(module, "__path__", ())]
+    # Some modules of libraries answer for every attribute that they are asked for.
+    known = vars(module)
+    places = [known.get("__file__"), *known.get("__path__", ())]
     return any(str(place).startswith(str(folder)) for place in places)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 import sys
 
 import pytest
@@ -67,3 +68,14 @@ def test_what_works_from_nowhere_is_told_with_its_reason_and_leaves_nothing(fold
     with pytest.raises(AdapterError, match=f"model.py could not be imported: .*{re.escape(message)}"):
         import_target(folder / "net_b" / "model.py")
     assert (sys.path, set(sys.modules) - known) == (path, set())
+
+
+def test_a_failed_import_leaves_modules_of_libraries_as_they_are(folder):
+    # In a process of its own, where the failed import is the first that needs torch.
+    write_files(folder, net_d__in__model="import torch\nfrom .width import WIDTH", net_d__in__width="WIDTH = 3")
+    code = (
+        "from pathlib import Path; from goldformer.adapters.inference.packages import import_target;"
+        "print(import_target(Path('net_d/model.py')).name)"
+    )
+    run = subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, check=False)
+    assert (run.stdout, run.returncode) == ("net_d.model\n", 0), run.stderr
