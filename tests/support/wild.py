@@ -125,7 +125,7 @@ class Settings:
     """The parts of an implementation that are run."""
 
     dtype: str = "float32"
-    #: Golden cases only. With properties, those of code with a mistake are skipped once a golden case has failed.
+    #: Golden cases only. With properties, of code with a mistake in a golden case only that of repeated calls is run.
     cases_only: bool = False
     #: Without the models of full size, each of which takes as long as everything else of an implementation.
     small: bool = False
@@ -168,8 +168,9 @@ def _check(
     own = [case for component in components for case in spec.cases_of(component)]
     cases = tuple(case.id for case in own if not (settings.small and case.full_size))
     judgements = [check() for check in checks(bench, Selection((settings.dtype,), components, cases))]
-    if not settings.cases_only and not (stop_at_failure and any(j.verdict.reason == "wrong-value" for j in judgements)):
-        properties = tuple(spec.properties)
+    if not settings.cases_only:
+        is_enough = stop_at_failure and any(j.verdict.reason == "wrong-value" for j in judgements)
+        properties = ("repeat-calls",) if is_enough else tuple(spec.properties)
         judgements += [check() for check in checks(bench, Selection((settings.dtype,), components, (), properties))]
     verdicts = Diagnosis(spec).explain_all(judgements)
     values = [v for v in verdicts if v.kind == "case" and spec.cases[v.check].error is None]

@@ -213,7 +213,7 @@ MISTAKES = {
         "    return unnormalized / unnormalized.sum(-1, keepdims=True)",
         "    return np.exp(z - z.max()) / np.exp(z - z.max()).sum(-1, keepdims=True)",
         "The largest score of all rows is taken off, so that rows of small scores underflow.",
-        ("softmax-unstable",),
+        ("softmax.softmax.array-maximum", "scaled_dot_product_attention.softmax.array-maximum"),
     ),
     "sinusoid-parity": (
         "np.where(channel % 2 == 0, np.sin(angle), np.cos(angle))",

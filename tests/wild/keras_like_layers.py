@@ -287,7 +287,7 @@ MISTAKES = {
         "q.dtype.type(-1e9)",
         "q.dtype.type(-1e1)",
         "The number that is added to masked scores is far too small.",
-        ("fill-dampens", "fill-too-small"),
+        ("fill-dampens", "scaled_dot_product_attention.fill-added=-10"),
     ),
     "depth-of-model": (
         "dk = np.asarray(k.shape[-1], dtype=q.dtype)",

@@ -200,7 +200,7 @@ MISTAKES = {
         "(np.asarray(1, w.dtype) - mask.astype(w.dtype))",
         "mask.astype(w.dtype)",
         "What may be seen is hidden.",
-        ("mask-inverted",),
+        ("mask-inverted", "scaled_dot_product_attention.mask.inverted-added-1e4"),
     ),
     "second-sum-of-input": (
         "return self.ln_2(n + m)",

@@ -263,6 +263,6 @@ MISTAKES = {
         "(-1e9 * (1.0 - lower))[None, None]",
         "(-1e9 * lower)[None, None]",
         "The causal bias hides the earlier positions and the position itself.",
-        ("mask-inverted", "causal-flipped"),
+        ("mask-inverted", "causal-flipped", "scaled_dot_product_attention.mask.inverted-added-1e9"),
     ),
 }

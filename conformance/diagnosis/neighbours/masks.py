@@ -11,6 +11,7 @@ import numpy as np
 from goldformer.adapters.textbook.attention import causal_mask, fill_masked, weigh_keys
 from goldformer.adapters.textbook.checks import Array
 from goldformer.adapters.textbook.steps import around, instead
+from goldformer.conformance.diagnosis.mistakes.attention import add_to_masked
 from goldformer.conformance.diagnosis.neighbours.arguments import (
     Given,
     change_argument,
@@ -124,6 +125,13 @@ def generate() -> Iterator[Neighbour]:
         "a query that sees no key gets zeros", "Give such a row what the declared option empty_row says.",
         {weigh_keys: around(zero_empty)},
     )  # fmt: skip
+    for word, number in (("1e9", -1e9), ("1e4", -1e4)):
+        yield Neighbour(
+            f"scaled_dot_product_attention.mask.inverted-added-{word}", "scaled_dot_product_attention",
+            f"the mask is inverted: −{word} is added to the scores of keys that may be seen",
+            "Add it where the mask is False.",
+            {fill_masked: instead(lambda scaled, mask, number=number: add_to_masked(scaled, ~mask, number))},
+        )  # fmt: skip
     for word, value in (("zero", 0.0), ("small", 1e-9), ("one", 1.0)):
 
         def fill(scaled: Array, mask: Array, value: float = value) -> Array:

@@ -28,8 +28,10 @@ from goldformer.adapters.textbook.layers import (
     scale_and_shift,
     subtract_mean,
 )
+from goldformer.adapters.textbook.losses import score_targets
 from goldformer.adapters.textbook.model import log_softmax, output_logits
 from goldformer.adapters.textbook.steps import Replacement, Replacements, Step, around, instead
+from goldformer.adapters.textbook.targets import one_hot
 from goldformer.conformance.diagnosis.neighbours.arguments import Given, change_argument, change_array
 from goldformer.conformance.diagnosis.neighbours.arrays import (
     Change,
@@ -110,6 +112,11 @@ def _soft(scores: Array, axis: int | tuple[int, ...]) -> Array:
         return np.asarray(powers / powers.sum(axis=axis, keepdims=True))
 
 
+def _soft_of_array_maximum(scores: Array) -> Array:
+    powers = np.exp(scores - scores.max(initial=-np.inf))
+    return np.asarray(powers / powers.sum(axis=-1, keepdims=True))
+
+
 def _share(scores: Array) -> Array:
     return np.asarray(scores / scores.sum(-1, keepdims=True))
 
@@ -120,7 +127,7 @@ def _share_with_one(scores: Array) -> Array:
 
 
 def _change_softmax() -> Iterator[Neighbour]:
-    hint = "Take the softmax over the last axis, the keys."
+    last_axis = "Take the softmax over the last axis, the keys."
     ways: tuple[tuple[str, str, Change], ...] = (
         ("over-queries", "the softmax runs over the queries", lambda s: _soft(s, -2 if s.ndim > 1 else -1)),
         ("over-heads", "the softmax runs over the heads", lambda s: _soft(s, 1 if s.ndim > 3 else -1)),
@@ -129,6 +136,8 @@ def _change_softmax() -> Iterator[Neighbour]:
          lambda s: _soft(s, (-2, -1) if s.ndim > 1 else -1)),
         ("twice", "the softmax is applied twice", lambda s: _soft(_soft(s, -1), -1)),
         ("left-out", "the softmax is left out", lambda s: s),
+        ("array-maximum", "the maximum of the whole array is subtracted, so rows far below it are 0 and become 0/0",
+         _soft_of_array_maximum),
         ("not-normalised", "the exponentials are not divided by their sum", np.exp),
         ("linear", "the scores are divided by their sum instead of the softmax", _share),
         ("sigmoid", "a sigmoid takes the place of the softmax", lambda s: 1 / (1 + np.exp(-s))),
@@ -138,7 +147,9 @@ def _change_softmax() -> Iterator[Neighbour]:
         ("negated", "the softmax is that of the negated scores", lambda s: _soft(-s, -1)),
         ("hard", "only the largest score counts", lambda s: (s == s.max(-1, keepdims=True)).astype(s.dtype)),
     )  # fmt: skip
+    hints = {"array-maximum": "Subtract the maximum of each row, axis=-1 and keepdims=True."}
     for word, title, way in ways:
+        hint = hints.get(word, last_axis)
         for step, component in ((softmax_over_keys, _SDPA), (softmax, "softmax")):
 
             def run(scores: Array, way: Change = way) -> Array:
@@ -164,6 +175,19 @@ def _take_log_of_softmax() -> Iterator[Neighbour]:
                 "Use log_softmax, logits − max − log Σ exp(logits − max), which neither rounds to 0 nor adds anything.",
                 {log_softmax: instead(run)},
             )  # fmt: skip
+
+    def multiply_one_hot(logits: Array, targets: Array) -> Array:
+        with np.errstate(all="ignore"):
+            logarithms = np.log(_soft(logits, -1))
+            chosen = one_hot(targets, vocab=logits.shape[-1]).astype(logits.dtype)
+            return np.asarray((logarithms * chosen).sum(-1))
+
+    yield Neighbour(
+        "cross_entropy.log-of-softmax.one-hot", "cross_entropy",
+        "the logarithm is taken of the finished softmax and multiplied by the one-hot target, and 0 · log 0 is NaN",
+        "Use log_softmax, logits − max − log Σ exp(logits − max), and pick the entry of each target.",
+        {score_targets: instead(multiply_one_hot)},
+    )  # fmt: skip
 
 
 def _change_activation() -> Iterator[Neighbour]:

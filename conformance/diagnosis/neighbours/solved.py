@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from goldformer.adapters.textbook.attention import mask_fill, scaled_dot_product_attention, score_divisor
+from goldformer.adapters.textbook.attention import fill_masked, mask_fill, scaled_dot_product_attention, score_divisor
 from goldformer.adapters.textbook.checks import Array
 from goldformer.adapters.textbook.embedding import add_encoding, token_embedding, wavelength_base
 from goldformer.adapters.textbook.layers import activation, layer_norm_eps
@@ -102,6 +102,10 @@ def _fill(number: Number) -> Replacements:
     return {mask_fill: instead(lambda _: number())}
 
 
+def _add_fill(number: Number) -> Replacements:
+    return {fill_masked: instead(lambda scaled, mask: np.where(mask, scaled, scaled + number()).astype(scaled.dtype))}
+
+
 def _fill_before_division(number: Number) -> Replacements:
     """Fill masked scores before they are divided."""
 
@@ -150,6 +154,10 @@ def _list_families() -> Iterator[Family]:
     yield Family(
         f"{attention}.fill", attention, "masked scores become {}, which leaves their keys a weight",
         "Fill masked scores with −∞ or the lowest finite number.", (-1, 2), _fill, signed=True,
+    )  # fmt: skip
+    yield Family(
+        f"{attention}.fill-added", attention, "{} is added to masked scores, which leaves their keys a weight",
+        "Fill masked scores with −∞ or the lowest finite number.", (-1, 2), _add_fill, signed=True,
     )  # fmt: skip
     yield Family(
         f"{attention}.fill-before-division", attention,
