@@ -1,7 +1,8 @@
-"""The evidence that tells apart what explains failures in a coarse dtype equally well: calls that raise, and float64.
+"""The evidence that tells apart what explains failures equally well: calls that raise, unjudged elements, and float64.
 
 In float32 a fill of −20 and one of −100 give the same weights in most cases, and −1e9 added to a score leaves nothing
-of it. The implementation is called again only with cases in which the explanations differ in float64.
+of it. The implementation is called again only with cases in which the explanations differ in float64. What gives the
+same in every case, such as scores that are scaled twice and scores divided by d_k, is one mistake in other words.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
+
+import numpy as np
 
 from goldformer.conformance.diagnosis.failure import FailingCase, estimate_cost
 from goldformer.conformance.diagnosis.suspects import is_as_good, rank_explanations
@@ -26,6 +29,10 @@ _MOST_CALLS: Final = 4
 #: The most explanations that are compared, and the numbers of their cases, by their cost: a quarter of a second.
 _MOST_EXPLANATIONS: Final = 8
 _MOST_NUMBERS: Final = 200_000
+
+#: The fewest cases in which causes must be the same, and the rounding of two ways to compute one thing in float64.
+_FEWEST: Final = 5
+_ROUNDING: Final = float(np.sqrt(np.finfo(np.float64).eps))
 
 Causes = tuple[str, ...]
 
@@ -46,6 +53,9 @@ def tell_apart(
         try:
             for index, causes in _find_raising(best, mine, imitator):
                 verdicts[index] = replace(verdicts[index], matches=tuple(Match(ids, 0.0) for ids in causes))
+            for index, causes in _find_differing_in_rest(best, mine, imitator):
+                verdicts[index] = _note_refuted(verdicts[index], causes)
+            _note_twins(best, mine, verdicts, imitator, spec)
             if calls and best and all(j.bench.dtype != _FINEST for j in mine.values()):
                 for index, causes in _find_refuted(best, mine, imitator):
                     verdicts[index] = _note_refuted(verdicts[index], causes)
@@ -78,6 +88,66 @@ def _find_raising(
         raising = [ids for ids, bad in made.items() if isinstance(bad, BadResult) and bad.reason == "raised"]
         if raising and len(raising) < len(causes):
             yield index, raising
+
+
+def _find_differing_in_rest(
+    causes: Sequence[Causes], judgements: Mapping[int, Judgement], imitator: Imitator
+) -> Iterator[tuple[int, list[Causes]]]:
+    """Yield the indices of failing cases, with the causes that differ in unjudged elements where others do not."""
+    left = _MOST_NUMBERS if len(causes) > 1 else 0
+    for index, judgement in judgements.items():
+        failing = FailingCase.of(judgement) if judgement.verdict.bad else None
+        if failing is None or failing.case.random or all(g.indices is None for g in failing.expected.values()):
+            continue
+        left -= len(causes) * estimate_cost(failing.case)
+        if left < 0:
+            return
+        differs = {ids: failing.differs_in_rest(imitator.imitate(ids, failing)) for ids in causes}
+        differing = [ids for ids, answer in differs.items() if answer]
+        if differing and len(differing) < len(causes):
+            yield index, differing
+            return
+
+
+def _note_twins(
+    causes: Sequence[Causes],
+    judgements: Mapping[int, Judgement],
+    verdicts: list[Verdict],
+    imitator: Imitator,
+    spec: Spec,
+) -> None:
+    """Note with the best of some causes the others that give the same in every small case of the component."""
+    index = next((i for i in judgements if verdicts[i].bad and verdicts[i].matches), None)
+    failing = FailingCase.of(judgements[index]) if index is not None else None
+    if index is None or failing is None or len(causes) < 2:
+        return
+    first, *others = causes
+    left, count = _MOST_NUMBERS, 0
+    for case in sorted(spec.cases_of(failing.case.component), key=lambda case: case.size):
+        if case.error or case.random or case.full_size or case.cotangent:
+            continue
+        left -= len(causes) * estimate_cost(case)
+        if left < 0 or not others:
+            break
+        seen = replace(failing, case=case, actual=BadResult("raised", ""), dtype=_FINEST)
+        result = imitator.imitate(first, seen)
+        others = [ids for ids in others if _equals_whole(result, imitator.imitate(ids, seen))]
+        count += 1
+    if others and count >= _FEWEST:
+        matches = verdicts[index].matches or ()
+        noted = tuple(replace(m, twins=tuple(others)) if m.causes == first else m for m in matches)
+        verdicts[index] = replace(verdicts[index], matches=noted)
+
+
+def _equals_whole(one: Result | BadResult | None, other: Result | BadResult | None) -> bool:
+    """Return True if two results in float64 are the same but for rounding."""
+    if not isinstance(one, Result) or not isinstance(other, Result):
+        return type(one) is type(other)
+    return all(
+        one.outputs[name].shape == other.outputs[name].shape
+        and np.allclose(one.outputs[name], other.outputs[name], rtol=_ROUNDING, atol=_ROUNDING, equal_nan=True)
+        for name in one.outputs.keys() & other.outputs.keys()
+    )
 
 
 def _find_refuted(

@@ -390,7 +390,7 @@ def describe_explanations(found: Sequence[Explanation], among: str = "failing", 
     """Return the best explanation, and those that are as good.
 
     It is labelled as found if it reproduces every failing case that was compared, no passing case refutes it, and no
-    other mistake explains as much; as the closest one if a case refutes it.
+    other mistake explains as much, unless that gives the same in every case; as the closest one if a case refutes it.
     `was` says that it explains an earlier result: there is nothing to fix.
     """
     best = [e for e in found if is_as_good(e, found[0])]
@@ -399,9 +399,15 @@ def describe_explanations(found: Sequence[Explanation], among: str = "failing", 
     told = [e for place, e in enumerate(told) if not place or not e.generated]
     findings = [_describe_explanation(e, among, was=was) for e in told[:_MOST_SUSPECTS]]
     # Another mistake explains as much: the first one is no more than possible.
-    if findings and findings[0].mistakes and any(len(e.causes) == len(told[0].causes) for e in told[1:]):
+    rivals = [e for e in told[1:] if len(e.causes) == len(told[0].causes) and e.ids not in told[0].twins]
+    if findings and findings[0].mistakes and rivals:
         findings[0] = replace(findings[0], label=POSSIBLE_CAUSES)
-    return [*findings[:1], *(replace(finding, label="Or") for finding in findings[1:])]
+    others = zip(findings[1:], told[1:], strict=False)
+    same = {True: " No case tells the two apart.", False: ""}
+    return [
+        *findings[:1],
+        *(replace(f, label="Or", text=f"{f.text}{same[e.ids in told[0].twins]}") for f, e in others),
+    ]
 
 
 def _describe_explanation(e: Explanation, among: str, *, was: bool) -> Finding:

@@ -40,7 +40,8 @@ class Explanation:
     `spared` counts passing cases that list one of the causes, and those that were seen to refute them: `passing` are
     the ids of the latter. `refuting` are the ids of the failing cases in which they give another result. `faint`
     counts the dtypes of these cases in which one of the causes does not show. `backward` are failing gradients that a
-    backward pass of the implementation's own gives, of which causes in the forward pass say nothing.
+    backward pass of the implementation's own gives, of which causes in the forward pass say nothing. `twins` are other
+    causes that give the same in every case.
     """
 
     ids: tuple[str, ...]
@@ -52,6 +53,7 @@ class Explanation:
     passing: tuple[str, ...] = ()
     faint: int = 0
     backward: tuple[str, ...] = ()
+    twins: frozenset[tuple[str, ...]] = frozenset()
 
     @property
     def case_count(self) -> int:
@@ -85,8 +87,10 @@ def rank_explanations(verdicts: Iterable[Verdict], component: str, spec: Spec) -
     examined = [v for v in judged if v.bad and v.matches is not None]
     equal: defaultdict[tuple[str, ...], set[tuple[str, str]]] = defaultdict(set)
     ratios: defaultdict[tuple[str, ...], float] = defaultdict(float)
+    twins: defaultdict[tuple[str, ...], set[tuple[str, ...]]] = defaultdict(set)
     for verdict in examined:
         for match in verdict.matches or ():
+            twins[match.causes].update(match.twins)
             equal[match.causes].add((verdict.check, verdict.dtype))
             ratios[match.causes] = max(ratios[match.causes], match.ratio)
     passed = Counter(m for v in judged for m in _rule_out(v))
@@ -105,7 +109,10 @@ def rank_explanations(verdicts: Iterable[Verdict], component: str, spec: Spec) -
         refuting = tuple(v.check for v in differing if can_refute(v, causes, spec))
         backward = tuple(v.check for v in differing if v.by_hand and v.check not in refuting)
         faint = sum(not _shows(c.id, dtype) for c in causes for dtype in dtypes)
-        found.append(Explanation(ids, causes, len(checks), ratios[ids], spared, refuting, passing, faint, backward))
+        same = frozenset(twins[ids])
+        found.append(
+            Explanation(ids, causes, len(checks), ratios[ids], spared, refuting, passing, faint, backward, same)
+        )
     order = {name: place for place, name in enumerate(spec.components)}
     catalogue = {id_: place for place, id_ in enumerate((*spec.mistakes, *_order_generated(found)))}
 

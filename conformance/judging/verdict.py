@@ -130,11 +130,13 @@ class Match:
     """Causes that together reproduce a wrong output; `ratio` is the distance between the two ÷ tolerance.
 
     A cause is the id of a mistake, or "residual-missing in the decoder layer's cross-attention" if it is made in one
-    place only, or an option of a convention, such as "norm_placement: pre".
+    place only, or an option of a convention, such as "norm_placement: pre". `twins` are other causes that give the same
+    in every case of the component.
     """
 
     causes: tuple[str, ...]
     ratio: float
+    twins: tuple[tuple[str, ...], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,7 +273,9 @@ class Verdict:
         lists = {name: tuple(data[name]) for name in ("clauses", "catches")}
         matches = data["matches"]
         if matches is not None:
-            matches = tuple(Match(tuple(m["causes"]), m["ratio"]) for m in matches)
+            matches = tuple(
+                Match(tuple(m["causes"]), m["ratio"], tuple(map(tuple, m.get("twins", ())))) for m in matches
+            )
         made = {**lists, "differences": differences, "matches": matches, "status": Status(data["status"])}
         made["rules_out"] = tuple(map(tuple, data.get("rules_out", ())))
         if found := data.get("isolated"):

@@ -125,7 +125,7 @@ class Settings:
     """The parts of an implementation that are run."""
 
     dtype: str = "float32"
-    #: Golden cases only. With properties, of code with a mistake in a golden case only that of repeated calls is run.
+    #: Golden cases only. With properties, of correct code that fails one with its mistake only repeated calls are run.
     cases_only: bool = False
     #: Without the models of full size, each of which takes as long as everything else of an implementation.
     small: bool = False
@@ -169,7 +169,7 @@ def _check(
     cases = tuple(case.id for case in own if not (settings.small and case.full_size))
     judgements = [check() for check in checks(bench, Selection((settings.dtype,), components, cases))]
     if not settings.cases_only:
-        is_enough = stop_at_failure and any(j.verdict.reason == "wrong-value" for j in judgements)
+        is_enough = stop_at_failure and wild.is_correct and any(j.verdict.reason == "wrong-value" for j in judgements)
         properties = ("repeat-calls",) if is_enough else tuple(spec.properties)
         judgements += [check() for check in checks(bench, Selection((settings.dtype,), components, (), properties))]
     verdicts = Diagnosis(spec).explain_all(judgements)
@@ -238,8 +238,8 @@ def judge_mistake(mistake: Mistake, record: dict[str, Any], clean: dict[str, Any
     broken = {component for _, component, *_ in (bad for bad in record["bad"] if bad not in clean["bad"])}
     before, after = _list_to_fix(clean), _list_to_fix(record)
     fresh = [component for component, said in after if (component, said) not in before] or [c for c, _ in after[:1]]
-    known = {id_ for label, _, ids in clean["findings"] if label in _FOUND for id_ in ids}
-    said = [ids for label, _, ids in record["findings"] if label in _FOUND and not set(ids) <= known]
+    known = {id_ for ids in _list_found(clean) for id_ in ids}
+    said = [ids for ids in _list_found(record) if not set(ids) <= known]
     right = [ids for ids in said if set(ids) & set(mistake.ids)]
     # Where two names are told as equals, both must be true.
     right += [ids for ids in _list_equals(record) if set(ids) <= set(mistake.ids)]
@@ -251,6 +251,19 @@ def judge_mistake(mistake: Mistake, record: dict[str, Any], clean: dict[str, Any
         misnamed=bool(said) and not right,
         said=tuple(" and ".join(ids) for ids in said),
     )
+
+
+def _list_found(record: dict[str, Any]) -> list[list[str]]:
+    """Return the names that are told as found, each with those that no case tells from it."""
+    found: list[list[str]] = []
+    last = ""
+    for label, _, ids in record["findings"]:
+        if label in _FOUND:
+            found.append([*ids])
+        elif label == "Or" and last in _FOUND:
+            found[-1] += ids
+        last = last if label == "Or" else label
+    return found
 
 
 def _list_equals(record: dict[str, Any]) -> Iterator[list[str]]:

@@ -67,3 +67,22 @@ def test_what_passes_in_another_component_decides_between_equals(spec):
     verdicts = Diagnosis(spec).explain_all(judge_case(case, bench) for case in cases)
     named = [f for f in diagnose(verdicts, spec) if f.mistakes]
     assert named[0].mistakes == ("final-norm-decoder-only",)
+
+
+def find(spec, adapter, component):
+    bench = Bench(spec, adapter, "float32", "cpu")
+    cases = [case for case in spec.cases_of(component) if not case.full_size]
+    return list(diagnose(Diagnosis(spec).explain_all(judge_case(case, bench) for case in cases), spec))
+
+
+def test_two_mistakes_that_no_case_tells_apart_are_one_in_other_words(spec):
+    found = find(spec, build(spec, "scale-no-root"), "decoder_layer")
+    told = [(f.label, f.mistakes) for f in found if f.mistakes]
+    assert told == [(MISTAKE_FOUND, ("scale-twice",)), ("Or", ("scale-no-root",))]
+    assert next(f for f in found if f.label == "Or").text.endswith("No case tells the two apart.")
+
+
+def test_rows_that_no_case_judges_tell_two_mistakes_apart(spec):
+    adapter = build(spec, "pad-mask-zeroes-positions", only="transformer", CONVENTIONS={"output_layer": "without_bias"})
+    found = find(spec, adapter, "transformer")
+    assert [(f.label, f.mistakes) for f in found if f.mistakes] == [(MISTAKE_FOUND, ("pad-mask-zeroes-positions",))]

@@ -467,11 +467,12 @@ def test_a_place_is_found_where_a_whole_model_is_all_there_is(made, mistake, pla
     assert found.causes[0].title.endswith(f"({mistake}), only in {place}")
 
 
-def test_positions_of_words_alone_that_are_missing_are_told_as_the_commoner_of_two_that_look_alike(spec):
-    # Rows of padding are not compared, and positions that these alone have show nowhere.
+def test_missing_positions_are_told_from_those_of_padding_alone_by_rows_that_are_not_judged(spec):
+    # Rows of padding have no golden values, and they show whether these alone have positions.
     found = rank_explanations(judged(spec, words_without_positions(), "transformer"), "transformer", spec)
     assert [e.causes[0].id for e in found] == ["pe-missing", "pad-mask-zeroes-positions"]
-    assert found[0].equals == found[1].equals
+    assert found[0].certain
+    assert found[1].refuting == ("tf-distinct-sizes",)
 
 
 def test_plain_layers_are_right(spec):
