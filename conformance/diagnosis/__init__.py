@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 from goldformer.exports import load_on_use
 
 if TYPE_CHECKING:
+    from goldformer.conformance.diagnosis.candidates import Imitations
     from goldformer.conformance.diagnosis.explain import Diagnosis
     from goldformer.conformance.diagnosis.findings import Finding, diagnose
-    from goldformer.conformance.diagnosis.imitation import Imitations, Imitator
+    from goldformer.conformance.diagnosis.imitation import Imitator
     from goldformer.conformance.diagnosis.kill import Kill, KillMatrix, build_kill_matrix
 
 __all__ = [
@@ -28,7 +29,8 @@ __getattr__ = load_on_use(
     {
         "explain": ("Diagnosis",),
         "findings": ("Finding", "diagnose"),
-        "imitation": ("Imitations", "Imitator"),
+        "candidates": ("Imitations",),
+        "imitation": ("Imitator",),
         "kill": ("Kill", "KillMatrix", "build_kill_matrix"),
     },
 )

@@ -18,7 +18,8 @@ from goldformer.conformance.judging.verdict import WITHHELD, Match, Verdict
 from goldformer.spec import Spec
 
 if TYPE_CHECKING:
-    from goldformer.conformance.diagnosis.imitation import Imitations, Imitator
+    from goldformer.conformance.diagnosis.candidates import Imitations
+    from goldformer.conformance.diagnosis.imitation import Imitator
 
 
 class Diagnosis:

@@ -3,29 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator
 from functools import partial
 from itertools import chain, combinations, islice, product
-from typing import Any, Final
+from typing import Final
 
-import numpy as np
-
-from goldformer.adapters.arrays import LIBRARIES
 from goldformer.adapters.options import OPTIONS
-from goldformer.adapters.protocol import Adapter
-from goldformer.adapters.textbook.build import build_textbook
-from goldformer.conformance.diagnosis.causes import IN
+from goldformer.conformance.diagnosis.candidates import Candidate, Imitations, Textbooks
 from goldformer.conformance.diagnosis.failure import FailingCase, Options, estimate_cost, is_decoding
 from goldformer.conformance.diagnosis.mistakes import ON_PURPOSE, implementations
-from goldformer.conformance.diagnosis.mistakes.differentiation import DIFFERENTIATED
 from goldformer.conformance.diagnosis.mistakes.places import (
     HALVES,
     PLACES,
-    TRACKED,
-    MistakePlace,
     can_be_made,
-    restrict_to,
 )
 from goldformer.conformance.diagnosis.neighbours import find_made, neighbours
 from goldformer.conformance.diagnosis.neighbours.solved import (
@@ -35,16 +25,9 @@ from goldformer.conformance.diagnosis.neighbours.solved import (
     name_solved,
     trying,
 )
-from goldformer.conformance.judging.gradient import invoke_gradient
 from goldformer.conformance.judging.invoke import (
-    Arguments,
     BadResult,
-    NotImplementedHere,
     Result,
-    call,
-    convert_arguments,
-    invoke,
-    read_arguments,
 )
 from goldformer.conformance.judging.verdict import Match
 from goldformer.spec import Case, Spec
@@ -76,84 +59,8 @@ _PASSED: Final = 6
 #: of their arguments' elements takes a call.
 _DIFFERENTIATED: Final = 3
 
-#: The number of textbooks with causes that are kept: each takes about 200 kB.
-_MOST_ADAPTERS: Final = 500
-
 #: The number of combinations of options from which no wider ones are made.
 _MOST_COMBINED: Final = 200
-
-#: The memory of a cached imitation besides its own numbers, in numbers.
-_ENTRY: Final = 100
-
-
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """A possible cause: mistakes, and options that were not declared.
-
-    The last mistake is made in `place` only, if there is one; the others are made everywhere.
-    """
-
-    mistakes: tuple[str, ...] = ()
-    options: tuple[tuple[str, str], ...] = ()
-    place: MistakePlace | None = None
-
-    @property
-    def causes(self) -> tuple[str, ...]:
-        """The causes of its `Match`: the options, and the mistakes' ids, the last one with its place if it has one."""
-        names = [*(f"{name}: {option}" for name, option in self.options), *self.mistakes]
-        return (*names[:-1], f"{names[-1]}{IN}{self.place.words}") if self.place else tuple(names)
-
-    def combine(self, other: Candidate) -> Candidate | None:
-        """Return both candidates at once; None if they exclude or hide one another, or have a place."""
-        if self.place or other.place:
-            return None
-        # Sorted, so that no set of options comes twice.
-        both = Candidate(self.mistakes + other.mistakes, tuple(sorted(self.options + other.options)))
-        if len({name for name, _ in both.options}) < len(both.options):
-            return None
-        if len(set(both.mistakes)) < len(both.mistakes):
-            return None
-        made = [find_made(id_) for id_ in both.mistakes]
-        return both if all(one.can_be_made_with(two) for one, two in combinations(made, 2)) else None
-
-    def add_placed(self, placed: Candidate) -> Candidate | None:
-        """Return these causes with a mistake in one place; None if one of these has a place or is the same mistake."""
-        if self.place or set(self.mistakes) & set(placed.mistakes):
-            return None
-        return Candidate(self.mistakes + placed.mistakes, self.options, placed.place)
-
-    def add(self, other: Candidate) -> Candidate:
-        """Return these causes with those of another that can be made with them."""
-        added = self
-        for option in other.options:
-            added = added.combine(Candidate(options=(option,))) or added
-        for id_ in () if other.place else other.mistakes:
-            added = added.combine(Candidate((id_,))) or added
-        return added
-
-
-class Imitations:
-    """A cache of the results that mistakes and options give for cases, for the next implementation."""
-
-    def __init__(self, most: int = 1 << 23) -> None:
-        """Cache at most that many numbers; a full cache is cleared."""
-        self._most = most
-        self._size = 0
-        self._results: dict[tuple[Any, ...], Result | BadResult | None] = {}
-        #: Textbooks with a mistake or an option; they have no state.
-        self.adapters: dict[tuple[Any, ...], Adapter] = {}
-
-    def get(self, key: tuple[Any, ...], make: Callable[[], Result | BadResult | None]) -> Result | BadResult | None:
-        """Return the cached result of a key, or make it."""
-        if key not in self._results:
-            made = make()
-            size = _ENTRY + sum(a.size for a in made.outputs.values()) if isinstance(made, Result) else _ENTRY
-            if self._size + size > self._most:
-                self._results.clear()
-                self._size = 0
-            self._results[key] = made
-            self._size += size
-        return self._results[key]
 
 
 class Imitator:
@@ -166,10 +73,8 @@ class Imitator:
     def __init__(self, spec: Spec, left_out: Collection[str] = (), imitations: Imitations | None = None) -> None:
         self.spec = spec
         self._left_out = frozenset(left_out)
-        self._imitations = imitations
+        self._textbooks = Textbooks(spec, imitations)
         self._in_one_call: dict[str, bool] = {}
-        self._arguments: dict[tuple[str, frozenset[str]], Arguments] = {}
-        self._adapters: dict[tuple[Any, ...], Adapter] = {} if imitations is None else imitations.adapters
         self._fitted: dict[str, dict[Candidate, None]] = defaultdict(dict)
         self._searched: Counter[tuple[str, str]] = Counter()
         self._in_vain: Counter[tuple[str, str]] = Counter()
@@ -217,15 +122,15 @@ class Imitator:
 
         An option that permits to refuse the case lets the textbook raise as well, which says nothing of the candidate.
         """
-        made = self._imitate(candidate, passing)
-        if isinstance(made, BadResult) and isinstance(self._imitate(Candidate(), passing), BadResult):
+        made = self._textbooks.imitate(candidate, passing)
+        if isinstance(made, BadResult) and isinstance(self._textbooks.imitate(Candidate(), passing), BadResult):
             return False
         return passing.excludes(made)
 
     def imitate(self, causes: tuple[str, ...], failure: FailingCase) -> Result | BadResult | None:
         """Return what the causes of a match give for a case; None if that is nothing."""
         candidate = self._matched.get(causes)
-        return None if candidate is None else self._imitate(candidate, failure)
+        return None if candidate is None else self._textbooks.imitate(candidate, failure)
 
     def are_by_hand(self, causes: tuple[str, ...]) -> bool:
         """Return True if the causes of a match are all made in backward passes written by hand."""
@@ -378,16 +283,18 @@ class Imitator:
         homes = (component, *reversed(self.spec.list_dependencies(component)))
         mine = sorted((f for f in families().values() if f.component in homes), key=lambda f: homes.index(f.component))
         for family in mine[:most]:
-
-            def residual(value: float, trial: Candidate = Candidate((family.id,))) -> float:
-                with trying(value):
-                    return failure.find_residual(self._run_candidate(trial, failure))
-
+            residual = partial(self._find_residual, Candidate((family.id,)), failure)
             value = fit_number(residual, family)
             # The fewest digits that fit are what was meant.
             rounded = (float(f"{value:.{digits}g}") for digits in range(1, 10)) if value is not None else ()
             solved = (Candidate((name_solved(family, number),)) for number in rounded)
-            yield from islice((c for c in solved if failure.distance(self._imitate(c, failure)) is not None), 1)
+            fitting = (c for c in solved if failure.distance(self._textbooks.imitate(c, failure)) is not None)
+            yield from islice(fitting, 1)
+
+    def _find_residual(self, trial: Candidate, failure: FailingCase, value: float) -> float:
+        """Return how far the family of a trial is from a failing result with this number."""
+        with trying(value):
+            return failure.find_residual(self._textbooks.run(trial, failure))
 
     def _keep_possible(self, found: dict[Candidate, float], failure: FailingCase) -> dict[Candidate, float]:
         """Return the matches without neighbours that a passing case rules out.
@@ -421,11 +328,11 @@ class Imitator:
 
         There are hundreds of combinations of options, and most options show in few cases.
         """
-        seen = [self._imitate(Candidate(), failure)]
+        seen = [self._textbooks.imitate(Candidate(), failure)]
         kept = []
         for candidate in near:
             if candidate.options:
-                made = self._imitate(candidate, failure)
+                made = self._textbooks.imitate(candidate, failure)
                 if any(_are_equal(made, other) for other in seen):
                     continue
                 seen.append(made)
@@ -522,26 +429,14 @@ class Imitator:
     def run_textbook(self, case: Case, options: Options) -> Result | None:
         """Return the textbook's result for a case in float64 under these options; None if it has none."""
         given = FailingCase(case, self.spec.contracts[case.component], Result({}, 0.0), {}, "float64", options)
-        made = self._imitate(Candidate(), given)
+        made = self._textbooks.imitate(Candidate(), given)
         return made if isinstance(made, Result) else None
 
     def find_accepting_mistakes(self, case: Case, dtype: str, options: Options) -> tuple[Match, ...] | None:
         """Return the mistakes that the case lists and that also accept its call; None if it lists none."""
         listed = list(self._make_candidates(case.kills))
-        contract = self.spec.contracts[case.component]
-        found = []
-        for candidate in listed:
-            adapter = self._build_adapter(candidate, options, case.component)
-            try:
-                with np.errstate(all="ignore"):
-                    given = convert_arguments(
-                        LIBRARIES["numpy"], contract, read_arguments(case), _choose_dtype(adapter, dtype), "cpu"
-                    )
-                    call(adapter, contract, given)
-            except (BadResult, NotImplementedHere):
-                continue
-            found.append(Match(candidate.causes, 0.0))
-        return tuple(found) if listed else None
+        accepting = [one for one in listed if self._textbooks.accepts(one, case, dtype, options)]
+        return tuple(Match(one.causes, 0.0) for one in accepting) if listed else None
 
     def _list_known_matches(self, component: str) -> list[Candidate]:
         """Return the candidates that matched earlier cases of a component or of its parts: parts come first."""
@@ -659,76 +554,15 @@ class Imitator:
         for candidate in candidates:
             self._compared[failure.case.id, failure.dtype].add(candidate)
             unreached = isinstance(failure.actual, BadResult) and failure.actual.unreached
-            right = self._imitate(Candidate(), failure) if unreached else None
-            distance = failure.distance(self._imitate(candidate, failure), right)
+            right = self._textbooks.imitate(Candidate(), failure) if unreached else None
+            distance = failure.distance(self._textbooks.imitate(candidate, failure), right)
             if distance is not None:
                 found[candidate] = distance
         self._matched.update({candidate.causes: candidate for candidate in found})
         return found
-
-    def _imitate(self, candidate: Candidate, failure: FailingCase) -> Result | BadResult | None:
-        if self._imitations is None:
-            return self._run_candidate(candidate, failure)
-        options = tuple(failure.options.items())
-        key = (candidate, options, failure.case.id, failure.dtype, failure.has_changed_inputs, failure.output_names)
-        return self._imitations.get(key, lambda: self._run_candidate(candidate, failure))
-
-    def _run_candidate(self, candidate: Candidate, failure: FailingCase) -> Result | BadResult | None:
-        contract = failure.contract
-        # The call had no parameters but those of the declared options, whatever the code does without them.
-        case = failure.case.under(failure.options, {**failure.options, **dict(candidate.options)})
-        adapter = self._build_adapter(candidate, failure.options, case.component)
-        dtype = _choose_dtype(adapter, failure.dtype)
-        arguments, cotangent = self._read_arguments(case), case.cotangent_array
-        try:
-            with np.errstate(all="ignore"):
-                if cotangent is not None:
-                    wanted = contract.results_of(case)
-                    return invoke_gradient(adapter, contract, arguments, cotangent, wanted, dtype, "cpu")
-                # An output that the implementation does not give may have any shape.
-                return invoke(
-                    adapter, contract, arguments, dtype, "cpu", check_inputs=failure.has_changed_inputs,
-                    outputs=failure.output_names,
-                )  # fmt: skip
-        except BadResult as bad:
-            return bad
-        except NotImplementedHere:
-            return None
-
-    def _read_arguments(self, case: Case) -> Arguments:
-        """Return the arguments of a case, the same object for each imitation: their sizes are solved once."""
-        key = (case.id, frozenset(case.params))
-        if key not in self._arguments:
-            self._arguments[key] = read_arguments(case)
-        return self._arguments[key]
-
-    def _build_adapter(self, candidate: Candidate, declared: Options, component: str) -> Adapter:
-        """Return one component of the textbook under the declared options, with the changes of the candidate."""
-        chosen = {**declared, **dict(candidate.options)}
-        key = (component, candidate.mistakes, candidate.place, tuple(chosen.items()))
-        if key not in self._adapters:
-            if len(self._adapters) >= _MOST_ADAPTERS:
-                self._adapters.clear()
-            made = [find_made(id_) for id_ in candidate.mistakes]
-            layers = [OPTIONS[item] for item in chosen.items() if item in OPTIONS]
-            # A mistake is applied after the options, and after the gradients of the forward pass in which it is made.
-            if not all(one.by_hand for one in made):
-                layers.append(DIFFERENTIATED)
-            layers += [one.steps for one in made]
-            if candidate.place:
-                layers[-1] = restrict_to(candidate.place, made[-1].steps)
-                layers.append(TRACKED)
-            made_of = build_textbook(*layers, only=component)
-            self._adapters[key] = Adapter.from_trusted(made_of, "+".join(candidate.causes), self.spec)
-        return self._adapters[key]
 
 
 def _are_equal(one: Result | BadResult | None, other: Result | BadResult | None) -> bool:
     if not (isinstance(one, Result) and isinstance(other, Result)):
         return type(one) is type(other) and str(one) == str(other)
     return one.is_identical(other)
-
-
-def _choose_dtype(adapter: Adapter, dtype: str) -> str:
-    """Return the dtype in which an imitation computes: NumPy has no bfloat16, and float32 holds all its numbers."""
-    return dtype if dtype in adapter.dtypes else "float32"

@@ -18,9 +18,9 @@ from goldformer.adapters import Adapter, AdapterError
 from goldformer.adapters.arrays import Wire
 from goldformer.adapters.process.client import Client, adapter_object
 from goldformer.adapters.process.faults import CallFault, FaultReason
+from goldformer.conformance.diagnosis.candidates import Imitations
 from goldformer.conformance.diagnosis.explain import Diagnosis
 from goldformer.conformance.diagnosis.findings import diagnose
-from goldformer.conformance.diagnosis.imitation import Imitations
 from goldformer.conformance.grading.carry import find_carried
 from goldformer.conformance.grading.compact import compact_checks
 from goldformer.conformance.grading.declarations import Declarations

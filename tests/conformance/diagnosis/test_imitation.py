@@ -19,9 +19,10 @@ from goldformer.adapters.textbook.build import build_textbook
 from goldformer.adapters.textbook.heads import project_attention, project_heads
 from goldformer.adapters.textbook.layers import norm_denominator
 from goldformer.adapters.textbook.steps import instead
+from goldformer.conformance.diagnosis.candidates import Candidate, Textbooks
 from goldformer.conformance.diagnosis.explain import Diagnosis
 from goldformer.conformance.diagnosis.failure import FailingCase
-from goldformer.conformance.diagnosis.imitation import Candidate, Imitator
+from goldformer.conformance.diagnosis.imitation import Imitator
 from goldformer.conformance.diagnosis.mistakes import implementations
 from goldformer.conformance.diagnosis.mistakes.differentiation import DIFFERENTIATED
 from goldformer.conformance.diagnosis.suspects import rank_explanations
@@ -304,7 +305,7 @@ def test_a_gradient_that_must_be_0_is_compared_by_where_it_is_not(spec):
     expected = case.golden.options[ANY]
     imitator = Imitator(spec)
     failure = FailingCase(case, spec.contracts[ATTENTION], Result({}, 0.0), expected, "float32", {})
-    imitated = imitator._imitate(Candidate(("mask-add-0-minus1",)), failure)
+    imitated = imitator._textbooks.imitate(Candidate(("mask-add-0-minus1",)), failure)
     assert isinstance(imitated, Result)
     zeros = {name for name, golden in expected.items() if not golden.values.any()}
     assert any(imitated.outputs[name].any() for name in zeros)
@@ -320,7 +321,7 @@ def test_an_imitation_has_the_error_scale_of_its_option(spec):
     expected = case.golden.options["post"]
     declared = {"norm_placement": "post"}
     failure = FailingCase(case, spec.contracts["encoder_layer"], Result({}, 0.0), expected, "float32", declared)
-    pre = Imitator(spec)._imitate(Candidate(options=(PRE,)), failure)
+    pre = Textbooks(spec, None).imitate(Candidate(options=(PRE,)), failure)
     assert isinstance(pre, Result)
     scale = failure._use_as_golden("output", expected["output"], pre.outputs["output"]).error_scale
     assert scale >= case.golden.options["pre"]["output"].error_scale > 10 * expected["output"].error_scale
@@ -332,7 +333,7 @@ def test_an_imitation_of_an_exact_result_may_be_rounded(spec):
     assert expected["output"].error_scale == 0
     declared = {"norm_placement": "pre"}
     failure = FailingCase(case, spec.contracts["encoder_layer"], Result({}, 0.0), expected, "float32", declared)
-    normed = Imitator(spec)._imitate(Candidate(("residual-normed",), (PRE,)), failure)
+    normed = Textbooks(spec, None).imitate(Candidate(("residual-normed",), (PRE,)), failure)
     assert isinstance(normed, Result)
     for error, near in ((2.0**-24, True), (1e-3, False)):
         moved = {name: values * (1 + error) for name, values in normed.outputs.items()}

@@ -27,8 +27,8 @@ from goldformer.adapters.textbook.layers import (
 )
 from goldformer.adapters.textbook.model import embed, embed_target
 from goldformer.adapters.textbook.steps import Replacements, instead
+from goldformer.conformance.diagnosis.candidates import Candidate, Textbooks
 from goldformer.conformance.diagnosis.explain import Diagnosis
-from goldformer.conformance.diagnosis.imitation import Candidate, Imitator
 from goldformer.conformance.diagnosis.mistakes import implementations
 from goldformer.conformance.diagnosis.mistakes.places import PLACES, MistakePlace, can_be_made
 from goldformer.conformance.diagnosis.suspects import rank_explanations
@@ -503,13 +503,13 @@ def test_what_nobody_knows_stays_unknown_and_is_held_against_nothing_twice(spec,
         return (output + 0.1 * output**3).astype(output.dtype), weights
 
     tried: list[Candidate] = []
-    imitated = Imitator._run_candidate
+    imitated = Textbooks.run
 
     def counted(self, candidate, failure):
         tried.append(candidate)
         return imitated(self, candidate, failure)
 
-    monkeypatch.setattr(Imitator, "_run_candidate", counted)
+    monkeypatch.setattr(Textbooks, "run", counted)
     adapter = Adapter.from_object(SimpleNamespace(ARRAYS="numpy", decoder_layer=damped().decoder_layer), "m", spec)
     bench = Bench(spec, adapter, "float32", "cpu")
     verdicts = Diagnosis(spec).explain_all(judge_case(case, bench) for case in some_cases(spec, "decoder_layer"))

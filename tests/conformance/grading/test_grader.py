@@ -16,7 +16,7 @@ import pytest
 import homework
 from goldformer.adapters import AdapterError
 from goldformer.adapters.process.child import ChildFault
-from goldformer.conformance.diagnosis.imitation import Imitations
+from goldformer.conformance.diagnosis.candidates import Imitations
 from goldformer.conformance.grading import grader as graders
 from goldformer.conformance.grading import task as exams
 from goldformer.conformance.grading.declarations import read_declarations
