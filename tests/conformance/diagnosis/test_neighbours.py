@@ -100,6 +100,7 @@ def test_each_shows_in_a_case_of_its_component(spec):
         "encoder.from-input",
         "layer_norm.backward.no-variance-term",
         "feed_forward.backward.biases-averaged",
+        "feed_forward.backward.all.halved",
         "scaled_dot_product_attention.backward.weights-without-mask",
         "multi_head_attention.inputs.q-v-k",
         "multi_head_attention.fused.kv.head-part-channel.of.part-head-channel",
