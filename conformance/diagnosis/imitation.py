@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import partial
 from itertools import chain, combinations, islice, product
 from typing import Final
 
 from goldformer.adapters.options import OPTIONS
 from goldformer.conformance.diagnosis.candidates import Candidate, Imitations, Textbooks
+from goldformer.conformance.diagnosis.causes import find_cause
 from goldformer.conformance.diagnosis.failure import FailingCase, Options, estimate_cost, is_decoding
 from goldformer.conformance.diagnosis.mistakes import ON_PURPOSE, implementations
 from goldformer.conformance.diagnosis.mistakes.places import (
@@ -229,11 +230,29 @@ class Imitator:
             if not found and not short:
                 untried = self._filter_untried(component, further(component, near, bases))
                 found = self._keep_possible(self._match_candidates(islice(untried, count), failure), failure)
+        found |= self._match_simpler(found, failure)
         # Words fit by chance: what a passing case rules out ends no search.
         unknown = in_vain or self._has_unknown_part(component)
         if decides and not unknown and all(self._is_refuted(c, component) for c in found):
             found = self._search_model(component, near, bases, failure) or found
         return found
+
+    def _match_simpler(self, found: Mapping[Candidate, float], failure: FailingCase) -> dict[Candidate, float]:
+        """Return the neighbours that explain alone what only two known mistakes at once explain, in the same parts.
+
+        Divided by √d_model and multiplied by √d_k: that is the root of the number of heads.
+        """
+        if not found or any(len(candidate.mistakes) < 2 for candidate in found):
+            return {}
+        parts = {find_cause(id_, self.spec).component for candidate in found for id_ in candidate.mistakes}
+        component = failure.case.component
+        single = [
+            candidate
+            for candidate in self._select_neighbours(component, backward=False)
+            if neighbours()[candidate.mistakes[0]].component in parts
+        ]
+        untried = self._filter_untried(component, single)
+        return self._keep_possible(self._match_candidates(untried, failure), failure)
 
     def _search_model(
         self, component: str, near: list[Candidate], bases: list[Candidate], failure: FailingCase

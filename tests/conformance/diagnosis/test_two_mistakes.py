@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import importlib
 import random
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from goldformer.adapters.layouts import require_square_projections
 from goldformer.adapters.options import OPTIONS
 from goldformer.adapters.protocol import Adapter
 from goldformer.adapters.textbook.build import build_textbook
@@ -149,3 +151,17 @@ def test_the_second_of_a_pair_is_made_in_the_same_component_or_in_a_part(spec, b
     for _ in range(50):
         first, second = map(bench.find_component, next(drawn).made)
         assert second == first or second in spec.list_dependencies(first)
+
+
+def test_one_change_is_told_before_two_mistakes_that_amount_to_it(spec):
+    # Divided by √d_model, and not by √d_k: where all heads are as wide as the model, that is the root of their number.
+    id_ = "scaled_dot_product_attention.divisor.root.heads"
+    book = build_textbook(find_made(id_).steps, only="multi_head_attention")
+
+    def multi_head_attention(*args, params, **named):
+        require_square_projections(params)
+        return book.multi_head_attention(*args, params=params, **named)
+
+    code = SimpleNamespace(ARRAYS="numpy", multi_head_attention=multi_head_attention)
+    _, findings = run(spec, Adapter.from_object(code, "mine", spec), "multi_head_attention")
+    assert [(f.label, f.mistakes) for f in findings if f.mistakes] == [(MISTAKE_FOUND, (id_,))]
