@@ -395,8 +395,8 @@ def describe_explanations(found: Sequence[Explanation], among: str = "failing", 
     """
     best = [e for e in found if is_as_good(e, found[0])]
     told = [e for place, e in enumerate(best) if not any(e.adds_nothing_to(better) for better in best[:place])]
-    # Two neighbours that no case tells apart are two descriptions of one thing.
-    told = [e for place, e in enumerate(told) if not place or not e.generated]
+    # Two neighbours that no case tells apart are two descriptions of one thing, and so is one mistake in two places.
+    told = [e for place, e in enumerate(told) if not place or not (e.generated or _is_elsewhere(e, told[0]))]
     findings = [_describe_explanation(e, among, was=was) for e in told[:_MOST_SUSPECTS]]
     # Another mistake explains as much: the first one is no more than possible.
     rivals = [e for e in told[1:] if len(e.causes) == len(told[0].causes) and e.ids not in told[0].twins]
@@ -408,6 +408,11 @@ def describe_explanations(found: Sequence[Explanation], among: str = "failing", 
         *findings[:1],
         *(replace(f, label="Or", text=f"{f.text}{same[e.ids in told[0].twins]}") for f, e in others),
     ]
+
+
+def _is_elsewhere(e: Explanation, best: Explanation) -> bool:
+    """Return True if an explanation is the best one in another place, and no case tells the two apart."""
+    return e.ids in best.twins and {c.id for c in e.causes} == {c.id for c in best.causes}
 
 
 def _describe_explanation(e: Explanation, among: str, *, was: bool) -> Finding:

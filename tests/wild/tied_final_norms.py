@@ -247,6 +247,6 @@ MISTAKES = {
         "pe[pos, i] = math.sin(pos / (10000 ** (i / d_model)))",
         "pe[pos, i] = math.sin(pos / (10000 ** (2 * i / d_model)))",
         "The exponent of the sine is doubled, though the index counts in twos already.",
-        ("pe-double-exp",),
+        ("positional_encoding.waves.sines-doubled",),
     ),
 }

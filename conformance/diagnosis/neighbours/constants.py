@@ -11,7 +11,9 @@ import numpy as np
 from goldformer.adapters.textbook.attention import score_divisor, sum_values, weigh_keys
 from goldformer.adapters.textbook.checks import Array
 from goldformer.adapters.textbook.embedding import (
+    Wave,
     angular_frequency,
+    channel_waves,
     frequency_exponent,
     positional_encoding,
     token_embedding,
@@ -142,6 +144,27 @@ def _change_positions() -> Iterator[Neighbour]:
         )  # fmt: skip
 
 
+def _change_waves() -> Iterator[Neighbour]:
+    """Yield encodings with one kind of wave, or with another exponent of one kind."""
+    ways: tuple[tuple[str, str, Callable[[float, Wave], tuple[float, Wave]]], ...] = (
+        ("only-cosines", "cosines stand where sines should be too", lambda pair, _: (pair, np.cos)),
+        ("only-sines", "sines stand where cosines should be too", lambda pair, _: (pair, np.sin)),
+        ("sines-doubled", "the exponent of the sines is doubled, that of the cosines is not",
+         lambda pair, wave: (2 * pair if wave is np.sin else pair, wave)),
+        ("cosines-doubled", "the exponent of the cosines is doubled, that of the sines is not",
+         lambda pair, wave: (2 * pair if wave is np.cos else pair, wave)),
+    )  # fmt: skip
+    for word, title, way in ways:
+
+        def change(waves: list[tuple[float, Wave]], way: Callable[[float, Wave], tuple[float, Wave]] = way) -> Any:
+            return [way(pair, wave) for pair, wave in waves]
+
+        yield Neighbour(
+            f"positional_encoding.waves.{word}", "positional_encoding", title,
+            "Sine and cosine of pair i have the angle pos/10000^(2i/d_model).", {channel_waves: change_result(change)},
+        )  # fmt: skip
+
+
 def _ignore_call(change: Callable[[Array], Array]) -> Callable[[Array, Given], Array]:
     return lambda x, _: change(x)
 
@@ -231,5 +254,6 @@ def generate() -> Iterator[Neighbour]:
     yield from _change_divisors()
     yield from _change_eps()
     yield from _change_positions()
+    yield from _change_waves()
     yield from _change_embedding()
     yield from _scale_results()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from functools import partial
 from itertools import product
 from typing import Any, Final
@@ -13,7 +14,7 @@ import numpy as np
 from goldformer.adapters.layouts import part
 from goldformer.adapters.textbook.attention import causal_mask
 from goldformer.adapters.textbook.checks import Array
-from goldformer.adapters.textbook.embedding import positional_encoding
+from goldformer.adapters.textbook.embedding import positional_encoding, token_embedding
 from goldformer.adapters.textbook.layers import (
     decoder,
     encoder,
@@ -233,6 +234,20 @@ def _change_model() -> Iterator[Neighbour]:
             f"transformer.memory.{word}", "transformer", title, "The memory is the output of the last encoder layer.",
             {select_memory: instead(choose)},
         )  # fmt: skip
+
+    def note_words(original: Step, source: Array, pad_id: int, params: Any) -> Array:
+        _words.set(token_embedding(source, params={"table": params["table"]}, pad_id=pad_id))
+        return np.asarray(original(source, pad_id, params))
+
+    yield Neighbour(
+        "transformer.memory.words", "transformer", "the memory is the embedded source without positions",
+        "The memory is the output of the last encoder layer.",
+        {embed_source: around(note_words), select_memory: instead(lambda _: _words.get())},
+    )  # fmt: skip
+
+
+#: The embedded words of the source that is read.
+_words: Final[ContextVar[Array]] = ContextVar("words")
 
 
 def _count_layers(params: Any, stack: str) -> int:

@@ -400,7 +400,7 @@ def _repeat_functions(layer: Step) -> Iterator[Neighbour]:
 
 
 def _normalise_memory() -> Iterator[Neighbour]:
-    """Yield memory that is normalised by each norm of a decoder layer, as pre-norm code does with the queries."""
+    """Yield cross-attention whose memory or input is normalised by each norm of a decoder layer beforehand."""
 
     def normalise(memory: Array, given: Given, number: int) -> Array:
         return layer_norm(memory, params=norm_params(read_argument(decoder_layer, "params", given), number))
@@ -412,24 +412,26 @@ def _normalise_memory() -> Iterator[Neighbour]:
             "Make keys and values of the memory as it is; if its encoder ends with a norm, that is enough.",
             {decoder_layer: change_argument(decoder_layer, "memory", partial(normalise, number=number))},
         )  # fmt: skip
-        for argument, words in (("key", "keys"), ("value", "values")):
+        for argument, words, read in (
+            ("query", "queries", "its input"), ("key", "keys", "the memory"), ("value", "values", "the memory"),
+        ):  # fmt: skip
 
             def attend(
                 original: Step, x: Array, memory: Array, mask: Any, *, num_heads: int, params: Any,
                 number: int = number, argument: str = argument,
             ) -> Any:  # fmt: skip
-                normed = layer_norm(memory, params=norm_params(params, number))
-                changed = change_argument(
-                    multi_head_attention, argument, lambda own, _: normed if own is memory else own
-                )
+                read = x if argument == "query" else memory
+                normed = layer_norm(read, params=norm_params(params, number))
+                changed = change_argument(multi_head_attention, argument, lambda own, _: normed if own is read else own)
                 with replacing({multi_head_attention: changed}):
                     return original(x, memory, mask, num_heads=num_heads, params=params)
 
+            once = "once more " if argument == "query" else ""
             yield Neighbour(
                 f"decoder_layer.{words}-normed-by.{sublayer}", "decoder_layer",
-                f"the {words} of the cross-attention are made of the memory normalised by the norm of the "
-                f"{_WORDS[sublayer]}",
-                "Make keys and values of the memory as it is.", {cross_attend: around(attend)},
+                f"the {words} of the cross-attention are made of {read}{', ' if once else ' '}{once}normalised by the "
+                f"norm of the {_WORDS[sublayer]}",
+                f"Make the {words} of {read} as it is.", {cross_attend: around(attend)},
             )  # fmt: skip
 
 
