@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -13,6 +12,7 @@ from types import ModuleType
 from typing import Final
 
 from goldformer.adapters.find import explain_import_error, import_file
+from goldformer.adapters.imports import forget_modules
 from goldformer.adapters.protocol import AdapterError
 
 #: How many folders above its own a file is imported from, at most.
@@ -35,7 +35,7 @@ def import_target(path: Path) -> Imported:
     """
     place = path.resolve()
     try:
-        with _undo_failure(place.parent):
+        with forget_modules(place.parent, unless_done=True):
             return Imported(import_file(path), path.stem, place.parent)
     except AdapterError as error:
         if not isinstance(error.__cause__, ImportError):
@@ -44,7 +44,7 @@ def import_target(path: Path) -> Imported:
     reason = alone
     for folder, name in _list_packages(place):
         try:
-            with _undo_failure(folder):
+            with forget_modules(folder, unless_done=True):
                 sys.path.insert(0, str(folder))
                 return Imported(importlib.import_module(name), name, folder)
         except ImportError as error:
@@ -64,24 +64,3 @@ def _list_packages(place: Path) -> Iterator[tuple[Path, str]]:
             return
         named = parts[:-1] if parts[-1] == "__init__" else parts
         yield folder, ".".join(named)
-
-
-@contextmanager
-def _undo_failure(folder: Path) -> Iterator[None]:
-    """Take back what a failed import left: the path, and modules of files below the folder."""
-    path, known = list(sys.path), set(sys.modules)
-    try:
-        yield
-    except (Exception, SystemExit):
-        sys.path[:] = path
-        # All are listed before one goes: a folder without __init__.py asks its parents where it is.
-        for name in [name for name in set(sys.modules) - known if _lies_in(sys.modules[name], folder)]:
-            del sys.modules[name]
-        raise
-
-
-def _lies_in(module: ModuleType, folder: Path) -> bool:
-    # Some modules of libraries answer for every attribute that they are asked for.
-    known = vars(module)
-    places = known.get("__path__") or (known.get("__file__"),)
-    return any(place is not None and Path(place).resolve().is_relative_to(folder) for place in places)

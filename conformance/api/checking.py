@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import inspect
-import sys
 import types
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -15,6 +14,7 @@ from typing import Any, Final
 from goldformer.adapters.arrays import LIBRARIES
 from goldformer.adapters.find import COMMAND, find_adapter, load_object, require_arrays
 from goldformer.adapters.find_arrays import add_arrays
+from goldformer.adapters.imports import forget_modules
 from goldformer.adapters.inference import ChoiceError, InferenceError
 from goldformer.adapters.process import TIMEOUT
 from goldformer.adapters.protocol import DTYPES, Adapter
@@ -66,7 +66,7 @@ def check(
     spec = load_spec()
     with Printed() as printed, _forget_modules(what):
         loaded = _load(what, component, arrays, accept, timeout, spec)
-        with contextlib.closing(loaded):
+        with closing(loaded):
             adapter = loaded.declare(conventions or {}, spec)
             listed = (adapter.default_dtype,) if dtypes is None else _split(dtypes)
             # Only what is in memory is asked for; a file may be asked for everything.
@@ -257,25 +257,8 @@ def _describe_call(what: Any, component: str | None, verdict: Verdict, options: 
     return f"goldformer.check({shown}{named}, {', '.join(f'{name}={value!r}' for name, value in said.items())})"
 
 
-@contextlib.contextmanager
-def _forget_modules(what: Any) -> Iterator[None]:
-    """Forget the modules of a file's folder that checking it imports: the next check reads them again from disk."""
+def _forget_modules(what: Any) -> AbstractContextManager[None]:
+    """Forget the modules of a file's folder that checking it imports."""
     if not isinstance(what, str | Path) or str(what).startswith(COMMAND):
-        yield
-        return
-    path, before = list(sys.path), set(sys.modules)
-    folder = Path(what).resolve().parent
-    try:
-        yield
-    finally:
-        sys.path[:] = path
-        for name in set(sys.modules) - before:
-            if _is_own(name, getattr(sys.modules[name], "__file__", None), folder):
-                del sys.modules[name]
-
-
-def _is_own(name: str, file: str | None, folder: Path) -> bool:
-    """Return True for a module of a folder, unless it is installed there, or part of goldformer."""
-    if file is None or name.partition(".")[0] == "goldformer":
-        return False
-    return Path(file).is_relative_to(folder) and "site-packages" not in Path(file).parts
+        return nullcontext()
+    return forget_modules(Path(what).resolve().parent)

@@ -8,12 +8,12 @@ import pytest
 from torch import nn
 
 from goldformer.adapters import find_adapter
+from goldformer.adapters.imports import forget_modules
 from goldformer.adapters.inference import InferenceError
 from goldformer.conformance.inference import infer_adapter
 from goldformer.conformance.judging.cases import Bench, judge_case
 from goldformer.conformance.judging.verdict import Status
 from goldformer.conformance.properties.judge import check_property
-from imports import forget_modules
 from repository import REPOSITORY
 
 STYLES = REPOSITORY / "tests" / "support" / "styles"

@@ -8,9 +8,9 @@ import sys
 
 import pytest
 
+from goldformer.adapters.imports import forget_modules
 from goldformer.adapters.inference.packages import import_target
 from goldformer.adapters.protocol import AdapterError
-from imports import forget_modules
 
 
 @pytest.fixture
@@ -79,3 +79,16 @@ def test_a_failed_import_leaves_modules_of_libraries_as_they_are(folder):
     )
     run = subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, check=False)
     assert (run.stdout, run.returncode) == ("net_d.model\n", 0), run.stderr
+
+
+def test_what_is_installed_in_a_folder_of_the_repository_is_kept(folder, monkeypatch):
+    installed = folder / ".venv" / "site-packages"
+    write_files(installed, library_f="X = 1")
+    text = "from net_f.width import WIDTH\nimport library_f\nraise ImportError('not today')"
+    write_files(folder, net_f__in__model=text, net_f__in__width="WIDTH = 3")
+    monkeypatch.syspath_prepend(installed)
+    with pytest.raises(AdapterError, match="No module named 'net_f'"):
+        import_target(folder / "net_f" / "model.py")
+    assert "library_f" in sys.modules
+    assert not [name for name in sys.modules if name.startswith("net_f")]
+    del sys.modules["library_f"]  # what is installed stays, also after the test

@@ -7,8 +7,8 @@ import shutil
 import pytest
 from click.testing import CliRunner
 
+from goldformer.adapters.imports import forget_modules
 from goldformer.conformance.cli import main
-from imports import forget_modules
 from repository import REPOSITORY
 
 STYLES = REPOSITORY / "tests" / "support" / "styles"

@@ -1,0 +1,38 @@
+"""Imports of a user's own files, undone: the next one reads them again from disk."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+
+
+@contextmanager
+def forget_modules(folder: Path, *, unless_done: bool = False) -> Iterator[None]:
+    """Forget, on leaving, the modules of a folder that were imported, and every change of the search path.
+
+    With `unless_done` they are forgotten only if an exception ends the context.
+    """
+    path, before, place = list(sys.path), set(sys.modules), folder.resolve()
+    done = False
+    try:
+        yield
+        done = True
+    finally:
+        if not (done and unless_done):
+            sys.path[:] = path
+            # All are listed before one goes: a folder without __init__.py asks its parents where it is.
+            for name in [name for name in set(sys.modules) - before if _is_own(name, sys.modules[name], place)]:
+                del sys.modules[name]
+
+
+def _is_own(name: str, module: ModuleType, folder: Path) -> bool:
+    """Return True for a module of a folder, unless it is installed there, or part of goldformer."""
+    if name.partition(".")[0] == "goldformer":
+        return False
+    # Some modules of libraries answer for every attribute that they are asked for.
+    known = vars(module)
+    places = [Path(place) for place in (known.get("__file__"), *known.get("__path__", ())) if place is not None]
+    return any(p.resolve().is_relative_to(folder) and "site-packages" not in p.parts for p in places)
