@@ -13,8 +13,6 @@ from functools import cached_property
 from itertools import islice, product
 from typing import Any, Final
 
-import numpy as np
-
 from goldformer.adapters import Adapter
 from goldformer.adapters.inference import (
     COMPONENTS,
@@ -30,12 +28,11 @@ from goldformer.adapters.inference import (
     propose,
     read_target,
 )
-from goldformer.adapters.options import OPTIONS
-from goldformer.adapters.textbook.build import build_textbook
+from goldformer.conformance.diagnosis.candidates import Candidate, Imitations, Textbooks
 from goldformer.conformance.diagnosis.failure import FailingCase, estimate_cost
 from goldformer.conformance.diagnosis.mistakes import implementations
 from goldformer.conformance.judging.cases import Bench, Judgement, judge_case
-from goldformer.conformance.judging.invoke import BadResult, NotImplementedHere, Result, invoke, read_arguments
+from goldformer.conformance.judging.invoke import Result
 from goldformer.conformance.judging.measure import measure
 from goldformer.conformance.judging.verdict import Status
 from goldformer.spec import Case, Spec, load_spec
@@ -478,14 +475,13 @@ class _Catalogue:
     """The known mistakes of a component, as results that they give."""
 
     def __init__(self, spec: Spec, component: str) -> None:
-        self._spec, self._component = spec, component
         parts = {component, *spec.list_dependencies(component)}
         forward = (id_ for id_, mistaken in implementations().items() if not mistaken.by_hand)
         self._ids = [id_ for id_ in forward if spec.mistakes[id_].component in parts]
         #: What was spent on imitations, in numbers of cases.
         self.cost = 0
-        self._adapters: dict[tuple[Any, ...], Adapter] = {}
-        self._results: dict[tuple[Any, ...], Result | None] = {}
+        self._textbooks = Textbooks(spec, Imitations())
+        self._made: set[tuple[Any, ...]] = set()
 
     def find(self, judgements: Sequence[Judgement]) -> tuple[str, ...]:
         """Return the mistakes that reproduce every failing judgement and fail no passing one."""
@@ -498,7 +494,7 @@ class _Catalogue:
             if failing is None or not isinstance(failing.actual, Result):
                 return False
             self.cost += estimate_cost(failing.case) // 4
-            imitation = self._imitate(id_, failing.case, failing.options)
+            imitation = self._imitate(id_, failing)
             if judgement.verdict.bad:
                 if failing.distance(imitation) is None:
                     return False
@@ -507,24 +503,13 @@ class _Catalogue:
                 return False
         return explained > 0
 
-    def _imitate(self, id_: str, case: Case, options: Mapping[str, str]) -> Result | None:
-        key = (id_, *options.items())
-        if key not in self._adapters:
-            layers = [OPTIONS[item] for item in options.items() if item in OPTIONS]
-            made = build_textbook(*layers, implementations()[id_].steps, only=self._component)
-            self._adapters[key] = Adapter.from_trusted(made, id_, self._spec)
-        if (*key, case.id) not in self._results:
-            called = case.under(dict(options))
-            self.cost += estimate_cost(case)
-            try:
-                with np.errstate(all="ignore"):
-                    contract = self._spec.contracts[self._component]
-                    given = read_arguments(called)
-                    result = invoke(self._adapters[key], contract, given, "float64", "cpu", check_inputs=False)
-            except (BadResult, NotImplementedHere):
-                result = None
-            self._results[*key, case.id] = result
-        return self._results[*key, case.id]
+    def _imitate(self, id_: str, failing: FailingCase) -> Result | None:
+        key = (id_, failing.case.id, *failing.options.items())
+        if key not in self._made:
+            self._made.add(key)
+            self.cost += estimate_cost(failing.case)
+        made = self._textbooks.imitate(Candidate((id_,)), failing)
+        return made if isinstance(made, Result) else None
 
 
 def _is_same_naming(one: Wiring, other: Wiring) -> bool:

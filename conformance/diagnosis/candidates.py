@@ -178,15 +178,11 @@ class Textbooks:
     def accepts(self, candidate: Candidate, case: Case, dtype: str, options: Options) -> bool:
         """Return True if the textbook with a candidate accepts a call that is to be refused."""
         adapter = self._build(candidate, options, case.component)
-        contract = self._spec.contracts[case.component]
+        contract, numpy = self._spec.contracts[case.component], LIBRARIES["numpy"]
+        chosen, given = _choose_dtype(adapter, dtype), read_arguments(case)
         try:
             with np.errstate(all="ignore"):
-                chosen = _choose_dtype(adapter, dtype)
-                call(
-                    adapter,
-                    contract,
-                    convert_arguments(LIBRARIES["numpy"], contract, read_arguments(case), chosen, "cpu"),
-                )
+                call(adapter, contract, convert_arguments(numpy, contract, given, chosen, "cpu"))
         except (BadResult, NotImplementedHere):
             return False
         return True
