@@ -70,10 +70,7 @@ def list_arguments(target: Target, contract: Contract) -> Iterator[Arguments]:
     if wanted == ["query", "key", "value"] and len(data) == 2:
         wanted = list(_ONE_CONTEXT)
     names = [a.name for a in data]
-    is_layer = contract.component.endswith("_layer") and len(data) > len(wanted)
-    if len(data) != len(wanted) and not is_layer:
-        return
-    for inputs in _match_repeated(names, wanted) if is_layer else _match(names, wanted):
+    for inputs in _match(names, wanted) if len(data) == len(wanted) else _match_repeated(names, contract):
         read = {theirs: f'params["{ours}"]' if ours in contract.params else ours for theirs, ours in inputs.items()}
         yield Arguments(read, named, pad if "pad_id" in contract.attributes else "")
 
@@ -153,12 +150,12 @@ def _match(names: list[str], wanted: list[str]) -> Iterator[dict[str, str]]:
             yield pairs
 
 
-def _match_repeated(names: list[str], wanted: list[str]) -> Iterator[dict[str, str]]:
+def _match_repeated(names: list[str], contract: Contract) -> Iterator[dict[str, str]]:
     """Yield the input of each argument of a layer that is called as an attention is: with query, key and value."""
     said = {name: next(iter(list_roles(name, ARGUMENTS)), None) for name in names}
-    if wanted == ["x"] and sorted(map(str, said.values())) == ["key", "query", "value"]:
+    if contract.component == "encoder_layer" and sorted(map(str, said.values())) == ["key", "query", "value"]:
         yield dict.fromkeys(names, "x")
-    if wanted == ["x", "memory"] and {"key", "value"} < set(said.values()) and len(names) == 3:
+    if contract.component == "decoder_layer" and {"key", "value"} < set(said.values()) and len(names) == 3:
         yield {name: "memory" if role in ("key", "value") else "x" for name, role in said.items()}
 
 

@@ -55,7 +55,8 @@ def tell_apart(
                 verdicts[index] = replace(verdicts[index], matches=tuple(Match(ids, 0.0) for ids in causes))
             for index, causes in _find_differing_in_rest(best, mine, imitator):
                 verdicts[index] = _note_refuted(verdicts[index], causes)
-            _note_twins(best, mine, verdicts, imitator, spec)
+                best = [ids for ids in best if ids not in causes]
+            _note_twins(best, mine, verdicts, imitator)
             if calls and best and all(j.bench.dtype != _FINEST for j in mine.values()):
                 for index, causes in _find_refuted(best, mine, imitator):
                     verdicts[index] = _note_refuted(verdicts[index], causes)
@@ -102,28 +103,25 @@ def _find_differing_in_rest(
         left -= len(causes) * estimate_cost(failing.case)
         if left < 0:
             return
-        differs = {ids: failing.differs_in_rest(imitator.imitate(ids, failing)) for ids in causes}
-        differing = [ids for ids, answer in differs.items() if answer]
+        differing = [ids for ids in causes if failing.differs_in_rest(imitator.imitate(ids, failing))]
         if differing and len(differing) < len(causes):
             yield index, differing
             return
 
 
 def _note_twins(
-    causes: Sequence[Causes],
-    judgements: Mapping[int, Judgement],
-    verdicts: list[Verdict],
-    imitator: Imitator,
-    spec: Spec,
+    causes: Sequence[Causes], judgements: Mapping[int, Judgement], verdicts: list[Verdict], imitator: Imitator
 ) -> None:
     """Note with the best of some causes the others that give the same in every small case of the component."""
-    index = next((i for i in judgements if verdicts[i].bad and verdicts[i].matches), None)
-    failing = FailingCase.of(judgements[index]) if index is not None else None
-    if index is None or failing is None or len(causes) < 2:
+    if len(causes) < 2:
         return
     first, *others = causes
+    index = next((i for i in judgements if any(m.causes == first for m in verdicts[i].matches or ())), None)
+    failing = FailingCase.of(judgements[index]) if index is not None else None
+    if index is None or failing is None:
+        return
     left, count = _MOST_NUMBERS, 0
-    for case in sorted(spec.cases_of(failing.case.component), key=lambda case: case.size):
+    for case in sorted(imitator.spec.cases_of(failing.case.component), key=lambda case: case.size):
         if case.error or case.random or case.full_size or case.cotangent:
             continue
         left -= len(causes) * estimate_cost(case)

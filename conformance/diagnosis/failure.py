@@ -111,20 +111,18 @@ class FailingCase:
         shared = {name: golden for name, golden in self.expected.items() if name in both}
         return any(d.wrong and d.ratio >= _CLEAR for d in self._measure(imitation, shared))
 
-    def differs_in_rest(self, imitation: Result | BadResult | None) -> bool | None:
-        """Return True if an imitation differs in elements that have no golden value, None if there are none.
+    def differs_in_rest(self, imitation: Result | BadResult | None) -> bool:
+        """Return True if an imitation differs in elements that have no golden value.
 
         They are left to the implementation, such as the rows of padding, and yet tell what it does.
         """
         if not isinstance(imitation, Result) or not isinstance(self.actual, Result):
-            return None
+            return False
         both = self.actual.outputs.keys() & imitation.outputs.keys()
-        parts = {name: golden for name, golden in self.expected.items() if name in both and golden.indices is not None}
-        if not parts:
-            return None
         whole = {
             name: self._use_as_golden(name, replace(golden, indices=None), imitation.outputs[name])
-            for name, golden in parts.items()
+            for name, golden in self.expected.items()
+            if name in both and golden.indices is not None
         }
         return any(not d.ratio <= 1.0 for d in self._measure(self.actual, whole))
 

@@ -402,12 +402,10 @@ def describe_explanations(found: Sequence[Explanation], among: str = "failing", 
     rivals = [e for e in told[1:] if len(e.causes) == len(told[0].causes) and e.ids not in told[0].twins]
     if findings and findings[0].mistakes and rivals:
         findings[0] = replace(findings[0], label=POSSIBLE_CAUSES)
-    others = zip(findings[1:], told[1:], strict=False)
-    same = {True: " No case tells the two apart.", False: ""}
-    return [
-        *findings[:1],
-        *(replace(f, label="Or", text=f"{f.text}{same[e.ids in told[0].twins]}") for f, e in others),
-    ]
+    for place, finding in enumerate(findings[1:], 1):
+        same = " No case tells the two apart." if told[place].ids in told[0].twins else ""
+        findings[place] = replace(finding, label="Or", text=f"{finding.text}{same}")
+    return findings
 
 
 def _is_elsewhere(e: Explanation, best: Explanation) -> bool:

@@ -412,9 +412,11 @@ def _normalise_memory() -> Iterator[Neighbour]:
             "Make keys and values of the memory as it is; if its encoder ends with a norm, that is enough.",
             {decoder_layer: change_argument(decoder_layer, "memory", partial(normalise, number=number))},
         )  # fmt: skip
-        for argument, words, read in (
-            ("query", "queries", "its input"), ("key", "keys", "the memory"), ("value", "values", "the memory"),
-        ):  # fmt: skip
+        for argument, words, read, again in (
+            ("query", "queries", "its input", ", once more"),
+            ("key", "keys", "the memory", ""),
+            ("value", "values", "the memory", ""),
+        ):
 
             def attend(
                 original: Step, x: Array, memory: Array, mask: Any, *, num_heads: int, params: Any,
@@ -426,11 +428,10 @@ def _normalise_memory() -> Iterator[Neighbour]:
                 with replacing({multi_head_attention: changed}):
                     return original(x, memory, mask, num_heads=num_heads, params=params)
 
-            once = "once more " if argument == "query" else ""
             yield Neighbour(
                 f"decoder_layer.{words}-normed-by.{sublayer}", "decoder_layer",
-                f"the {words} of the cross-attention are made of {read}{', ' if once else ' '}{once}normalised by the "
-                f"norm of the {_WORDS[sublayer]}",
+                f"the {words} of the cross-attention are made of {read}{again} normalised by the norm of the "
+                f"{_WORDS[sublayer]}",
                 f"Make the {words} of {read} as it is.", {cross_attend: around(attend)},
             )  # fmt: skip
 

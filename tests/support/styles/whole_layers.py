@@ -236,8 +236,8 @@ class TwoLimits(TranslationModel):
 
     def __init__(self, src_vocab, tgt_vocab, src_seq_len, tgt_seq_len, src_pad, tgt_pad, d_model, h, N, d_ff):
         super().__init__(src_vocab, tgt_vocab, d_model, h, N, d_ff, max(src_seq_len, tgt_seq_len))
-        self.src_pad, self.tgt_pad = nn.Embedding(src_vocab, d_model, src_pad), tgt_pad
-        del self.src_pad
+        if not (src_pad < src_vocab and tgt_pad < tgt_vocab):
+            raise ValueError("the padding is no word")
 
 
 class SharedTable(nn.Module):
