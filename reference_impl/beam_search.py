@@ -10,6 +10,7 @@ from torch.nn.functional import pad
 
 from goldformer.reference_impl._checks import can_read, check_at_most, check_choice, check_positive_int
 from goldformer.reference_impl._functional import log_softmax, widen
+from goldformer.reference_impl.transformer import Transformer
 
 Finish: TypeAlias = Literal["in_beam", "set_aside"]
 LengthPenalty: TypeAlias = Literal["none", "mean", "gnmt"]
@@ -58,9 +59,6 @@ def beam_search(
     Among equals the extensions of the better sentence come first, then the lowest id. A small vocabulary may have
     fewer than beam_size extensions: then all are kept. A sentence of probability 0 does not count.
     """
-    # Imported here because the methods of the model call this function.
-    from goldformer.reference_impl.transformer import Transformer
-
     model = Transformer.from_params(
         params,
         num_heads=num_heads,

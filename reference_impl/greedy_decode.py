@@ -8,6 +8,7 @@ from torch import Tensor
 
 from goldformer.reference_impl._checks import can_read
 from goldformer.reference_impl._functional import log_softmax, widen
+from goldformer.reference_impl.transformer import Transformer
 
 
 class GreedyResult(NamedTuple):
@@ -45,9 +46,6 @@ def greedy_decode(
     On the meta device and under torch.compile, where no values can be read, all max_length steps are taken; the result
     is the same.
     """
-    # Imported here because the methods of the model call this function.
-    from goldformer.reference_impl.transformer import Transformer
-
     model = Transformer.from_params(
         params,
         num_heads=num_heads,

@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from typing import Any, NamedTuple, Self, Unpack
 
-import torch
 from torch import Tensor, nn
 
 from goldformer.reference_impl import _functional as functional
@@ -39,10 +38,8 @@ from goldformer.reference_impl._layers import (
     run_layers,
 )
 from goldformer.reference_impl._random import make_dropout, skip_dropout, xavier_weight, zero_bias
-from goldformer.reference_impl.beam_search import BeamResult, Finish, LengthPenalty, beam_search
 from goldformer.reference_impl.decoder import Decoder, DecoderLayer
 from goldformer.reference_impl.encoder import Encoder, EncoderLayer
-from goldformer.reference_impl.greedy_decode import GreedyResult, greedy_decode
 from goldformer.reference_impl.token_embedding import TokenEmbedding
 
 
@@ -249,44 +246,13 @@ class Transformer(nn.Module):
         decoded = self.run_decoder(read, memory, source)  # (batch, t, d_model)
         return self.score_words(decoded[:, -1:])[:, 0]  # (batch, vocab)
 
-    # The sentences
+    # Decoding, by the functions greedy_decode and beam_search
 
-    @torch.no_grad()
-    def greedy_decode(self, source: Tensor, *, bos_id: int, eos_id: int, max_length: int) -> GreedyResult:
-        """Compute greedy_decode with the parameters of the module, without gradients.
+    def keywords(self) -> dict[str, Any]:
+        """Return the parameters and settings as the keywords of transformer, greedy_decode and beam_search.
 
-        It uses no dropout, not even in training mode, and leaves the mode of the module unchanged.
+        These functions have no dropout, so the model may decode while it is trained.
         """
-        return greedy_decode(source, bos_id=bos_id, eos_id=eos_id, max_length=max_length, **self._collect_keywords())
-
-    @torch.no_grad()
-    def beam_search(
-        self,
-        source: Tensor,
-        *,
-        bos_id: int,
-        eos_id: int,
-        max_length: int,
-        beam_size: int,
-        top_beams: int,
-        finish: Finish = "in_beam",
-        length_penalty: LengthPenalty = "none",
-    ) -> BeamResult:
-        """Compute beam_search with the parameters of the module, without gradients and, as greedy_decode, dropout."""
-        return beam_search(
-            source,
-            bos_id=bos_id,
-            eos_id=eos_id,
-            max_length=max_length,
-            beam_size=beam_size,
-            top_beams=top_beams,
-            finish=finish,
-            length_penalty=length_penalty,
-            **self._collect_keywords(),
-        )
-
-    def _collect_keywords(self) -> dict[str, Any]:
-        # The functions have no dropout, so decoding need not switch the module to eval mode and back.
         return {
             "num_heads": self.num_heads,
             "num_encoder_layers": len(self.encoder),

@@ -12,7 +12,9 @@ from torch import Tensor, nn
 
 from goldformer.reference_impl import (
     Transformer,
+    beam_search,
     causal_mask,
+    greedy_decode,
     positional_encoding,
     shift_right,
     sinusoid_table,
@@ -215,11 +217,12 @@ def test_a_part_of_the_parameters_is_refused(changed, error, message):
 
 def test_decoding_needs_a_position_for_each_word_that_it_may_write():
     module = model(max_positions=9)
-    module.greedy_decode(SOURCE, bos_id=1, eos_id=2, max_length=9)
+    words = {"bos_id": 1, "eos_id": 2, **module.keywords()}
+    greedy_decode(SOURCE, max_length=9, **words)
     with pytest.raises(ValueError, match="for each of the 10 positions of max_length"):
-        module.greedy_decode(SOURCE, bos_id=1, eos_id=2, max_length=10)
+        greedy_decode(SOURCE, max_length=10, **words)
     with pytest.raises(ValueError, match="for each of the 10 positions of max_length"):
-        module.beam_search(SOURCE, bos_id=1, eos_id=2, max_length=10, beam_size=2, top_beams=1)
+        beam_search(SOURCE, max_length=10, beam_size=2, top_beams=1, **words)
 
 
 @pytest.mark.parametrize("norm_first", NORM_FIRST)
