@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
-from goldformer.adapters.process.arrays import WireArray, round_to_dtype
+from goldformer.adapters.dtypes import WireArray, round_to_dtype
 
 DType = Literal["float64", "float32", "float16", "bfloat16"]
 Array = NDArray[Any]

@@ -36,9 +36,9 @@ from goldformer.adapters.textbook.layers_backward import (
     sublayer_gradient,
     transformer_gradient,
 )
-from goldformer.adapters.textbook.model import output_logits
 from goldformer.adapters.textbook.steps import Replacements, around, instead
 from goldformer.adapters.textbook.targets import spread_smoothing_mass
+from goldformer.adapters.textbook.transformer import output_logits
 
 # Attention and its masks
 

@@ -21,7 +21,7 @@ import pytest
 import yaml
 
 from goldformer.adapters.notebook import NotebookError, read_notebook, write_source
-from goldformer.conformance.baseline.arrays import BadArrays, StoredArray, from_bytes
+from goldformer.conformance.baseline.array_files import BadArrays, StoredArray, from_bytes
 from goldformer.conformance.baseline.model import (
     Baseline,
     BaselineError,

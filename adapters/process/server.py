@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, BinaryIO
 
 from goldformer.adapters.arrays import LIBRARIES
-from goldformer.adapters.process.arrays import WireArray, round_to_dtype
+from goldformer.adapters.dtypes import WireArray, round_to_dtype
 from goldformer.adapters.process.faults import (
     LONGEST_TRACE,
     TooLarge,

@@ -21,7 +21,7 @@ import pydantic
 from numpy.typing import NDArray
 from pydantic_core import ErrorDetails
 
-from goldformer.adapters.process.arrays import NUMPY_DTYPES, WireArray, round_to_dtype
+from goldformer.adapters.dtypes import NUMPY_DTYPES, WireArray, round_to_dtype
 from goldformer.adapters.process.faults import MISSING, Stray, TooLarge, Unasked, WireError, abbreviate, printable
 from goldformer.adapters.process.schema import (
     INVALID_REQUEST,

@@ -58,9 +58,9 @@ from goldformer.adapters.textbook.losses import (
     kl_divergence,
     kl_divergence_gradient,
 )
-from goldformer.adapters.textbook.model import output_probabilities, transformer
 from goldformer.adapters.textbook.randomness import dropout, xavier_uniform
 from goldformer.adapters.textbook.targets import label_smoothing, one_hot, pad_or_truncate, shift_right
+from goldformer.adapters.textbook.transformer import output_probabilities, transformer
 
 __all__ = [
     "beam_search",

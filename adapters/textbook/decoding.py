@@ -13,8 +13,8 @@ import numpy as np
 
 from goldformer.adapters.textbook.checks import Array, axis_sizes, check_ids, require_one
 from goldformer.adapters.textbook.heads import Params
-from goldformer.adapters.textbook.model import TRANSFORMER, check_positions, log_softmax, transformer
 from goldformer.adapters.textbook.steps import step
+from goldformer.adapters.textbook.transformer import TRANSFORMER, check_positions, log_softmax, transformer
 
 # The axes of the arguments, as axis_sizes reads them: those of the model without the target
 DECODING: Final = {name: axes for name, axes in TRANSFORMER.items() if name != "target"}

@@ -40,7 +40,8 @@ from goldformer.adapters.textbook.layers import (
     norm_params,
     self_attend,
 )
-from goldformer.adapters.textbook.model import (
+from goldformer.adapters.textbook.steps import step
+from goldformer.adapters.textbook.transformer import (
     learned_positions,
     memory_mask,
     output_probabilities,
@@ -50,7 +51,6 @@ from goldformer.adapters.textbook.model import (
     tied_weight,
     transformer,
 )
-from goldformer.adapters.textbook.steps import step
 
 #: The backward pass of a sub-layer: maps its input and the gradient of its output to the gradient of the input and
 #: those of its parameters, by their names in the layer.

@@ -6,9 +6,9 @@ import numpy as np
 
 from goldformer.adapters.textbook.attention import softmax
 from goldformer.adapters.textbook.checks import Array, axis_sizes, check_ids
-from goldformer.adapters.textbook.model import log_softmax
 from goldformer.adapters.textbook.steps import step
 from goldformer.adapters.textbook.targets import one_hot
+from goldformer.adapters.textbook.transformer import log_softmax
 
 # The axes of the arguments, as axis_sizes reads them
 CROSS_ENTROPY: Final = {"logits": "batch seq vocab", "targets": "batch seq"}

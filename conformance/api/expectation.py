@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from goldformer.adapters.arrays import LIBRARIES
+from goldformer.adapters.dtypes import round_to_dtype
 from goldformer.adapters.find_arrays import find_library
-from goldformer.adapters.process.arrays import round_to_dtype
 from goldformer.adapters.protocol import DTYPES
 from goldformer.conformance.api.own_call import OwnCall
 from goldformer.conformance.api.report import NonConformance

@@ -14,7 +14,7 @@ from typing import Final
 
 import numpy as np
 
-from goldformer.conformance.baseline.arrays import Array, StoredArray, places
+from goldformer.conformance.baseline.array_files import Array, StoredArray, places
 from goldformer.conformance.baseline.model import Baseline, Entry, Key
 from goldformer.conformance.baseline.moves import Kind, Move, describe_end_change, describe_form_change
 from goldformer.conformance.baseline.settings import compares_settings, judge_settings

@@ -12,7 +12,7 @@ from typing import Annotated, Final
 import yaml
 from pydantic import Field
 
-from goldformer.conformance.baseline.arrays import DTYPES, LARGE, StoredArray
+from goldformer.conformance.baseline.array_files import DTYPES, LARGE, StoredArray
 from goldformer.conformance.baseline.model import (
     Baseline,
     BaselineError,

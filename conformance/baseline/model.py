@@ -8,7 +8,7 @@ from typing import Annotated, Final, NamedTuple
 
 from pydantic import Field
 
-from goldformer.conformance.baseline.arrays import StoredArray
+from goldformer.conformance.baseline.array_files import StoredArray
 from goldformer.spec.strict import StrictModel
 
 #: A check repeats a recording: a manifest must not ask for endless calls, or for more threads than any machine has.

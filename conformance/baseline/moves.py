@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
 
-from goldformer.conformance.baseline.arrays import StoredArray
+from goldformer.conformance.baseline.array_files import StoredArray
 from goldformer.conformance.baseline.model import Ended, Key
 from goldformer.conformance.judging.verdict import Element, Grid, Match
 from goldformer.conformance.reports.text import number

@@ -12,7 +12,7 @@ import numpy as np
 
 from goldformer import __version__
 from goldformer.adapters import Adapter
-from goldformer.conformance.baseline.arrays import StoredArray
+from goldformer.conformance.baseline.array_files import StoredArray
 from goldformer.conformance.baseline.drawn import draw_cases
 from goldformer.conformance.baseline.environment import describe_run
 from goldformer.conformance.baseline.model import Baseline, BaselineError, BaselineRequest, Ended, Entry, Key, Output

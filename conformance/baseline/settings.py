@@ -12,7 +12,7 @@ from typing import Final
 
 import numpy as np
 
-from goldformer.conformance.baseline.arrays import StoredArray
+from goldformer.conformance.baseline.array_files import StoredArray
 from goldformer.conformance.baseline.model import BaselineRequest, Ended, Entry, Key, Output
 from goldformer.conformance.baseline.moves import Kind, Move
 from goldformer.conformance.judging.cases import Bench

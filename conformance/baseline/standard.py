@@ -14,9 +14,9 @@ from typing import Final
 
 import numpy as np
 
-from goldformer.adapters.process.arrays import round_to_dtype
+from goldformer.adapters.dtypes import round_to_dtype
 from goldformer.adapters.protocol import find_options
-from goldformer.conformance.baseline.arrays import LARGE, sample
+from goldformer.conformance.baseline.array_files import LARGE, sample
 from goldformer.conformance.diagnosis.imitation import Imitator
 from goldformer.conformance.judging.invoke import Arguments, Array, Result, read_arguments
 from goldformer.conformance.judging.tolerance import SLACK, SMALLEST, UNIT_ROUNDOFF, tolerance

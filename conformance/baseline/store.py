@@ -18,7 +18,7 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Final
 
-from goldformer.conformance.baseline.arrays import (
+from goldformer.conformance.baseline.array_files import (
     HEADER_AT_MOST,
     BadArrays,
     StoredArray,

@@ -16,7 +16,7 @@ import click
 from goldformer.adapters import DTYPES, Adapter, find_adapter
 from goldformer.conformance.baseline import history as histories
 from goldformer.conformance.baseline import report
-from goldformer.conformance.baseline.arrays import BadArrays, from_bytes, to_text
+from goldformer.conformance.baseline.array_files import BadArrays, from_bytes, to_text
 from goldformer.conformance.baseline.attribution import Attribution, attribute, is_this_interpreter, record_elsewhere
 from goldformer.conformance.baseline.drift import Drift
 from goldformer.conformance.baseline.drift_page import page as drift_page

@@ -11,9 +11,6 @@ from goldformer.spec import Spec
 #: The word between a mistake's id and the one place where it is made, in the causes of a `Match`.
 IN: Final = " in "
 
-#: What stands between a neighbour's family and the number that was solved for, in its id.
-EQUALS: Final = "="
-
 
 @dataclass(frozen=True, slots=True)
 class Cause:
@@ -33,11 +30,8 @@ class Cause:
     option: str = ""
     #: True for a neighbour of the textbook, which the catalogue does not list.
     generated: bool = False
-
-    @property
-    def solved(self) -> bool:
-        """Return True for a neighbour with a number that was solved for."""
-        return self.generated and EQUALS in self.id
+    #: True for a neighbour with a number that was solved for.
+    solved: bool = False
 
 
 def find_cause(id_: str, spec: Spec) -> Cause:
@@ -55,7 +49,8 @@ def find_cause(id_: str, spec: Spec) -> Cause:
 
     neighbour = find_neighbour(made)
     title = f"{neighbour.title}, only in {place}" if place else neighbour.title
-    return Cause(made, neighbour.component, title, title[0].upper() + title[1:], neighbour.hint, generated=True)
+    heading = title[0].upper() + title[1:]
+    return Cause(made, neighbour.component, title, heading, neighbour.hint, generated=True, solved=neighbour.solved)
 
 
 def make_option_cause(convention: str, option: str, spec: Spec) -> Cause:

@@ -9,8 +9,8 @@ from functools import cache
 import pytest
 
 from goldformer.adapters import find_adapter
-from goldformer.conformance.diagnosis.causes import EQUALS
 from goldformer.conformance.diagnosis.neighbours import neighbours
+from goldformer.conformance.diagnosis.neighbours.neighbour import EQUALS
 from goldformer.conformance.diagnosis.neighbours.solved import families
 from goldformer.conformance.judging.cases import Bench, check_case, plan
 from goldformer.spec import load_spec

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from goldformer.adapters.process.arrays import WireArray
+from goldformer.adapters.dtypes import WireArray
 from goldformer.adapters.process.faults import CallFault
 from goldformer.conformance.grading.sandbox import Limits
 from goldformer.conformance.grading.sandbox import _linux as linux

@@ -36,8 +36,8 @@ from goldformer.adapters.textbook.decoding import (
     sentence_score,
 )
 from goldformer.adapters.textbook.heads import Params
-from goldformer.adapters.textbook.model import embed_target, memory_mask, source_mask, word_mask
 from goldformer.adapters.textbook.steps import Replacements, around, instead, replacing
+from goldformer.adapters.textbook.transformer import embed_target, memory_mask, source_mask, word_mask
 from goldformer.conformance.diagnosis.mistakes.registry import mistake
 
 ModelLogits = Callable[[Array, Array, Task], Array]

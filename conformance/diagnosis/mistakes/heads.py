@@ -23,7 +23,7 @@ from goldformer.adapters.textbook.heads import (
     split_fused,
     split_heads,
 )
-from goldformer.adapters.textbook.model import target_mask
+from goldformer.adapters.textbook.transformer import target_mask
 from goldformer.conformance.diagnosis.mistakes.registry import mistake
 
 Projection = Callable[[Array, Params, str], Array]

@@ -19,8 +19,8 @@ from goldformer.adapters.textbook.layers import (
     run_encoder_layer,
     run_sublayer,
 )
-from goldformer.adapters.textbook.model import embed_source, embed_target
 from goldformer.adapters.textbook.steps import Replacement, Replacements, Step, around, hold
+from goldformer.adapters.textbook.transformer import embed_source, embed_target
 from goldformer.conformance.diagnosis.mistakes.registry import Mistaken
 
 

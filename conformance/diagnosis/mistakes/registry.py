@@ -24,7 +24,7 @@ _FORWARD: Final = (
     "positions",
     "heads",
     "layers",
-    "model",
+    "transformer",
     "losses",
     "decoding",
     "randomness",

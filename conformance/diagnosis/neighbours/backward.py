@@ -35,7 +35,7 @@ from goldformer.adapters.textbook.layers import channel_mean, channel_variance, 
 from goldformer.adapters.textbook.layers_backward import join_residual_gradient, sublayer_gradient
 from goldformer.adapters.textbook.steps import Replacements, Step, around, hold, instead
 from goldformer.conformance.diagnosis.neighbours.arguments import read_argument
-from goldformer.conformance.diagnosis.neighbours.registry import Neighbour
+from goldformer.conformance.diagnosis.neighbours.neighbour import Neighbour
 
 _SDPA: Final = "scaled_dot_product_attention"
 

@@ -21,10 +21,10 @@ from goldformer.adapters.textbook.embedding import (
     wavelength_base,
 )
 from goldformer.adapters.textbook.layers import activation, layer_norm_eps
-from goldformer.adapters.textbook.model import output_logits
 from goldformer.adapters.textbook.steps import Step, around, instead
+from goldformer.adapters.textbook.transformer import output_logits
 from goldformer.conformance.diagnosis.neighbours.arguments import Given, change_argument, change_array, change_result
-from goldformer.conformance.diagnosis.neighbours.registry import Neighbour
+from goldformer.conformance.diagnosis.neighbours.neighbour import Neighbour
 
 _SDPA: Final = "scaled_dot_product_attention"
 

@@ -21,7 +21,7 @@ from goldformer.adapters.textbook.heads import (
 )
 from goldformer.adapters.textbook.steps import Step, around, hold, instead
 from goldformer.conformance.diagnosis.neighbours.arguments import Given, change_result, read_argument, replace_argument
-from goldformer.conformance.diagnosis.neighbours.registry import Neighbour
+from goldformer.conformance.diagnosis.neighbours.neighbour import Neighbour
 
 _MHA: Final = "multi_head_attention"
 _ROLES: Final = {"q": "queries", "k": "keys", "v": "values"}

@@ -18,7 +18,7 @@ from goldformer.conformance.diagnosis.neighbours.arguments import (
     change_result,
     read_argument,
 )
-from goldformer.conformance.diagnosis.neighbours.arrays import (
+from goldformer.conformance.diagnosis.neighbours.array_changes import (
     Change,
     reverse_heads,
     reverse_last_axis,
@@ -26,7 +26,7 @@ from goldformer.conformance.diagnosis.neighbours.arrays import (
     shift_last_axis,
     turn_last_axes,
 )
-from goldformer.conformance.diagnosis.neighbours.registry import Neighbour
+from goldformer.conformance.diagnosis.neighbours.neighbour import Neighbour
 
 
 def _reorder(mask: Array, axes: int) -> Array:

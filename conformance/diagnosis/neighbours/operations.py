@@ -29,11 +29,11 @@ from goldformer.adapters.textbook.layers import (
     subtract_mean,
 )
 from goldformer.adapters.textbook.losses import score_targets
-from goldformer.adapters.textbook.model import log_softmax, output_logits
 from goldformer.adapters.textbook.steps import Replacement, Replacements, Step, around, instead
 from goldformer.adapters.textbook.targets import one_hot
+from goldformer.adapters.textbook.transformer import log_softmax, output_logits
 from goldformer.conformance.diagnosis.neighbours.arguments import Given, change_argument, change_array
-from goldformer.conformance.diagnosis.neighbours.arrays import (
+from goldformer.conformance.diagnosis.neighbours.array_changes import (
     Change,
     repeat_first_sample,
     reverse_heads,
@@ -43,7 +43,7 @@ from goldformer.conformance.diagnosis.neighbours.arrays import (
     take_absolute,
     turn_last_axes,
 )
-from goldformer.conformance.diagnosis.neighbours.registry import Neighbour
+from goldformer.conformance.diagnosis.neighbours.neighbour import Neighbour
 
 _SDPA: Final = "scaled_dot_product_attention"
 

@@ -11,17 +11,17 @@ from goldformer.adapters.textbook.attention import padding_mask
 from goldformer.adapters.textbook.checks import Array
 from goldformer.adapters.textbook.heads import fused_multi_head_attention, multi_head_attention, single_head_attention
 from goldformer.adapters.textbook.layers import decoder_layer, encoder_layer, run_stack
-from goldformer.adapters.textbook.model import output_probabilities, transformer
 from goldformer.adapters.textbook.steps import Step, around
+from goldformer.adapters.textbook.transformer import output_probabilities, transformer
 from goldformer.conformance.diagnosis.neighbours.arguments import change_array
-from goldformer.conformance.diagnosis.neighbours.arrays import (
+from goldformer.conformance.diagnosis.neighbours.array_changes import (
     Change,
     repeat_first_sample,
     reverse_last_axis,
     reverse_samples,
     shift_last_axis,
 )
-from goldformer.conformance.diagnosis.neighbours.registry import Neighbour
+from goldformer.conformance.diagnosis.neighbours.neighbour import Neighbour
 
 #: Pairs of outputs of one shape; of one shape in some calls, such as those of a head as wide as the sequence is long.
 _PAIRS: Final[tuple[tuple[Step, str, str], ...]] = (

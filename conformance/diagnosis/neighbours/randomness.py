@@ -11,7 +11,7 @@ import numpy as np
 from goldformer.adapters.textbook.checks import Array
 from goldformer.adapters.textbook.randomness import draw_dropout_mask, draw_weight, scale_up, xavier_bound
 from goldformer.adapters.textbook.steps import Step, instead
-from goldformer.conformance.diagnosis.neighbours.registry import Neighbour
+from goldformer.conformance.diagnosis.neighbours.neighbour import Neighbour
 
 _INITIALISATION: Final = "xavier_uniform"
 _HINT: Final = "Draw uniformly between −a and a, with a = √(6/(d_in + d_out))."

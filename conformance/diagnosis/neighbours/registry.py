@@ -9,44 +9,19 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import cache
 from types import MappingProxyType
 from typing import Final
 
-from goldformer.adapters.textbook.build import build_textbook
-from goldformer.adapters.textbook.steps import Replacements
-from goldformer.conformance.diagnosis.causes import EQUALS
 from goldformer.conformance.diagnosis.mistakes import implementations
 from goldformer.conformance.diagnosis.mistakes.registry import Mistaken
+from goldformer.conformance.diagnosis.neighbours.neighbour import EQUALS, Neighbour
 
 #: The modules with a function `generate`, the more common slips first: it decides between equals.
 _MODULES: Final = (
-    "wiring", "model", "masks", "constants", "operations", "heads", "outputs", "targets", "randomness", "backward",
+    "wiring", "transformer", "masks", "constants", "operations", "heads", "outputs", "targets", "randomness",
+    "backward",
 )  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class Neighbour:
-    """One changed step: `title` completes "this code does otherwise:", `hint` says what to do about it.
-
-    `component` is the one in which the step is.
-    """
-
-    id: str
-    component: str
-    title: str
-    hint: str
-    steps: Replacements
-    #: True for a backward pass that is written by hand.
-    backward: bool = False
-
-    @property
-    def made(self) -> Mistaken:
-        """The textbook with this change, like a mistake of the catalogue."""
-        return Mistaken(
-            self.id, lambda: build_textbook(self.steps), (), self.steps, "gradients" if self.backward else "neighbours"
-        )
 
 
 Generate = Callable[[], Iterable[Neighbour]]

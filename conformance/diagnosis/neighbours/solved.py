@@ -20,9 +20,9 @@ from goldformer.adapters.textbook.checks import Array
 from goldformer.adapters.textbook.embedding import add_encoding, token_embedding, wavelength_base
 from goldformer.adapters.textbook.layers import activation, layer_norm_eps
 from goldformer.adapters.textbook.steps import Replacements, Step, around, hold, instead
-from goldformer.conformance.diagnosis.causes import EQUALS
 from goldformer.conformance.diagnosis.neighbours.arguments import change_argument, change_array
 from goldformer.conformance.diagnosis.neighbours.constants import SCALED_RESULTS
+from goldformer.conformance.diagnosis.neighbours.neighbour import EQUALS
 from goldformer.conformance.diagnosis.neighbours.wiring import list_updates
 
 #: The numbers of the grid to a factor of ten, and the sections after it: they leave six digits.

@@ -16,11 +16,11 @@ from goldformer.adapters.textbook.losses import (
     kl_terms,
     score_targets,
 )
-from goldformer.adapters.textbook.model import log_softmax
 from goldformer.adapters.textbook.steps import Step, around, instead, replacing
 from goldformer.adapters.textbook.targets import label_smoothing, pad_or_truncate, shift_right
+from goldformer.adapters.textbook.transformer import log_softmax
 from goldformer.conformance.diagnosis.neighbours.arguments import Given, change_argument, change_result
-from goldformer.conformance.diagnosis.neighbours.registry import Neighbour
+from goldformer.conformance.diagnosis.neighbours.neighbour import Neighbour
 
 # Sequences
 

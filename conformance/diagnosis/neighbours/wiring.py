@@ -34,7 +34,7 @@ from goldformer.conformance.diagnosis.neighbours.arguments import (
     read_argument,
     replace_argument,
 )
-from goldformer.conformance.diagnosis.neighbours.registry import Neighbour
+from goldformer.conformance.diagnosis.neighbours.neighbour import Neighbour
 
 #: The arrays of the layer that runs, by name.
 _noted: Final[ContextVar[dict[str, Array]]] = ContextVar("noted")

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from goldformer.adapters.arrays import LIBRARIES
-from goldformer.adapters.process.arrays import NUMPY_DTYPES, WireArray, round_to_dtype
+from goldformer.adapters.dtypes import NUMPY_DTYPES, WireArray, round_to_dtype
 from goldformer.adapters.process.faults import TooLarge, WireError
 from goldformer.adapters.process.schema import ENCODINGS, MAX_ELEMENTS, MAX_MESSAGE
 from goldformer.adapters.process.wire import (

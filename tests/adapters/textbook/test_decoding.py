@@ -27,8 +27,8 @@ from goldformer.adapters.textbook.decoding import (
 )
 from goldformer.adapters.textbook.layers import DECODER_LAYER, ENCODER_LAYER, stack_params
 from goldformer.adapters.textbook.losses import pick_targets
-from goldformer.adapters.textbook.model import log_softmax, memory_mask, source_mask
 from goldformer.adapters.textbook.steps import around, instead, replacing
+from goldformer.adapters.textbook.transformer import log_softmax, memory_mask, source_mask
 from goldformer.conformance.diagnosis.mistakes import implementations, torch_implementations
 from spoiled import Spoiled, spoil
 

@@ -19,8 +19,8 @@ from goldformer.adapters.textbook.layers import (
     run_encoder_layer,
     stack_params,
 )
-from goldformer.adapters.textbook.model import OUTPUT_LAYER, TRANSFORMER, embed, embed_target, target_mask
 from goldformer.adapters.textbook.steps import around
+from goldformer.adapters.textbook.transformer import OUTPUT_LAYER, TRANSFORMER, embed, embed_target, target_mask
 from goldformer.conformance.diagnosis.mistakes import implementations
 from spoiled import Spoiled, spoil
 

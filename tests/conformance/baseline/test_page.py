@@ -8,7 +8,7 @@ import shlex
 import pytest
 from click.testing import CliRunner
 
-from goldformer.conformance.baseline.arrays import LARGE, SAMPLED
+from goldformer.conformance.baseline.array_files import LARGE, SAMPLED
 from goldformer.conformance.baseline.drawn import SIZES
 from goldformer.conformance.baseline.moves import KINDS
 from goldformer.conformance.cli import main

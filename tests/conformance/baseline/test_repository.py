@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from goldformer.conformance.baseline.arrays import StoredArray, from_bytes, to_bytes, to_text
+from goldformer.conformance.baseline.array_files import StoredArray, from_bytes, to_bytes, to_text
 from goldformer.conformance.cli import main
 
 SOFTMAX = """

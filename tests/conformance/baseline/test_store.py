@@ -22,7 +22,7 @@ import torch
 from disks import full_disk
 from drifts import feed_forward, moves, on_torch, recorded, softmax, textbook
 from goldformer.adapters.arrays import LIBRARIES
-from goldformer.conformance.baseline.arrays import (
+from goldformer.conformance.baseline.array_files import (
     DTYPES,
     HEADER_AT_MOST,
     LARGE,

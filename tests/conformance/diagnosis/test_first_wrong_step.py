@@ -10,7 +10,7 @@ from goldformer.adapters.textbook.build import build_textbook
 from goldformer.adapters.textbook.embedding import token_embedding
 from goldformer.adapters.textbook.heads import merge_heads, project, split_fused, split_heads
 from goldformer.adapters.textbook.layers import layer_params
-from goldformer.adapters.textbook.model import embed_target, output_logits, target_mask
+from goldformer.adapters.textbook.transformer import embed_target, output_logits, target_mask
 from goldformer.conformance.judging.cases import Bench, check_case
 from goldformer.conformance.judging.verdict import Status
 from goldformer.conformance.reports.text import explain_verdict

@@ -16,8 +16,8 @@ from goldformer.adapters.find import find_adapter
 from goldformer.adapters.options import OPTIONS
 from goldformer.adapters.protocol import Adapter
 from goldformer.adapters.textbook.build import build_textbook
-from goldformer.adapters.textbook.model import embed
 from goldformer.adapters.textbook.steps import around
+from goldformer.adapters.textbook.transformer import embed
 from goldformer.conformance.cli import main
 from goldformer.conformance.diagnosis.explain import Diagnosis
 from goldformer.conformance.diagnosis.findings import NOTHING_KNOWN, diagnose

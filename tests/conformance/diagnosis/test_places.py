@@ -25,8 +25,8 @@ from goldformer.adapters.textbook.layers import (
     layer_norm,
     self_attend,
 )
-from goldformer.adapters.textbook.model import embed, embed_target
 from goldformer.adapters.textbook.steps import Replacements, instead
+from goldformer.adapters.textbook.transformer import embed, embed_target
 from goldformer.conformance.diagnosis.candidates import Candidate, Textbooks
 from goldformer.conformance.diagnosis.explain import Diagnosis
 from goldformer.conformance.diagnosis.mistakes import implementations

@@ -14,8 +14,8 @@ from goldformer.adapters.options import OPTIONS
 from goldformer.adapters.protocol import Adapter
 from goldformer.adapters.textbook.build import build_textbook
 from goldformer.adapters.textbook.decoding import model_logits
-from goldformer.adapters.textbook.model import memory_mask
 from goldformer.adapters.textbook.steps import around, replacing
+from goldformer.adapters.textbook.transformer import memory_mask
 from goldformer.conformance.diagnosis.explain import Diagnosis
 from goldformer.conformance.diagnosis.findings import (
     BECAUSE,

@@ -34,11 +34,11 @@ from goldformer.adapters.textbook.decoding import (
 from goldformer.adapters.textbook.embedding import encode_positions, positional_encoding
 from goldformer.adapters.textbook.layers import channel_mean, decoder_layer, feed_forward
 from goldformer.adapters.textbook.losses import count_targets, kl_terms
-from goldformer.adapters.textbook.model import source_mask, target_mask
 from goldformer.adapters.textbook.randomness import draw_dropout_mask, drop_elements, dropout, scale_up, xavier_uniform
 from goldformer.adapters.textbook.steps import around as replacement_around
 from goldformer.adapters.textbook.steps import replacing
 from goldformer.adapters.textbook.targets import spread_smoothing_mass
+from goldformer.adapters.textbook.transformer import source_mask, target_mask
 from goldformer.conformance.diagnosis.mistakes import implementations
 from goldformer.conformance.judging.cases import Bench
 from goldformer.conformance.judging.verdict import Status, Verdict

@@ -7,7 +7,8 @@ import pytest
 
 from goldformer.adapters.textbook.build import build_textbook
 from goldformer.adapters.textbook.decoding import model_logits
-from goldformer.adapters.textbook.model import (
+from goldformer.adapters.textbook.steps import replacing
+from goldformer.adapters.textbook.transformer import (
     embed_source,
     embed_target,
     memory_mask,
@@ -15,7 +16,6 @@ from goldformer.adapters.textbook.model import (
     source_mask,
     target_mask,
 )
-from goldformer.adapters.textbook.steps import replacing
 from goldformer.conformance.diagnosis.mistakes import decoding, implementations
 from spoiled import spoil
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from goldformer.adapters.process.arrays import WireArray
+from goldformer.adapters.dtypes import WireArray
 from goldformer.adapters.process.child import ChildFault
 from goldformer.adapters.process.client import adapter_object
 from goldformer.adapters.protocol import Adapter

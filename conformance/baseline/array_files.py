@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError, TensorSpec, deserialize, serialize
 
-from goldformer.adapters.process.arrays import round_to_dtype
+from goldformer.adapters.dtypes import round_to_dtype
 from goldformer.spec import draw
 
 Array = NDArray[Any]

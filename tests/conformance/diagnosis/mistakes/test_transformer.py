@@ -9,7 +9,7 @@ from goldformer.adapters.textbook.build import build_textbook
 from goldformer.conformance.diagnosis.mistakes import implementations, torch_implementations
 
 COMPONENTS = {"transformer", "output_probabilities", "pad_or_truncate", "shift_right", "one_hot"}
-MISTAKES = [id_ for id_, m in implementations().items() if m.module == "model"]
+MISTAKES = [id_ for id_, m in implementations().items() if m.module == "transformer"]
 #: Its result is one longer: there are no numbers to compare.
 ONE_LONGER = "eos-fed-in"
 

@@ -25,7 +25,8 @@ from goldformer.adapters.textbook.layers import (
     run_decoder_layer,
     run_stack,
 )
-from goldformer.adapters.textbook.model import (
+from goldformer.adapters.textbook.steps import Step, around, instead, replacing
+from goldformer.adapters.textbook.transformer import (
     add_learned_positions,
     embed,
     embed_source,
@@ -38,16 +39,15 @@ from goldformer.adapters.textbook.model import (
     transformer,
     word_mask,
 )
-from goldformer.adapters.textbook.steps import Step, around, instead, replacing
 from goldformer.conformance.diagnosis.neighbours.arguments import Given, change_argument, change_array, change_result
-from goldformer.conformance.diagnosis.neighbours.arrays import (
+from goldformer.conformance.diagnosis.neighbours.array_changes import (
     Change,
     repeat_first_sample,
     reverse_last_axis,
     reverse_samples,
     shift_last_axis,
 )
-from goldformer.conformance.diagnosis.neighbours.registry import Neighbour
+from goldformer.conformance.diagnosis.neighbours.neighbour import Neighbour
 
 Layer = Callable[..., Array]
 

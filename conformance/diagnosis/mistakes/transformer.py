@@ -11,7 +11,8 @@ from goldformer.adapters.textbook.checks import Array
 from goldformer.adapters.textbook.embedding import token_embedding
 from goldformer.adapters.textbook.heads import Params
 from goldformer.adapters.textbook.layers import run_decoder_layer
-from goldformer.adapters.textbook.model import (
+from goldformer.adapters.textbook.targets import shift_right
+from goldformer.adapters.textbook.transformer import (
     embed,
     learned_positions,
     output_logits,
@@ -22,7 +23,6 @@ from goldformer.adapters.textbook.model import (
     transformer,
     word_mask,
 )
-from goldformer.adapters.textbook.targets import shift_right
 from goldformer.conformance.diagnosis.mistakes.registry import mistake
 
 # Masks and positions

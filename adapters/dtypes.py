@@ -1,4 +1,4 @@
-"""Arrays of the protocol: the name of a dtype and the values, bfloat16 included."""
+"""Dtypes by their names, bfloat16 included: NumPy arrays that hold their values, and rounding to them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NUMPY_DTYPES: Final[Mapping[str, type[np.generic]]] = {
 
 @dataclass(frozen=True, eq=False)
 class WireArray:
-    """An array of the protocol; the dtype of `values` is `NUMPY_DTYPES[dtype]`."""
+    """An array of any dtype, as the protocol sends it; the dtype of `values` is `NUMPY_DTYPES[dtype]`."""
 
     dtype: str
     values: Array
