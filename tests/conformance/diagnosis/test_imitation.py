@@ -181,13 +181,17 @@ def test_what_passes_is_held_against_nothing(judged):
 def test_the_diagnosis_of_a_failing_run_costs_no_more_than_twice_its_judging(spec):
     components = (ATTENTION, "multi_head_attention", "encoder_layer", "decoder_layer")
     bench = Bench(spec, Adapter.from_object(implementations()["scale-missing"].make(), "m", spec), "float32", "cpu")
-    start = time.process_time()
-    judgements = [judge_case(case, bench) for case in plan(spec, components)]
-    judged = time.process_time()
-    verdicts = Diagnosis(spec).explain_all(judgements)
-    explained = time.process_time()
-    assert sum(v.bad for v in verdicts) > 100
-    assert explained - judged < 2 * (judged - start)
+
+    def time_both() -> tuple[float, float]:
+        start = time.process_time()
+        judgements = [judge_case(case, bench) for case in plan(spec, components)]
+        judged = time.process_time()
+        assert sum(v.bad for v in Diagnosis(spec).explain_all(judgements)) > 100
+        return judged - start, time.process_time() - judged
+
+    # The best of three: other processes and a collection of garbage that falls into one of them take time too.
+    judging, diagnosis = (min(times) for times in zip(*(time_both() for _ in range(3)), strict=True))
+    assert diagnosis < 2 * judging
 
 
 # Conventions
