@@ -186,15 +186,19 @@ def explain_wrong_parameters(function: Callable[..., Any], contract: Contract) -
     if any(p.kind is p.POSITIONAL_ONLY for p in parameters):
         return f"takes positional-only parameters; the suite calls it by name: {', '.join(names)}"
     takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters)
-    own = {p.name for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)}
-    required = {p.name for p in parameters if p.default is p.empty and p.name in own}
-    unknown = sorted(required - set(names))
+    own = [p.name for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    required = [p.name for p in parameters if p.default is p.empty and p.name in own]
+    unknown = [name for name in required if name not in names]
     missing = [name for name in names if name not in own and name not in contract.optional and not takes_any]
     # An absent optional input is passed as None; an absent optional attribute is not passed.
     no_default = [name for name in contract.attributes if name in contract.optional and name in required]
     wrong = {"requires": unknown, "does not take": missing, "gives no default to": no_default}
     parts = [f"{what} {', '.join(which)}" for what, which in wrong.items() if which]
-    return f"{' and '.join(parts)}; the suite calls it with {', '.join(names)}" if parts else None
+    if not parts:
+        return None
+    renamed = unknown and len(unknown) == len(missing) and "params" not in missing  # params is a mapping, not an array
+    fix = f": rename {', '.join(unknown)} to {', '.join(missing)}" if renamed else ""
+    return f"{' and '.join(parts)}; the suite calls it with {', '.join(names)}{fix}"
 
 
 @cache

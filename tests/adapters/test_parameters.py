@@ -62,7 +62,10 @@ SDPA = "the suite calls it with query, key, value, mask, dropout_rate, seed"
 @pytest.mark.parametrize(
     ("function", "says"),
     [
-        (query_key_value, f"requires k, q, v and does not take query, key, value; {SDPA}"),
+        (
+            query_key_value,
+            f"requires q, k, v and does not take query, key, value; {SDPA}: rename q, k, v to query, key, value",
+        ),
         (with_a_temperature, f"requires temperature; {SDPA}"),
         (without_value, f"does not take value; {SDPA}"),
         (
@@ -82,7 +85,11 @@ def test_wrong_parameters_are_an_error_of_that_component_and_the_function_is_not
 @pytest.mark.parametrize(
     ("component", "function", "says"),
     [
-        ("softmax", lambda x: x, "requires x and does not take scores; the suite calls it with scores"),
+        (
+            "softmax",
+            lambda x: x,
+            "requires x and does not take scores; the suite calls it with scores: rename x to scores",
+        ),
         (
             "causal_mask",
             lambda n: n,
