@@ -23,9 +23,10 @@ from goldformer.conformance.api.report import Report
 from goldformer.conformance.inference import describe_fit, infer_adapter
 from goldformer.conformance.judging.cases import Bench
 from goldformer.conformance.judging.verdict import Verdict
-from goldformer.conformance.reports.comparison import Comparison, ComparisonRequest, judge_implementation
+from goldformer.conformance.reports.comparison import Comparison, ComparisonRequest
 from goldformer.conformance.reports.did_you_mean import unknown
 from goldformer.conformance.run import Numerics, Selection, add_declared_cases
+from goldformer.conformance.runner import judge_implementation
 from goldformer.spec import Spec, load_spec
 
 #: The word for every dtype that an implementation has.

@@ -33,12 +33,7 @@ from goldformer.conformance.commands._console import (
 )
 from goldformer.conformance.judging.cases import Bench, Judgement
 from goldformer.conformance.judging.derivation import CannotDerive, derive_values
-from goldformer.conformance.reports.comparison import (
-    Comparison,
-    ComparisonRequest,
-    Implementation,
-    judge_implementation,
-)
+from goldformer.conformance.reports.comparison import Comparison, ComparisonRequest, Implementation
 from goldformer.conformance.reports.comparison_text import badge, coverage_as_json, diagnosis_as_json
 from goldformer.conformance.reports.comparison_text import markdown as comparison_markdown
 from goldformer.conformance.reports.json_data import finite
@@ -46,6 +41,7 @@ from goldformer.conformance.reports.results import NOT_IMPLEMENTED
 from goldformer.conformance.reports.summary import explain_all, summarise
 from goldformer.conformance.reports.text import select_rows
 from goldformer.conformance.run import Check, Numerics, Selection, add_declared_cases
+from goldformer.conformance.runner import judge_implementation
 from goldformer.spec import Case, Spec, load_spec
 from goldformer.spec.files import replace_file, resolve_path
 from goldformer.spec.load import load_own_cases

@@ -29,10 +29,11 @@ from goldformer.conformance.commands._console import (
     show_progress,
 )
 from goldformer.conformance.reports import comparison_text
-from goldformer.conformance.reports.comparison import Comparison, ComparisonRequest, run_comparison
+from goldformer.conformance.reports.comparison import Comparison, ComparisonRequest
 from goldformer.conformance.reports.comparison_page import page
 from goldformer.conformance.reports.results import ComponentResult
 from goldformer.conformance.reports.summary import list_declarations, list_remarks
+from goldformer.conformance.runner import run_comparison
 from goldformer.spec import Spec, load_spec
 
 

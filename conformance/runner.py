@@ -1,0 +1,120 @@
+"""Check one or several implementations: run the checks, explain the failures together, collect the results."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+
+from goldformer.adapters import AdapterError, find_adapter
+from goldformer.conformance.diagnosis.explain import Diagnosis
+from goldformer.conformance.judging.cases import Bench, Judgement
+from goldformer.conformance.judging.verdict import Verdict
+from goldformer.conformance.reports.comparison import Comparison, ComparisonRequest, Implementation
+from goldformer.conformance.run import Check, Numerics, Selection, add_declared_cases, checks, list_absent
+from goldformer.spec import Spec, load_spec
+
+#: Runs checks one after the other: a progress bar.
+RunChecks = Callable[[Sequence[Check]], Iterator[Judgement]]
+
+
+def run_each(todo: Sequence[Check]) -> Iterator[Judgement]:
+    """Run checks without a progress bar."""
+    return (check() for check in todo)
+
+
+def judge_implementation(
+    bench: Bench,
+    selection: Selection,
+    run: RunChecks = run_each,
+    *,
+    keep_stopped: bool = False,
+    with_pictures: bool = False,
+) -> Implementation:
+    """Run the checks of a selection on a bench, explain the failures together, and collect the results.
+
+    With `keep_stopped`, Ctrl-C or SIGTERM ends the run, and what was judged until then is kept. Pictures take a few
+    more calls.
+    """
+    start = time.perf_counter()
+    todo = checks(bench, selection)
+    verdicts, stopped = _judge(todo, run, bench.spec, keep_stopped=keep_stopped)
+    seconds, absent = time.perf_counter() - start, list_absent(bench, selection)
+    return Implementation.of(
+        bench, verdicts, seconds, absent, stopped=stopped, with_pictures=with_pictures and not stopped
+    )
+
+
+def _judge(todo: Sequence[Check], run: RunChecks, spec: Spec, *, keep_stopped: bool) -> tuple[list[Verdict], str]:
+    """Return the verdicts, and where Ctrl-C or SIGTERM stopped the run."""
+    judgements: list[Judgement] = []
+    stopped = ""
+    try:
+        for judgement in run(todo):
+            judgements.append(judgement)  # noqa: PERF402 - what was judged must survive the interrupt
+    except KeyboardInterrupt:
+        if not keep_stopped:
+            raise
+        stopped = f"stopped after {len(judgements)} of {len(todo)} checks"
+    try:
+        return Diagnosis(spec).explain_all(judgements), stopped
+    except KeyboardInterrupt:
+        if not keep_stopped:
+            raise
+        stopped = stopped or "stopped before all failures were explained"
+        return [judgement.verdict for judgement in judgements], stopped
+
+
+#: Gets each Implementation as it is done and their number, and passes them on: a progress bar.
+Watch = Callable[[Iterator[Implementation], int], Iterable[Implementation]]
+
+
+def run_comparison(
+    given: Sequence[str], request: ComparisonRequest, spec: Spec, jobs: int, watch: Watch = lambda found, _: found
+) -> Comparison:
+    """Run the same checks on every adapter, `jobs` at once.
+
+    Each has a process of its own: modules next to an adapter are imported by their bare names, so two adapters would
+    share modules of one name, and a crash would end all of them.
+    """
+    done = {found.given: found for found in watch(_check_all(given, request, spec, jobs), len(given))}
+    return Comparison(request, tuple(done[name] for name in given))
+
+
+def _check_all(given: Sequence[str], request: ComparisonRequest, spec: Spec, jobs: int) -> Iterator[Implementation]:
+    from concurrent.futures import ThreadPoolExecutor, as_completed  # one implementation needs no pool
+
+    with ThreadPoolExecutor(jobs) as pool:
+        running = [pool.submit(_check_in_process, name, request, spec.root) for name in given]
+        yield from (future.result() for future in as_completed(running))
+
+
+def _check_in_process(given: str, request: ComparisonRequest, root: Path) -> Implementation:
+    from concurrent.futures.process import BrokenProcessPool  # one implementation needs no process of its own
+
+    from goldformer.spec.processes import make_pool
+
+    try:
+        with make_pool(1) as pool:
+            return pool.submit(_load_and_check, given, request, root).result()
+    except BrokenProcessPool:
+        return Implementation(given, given, problem="its process ended in the middle of a check")
+
+
+def _load_and_check(given: str, request: ComparisonRequest, root: Path) -> Implementation:
+    return check_implementation(given, request, load_spec(root))
+
+
+def check_implementation(given: str, request: ComparisonRequest, spec: Spec) -> Implementation:
+    """Run the checks on one adapter, in this process."""
+    try:
+        adapter = find_adapter(given, spec, request.timeout)
+    except AdapterError as error:
+        # The name is printed next to the problem anyway.
+        return Implementation(given, given, problem=str(error).removeprefix(given).lstrip(": "))
+    with contextlib.closing(adapter):
+        Numerics(threads=request.threads).apply(adapter.arrays)
+        selection = Selection(request.dtypes, request.components)
+        bench = add_declared_cases(Bench(spec, adapter, request.dtypes[0], request.device), selection)
+        return judge_implementation(bench, selection, with_pictures=True)
