@@ -134,7 +134,7 @@ def _components(spec: Spec) -> str:
         lines.append((name, escape(contract.title), _count(len(clauses)), file, *map(_count, counts)))
     table = markdown_table(("component", "what it is", "clauses", "cases", "refusals", "properties"), lines)
     everywhere = [p.id for p in spec.properties.values() if p.component == "*"]
-    return table + (f"\nFor every component also: {', '.join(everywhere)}.\n" if everywhere else "")
+    return table + (f"\nFor every component that takes arrays also: {', '.join(everywhere)}.\n" if everywhere else "")
 
 
 def _conventions(spec: Spec) -> str:

@@ -1,6 +1,6 @@
 """Implementations in other processes, in any language: the messages of the protocol, the client and the server.
 
-docs/protocol.md specifies the protocol. `arrays`, `schema` and `wire` convert its messages, without input or output.
+docs/protocol.md specifies the protocol. `schema` and `wire` convert its messages, without input or output.
 `child` starts and ends a process, `client` calls it, and `server` answers for an adapter.
 """
 

@@ -9,7 +9,7 @@ from goldformer.conformance.diagnosis.findings import Finding
 from goldformer.conformance.judging.verdict import Verdict
 from goldformer.conformance.reports.card import Card, list_printed
 from goldformer.conformance.reports.comparison import Comparison, Implementation
-from goldformer.conformance.reports.comparison_text import as_json, markdown
+from goldformer.conformance.reports.comparison_data import as_json, markdown
 from goldformer.conformance.reports.json_data import finite
 from goldformer.conformance.reports.summary import summarise
 from goldformer.spec import Spec

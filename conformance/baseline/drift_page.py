@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from goldformer.conformance.baseline.drift import Drift, describe_cause, remarks
+from goldformer.conformance.baseline.drift_data import SYMBOLS, cells
 from goldformer.conformance.baseline.moves import KINDS, Kind, Move, MoveGroup, group_by_reason, worst_first
-from goldformer.conformance.baseline.report import SYMBOLS, cells
 from goldformer.conformance.reports.page import render
 from goldformer.conformance.reports.pictures import HeatMap, name_window, side_by_side
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from goldformer import __version__
+from goldformer.conformance.baseline.classify import Classifier
 from goldformer.conformance.baseline.drift import headline
 from goldformer.conformance.baseline.environment import describe_run
-from goldformer.conformance.baseline.judge import Judge
 from goldformer.conformance.baseline.model import Baseline, Key
 from goldformer.conformance.baseline.moves import Kind, worst_first
 from goldformer.conformance.baseline.record import ResultCollector, is_recordable, note_end
@@ -24,7 +24,7 @@ class Guard:
     def __init__(self, folder: Path, bench: Bench) -> None:
         self.old = load(folder)
         self.collector = ResultCollector()
-        self._judge = Judge(bench.spec)
+        self._classifier = Classifier(bench.spec)
         self._bench = bench
         self._command = ["goldformer", "baseline", "check", bench.adapter.origin, str(folder)]
         self._recording = describe_run(bench.adapter, self.old.request)
@@ -43,10 +43,10 @@ class Guard:
         if key not in entries and key not in self.old.entries:
             return verdict
         new = Baseline(__version__, "", self.old.request, (self._recording,), entries, absent)
-        worst = worst_first(self._judge.judge(key, self.old, new))[0]
+        worst = worst_first(self._classifier.classify(key, self.old, new))[0]
         if worst.kind <= Kind.ROUNDING:
             return verdict
-        message = f"since the baseline, {headline(worst, self._judge.spec)}"
+        message = f"since the baseline, {headline(worst, self._classifier.spec)}"
         if verdict.bad:
             ended = key in entries and entries[key].ended is not None
             # The message already says how it ended.

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from goldformer.conformance.baseline.classify import Classifier
 from goldformer.conformance.baseline.drift import Drift, remarks
-from goldformer.conformance.baseline.judge import Judge
+from goldformer.conformance.baseline.drift_data import count_as_json, in_brief
 from goldformer.conformance.baseline.model import Baseline, BaselineError
 from goldformer.conformance.baseline.moves import Tally
 from goldformer.conformance.baseline.record import with_drawn
-from goldformer.conformance.baseline.report import count_as_json, in_brief
 from goldformer.conformance.baseline.store import load
 from goldformer.spec import Spec
 from goldformer.spec.readme import escape, markdown_table
@@ -49,8 +49,8 @@ def read_history(folders: Sequence[Path], spec: Spec) -> History:
     for nth, baseline in enumerate(baselines[1:], 1):
         if not first.entries.keys() & baseline.entries.keys():
             raise BaselineError(f"{folders[nth]}: has no case in common with {folders[0]}: name baselines of one suite")
-        judge = Judge(with_drawn(with_drawn(spec, first.request), baseline.request))
-        drift = Drift(first, baseline, tuple(judge.moves(first, baseline)), judge.spec)
+        classifier = Classifier(with_drawn(with_drawn(spec, first.request), baseline.request))
+        drift = Drift(first, baseline, tuple(classifier.moves(first, baseline)), classifier.spec)
         columns.append(Column(_name_column(folders, nth), folders[nth], baseline, drift))
     found = {entry.component for baseline in baselines for entry in baseline.entries.values()}
     return History(tuple(columns), tuple(name for name in spec.components if name in found))

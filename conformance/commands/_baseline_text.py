@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Final
 
 from goldformer.conformance.baseline.drift import Drift, describe_cause, headline, remarks
+from goldformer.conformance.baseline.drift_data import cells
 from goldformer.conformance.baseline.model import Key
 from goldformer.conformance.baseline.moves import KINDS, Kind, Move, MoveGroup, group_by_reason, worst_first
-from goldformer.conformance.baseline.report import cells
 from goldformer.conformance.baseline.update import ACTS, Change, count_changes, list_changes
 from goldformer.conformance.commands._console import plain_table, print_table, say
 from goldformer.conformance.reports.text import format_remarks, number, wrap

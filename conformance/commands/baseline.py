@@ -14,14 +14,14 @@ from typing import Any, Final
 import click
 
 from goldformer.adapters import DTYPES, Adapter, find_adapter
+from goldformer.conformance.baseline import drift_data
 from goldformer.conformance.baseline import history as histories
-from goldformer.conformance.baseline import report
 from goldformer.conformance.baseline.array_files import BadArrays, from_bytes, to_text
 from goldformer.conformance.baseline.attribution import Attribution, attribute, is_this_interpreter, record_elsewhere
+from goldformer.conformance.baseline.classify import Classifier
 from goldformer.conformance.baseline.drift import Drift
 from goldformer.conformance.baseline.drift_page import page as drift_page
 from goldformer.conformance.baseline.history_page import page as history_page
-from goldformer.conformance.baseline.judge import Judge
 from goldformer.conformance.baseline.manifest import NAME
 from goldformer.conformance.baseline.model import (
     MOST_DRAWN,
@@ -161,7 +161,7 @@ def measure_drift(adapter: Adapter, spec: Spec, given: str, folder: Path, part: 
     words = ["goldformer", "baseline", "check", given, str(folder)]
     if part.threads is not None and part.threads != old.request.threads:
         words += ["--threads", str(part.threads)]
-    return Drift(old, new, tuple(Judge(spec).moves(old, new, keys)), spec, shlex.join(words))
+    return Drift(old, new, tuple(Classifier(spec).moves(old, new, keys)), spec, shlex.join(words))
 
 
 @click.group(epilog=STATUSES)
@@ -320,10 +320,10 @@ def check_baseline(
         cause = _attribute(drift, adapter, attribute, old_adapter)
         if json:
             save_json(
-                json, report.as_json(drift, allow) | ({"attribution": cause.as_json(drift.moves)} if cause else {})
+                json, drift_data.as_json(drift, allow) | ({"attribution": cause.as_json(drift.moves)} if cause else {})
             )
         if markdown:
-            save_text(markdown, report.markdown(drift, allow))
+            save_text(markdown, drift_data.markdown(drift, allow))
         if html:
             save_text(html, drift_page(drift, allow))
     return FAILS if fails else OK

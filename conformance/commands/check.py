@@ -34,8 +34,8 @@ from goldformer.conformance.commands._console import (
 from goldformer.conformance.judging.cases import Bench, Judgement
 from goldformer.conformance.judging.derivation import CannotDerive, derive_values
 from goldformer.conformance.reports.comparison import Comparison, ComparisonRequest, Implementation
-from goldformer.conformance.reports.comparison_text import badge, coverage_as_json, diagnosis_as_json
-from goldformer.conformance.reports.comparison_text import markdown as comparison_markdown
+from goldformer.conformance.reports.comparison_data import badge, coverage_as_json, diagnosis_as_json
+from goldformer.conformance.reports.comparison_data import markdown as comparison_markdown
 from goldformer.conformance.reports.json_data import finite
 from goldformer.conformance.reports.results import NOT_IMPLEMENTED
 from goldformer.conformance.reports.summary import explain_all, summarise

@@ -28,7 +28,7 @@ from goldformer.conformance.commands._console import (
     say,
     show_progress,
 )
-from goldformer.conformance.reports import comparison_text
+from goldformer.conformance.reports import comparison_data
 from goldformer.conformance.reports.comparison import Comparison, ComparisonRequest
 from goldformer.conformance.reports.comparison_page import page
 from goldformer.conformance.reports.results import ComponentResult
@@ -88,11 +88,11 @@ def compare(
     if html:
         save(html, page(comparison, spec))
     if json:
-        save_json(json, comparison_text.as_json(comparison, spec))
+        save_json(json, comparison_data.as_json(comparison, spec))
     if markdown:
-        save(markdown, comparison_text.markdown(comparison, spec))
+        save(markdown, comparison_data.markdown(comparison, spec))
     if badge:
-        save_json(badge, comparison_text.badge(comparison.implementations[0], spec))
+        save_json(badge, comparison_data.badge(comparison.implementations[0], spec))
     for found in comparison.implementations:
         if found.problem:
             print_error(f"{found.given}: {found.problem}")
@@ -110,7 +110,7 @@ def _print_comparison(comparison: Comparison, spec: Spec) -> None:
     for name, found in zip(comparison.names, comparison.implementations, strict=True):
         title = f"{name} {found.version}".strip()
         took = f" ({found.seconds:.1f} s)" if found.verdicts else ""
-        say(f"\n{title}: {comparison_text.describe_outcome(found, spec)}{took}", "bold")
+        say(f"\n{title}: {comparison_data.describe_outcome(found, spec)}{took}", "bold")
         for line in (*list_remarks(found.remarks(spec)), *list_declarations(found)):
             say(line.text, line.style)
 
@@ -118,4 +118,4 @@ def _print_comparison(comparison: Comparison, spec: Spec) -> None:
 def _style(result: ComponentResult | None) -> Text:
     counts = result.counts if result is not None else None
     style = "red" if counts is not None and counts.bad else "" if counts is not None and counts.number_judged else "dim"
-    return Text(comparison_text.in_brief(result), style=style)
+    return Text(comparison_data.in_brief(result), style=style)

@@ -11,10 +11,8 @@ __all__ = [
     "Counts",
     "Coverage",
     "Implementation",
-    "check_implementation",
     "closing",
     "explain_verdict",
-    "run_comparison",
     "summarize",
     "table",
     "unknown",
@@ -23,13 +21,7 @@ __all__ = [
 __getattr__ = load_on_use(
     __name__,
     {
-        "comparison": (
-            "Comparison",
-            "ComparisonRequest",
-            "Implementation",
-            "check_implementation",
-            "run_comparison",
-        ),
+        "comparison": ("Comparison", "ComparisonRequest", "Implementation"),
         "did_you_mean": ("unknown",),
         "results": ("ComponentResult", "Counts", "Coverage", "summarize"),
         "text": ("closing", "explain_verdict", "table"),

@@ -12,7 +12,7 @@ from goldformer.conformance.diagnosis.findings import FIRST_SEEN, FIX_FIRST, FIX
 from goldformer.conformance.diagnosis.suspects import ACCEPTED
 from goldformer.conformance.judging.verdict import Verdict
 from goldformer.conformance.reports.comparison import Implementation, Outcome
-from goldformer.conformance.reports.comparison_text import SYMBOLS, describe_outcome, in_brief
+from goldformer.conformance.reports.comparison_data import SYMBOLS, describe_outcome, in_brief
 from goldformer.conformance.reports.page import render
 from goldformer.conformance.reports.text import describe_element, explain_verdict, list_broken_clauses, wrap
 from goldformer.spec import Clause, Mistake, Spec

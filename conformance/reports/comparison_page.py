@@ -10,7 +10,7 @@ from typing import Final
 from goldformer.conformance.diagnosis.findings import Finding
 from goldformer.conformance.judging.verdict import Verdict
 from goldformer.conformance.reports.comparison import Comparison, Implementation, describe_system
-from goldformer.conformance.reports.comparison_text import (
+from goldformer.conformance.reports.comparison_data import (
     SYMBOLS,
     collect_libraries,
     describe_outcome,

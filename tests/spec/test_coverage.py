@@ -194,7 +194,7 @@ def test_the_rows_of_the_page(small: Spec):
         "### paper\n\nOn Softmax. Cited by section.\n",
         "| 3.10 |  | [SM-2]",
         "| [softmax](contracts/softmax.yaml) | Softmax | 3 | [2](cases/softmax.yaml) | 1 | 1 |",
-        "For every component also: any-shape.",
+        "For every component that takes arrays also: any-shape.",
         "| notes-mean | notes R3 | the mean is 1 | the sum is 1 | sm-shape |",
         "| root | Which root | [SM-4](transformer.md#sm-4--convention--n) | `none`: n<br>`square`: √n \\| n |",
         "- 5 clauses: 4 MUST, 0 SHOULD, 1 CONVENTION\n",

@@ -9,7 +9,7 @@ import torch
 from goldformer.adapters.options import OPTIONS
 from goldformer.adapters.protocol import Adapter
 from goldformer.adapters.textbook.build import build_textbook
-from goldformer.conformance.baseline.judge import Judge
+from goldformer.conformance.baseline.classify import Classifier
 from goldformer.conformance.baseline.model import BaselineRequest
 from goldformer.conformance.baseline.record import record, with_drawn
 from goldformer.conformance.diagnosis.mistakes import implementations
@@ -105,4 +105,4 @@ def recorded(spec, adapter, *components, dtype="float32", **more):
 
 def moves(spec, old, new):
     """Compare two baselines."""
-    return list(Judge(with_drawn(spec, old.request)).moves(old, new))
+    return list(Classifier(with_drawn(spec, old.request)).moves(old, new))

@@ -22,11 +22,11 @@ from drifts import (
     textbook,
     tf32,
 )
+from goldformer.conformance.baseline.classify import Classifier
 from goldformer.conformance.baseline.drift import Drift, headline, remarks
-from goldformer.conformance.baseline.judge import Judge
+from goldformer.conformance.baseline.expected import find_shown, list_coarser
 from goldformer.conformance.baseline.model import Key
 from goldformer.conformance.baseline.moves import Kind, Move, Tally, group_by_reason, worst_first
-from goldformer.conformance.baseline.standard import find_shown, list_coarser
 from goldformer.conformance.judging.verdict import Element
 
 ATTENTION = "scaled_dot_product_attention"
@@ -226,10 +226,10 @@ def test_few_numbers_that_any_precision_has_show_none(spec):
 def test_numbers_of_a_lower_precision_need_no_search_for_mistakes(spec, monkeypatch):
     """They equal no mistake to the tolerance of the dtype, and the search takes a minute for a coarse attention."""
     before, after = (recorded(spec, on_torch(spec, f), "softmax") for f in (softmax, cast_softmax(torch.bfloat16)))
-    judge = Judge(spec)
-    monkeypatch.setattr(judge.imitator, "find_matches", lambda *_: pytest.fail("searched"))
+    classifier = Classifier(spec)
+    monkeypatch.setattr(classifier.imitator, "find_matches", lambda *_: pytest.fail("searched"))
     plain = {key for key in before.entries if spec.cases[key.case].cotangent is None}
-    found = list(judge.moves(before, after, plain))
+    found = list(classifier.moves(before, after, plain))
     assert sum(move.precision == "bfloat16" for move in found) > 3
 
 

@@ -13,7 +13,7 @@ from goldformer.conformance.cli import main
 from goldformer.conformance.commands import compare as command
 from goldformer.conformance.judging.verdict import Verdict
 from goldformer.conformance.reports.comparison import ComparisonRequest
-from goldformer.conformance.reports.comparison_text import as_json, badge, markdown
+from goldformer.conformance.reports.comparison_data import as_json, badge, markdown
 from goldformer.conformance.reports.results import Counts
 from goldformer.conformance.runner import check_implementation, run_comparison
 

@@ -6,8 +6,8 @@ import pytest
 
 from comparisons import made, of, verdict, wrong
 from goldformer.conformance.judging.verdict import Status
+from goldformer.conformance.reports.comparison_data import as_json, describe_outcome, in_brief, markdown
 from goldformer.conformance.reports.comparison_page import page
-from goldformer.conformance.reports.comparison_text import as_json, describe_outcome, in_brief, markdown
 from goldformer.conformance.reports.remarks import make_remarks
 from goldformer.conformance.reports.results import Counts, Coverage, find_unseen, nothing_was_checked, summarize
 from goldformer.conformance.reports.text import cells, closing

@@ -15,10 +15,16 @@ from typing import Final
 import numpy as np
 
 from goldformer.conformance.baseline.array_files import Array, StoredArray, places
+from goldformer.conformance.baseline.expected import (
+    ExpectedResult,
+    ExpectedResults,
+    Precision,
+    find_shown,
+    list_coarser,
+)
 from goldformer.conformance.baseline.model import Baseline, Entry, Key
 from goldformer.conformance.baseline.moves import Kind, Move, describe_end_change, describe_form_change
 from goldformer.conformance.baseline.settings import compares_settings, judge_settings
-from goldformer.conformance.baseline.standard import Precision, Standard, Standards, find_shown, list_coarser
 from goldformer.conformance.diagnosis.failure import FailingCase
 from goldformer.conformance.diagnosis.imitation import Imitator
 from goldformer.conformance.judging.compare import compare
@@ -35,13 +41,13 @@ _UNMEASURED: Final = "nothing says how far rounding moves it: in the class of th
 Pairs = Mapping[str, tuple[StoredArray, StoredArray]]
 
 
-class Judge:
+class Classifier:
     """Classifies moves; it remembers what explained earlier ones."""
 
     def __init__(self, spec: Spec) -> None:
         self.spec = spec
         self.imitator = Imitator(spec)
-        self.standards = Standards(spec, self.imitator)
+        self.expected = ExpectedResults(spec, self.imitator)
         #: The lower precision that a component looks like, by component, dtype and device.
         self.precisions: dict[tuple[str, str, str], Precision] = {}
 
@@ -53,9 +59,9 @@ class Judge:
         order = {case: place for place, case in enumerate(cases)}
         for key in sorted(entries, key=lambda key: order.get(key.case, len(order))):
             if among is None or key in among:
-                yield from self.judge(key, old, new)
+                yield from self.classify(key, old, new)
 
-    def judge(self, key: Key, old: Baseline, new: Baseline) -> list[Move]:
+    def classify(self, key: Key, old: Baseline, new: Baseline) -> list[Move]:
         """Return the moves of the outputs of one call."""
         before, after = old.entries.get(key), new.entries.get(key)
         if before is None or after is None:
@@ -123,11 +129,11 @@ class _Call:
     after: Entry
     declared_then: Mapping[str, str]
     declared_now: Mapping[str, str]
-    judge: Judge
+    classifier: Classifier
 
     @cached_property
-    def _standard(self) -> Standard:
-        return self.judge.standards.of(self.case, self.declared_now)
+    def _expected(self) -> ExpectedResult:
+        return self.classifier.expected.of(self.case, self.declared_now)
 
     def moves(self, pairs: Pairs) -> Iterator[Move]:
         """Yield the moves of the outputs whose values can be compared, in their order."""
@@ -146,7 +152,7 @@ class _Call:
         # The tolerance of the later recording: this process made it, and the earlier one may come from anybody.
         bound = self.after.outputs[output].tolerance
         if bound is None:
-            bound = self._standard.tolerance(output, self.key.dtype)
+            bound = self._expected.tolerance(output, self.key.dtype)
         found = compare(output, new.values, old.values, bound or 0.0)
         kind = Kind.ROUNDING if found.ratio <= 1.0 else Kind.UNEXPLAINED
         ratio = None if bound is None else found.ratio
@@ -173,10 +179,10 @@ class _Call:
 
     def _find_known(self, beyond: list[str]) -> tuple[str, tuple[Match, ...], bool] | None:
         """Return what explains the move, in words if nothing matches, the matches, and if they match the old result."""
-        standard_then = self.judge.standards.of(self.case, self.declared_then)
+        expected_then = self.classifier.expected.of(self.case, self.declared_then)
         now, then = (
-            self._judge_side(self.after, self._standard, beyond),
-            self._judge_side(self.before, standard_then, beyond),
+            self._find_side(self.after, self._expected, beyond),
+            self._find_side(self.before, expected_then, beyond),
         )
         if now.wrong:
             causes = {match.causes for match in then.matches}
@@ -184,7 +190,7 @@ class _Call:
             return ("", now.matches, False) if now.matches and not both else None
         if then.wrong:
             return ("", then.matches, True) if then.matches else None
-        was, declared = standard_then.options, self._standard.options
+        was, declared = expected_then.options, self._expected.options
         if was != declared:
             changed = ", ".join(f"{n}: {o} instead of {was[n]}" for n, o in declared.items() if o != was[n])
             return f"{changed} is declared now, and the result agrees", (), False
@@ -192,14 +198,14 @@ class _Call:
             return "other random numbers are drawn; their statistics are right", (), False
         return None
 
-    def _judge_side(self, entry: Entry, standard: Standard, beyond: list[str]) -> _Side:
+    def _find_side(self, entry: Entry, right: ExpectedResult, beyond: list[str]) -> _Side:
         whole = {name: o.stored.values for name, o in entry.outputs.items() if o.stored.digest is None}
         result = Result(whole, 0.0)
-        expected = standard.find_expected(name for name in beyond if name in whole)
-        if not any(d.wrong for d in measure(result, expected, self.case, standard.contract, self.key.dtype)):
+        expected = right.find_expected(name for name in beyond if name in whole)
+        if not any(d.wrong for d in measure(result, expected, self.case, right.contract, self.key.dtype)):
             return _Side(wrong=False, matches=())
-        failure = FailingCase(self.case, standard.contract, result, expected, self.key.dtype, standard.options)
-        found = self.judge.imitator.find_matches(failure)
+        failure = FailingCase(self.case, right.contract, result, expected, self.key.dtype, right.options)
+        found = self.classifier.imitator.find_matches(failure)
         return _Side(wrong=True, matches=found or ())
 
     # ── lower precision ──
@@ -216,14 +222,14 @@ class _Call:
 
     def _find_precisions(self, beyond: list[str], pairs: Pairs, shown: Mapping[str, Precision]) -> dict[str, _Reason]:
         """Return for each output with a measure of rounding the precision that explains its move, or that none does."""
-        measured = [name for name in beyond if self._standard.whole(name) is not None]
+        measured = [name for name in beyond if self._expected.whole(name) is not None]
         return {name: self._find_precision(name, *pairs[name], beyond, shown) for name in measured}
 
     def _find_precision(
         self, output: str, old: StoredArray, new: StoredArray, beyond: list[str], shown: Mapping[str, Precision]
     ) -> _Reason:
         """Return the precision that explains how far an output moved, or that none does."""
-        whole, dtype = self._standard.whole(output), self.key.dtype
+        whole, dtype = self._expected.whole(output), self.key.dtype
         finite = bool(np.isfinite(new.values).all())
         numbers = describe_numbers(shown, shown[output]) if output in shown and finite else ""
         unknown = _Reason(Kind.UNEXPLAINED, f"{_NOT_KNOWN}; {numbers}" if numbers else _NOT_KNOWN)
@@ -237,9 +243,9 @@ class _Call:
             if fits(precision.tolerance(whole), precision):
                 if shown:
                     place = self.case.component, self.key.dtype, self.key.device
-                    self.judge.precisions.setdefault(place, precision)
+                    self.classifier.precisions.setdefault(place, precision)
                 return _Reason(Kind.PRECISION, f"looks like {precision.name}{why}", precision=precision.name)
-        if fits(2 * (self._standard.tolerance(output, dtype) or 0.0), None):
+        if fits(2 * (self._expected.tolerance(output, dtype) or 0.0), None):
             return _Reason(
                 Kind.PRECISION, f"within twice the tolerance, and as near to the golden values as {dtype} has to be"
             )
@@ -254,21 +260,21 @@ class _Call:
         for precision in sorted(set(shown.values()), key=lambda precision: -precision.unit):
             yield precision, f": {describe_numbers(shown, precision)}"
         component, place = self.case.component, (self.key.dtype, self.key.device)
-        for part in (component, *reversed(self.judge.spec.list_dependencies(component))):
-            if found := self.judge.precisions.get((part, *place)):
+        for part in (component, *reversed(self.classifier.spec.list_dependencies(component))):
+            if found := self.classifier.precisions.get((part, *place)):
                 yield found, ", as in other calls" if part == component else f", as {part} does"
 
     def _is_near(self, precision: Precision | None, beyond: list[str]) -> bool:
         """Return True if all outputs are within the error of a precision; None is that of the dtype."""
-        standard = self._standard
-        for name, golden in standard.find_expected(beyond).items():
+        expected_result = self._expected
+        for name, golden in expected_result.find_expected(beyond).items():
             if name not in self.after.outputs or golden.within is not None:
                 continue
             stored = self.after.outputs[name].stored
             if stored.digest is not None and golden.indices is not None:
                 continue
             actual = stored.values if stored.digest is not None else golden.select(stored.values)
-            at_least = standard.contract.computed_in_at_least
+            at_least = expected_result.contract.computed_in_at_least
             own = tolerance(self.key.dtype, golden.error_scale, golden.magnitude, at_least)
             bound = own if precision is None else max(own, precision.tolerance(golden))
             if compare(name, actual, golden.values, bound).wrong:

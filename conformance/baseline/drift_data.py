@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from goldformer.conformance.baseline.drift import Drift, describe_cause, headline, remarks
 from goldformer.conformance.baseline.moves import KINDS, Kind, Move, Tally, group_by_reason, worst_first
-from goldformer.conformance.reports.comparison_text import list_remarks
+from goldformer.conformance.reports.comparison_data import list_remarks
 from goldformer.conformance.reports.text import number
 from goldformer.spec.readme import escape, markdown_table
 

@@ -71,24 +71,24 @@ def find_shown(old: Array, new: Array, precisions: Iterable[Precision]) -> Preci
     return max(shown, key=lambda precision: precision.unit, default=None)
 
 
-class Standards:
-    """Makes the standard of each case once."""
+class ExpectedResults:
+    """Makes the expected result of each case once."""
 
     def __init__(self, spec: Spec, imitator: Imitator) -> None:
         self.spec = spec
         self.imitator = imitator
-        self._made: dict[tuple[str, tuple[tuple[str, str], ...]], Standard] = {}
+        self._made: dict[tuple[str, tuple[tuple[str, str], ...]], ExpectedResult] = {}
 
-    def of(self, case: Case, conventions: Mapping[str, str]) -> Standard:
-        """Return the standard of a case under declared conventions."""
+    def of(self, case: Case, conventions: Mapping[str, str]) -> ExpectedResult:
+        """Return the expected result of a case under declared conventions."""
         options = find_options(conventions, case.component, self.spec)
         key = (case.id, tuple(options.items()))
         if key not in self._made:
-            self._made[key] = Standard(case, self.spec, options, self.imitator)
+            self._made[key] = ExpectedResult(case, self.spec, options, self.imitator)
         return self._made[key]
 
 
-class Standard:
+class ExpectedResult:
     """The expected values of one case under one option of each convention."""
 
     def __init__(self, case: Case, spec: Spec, options: dict[str, str], imitator: Imitator) -> None:
