@@ -39,7 +39,7 @@ class MaskForm:
 
 
 @dataclass(frozen=True, slots=True)
-class Arguments:
+class ForwardArguments:
     """The arguments of a call by their names: the input that each takes, and the masks in the order of ours.
 
     `masks` maps our masks to their arguments; a self-attention that has one for padded keys and one for positions has
@@ -55,7 +55,7 @@ class Arguments:
 _ONE_CONTEXT: Final = ("query", "key")
 
 
-def list_arguments(target: Target, contract: Contract) -> Iterator[Arguments]:
+def list_arguments(target: Target, contract: Contract) -> Iterator[ForwardArguments]:
     """Yield the inputs that the arguments of a call may take, as names say; names that say nothing in every order."""
     given = target.list_arguments()
     takes_masks = "source" in contract.inputs or any(spec.optional for spec in contract.inputs.values())
@@ -72,10 +72,10 @@ def list_arguments(target: Target, contract: Contract) -> Iterator[Arguments]:
     names = [a.name for a in data]
     for inputs in _match(names, wanted) if len(data) == len(wanted) else _match_repeated(names, contract):
         read = {theirs: f'params["{ours}"]' if ours in contract.params else ours for theirs, ours in inputs.items()}
-        yield Arguments(read, named, pad if "pad_id" in contract.attributes else "")
+        yield ForwardArguments(read, named, pad if "pad_id" in contract.attributes else "")
 
 
-def list_forms(arguments: Arguments, contract: Contract, target: Target) -> Iterator[MaskForm]:
+def list_forms(arguments: ForwardArguments, contract: Contract, target: Target) -> Iterator[MaskForm]:
     """Yield the forms in which the masks of a call may come, those that hold most masks first."""
     if not arguments.masks:
         if any(spec.optional for spec in contract.inputs.values()) and re.search("tril|triu|causal", target.text):
@@ -122,7 +122,7 @@ def says_sequence_first(target: Target) -> bool:
     return _SEQUENCE_FIRST.search(target.text) is not None
 
 
-def says_ignore(target: Target, arguments: Arguments) -> bool:
+def says_ignore(target: Target, arguments: ForwardArguments) -> bool:
     """Return True if a mask's name, or the code of a target, says that True hides a key."""
     named = any(_IGNORE_NAME.search(name) for name in arguments.masks.values())
     return named or _IGNORE_TEXT.search(target.text) is not None

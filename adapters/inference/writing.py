@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
 from goldformer.adapters.inference.inputs import (
-    Arguments,
+    ForwardArguments,
     MaskForm,
     has_batch_axis,
     says_ignore,
@@ -31,7 +31,7 @@ class Wiring:
 
     target: Target
     contract: Contract
-    arguments: Arguments
+    arguments: ForwardArguments
     construction: Construction = field(default_factory=lambda: Construction({}, {}))
     naming: Naming = field(default_factory=lambda: Naming({}))
     mask: MaskForm = field(default_factory=MaskForm)

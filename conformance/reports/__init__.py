@@ -5,11 +5,11 @@ from __future__ import annotations
 from goldformer.exports import load_on_use
 
 __all__ = [
+    "CaseCoverage",
     "Comparison",
     "ComparisonRequest",
     "ComponentResult",
     "Counts",
-    "Coverage",
     "Implementation",
     "closing",
     "explain_verdict",
@@ -23,7 +23,7 @@ __getattr__ = load_on_use(
     {
         "comparison": ("Comparison", "ComparisonRequest", "Implementation"),
         "did_you_mean": ("unknown",),
-        "results": ("ComponentResult", "Counts", "Coverage", "summarize"),
+        "results": ("ComponentResult", "Counts", "CaseCoverage", "summarize"),
         "text": ("closing", "explain_verdict", "table"),
     },
 )

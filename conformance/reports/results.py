@@ -86,7 +86,7 @@ def count_cases(count: int) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Coverage:
+class CaseCoverage:
     """The number of judged cases of a component with golden values, each counted once for all dtypes.
 
     `lost` says why the others were not, most frequent reason first, if they are many. `unseen` are the known mistakes
@@ -99,7 +99,7 @@ class Coverage:
     unseen: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, verdicts: Iterable[Verdict], unseen: Iterable[str] = ()) -> Coverage:
+    def of(cls, verdicts: Iterable[Verdict], unseen: Iterable[str] = ()) -> CaseCoverage:
         """Count the cases of one component that ask for values."""
         cases: dict[str, Verdict] = {}
         for verdict in verdicts:
@@ -149,7 +149,7 @@ class ComponentResult:
     component: str
     state: str
     counts: Counts = field(default_factory=Counts)
-    coverage: Coverage = field(default_factory=Coverage)
+    coverage: CaseCoverage = field(default_factory=CaseCoverage)
     dtypes: Mapping[str, Counts] = field(default_factory=dict)
 
     @property
@@ -191,7 +191,7 @@ def summarize(verdicts: Sequence[Verdict], spec: Spec, implemented: Collection[s
             state = ""
         state = NOT_IMPLEMENTED if component in absent else state or _name_state(mine, counts)
         dtypes = {d: Counts.of(v for v in mine if v.dtype == d) for d in dict.fromkeys(v.dtype for v in mine)}
-        coverage = Coverage.of(mine, unseen.get(component, ()))
+        coverage = CaseCoverage.of(mine, unseen.get(component, ()))
         results.append(ComponentResult(component, state, counts, coverage, dtypes))
     return results
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from goldformer.adapters.inference.inputs import Arguments, says_ignore
+from goldformer.adapters.inference.inputs import ForwardArguments, says_ignore
 from goldformer.adapters.inference.target import Target
 
-ARGUMENTS = Arguments({"q": "query", "k": "key", "v": "value"}, {"mask": "m"})
+ARGUMENTS = ForwardArguments({"q": "query", "k": "key", "v": "value"}, {"mask": "m"})
 
 
 def says(comment, monkeypatch):

@@ -9,7 +9,7 @@ from goldformer.conformance.judging.verdict import Status
 from goldformer.conformance.reports.comparison_data import as_json, describe_outcome, in_brief, markdown
 from goldformer.conformance.reports.comparison_page import page
 from goldformer.conformance.reports.remarks import make_remarks
-from goldformer.conformance.reports.results import Counts, Coverage, find_unseen, nothing_was_checked, summarize
+from goldformer.conformance.reports.results import CaseCoverage, Counts, find_unseen, nothing_was_checked, summarize
 from goldformer.conformance.reports.text import cells, closing
 
 EPS = "only for layer_norm_eps: 1e-5; the adapter declares 1e-6"
@@ -76,16 +76,20 @@ def test_what_is_tolerated_was_checked():
 
 def test_a_case_is_judged_if_one_dtype_judges_it():
     cases = [verdict("a", "softmax", "skipped", "dtype"), verdict("a", "softmax", dtype="float64")]
-    assert (Coverage.of(cases).judged, Coverage.of(cases[::-1]).judged, Coverage.of(cases).cases) == (1, 1, 1)
+    assert (CaseCoverage.of(cases).judged, CaseCoverage.of(cases[::-1]).judged, CaseCoverage.of(cases).cases) == (
+        1,
+        1,
+        1,
+    )
 
 
 def test_only_cases_that_ask_for_values_count():
     others = [refusal("a"), verdict("b", "softmax", asks="shape"), verdict("c", "softmax", kind="property", asks="law")]
-    assert str(Coverage.of([*values(2), *others])) == "2 of 2 cases apply"
+    assert str(CaseCoverage.of([*values(2), *others])) == "2 of 2 cases apply"
 
 
 def test_what_takes_most_cases_away_is_told_most_frequent_reason_first():
-    coverage = Coverage.of([v for v in MIXED if v.component == "layer_norm"])
+    coverage = CaseCoverage.of([v for v in MIXED if v.component == "layer_norm"])
     assert (coverage.judged, coverage.cases) == (1, 10)
     first, second = coverage.lost
     assert first == f"6 {EPS}"
@@ -103,14 +107,14 @@ def test_what_derived_cases_show_is_not_said_to_be_unseen():
 
 def test_a_parameter_that_a_function_does_not_have_needs_no_remedy():
     absent = "softmax takes no dropout_rate"
-    lost = Coverage.of([*values(1), *values(4, "softmax", "failed", "not-implemented", message=absent)]).lost
+    lost = CaseCoverage.of([*values(1), *values(4, "softmax", "failed", "not-implemented", message=absent)]).lost
     assert lost == (f"4 {absent}",)
 
 
 @pytest.mark.parametrize(("judged", "told"), [(6, False), (5, True)])
 def test_reasons_are_told_below_six_in_ten(judged, told):
     skipped = values(10 - judged, "softmax", "skipped", "convention", message=EPS)
-    assert bool(Coverage.of([*values(judged), *skipped]).lost) is told
+    assert bool(CaseCoverage.of([*values(judged), *skipped]).lost) is told
 
 
 @pytest.mark.parametrize(
