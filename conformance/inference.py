@@ -56,6 +56,9 @@ _LARGE: Final = 6000
 #: What a call may return, in the order in which it is tried.
 _RETURNS: Final = ("as_it_is", "pair", "first")
 
+#: The numbers of axes that arrays of any number may be held to, 0 for none, in the order in which they are tried.
+_AXES: Final = {"scaled_dot_product_attention": (0, 4, 3), "layer_norm": (0, 3, 2), "softmax": (0, 3, 2)}
+
 #: The conventions that show in cases without a mask; parameters decide some others, and empty rows come last.
 _SHOWN: Final = ("norm_placement", "layer_norm_eps", "embedding_scale", "pe_layout")
 _LATE: Final = ("empty_row", "odd_d_model")
@@ -258,10 +261,10 @@ class _Search:
         return any(argument.is_required and argument.name in masks for argument in self.target.list_arguments())
 
     def _find_among(self, forms: Iterable[MaskForm]) -> list[Wiring]:
-        for form, sequence_first in product(forms, self._list_sequences()):
+        for form, sequence_first, axes in product(forms, self._list_sequences(), _AXES.get(self.component, (0,))):
             for returns in _RETURNS:
                 arranged = [
-                    replace(wiring, mask=form, returns=returns, sequence_first=sequence_first)
+                    replace(wiring, mask=form, returns=returns, sequence_first=sequence_first, axes=axes)
                     for wiring in self.wirings
                 ]
                 runs, misfits = False, []

@@ -14,7 +14,7 @@ from goldformer.spec import Contract
 
 #: The shapes in which a mask is handed over, those that hold most masks first.
 MaskShape = Literal[
-    "any", "four_axes", "flat", "no_heads", "split", "split_rows", "keys", "lengths", "absent", "causal"
+    "any", "four_axes", "whole", "flat", "no_heads", "split", "split_rows", "keys", "lengths", "absent", "causal"
 ]
 Polarity = Literal["keep", "ignore", "added"]
 
@@ -87,7 +87,9 @@ def list_forms(arguments: ForwardArguments, contract: Contract, target: Target) 
         yield from (MaskForm("split_rows", polarity) for polarity in polarities)
         return
     has_axes = has_batch_axis(contract)
-    shapes: tuple[MaskShape, ...] = ("any", "four_axes", "flat", "no_heads", "keys") if has_axes else ("any",)
+    shapes: tuple[MaskShape, ...] = ("any", "whole")
+    if has_axes:
+        shapes = ("any", "four_axes", "whole", "flat", "no_heads", "keys")
     if "source" in contract.inputs:
         shapes = ("four_axes", "no_heads")
     for shape in shapes:

@@ -11,6 +11,7 @@ _WIDTH: Final = r"(d|dim|emb|embed|embedding|hidden|model|features?|size|width|c
 #: The sizes of a constructor by role. A name may say several roles; their order is that of likelihood.
 SIZES: Final[Mapping[str, str]] = {
     "heads": r"h|n?_?heads?|(num|n|number)(_of)?(_attention|_attn)?_?heads?|attn_heads|head_num|num_attention_heads",
+    "temperature": r"temperature|temp|sqrt_d_?k",
     "head_width": r"d_?k|d_key|d_qk|d_kv|dim_?(per_)?head|head_?(dim|size|width)|(dim|size)_per_head|dim_k",
     "value_width": r"d_?v|d_value|dim_v|v_dim",
     "input_width": r"(input|in)_?(dim|size|features|channels)|(dim|d)_in|d_input",
@@ -29,7 +30,7 @@ SIZES: Final[Mapping[str, str]] = {
     "layers": r"n|(n|num|number)(_of)?_?(layers?|blocks?)|layers|depth|n_layer",
     "positions": (
         r"max_?(seq_?|sequence_?)?(len|length|size)|block_size|context(_(len|length|size|window))?|"
-        r"(seq|sequence)_?(len|length)|max_position\w*|n_positions|n_ctx"
+        r"((src|source|trg|tgt|target)_)?(seq|sequence)_?(len|length)|max_position\w*|n_positions|n_ctx"
     ),
     "pad": r"((src|trg|tgt|source|target)_?)?pad(ding)?(_?(id|idx|index|token|token_id))?",
     "width": (

@@ -108,7 +108,12 @@ def _name_attention(leaves: list[Leaf], sizes: _Sizes) -> Iterator[Naming]:
     """Yield the namings of one attention."""
     by_head = _collapse(leaves, sizes.heads)
     if len(by_head) < len(leaves):
-        yield from _name_heads(by_head, sizes)
+        shared = {leaf.path for leaf in leaves}
+        yield from _name_heads(
+            [leaf for leaf in by_head if leaf.path not in shared],
+            [leaf for leaf in by_head if leaf.path in shared],
+            sizes,
+        )
         return
     weights = [leaf for leaf in leaves if len(leaf.shape) > 1]
     for roles in (("q", "k", "v", "o"), ("qkv", "o"), ("q", "kv", "o")):
@@ -138,11 +143,9 @@ def _list_orders(leaf: Leaf) -> tuple[str, ...]:
     return (said.group(),) if said else _ORDERS
 
 
-def _name_heads(leaves: list[Leaf], sizes: _Sizes) -> Iterator[Naming]:
-    """Yield the namings of an attention whose heads have modules of their own."""
+def _name_heads(ours: list[Leaf], others: list[Leaf], sizes: _Sizes) -> Iterator[Naming]:
+    """Yield the namings of an attention whose heads have modules of their own: theirs, and what the heads share."""
     narrow = replace(sizes, keys=sizes.keys // sizes.heads, values=sizes.values // sizes.heads)
-    ours = [leaf for leaf in leaves if "*" in leaf.path]
-    others = [leaf for leaf in leaves if "*" not in leaf.path]
     weights = [leaf for leaf in ours if len(leaf.shape) > 1]
     outputs = [leaf for leaf in others if len(leaf.shape) > 1]
     if len(weights) != 3 or len(outputs) != 1:

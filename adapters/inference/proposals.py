@@ -50,7 +50,7 @@ SIZES_OF: Final[Mapping[str, tuple[str, ...]]] = {
     "feed_forward": ("width", "inner", "expansion"),
     "layer_norm": ("width",),
     "token_embedding": ("vocab", "width"),
-    "scaled_dot_product_attention": ("head_width",),
+    "scaled_dot_product_attention": ("temperature", "head_width", "width"),
     "positional_encoding": ("width", "positions"),
     "softmax": (),
 }
@@ -69,7 +69,9 @@ def propose(target: Target, component: str, spec: Spec) -> Iterator[Wiring]:
     listed = list(list_arguments(target, contract))
     if not listed:
         return
-    for construction in target.list_constructions(SIZES_OF[component]):
+    # A guess at the number that scores are divided by would look like a mistake.
+    guesses = component != "scaled_dot_product_attention"
+    for construction in target.list_constructions(SIZES_OF[component], guesses=guesses):
         module = _try_to_build(target, construction)
         if module is None:
             continue

@@ -36,7 +36,7 @@ class ChoiceError(InferenceError):
 PROBE: Final[Mapping[str, int]] = {
     "width": 12, "heads": 3, "head_width": 5, "value_width": 7, "input_width": 14, "inner": 20, "expansion": 5,
     "vocab": 17, "source_vocab": 17, "target_vocab": 17, "layers": 5, "encoder_layers": 5, "decoder_layers": 5,
-    "positions": 64, "pad": 0,
+    "positions": 64, "pad": 0, "temperature": 2,
 }  # fmt: skip
 
 
@@ -132,14 +132,17 @@ class Target:
         """Return the arguments of the call, without self."""
         return _list_arguments(self.called, skip_self=self.is_class)
 
-    def list_constructions(self, roles: Collection[str]) -> Iterator[Construction]:
-        """Yield the ways to call the constructor with sizes of these roles, the likeliest by their names first."""
+    def list_constructions(self, roles: Collection[str], *, guesses: bool = True) -> Iterator[Construction]:
+        """Yield the ways to call the constructor with sizes of these roles, the likeliest by their names first.
+
+        Without `guesses`, none if a name says nothing.
+        """
         arguments = _list_arguments(self.thing.__init__, skip_self=True)
         if len(arguments) == 1 and (config := _read_config(arguments[0], self)):
             wrapper, arguments = config
-            yield from _choose_sizes(arguments, self, roles, wrapper)
+            yield from _choose_sizes(arguments, self, roles, wrapper, guesses=guesses)
         else:
-            yield from _choose_sizes(arguments, self, roles, "")
+            yield from _choose_sizes(arguments, self, roles, "", guesses=guesses)
 
     def build(self, construction: Construction, sizes: Mapping[str, int]) -> Any:
         """Return a module of these sizes; the constructor's own exceptions are passed on."""
@@ -226,9 +229,9 @@ def _list_arguments(function: Callable[..., Any], *, skip_self: bool) -> list[Ar
 
 
 def _choose_sizes(
-    arguments: list[Argument], target: Target, roles: Collection[str], wrapper: str
+    arguments: list[Argument], target: Target, roles: Collection[str], wrapper: str, *, guesses: bool
 ) -> Iterator[Construction]:
-    """Yield the sizes that the arguments may stand for: those that names say, then others for the names left."""
+    """Yield the sizes that the arguments may stand for: those that names say, then guesses for the names left."""
     constants = {a.name: target.kept[a.name] for a in arguments if a.name in target.kept}
     said: dict[str, list[str]] = {}
     for argument in arguments:
@@ -242,7 +245,7 @@ def _choose_sizes(
                 constants[argument.name] = constant
             else:
                 said[argument.name] = []
-    for sizes in _assign(said, [role for role in _UNNAMED if role in roles]):
+    for sizes in _assign(said, [role for role in _UNNAMED if role in roles] if guesses else []):
         yield Construction(sizes, constants, wrapper)
 
 
@@ -262,7 +265,7 @@ def _choose_constant(name: str) -> Any:
 _SHARED: Final = ("positions", "pad")
 
 #: The sizes that a name without a meaning may stand for.
-_UNNAMED: Final = ("width", "heads", "inner", "vocab", "layers")
+_UNNAMED: Final = ("width", "heads", "inner", "vocab", "layers", "head_width")
 
 
 def _assign(said: Mapping[str, list[str]], unnamed: Sequence[str]) -> Iterator[dict[str, str]]:
@@ -275,15 +278,20 @@ def _assign(said: Mapping[str, list[str]], unnamed: Sequence[str]) -> Iterator[d
             fixed[name] = free[0]
         else:
             silent.append(name)
+    ways = [fixed]
     if "input_width" in fixed.values() and "width" not in fixed.values():
-        fixed = {name: "width" if role == "input_width" else role for name, role in fixed.items()}
-    left = [role for role in unnamed if role not in fixed.values()]
-    for chosen in permutations(left, len(silent)):
-        both = fixed | dict(zip(silent, chosen, strict=True))
-        yield {name: both[name] for name in said}
-        # A network's only "hidden" width may be that of the model.
-    if not silent and "inner" in fixed.values() and "width" not in fixed.values():
-        yield {name: "width" if role == "inner" else role for name, role in fixed.items()}
+        read = {name: "width" if role == "input_width" else role for name, role in fixed.items()}
+        ways = [fixed, read] if silent else [read]
+    for way in ways:
+        left = [role for role in unnamed if role not in way.values()]
+        for chosen in permutations(left, len(silent)):
+            guessed = dict(zip(silent, chosen, strict=True))
+            # What comes out of a head is as wide as the head; no other name may be taken for that width.
+            if all(role != "head_width" or "out" in name for name, role in guessed.items()):
+                yield {name: (way | guessed)[name] for name in said}
+    # A network's only "hidden" width may be that of the model.
+    if not silent and "inner" in ways[-1].values() and "width" not in ways[-1].values():
+        yield {name: "width" if role == "inner" else role for name, role in ways[-1].items()}
 
 
 def _read_config(argument: Argument, target: Target) -> tuple[str, list[Argument]] | None:
@@ -294,7 +302,8 @@ def _read_config(argument: Argument, target: Target) -> tuple[str, list[Argument
     kind = hints.get(argument.name)
     if dataclasses.is_dataclass(kind) and isinstance(kind, type):
         return kind.__name__, _list_arguments(kind.__init__, skip_self=True)
-    for wrapper, pattern in (("SimpleNamespace", r"\.([a-z_]\w*)"), ("dict", r"\[[\"'](\w+)[\"']\]")):
+    # What a dict is asked for with get() has a default.
+    for wrapper, pattern in (("SimpleNamespace", r"\.([a-z_]\w*)\b(?!\()"), ("dict", r"\[[\"'](\w+)[\"']\]")):
         if fields := dict.fromkeys(re.findall(rf"\b{argument.name}{pattern}", target.text)):
             return wrapper, [Argument(name, inspect.Parameter.empty) for name in fields]
     return None

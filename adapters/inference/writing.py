@@ -37,6 +37,8 @@ class Wiring:
     mask: MaskForm = field(default_factory=MaskForm)
     returns: Returns = "as_it_is"
     sequence_first: bool = False
+    #: The only number of axes that the first input may have; 0 for any.
+    axes: int = 0
     conventions: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -180,6 +182,9 @@ def _refuse(condition: str, why: str) -> list[str]:
 def _write_refusals(wiring: Wiring) -> list[str]:
     """Return the lines that refuse what the target does not have."""
     name, inputs, lines = wiring.target.name, wiring.arguments.inputs, []
+    if wiring.axes:
+        first = next(iter(wiring.contract.inputs))
+        lines += _refuse(f"{first}.ndim != {wiring.axes}", f"{name} takes arrays of {wiring.axes} axes")
     if "value" in wiring.contract.inputs and "value" not in inputs.values():
         same = "key.shape != value.shape or key.requires_grad or value.requires_grad or not bool((key == value).all())"
         lines += _refuse(same, f"{name} reads keys and values from one input")
@@ -246,6 +251,7 @@ def _write_hide(wiring: Wiring) -> list[str]:
     missing = "mask is None"
     steps = {
         "any": [], "four_axes": ["mask = four_axes(mask, 4)"],
+        "whole": [f"mask = {_LIBRARIES[wiring.target.arrays][0]}.broadcast_to(mask, {_write_whole(wiring.contract)})"],
         "flat": [f"mask = flatten_heads(mask, heads=num_heads, {sizes})"],
         "no_heads": [f"mask = drop_heads(mask, {sizes})", *_refuse(missing, f"{name} takes one mask for all heads")],
         "keys": [f"mask = key_padding(mask, {keys})", *_refuse(missing, f"{name} takes a mask of the keys only")],
@@ -255,7 +261,7 @@ def _write_hide(wiring: Wiring) -> list[str]:
         ],
         "split": [], "split_rows": [],
     }[form.shape]  # fmt: skip
-    heads = ", num_heads" if form.shape == "flat" or form.is_split else ""
+    heads = ", num_heads" if _reads_heads(wiring) else ""
     lines = [f"def hide(mask, query, key{heads}):", f'    """Return a mask in the form that {name} takes."""']
     if form.is_split:
         lines[1] = f'    """Return a mask as a mask of keys and one of positions, which {name} takes."""'
@@ -273,6 +279,19 @@ def _write_hide(wiring: Wiring) -> list[str]:
     return [*lines, f"    return {_turn(wiring, 'mask', 'query')}", "", ""]
 
 
+def _write_whole(contract: Contract) -> str:
+    """Return the shape of a mask that has an element for every score."""
+    if has_batch_axis(contract):
+        return "(query.shape[0], num_heads, query.shape[1], key.shape[1])"
+    return "(*query.shape[:-1], key.shape[-2])"
+
+
+def _reads_heads(wiring: Wiring) -> bool:
+    """Return True if the form of a mask depends on the number of heads."""
+    form = wiring.mask
+    return form.shape == "flat" or form.is_split or (form.shape == "whole" and has_batch_axis(wiring.contract))
+
+
 def _write_call(wiring: Wiring) -> str:
     """Return the arguments of the call, as "query=query, mask=hide(…)"."""
     turn = "sequence_first({})" if wiring.sequence_first else "{}"
@@ -283,7 +302,7 @@ def _write_call(wiring: Wiring) -> str:
     elif form.is_split:
         given |= {masks["padding"]: "padding", masks["mask"]: "positions"}
     elif form.shape not in ("absent", "causal"):
-        heads = ", num_heads" if form.shape == "flat" else ""
+        heads = ", num_heads" if _reads_heads(wiring) else ""
         asked = {
             ours: ours if form == MaskForm("any") else f"hide({ours}, {query}, {key}{heads})"
             for ours, query, key in list_masks(wiring)
@@ -373,9 +392,9 @@ def _write_size(wiring: Wiring, role: str) -> str:
     layers = "num_encoder_layers" if component == "transformer" else "num_layers"
     return {
         "width": width, "input_width": f"{first}.shape[-1]", "heads": "num_heads",
-        "head_width": f'params["{projections}w_q"].shape[1] // num_heads',
+        "head_width": f'params["{projections}w_q"].shape[1] // num_heads' if wiring.contract.params else width,
         "value_width": f'params["{projections}w_v"].shape[1] // num_heads',
-        "inner": inner, "expansion": "1", "positions": length, "pad": "pad_id",
+        "temperature": f"{width} ** 0.5", "inner": inner, "expansion": "1", "positions": length, "pad": "pad_id",
         "vocab": 'params["table"].shape[0]', "source_vocab": 'params["table"].shape[0]',
         "target_vocab": 'params["table"].shape[0]', "layers": layers, "encoder_layers": "num_encoder_layers",
         "decoder_layers": "num_decoder_layers",
@@ -417,6 +436,8 @@ def _describe_layout(wiring: Wiring) -> list[str]:
         facts.append("its own matrices are (out, in)")
     if wiring.sequence_first:
         facts.append("sequence first: (seq, batch, …)")
+    if wiring.axes:
+        facts.append(f"arrays of {wiring.axes} axes")
     return [*facts, *(f"{name}: {option}" for name, option in wiring.declared.items())]
 
 
@@ -427,7 +448,8 @@ def _describe_mask(wiring: Wiring) -> list[str]:
     if form.shape == "absent" or not wiring.arguments.masks:
         return []
     shapes = {
-        "any": "as it comes", "four_axes": "(batch, heads, q_seq, kv_seq)", "flat": "(batch·heads, q_seq, kv_seq)",
+        "any": "as it comes", "four_axes": "(batch, heads, q_seq, kv_seq)",
+        "whole": "of the size of the scores", "flat": "(batch·heads, q_seq, kv_seq)",
         "no_heads": "(batch, q_seq, kv_seq)", "keys": "(batch, kv_seq)", "lengths": "(batch,), numbers of keys",
         "split": "one of keys and one of positions", "split_rows": "one of keys and one of (q_seq, kv_seq)",
     }  # fmt: skip

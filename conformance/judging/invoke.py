@@ -218,7 +218,7 @@ def call(adapter: Adapter, contract: Contract, given: Mapping[str, Any]) -> tupl
         head = "raised " if fault.reason == "raised" else ""
         raise BadResult(fault.reason, f"{head}{fault}", fault.detail) from fault
     except (Exception, SystemExit) as error:
-        hint = _list_parameters(error, given.get("params"))
+        hint = _list_parameters(error, given, contract)
         message = f"raised {describe_exception(error)}{_locate_error(error)}{hint}{_explain_cuda(error)}"
         bad = BadResult("raised", message, error)
         bad.hint = _explain_mixed_devices(error, LIBRARIES[adapter.arrays], given)
@@ -253,14 +253,28 @@ def _explain_mixed_devices(error: BaseException, library: ArrayLibrary, given: M
     return f"; {mixed.words} is on the CPU: make it on the device of an input, such as x.device"
 
 
-def _list_parameters(error: BaseException, params: Any) -> str:
-    """Return the names of the parameters if the function asked for one that is missing, or ""."""
-    asked = error.args[0] if isinstance(error, KeyError) and error.args else None
+def _list_parameters(error: BaseException, given: Mapping[str, Any], contract: Contract) -> str:
+    """Return the names of the parameters if the function asked for one that is missing, or "".
+
+    Where an option would bring the one that was asked for, that is said first.
+    """
+    asked, params = error.args[0] if isinstance(error, KeyError) and error.args else None, given.get("params")
     if not isinstance(asked, str) or not isinstance(params, Mapping) or asked in params:
         return ""
     names = [*params][:_MOST_NAMES]
     more = ", …" if len(params) > _MOST_NAMES else ""
-    return f"; params has {', '.join(names)}{more}"
+    return f"{_name_option(asked, given, contract)}; params has {', '.join(names)}{more}"
+
+
+def _name_option(asked: str, given: Mapping[str, Any], contract: Contract) -> str:
+    """Return the option under which a call has the parameter that was asked for, by its last name at least, or ""."""
+    for name, spec in contract.params_for(given).items():
+        is_asked = f".{name}".endswith(f".{asked}") and name not in given["params"]
+        if is_asked and spec.only_with and not spec.optional:
+            convention, options = next(iter(spec.only_with.items()))
+            declared = f'CONVENTIONS = {{"{convention}": "{options[0]}"}}'
+            return f"; a call has {name} if the adapter declares {declared}"
+    return ""
 
 
 def check_inputs_unchanged(library: ArrayLibrary, handed: Mapping[str, Any], fresh: Mapping[str, Any]) -> None:

@@ -28,6 +28,7 @@ HITS = {
     "separate_attention.py:SequenceFirst": ("multi_head_attention", "split", IGNORE, {"empty_row": "nan"}),
     "separate_attention.py:AdditiveMask": ("multi_head_attention", "any", ADDED, {"empty_row": "nan"}),
     "separate_attention.py:HeadList": ("multi_head_attention", "no_heads", KEEP, {"empty_row": "nan"}),
+    "separate_attention.py:HeadsOfWidthOut": ("multi_head_attention", "no_heads", KEEP, {"empty_row": "nan"}),
     "separate_attention.py:FreeWidths": ("multi_head_attention", "no_heads", KEEP, {"biases": "none"}),
     "separate_attention.py:KeysAndValuesFused": ("multi_head_attention", "keys", KEEP, {"biases": "not_in_q_k_v"}),
     "separate_attention.py:KernelCall": ("multi_head_attention", "four_axes", KEEP, {"empty_row": "zeros"}),
@@ -55,6 +56,9 @@ HITS = {
     "small_parts.py:attend": ("scaled_dot_product_attention", "any", ADDED, {"empty_row": "nan"}),
     "small_parts.py:attend_always_masked": ("scaled_dot_product_attention", "any", KEEP, {"empty_row": "nan"}),
     "small_parts.py:attend_in_numpy": ("scaled_dot_product_attention", "any", KEEP, {}),
+    "small_parts.py:ScaledScores": ("scaled_dot_product_attention", "whole", IGNORE, {}),
+    "small_parts.py:DividedByTemperature": ("scaled_dot_product_attention", "any", KEEP, {}),
+    "small_parts.py:BatchedScores": ("scaled_dot_product_attention", "any", KEEP, {"empty_row": "nan"}),
     "small_parts.py:stable_softmax": ("softmax", "absent", KEEP, {}),
     "small_parts.py:normalize": ("layer_norm", "absent", KEEP, {}),
     "whole_layers.py:LibraryLayer": ("encoder_layer", "flat", IGNORE, {"norm_placement": "post"}),
@@ -64,6 +68,8 @@ HITS = {
     "whole_layers.py:PreNormLayer": ("encoder_layer", "no_heads", KEEP, {"norm_placement": "pre"}),
     "whole_layers.py:PreNormDecoderLayer": ("decoder_layer", "no_heads", KEEP, {"layer_norm_eps": "1e-6"}),
     "whole_layers.py:PostNormDecoderLayer": ("decoder_layer", "any", ADDED, {"norm_placement": "post"}),
+    "whole_layers.py:LayerOfHeads": ("encoder_layer", "no_heads", KEEP, {"norm_placement": "post"}),
+    "whole_layers.py:EncoderOfHeads": ("encoder", "no_heads", KEEP, {"final_norm": "none"}),
     "whole_layers.py:NormedEncoder": ("encoder", "no_heads", KEEP, {"final_norm": "after_stack"}),
     "whole_layers.py:NormedDecoder": ("decoder", "no_heads", KEEP, {"final_norm": "after_stack"}),
     "whole_layers.py:TranslationModel": ("transformer", "absent", KEEP, {"output_layer": "separate"}),
@@ -181,6 +187,17 @@ class NoSizes(nn.Module):
         return self.first(x)
 
 
+class ScaledBy(nn.Module):
+    """Whether its number multiplies or divides the scores, no name says."""
+
+    def __init__(self, alpha):
+        super().__init__()
+        self.alpha = alpha
+
+    def forward(self, q, k, v):
+        return (q @ k.mT / self.alpha).softmax(-1) @ v
+
+
 class Doubled(nn.Module):
     """An input of any kind, and a result of its shape."""
 
@@ -205,6 +222,7 @@ class Doubled(nn.Module):
             "LayerNorm has arguments or parameters that softmax has not. `goldformer new` writes",
         ),
         (NoSizes, None, r"NoSizes cannot be built: NoSizes\(parts=12\) raises TypeError: .* Give a subclass"),
+        (ScaledBy, None, "ScaledBy has arguments or parameters that no component has"),
         (
             Doubled,
             None,

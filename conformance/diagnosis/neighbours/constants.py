@@ -76,6 +76,13 @@ def _change_divisors() -> Iterator[Neighbour]:
             )  # fmt: skip
 
 
+#: What to do about an eps that is no option of layer_norm_eps.
+OTHER_EPS: Final = (
+    "Use the declared eps. If yours is meant, no option has it: let the adapter give the norms one that is an option, "
+    "such as norm.eps = 1e-5."
+)
+
+
 def _change_eps() -> Iterator[Neighbour]:
     # 1e-5, 1e-6 and 1e-12 are options of layer_norm_eps.
     values = [float(f"1e-{k}") for k in (2, 3, 4, 7, 8, 9, 10)]
@@ -84,7 +91,7 @@ def _change_eps() -> Iterator[Neighbour]:
     for word, text, value in named:
         yield Neighbour(
             f"layer_norm.eps.{word}", "layer_norm", f"the normalisation fits eps = {text}",
-            "Declare the option of eps that you mean, or use the declared one.",
+            OTHER_EPS,
             {layer_norm_eps: instead(_give(value))},
         )  # fmt: skip
 
@@ -137,9 +144,14 @@ def _change_positions() -> Iterator[Neighbour]:
         ("input-multiplied-by-d", "the input is multiplied by d_model before the positions are added",
          lambda x: x * x.shape[-1]),
     )  # fmt: skip
+    plain = "Add the encoding to the input as it is."
+    scaled = (
+        f"{plain} If the words are scaled here, as section 3.4 of the paper asks, let the adapter divide x by √d_model "
+        "before, and declare embedding_scale: sqrt_d_model for the model."
+    )
     for word, title, change in inputs:
         yield Neighbour(
-            f"{component}.{word}", component, title, "Add the encoding to the input as it is.",
+            f"{component}.{word}", component, title, scaled if word == "input-scaled" else plain,
             {positional_encoding: change_argument(positional_encoding, "x", _ignore_call(change))},
         )  # fmt: skip
 

@@ -21,7 +21,7 @@ from goldformer.adapters.textbook.embedding import add_encoding, token_embedding
 from goldformer.adapters.textbook.layers import activation, layer_norm_eps
 from goldformer.adapters.textbook.steps import Replacements, Step, around, hold, instead
 from goldformer.conformance.diagnosis.neighbours.arguments import change_argument, change_array
-from goldformer.conformance.diagnosis.neighbours.constants import SCALED_RESULTS
+from goldformer.conformance.diagnosis.neighbours.constants import OTHER_EPS, SCALED_RESULTS
 from goldformer.conformance.diagnosis.neighbours.neighbour import EQUALS
 from goldformer.conformance.diagnosis.neighbours.wiring import list_updates
 
@@ -136,7 +136,7 @@ def _list_families() -> Iterator[Family]:
     attention, norm, embedding = "scaled_dot_product_attention", "layer_norm", "token_embedding"
     yield Family(
         f"{norm}.eps", norm, "the normalisation fits eps = {}",
-        "Declare the option of eps that you mean, or use the declared one.", (-12, 0),
+        OTHER_EPS, (-12, 0),
         lambda number: {layer_norm_eps: instead(number)},
     )  # fmt: skip
     yield Family(
@@ -178,7 +178,8 @@ def _list_families() -> Iterator[Family]:
     for step, component, words, _ in (*SCALED_RESULTS, rows):
         yield Family(
             f"{component}.{step.__name__}.factor", component, f"{words} multiplied by {{}}",
-            "Leave the factor out, or declare the option that has it.", _FACTORS, _factor(step), signed=True,
+            "Leave the factor out, or declare the option that has it. A dropout that rescales in evaluation too "
+            "multiplies by 1/(1 − rate).", _FACTORS, _factor(step), signed=True,
         )  # fmt: skip
     for layer, sublayer, words, scale in list_updates():
         yield Family(

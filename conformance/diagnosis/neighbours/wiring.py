@@ -321,9 +321,21 @@ def _sources(layer: Step, edge: _Edge) -> Iterator[str]:
 
 
 def _swap_norms(layer: Step) -> Iterator[Neighbour]:
-    """Norms with the gamma and beta of another sub-layer."""
+    """Norms with the gamma and beta of another sub-layer, or all with those of one."""
     sublayers = _SUBLAYERS[layer]
     for number, sublayer in enumerate(sublayers, 1):
+
+        def share(own: int, _: Given, number: int = number) -> int:
+            return number if _layer.get() is layer else own
+
+        if len(sublayers) > 2:
+            yield Neighbour(
+                f"{layer.__name__}.{sublayer}.norm.for-all",
+                layer.__name__,
+                f"all norms have gamma and beta of that of the {_WORDS[sublayer]}{_say(layer)}",
+                "Give each sub-layer a norm of its own.",
+                _join({norm_params: change_argument(norm_params, "number", share)}),
+            )
         for other, theirs in enumerate(sublayers, 1):
             if other == number:
                 continue

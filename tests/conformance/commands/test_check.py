@@ -206,6 +206,25 @@ def test_a_parameter_of_another_name_lists_those_that_there_are(check):
     assert "; params has w_1, b_1, w_2, b_2" in stdout
 
 
+@pytest.mark.parametrize("asked", ["params['norm.gamma']", "part(params, 'norm')['gamma']"])
+def test_a_parameter_that_an_option_would_bring_is_told_with_the_option(asked, check):
+    source = (
+        f"from goldformer.adapters.layouts import part\n{RIGHT}"
+        f"def encoder(x, mask=None, *, num_heads, num_layers, params):\n    return x * {asked}\n"
+    )
+    stdout = " ".join(check(source, "--case", "encs-one-layer").stdout.split())
+    assert (
+        '; a call has norm.gamma if the adapter declares CONVENTIONS = {"final_norm": "after_stack"}; params' in stdout
+    )
+
+
+def test_a_parameter_that_no_option_would_bring_is_not(check):
+    source = RIGHT + "def encoder(x, mask=None, *, num_heads, num_layers, params):\n    return x * params['gamma_1']\n"
+    stdout = " ".join(check(source, "--case", "encs-one-layer").stdout.split())
+    assert "raised KeyError: 'gamma_1' (" in stdout
+    assert "a call has" not in stdout
+
+
 def test_a_crash_in_every_call_is_no_sign_of_a_mistake(check):
     # With one case asked for, all the mistakes that it lists would fit.
     source = RIGHT + "def feed_forward(x, *, params):\n    return x @ undefined\n"

@@ -96,6 +96,7 @@ def test_each_shows_in_a_case_of_its_component(spec):
         "encoder_layer.feed_forward.applied-twice",
         "decoder_layer.cross_attention.query.from.x",
         "decoder_layer.feed_forward.norm.of.self_attention",
+        "decoder_layer.feed_forward.norm.for-all",
         "decoder_layer.memory-normed-by.cross_attention",
         "decoder_layer.queries-normed-by.self_attention",
         "transformer.memory.words",
@@ -132,6 +133,7 @@ def test_it_is_named_in_its_own_component(spec, id_):
         ("scaled_dot_product_attention.mask.tiled", "multi_head_attention"),
         ("layer_norm.sequence-axis", "encoder_layer"),
         ("encoder_layer.self_attention.norm.of.feed_forward", "encoder"),
+        ("decoder_layer.feed_forward.norm.for-all", "decoder"),
     ],
 )
 def test_it_is_named_in_a_larger_component(spec, id_, whole):
@@ -165,6 +167,19 @@ def without_weights(steps, component, **conventions):
         return called(**given)["output"]
 
     return SimpleNamespace(ARRAYS="numpy", NAME="book", CONVENTIONS=conventions, **{component: first})
+
+
+@pytest.mark.parametrize(
+    ("id_", "advice"),
+    [
+        ("layer_norm.eps.1e-10", "let the adapter give the norms one that is an option, such as norm.eps = 1e-5"),
+        ("positional_encoding.input-scaled", "declare embedding_scale: sqrt_d_model for the model"),
+    ],
+)
+def test_what_may_be_meant_is_told_how_to_be_checked(id_, advice, spec):
+    neighbour = neighbours()[id_]
+    (found,) = (f for f in find_said(spec, neighbour, neighbour.component, 12) if f.label == MISTAKE_FOUND)
+    assert advice in found.text
 
 
 def test_keys_and_values_of_another_length_are_named(spec):

@@ -157,6 +157,18 @@ class HeadList(nn.Module):
         return self.linear(torch.cat([h(query, key, value, mask) for h in self.heads], dim=-1))
 
 
+class HeadsOfWidthOut(nn.Module):
+    """A module for each head; what comes out of one is a size of the constructor."""
+
+    def __init__(self, num_heads, dim_in, dim_out):
+        super().__init__()
+        self.heads = nn.ModuleList([OneHead(dim_in, dim_out) for _ in range(num_heads)])
+        self.linear = nn.Linear(num_heads * dim_out, dim_in)
+
+    def forward(self, query, key, value, mask=None):
+        return self.linear(torch.cat([h(query, key, value, mask) for h in self.heads], dim=-1))
+
+
 class FreeWidths(nn.Module):
     """Keys and values have widths of their own, and no projection has a bias."""
 

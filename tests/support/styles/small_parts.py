@@ -160,6 +160,52 @@ def attend_in_numpy(q, k, v, mask):
     return powers / powers.sum(-1, keepdims=True) @ v
 
 
+class ScaledScores(nn.Module):
+    """Its width comes first, and its mask has an element for every score."""
+
+    def __init__(self, d_k, dropout=0.1):
+        super().__init__()
+        self.root, self.dropout = d_k**0.5, nn.Dropout(dropout)
+
+    def forward(self, q, k, v, attn_mask=None):
+        scores = q @ k.mT / self.root
+        if attn_mask is not None:
+            assert attn_mask.size() == scores.size()
+            scores = scores.masked_fill(attn_mask, -1e9)
+        weights = self.dropout(scores.softmax(-1))
+        return weights @ v, weights
+
+
+class DividedByTemperature(nn.Module):
+    """It is built with the number that divides the scores."""
+
+    def __init__(self, temperature):
+        super().__init__()
+        self.temperature = temperature
+
+    def forward(self, q, k, v, mask=None):
+        attn = torch.matmul(q / self.temperature, k.transpose(-2, -1))
+        if mask is not None:
+            attn = attn.masked_fill(mask == 0, -1e9)
+        attn = attn.softmax(-1)
+        return attn @ v, attn
+
+
+class BatchedScores(nn.Module):
+    """Arrays of three axes alone."""
+
+    def __init__(self, dim):
+        super().__init__()
+        self.root = dim**0.5
+
+    def forward(self, query, key, value, mask=None):
+        scores = torch.bmm(query, key.transpose(1, 2)) / self.root
+        if mask is not None:
+            scores = scores.masked_fill(mask == 0, -math.inf)
+        weights = scores.softmax(-1)
+        return torch.bmm(weights, value), weights
+
+
 def stable_softmax(logits):
     """Return the softmax over the last axis."""
     powers = torch.exp(logits - logits.max(dim=-1, keepdim=True).values)

@@ -3,7 +3,7 @@
 import copy
 
 import torch
-from separate_attention import AdditiveMask, ClonedLinears, CourseAttention
+from separate_attention import AdditiveMask, ClonedLinears, CourseAttention, HeadList
 from small_parts import OwnNorm, Positionwise, ScaledEmbedding, Sinusoids
 from torch import nn
 
@@ -146,6 +146,35 @@ class NormedEncoder(nn.Module):
         for layer in self.layers:
             x = layer(x, mask)
         return self.norm(x)
+
+
+class LayerOfHeads(nn.Module):
+    """Each head has a module, and the sizes come in a mapping; a key of it has a default."""
+
+    def __init__(self, config):
+        super().__init__()
+        self.attention = HeadList(config["heads"], config["width"])
+        self.net = Positionwise(config["width"], config["inner"])
+        self.norm_first = config.get("norm_first", False)
+        self.norm_1, self.norm_2 = nn.LayerNorm(config["width"]), nn.LayerNorm(config["width"])
+
+    def forward(self, x, mask=None):
+        x = self.norm_1(x + self.attention(x, x, x, mask))
+        return self.norm_2(x + self.net(x))
+
+
+class EncoderOfHeads(nn.Module):
+    """A stack of layers whose heads have modules of their own."""
+
+    def __init__(self, num_heads, d_model, d_ff, num_layers):
+        super().__init__()
+        sizes = {"heads": num_heads, "width": d_model, "inner": d_ff}
+        self.layers = nn.ModuleList([LayerOfHeads(sizes) for _ in range(num_layers)])
+
+    def forward(self, x, mask=None):
+        for layer in self.layers:
+            x = layer(x, mask)
+        return x
 
 
 class PlainEncoder(nn.Module):
