@@ -106,6 +106,12 @@ def refuse_odd_width(original: Callable[..., Array], x: Array) -> Array:
     return original(x)
 
 
+def leave_out_last_sine(original: Callable[[int], list[tuple[float, Wave]]], d_model: int) -> list[tuple[float, Wave]]:
+    """Return the pair and the wave of each channel; the last of an odd width has the wave 0."""
+    waves = original(d_model)
+    return [*waves[:-1], (waves[-1][0], np.zeros_like)] if d_model % 2 else waves
+
+
 # Layers
 
 
@@ -213,6 +219,7 @@ OPTIONS: Final[Mapping[tuple[str, str], Replacements]] = {
         frequency_exponent: instead(tensor2tensor_exponent),
     },
     ("odd_d_model", "refused"): {positional_encoding: around(refuse_odd_width)},
+    ("odd_d_model", "zero"): {channel_waves: around(leave_out_last_sine)},
     ("layer_norm_eps", "1e-6"): {layer_norm_eps: instead(lambda: 1e-6)},
     ("layer_norm_eps", "1e-12"): {layer_norm_eps: instead(lambda: 1e-12)},
     ("norm_placement", "pre"): {

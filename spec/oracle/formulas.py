@@ -173,6 +173,8 @@ def positional_encoding(
         table = np.stack([sine, cosine], axis=-1).reshape(seq, 2 * pairs)[:, :d_model]
     else:
         table = np.concatenate([sine, cosine], axis=-1)
+    if d_model % 2 and odd_d_model == "zero":
+        table = np.concatenate([table[:, :-1], numbers(number, [[0]] * seq)], axis=-1)
     return {"output": drop(number, x + table, dropout_rate, training=training)}
 
 

@@ -241,8 +241,9 @@ GOLDEN = {
         "has outputs ['output', 'w'], the case asks for ['output']: run goldformer derive",
     ),
     "an option too few": (
-        "pe-odd-5", ',\n        "refused": "refused"', "", "",
-        "has values for ['extra_sine'], the convention has ['extra_sine', 'refused']: run goldformer derive",
+        "pe-odd-5", '"refused": "refused",', "", "",
+        "has values for ['extra_sine', 'zero'], the convention has ['extra_sine', 'refused', 'zero']: run "
+        "goldformer derive",
     ),
     "values at other places": (
         "pe-20x512-drawn", '"at": [[0, 0, 191]', '"at": [[0, 0, 192]', "",

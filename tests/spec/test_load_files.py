@@ -28,11 +28,11 @@ TABLES = {
         "'unifrom' is not in its options",
     ),
     "one option": (
-        "conventions", "odd_d_model",
-        "      refused: an odd d_model may be an error; a result, where there is one, is that of extra_sine\n",
+        "conventions", "pad_row",
+        "      fixed: its gradient is 0, as with the padding_idx of nn.Embedding\n",
         "", "options",
-        "Dictionary should have at least 2 items after validation, not 1, got {'extra_sine': "
-        "'the last channel is a sine without its co…",
+        "Dictionary should have at least 2 items after validation, not 1, got {'learned': "
+        "'it has a gradient like any other row'}",
     ),
     "clause of a convention": (
         "conventions", "pe_layout", "clause: PE-6", "clause: PE-66", "clause", "'PE-66' is not in transformer.md",
