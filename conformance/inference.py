@@ -70,6 +70,7 @@ _MISFITS: Final = ("wrong-shape", "not-an-array", "raised", "nothing-returned", 
 CHOICES: Final[Mapping[str, str]] = {
     "sequence-first": "the sequence comes before the batch",
     "ignore": "True in its mask hides a key",
+    "addend": "its result is yet to be added to x",
 }
 
 
@@ -138,6 +139,7 @@ def infer_adapter(
     failing = 0
     if found:
         search, wiring = found[0]
+        wiring = search.add_input(wiring)
         if unsaid := [choice for choice in wiring.unsaid if choice not in accept]:
             raise ChoiceError(_ask_whether(wiring, unsaid[0]))
         failing, mistakes = search.confirm(wiring)
@@ -448,6 +450,13 @@ class _Search:
                 if not masked.is_misfit and (found := catalogue.find((*plain, *masked.judgements))):
                     return some, found
         return None
+
+    def add_input(self, wiring: Wiring) -> Wiring:
+        """Return the wiring that adds x to the result if a positional encoding fits only so: some cases have x = 0."""
+        if self.component != "positional_encoding" or not self.confirm(wiring)[0]:
+            return wiring
+        added = replace(wiring, returns="addend")
+        return wiring if self.confirm(added)[0] else added
 
     def confirm(self, wiring: Wiring) -> tuple[int, tuple[str, ...]]:
         """Return how many small cases fail with a wiring that fits those that decide, and the mistakes that fit."""

@@ -17,8 +17,9 @@ from goldformer.adapters.inference.parameters import Names, Naming
 from goldformer.adapters.inference.target import Construction, Target
 from goldformer.spec import Contract
 
-#: What the call returns: the output alone or everything in our order, the output and the weights, or the output first.
-Returns = Literal["as_it_is", "pair", "first"]
+#: What the call returns: the output alone or everything in our order, the output and the weights, the output first, or
+#: what is to be added to the input.
+Returns = Literal["as_it_is", "pair", "first", "addend"]
 
 _LINE: Final = 110
 
@@ -65,10 +66,12 @@ class Wiring:
 
     @property
     def unsaid(self) -> tuple[str, ...]:
-        """The choices that a mistake would look like and that the target does not say: "sequence-first", "ignore"."""
+        """The choices that a mistake would look like and that the target does not say, as `--accept` names them."""
         turned = self.sequence_first and not says_sequence_first(self.target)
         hidden = self.mask.polarity == "ignore" and not says_ignore(self.target, self.arguments)
-        return (*(["sequence-first"] if turned else []), *(["ignore"] if hidden else []))
+        added = self.returns == "addend"
+        choices = {"sequence-first": turned, "ignore": hidden, "addend": added}
+        return tuple(name for name, is_unsaid in choices.items() if is_unsaid)
 
     def write(self, head: str = "") -> str:
         """Return the text of the adapter file."""
@@ -419,7 +422,8 @@ def _write_return(wiring: Wiring, call: str) -> list[str]:
         return [*lines, f"output, weights = {called}", f'return {{"output": {output}, "weights": weights}}']
     if wiring.returns == "first":
         return [*lines, f"output, *_ = {called}", f"return {turn.format('output')}"]
-    return [*lines, f"return {turn.format(called)}"]
+    added = f"{next(iter(wiring.contract.inputs))} + " if wiring.returns == "addend" else ""
+    return [*lines, f"return {added}{turn.format(called)}"]
 
 
 # What was chosen, in words
@@ -436,6 +440,8 @@ def _describe_layout(wiring: Wiring) -> list[str]:
         facts.append("its own matrices are (out, in)")
     if wiring.sequence_first:
         facts.append("sequence first: (seq, batch, …)")
+    if wiring.returns == "addend":
+        facts.append("its result is added to x")
     if wiring.axes:
         facts.append(f"arrays of {wiring.axes} axes")
     return [*facts, *(f"{name}: {option}" for name, option in wiring.declared.items())]

@@ -209,3 +209,16 @@ class MaskInverted(Attention):
 
     def hide(self, scores, mask):
         return scores.masked_fill(mask, -1e9)
+
+
+class EncodingAlone(nn.Module):
+    """The encoding without x, right where the caller adds it."""
+
+    def __init__(self, d_model):
+        super().__init__()
+        self.register_buffer("frequency", 10000 ** (-torch.arange(0, d_model, 2, dtype=torch.float64) / d_model))
+
+    def forward(self, x):
+        angles = torch.arange(x.shape[1], dtype=torch.float64, device=x.device)[:, None] * self.frequency
+        waves = torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(-2)[:, : x.shape[-1]]
+        return waves.to(x).expand_as(x)
