@@ -409,14 +409,15 @@ def map_state(
     norm follow from their lines, as attn.query.bias and ln1.bias. A * stands for the number of a layer. Weights w_… are
     transposed on their way to a name that ends in "weight", unless `transpose` is False.
 
-    With the module (an nn.Module, or a mapping of its names to arrays) the state also holds its buffers, and zeros for
-    each bias that the call does not have. ValueError lists the names that do not fit on either side, and the sizes.
+    With the module (an nn.Module, or a mapping of its names to arrays) the state also holds its buffers, its parameters
+    that are not trained, such as a table of positions, and zeros for each bias that the call does not have. ValueError
+    lists the names that do not fit on either side, and the sizes.
     NotImplementedError says that the module has no place for the call's biases. A constructor may fix some sizes:
     `other_sizes="skip"` makes these a NotImplementedError too, and "take" hands them over all the same, which works
     where the module does not read its own sizes.
     """
     lines = _complete_lines(names)
-    own, buffers = _list_arrays(module)
+    own, buffers = _list_arrays(module, lines)
     state: dict[str, Array] = {}
     problems, refused = [], []
     for key, value in {**params, **_make_missing_biases(params, lines, own)}.items():
@@ -528,14 +529,22 @@ def _make_missing_biases(
     return missing
 
 
-def _list_arrays(module: Any) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-    """Return the parameters and the buffers of a module by name; a mapping has parameters only."""
+def _list_arrays(module: Any, lines: Iterable[_Line]) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    """Return the parameters and the buffers of a module by name; a mapping has parameters only.
+
+    Parameters without a line that are not trained, next to others that are, count as buffers.
+    """
     if module is None:
         return {}, {}
     if isinstance(module, Mapping):
         return module, {}
     # A parameter that is tied has several names.
-    return dict(module.named_parameters(remove_duplicate=False)), dict(module.named_buffers(remove_duplicate=False))
+    own, buffers = (dict(find(remove_duplicate=False)) for find in (module.named_parameters, module.named_buffers))
+    if any(array.requires_grad for array in own.values()):
+        mapped = [theirs for line in lines for theirs in line.theirs]
+        fixed = [place for place, array in own.items() if not array.requires_grad]
+        buffers |= {place: own.pop(place) for place in fixed if not any(_match(theirs, place) for theirs in mapped)}
+    return own, buffers
 
 
 def _describe_unfilled(own: Mapping[str, Any], state: Mapping[str, Any], lines: Iterable[_Line]) -> list[str]:

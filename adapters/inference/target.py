@@ -186,7 +186,7 @@ def read_target(what: Any) -> Target:
 
 
 def list_leaves(module: Any) -> list[Leaf]:
-    """Return the parameters of a module under all of their names, each with the kind of its layer."""
+    """Return the trained parameters of a module under all of their names, each with the kind of its layer."""
     from torch import nn
 
     kinds = {}
@@ -200,7 +200,7 @@ def list_leaves(module: Any) -> list[Leaf]:
             kind = "table"
         kinds[path] = kind
     named = module.named_parameters(remove_duplicate=False)
-    return [Leaf(path, tuple(p.shape), _find_kind(path, kinds)) for path, p in named]
+    return [Leaf(path, tuple(p.shape), _find_kind(path, kinds)) for path, p in named if p.requires_grad]
 
 
 def _read_sources(thing: Any, seen: set[Any]) -> Iterator[str]:

@@ -470,6 +470,24 @@ def test_map_state_of_tied_weights_needs_one_of_their_names():
     assert list(layouts.map_state({"table": "embed.weight"}, {"table": table}, module)) == ["embed.weight"]
 
 
+def test_map_state_keeps_what_a_module_does_not_train():
+    module = torch.nn.Linear(2, 3, bias=False)
+    module.places = torch.nn.Parameter(torch.ones(5, 3), requires_grad=False)
+    weight = torch.zeros(2, 3)
+    assert layouts.map_state({"w_q": "weight"}, {"w_q": weight}, module)["places"] is module.places
+    # A module that trains nothing at all says nothing by it.
+    with pytest.raises(ValueError, match="places: names has no line that fills it"):
+        layouts.map_state({"w_q": "weight"}, {"w_q": weight}, module.requires_grad_(False))
+
+
+def test_map_state_fills_a_named_parameter_that_is_not_trained():
+    module = torch.nn.ModuleDict({"words": torch.nn.Embedding(5, 3), "out": torch.nn.Linear(3, 5, bias=False)})
+    module["words"].weight.requires_grad_(False)
+    params = {"table": torch.zeros(5, 3), "w_vocab": torch.zeros(3, 5)}
+    state = layouts.map_state({"table": "words.weight", "w_vocab": "out.weight"}, params, module)
+    assert state["words.weight"] is params["table"]
+
+
 def test_map_state_widens_a_weight_for_a_convolution(library):
     weight = library(numbered(3, 4))
     module = {"conv.weight": library(numbered(4, 3, 1)), "conv.bias": library(numbered(4))}

@@ -48,6 +48,7 @@ HITS = {
     "small_parts.py:OwnNorm": ("layer_norm", "absent", KEEP, {"layer_norm_eps": "1e-6"}),
     "small_parts.py:BertNorm": ("layer_norm", "absent", KEEP, {"layer_norm_eps": "1e-12"}),
     "small_parts.py:Sinusoids": ("positional_encoding", "absent", KEEP, {"odd_d_model": "refused"}),
+    "small_parts.py:FrozenTable": ("positional_encoding", "absent", KEEP, {"odd_d_model": "refused"}),
     "small_parts.py:HalvedSinusoids": ("positional_encoding", "absent", KEEP, {"pe_layout": "concatenated"}),
     "small_parts.py:CourseTable": ("positional_encoding", "absent", KEEP, {"pe_layout": "interleaved"}),
     "small_parts.py:ScaledEmbedding": ("token_embedding", "absent", KEEP, {"embedding_scale": "sqrt_d_model"}),

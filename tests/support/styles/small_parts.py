@@ -97,6 +97,16 @@ class Sinusoids(nn.Module):
         return self.dropout(x + self.pe[:, : x.size(1)])
 
 
+class FrozenTable(Sinusoids):
+    """The table is a parameter that is not trained."""
+
+    def __init__(self, d_model, max_len=5000):
+        super().__init__(d_model, max_len=max_len)
+        table = self.pe
+        del self.pe
+        self.pe = nn.Parameter(table, requires_grad=False)
+
+
 class HalvedSinusoids(nn.Module):
     """Sines in the left half, cosines in the right; the sequence comes first."""
 
