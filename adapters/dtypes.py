@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
@@ -24,10 +24,14 @@ NUMPY_DTYPES: Final[Mapping[str, type[np.generic]]] = {
 
 @dataclass(frozen=True, eq=False)
 class WireArray:
-    """An array of any dtype, as the protocol sends it; the dtype of `values` is `NUMPY_DTYPES[dtype]`."""
+    """An array of any dtype, as the protocol sends it; the dtype of `values` is `NUMPY_DTYPES[dtype]`.
+
+    `texts` keeps its JSON by encoding: an array that is sent again is not encoded again.
+    """
 
     dtype: str
     values: Array
+    texts: dict[str, bytes] = field(default_factory=dict, init=False, repr=False)
 
     @property
     def shape(self) -> tuple[int, ...]:

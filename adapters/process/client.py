@@ -159,7 +159,7 @@ class Client:
             self._abandon(child)
             raise
 
-    def _ask(self, child: Peer, method: str, params: Mapping[str, Any]) -> Any:
+    def _ask(self, child: Peer, method: str, params: Mapping[str, Any] | bytes) -> Any:
         """Send a request and return its result; WireError if the request is too large."""
         self._id += 1
         message = request_line(self._id, method, params)

@@ -209,7 +209,7 @@ class Server:
             return library.make(array.values, array.dtype, "cpu")
         if array.dtype not in self.adapter.dtypes:
             raise WireError.at(f"{at}.dtype", array.dtype, f"one of {', '.join(self.adapter.dtypes)}")
-        return library.make(array.values.astype("float64"), array.dtype, "cpu")
+        return library.make(array.values, array.dtype, "cpu")
 
     def _encode_output(self, name: str, value: Any) -> dict[str, Any]:
         library = LIBRARIES[self.adapter.arrays]

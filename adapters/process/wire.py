@@ -11,8 +11,9 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
+from functools import cache
 from itertools import islice
 from typing import Any, Final, TypeVar
 
@@ -39,6 +40,7 @@ from goldformer.adapters.process.schema import (
 Model = TypeVar("Model", bound=pydantic.BaseModel)
 Array = NDArray[Any]
 
+_CONTAINERS: Final = frozenset({dict, list})
 #: The byte layout of each dtype in base64.
 _BYTES: Final = {"float64": "<f8", "float32": "<f4", "float16": "<f2", "bfloat16": "<u2", "int64": "<i8", "bool": "u1"}
 _SPELT: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
@@ -55,12 +57,19 @@ _NUMBER: Final = 'a number or one of "NaN", "Infinity" and "-Infinity"'
 
 def to_line(message: Mapping[str, Any]) -> bytes:
     """Encode a message as a line; TooLarge beyond MAX_MESSAGE."""
-    text = json.dumps(message, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    return _end_line(_to_json(message))
+
+
+def _to_json(value: Any) -> bytes:
     # A lone surrogate has no UTF-8; backslashreplace writes the escape that JSON reads back.
-    line = text.encode("utf-8", "backslashreplace") + b"\n"
-    if len(line) > MAX_MESSAGE:
-        raise TooLarge(f"the message has {_format_mib(len(line))}; a message holds {_format_mib(MAX_MESSAGE)} at most")
-    return line
+    return _ENCODER.encode(value).encode("utf-8", "backslashreplace")
+
+
+def _end_line(text: bytes) -> bytes:
+    if len(text) >= MAX_MESSAGE:
+        size = _format_mib(len(text) + 1)
+        raise TooLarge(f"the message has {size}; a message holds {_format_mib(MAX_MESSAGE)} at most")
+    return text + b"\n"
 
 
 def from_line(line: bytes) -> dict[str, Any]:
@@ -79,7 +88,7 @@ def from_line(line: bytes) -> dict[str, Any]:
     if text.startswith("\ufeff"):
         raise WireError("the message begins with a byte order mark: write UTF-8 without one")
     try:
-        message = json.loads(text, parse_constant=_no_constant, object_pairs_hook=_make_object_without_duplicates)
+        message = _DECODER.decode(text)
     except RecursionError as error:
         raise WireError(f"the message is nested more than {MAX_DEPTH} deep") from error
     except WireError:
@@ -110,10 +119,9 @@ def _explain_invalid_json(error: json.JSONDecodeError, text: str) -> WireError:
 
 def validate_model(model: type[Model], value: Any, field: str) -> Model:
     """Return the value as a model; WireError names the part of `field` that does not fit."""
-    known = model.model_fields
     # Check before pydantic, which would make an error for each of a million keys.
-    if isinstance(value, dict) and (unknown := list(islice((name for name in value if name not in known), 1))):
-        at = f"{field}.{unknown[0]}"
+    if isinstance(value, dict) and not value.keys() <= (known := _list_fields(model)):
+        at = f"{field}.{next(name for name in value if name not in known)}"
         raise WireError(f"{abbreviate(at)[1:-1]} is not part of the protocol; {field} has {', '.join(known)}")
     try:
         return model.model_validate(value)
@@ -123,6 +131,12 @@ def validate_model(model: type[Model], value: Any, field: str) -> Model:
         if first["type"] == "missing":
             raise WireError(f"{at} is missing") from error
         raise WireError.at(abbreviate(at)[1:-1], first["input"], _describe_expectation(first, model)) from error
+
+
+@cache
+def _list_fields(model: type[pydantic.BaseModel]) -> Set[str]:
+    """Return the names of a model's fields; cached, because reading them takes longer than to validate an array."""
+    return dict.fromkeys(model.model_fields).keys()
 
 
 def _describe_expectation(error: ErrorDetails, model: type[pydantic.BaseModel]) -> str:
@@ -155,20 +169,23 @@ def _make_object_without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, A
     return result
 
 
+#: json.dumps and json.loads would make these anew for every line.
+_ENCODER: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+_DECODER: Final = json.JSONDecoder(parse_constant=_no_constant, object_pairs_hook=_make_object_without_duplicates)
+
+
 def _refuse_deep(message: Any) -> None:
     level = [message]
     for _ in range(MAX_DEPTH):
-        # The set of types skips a long list of numbers at once.
-        holding = (c.values() if isinstance(c, dict) else c for c in level)
-        level = [
-            item
-            for items in holding
-            if not {dict, list}.isdisjoint(map(type, items))
-            for item in items
-            if isinstance(item, (dict, list))
-        ]
-        if not level:
+        deeper: list[Any] = []
+        for container in level:
+            items = container.values() if type(container) is dict else container
+            # The set of types skips a long list of numbers at once.
+            if not _CONTAINERS.isdisjoint(map(type, items)):
+                deeper += [item for item in items if type(item) in _CONTAINERS]
+        if not deeper:
             return
+        level = deeper
     raise WireError(f"the message is nested more than {MAX_DEPTH} deep")
 
 
@@ -215,7 +232,7 @@ def decode_array(value: Any, field: str) -> WireArray:
         raise TooLarge(
             f"{field}.shape is {abbreviate(model.shape)}: {count} elements, an array has {MAX_ELEMENTS} at most"
         )
-    if (extent := math.prod(filter(None, shape))) > MAX_ELEMENTS:
+    if not count and (extent := math.prod(filter(None, shape))) > MAX_ELEMENTS:
         # With an axis of 0 elements the count is 0, but NumPy still limits the product of the others.
         axes = f"its axes other than 0 span {extent} elements, at most {MAX_ELEMENTS} can be shaped"
         raise WireError(f"{field}.shape is {abbreviate(model.shape)}: {axes}")
@@ -278,28 +295,45 @@ def _refuse_other_types(data: list[Any], kinds: tuple[type, ...], at: str, expec
         raise WireError.at(f"{at}[{odd}]", data[odd], expected)
 
 
-def encode_arguments(arguments: Mapping[str, Any], encoding: Encoding) -> dict[str, Any]:
-    """Encode the arguments of a call: arrays, mappings of arrays, and plain numbers."""
-    size = sum(array.values.size * np.dtype(_BYTES[array.dtype]).itemsize for array in _list_arrays(arguments))
+def encode_arguments(arguments: Mapping[str, Any], encoding: Encoding) -> bytes:
+    """Encode the arguments of a call, which are arrays, mappings of arrays, and plain numbers, as a JSON object."""
+    unsent = [array for array in _list_arrays(arguments) if encoding not in array.texts]
+    size = sum(array.values.size * np.dtype(_BYTES[array.dtype]).itemsize for array in unsent)
     # Check before encoding: base64 takes 4 bytes for 3, and numbers take more.
     if size * 4 // 3 > MAX_MESSAGE and encoding == "base64":
         raise TooLarge(
             f"the arrays take {_format_mib(size * 4 // 3)}; a message holds {_format_mib(MAX_MESSAGE)} at most"
         )
-    return {name: _encode_argument(value, encoding) for name, value in arguments.items()}
+    for array in unsent:
+        array.texts[encoding] = _to_json(encode_array(array, encoding))
+    return _join_members((name, _get_text(value, encoding)) for name, value in arguments.items())
 
 
-def _list_arrays(arguments: Mapping[str, Any]) -> list[WireArray]:
-    inner = [value.values() if isinstance(value, Mapping) else (value,) for value in arguments.values()]
-    return [value for values in inner for value in values if isinstance(value, WireArray)]
+def _list_arrays(arguments: Mapping[str, Any]) -> Iterator[WireArray]:
+    for value in arguments.values():
+        if isinstance(value, WireArray):
+            yield value
+        elif isinstance(value, Mapping):
+            yield from (array for array in value.values() if isinstance(array, WireArray))
 
 
-def _encode_argument(value: Any, encoding: Encoding) -> Any:
+def _get_text(value: Any, encoding: Encoding) -> bytes:
+    """Return the JSON of an argument whose arrays have theirs already."""
     if isinstance(value, WireArray):
-        return encode_array(value, encoding)
+        return value.texts[encoding]
     if isinstance(value, Mapping):
-        return {name: encode_array(array, encoding) for name, array in value.items()}
-    return value
+        return _join_members((name, _get_text(array, encoding)) for name, array in value.items())
+    return _to_json(value)
+
+
+def _join_members(members: Iterable[tuple[str, bytes]]) -> bytes:
+    """Return the JSON object of names and values that are JSON already."""
+    return b"{" + b",".join(_to_key(name) + value for name, value in members) + b"}"
+
+
+@cache
+def _to_key(name: str) -> bytes:
+    return _to_json(name) + b":"
 
 
 def decode_arrays(value: Any, field: str, most: int | None = None) -> dict[str, WireArray]:
@@ -309,7 +343,7 @@ def decode_arrays(value: Any, field: str, most: int | None = None) -> dict[str, 
     if most is not None and len(value) > most:
         names = ", ".join(abbreviate(name)[1:-1] for name in islice(value, most + 1))
         raise WireError(f"{field} has {len(value)} names, expected at most {most}; the first are {names}")
-    if value.keys() == ArrayObject.model_fields.keys():
+    if value.keys() == _list_fields(ArrayObject):
         raise WireError(f"{field} is an array, expected an object of arrays by name, even where there is one")
     if odd := [name for name in value if not name.isprintable() or len(name) > _LONGEST_NAME]:
         raise WireError(f"{field} has the key {abbreviate(odd[0])}, which is no name")
@@ -341,9 +375,10 @@ class BadRequest(WireError):
         self.id = id_
 
 
-def request_line(id_: int, method: str, params: Mapping[str, Any]) -> bytes:
-    """Encode a request."""
-    return to_line({"jsonrpc": "2.0", "id": id_, "method": method, "params": params})
+def request_line(id_: int, method: str, params: Mapping[str, Any] | bytes) -> bytes:
+    """Encode a request; `params` may be encoded already."""
+    text = params if isinstance(params, bytes) else _to_json(params)
+    return _end_line(b'{"jsonrpc":"2.0","id":%d,"method":%b,"params":%b}' % (id_, _to_json(method), text))
 
 
 def result_line(id_: int, result: Any) -> bytes:

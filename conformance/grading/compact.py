@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 from goldformer.conformance.grading.model import Assignment, Check
 from goldformer.spec import Spec
@@ -50,9 +50,9 @@ def _select_drawn(failing: Iterable[Check]) -> Iterable[Check]:
 
 
 def _compact(check: Check, *, drawn: bool) -> Check:
-    verdict = replace(check.verdict, catches=())
+    less: dict[str, Any] = {"catches": ()}
     if check.outcome == "correct":
-        verdict = replace(verdict, title="", clauses=(), source="", reproduce="")
+        less |= {"title": "", "clauses": (), "source": "", "reproduce": ""}
     elif not drawn:
-        verdict = replace(verdict, differences=tuple(replace(d, grid=None) for d in verdict.differences))
-    return replace(check, verdict=verdict)
+        less["differences"] = tuple(replace(d, grid=None) for d in check.verdict.differences)
+    return replace(check, verdict=replace(check.verdict, **less))

@@ -39,11 +39,11 @@ from goldformer.conformance.grading.outputs import OutputRecorder, Outputs
 from goldformer.conformance.grading.python_files import MAIN
 from goldformer.conformance.grading.sandbox import Isolation, SandboxClient
 from goldformer.conformance.grading.score import grade_components, round_points, summarize_outcomes
-from goldformer.conformance.grading.task import CheckPlan, GradingTask, PlannedCheck
+from goldformer.conformance.grading.task import CheckPlan, GradingTask, PlannedCheck, make_strict
 from goldformer.conformance.grading.transcript import BadTranscript, Recorder, Replayer, ReplayMismatch, Transcript
-from goldformer.conformance.judging.cases import Bench, Judgement
+from goldformer.conformance.judging.cases import Bench, Judgement, PreparedCase
 from goldformer.conformance.judging.verdict import Status, Verdict
-from goldformer.spec import Spec
+from goldformer.spec import Case, Spec
 from goldformer.spec.files import DISK_FAULTS, replace_file
 
 #: After this many timeouts, or this many answers outside the protocol, a component's other checks are skipped.
@@ -84,6 +84,14 @@ class Grader:
         """Plan the checks; without a sandbox, the grader can only judge transcripts."""
         self._task = task
         self._plan = CheckPlan.of(task, spec)
+        declared = Bench(self._plan.spec, _make_failing_adapter(self._plan, "crashed", "nothing runs"), "", "cpu")
+        #: The case of each check, for the declarations that all submissions share.
+        self._prepared = [
+            PreparedCase(planned.subject, replace(declared, dtype=planned.dtype))
+            if isinstance(planned.subject, Case)
+            else None
+            for planned in self._plan.checks
+        ]
         self._imitations = Imitations()
         self._sandbox: ClientFactory | None = None
         self._running: Path | None = None
@@ -194,8 +202,8 @@ class Grader:
         except CallFault as fault:
             message = f"{NOT_STARTED}: {fault}"
             adapter = _make_failing_adapter(plan, fault.reason, "the submission cannot be started", fault.detail)
-        bench = Bench(plan.spec, adapter, assignment.dtypes[0], "cpu")
-        judgements = list(self._judge_all(bench, answers, outputs))
+        benches = {dtype: make_strict(Bench(plan.spec, adapter, dtype, "cpu")) for dtype in assignment.dtypes}
+        judgements = list(self._judge_all(benches, answers, outputs))
         # Diagnose only after the submission has given all its answers.
         # It has given them, so that its mistake is not isolated: that takes further calls.
         diagnosis = Diagnosis(plan.spec, imitations=self._imitations, isolates=False)
@@ -209,35 +217,41 @@ class Grader:
         outcome, sentence = summarize_outcomes(checks)
         earned, points = round_points(sum(part.earned for part in parts)), round_points(assignment.points)
         keys = {(name, *key) for name, inherited in carried.items() for key in inherited.keys}
-        marked = [replace(c, inherited=(c.verdict.component, c.verdict.check, c.verdict.dtype) in keys) for c in checks]
+        marked = [
+            replace(c, inherited=True) if (c.verdict.component, c.verdict.check, c.verdict.dtype) in keys else c
+            for c in checks
+        ]
         kept = compact_checks(marked, assignment, plan.spec)
         return Grade(id_, key, outcome, message or sentence, points, earned, parts, said, kept, isolation)
 
     def _judge_all(
-        self, bench: Bench, answers: Recorder | Replayer, outputs: OutputRecorder
+        self, benches: Mapping[str, Bench], answers: Recorder | Replayer, outputs: OutputRecorder
     ) -> Iterator[tuple[PlannedCheck, Judgement]]:
         """Yield every planned check with its judgement, in order."""
         late: Counter[str] = Counter()
         strange: Counter[str] = Counter()
         works: set[str] = set()
         over = False
-        for planned in self._plan.checks:
+        for planned, prepared in zip(self._plan.checks, self._prepared, strict=True):
+            bench = benches[planned.dtype]
             if planned.origin == "property" and planned.component not in works:
                 # Its component earns nothing, whatever properties hold.
                 yield planned, Judgement(planned.skip("not run: no golden case passes"), bench)
                 continue
             over = over or answers.is_time_over()
-            adapter = bench.adapter
+            failing = None
             if over:
-                adapter = _make_failing_adapter(self._plan, "timeout", "all of its time is used up")
+                failing = _make_failing_adapter(self._plan, "timeout", "all of its time is used up")
             elif late[planned.component] >= _PATIENCE:
                 why = f"{_PATIENCE} checks of {planned.component} took too long"
-                adapter = _make_failing_adapter(self._plan, "timeout", why)
+                failing = _make_failing_adapter(self._plan, "timeout", why)
             elif strange[planned.component] >= _PATIENCE:
                 why = f"{_PATIENCE} checks of {planned.component} got no valid answer"
-                adapter = _make_failing_adapter(self._plan, "protocol", why)
+                failing = _make_failing_adapter(self._plan, "protocol", why)
             required = self._task.outputs.get(planned.component, {}).get(planned.subject.id, ())
-            judgement = planned.judge(replace(bench, dtype=planned.dtype, adapter=adapter, required=required))
+            if failing or required:
+                bench = replace(bench, adapter=failing or bench.adapter, required=required)
+            judgement = planned.judge(bench, prepared)
             check = planned.rate(judgement.verdict)
             if planned.subject.id in self._plan.kinds.refusals:
                 outputs.discard()

@@ -7,6 +7,7 @@ Unusable
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import signal
 import sys
@@ -15,6 +16,7 @@ import traceback
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from itertools import count
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -29,6 +31,8 @@ from goldformer.spec.files import explain_os_error
 
 #: The number of times that a submission is given to a process, if each of them ends over it.
 _TRIES: Final = 3
+#: The number of submissions after which a process searches all of its memory for garbage.
+_COLLECT_EVERY: Final = 32
 #: Seconds that a process gets to end everything that it started.
 _FAREWELL: Final = 3.0
 #: Ctrl-C, and what a build server sends first.
@@ -238,8 +242,11 @@ def _grade(connection: Connection, task: GradingTask, spec: Spec, running: Path)
         _send_last(connection, _Refusal(f"a process that grades could not begin:\n{traceback.format_exc()}"))
         return
     with contextlib.closing(worker):
-        while True:
+        _spare_collector()
+        for number in count(1):
             submission = connection.recv()
+            if not number % _COLLECT_EVERY:
+                gc.collect()
             try:
                 result = worker.finish(submission)
             except OSError as error:  # it would be the same for every submission
@@ -249,6 +256,18 @@ def _grade(connection: Connection, task: GradingTask, spec: Spec, running: Path)
                 _send_last(connection, _Failure(str(error)))
                 return
             connection.send(result)
+
+
+def _spare_collector() -> None:
+    """Let the garbage collector look only at what is new.
+
+    The spec, the plan and what the diagnosis remembers stay for the whole class. To search these hundreds of thousands
+    of objects takes longer than to judge a submission, and Python does it again and again.
+    """
+    gc.collect()
+    gc.freeze()
+    young, middle, _ = gc.get_threshold()
+    gc.set_threshold(young, middle, 1 << 30)
 
 
 def _send_last(connection: Connection, message: _Refusal | _Failure) -> None:

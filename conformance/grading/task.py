@@ -17,7 +17,7 @@ from goldformer.conformance.grading.outputs import OPTIONAL, Outputs
 from goldformer.conformance.grading.sandbox import Level
 from goldformer.conformance.grading.score import CheckKinds
 from goldformer.conformance.grading.store import digest_folder, make_key
-from goldformer.conformance.judging.cases import Bench, Judgement, judge_case
+from goldformer.conformance.judging.cases import Bench, Judgement, PreparedCase, judge_case
 from goldformer.conformance.judging.verdict import Status, Verdict
 from goldformer.conformance.properties.judge import judge_property
 from goldformer.conformance.properties.registry import components_of, load_properties
@@ -58,6 +58,13 @@ class GradingTask:
         return make_key(submission.digest, *self.digests)
 
 
+def make_strict(bench: Bench) -> Bench:
+    """Return a bench that tolerates nothing but advice, and does not keep durations, because they vary."""
+    if bench.require_refusals and bench.require_precision and not bench.timed:
+        return bench
+    return replace(bench, require_refusals=True, require_precision=True, timed=False)
+
+
 @dataclass(frozen=True, slots=True)
 class PlannedCheck:
     """A check to be made of every submission."""
@@ -67,15 +74,12 @@ class PlannedCheck:
     subject: Case | Property
     component: str
 
-    def judge(self, bench: Bench) -> Judgement:
-        """Make the check, with nothing tolerated but advice. Its duration is not kept, because it varies."""
-        bench = replace(bench, require_refusals=True, require_precision=True)
-        judgement = (
-            judge_case(self.subject, bench)
-            if isinstance(self.subject, Case)
-            else judge_property(self.subject, self.component, bench)
-        )
-        return replace(judgement, verdict=replace(judgement.verdict, seconds=0.0))
+    def judge(self, bench: Bench, prepared: PreparedCase | None = None) -> Judgement:
+        """Make the check strictly. `prepared` is its case, for implementations with the declarations of this one."""
+        bench = make_strict(bench)
+        if isinstance(self.subject, Case):
+            return judge_case(self.subject, bench, prepared)
+        return judge_property(self.subject, self.component, bench)
 
     def rate(self, verdict: Verdict) -> Check:
         """Return what a verdict of this check means for a grade."""

@@ -13,7 +13,7 @@ import shlex
 import traceback
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +57,8 @@ class Bench:
     strict: bool = False
     #: The outputs that this check requires. The first output is always required, the others only if they are here.
     required: Collection[str] = ()
+    #: False if verdicts say nothing of the time that calls take.
+    timed: bool = True
     require_refusals: bool = False
     require_precision: bool = False
     tolerance_dtype: str | None = None
@@ -182,23 +184,77 @@ class Judgement:
     expected: Mapping[str, GoldenArray] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class PreparedCase:
+    """A case with everything that is the same for all implementations with the same declarations.
+
+    Each part is made when it is first used: whoever judges many implementations by a case prepares it once. `bench` has
+    one of these implementations.
+    """
+
+    whole: Case
+    bench: Bench
+
+    @cached_property
+    def blank(self) -> Verdict:
+        """The verdict before the implementation is called."""
+        return _start_verdict(self.whole, self.bench)
+
+    @cached_property
+    def skip(self) -> tuple[Reason, str] | None:
+        """The reason why the case does not apply to such implementations, or None."""
+        return _does_not_apply(self.whole, self.bench)
+
+    @cached_property
+    def case(self) -> Case:
+        """The case as it is called under the options that the adapter declares."""
+        return self.whole.under(self.bench.options(self.whole))
+
+    @property
+    def arguments(self) -> Arguments:
+        """The arguments of the call. Those of a full-size model are not kept: encoded, they take hundreds of MiB."""
+        return read_arguments(self.case) if self.case.full_size else self._arguments
+
+    @cached_property
+    def _arguments(self) -> Arguments:
+        return read_arguments(self.case)
+
+    @cached_property
+    def expected(self) -> Mapping[str, GoldenArray]:
+        """The golden values under the options that the adapter declares."""
+        return _select_expected(self.case, self.bench)
+
+    @cached_property
+    def base(self) -> tuple[str, Arguments] | None:
+        """The id and the arguments of the same call without the fault; None if an error case has no such call."""
+        if self.case.base is None:
+            return None
+        base = self.bench.spec.cases[self.case.base].under(self.bench.options(self.case))
+        return base.id, read_arguments(base)
+
+
 def check_case(case: Case, bench: Bench) -> Verdict:
     """Return the verdict on one golden case."""
     return judge_case(case, bench).verdict
 
 
-def judge_case(case: Case, bench: Bench) -> Judgement:
-    """Call and judge one golden case; a fault of goldformer becomes an errored verdict, so that the run goes on."""
-    blank = _start_verdict(case, bench)
+def judge_case(case: Case, bench: Bench, prepared: PreparedCase | None = None) -> Judgement:
+    """Call and judge one golden case; a fault of goldformer becomes an errored verdict, so that the run goes on.
+
+    `prepared` is the case for implementations with the declarations of this one.
+    """
+    prepared = prepared or PreparedCase(case, bench)
+    blank = _mark_by_hand(prepared.blank, case, bench)
     try:
-        if skip := bench.explain_unusable() or _does_not_apply(case, bench):
+        if skip := bench.explain_unusable() or prepared.skip:
             return Judgement(skip_check(blank, *skip), bench, case)
         if missing := bench.explain_missing(case.component, gradient=case.cotangent is not None):
             return Judgement(report_missing(blank, missing, strict=bench.strict), bench, case)
-        case = case.under(bench.options(case))
+        case = prepared.case
         if case.error is not None:
-            return Judgement(_judge_bad_input(case, bench, blank), bench, case)
-        return judge_outcome(case, call_case(case, bench), _select_expected(case, bench), bench, blank)
+            return Judgement(_judge_bad_input(prepared, bench, blank), bench, case)
+        outcome = call_case(case, bench, prepared.arguments)
+        return judge_outcome(case, outcome, prepared.expected, bench, blank)
     except NotCheckable as unclear:
         return Judgement(skip_check(blank, "not-checkable", str(unclear)), bench, case)
     except Exception as error:
@@ -213,13 +269,15 @@ def judge_outcome(
     return Judgement(verdict, bench, case, outcome, expected)
 
 
-def _judge_bad_input(case: Case, bench: Bench, blank: Verdict) -> Verdict:
+def _judge_bad_input(prepared: PreparedCase, bench: Bench, blank: Verdict) -> Verdict:
     """Return the verdict on an error case: its working base must run, and the case itself raise.
 
     To accept a bad input is a question of robustness, unless refusals are required.
     """
-    of_base = _try_base(case, bench, blank)
-    verdict = _judge_refusal(case, bench, of_base) if of_base.status is Status.PASSED else of_base
+    case = prepared.case
+    of_base = _try_base(prepared, bench, blank)
+    passed = of_base.status is Status.PASSED
+    verdict = _judge_refusal(case, bench, of_base, prepared.arguments) if passed else of_base
     if bench.require_refusals or bench.strict:
         return _or_advice(verdict, case, bench)
     if not verdict.bad:
@@ -251,9 +309,12 @@ def turn_into_advice(verdict: Verdict) -> Verdict:
     return skip_check(replace(verdict, ratio=None, differences=()), "advice", verdict.message)
 
 
-def call_case(case: Case, bench: Bench) -> Outcome:
-    """Call the implementation with a case; return the outputs, the gradients of its arguments, or the problem."""
-    arguments, contract = read_arguments(case), bench.spec.contracts[case.component]
+def call_case(case: Case, bench: Bench, arguments: Arguments | None = None) -> Outcome:
+    """Call the implementation with a case; return the outputs, the gradients of its arguments, or the problem.
+
+    `arguments` are those of the case, if they have been read already.
+    """
+    arguments, contract = arguments or read_arguments(case), bench.spec.contracts[case.component]
     try:
         if case.cotangent_array is None:
             # Skip the check for changed inputs on full-size models, where it takes seconds: smaller cases cover it.
@@ -294,7 +355,7 @@ def _judge_result(
         return report_missing(blank, absent_outputs, strict=bench.strict)
     differences = measure(result, expected, case, bench.spec.contracts[case.component], bench.dtype)
     ratio = max((d.ratio for d in differences), default=None)
-    timed = replace(blank, ratio=ratio, seconds=result.seconds)
+    timed = replace(blank, ratio=ratio, seconds=result.seconds if bench.timed else 0.0)
     wrong = tuple(d for d in differences if d.wrong)
     if not wrong:
         return replace(timed, status=Status.FAILED, reason=WITHHELD, message=withheld) if withheld else timed
@@ -344,8 +405,13 @@ def _start_verdict(case: Case, bench: Bench) -> Verdict:
         case.id, "case", case.component, case.title, Status.PASSED, "", "", bench.dtype, bench.device,
         case.clauses, str(case.source or "derived"), case.kills, reproduce=bench.command(*_select_case(case, bench)),
         asks="refusal" if case.error is not None else "shape" if case.shape_only else "values",
-        by_hand=case.cotangent is not None and case.component in bench.adapter.gradients,
     )  # fmt: skip
+
+
+def _mark_by_hand(blank: Verdict, case: Case, bench: Bench) -> Verdict:
+    """Say so if the verdict is about gradients of the implementation's own: it depends on what the adapter has."""
+    by_hand = case.cotangent is not None and case.component in bench.adapter.gradients
+    return replace(blank, by_hand=True) if by_hand else blank
 
 
 def _select_case(case: Case, bench: Bench) -> tuple[str, ...]:
@@ -441,39 +507,42 @@ def may_refuse(case: Case, options: Mapping[str, str]) -> bool:
     return case.golden is not None and case.expects(options) is None
 
 
-def _try_base(case: Case, bench: Bench, blank: Verdict) -> Verdict:
+def _try_base(prepared: PreparedCase, bench: Bench, blank: Verdict) -> Verdict:
     """Pass an error case if the same call without its fault runs, or if it has no such call."""
-    if case.base is None:
+    if prepared.base is None:
         return blank
-    base = bench.spec.cases[case.base].under(bench.options(case))
+    base, arguments = prepared.base
     try:
-        return replace(blank, seconds=bench.call(base.component, read_arguments(base)).seconds)
+        seconds = bench.call(prepared.case.component, arguments).seconds
+        return replace(blank, seconds=seconds) if bench.timed else blank
     except NotImplementedHere as absent:
         return report_missing(blank, str(absent), strict=bench.strict)
     except BadResult as bad:
-        message = f"cannot be judged: {base.id}, the same call without the fault, {bad}"
+        message = f"cannot be judged: {base}, the same call without the fault, {bad}"
         return replace(report_bad_result(blank, bad), message=message)
 
 
-def _judge_refusal(case: Case, bench: Bench, blank: Verdict) -> Verdict:
+def _judge_refusal(case: Case, bench: Bench, blank: Verdict, arguments: Arguments) -> Verdict:
     """Pass an error case if it raises."""
-    returned, problem = call_refused(case, bench)
+    returned, problem = call_refused(case, bench, arguments)
     if isinstance(problem, NotImplementedHere):
         return report_missing(blank, str(problem), strict=bench.strict)
     if problem is not None:
         uncalled = isinstance(problem, BadResult) and problem.reason in ("wrong-parameters", *UNANSWERED)
-        return report_bad_result(blank, problem) if uncalled else replace(blank, status=Status.PASSED)
+        return report_bad_result(blank, problem) if uncalled else blank
     message = (
         f"accepts a bad {case.error} and returns {_describe_returned(returned)}: raise an error that names the argument"
     )
     return replace(blank, status=Status.FAILED, reason="no-error", message=message)
 
 
-def call_refused(case: Case, bench: Bench) -> tuple[Any, NotImplementedHere | BadResult | None]:
+def call_refused(
+    case: Case, bench: Bench, arguments: Arguments | None = None
+) -> tuple[Any, NotImplementedHere | BadResult | None]:
     """Call with the arguments of a case without checking the contract; return the result and the problem."""
     contract = bench.spec.contracts[case.component]
     library = LIBRARIES[bench.adapter.arrays]
-    given = convert_arguments(library, contract, read_arguments(case), bench.dtype, bench.device)
+    given = convert_arguments(library, contract, arguments or read_arguments(case), bench.dtype, bench.device)
     try:
         return call(bench.adapter, contract, given)[0], None
     except (NotImplementedHere, BadResult) as problem:

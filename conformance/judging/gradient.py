@@ -53,7 +53,7 @@ def invoke_gradient(
         message = f"no gradient reaches {', '.join(missing)}: {why}"
         raise BadResult("no-gradient", message, unreached=missing)
     read = {
-        name: read_array(library, replace(spec, name=f"the gradient of {name}"), gradients[name], binder, dtype, device)
+        name: read_array(library, spec.rename(f"the gradient of {name}"), gradients[name], binder, dtype, device)
         for name, spec in wanted.items()
     }
     return Result(read, seconds)

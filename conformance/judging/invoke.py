@@ -8,12 +8,11 @@ CallProblem
 
 from __future__ import annotations
 
-import contextlib
 import re
 import time
 import traceback
 import warnings
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -110,6 +109,8 @@ class Arguments:
     attributes: Mapping[str, Attribute]
     #: Not an argument of the class: a copy with other arrays has sizes of its own.
     _bound: dict[str, Binder] = field(default_factory=dict, init=False, compare=False, repr=False)
+    #: The same as arrays for another process, by component and dtype.
+    sent: dict[tuple[str, str], Mapping[str, Any]] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     def bind(self, contract: Contract) -> Binder:
         """Return the sizes of the call, solved once; ContractViolation if the arguments contradict the contract."""
@@ -175,6 +176,10 @@ def convert_arguments(
     layout: Layout = "contiguous",
 ) -> dict[str, Any]:
     """Make the keyword arguments of a call: arrays of the adapter's library, `params` as one mapping."""
+    key = (contract.component, dtype)
+    # Another process gets copies and cannot change these arrays: the next call may have them too.
+    if library.name == Wire.name and key in arguments.sent:
+        return dict(arguments.sent[key])
 
     def convert(arrays: Mapping[str, Array]) -> dict[str, Any]:
         fresh = {name: library.make(array, dtype, device) for name, array in arrays.items()}
@@ -183,7 +188,10 @@ def convert_arguments(
         return {name: library.lay_out(array, layout) for name, array in fresh.items()}
 
     given = {**convert(arguments.inputs), **arguments.attributes}
-    return {**given, "params": convert(arguments.params)} if contract.takes_params else given
+    given |= {"params": convert(arguments.params)} if contract.takes_params else {}
+    if library.name == Wire.name:
+        arguments.sent[key] = dict(given)
+    return given
 
 
 def describe_missing(adapter: Adapter, component: str) -> str:
@@ -321,8 +329,10 @@ def read_array(library: ArrayLibrary, spec: ArraySpec, value: Any, binder: Binde
     name = spec.name
     if not library.is_array(value):
         raise BadResult("not-an-array", f"{name} is {_add_article(type(value).__name__)}: return a {library.type_name}")
-    with _blame_value(name):
+    try:
         actual, got, place = tuple(value.shape), library.dtype(value), library.device(value)
+    except Exception as error:
+        raise _blame_value(name, error) from error
     shape = spec.shape.sizes(binder.sizes, binder.lead or ())
     if actual != shape:
         raise BadResult("wrong-shape", f"{name} has shape {actual}, must be {spec.shape} = {shape}")
@@ -331,17 +341,15 @@ def read_array(library: ArrayLibrary, spec: ArraySpec, value: Any, binder: Binde
         raise BadResult("wrong-dtype", f"{name} is {got}, must be {wanted}" + _hint_at_dtype(spec, wanted, got))
     if spec.kind == "float" and place != device.partition(":")[0]:
         raise BadResult("wrong-device", f"{name} is on {place}, the inputs are on {device}")
-    with _blame_value(name):
-        return library.numpy(value)
-
-
-@contextlib.contextmanager
-def _blame_value(name: str) -> Iterator[None]:
-    """Turn exceptions into BadResult: a nested tensor has no shape, and a subclass may have methods that fail."""
     try:
-        yield
+        return library.numpy(value)
     except Exception as error:
-        raise BadResult("not-an-array", f"{name} cannot be read: {describe_exception(error)}", error) from error
+        raise _blame_value(name, error) from error
+
+
+def _blame_value(name: str, error: Exception) -> BadResult:
+    """Return what to raise instead: a nested tensor has no shape, and a subclass may have methods that fail."""
+    return BadResult("not-an-array", f"{name} cannot be read: {describe_exception(error)}", error)
 
 
 def _add_article(noun: str) -> str:

@@ -59,7 +59,10 @@ def _check_property(prop: Property, component: str, bench: Bench, blank: Verdict
     except Violation as violation:
         return _tolerate(prop, violation, _fail(prop, violation, blank, bench), bench)
     passed = replace(
-        blank, ratio=subject.ratio, seconds=subject.seconds, invariances=tuple(subject.invariances.values())
+        blank,
+        ratio=subject.ratio,
+        seconds=subject.seconds if bench.timed else 0.0,
+        invariances=tuple(subject.invariances.values()),
     )
     return _require_bits(passed) if bench.bitwise else passed
 

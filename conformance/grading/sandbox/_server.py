@@ -123,7 +123,10 @@ class _ErrorDescriber:
 
     def format_traceback(self, error: BaseException) -> str:
         """Return the traceback without the frames of this package."""
-        text = traceback.TracebackException.from_exception(error)
+        trace = error.__traceback__
+        while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_OWN):
+            trace = trace.tb_next  # its lines of source would be looked up before they are left out
+        text = traceback.TracebackException(type(error), error, trace)
         link: traceback.TracebackException | None = text
         while link is not None:
             for i in reversed([i for i, frame in enumerate(link.stack) if frame.filename.startswith(_OWN)]):

@@ -12,6 +12,7 @@ import torch
 
 from goldformer.adapters.arrays import LIBRARIES
 from goldformer.adapters.dtypes import NUMPY_DTYPES, WireArray, round_to_dtype
+from goldformer.adapters.process import wire
 from goldformer.adapters.process.faults import TooLarge, WireError
 from goldformer.adapters.process.schema import ENCODINGS, MAX_ELEMENTS, MAX_MESSAGE
 from goldformer.adapters.process.wire import (
@@ -199,7 +200,22 @@ def test_arguments_are_arrays_mappings_of_arrays_and_plain_numbers():
     array = WireArray("int64", np.array([1]))
     sent = {"dtype": "int64", "shape": [1], "data": [1]}
     given = {"ids": array, "params": {"w": array}, "rate": 0.5, "causal": True, "steps": 3}
-    assert encode_arguments(given, "numbers") == {**given, "ids": sent, "params": {"w": sent}}
+    assert json.loads(encode_arguments(given, "numbers")) == {**given, "ids": sent, "params": {"w": sent}}
+
+
+def test_an_array_that_is_sent_again_is_not_encoded_again(monkeypatch):
+    encoded = []
+
+    def record(array, encoding):
+        encoded.append(array.dtype)
+        return encode_array(array, encoding)
+
+    monkeypatch.setattr(wire, "encode_array", record)
+    given = {"x": ARRAYS["float32"], "params": {"w": WireArray("int64", np.array([1]))}}
+    first = encode_arguments(given, "base64")
+    assert encode_arguments(given, "base64") == first
+    assert encoded.count("int64") == 1
+    assert json.loads(encode_arguments(given, "numbers"))["params"]["w"]["data"] == [1]
 
 
 def test_results_are_arrays_by_name():

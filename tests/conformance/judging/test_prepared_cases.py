@@ -1,0 +1,72 @@
+"""A case that is prepared once gives every implementation with the same declarations the verdict of its own."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from goldformer.adapters.arrays import LIBRARIES, Wire
+from goldformer.adapters.dtypes import WireArray
+from goldformer.conformance.judging import cases
+from goldformer.conformance.judging.cases import PreparedCase, judge_case
+from goldformer.conformance.judging.invoke import convert_arguments, read_arguments
+from goldformer.conformance.judging.verdict import Status
+
+RIGHT = """
+import numpy as np
+
+ARRAYS = "numpy"
+
+
+def softmax(scores):
+    if not scores.shape[-1]:
+        raise ValueError("nothing to attend to")
+    powers = np.exp(scores - scores.max(-1, keepdims=True))
+    return powers / powers.sum(-1, keepdims=True)
+"""
+WRONG = RIGHT.replace("scores - scores.max(-1, keepdims=True)", "2 * scores")
+
+
+@pytest.mark.parametrize("id_", ["sm-several-rows", "sm-no-elements"])
+def test_each_implementation_gets_its_own_verdict_and_the_arguments_are_read_once(
+    spec, bench, adapter_file, monkeypatch, id_
+):
+    reads = []
+
+    def record(case):
+        reads.append(case.id)
+        return read_arguments(case)
+
+    monkeypatch.setattr(cases, "read_arguments", record)
+    benches = [bench(adapter_file(text, f"a{i}.py"), "float64") for i, text in enumerate((RIGHT, WRONG, RIGHT))]
+    prepared = PreparedCase(spec.cases[id_], benches[0])
+    judged = [judge_case(spec.cases[id_], at, prepared).verdict for at in benches]
+    assert len(reads) == len(set(reads))
+    alone = [judge_case(spec.cases[id_], at).verdict for at in benches]
+    assert [(v.status, v.reason, v.ratio, v.differences) for v in judged] == [
+        (v.status, v.reason, v.ratio, v.differences) for v in alone
+    ]
+    assert judged[1].status is (Status.FAILED if id_ == "sm-several-rows" else judged[0].status)
+
+
+def test_another_process_gets_the_same_arrays_again_and_no_other_library_does(spec):
+    case = spec.cases["sm-several-rows"]
+    contract, arguments = spec.contracts["softmax"], read_arguments(case)
+    first, second = (convert_arguments(Wire(), contract, arguments, "float32", "cpu") for _ in range(2))
+    assert isinstance(first["scores"], WireArray)
+    assert first["scores"] is second["scores"]
+    first["scores"] = None
+    assert convert_arguments(Wire(), contract, arguments, "float32", "cpu")["scores"] is second["scores"]
+    assert convert_arguments(Wire(), contract, arguments, "float64", "cpu")["scores"].dtype == "float64"
+    numpy = LIBRARIES["numpy"]
+    one, other = (convert_arguments(numpy, contract, arguments, "float32", "cpu")["scores"] for _ in range(2))
+    assert not np.shares_memory(one, other)
+
+
+def test_a_bench_that_is_not_timed_keeps_no_duration(spec, bench, adapter_file):
+    at = bench(adapter_file(RIGHT), "float64")
+    case = spec.cases["sm-several-rows"]
+    assert judge_case(case, at).verdict.seconds > 0
+    assert judge_case(case, replace(at, timed=False)).verdict.seconds == 0
