@@ -54,8 +54,9 @@ class Pipes(ABC):
         """Send a line and return the next one; ChildFault if none comes within `seconds`."""
         deadline = time.monotonic() + seconds
         unsent = self._write(memoryview(message))
-        if unsent:
-            self._ready.register(self._stdin, selectors.EVENT_WRITE)
+        if not unsent:
+            return self._line(unsent, deadline, seconds)
+        self._ready.register(self._stdin, selectors.EVENT_WRITE)
         try:
             return self._line(unsent, deadline, seconds)
         finally:
@@ -158,6 +159,11 @@ class Child(Pipes):
         pipes = (self._process.stdin, self._process.stdout, self._process.stderr)
         super().__init__(*(_descriptor(pipe) for pipe in pipes))
 
+    def stop(self) -> None:
+        """Kill it and the processes that it started, without waiting for their end."""
+        if self._end.alive and os.getpid() == self.owner:
+            _kill_group(self._process)
+
     def end(self, grace: float = 0.0) -> None:
         """Wait `grace` seconds for it to end, then kill and reap it and the processes that it started."""
         if self._end.detach():
@@ -233,6 +239,11 @@ def _read_status(process: subprocess.Popen[bytes]) -> int | None:
     return found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
 
 
+def _kill_group(process: subprocess.Popen[bytes]) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
 def _end(process: subprocess.Popen[bytes], owner: int, grace: float) -> None:
     """Close its input, wait `grace` seconds, kill its group, and reap it; do nothing in a fork of the suite."""
     if os.getpid() != owner:
@@ -240,8 +251,7 @@ def _end(process: subprocess.Popen[bytes], owner: int, grace: float) -> None:
     if process.stdin is not None:
         process.stdin.close()
     _wait_for_status(process, grace)
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
+    _kill_group(process)
     process.wait()
     for pipe in (process.stdout, process.stderr):
         if pipe is not None:

@@ -61,6 +61,9 @@ class Peer(Protocol):
     def exchange(self, message: bytes, seconds: float) -> bytes:
         """Send a line and return the next one; ChildFault if none comes within `seconds`."""
 
+    def stop(self) -> None:
+        """Kill it without waiting for its end, because nothing more is asked of it."""
+
     def end(self, grace: float = 0.0) -> None:
         """Wait `grace` seconds for it to end, then kill it."""
 
@@ -118,6 +121,13 @@ class Client:
             with contextlib.suppress(ChildFault):
                 child.exchange(request_line(self._id, "shutdown", {}), _SHUTDOWN_SECONDS)
             child.end(_SHUTDOWN_SECONDS)
+
+    def stop(self) -> None:
+        """Kill the process without waiting for its end, which `close` does; nothing may be asked of it meanwhile."""
+        with self._lock:
+            child = self._own_child()
+            if child is not None:
+                child.stop()
 
     def watch(self, wrap: Callable[[Callable[[], Peer]], Callable[[], Peer]]) -> None:
         """Replace the function that starts the process by `wrap` of it."""

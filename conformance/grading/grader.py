@@ -204,6 +204,8 @@ class Grader:
             adapter = _make_failing_adapter(plan, fault.reason, "the submission cannot be started", fault.detail)
         benches = {dtype: make_strict(Bench(plan.spec, adapter, dtype, "cpu")) for dtype in assignment.dtypes}
         judgements = list(self._judge_all(benches, answers, outputs))
+        # The system removes the process meanwhile.
+        client.stop()
         # Diagnose only after the submission has given all its answers.
         # It has given them, so that its mistake is not isolated: that takes further calls.
         diagnosis = Diagnosis(plan.spec, imitations=self._imitations, isolates=False)

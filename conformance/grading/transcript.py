@@ -184,6 +184,9 @@ class _RecordedPeer:
     def exchange(self, message: bytes, seconds: float) -> bytes:
         return self.recorder.exchange(self.peer, message, seconds)
 
+    def stop(self) -> None:
+        self.peer.stop()
+
     def end(self, grace: float = 0.0) -> None:
         self.peer.end(grace)
 
@@ -267,6 +270,9 @@ class _ReplayedPeer:
             raise ChildFault(_parse_reason(event["fault"]), event["message"])
         reply: str = event["reply"]
         return reply.encode("utf-8", "surrogateescape")
+
+    def stop(self) -> None:
+        """Do nothing: no process runs."""
 
     def end(self, grace: float = 0.0) -> None:
         del grace

@@ -131,6 +131,9 @@ class _Inside:
         except (SyntaxError, ImportError, SystemExit) as error:
             raise ChildFault("crashed", f"ended: {error}") from error
 
+    def stop(self) -> None:
+        pass
+
     def end(self, grace: float = 0.0) -> None:
         del grace
 

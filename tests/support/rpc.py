@@ -16,6 +16,9 @@ class Answered:
     def exchange(self, message, seconds):
         return self.answer(message)
 
+    def stop(self):
+        pass
+
     def end(self, grace=0.0):
         pass
 

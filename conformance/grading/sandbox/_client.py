@@ -41,13 +41,18 @@ class SandboxProcess(Pipes):
     """
 
     def __init__(
-        self, pipes: tuple[int, int, int], limits: Limits, look: Callable[[], State], end: Callable[[], Ending]
+        self,
+        pipes: tuple[int, int, int],
+        limits: Limits,
+        look: Callable[[], State],
+        kill: Callable[[], object],
+        end: Callable[[], Ending],
     ) -> None:
-        """Take over a process that somebody else started, with the functions that look at it and end it."""
+        """Take over a process that somebody else started, with the functions that look at it, kill it and end it."""
         self.owner: Final = os.getpid()
         self._limits = limits
         self._printed = 0
-        self._look, self._kill = look, end
+        self._look, self._kill, self._finish = look, kill, end
         #: The seconds of processor time that the present call may take, and those that were used before it.
         self._most: float | None = None
         self._used_before: float | None = None
@@ -82,6 +87,11 @@ class SandboxProcess(Pipes):
                 pass
         return line
 
+    def stop(self) -> None:
+        """Kill the process without waiting for its end: its namespaces take a while to be removed."""
+        if self._descriptors.alive and self._ending is None:
+            self._kill()
+
     def end(self, grace: float = 0.0) -> None:
         """End the process and everything that it started, after at most `grace` seconds."""
         if self._descriptors.alive:
@@ -96,7 +106,7 @@ class SandboxProcess(Pipes):
 
     def _end(self) -> Ending:
         if self._ending is None:
-            self._ending = self._kill()
+            self._ending = self._finish()
         return self._ending
 
     def _has_sent(self) -> bool:

@@ -1,7 +1,7 @@
 """Run the process from which sandboxed processes are forked: it has imported what they need, and runs nothing else.
 
 Its parent sends one request at a time, a line of JSON over a Unix socket, and gets one line back: fork a process (with
-three descriptors), look at one, end one.
+three descriptors), look at one, kill one, end one.
 
 `multiprocessing.forkserver` with a preload cannot replace it: it forks directly from its own loop, so that nothing can
 prepare a PID namespace, a control group or the process limit before the fork, there is one per parent for all
@@ -180,6 +180,10 @@ class Launcher:
                     self.answer(self._fork(fork, descriptors))
                 case {"look": pid}:
                     self.answer({"ended": self._reaper.has_ended(pid), "cpu": measure_cpu(pid)})
+                case {"kill": pid}:
+                    if pid in self._reaper.running:
+                        self._reaper.kill(pid)
+                    self.answer({})
                 case {"end": pid}:
                     self.answer(self._end(pid))
 

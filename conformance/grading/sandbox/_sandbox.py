@@ -240,7 +240,9 @@ class _LauncherProcess:
         finally:
             _close_all(theirs)
         pid = reply.get("pid", 0)
-        process = SandboxProcess(ours, limits, lambda: self._look(pid), lambda: self._end_process(pid, copy))
+        process = SandboxProcess(
+            ours, limits, lambda: self._look(pid), lambda: self._kill(pid), lambda: self._end_process(pid, copy)
+        )
         if problem := reply.get("failed") or process.find_problem(_ANSWERING):
             process.end()
             raise SandboxError(f"no sandboxed process could be made: {problem}")
@@ -271,6 +273,11 @@ class _LauncherProcess:
         except _LauncherLost as lost:
             self._check_closed(lost)
             return {"ended": True, "cpu": 0.0}
+
+    def _kill(self, pid: int) -> None:
+        """Kill a process, which is ended later."""
+        with contextlib.suppress(_LauncherLost):  # so it is when it is ended
+            self._ask({"kill": pid})
 
     def _end_process(self, pid: int, copy: Path | None) -> Ending:
         """End a process and everything that it started, and remove the copy of its code."""

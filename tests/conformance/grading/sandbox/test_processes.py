@@ -64,6 +64,21 @@ def test_a_submission_is_judged_as_any_adapter(sandbox, client, spec):
     assert (absent.status, absent.reason) == (Status.SKIPPED, "not-implemented")
 
 
+def test_a_process_that_is_stopped_ends_before_anybody_waits_for_it(client):
+    one = client(SOFTMAX)
+    one.start()
+    process = one._child
+    one.stop()
+    deadline = time.monotonic() + 30
+    while not process._look()["ended"] and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert process._look()["ended"]
+    one.stop()
+    one.close()
+    assert process._end()["status"] == -signal.SIGKILL
+    assert one.call("softmax", SCORES)  # another process
+
+
 @pytest.mark.parametrize("level", ["full", "process"])
 def test_what_it_leaves_running_ends_with_it(tmp_path, level):
     name = f"gf{os.getpid()}{level[:3]}"
@@ -389,7 +404,7 @@ def test_a_call_is_limited_by_its_processor_time_and_by_the_clock(each, seconds,
     used = itertools.count(7)  # what earlier calls have used does not count
     process = SandboxProcess(
         (there, back, printed), replace(LIMITS, start=1.0), lambda: {"ended": False, "cpu": each * next(used)},
-        lambda: {"status": 0, "cpu": 0.0},
+        lambda: None, lambda: {"status": 0, "cpu": 0.0},
     )  # fmt: skip
     started = time.monotonic()
     try:
