@@ -24,9 +24,18 @@ from goldformer.spec.readme import markdown_table
 AT_HOME: Final = "In the folder that has your submission.py, with the adapter of the assignment next to it:"
 
 
+def write_both(grade: Grade, assignment: Assignment, spec: Spec) -> tuple[str, str]:
+    """Return the student's page, and the same in Markdown."""
+    feedback = build_feedback(grade, assignment, spec)
+    return _write_html(feedback, assignment), _write_markdown(feedback, grade, assignment)
+
+
 def html(grade: Grade, assignment: Assignment, spec: Spec) -> str:
     """Return the student's page."""
-    page = build_feedback(grade, assignment, spec)
+    return _write_html(build_feedback(grade, assignment, spec), assignment)
+
+
+def _write_html(page: StudentFeedback, assignment: Assignment) -> str:
     questions = {part.component: part.question for part in assignment.parts}
     return printable(
         render("feedback.html", told=page, assignment=assignment, questions=questions, words=words, at_home=AT_HOME)
@@ -35,7 +44,10 @@ def html(grade: Grade, assignment: Assignment, spec: Spec) -> str:
 
 def markdown(grade: Grade, assignment: Assignment, spec: Spec) -> str:
     """Return the student's feedback in Markdown, in which no text of the submission is markup."""
-    feedback = build_feedback(grade, assignment, spec)
+    return _write_markdown(build_feedback(grade, assignment, spec), grade, assignment)
+
+
+def _write_markdown(feedback: StudentFeedback, grade: Grade, assignment: Assignment) -> str:
     parts = [f"# {escape(assignment.title)}", f"{code(grade.submission)}: **{feedback.headline}**", *_summary(feedback)]
     if not feedback.passing and feedback.rows:
         parts += ["## Components", make_table(feedback)]

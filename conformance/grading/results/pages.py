@@ -14,8 +14,9 @@ def write_pages(
     grade: Grade, files: Mapping[str, bytes], adapter: bytes, assignment: Assignment, spec: Spec
 ) -> dict[str, str]:
     """Return the pages of a submission with these files by their names."""
+    page, text = feedback.write_both(grade, assignment, spec)
     return {
-        "feedback.html": feedback.html(grade, assignment, spec),
-        "feedback.md": feedback.markdown(grade, assignment, spec),
+        "feedback.html": page,
+        "feedback.md": text,
         "staff.html": staff.html(grade, assignment, spec, SubmissionSource(files, adapter, grade)),
     }

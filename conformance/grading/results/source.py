@@ -9,6 +9,7 @@ import ast
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 from goldformer.adapters.notebook import find_first_line, split_lines
@@ -99,7 +100,8 @@ def _find_definitions(files: Mapping[str, bytes]) -> dict[str, list[_Place]]:
     return found
 
 
-def _find_calls(adapter: bytes) -> dict[str, tuple[str, ...]]:
+@lru_cache(maxsize=1)
+def _find_calls(adapter: bytes) -> Mapping[str, tuple[str, ...]]:
     """Return the names of `submission` that each function of an adapter uses, and those that its helpers use."""
     tree = parse(adapter)
     functions = {node.name: node for node in (tree.body if tree else ()) if isinstance(node, ast.FunctionDef)}

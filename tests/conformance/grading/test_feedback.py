@@ -40,6 +40,11 @@ def both(spec):
     )
 
 
+def test_page_and_markdown_written_together_are_those_written_alone(spec, both):
+    for grade in (grades.passing(), grades.failing()):
+        assert feedback.write_both(grade, ASSIGNMENT, spec) == both(grade)
+
+
 def told(**switches):
     return replace(ASSIGNMENT, feedback=Feedback(**switches))
 
