@@ -463,12 +463,15 @@ class Imitator:
         return list(dict.fromkeys(candidate for part in parts for candidate in self._fitted[part]))
 
     def _choose_known_matches(self, case: Case) -> list[Candidate]:
-        """Return the known matches that are compared with a case."""
+        """Return the known matches that are compared with a case.
+
+        Only a few are compared with a gradient: those that explain most, with the fewest causes among equals.
+        """
         known = self._list_known_matches(case.component)
         if case.cotangent is None:
             return known
         counted = self._counted[case.component]
-        return sorted(known, key=lambda c: -counted[c])[:_DIFFERENTIATED]
+        return sorted(known, key=lambda c: (-counted[c], len(c.causes)))[:_DIFFERENTIATED]
 
     def _list_claimed(self, component: str) -> set[str]:
         """Return the ids of the mistakes that cases of a component list."""

@@ -71,6 +71,30 @@ def named(verdicts, component, spec):
     return [" and ".join(c.id for c in e.causes) for e in rank_explanations(verdicts, component, spec)]
 
 
+def test_a_gradient_is_compared_with_the_fewest_causes_among_equals(judged, spec):
+    import torch
+
+    def softmax(scores, axis=-2):
+        powers = torch.exp(scores - scores.max(dim=axis, keepdim=True).values)
+        return powers / powers.sum(dim=axis, keepdim=True)
+
+    def attend(query, key, value, mask=None):
+        scores = query @ key.transpose(-2, -1) / math.sqrt(query.shape[-1])
+        weights = softmax(scores if mask is None else scores.masked_fill(~mask, -math.inf))
+        return weights @ value, weights
+
+    def refuse_empty_rows(query, key, value, mask=None):
+        if mask is not None and not mask.any(dim=-1).all():
+            raise NotImplementedError
+        return attend(query, key, value, mask)
+
+    mine = SimpleNamespace(ARRAYS="torch", softmax=softmax, scaled_dot_product_attention=refuse_empty_rows)
+    verdicts = judged(mine, "softmax", ATTENTION, dtype="float64")
+    best = rank_explanations(verdicts, ATTENTION, spec)[0]
+    assert {c.id for c in best.causes} == {"softmax-query-axis", "empty_row: nan"}
+    assert best.certain
+
+
 @pytest.mark.parametrize(
     ("scale", "mistake"),
     [(lambda _: 1.0, "scale-missing"), (float, "scale-no-root"), (lambda d: 1 / math.sqrt(d), "scale-multiply")],
