@@ -105,21 +105,27 @@ def describe_cause(move: Move, spec: Spec) -> str:
 def headline(move: Move, spec: Spec) -> str:
     """Return a move in one line: its class, what moved and by how much, and why."""
     far = f"moved by {number(move.ratio)} times the tolerance" if move.ratio is not None else "moved"
-    moved = f"{move.output} {far}".lstrip() if move.furthest is not None else move.output
-    parts = [part for part in (moved, describe_cause(move, spec)) if part]
-    return f"{move.kind}: {'; '.join(parts)}"
+    cause = describe_cause(move, spec)
+    if move.furthest is None:
+        return f"{move.kind}: {f'{move.output} {cause}'.strip()}"
+    moved = f"{move.output} {far}".lstrip()
+    return f"{move.kind}: {'; '.join(part for part in (moved, cause) if part)}"
 
 
 def remarks(drift: Drift) -> Iterator[Finding]:
     """Yield the components that moved first, why they did, and what moved with them."""
-    beyond = [move for move in drift.moves if move.kind > Kind.ROUNDING and move.key.case in drift.spec.cases]
+    known = [move for move in drift.moves if move.key.case in drift.spec.cases]
+    beyond = [move for move in known if move.kind > Kind.ROUNDING]
+    unmoved = _list_unmoved(known, drift.spec)
     for was in (False, True):
         about = [move for move in beyond if move.was is was]
         roots, followers = find_failing_roots(_make_verdicts(about, drift.spec), drift.spec)
         # A call without a result refutes no mistake.
-        verdicts = _make_verdicts((move for move in about if move.kind is not Kind.FORM), drift.spec)
+        moved = _make_verdicts((move for move in about if move.kind is not Kind.FORM), drift.spec)
         for component in roots:
-            explained = [e for e in rank_explanations(verdicts, component, drift.spec) if 2 * e.equals >= e.case_count]
+            explained = [
+                e for e in rank_explanations([*moved, *unmoved], component, drift.spec) if 2 * e.equals >= e.case_count
+            ]
             found = describe_explanations(explained, "moved", was=was)
             yield Finding("Moved first", component, inner=False)
             yield from (replace(r, label=_REMOVED.get(r.label, r.label)) if was else r for r in found)
@@ -139,15 +145,28 @@ def _describe_reasons(moves: list[Move]) -> Iterator[Finding]:
         yield Finding(label, f"{shown.why}. {len(group.moves)} of {len(moves)} outputs that moved.{where}")
 
 
-def _make_verdicts(moves: Iterable[Move], spec: Spec) -> list[Verdict]:
-    """Return each call that moved as a failing case, which the diagnosis can read."""
+def _list_unmoved(moves: Iterable[Move], spec: Spec) -> list[Verdict]:
+    """Return each call that gave the same result but for rounding, as a passing case: it rules out what it would show.
+
+    A backward pass of the implementation's own may stay as it is when the forward pass changes: gradients are left out.
+    """
+    worst: dict[Key, Move] = {}
+    for move in moves:
+        if move.key not in worst or move.kind > worst[move.key].kind:
+            worst[move.key] = move
+    same = (move for move in worst.values() if move.output and move.kind <= Kind.ROUNDING)
+    return _make_verdicts((move for move in same if spec.cases[move.key.case].cotangent is None), spec, Status.PASSED)
+
+
+def _make_verdicts(moves: Iterable[Move], spec: Spec, status: Status = Status.FAILED) -> list[Verdict]:
+    """Return each call as a case with this status, which the diagnosis can read; those that moved are failing."""
     found: dict[Key, Verdict] = {}
     for move in moves:
         key = move.key
         if key not in found or move.matches:
             case = spec.cases[key.case]
             found[key] = Verdict(
-                key.case, "case", move.component, case.title, Status.FAILED, "wrong-value", move.why, key.dtype,
+                key.case, "case", move.component, case.title, status, "wrong-value", move.why, key.dtype,
                 key.device, case.clauses, "", case.kills, matches=move.matches,
             )  # fmt: skip
     return list(found.values())

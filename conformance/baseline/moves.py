@@ -145,15 +145,20 @@ def describe_form_change(before: StoredArray, after: StoredArray) -> str:
 
 def describe_end_change(before: Ended | None, after: Ended | None) -> str:
     """Return how the end of a call without a result changed; empty if it did not."""
-    was = f"it was {before.reason}: {before.message}" if before is not None else ""
+    was = f"it was {_describe_end(before)}" if before is not None else ""
     if after is None:
         return f"gives a result now; {was}"
-    ends = f"{after.reason}: {after.message}"
+    ends = _describe_end(after)
     if before is None:
-        return f"gives no result any more; {ends}"
+        return f"gives no result any more: {ends}"
     # The message of an error may hold anything; that of a wrong dtype or shape is ours.
     differs = after.reason in ("wrong-dtype", "wrong-shape") and before.message != after.message
     return f"{ends}; {was}" if before.reason != after.reason or differs else ""
+
+
+def _describe_end(ended: Ended) -> str:
+    """Return why a call gave no result: its reason in a word, unless the message begins with it."""
+    return ended.message if ended.message.startswith(ended.reason) else f"{ended.reason}: {ended.message}"
 
 
 def group_by_component(moves: Iterable[Move], components: Iterable[str]) -> Iterator[tuple[str, list[Move]]]:

@@ -10,7 +10,7 @@ from typing import Final
 
 from goldformer.conformance.baseline.drift import Drift, describe_cause, headline, remarks
 from goldformer.conformance.baseline.drift_data import cells
-from goldformer.conformance.baseline.model import Key
+from goldformer.conformance.baseline.model import Baseline, Key
 from goldformer.conformance.baseline.moves import KINDS, Kind, Move, MoveGroup, group_by_reason, worst_first
 from goldformer.conformance.baseline.update import ACTS, Change, count_changes, list_changes
 from goldformer.conformance.commands._console import plain_table, print_table, say
@@ -54,10 +54,45 @@ def print_drift(drift: Drift, folder: Path, allow: Kind, *, everything: bool) ->
 
 def suggest_update(drift: Drift, adapter: str, folder: Path, allow: Kind) -> str:
     """Return the command that accepts what moved further than allowed."""
-    beyond = [move for move in drift.moves if move.kind > allow]
-    asked = {change.act for change in list_changes(drift.old, drift.new, beyond, ("create", "trim", "fix"), allow)}
-    acts = [f"--{act}" for act in ACTS if act in asked]
+    acts = _list_options(_list_acceptable(drift, allow))
     return f"If this is intended, accept it: goldformer baseline update {shlex.join([adapter, str(folder), *acts])}"
+
+
+def describe_left(drift: Drift, accepted: list[Change], allow: Kind) -> str:
+    """Return the sentence that counts what moved further than allowed and is not accepted; "" if all of it is."""
+    places = {change.move.place for change in accepted}
+    left = [change for change in _list_acceptable(drift, allow) if change.move.place not in places]
+    if not left:
+        return ""
+    moved = (
+        f"{len(left)} outputs that moved further than allowed stay" if len(left) > 1 else "1 output that moved stays"
+    )
+    return f"{moved} as recorded: to accept, add {' '.join(_list_options(left))}"
+
+
+def _list_acceptable(drift: Drift, allow: Kind) -> list[Change]:
+    """Return what moved further than allowed, each with the narrowest act that accepts it."""
+    beyond = [move for move in drift.moves if move.kind > allow]
+    return list_changes(drift.old, drift.new, beyond, ("create", "trim", "fix"), allow)
+
+
+def _list_options(changes: list[Change]) -> list[str]:
+    """Return the options of `update` that accept some changes."""
+    asked = {change.act for change in changes}
+    return [f"--{act}" for act in ACTS if act in asked]
+
+
+def describe_failed_calls(made: Baseline, adapter: str) -> Iterator[str]:
+    """Yield a warning for each component with calls that fail: such a call counts as unmoved while it fails alike."""
+    for component in dict.fromkeys(entry.component for entry in made.entries.values()):
+        mine = [entry for entry in made.entries.values() if entry.component == component]
+        failed = [entry.ended for entry in mine if entry.ended and entry.ended.reason != "not-implemented"]
+        if failed:
+            check = f"goldformer check {shlex.quote(adapter)} --component {component}"
+            yield (
+                f"Warning: {component}: {len(failed)} of {len(mine)} calls gave no result, and their failure is "
+                f"recorded: {failed[0].message}. See: {check}"
+            )
 
 
 def group_lines(group: MoveGroup, drift: Drift) -> Iterator[str]:

@@ -38,7 +38,9 @@ from goldformer.conformance.baseline.store import load, lock, save
 from goldformer.conformance.baseline.update import ACTS, Act, apply_changes, list_changes
 from goldformer.conformance.commands import _options as options
 from goldformer.conformance.commands._baseline_text import (
+    describe_failed_calls,
     describe_files,
+    describe_left,
     print_changes,
     print_drift,
     print_remarks,
@@ -255,6 +257,8 @@ def record_baseline(
         say(f"- wrote {attributes}; to see numbers in git diff, tell each clone once: {CONFIGURE}")
     elif needs_attributes(folder):
         say("- for git: --gitattributes writes .gitattributes too, so that git diff can show numbers")
+    for line in describe_failed_calls(made, adapter):
+        err.print(line, style="yellow", markup=False, soft_wrap=True)
     if unsteady:
         err.print(_UNSTEADY.format(", ".join(f"{key.case} ({key.dtype}, {key.device})" for key in unsteady)))
     return OK
@@ -404,6 +408,8 @@ def update_baseline(
         drift = measure_drift(found, spec, adapter, folder, Filter(components, cases, dtypes, devices, threads))
         accepted = list_changes(drift.old, drift.new, drift.moves, acts, allow)
         print_changes(accepted, drift)
+        if left := describe_left(drift, accepted, allow):
+            say(left)
         if not accepted or dry_run:
             say("nothing to change" if not accepted else "nothing was written: --dry-run")
             return OK

@@ -77,6 +77,26 @@ def test_each_act_that_takes_a_move_over_is_named_and_enough(adapter_file, folde
     assert baseline("check", moved, folder).exit_code == 0
 
 
+def test_an_update_says_what_it_leaves_and_which_option_accepts_it(adapter_file, folder):
+    moved = adapter_file(SOFTMAX.replace("powers.sum", "1.5 * powers.sum"), "moved.py")
+    before = digest_of(folder)
+    done = baseline("update", moved, folder, "--yes")
+    assert done.exit_code == 0
+    assert re.search(r"^\d+ outputs .* stay as recorded: to accept, add --fix$", done.stdout, re.MULTILINE)
+    assert digest_of(folder) == before
+
+
+def test_a_component_whose_calls_fail_is_named_when_it_is_recorded(adapter_file, tmp_path):
+    """A check finds nothing moved while they fail alike."""
+    broken = adapter_file(SOFTMAX.replace("def layer_norm(x, *, params)", "def layer_norm(x, *, scale, params)"))
+    done = baseline("record", broken, "--out", tmp_path / "base", "--dtype", "float32")
+    assert done.exit_code == 0
+    warned = [line for line in done.stderr.splitlines() if line.startswith("Warning: ")]
+    assert len(warned) == 1
+    assert re.match(r"Warning: layer_norm: \d+ of \d+ calls gave no result, .*: layer_norm requires scale;", warned[0])
+    assert f"goldformer check {broken} --component layer_norm" in warned[0]
+
+
 def test_where_nothing_known_explains_a_move_the_component_where_it_begins_is_named(adapter_file, folder):
     done = baseline("check", adapter_file(SOFTMAX.replace("powers.sum", "1.5 * powers.sum"), "moved.py"), folder)
     assert done.exit_code == 1
@@ -386,7 +406,8 @@ def test_create_adds_and_trim_takes_away(mine, folder, adapter_file, tmp_path):
     less = adapter_file(WITHOUT, "less.py")
     calls = len(load(folder).entries)
     # What is new is added when nothing is asked for, and what is gone stays.
-    assert baseline("update", less, folder, "--yes").stdout == "nothing to change\n"
+    done = baseline("update", less, folder, "--yes").stdout
+    assert re.fullmatch(r"\d+ outputs that moved .* as recorded: to accept, add --trim\nnothing to change\n", done)
     assert baseline("update", less, folder, "--trim", "--yes").exit_code == 0
     assert {entry.component for entry in load(folder).entries.values()} == {"softmax"}
     assert baseline("check", less, folder).exit_code == 0

@@ -331,6 +331,15 @@ def test_a_mistake_that_is_gone_is_said_to_have_been(spec, drift):
     assert "no longer " in headline(worst_first(found.moves)[0], spec)
 
 
+def test_calls_that_did_not_move_rule_out_what_would_have_moved_them(spec, drift):
+    nan = {"empty_row": "nan"}
+    found = drift(textbook(spec, "empty_row: nan", declared=nan), textbook(spec, declared=nan), ATTENTION)
+    said = list_remarks(found)
+    assert any(line.startswith("Option found: empty_row: uniform (") for line in said)
+    # Real scores beat a fill of -100 and one of -10000 in cases that are as they were.
+    assert not any(line.startswith(("Or: fill-hundred", "Or: fill-too-small")) for line in said)
+
+
 def test_another_option_is_named_whether_it_is_declared_or_not(spec, drift):
     silently = drift(textbook(spec), textbook(spec, "empty_row: nan"), ATTENTION)
     assert kinds(silently) == {Kind.IDENTICAL, Kind.SEMANTIC}
@@ -367,7 +376,7 @@ def test_a_wider_dtype_is_a_change_though_the_values_agree(spec, drift):
     found = drift(on_torch(spec, softmax), on_torch(spec, wider), "softmax")
     assert kinds_of_outputs(found) == {Kind.FORM}
     why = worst_first(found.moves)[0].why
-    assert why.startswith("gives no result any more; wrong-dtype: output is float64, must be float32")
+    assert why.startswith("gives no result any more: wrong-dtype: output is float64, must be float32")
 
 
 def test_ids_of_another_width_are_a_change_though_the_values_agree(spec, drift):
@@ -392,7 +401,7 @@ def test_outputs_calls_and_components_that_are_gone_or_new_are_form(spec, drift)
     lost, won = drift(*both, ATTENTION), drift(*reversed(both), ATTENTION)
     whys = {(move.output, move.why) for move in lost.moves if move.kind is Kind.FORM}
     assert ("weights", "is gone: it is not returned any more") in whys
-    assert ("", "gives no result any more; not-implemented: without masks") in whys
+    assert ("", "gives no result any more: not-implemented: without masks") in whys
     whys = {(move.output, move.why) for move in won.moves if move.kind is Kind.FORM}
     assert ("weights", "is new: the baseline does not have it") in whys
     assert ("", "gives a result now; it was not-implemented: without masks") in whys
