@@ -466,12 +466,16 @@ class _Search:
         return failing, _Catalogue(self.spec, self.component).find(trial.judgements) if failing else ()
 
     def guess(self) -> Wiring:
-        """Return the wiring that came furthest, with a form of the masks that can be called."""
+        """Return the wiring that came furthest, with a form of the masks that can be called.
+
+        If none can, its adapter hands the masks over all the same, so that a check shows what happens.
+        """
         ranked = self._rank_trials()
         best = ranked[0].wiring if ranked else self.wirings[0]
-        tried = [self._try_masks(replace(best, mask=form)) for form in self._list_further_forms(best)]
+        forms = self._list_further_forms(best)
+        tried = [self._try_masks(replace(best, mask=form)) for form in forms]
         called = [trial for trial in tried if trial.judgements and not trial.is_misfit]
-        return max(called, key=lambda trial: trial.passed).wiring if called else best
+        return max(called, key=lambda trial: trial.passed).wiring if called else replace(best, mask=forms[0])
 
     def _rank_trials(self) -> list[_Trial]:
         """Return the trials that gave values, those that came furthest first."""

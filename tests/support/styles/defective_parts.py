@@ -222,3 +222,12 @@ class EncodingAlone(nn.Module):
         angles = torch.arange(x.shape[1], dtype=torch.float64, device=x.device)[:, None] * self.frequency
         waves = torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(-2)[:, : x.shape[-1]]
         return waves.to(x).expand_as(x)
+
+
+class MaskCompared(ClonedLinears):
+    """A mask cannot be given: a tensor is compared with True."""
+
+    def forward(self, query, key, value, mask=None):
+        if mask == True:  # noqa: E712 - the mistake
+            mask = mask.bool()
+        return super().forward(query, key, value, mask)
