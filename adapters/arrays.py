@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any, Final, Literal, get_args
 
 import numpy as np
@@ -106,6 +106,11 @@ class ArrayLibrary(ABC):
         return None
 
 
+@cache
+def _name_dtype(dtype: np.dtype[Any]) -> str:
+    return str(dtype)
+
+
 class NumPy(ArrayLibrary):
     """numpy.ndarray."""
 
@@ -138,6 +143,10 @@ class NumPy(ArrayLibrary):
     def is_array(self, thing: Any) -> bool:
         """Return True for arrays and for NumPy's scalars, which operations on 0-d arrays return."""
         return isinstance(thing, (np.ndarray, np.generic))
+
+    def dtype(self, array: Any) -> str:
+        """Return the name of its dtype, which NumPy makes anew each time."""
+        return _name_dtype(array.dtype)
 
     def numpy(self, array: Any) -> Array:
         """Return the values, floats widened to float64."""

@@ -210,8 +210,22 @@ class GoldenArray:
     @cached_property
     def magnitude(self) -> float:
         """The largest finite absolute value; 0 where there is none."""
-        finite = np.abs(self.values[np.isfinite(self.values)]) if self.values.dtype.kind == "f" else ()
-        return float(np.max(finite, initial=0.0))
+        return find_magnitude(self.values)
+
+    @cached_property
+    def is_exact_zero(self) -> bool:
+        """Return True if all values are 0, and without rounding."""
+        floats = self.within is None and self.values.dtype.kind == "f"
+        return floats and self.error_scale == 0 and not self.values.any()
+
+
+def find_magnitude(values: Array) -> float:
+    """Return the largest finite absolute value; 0 where there is none."""
+    if values.dtype.kind != "f":
+        return 0.0
+    sizes = np.abs(values)
+    largest = float(sizes.max(initial=0.0))
+    return largest if math.isfinite(largest) else float(sizes[np.isfinite(sizes)].max(initial=0.0))
 
 
 @dataclass(frozen=True, slots=True)

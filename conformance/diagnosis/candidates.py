@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from itertools import combinations
 from typing import Any, Final
 
@@ -11,11 +12,17 @@ import numpy as np
 
 from goldformer.adapters.arrays import LIBRARIES
 from goldformer.adapters.options import OPTIONS
-from goldformer.adapters.protocol import Adapter
+from goldformer.adapters.protocol import Adapter, bind_arguments
 from goldformer.adapters.textbook.build import build_textbook
+from goldformer.adapters.textbook.checks import Array
 from goldformer.conformance.diagnosis.causes import IN
 from goldformer.conformance.diagnosis.failure import FailingCase, Options
-from goldformer.conformance.diagnosis.mistakes.differentiation import DIFFERENTIATED
+from goldformer.conformance.diagnosis.mistakes.differentiation import (
+    DIFFERENTIABLE,
+    DIFFERENTIATED,
+    asking,
+    derive_along_all,
+)
 from goldformer.conformance.diagnosis.mistakes.places import TRACKED, MistakePlace, restrict_to
 from goldformer.conformance.diagnosis.neighbours import find_made
 from goldformer.conformance.judging.gradient import invoke_gradient
@@ -33,6 +40,9 @@ from goldformer.spec import Case, Spec
 
 #: The number of textbooks with causes that are kept: each takes about 200 kB.
 _MOST_ADAPTERS: Final = 500
+
+#: The rounding of two ways to compute one derivative in float64.
+_ROUNDING: Final = 2.0**-40
 
 #: The memory of a cached imitation besides its own numbers, in numbers.
 _ENTRY: Final = 100
@@ -108,6 +118,40 @@ class Imitations:
         return self._results[key]
 
 
+@dataclass(frozen=True, slots=True)
+class Derivative:
+    """The derivative of a forward pass along a direction of all its arguments, and mistakes in its backward pass."""
+
+    by_hand: tuple[str, ...]
+    directions: Mapping[str, Array]
+    values: Array
+
+    def equals(self, other: Derivative) -> bool:
+        """Return True if two are the same but for rounding, and so all gradients are."""
+        if self.by_hand != other.by_hand or self.directions.keys() != other.directions.keys():
+            return False
+        bound = _ROUNDING * max(np.abs(self.values).max(initial=0.0), np.abs(other.values).max(initial=0.0))
+        return self.values.shape == other.values.shape and bool((np.abs(self.values - other.values) <= bound).all())
+
+
+class _Gradients:
+    """The derivatives of candidates for one case, and the gradients of those that differ."""
+
+    def __init__(self, key: tuple[Any, ...], dtype: str) -> None:
+        self.key, self.dtype = key, dtype
+        self.derivatives: dict[Candidate, Derivative | None] = {}
+        self._formed: list[tuple[Derivative, Result]] = []
+
+    def find(self, derivative: Derivative) -> Result | None:
+        """Return the gradient that was formed for the same derivative, if any."""
+        return next((result for other, result in self._formed if other.equals(derivative)), None)
+
+    def add(self, derivative: Derivative, result: Result) -> Result:
+        """Keep a gradient, and return it."""
+        self._formed.append((derivative, result))
+        return result
+
+
 class Textbooks:
     """Runs the textbook with candidates; `imitations` caches their results."""
 
@@ -116,13 +160,15 @@ class Textbooks:
         self._imitations = imitations
         self._arguments: dict[tuple[str, frozenset[str]], Arguments] = {}
         self._adapters: dict[tuple[Any, ...], Adapter] = {} if imitations is None else imitations.adapters
+        self._gradients = _Gradients((), "")
 
     def imitate(self, candidate: Candidate, failure: FailingCase) -> Result | BadResult | None:
         """Return what a candidate gives for a case, from the cache if there is one; None if that is nothing."""
         if self._imitations is None:
             return self.run(candidate, failure)
         options = tuple(failure.options.items())
-        key = (candidate, options, failure.case.id, failure.dtype, failure.has_changed_inputs, failure.output_names)
+        wanted = (failure.output_names, failure.gradient_names)
+        key = (candidate, options, failure.case.id, failure.dtype, failure.has_changed_inputs, wanted)
         return self._imitations.get(key, lambda: self.run(candidate, failure))
 
     def run(self, candidate: Candidate, failure: FailingCase) -> Result | BadResult | None:
@@ -136,8 +182,13 @@ class Textbooks:
         try:
             with np.errstate(all="ignore"):
                 if cotangent is not None:
-                    wanted = contract.results_of(case)
-                    return invoke_gradient(adapter, contract, arguments, cotangent, wanted, dtype, "cpu")
+                    # A backward pass by hand gives all gradients in one call.
+                    names = None if _list_by_hand(candidate) else failure.gradient_names
+                    results = contract.results_of(case).items()
+                    wanted = {name: result for name, result in results if names is None or name in names}
+                    form = partial(invoke_gradient, adapter, contract, arguments, cotangent, wanted, dtype, "cpu")
+                    with asking(names):
+                        return self._share_gradient(candidate, failure, form)
                 # An output that the implementation does not give may have any shape.
                 return invoke(
                     adapter, contract, arguments, dtype, "cpu", check_inputs=failure.has_changed_inputs,
@@ -147,6 +198,56 @@ class Textbooks:
             return bad
         except NotImplementedHere:
             return None
+
+    def _share_gradient(self, candidate: Candidate, failure: FailingCase, form: Callable[[], Result]) -> Result:
+        """Return the gradient of a candidate: that of an earlier one which has the same derivatives, or a new one."""
+        derivative = self._derive(candidate, failure)
+        if derivative is None:
+            return form()
+        shared = self._gradients.find(derivative)
+        return self._gradients.add(derivative, form()) if shared is None else shared
+
+    def differs_along(self, candidate: Candidate, failure: FailingCase) -> bool:
+        """Return True if a candidate's derivative along one direction rules it out: one call instead of hundreds."""
+        derivative = self._derive(candidate, failure)
+        if derivative is None or derivative.by_hand:
+            return False
+        cotangent = failure.case.cotangent_array
+        assert cotangent is not None, "only gradients have derivatives"
+        total = float((derivative.values * cotangent.astype(self._gradients.dtype)).sum())
+        return failure.differs_along(derivative.directions, total)
+
+    def _derive(self, candidate: Candidate, failure: FailingCase) -> Derivative | None:
+        """Return the derivative of a candidate's forward pass along one direction; None if it tells too little.
+
+        An exact 0 has no tolerance, and the digits of float64 are those of the derivative.
+        """
+        component = failure.case.component
+        by_hand = _list_by_hand(candidate)
+        exact = any(golden.is_exact_zero for golden in failure.expected.values())
+        if failure.case.cotangent is None or component not in DIFFERENTIABLE or exact or failure.dtype == "float64":
+            return None
+        if len(by_hand) == len(candidate.mistakes):
+            return None
+        adapter = self._build(candidate, failure.options, component)
+        dtype = _choose_dtype(adapter, failure.dtype)
+        key = (failure.case.id, tuple(failure.options.items()), failure.gradient_names)
+        if (self._gradients.key, self._gradients.dtype) != (key, dtype):
+            self._gradients = _Gradients(key, dtype)
+        known = self._gradients.derivatives
+        if candidate not in known:
+            case = failure.case.under(failure.options, {**failure.options, **dict(candidate.options)})
+            arguments, function = self._read_arguments(case), adapter.functions[component]
+            given = convert_arguments(LIBRARIES["numpy"], failure.contract, arguments, dtype, "cpu")
+            try:
+                with np.errstate(all="ignore"):
+                    bound = bind_arguments(function, failure.contract, given)
+                    found = derive_along_all(function, bound, failure.gradient_names)
+            except Exception:
+                known[candidate] = None
+            else:
+                known[candidate] = Derivative(by_hand, *found)
+        return known[candidate]
 
     def _read_arguments(self, case: Case) -> Arguments:
         """Return the arguments of a case, the same object for each imitation: their sizes are solved once."""
@@ -186,6 +287,11 @@ class Textbooks:
         except (BadResult, NotImplementedHere):
             return False
         return True
+
+
+def _list_by_hand(candidate: Candidate) -> tuple[str, ...]:
+    """Return the mistakes of a candidate that are made in backward passes written by hand."""
+    return tuple(id_ for id_ in candidate.mistakes if find_made(id_).by_hand)
 
 
 def _choose_dtype(adapter: Adapter, dtype: str) -> str:

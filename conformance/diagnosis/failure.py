@@ -13,12 +13,12 @@ from typing import Any, Final
 import numpy as np
 
 from goldformer.conformance.judging.cases import Judgement
-from goldformer.conformance.judging.invoke import BadResult, Result
-from goldformer.conformance.judging.measure import measure
+from goldformer.conformance.judging.invoke import Array, BadResult, Result
+from goldformer.conformance.judging.measure import measure_ratio
 from goldformer.conformance.judging.statistics import compare_draws, compute_statistics
-from goldformer.conformance.judging.verdict import Difference
+from goldformer.conformance.judging.tolerance import UNIT_ROUNDOFF, tolerance
 from goldformer.spec import Case, Contract
-from goldformer.spec.model import GoldenArray
+from goldformer.spec.model import GoldenArray, find_magnitude
 
 #: An option of each convention of a component.
 Options = Mapping[str, str]
@@ -73,6 +73,12 @@ class FailingCase:
         return frozenset(self.actual.outputs) if isinstance(self.actual, Result) and self.actual.outputs else None
 
     @cached_property
+    def gradient_names(self) -> frozenset[str] | None:
+        """The arguments whose gradients are compared; None if all of them are."""
+        unreached = isinstance(self.actual, BadResult) and self.actual.unreached
+        return None if unreached or not self.expected else frozenset(self.expected)
+
+    @cached_property
     def wrong(self) -> frozenset[str]:
         """The outputs that are wrong."""
         return self._find_wrong(self.actual, self.expected) if isinstance(self.actual, Result) else frozenset()
@@ -89,27 +95,55 @@ class FailingCase:
             return 0.0 if isinstance(imitation, BadResult) and str(self.actual) == str(imitation) else None
         if not isinstance(imitation, Result):
             return None
-        both = self.actual.outputs.keys() & imitation.outputs.keys()
-        shared = {name: golden for name, golden in self.expected.items() if name in both}
+        shared = self._select_shared(imitation)
+        zeros = {name for name, golden in shared.items() if golden.is_exact_zero}
+        # Most candidates differ in the first output already, and are compared no further.
+        others = {name: golden for name, golden in shared.items() if name not in zeros}
+        furthest = self._measure_distance(self.actual, imitation, others)
+        if furthest is None:
+            return None
         shown = self._find_wrong(imitation, shared)
         # Chance alone may move another statistic of a wider distribution too far.
         if not shown or not (self.case.random or self.wrong <= shown):
             return None
         # Where 0 is exact there is no tolerance: the same elements must differ from it.
-        zeros = {name for name, golden in shared.items() if _is_exact_zero(golden)}
-        exact = {name for name in zeros if self._find_wrong(imitation, {name: shared[name]})}
-        if any(not self._have_same_zeros(name, shared[name], imitation) for name in exact):
-            return None
-        rounded = {name: golden for name, golden in shared.items() if name not in exact}
-        return self._measure_distance(self.actual, imitation, rounded)
+        exact = zeros & shown
+        same = all(self._have_same_zeros(name, shared[name], imitation) for name in exact)
+        inexact = {name: shared[name] for name in zeros - exact}
+        rounded = self._measure_distance(self.actual, imitation, inexact) if same else None
+        return None if rounded is None else max(furthest, rounded)
+
+    def differs_along(self, directions: Mapping[str, Array], derivative: float) -> bool:
+        """Return True if no gradients with this derivative along some directions can explain the actual ones.
+
+        Gradients that are within the tolerance everywhere have a derivative that is within the sum of the tolerances.
+        """
+        if not isinstance(self.actual, Result):
+            return False
+        actual, allowed = 0.0, 0.0
+        for name, direction in directions.items():
+            golden, gradient = self.expected.get(name), self.actual.outputs.get(name)
+            if golden is None or golden.indices is not None or gradient is None or gradient.shape != direction.shape:
+                return False
+            largest = find_magnitude(gradient)
+            bound = self._bound_gradient(name, golden, largest)
+            # A matching gradient is at most as large as this, if its tolerance does not grow faster.
+            if self._bound_gradient(name, golden, largest + 2 * bound) > 2 * bound:
+                return False
+            actual += float((direction * gradient).sum())
+            allowed += 2 * (bound + UNIT_ROUNDOFF[self.dtype] * largest) * float(np.abs(direction).sum())
+        return abs(actual - derivative) > 2 * allowed
+
+    def _bound_gradient(self, name: str, golden: GoldenArray, magnitude: float) -> float:
+        scale = self._find_scale(name, golden, magnitude)
+        return tolerance(self.dtype, scale, magnitude, self.contract.computed_in_at_least)
 
     def excludes(self, imitation: Result | BadResult | None) -> bool:
         """Return True if an imitation is clearly wrong, or raises, where the actual result is right."""
         if not isinstance(imitation, Result) or not isinstance(self.actual, Result):
             return isinstance(imitation, BadResult) and isinstance(self.actual, Result)
-        both = self.actual.outputs.keys() & imitation.outputs.keys()
-        shared = {name: golden for name, golden in self.expected.items() if name in both}
-        return any(d.wrong and d.ratio >= _CLEAR for d in self._measure(imitation, shared))
+        shared = self._select_shared(imitation)
+        return any(self._measure(name, imitation.outputs[name], golden) >= _CLEAR for name, golden in shared.items())
 
     def differs_in_rest(self, imitation: Result | BadResult | None) -> bool:
         """Return True if an imitation differs in elements that have no golden value.
@@ -118,13 +152,12 @@ class FailingCase:
         """
         if not isinstance(imitation, Result) or not isinstance(self.actual, Result):
             return False
-        both = self.actual.outputs.keys() & imitation.outputs.keys()
         whole = {
             name: self._use_as_golden(name, replace(golden, indices=None), imitation.outputs[name])
-            for name, golden in self.expected.items()
-            if name in both and golden.indices is not None
+            for name, golden in self._select_shared(imitation).items()
+            if golden.indices is not None
         }
-        return any(not d.ratio <= 1.0 for d in self._measure(self.actual, whole))
+        return any(not self._measure(name, self.actual.outputs[name], golden) <= 1.0 for name, golden in whole.items())
 
     def find_residual(self, imitation: Result | BadResult | None) -> float:
         """Return the sum of the squared differences of an imitation and the actual result; inf if it has none."""
@@ -145,8 +178,8 @@ class FailingCase:
             if _is_drawn_one_by_one(golden) and actual.outputs[name].shape == imitation.outputs[name].shape:
                 furthest = max(furthest, compare_draws(actual.outputs[name], imitation.outputs[name]))
             else:
-                imitated = {name: self._use_as_golden(name, golden, imitation.outputs[name])}
-                furthest = max((furthest, *(d.ratio for d in self._measure(actual, imitated))))
+                imitated = self._use_as_golden(name, golden, imitation.outputs[name])
+                furthest = max(furthest, self._measure(name, actual.outputs[name], imitated))
             if not furthest <= 1.0:
                 return None
         return furthest
@@ -163,12 +196,15 @@ class FailingCase:
             # Chance moves both the actual result and the imitation.
             doubled = {statistic: 2 * width for statistic, width in golden.within.items()}
             return replace(golden, values=compute_statistics(values, golden), within=doubled)
-        made = replace(golden, values=golden.select(values))
+        imitated = golden.select(values)
+        return replace(golden, values=imitated, error_scale=self._find_scale(name, golden, find_magnitude(imitated)))
+
+    def _find_scale(self, name: str, golden: GoldenArray, magnitude: float) -> float:
+        """Return the error scale of an imitation of an output, which is as large as `magnitude`."""
         # Larger numbers have larger roundoffs, and one option of a convention may lose more digits than another.
-        grown = made.magnitude / golden.magnitude if golden.magnitude else 1.0
+        grown = magnitude / golden.magnitude if golden.magnitude else 1.0
         # A golden value may be exact, such as an input that no sub-layer changes, and its imitation still be rounded.
-        scale = max(golden.error_scale * max(grown, 1.0), made.magnitude * self._relative_scales[name])
-        return replace(made, error_scale=scale if math.isfinite(made.magnitude) else math.inf)
+        return max(golden.error_scale * max(grown, 1.0), magnitude * self._relative_scales[name])
 
     @cached_property
     def _relative_scales(self) -> Mapping[str, float]:
@@ -181,10 +217,22 @@ class FailingCase:
         return scales
 
     def _find_wrong(self, result: Result, expected: Mapping[str, GoldenArray]) -> frozenset[str]:
-        return frozenset(d.output for d in self._measure(result, expected) if d.wrong)
+        given = ((name, golden) for name, golden in expected.items() if name in result.outputs)
+        return frozenset(name for name, golden in given if self._measure(name, result.outputs[name], golden) > 1.0)
 
-    def _measure(self, result: Result, expected: Mapping[str, GoldenArray]) -> list[Difference]:
-        return measure(result, expected, self.case, self.contract, self.dtype)
+    def _measure(self, name: str, array: np.ndarray[Any, Any], expected: GoldenArray) -> float:
+        return measure_ratio(name, array, expected, self.contract, self.dtype)
+
+    def _select_shared(self, imitation: Result) -> dict[str, GoldenArray]:
+        """Return what is expected of the outputs that an imitation and the actual result have, as data flows."""
+        assert isinstance(self.actual, Result), "only results are compared"
+        both = self.actual.outputs.keys() & imitation.outputs.keys()
+        return {name: self.expected[name] for name in self._order if name in both}
+
+    @cached_property
+    def _order(self) -> list[str]:
+        """The names of what is expected, in the order in which data flows."""
+        return [name for name in self.contract.results_of(self.case) if name in self.expected]
 
 
 def _compare_unreached(unreached: frozenset[str], imitation: Result, right: Result) -> float | None:
@@ -207,8 +255,3 @@ def _find_noughts(gradients: Result) -> set[str]:
 def _is_drawn_one_by_one(golden: GoldenArray) -> bool:
     """Return True for a random output without zeros to count: elements that dropout drops may hang together."""
     return golden.within is not None and "zeros" not in golden.within
-
-
-def _is_exact_zero(golden: GoldenArray) -> bool:
-    floats = golden.within is None and golden.values.dtype.kind == "f"
-    return floats and golden.error_scale == 0 and not golden.values.any()

@@ -575,6 +575,8 @@ class Imitator:
         found = {}
         for candidate in candidates:
             self._compared[failure.case.id, failure.dtype].add(candidate)
+            if self._textbooks.differs_along(candidate, failure):
+                continue
             unreached = isinstance(failure.actual, BadResult) and failure.actual.unreached
             right = self._textbooks.imitate(Candidate(), failure) if unreached else None
             distance = failure.distance(self._textbooks.imitate(candidate, failure), right)

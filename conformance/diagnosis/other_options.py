@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from goldformer.conformance.diagnosis.causes import make_option_cause, write_declaration
-from goldformer.conformance.judging.cases import Judgement
+from goldformer.conformance.judging.cases import Bench, Judgement
 from goldformer.conformance.judging.invoke import BadResult, Result
-from goldformer.conformance.judging.measure import measure
+from goldformer.conformance.judging.measure import measure, measure_ratio
 from goldformer.spec import Case, Spec
-from goldformer.spec.model import UNSPECIFIED
+from goldformer.spec.model import UNSPECIFIED, GoldenArray
 
 
 def advise_option(judgement: Judgement) -> str:
@@ -45,10 +45,22 @@ def _advise_fitting(judgement: Judgement, case: Case, result: Result) -> str:
         outputs = case.expects(bench.options(case) | options)
         if not outputs:
             continue
-        differences = measure(result, outputs, case, bench.spec.contracts[case.component], bench.dtype)
-        if differences and not any(d.wrong for d in differences):
-            fitting.append((len(options), max(d.ratio for d in differences), options))
+        ratio = _measure_furthest(result, outputs, case, bench)
+        if ratio is not None:
+            fitting.append((len(options), ratio, options))
     return _declare(min(fitting, key=lambda found: found[:2])[2], bench.spec) if fitting else ""
+
+
+def _measure_furthest(result: Result, outputs: Mapping[str, GoldenArray], case: Case, bench: Bench) -> float | None:
+    """Return the largest ratio of a result's differences; None if an output is wrong, or nothing is compared."""
+    contract = bench.spec.contracts[case.component]
+    names = [name for name in contract.results_of(case) if name in outputs and name in result.outputs]
+    furthest = 0.0
+    for name in names:
+        furthest = max(furthest, measure_ratio(name, result.outputs[name], outputs[name], contract, bench.dtype))
+        if furthest > 1.0:
+            return None
+    return furthest if names else None
 
 
 def _advise_leaving_open(judgement: Judgement, case: Case, name: str, result: Result) -> str:

@@ -24,19 +24,9 @@ def compare(
     infinitely wrong. With `indices`, both arrays hold the elements found there.
     """
     actual, expected = np.asarray(actual), np.asarray(expected)
-    if expected.dtype.kind in "biu":
-        ratios = np.where(actual == expected, 0.0, math.inf)
-    else:
-        with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-            error = np.abs(actual.astype(np.float64, copy=False) - expected.astype(np.float64, copy=False))
-            largest = float(error.max(initial=0.0))
-            # Most outputs are right and finite. NaN is not at most the tolerance, and goes on.
-            if largest <= tolerance and largest < math.inf:
-                ratio = largest / tolerance if tolerance else 0.0
-                return Difference(output, 0, error.size, tolerance, ratio, None, None)
-            agree = (actual == expected) | (np.isnan(actual) & np.isnan(expected))
-            ratios = np.where(agree, 0.0, error / tolerance if tolerance else math.inf)
-        ratios = np.where(np.isnan(ratios), math.inf, ratios)
+    ratios = _find_ratios(actual, expected, tolerance)
+    if isinstance(ratios, float):
+        return Difference(output, 0, np.broadcast(actual, expected).size, tolerance, ratios, None, None)
     flat = ratios.ravel()
     wrong = np.flatnonzero(flat > 1.0)
     largest = float(flat.max(initial=0.0))
@@ -50,3 +40,26 @@ def compare(
     first, worst = element(int(wrong[0])), element(int(flat.argmax()))
     grid = cut_window(expected, actual, worst.index) if indices is None else None
     return Difference(output, len(wrong), flat.size, tolerance, largest, first, worst, grid)
+
+
+def find_ratio(actual: NDArray[np.generic], expected: NDArray[np.generic], tolerance: float) -> float:
+    """Return the ratio of the `Difference` of two arrays, without the elements that differ."""
+    ratios = _find_ratios(np.asarray(actual), np.asarray(expected), tolerance)
+    return ratios if isinstance(ratios, float) else float(ratios.max(initial=0.0))
+
+
+def _find_ratios(
+    actual: NDArray[np.generic], expected: NDArray[np.generic], tolerance: float
+) -> NDArray[np.float64] | float:
+    """Return |actual − expected| ÷ tolerance everywhere, or only the largest if all are at most 1."""
+    if expected.dtype.kind in "biu":
+        return np.where(actual == expected, 0.0, math.inf)
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+        error = np.abs(actual.astype(np.float64, copy=False) - expected.astype(np.float64, copy=False))
+        largest = float(error.max(initial=0.0))
+        # Most outputs are right and finite. NaN is not at most the tolerance, and goes on.
+        if largest <= tolerance and largest < math.inf:
+            return largest / tolerance if tolerance else 0.0
+        agree = (actual == expected) | (np.isnan(actual) & np.isnan(expected))
+        ratios = np.where(agree, 0.0, error / tolerance if tolerance else math.inf)
+    return np.where(np.isnan(ratios), math.inf, ratios)

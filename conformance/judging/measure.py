@@ -6,8 +6,8 @@ import math
 from collections.abc import Mapping
 from typing import Final
 
-from goldformer.conformance.judging.compare import compare
-from goldformer.conformance.judging.invoke import Result
+from goldformer.conformance.judging.compare import compare, find_ratio
+from goldformer.conformance.judging.invoke import Array, Result
 from goldformer.conformance.judging.statistics import compare_statistics
 from goldformer.conformance.judging.tolerance import tolerance
 from goldformer.conformance.judging.verdict import Difference, Reason
@@ -30,10 +30,21 @@ def measure(
             if golden.within is not None:
                 differences += compare_statistics(name, actual, golden, dtype)
                 continue
-            bound = tolerance(dtype, golden.error_scale, golden.magnitude, contract.computed_in_at_least)
+            bound = _find_tolerance(golden, contract, dtype)
             label = name if case.cotangent is None else f"gradient of {name}"
             differences.append(compare(label, golden.select(actual), golden.values, bound, golden.indices))
     return differences
+
+
+def measure_ratio(name: str, actual: Array, golden: GoldenArray, contract: Contract, dtype: str) -> float:
+    """Return the largest ratio of the differences of one output."""
+    if golden.within is not None:
+        return max((d.ratio for d in compare_statistics(name, actual, golden, dtype)), default=0.0)
+    return find_ratio(golden.select(actual), golden.values, _find_tolerance(golden, contract, dtype))
+
+
+def _find_tolerance(golden: GoldenArray, contract: Contract, dtype: str) -> float:
+    return tolerance(dtype, golden.error_scale, golden.magnitude, contract.computed_in_at_least)
 
 
 def find_reason(wrong: tuple[Difference, ...]) -> Reason:

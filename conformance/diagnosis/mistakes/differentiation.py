@@ -5,23 +5,27 @@ is subtracted on the way, so that with h = 2⁻³⁰⁰ only rounding is left. N
 parts first, so a maximum and a ReLU choose as they do for real numbers.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import AbstractContextManager
+from contextvars import ContextVar
 from typing import Any, Final
 
 import numpy as np
 
 from goldformer.adapters import textbook
 from goldformer.adapters.textbook.checks import Array
-from goldformer.adapters.textbook.steps import Replacement, Replacements, Step, instead
+from goldformer.adapters.textbook.steps import Replacement, Replacements, Step, hold, instead
 
 #: A power of 2, which rounds nothing; its square underflows.
 STEP: Final = 2.0**-300
 
+#: The arguments whose gradients are formed: each of their elements takes a call. None stands for all.
+_asked: Final[ContextVar[Collection[str] | None]] = ContextVar("asked", default=None)
+
 
 def gradients(function: Callable[..., Any], cotangent: Array, arguments: Mapping[str, Any]) -> dict[str, Array]:
     """Return the gradients of Σ cotangent·(first result) by all arguments of floats, parameters by their own names."""
-    given = {name: _to_complex(thing) for name, thing in arguments.items()}
-    leaves = {name: thing for name, thing in {**given, **given.get("params", {})}.items() if _is_complex(thing)}
+    given, leaves = _read_leaves(arguments, _asked.get())
     found = {}
     for name, leaf in leaves.items():
         gradient = np.empty(leaf.shape)
@@ -29,6 +33,35 @@ def gradients(function: Callable[..., Any], cotangent: Array, arguments: Mapping
             gradient[index] = (_first(function(**given)).imag / STEP * cotangent).sum()
         found[name] = gradient.astype(cotangent.dtype)
     return found
+
+
+def asking(names: Collection[str] | None) -> AbstractContextManager[None]:
+    """Form the gradients of these arguments alone inside a context; None stands for all."""
+    return hold(_asked, names)
+
+
+def derive_along_all(
+    function: Callable[..., Any], arguments: Mapping[str, Any], names: Collection[str] | None
+) -> tuple[dict[str, Array], Array]:
+    """Return a random direction for each of these arguments, and the derivative of the first result along all at once.
+
+    The directions are always the same. Functions with one such derivative have the same gradients.
+    """
+    given, leaves = _read_leaves(arguments, names)
+    rng = np.random.default_rng(0)
+    directions = {name: rng.standard_normal(leaf.shape) for name, leaf in leaves.items()}
+    for name, leaf in leaves.items():
+        np.add(leaf, 1j * STEP * directions[name], out=leaf)
+    return directions, _first(function(**given)).imag / STEP
+
+
+def _read_leaves(
+    arguments: Mapping[str, Any], names: Collection[str] | None
+) -> tuple[dict[str, Any], dict[str, Array]]:
+    """Return the arguments with complex numbers for floats, and those of floats among `names`, parameters by theirs."""
+    given = {name: _to_complex(thing) for name, thing in arguments.items()}
+    floats = {name: thing for name, thing in {**given, **given.get("params", {})}.items() if _is_complex(thing)}
+    return given, {name: leaf for name, leaf in floats.items() if names is None or name in names}
 
 
 def _step_elements(leaf: Array) -> Iterator[tuple[int, ...]]:
@@ -76,23 +109,34 @@ def refuse_gradients(component: Step) -> Replacement:
     return instead(gradient)
 
 
+#: The components that are differentiated.
+_DIFFERENTIATED: Final[tuple[Step, ...]] = (
+    textbook.softmax,
+    textbook.scaled_dot_product_attention,
+    textbook.token_embedding,
+    textbook.multi_head_attention,
+    textbook.fused_multi_head_attention,
+    textbook.single_head_attention,
+    textbook.feed_forward,
+    textbook.layer_norm,
+    textbook.encoder_layer,
+    textbook.decoder_layer,
+    textbook.output_probabilities,
+    textbook.kl_divergence,
+    textbook.cross_entropy,
+)
+_STACKS: Final[tuple[Step, ...]] = (textbook.encoder, textbook.decoder, textbook.transformer)
+DIFFERENTIABLE: Final = frozenset(component.__name__ for component in _DIFFERENTIATED)
+
+
+def _find_gradient(component: Step) -> Step:
+    gradient: Step = getattr(textbook, f"{component.__name__}_gradient")
+    return gradient
+
+
 #: The gradients of the forward passes as they are, so that a mistake there is one in them. What a mistake makes of the
 #: gradients of a stack, those of its layers tell.
 DIFFERENTIATED: Final[Replacements] = {
-    textbook.softmax_gradient: differentiate(textbook.softmax),
-    textbook.scaled_dot_product_attention_gradient: differentiate(textbook.scaled_dot_product_attention),
-    textbook.token_embedding_gradient: differentiate(textbook.token_embedding),
-    textbook.multi_head_attention_gradient: differentiate(textbook.multi_head_attention),
-    textbook.fused_multi_head_attention_gradient: differentiate(textbook.fused_multi_head_attention),
-    textbook.single_head_attention_gradient: differentiate(textbook.single_head_attention),
-    textbook.feed_forward_gradient: differentiate(textbook.feed_forward),
-    textbook.layer_norm_gradient: differentiate(textbook.layer_norm),
-    textbook.encoder_layer_gradient: differentiate(textbook.encoder_layer),
-    textbook.decoder_layer_gradient: differentiate(textbook.decoder_layer),
-    textbook.encoder_gradient: refuse_gradients(textbook.encoder),
-    textbook.decoder_gradient: refuse_gradients(textbook.decoder),
-    textbook.transformer_gradient: refuse_gradients(textbook.transformer),
-    textbook.output_probabilities_gradient: differentiate(textbook.output_probabilities),
-    textbook.kl_divergence_gradient: differentiate(textbook.kl_divergence),
-    textbook.cross_entropy_gradient: differentiate(textbook.cross_entropy),
+    **{_find_gradient(component): differentiate(component) for component in _DIFFERENTIATED},
+    **{_find_gradient(component): refuse_gradients(component) for component in _STACKS},
 }
