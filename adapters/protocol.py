@@ -9,8 +9,8 @@ import difflib
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cache
 from typing import Any, Final, get_args
+from weakref import WeakKeyDictionary
 
 from goldformer.adapters.arrays import DEVICES, LIBRARIES, DType, Wire
 from goldformer.spec import Contract, Spec
@@ -201,9 +201,21 @@ def explain_wrong_parameters(function: Callable[..., Any], contract: Contract) -
     return f"{' and '.join(parts)}; the suite calls it with {', '.join(names)}{fix}"
 
 
-@cache
+#: The names of each function's parameters, as long as it lives: a diagnosis makes thousands.
+_PARAMETERS: Final[WeakKeyDictionary[Callable[..., Any], frozenset[str] | None]] = WeakKeyDictionary()
+
+
 def list_parameters(function: Callable[..., Any]) -> frozenset[str] | None:
     """Return the names of a function's parameters; None if it takes any name or has no signature."""
+    try:
+        if function not in _PARAMETERS:
+            _PARAMETERS[function] = _read_parameters(function)
+        return _PARAMETERS[function]
+    except TypeError:  # some callables have no weak references, or no hash
+        return _read_parameters(function)
+
+
+def _read_parameters(function: Callable[..., Any]) -> frozenset[str] | None:
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):

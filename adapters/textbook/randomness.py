@@ -1,8 +1,7 @@
 """Random numbers: the initial weights of a layer, and dropout."""
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Final
@@ -82,15 +81,12 @@ class Dropout:
 _dropout: Final[ContextVar[Dropout | None]] = ContextVar("dropout", default=None)
 
 
-@contextmanager
-def dropping(dropout_rate: float | None, training: bool, seed: int | None) -> Iterator[None]:  # noqa: FBT001
+def dropping(dropout_rate: float | None, training: bool, seed: int | None) -> AbstractContextManager[None]:  # noqa: FBT001
     """Drop in all places inside the context; without a rate keep to the dropout of the context around it."""
     if dropout_rate is None:
-        yield
-        return
+        return nullcontext()
     drop_elements(np.ones(1), "dropout_rate", dropout_rate, seed)  # refuses a rate outside 0 … 1
-    with hold(_dropout, Dropout(dropout_rate, np.random.default_rng(seed)) if is_dropping(training) else None):
-        yield
+    return hold(_dropout, Dropout(dropout_rate, np.random.default_rng(seed)) if is_dropping(training) else None)
 
 
 @step

@@ -10,12 +10,12 @@ A context variable holds the replacements, so another thread, which starts with 
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cache, partial, wraps
 from inspect import Signature, signature
-from typing import Any, Final, ParamSpec, TypeVar
+from typing import Any, Final, Generic, ParamSpec, TypeVar
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -77,14 +77,24 @@ def stack_replacements(layers: Iterable[Replacements], below: Mapping[Step, Step
     return replaced
 
 
-@contextmanager
-def hold(variable: ContextVar[R], value: R) -> Iterator[None]:
+class _Held(Generic[R]):
+    """A context; as a class it takes a third of the time of a generator, and an imitation enters hundreds."""
+
+    __slots__ = ("_token", "_value", "_variable")
+
+    def __init__(self, variable: ContextVar[R], value: R) -> None:
+        self._variable, self._value = variable, value
+
+    def __enter__(self) -> None:
+        self._token = self._variable.set(self._value)
+
+    def __exit__(self, *_: object) -> None:
+        self._variable.reset(self._token)
+
+
+def hold(variable: ContextVar[R], value: R) -> AbstractContextManager[None]:
     """Give a context variable a value inside the context."""
-    token = variable.set(value)
-    try:
-        yield
-    finally:
-        variable.reset(token)
+    return _Held(variable, value)
 
 
 @contextmanager

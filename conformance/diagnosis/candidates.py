@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import combinations
 from typing import Any, Final
@@ -40,6 +40,12 @@ from goldformer.spec import Case, Spec
 
 #: The number of textbooks with causes that are kept: each takes about 200 kB.
 _MOST_ADAPTERS: Final = 500
+
+#: The components that run a backward pass in every call.
+RUNS_BACKWARD: Final = frozenset({"single_head_attention_step"})
+
+#: The numbers of the results that one diagnosis keeps: some phases of it ask for the same ones.
+_KEPT: Final = 1 << 20
 
 #: The rounding of two ways to compute one derivative in float64.
 _ROUNDING: Final = 2.0**-40
@@ -153,19 +159,18 @@ class _Gradients:
 
 
 class Textbooks:
-    """Runs the textbook with candidates; `imitations` caches their results."""
+    """Runs the textbook with candidates; `imitations` caches their results, also for the next implementation."""
 
     def __init__(self, spec: Spec, imitations: Imitations | None) -> None:
         self._spec = spec
-        self._imitations = imitations
+        self._imitations = Imitations(_KEPT) if imitations is None else imitations
         self._arguments: dict[tuple[str, frozenset[str]], Arguments] = {}
-        self._adapters: dict[tuple[Any, ...], Adapter] = {} if imitations is None else imitations.adapters
+        self._adapters = self._imitations.adapters
         self._gradients = _Gradients((), "")
 
     def imitate(self, candidate: Candidate, failure: FailingCase) -> Result | BadResult | None:
-        """Return what a candidate gives for a case, from the cache if there is one; None if that is nothing."""
-        if self._imitations is None:
-            return self.run(candidate, failure)
+        """Return what a candidate gives for a case, from the cache if it is there; None if that is nothing."""
+        candidate = _leave_out_backward(candidate, failure)
         options = tuple(failure.options.items())
         wanted = (failure.output_names, failure.gradient_names)
         key = (candidate, options, failure.case.id, failure.dtype, failure.has_changed_inputs, wanted)
@@ -214,8 +219,9 @@ class Textbooks:
             return False
         cotangent = failure.case.cotangent_array
         assert cotangent is not None, "only gradients have derivatives"
-        total = float((derivative.values * cotangent.astype(self._gradients.dtype)).sum())
-        return failure.differs_along(derivative.directions, total)
+        with np.errstate(all="ignore"):
+            total = float((derivative.values * cotangent.astype(self._gradients.dtype)).sum())
+            return failure.differs_along(derivative.directions, total)
 
     def _derive(self, candidate: Candidate, failure: FailingCase) -> Derivative | None:
         """Return the derivative of a candidate's forward pass along one direction; None if it tells too little.
@@ -287,6 +293,14 @@ class Textbooks:
         except (BadResult, NotImplementedHere):
             return False
         return True
+
+
+def _leave_out_backward(candidate: Candidate, failure: FailingCase) -> Candidate:
+    """Return a candidate without the mistakes of backward passes if a case has none: they do nothing there."""
+    if failure.case.cotangent is not None or failure.case.component in RUNS_BACKWARD:
+        return candidate
+    kept = tuple(id_ for id_ in candidate.mistakes if not find_made(id_).is_backward)
+    return candidate if kept == candidate.mistakes else replace(candidate, mistakes=kept)
 
 
 def _list_by_hand(candidate: Candidate) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from itertools import chain, combinations, islice, product
 from typing import Final
 
 from goldformer.adapters.options import OPTIONS
-from goldformer.conformance.diagnosis.candidates import Candidate, Imitations, Textbooks
+from goldformer.conformance.diagnosis.candidates import RUNS_BACKWARD, Candidate, Imitations, Textbooks
 from goldformer.conformance.diagnosis.causes import find_cause
 from goldformer.conformance.diagnosis.failure import FailingCase, Options, estimate_cost, is_decoding
 from goldformer.conformance.diagnosis.mistakes import ON_PURPOSE, implementations
@@ -43,9 +43,6 @@ _LARGE: Final = 100_000
 
 #: The number of combinations, and of places, that are tried for a case, times the numbers of the case: half a second.
 _TRIED: Final = 500_000
-
-#: The components that run a backward pass in every call.
-_RUNS_BACKWARD: Final = frozenset({"single_head_attention_step"})
 
 #: How many times as many neighbours as other candidates are tried: there are hundreds, each as likely as the other.
 _NEIGHBOURS: Final = 4
@@ -289,7 +286,7 @@ class Imitator:
         """Return the neighbours of forward or of backward passes, the component's own before those of its parts."""
         homes = (component, *reversed(self.spec.list_dependencies(component)))
         ranks = {home: rank for rank, home in enumerate(homes)}
-        both = component in _RUNS_BACKWARD
+        both = component in RUNS_BACKWARD
         mine = (n for n in neighbours().values() if n.component in ranks and (both or n.backward is backward))
         ordered = sorted((n for n in mine if n.id not in self._left_out), key=lambda n: ranks[n.component])
         return [Candidate((n.id,)) for n in ordered]

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from types import SimpleNamespace
 
 import pytest
 
 from goldformer.adapters import Adapter
+from goldformer.adapters.protocol import list_parameters
 from goldformer.adapters.textbook.build import build_textbook
 from goldformer.conformance.judging.cases import Bench, check_case
 from goldformer.conformance.judging.verdict import Status
@@ -232,3 +235,14 @@ def test_one_wrong_function_leaves_the_others_alone(spec, verdicts_of):
     assert Status.ERRORED not in by_component["softmax"]
     # Its gradients are not implemented, and so not called.
     assert by_component["scaled_dot_product_attention"] == {Status.ERRORED, Status.SKIPPED}
+
+
+def test_a_function_is_not_kept_alive_by_the_names_of_its_parameters():
+    def softmax(scores):
+        return scores
+
+    assert list_parameters(softmax) == {"scores"}
+    alive = weakref.ref(softmax)
+    del softmax
+    gc.collect()
+    assert alive() is None

@@ -70,6 +70,11 @@ class Mistaken:
         """Return True if it is made in backward passes written by hand, so that these are not differentiated."""
         return self.module in _BY_HAND
 
+    @property
+    def is_backward(self) -> bool:
+        """Return True if every step that it replaces is one of a backward pass; one by hand may replace others too."""
+        return self.by_hand and all(step.__module__.endswith("backward") for step in self.steps)
+
 
 @dataclass(frozen=True, slots=True)
 class _Entry:

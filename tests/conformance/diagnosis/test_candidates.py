@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import replace
 
 import numpy as np
@@ -10,8 +11,9 @@ import pytest
 from goldformer.conformance.diagnosis import candidates
 from goldformer.conformance.diagnosis.candidates import Candidate, Textbooks
 from goldformer.conformance.diagnosis.failure import FailingCase
+from goldformer.conformance.diagnosis.mistakes import implementations
 from goldformer.conformance.judging.gradient import invoke_gradient
-from goldformer.conformance.judging.invoke import Result
+from goldformer.conformance.judging.invoke import Result, invoke
 
 ATTENTION = "scaled_dot_product_attention"
 #: Two mistakes that are one in other words, and one that differs from them.
@@ -34,17 +36,28 @@ def failing(spec):
     return make
 
 
+def note_results(name, function, monkeypatch):
+    """Return the list of the results of a function, which grows with its calls."""
+    found = []
+
+    def run(*args, **named):
+        found.append(function(*args, **named))
+        return found[-1]
+
+    monkeypatch.setattr(candidates, name, run)
+    return found
+
+
 @pytest.fixture
 def formed(monkeypatch):
     """The gradients that are formed, in a list."""
-    found = []
+    return note_results("invoke_gradient", invoke_gradient, monkeypatch)
 
-    def form(*args):
-        found.append(invoke_gradient(*args))
-        return found[-1]
 
-    monkeypatch.setattr(candidates, "invoke_gradient", form)
-    return found
+@pytest.fixture
+def called(monkeypatch):
+    """The results of forward passes, in a list."""
+    return note_results("invoke", invoke, monkeypatch)
 
 
 def test_candidates_with_the_same_derivatives_share_a_gradient(spec, failing, formed):
@@ -94,3 +107,27 @@ def test_only_the_gradients_that_are_compared_are_formed(spec, failing):
     made = Textbooks(spec, None).imitate(FIRST, failure)
     assert isinstance(made, Result)
     assert made.outputs.keys() == failure.expected.keys() < failure.contract.results_of(failure.case).keys()
+
+
+def test_a_mistake_of_a_backward_pass_takes_no_run_of_its_own_where_there_is_none(spec, failing, called):
+    textbooks, forward = Textbooks(spec, None), failing("mha-equal-lengths", {})
+    both = Candidate(("softmax-bwd", *FIRST.mistakes))
+    assert textbooks.imitate(both, forward) is textbooks.imitate(FIRST, forward) is textbooks.imitate(FIRST, forward)
+    assert len(called) == 1
+    # This one is made in the forward pass of a step too.
+    made = implementations()
+    forwards = [id_ for id_ in made if made[id_].by_hand and not made[id_].is_backward]
+    assert forwards
+    for id_ in forwards:
+        textbooks.imitate(Candidate((id_,)), forward)
+    assert len(called) == 1 + len(forwards)
+
+
+def test_gradients_that_are_not_finite_are_compared_without_a_warning(spec, failing):
+    failure = failing("sdpa-gradient", {})
+    infinite = {name: np.where(np.arange(g.values.size).reshape(g.values.shape) % 2, np.inf, -np.inf)
+                for name, g in failure.expected.items()}  # fmt: skip
+    textbooks = Textbooks(spec, None)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert not textbooks.differs_along(FIRST, replace(failure, actual=Result(infinite, 0.0)))
