@@ -47,6 +47,9 @@ _TRIED: Final = 500_000
 #: How many times as many neighbours as other candidates are tried: there are hundreds, each as likely as the other.
 _NEIGHBOURS: Final = 4
 
+#: The components of which code that decodes has more often versions of its own, such as one with a cache.
+_DECODES: Final = ("beam_search", "greedy_decode", "decoder")
+
 #: The most neighbours of a component of which all pairs are tried: they are then several hundred.
 _FEW: Final = 30
 
@@ -231,7 +234,7 @@ class Imitator:
         # Words fit by chance: what a passing case rules out ends no search.
         unknown = in_vain or self._has_unknown_part(component)
         if decides and not unknown and all(self._is_refuted(c, component) for c in found):
-            found = self._search_model(component, near, bases, failure) or found
+            found = self._search_model(component, bases, failure) or found
         return found
 
     def _match_simpler(self, found: Mapping[Candidate, float], failure: FailingCase) -> dict[Candidate, float]:
@@ -251,15 +254,13 @@ class Imitator:
         untried = self._filter_untried(component, single)
         return self._keep_possible(self._match_candidates(untried, failure), failure)
 
-    def _search_model(
-        self, component: str, near: list[Candidate], bases: list[Candidate], failure: FailingCase
-    ) -> dict[Candidate, float]:
-        """Search what is wrong in the model only while it decodes: in its outer parts before the others."""
+    def _search_model(self, component: str, bases: list[Candidate], failure: FailingCase) -> dict[Candidate, float]:
+        """Search what is wrong only while a model decodes: in the decoder first, then in its other outer parts."""
         most = _NEIGHBOURS * (_TRIED // estimate_cost(failure.case))
-        ranks = {home: rank for rank, home in enumerate(reversed(self.spec.list_dependencies(component)))}
-        far = sorted(self._list_far(component), key=lambda c: ranks[self.spec.mistakes[c.mistakes[0]].component])
-        further = (self._list_neighbours(component, near, bases, in_parts=in_parts) for in_parts in (False, True))
-        untried = self._filter_untried(component, chain(far, *further))
+        homes = (*_DECODES, *reversed(list(self.spec.components)))
+        changed = (*self._list_far(component), *self._select_neighbours(component, backward=False))
+        outer = sorted(changed, key=lambda c: homes.index(find_cause(c.mistakes[0], self.spec).component or component))
+        untried = self._filter_untried(component, chain(outer, self._combine_with(bases, outer)))
         return self._keep_possible(self._match_candidates(islice(untried, most), failure), failure)
 
     def _list_neighbours(

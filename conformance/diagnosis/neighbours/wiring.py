@@ -5,11 +5,11 @@ The arrays of a layer are noted while it runs, so that a later step can read any
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain
+from itertools import chain, permutations
 from typing import Any, Final
 
 import numpy as np
@@ -17,6 +17,7 @@ import numpy as np
 from goldformer.adapters.textbook.checks import Array
 from goldformer.adapters.textbook.heads import merge_heads, multi_head_attention
 from goldformer.adapters.textbook.layers import (
+    SubLayer,
     add_residual,
     cross_attend,
     decoder_layer,
@@ -27,6 +28,7 @@ from goldformer.adapters.textbook.layers import (
     run_sublayer,
     self_attend,
 )
+from goldformer.adapters.textbook.randomness import dropping
 from goldformer.adapters.textbook.steps import Replacement, Replacements, Step, around, hold, replacing
 from goldformer.conformance.diagnosis.neighbours.arguments import (
     Given,
@@ -389,6 +391,56 @@ def _change_updates(layer: Step) -> Iterator[Neighbour]:
         )
 
 
+def _reorder_sublayers(layer: Step) -> Iterator[Neighbour]:
+    """Sub-layers in another order, with their norms or without them."""
+    sublayers = _SUBLAYERS[layer]
+    right = ", ".join(_WORDS[sublayer] for sublayer in sublayers)
+    for order in permutations(sublayers):
+        words = ", ".join(_WORDS[sublayer] for sublayer in order)
+        for word, says, number in (
+            ("own-norms", "each with its own norm", lambda name, _, own=sublayers: own.index(name) + 1),
+            ("norms-in-place", "and the norms stay in theirs", lambda _, place: place),
+        ):
+            if order == sublayers or (*order, word) == (
+                "cross_attention",
+                "self_attention",
+                "feed_forward",
+                "own-norms",
+            ):
+                continue  # Right, or in the catalogue.
+            yield Neighbour(
+                f"{layer.__name__}.order.{'.'.join(order)}.{word}", layer.__name__,
+                f"the sub-layers run in the order {words}, {says}{_say(layer)}", f"Run them in the order {right}.",
+                {layer: around(partial(_run_in_order, layer=layer, order=order, find_number=number))},
+            )  # fmt: skip
+
+
+def _run_in_order(
+    original: Step, *args: Any, layer: Step, order: Sequence[str], find_number: Callable[[str, int], int], **named: Any
+) -> dict[str, Array]:
+    """Run the sub-layers of a layer in another order."""
+    del original
+    read = partial(read_argument, layer, given=(args, named))
+    x, params, crosses = read("x"), read("params"), layer is decoder_layer
+    common = {"num_heads": read("num_heads"), "params": params}
+    functions: dict[str, SubLayer] = {
+        "self_attention": partial(self_attend, mask=read("self_mask" if crosses else "mask"), **common),
+        "feed_forward": partial(feed_through, params=params),
+    }
+    if crosses:
+        functions["cross_attention"] = partial(cross_attend, memory=read("memory"), mask=read("memory_mask"), **common)
+    sums, ends = [x], {}
+    with dropping(read("dropout_rate"), read("training"), read("seed")):
+        for place, name in enumerate(order, 1):
+            x, second = run_sublayer(x, functions[name], number=find_number(name, place), sums=sums, params=params)
+            ends[name] = (x, second)
+    found = {"output": x}
+    found["attended"], found["weights"] = ends["self_attention"]
+    if crosses:
+        found["crossed"], found["cross_weights"] = ends["cross_attention"]
+    return found
+
+
 def _repeat_functions(layer: Step) -> Iterator[Neighbour]:
     """Sub-layers whose function is applied twice."""
     steps: dict[str, Step] = {
@@ -546,6 +598,7 @@ def generate() -> Iterator[Neighbour]:
     yield from _rewire_models()
     for layer in _SUBLAYERS:
         yield from _swap_norms(layer)
+        yield from _reorder_sublayers(layer)
         yield from _change_updates(layer)
         yield from _repeat_functions(layer)
         yield from _add_to_inputs(layer)

@@ -18,7 +18,13 @@ from goldformer.conformance.diagnosis.neighbours import find_made, neighbours
 from goldformer.conformance.judging.cases import Bench, judge_case
 
 #: Some neighbours show only under an option that is not the default.
-UNDER = ({}, {"norm_placement": "pre"}, {"positions": "learned"}, {"final_norm": "after_stack"})
+UNDER = (
+    {},
+    {"norm_placement": "pre"},
+    {"positions": "learned"},
+    {"final_norm": "after_stack"},
+    {"length_penalty": "mean"},
+)
 
 
 def make_bench(spec, steps, component, conventions):
@@ -116,6 +122,13 @@ def test_each_shows_in_a_case_of_its_component(spec):
         "single_head_attention_step.w_v.ascent",
         "scaled_dot_product_attention.backward.key.not-transposed",
         "encoder_layer.backward.self-attention.residual-forgotten",
+        "encoder_layer.order.feed_forward.self_attention.own-norms",
+        "decoder_layer.order.self_attention.feed_forward.cross_attention.norms-in-place",
+        "greedy_decode.sees.last-two",
+        "greedy_decode.position.one-more-after-bos",
+        "greedy_decode.score.without-eos",
+        "beam_search.ended-dropped",
+        "beam_search.best-extended",
     ],
 )
 def test_it_is_named_in_its_own_component(spec, id_):

@@ -1,0 +1,292 @@
+"""Decoding: words that are read at another place or not at all, as with a cache, scores and beams kept otherwise.
+
+What is wrong in the whole model while it decodes is among the model's own neighbours.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import chain
+from typing import Any, Final
+
+import numpy as np
+
+from goldformer.adapters.textbook.checks import Array
+from goldformer.adapters.textbook.decoding import (
+    Sentence,
+    Task,
+    continue_sentence,
+    extend_beam,
+    greedy_decode,
+    greedy_sentences,
+    has_ended,
+    is_over,
+    model_logits,
+    next_beam,
+    pad_words,
+    return_best,
+    score_words,
+    select_best,
+    sentence_score,
+)
+from goldformer.adapters.textbook.steps import Replacements, Step, around, instead, replacing
+from goldformer.adapters.textbook.transformer import embed_target, target_mask, word_mask
+from goldformer.conformance.diagnosis.neighbours.arguments import change_array, change_result
+from goldformer.conformance.diagnosis.neighbours.neighbour import Neighbour
+
+_GREEDY: Final = "greedy_decode"
+_BEAM: Final = "beam_search"
+
+
+# What the decoder reads
+
+
+def _only_in_decoding(steps: Replacements) -> Replacements:
+    """Return the change of a model that is made while it decodes, and not where it is called by itself."""
+
+    def run(original: Step, *args: Any, **named: Any) -> Any:
+        with replacing(steps):
+            return original(*args, **named)
+
+    return {model_logits: around(run)}
+
+
+def _place_words(original: Step, target: Array, pad_id: int, params: Any, *, place: Callable[[int], int]) -> Array:
+    """Embed each word of the target at another position; there are no positions behind the last learned one."""
+    last = len(params["position_table"]) - 1 if "position_table" in params else None
+
+    def embed(index: int) -> Array:
+        position = place(index) if last is None else min(place(index), last)
+        repeated = np.repeat(target[:, index : index + 1], position + 1, axis=1)
+        return np.asarray(original(repeated, pad_id, params)[:, -1:])
+
+    return np.concatenate([embed(index) for index in range(target.shape[1])], axis=1)
+
+
+def _keep_band(count: int) -> Callable[[Array], Array]:
+    """Return a mask that shows each word itself and the ones before it, `count` in all."""
+
+    def hide(mask: Array) -> Array:
+        distance = np.arange(mask.shape[-2])[:, None] - np.arange(mask.shape[-1])
+        return np.asarray(mask & (distance < count))
+
+    return hide
+
+
+def _hide_first(mask: Array) -> Array:
+    """Hide the first word from those after it."""
+    later = np.arange(mask.shape[-2])[:, None] > 0
+    return np.asarray(mask & ~(later & (np.arange(mask.shape[-1]) == 0)))
+
+
+def _read_otherwise() -> Iterator[Neighbour]:
+    places: tuple[tuple[str, str, Callable[[int], int]], ...] = (
+        ("one-more", "every word is read one position too far, bos_id at position 1", lambda t: t + 1),
+        ("one-more-after-bos", "every word but bos_id is read one position too far", lambda t: t + (t > 0)),
+        ("one-less", "every word is read one position too early, the first one at that of bos_id",
+         lambda t: max(t - 1, 0)),
+    )  # fmt: skip
+    for word, title, place in places:
+        yield Neighbour(
+            f"{_GREEDY}.position.{word}", _GREEDY, title,
+            "bos_id has position 0 and the word of step t position t + 1, also when a cache holds those before.",
+            _only_in_decoding({embed_target: around(partial(_place_words, place=place))}),
+        )  # fmt: skip
+    masks: tuple[tuple[str, str, Callable[[Array], Array]], ...] = (
+        ("last-two", "each word sees only itself and the one before it, as where the cache keeps one step",
+         _keep_band(2)),
+        ("itself", "each word sees only itself, as where the cache keeps nothing", _keep_band(1)),
+        ("without-bos", "the words after bos_id do not see it, as where it is not in the cache", _hide_first),
+    )  # fmt: skip
+    for word, title, hide in masks:
+        yield Neighbour(
+            f"{_GREEDY}.sees.{word}", _GREEDY, title,
+            "Append the keys and values of every word to those of all words before it.",
+            _only_in_decoding({target_mask: change_array(hide)}),
+        )  # fmt: skip
+
+    def show_padding(original: Step, target: Array, pad_id: int) -> Array:
+        seen = np.ones_like(target, dtype=np.bool_)[:, None, None, :]
+        with replacing({word_mask: instead(lambda *_: seen)}):
+            return np.asarray(original(target, pad_id))
+
+    yield Neighbour(
+        f"{_GREEDY}.sees.padding", _GREEDY, "a chosen word that is pad_id is seen by the words after it",
+        "The model hides pad_id from its self-attention, also among the words that it wrote itself.",
+        _only_in_decoding({target_mask: around(show_padding)}),
+    )  # fmt: skip
+
+    def read_logits(original: Step, source: Array, target: Array, task: Task, *, at: int) -> Array:
+        logits = original(source, target, task)
+        return np.asarray(logits[:, [at if -at <= logits.shape[1] else 0]])
+
+    for at, which in ((0, "first"), (-2, "last but one")):
+        yield Neighbour(
+            f"{_GREEDY}.logits-at.{at}", _GREEDY, f"the next word is chosen by the logits at the {which} position",
+            "Take the logits at the last position that was read.", {model_logits: around(partial(read_logits, at=at))},
+        )  # fmt: skip
+
+
+# What a word and a sentence score
+
+
+def _score_otherwise() -> Iterator[Neighbour]:
+    hint = "The score is the sum of the natural logarithms of the words' probabilities, eos_id included."
+
+    def scale(factor: float) -> Callable[[Sequence[float]], list[float]]:
+        return lambda scores: [factor * score for score in scores]
+
+    factors = (
+        ("base-2", "logarithms to base 2", 1 / math.log(2)),
+        ("base-10", "logarithms to base 10", 1 / math.log(10)),
+        ("negated", "negative log-probabilities", -1.0),
+    )
+    for word, words, factor in factors:
+        yield Neighbour(
+            f"{_GREEDY}.score.{word}", _GREEDY, f"the score sums {words}", hint,
+            {score_words: change_result(scale(factor))},
+        )  # fmt: skip
+
+    def drop_last(original: Step, source: Array, task: Task, *, only_eos: bool) -> list[Sentence]:
+        sentences = original(source, task)
+        return [
+            replace(s, word_scores=(*s.word_scores[:-1], 0.0)) if has_ended(s, task) or not only_eos else s
+            for s in sentences
+        ]
+
+    for only_eos, words in ((True, "eos_id"), (False, "the last word")):
+        yield Neighbour(
+            f"{_GREEDY}.score.without-{'eos' if only_eos else 'last'}", _GREEDY,
+            f"the log-probability of {words} is missing in the score", hint,
+            {greedy_sentences: around(partial(drop_last, only_eos=only_eos))},
+        )  # fmt: skip
+    totals: tuple[tuple[str, str, Callable[[Array, Array], Array]], ...] = (
+        ("mean", "is divided by the number of its words", lambda s, terms: s / np.maximum((terms != 0).sum(-1), 1)),
+        ("mean-of-max-length", "is divided by max_length", lambda s, terms: s / terms.shape[-1]),
+        ("probability", "is its probability, not the logarithm of it", lambda s, _: np.exp(s)),
+    )
+    for word, says, change in totals:
+
+        def rate(original: Step, *args: Any, change: Any = change, **named: Any) -> dict[str, Array]:
+            found = original(*args, **named)
+            scores = found["scores"]
+            return {**found, "scores": np.asarray(change(scores, found["token_scores"])).astype(scores.dtype)}
+
+        yield Neighbour(
+            f"{_GREEDY}.total.{word}", _GREEDY, f"the score of a sentence {says}", hint, {greedy_decode: around(rate)}
+        )
+
+
+# Where sentences end
+
+
+def _end_otherwise() -> Iterator[Neighbour]:
+    fills: tuple[tuple[str, str, Callable[[Task], int]], ...] = (
+        ("eos", "eos_id", lambda task: task.eos_id),
+        ("bos", "bos_id", lambda task: task.bos_id),
+        ("zero", "0", lambda _: 0),
+    )
+    for word, words, choose in fills:
+
+        def fill(original: Step, sentence: Sentence, task: Task, choose: Any = choose) -> list[float]:
+            written = original(sentence, task)
+            rest = task.max_length - len(sentence.words)
+            return [*written[: len(written) - rest], *[choose(task)] * rest] if rest > 0 else written
+
+        yield Neighbour(
+            f"{_GREEDY}.filled-with.{word}", _GREEDY, f"the places after the end hold {words} instead of pad_id",
+            "Fill up with pad_id.", {pad_words: around(fill)},
+        )  # fmt: skip
+
+
+# The beam
+
+
+def _keep_otherwise() -> Iterator[Neighbour]:
+    hint = "Of all extensions, and the sentences that have ended, the best beam_size are kept."
+
+    def drop_ended(original: Step, beam: list[Sentence], extensions: Any, task: Task) -> list[Sentence]:
+        going = [own for sentence, own in zip(beam, extensions, strict=True) if not has_ended(sentence, task)]
+        return list(original(beam, going, task)) if going else beam
+
+    def extend_best(original: Step, source: Array, sample: int, beam: list[Sentence], task: Task) -> Any:
+        extended = original(source, sample, beam, task)
+        return [
+            own if rank == 0 else [sentence] for rank, (sentence, own) in enumerate(zip(beam, extended, strict=True))
+        ]
+
+    def extend_best_alone(original: Step, source: Array, sample: int, beam: list[Sentence], task: Task) -> Any:
+        return original(source, sample, beam[:1], task)
+
+    def stop_with_any(original: Step, beam: list[Sentence], task: Task) -> bool:
+        return any(has_ended(sentence, task) for sentence in beam) or original(beam, task)
+
+    def keep_one_end(original: Step, beam: list[Sentence], extensions: Any, task: Task) -> list[Sentence]:
+        kept = original(beam, extensions, replace(task, beam_size=10**6))
+        ended = [s for s in kept if has_ended(s, task)]
+        return [s for s in kept if s not in ended[1:]][: task.beam_size]
+
+    def keep_one_more(original: Step, beam: list[Sentence], extensions: Any, task: Task) -> list[Sentence]:
+        return list(original(beam, extensions, replace(task, beam_size=task.beam_size + 1)))
+
+    ways: tuple[tuple[str, str, Replacements], ...] = (
+        ("ended-dropped", "a sentence that has ended leaves the beam and is lost", {next_beam: around(drop_ended)}),
+        ("best-extended", "only the best sentence of the beam is extended, and the others stay as they are",
+         {extend_beam: around(extend_best)}),
+        ("best-alone", "only the best sentence of the beam goes on, and the others are lost",
+         {extend_beam: around(extend_best_alone)}),
+        ("stops-with-any", "the search ends as soon as any sentence of the beam has ended",
+         {is_over: around(stop_with_any)}),
+        ("one-end", "of the sentences that have ended only the best stays", {next_beam: around(keep_one_end)}),
+        ("one-more", "the beam keeps one sentence more than beam_size", {next_beam: around(keep_one_more)}),
+    )  # fmt: skip
+    for word, title, steps in ways:
+        yield Neighbour(f"{_BEAM}.{word}", _BEAM, title, hint, steps)
+
+    def repeat_last(original: Step, source: Array, sentence: Sentence, task: Task) -> list[Sentence]:
+        extended = original(source, sentence, task)
+        return [s for s in extended if s.words[-1:] != sentence.words[-1:]] or extended
+
+    yield Neighbour(
+        f"{_BEAM}.no-repetition", _BEAM, "a word is not chosen twice in a row",
+        "Let every word follow every other, itself too.", {continue_sentence: around(repeat_last)},
+    )  # fmt: skip
+
+
+def _rank_otherwise() -> Iterator[Neighbour]:
+    """Yield beams whose length penalty holds for some sentences alone, or comes at another time."""
+    hint = "Compare all sentences by their sums divided by the penalty, and return these quotients."
+
+    def score(original: Step, sentence: Sentence, *, ended: bool, task: Task) -> float:
+        own = has_ended(sentence, task) is ended
+        return sum(sentence.word_scores) if own else original(sentence)
+
+    def choose(original: Step, beams: list[list[Sentence]], task: Task, *, ended: bool) -> Any:
+        with replacing({sentence_score: around(partial(score, ended=ended, task=task))}):
+            return original(beams, task)
+
+    for ended, words in ((True, "that have ended"), (False, "that have not ended")):
+        yield Neighbour(
+            f"{_BEAM}.no-penalty.{'ended' if ended else 'going'}", _BEAM,
+            f"the sums of sentences {words} are not divided by the length penalty", hint,
+            {return_best: around(partial(choose, ended=ended))},
+        )  # fmt: skip
+
+    def return_sums(original: Step, beams: list[list[Sentence]], task: Task) -> Any:
+        found = original(beams, task)
+        best = [select_best(beam, task) for beam in beams]
+        scores = [[sum(sentence.word_scores) for sentence in own] for own in best]
+        return {**found, "scores": np.array(scores, dtype=task.dtype)}
+
+    yield Neighbour(
+        f"{_BEAM}.sums-returned", _BEAM, "sentences are ordered with the length penalty, and their sums are returned",
+        hint, {return_best: around(return_sums)},
+    )  # fmt: skip
+
+
+def generate() -> Iterator[Neighbour]:
+    """Yield the neighbours of greedy decoding and of beam search."""
+    yield from chain(_read_otherwise(), _score_otherwise(), _end_otherwise(), _keep_otherwise(), _rank_otherwise())
