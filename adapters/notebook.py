@@ -9,6 +9,7 @@ import __future__
 import ast
 import re
 import types
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,7 +64,10 @@ def read_notebook(raw: bytes, name: str) -> tuple[CodeCell, ...]:
     except ImportError as missing:
         raise NotebookError(f"{name}: reading a notebook needs nbformat: {install_hint('notebook')}") from missing
     try:
-        notebook = nbformat.reads(raw.decode("utf-8-sig"), as_version=4)
+        with warnings.catch_warnings():
+            # A file may lack what its version asks for and nobody reads, such as ids of cells.
+            warnings.simplefilter("ignore")
+            notebook = nbformat.reads(raw.decode("utf-8-sig"), as_version=4)
         cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
         numbered = [(number, str(cell.source), _is_marked(cell)) for number, cell in enumerate(cells, 1)]
     except Exception as error:

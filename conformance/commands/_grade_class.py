@@ -99,8 +99,16 @@ class ClassResults:
         self.written.append(_UPLOAD)
         if filled.missing:
             few = ", ".join(filled.missing[:_LISTED]) + ("…" if len(filled.missing) > _LISTED else "")
-            count = count_noun(len(filled.missing), "submission")
-            err.print(f"goldformer: --gradebook: {count} without a row of its own: {few}", style="yellow", markup=False)
+            have = (
+                "submissions have no row of their own"
+                if len(filled.missing) > 1
+                else "submission has no row of its own"
+            )
+            err.print(
+                f"goldformer: --gradebook: {len(filled.missing)} {have} in {table}: {few}. A row is found by "
+                "the login, address or number that is a submission's id: enter these points by hand",
+                style="yellow", markup=False,
+            )  # fmt: skip
 
     def report_ungraded(self, lines: Sequence[GradeSummary]) -> None:
         """Print which questions of the staff have no points yet."""

@@ -228,6 +228,7 @@ def _warn(
     else:
         warnings += _describe_unmatched_kinds(assignment, fresh, plan, spec)
     warnings += _describe_forbidden(assignment, solution)
+    warnings += _describe_unasked(assignment, spec, solution)
     for row in solved:
         if not row.earning:
             name = row.part.component
@@ -259,6 +260,18 @@ def _describe_forbidden(assignment: Assignment, solution: Path) -> Iterator[str]
         starter = assignment.starter.read_text("utf-8")
         for name in list_unmentioned(starter, assignment.forbid):
             yield f"{assignment.starter.name} does not say that {name} is forbidden"
+
+
+def _describe_unasked(assignment: Assignment, spec: Spec, solution: Path) -> Iterator[str]:
+    """Yield which components the adapter has and nobody earns points for: `goldformer check` judges them at home."""
+    asked = {part.component for part in assignment.parts}
+    with _open_adapter(assignment, spec, solution) as adapter:
+        unasked = [component for component in spec.components if component in adapter.functions.keys() - asked]
+    if unasked:
+        yield (
+            f"{assignment.adapter.name} has {', '.join(unasked)}, which components does not ask for: delete this there "
+            f"and in what students get, or their `goldformer check {assignment.adapter.name}` judges it too"
+        )
 
 
 def _print_verdict(solution: Path, solved: list[_Row], started: list[_Row]) -> bool:

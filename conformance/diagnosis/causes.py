@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
@@ -10,6 +11,8 @@ from goldformer.spec import Spec
 
 #: The word between a mistake's id and the one place where it is made, in the causes of a `Match`.
 IN: Final = " in "
+#: The hint to declare options, as `write_hint` writes it.
+_DECLARED: Final = re.compile(r" ?Declare CONVENTIONS = \{[^}]*\} in the adapter, or fix it\.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +69,14 @@ def write_declaration(causes: Iterable[Cause]) -> str:
     return f"declare CONVENTIONS = {{{listed}}} in the adapter" if listed else ""
 
 
+def drop_declaration(text: str) -> str:
+    """Return a text with hints that names no declaration, for readers whose adapter is not theirs to change."""
+    return _DECLARED.sub("", text)
+
+
 def write_hint(causes: tuple[Cause, ...]) -> str:
     """Return the hints of all causes; options are declared together."""
     hints = [c.hint for c in causes if c.hint]
     if declared := write_declaration(causes):
-        hints.insert(0, f"{declared[0].upper()}{declared[1:]}, or fix it.")
+        hints.append(f"{declared[0].upper()}{declared[1:]}, or fix it.")
     return " ".join(hints)

@@ -64,6 +64,12 @@ FIX_TOO = "Fix too"
 BECAUSE = "These also fail, perhaps only because of it"
 #: Nobody can tell whether the failing parts explain these components.
 AGAIN = "These also fail; check them again after the fix"
+#: What to change in the adapter, and not in the implementation.
+NO_VARIANT = "If it has no such variant"
+COUNTS_AXES = "If it counts a mask's axes"
+NO_DTYPE = "If it has no such dtype"
+DECLARE_ALL = "For all of these"
+ADAPTER_LABELS = (NO_VARIANT, COUNTS_AXES, NO_DTYPE, DECLARE_ALL)
 #: The most changes of a call that are listed: each of them makes it right.
 _MOST_CHANGES = 3
 #: The number of names that are listed; the others are counted.
@@ -128,7 +134,7 @@ def _describe_first_seen(judged: Sequence[Verdict], spec: Spec) -> Iterator[Find
     first = next((v for v in bad if v.reason != ACCEPTED), bad[0])
     yield Finding(FIRST_SEEN, f"{first.check}: {first.message}")
     if first.reason == "raised" and (variant := _find_variant(judged, spec)):
-        yield Finding("If it has no such variant", f"{_ABSENT}. Only calls {variant} raise")
+        yield Finding(NO_VARIANT, f"{_ABSENT}. Only calls {variant} raise")
     yield from _describe_dtypes(judged)
     yield from _describe_mask_axes(judged, spec)
 
@@ -141,9 +147,7 @@ def _describe_mask_axes(judged: Sequence[Verdict], spec: Spec) -> Iterator[Findi
     if 4 in usual and unusual and all(unusual):
         counts = " or ".join(map(str, sorted(set().union(*unusual))))
         text = "pass four_axes(mask, 4) of goldformer.adapters.layouts, since masks broadcast from the right"
-        yield Finding(
-            "If it counts a mask's axes", f"{text}. Only calls whose mask has {counts} of the four axes raise"
-        )
+        yield Finding(COUNTS_AXES, f"{text}. Only calls whose mask has {counts} of the four axes raise")
 
 
 def _list_mask_axes(verdict: Verdict, spec: Spec) -> set[int]:
@@ -163,7 +167,7 @@ def _describe_dtypes(judged: Sequence[Verdict]) -> Iterator[Finding]:
         names = ", ".join(f'"{dtype}"' for dtype in works)
         comma = "," if len(works) == 1 else ""
         text = f"declare DTYPES = ({names}{comma}) in the adapter. Only calls in {list_few(sorted(raising))} raise"
-        yield Finding("If it has no such dtype", text)
+        yield Finding(NO_DTYPE, text)
 
 
 def _find_variant(judged: Sequence[Verdict], spec: Spec) -> str:
@@ -265,7 +269,7 @@ def _declare_together(explained: Mapping[str, Sequence[Explanation]]) -> Iterato
         for cause in named:
             options.setdefault(cause.convention, cause)
     if len(options) > largest:
-        yield Finding("For all of these", f"{write_declaration(options.values())}, or fix it", inner=False)
+        yield Finding(DECLARE_ALL, f"{write_declaration(options.values())}, or fix it", inner=False)
 
 
 def _describe_not_run(verdicts: Sequence[Verdict]) -> Iterator[Finding]:

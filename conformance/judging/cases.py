@@ -518,7 +518,7 @@ def _try_base(prepared: PreparedCase, bench: Bench, blank: Verdict) -> Verdict:
     except NotImplementedHere as absent:
         return report_missing(blank, str(absent), strict=bench.strict)
     except BadResult as bad:
-        message = f"cannot be judged: {base}, the same call without the fault, {bad}"
+        message = f"cannot be judged: {base}, the same call without the fault, fails: {bad}"
         return replace(report_bad_result(blank, bad), message=message)
 
 

@@ -365,6 +365,6 @@ def _hint_at_dtype(spec: ArraySpec, wanted: str, got: str) -> str:
     if spec.kind == "float":
         cause = f"a constant of another dtype on the way promotes the result, cast it to {wanted}"
         return f", as the inputs are: {cause}, or declare DTYPES without {wanted}"
-    made = f"{spec.name} == 0 makes one of a mask that is added to scores"
-    made = made if got.startswith(("float", "bfloat")) else f"{spec.name} != 0 makes one of 0 and 1"
-    return f": True means may attend; {made}"
+    ones = f"{spec.name} != 0 if 1 means may attend"
+    added = f"{spec.name} == 0 if it is added to scores, " if got.startswith(("float", "bfloat")) else ""
+    return f": True means may attend; return {added}{ones}"

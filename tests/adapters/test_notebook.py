@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+import warnings
 
 import pytest
 
@@ -102,6 +103,14 @@ def test_what_is_no_notebook_or_no_python_is_refused_with_its_cell(raw, says):
         read_notebook(raw, "lab.ipynb")
     assert str(caught.value).startswith(says)
     str(caught.value).encode()
+
+
+def test_a_notebook_whose_cells_have_no_ids_is_read_without_a_warning():
+    cell = {"cell_type": "code", "metadata": {}, "execution_count": None, "outputs": [], "source": "x = 1"}
+    raw = json.dumps({"cells": [cell], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}).encode()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert [cell.number for cell in read_notebook(raw, "lab.ipynb")] == [1]
 
 
 def test_a_condition_may_have_any_number_of_branches():

@@ -217,7 +217,8 @@ def test_wrong_parameters_do_not_pass_for_a_refusal(verdict_of):
     named_otherwise = verdict_of("sdpa-widths-differ", query_key_value)
     assert (named_otherwise.status, named_otherwise.reason) == (Status.ERRORED, "wrong-parameters")
     assert named_otherwise.message.startswith(
-        "cannot be judged: sdpa-cross-lengths, the same call without the fault, scaled_dot_product_attention requires"
+        "cannot be judged: sdpa-cross-lengths, the same call without the fault, fails: "
+        "scaled_dot_product_attention requires"
     )
     by_convention = verdict_of("pe-odd-5", lambda inputs: inputs, CONVENTIONS={"odd_d_model": "refused"})
     assert (by_convention.status, by_convention.reason) == (Status.ERRORED, "wrong-parameters")

@@ -130,16 +130,16 @@ def describe_component(row: ComponentFeedback) -> Iterator[str]:
     for failure in row.failures[:1]:
         if failure.numbers:
             yield block("\n".join(failure.numbers))
-        if failure.stderr:
-            yield "The end of its standard error:"
-            yield block(failure.stderr)
-    for text in (*row.deductions, *row.carried):
+    for failure in [failure for failure in row.failures if failure.stderr][:1]:
+        yield f"The end of standard error in {code(failure.check)}:"
+        yield block(failure.stderr)
+    for text in (*row.deductions, *row.carried, *row.rule):
         yield escape(text)
 
 
 def _list_failures(row: ComponentFeedback) -> Iterator[str]:
     for failure in row.failures:
-        alike = f" (and so {len(failure.alike)} more)" if failure.alike else ""
+        alike = f" ({len(failure.alike)} more alike)" if failure.alike else ""
         dtypes = f" ({', '.join(failure.dtypes)})" if failure.dtypes else ""
         yield f"- {code(failure.check)}{dtypes}: {code(failure.said)}{alike}"
     if row.more:

@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import Final
 
-from goldformer.conformance.diagnosis.findings import FIX_FIRST
+from goldformer.conformance.diagnosis.causes import drop_declaration
+from goldformer.conformance.diagnosis.findings import ADAPTER_LABELS, FIX_FIRST
 from goldformer.conformance.grading.compact import WINDOWS, find_place, list_public_failures
 from goldformer.conformance.grading.model import (
     CERTAIN_LABELS,
@@ -60,7 +61,7 @@ class StudentFinding:
 
 @dataclass(frozen=True, slots=True)
 class FailedCheck:
-    """A failing check, published or a property, with the dtypes in which it fails; none if it fails in all.
+    """A failing check, published or a property, with its outcome and the dtypes in which it fails; none if in all.
 
     `windows` are parts of its wrong outputs, to be drawn; `alike` are other checks of the component with the same
     text.
@@ -68,6 +69,7 @@ class FailedCheck:
 
     check: str
     title: str
+    outcome: Outcome
     dtypes: tuple[str, ...]
     said: str
     numbers: tuple[str, ...]
@@ -90,6 +92,7 @@ class ComponentFeedback:
     more: tuple[str, ...] = ()
     deductions: tuple[str, ...] = ()
     carried: tuple[str, ...] = ()
+    rule: tuple[str, ...] = ()
     ran: bool = True
 
     @property
@@ -231,6 +234,7 @@ class _FailedChecks:
         return FailedCheck(
             check=verdict.check,
             title=verdict.title,
+            outcome=check.outcome,
             dtypes=() if {*dtypes} == {*self._dtypes} else dtypes,
             said=self._summarize_check(check, quotable=quotable),
             numbers=tuple(line for d in visible for line in difference_lines(d)) if shows_values else (),
@@ -292,8 +296,9 @@ def build_feedback(grade: Grade, assignment: Assignment, spec: Spec) -> StudentF
     earned, points = words.points(grade.earned), words.points(grade.points)
     remarks = tuple(_add_first_seen(list(_list_remarks(grade, assignment, spec)), failures)) if ran else ()
     findings = tuple(_list_findings(remarks))
-    # What to do is known: no general advice is needed.
-    known = grade.outcome == "wrong" and any(finding.certain for finding in findings)
+    # What to do is known: no general advice is needed, nor a formula where no value was compared.
+    compared = any(check.verdict.differences for check in grade.checks if check.is_shown)
+    known = grade.outcome == "wrong" and (not compared or any(finding.certain for finding in findings))
     advice, stderr = "" if known else words.advise(grade.outcome, assignment), ""
     if not ran:
         failed = (failure.stderr for row in rows for failure in failures.describe(row.component))
@@ -339,7 +344,8 @@ def _describe_component(
     title = spec.contracts[part.component].title
     if not ran:
         return ComponentFeedback(part.component, title, part, grade.outcome, ran=False)
-    failed = failures.describe(part.component)
+    failed = _list_outcomes_first(failures.describe(part.component))
+    asked = next(asked for asked in assignment.parts if asked.component == part.component)
     return ComponentFeedback(
         component=part.component,
         title=title,
@@ -354,7 +360,20 @@ def _describe_component(
             *words.describe_change(part),
         ),
         carried=tuple(words.describe_carried(carried, named=assignment.feedback.diagnosis) for carried in part.carried),
+        rule=words.describe_rule(asked, part),
     )
+
+
+def _list_outcomes_first(failed: tuple[FailedCheck, ...]) -> tuple[FailedCheck, ...]:
+    """Return failing checks in their order, but those that would be counted only and are the first of an outcome.
+
+    They take the last places of the list: a call that raises is shown with its error, however many values are wrong.
+    """
+    firsts = {failure.outcome: failure for failure in reversed(failed)}
+    late = [failure for failure in failed[_LISTED:] if firsts[failure.outcome] is failure]
+    others = [failure for failure in failed if failure not in late]
+    listed = _LISTED - len(late)
+    return (*others[:listed], *late, *others[listed:])
 
 
 def _describe_deduction(deduction: Deduction, assignment: Assignment) -> str:
@@ -386,9 +405,10 @@ def _list_remarks(grade: Grade, assignment: Assignment, spec: Spec) -> Iterator[
         return
     fresh = {check.verdict.check for check in grade.checks if check.origin == "fresh"}
     for line in grade.said:
-        if line.label in _NAMING or any(id_ in line.text for id_ in fresh):
+        if line.label in (*_NAMING, *ADAPTER_LABELS) or any(id_ in line.text for id_ in fresh):
             continue
-        text = line.text if assignment.feedback.first_wrong else line.text.partition("; the first wrong output")[0]
+        text = drop_declaration(line.text)
+        text = text if assignment.feedback.first_wrong else text.partition("; the first wrong output")[0]
         known = tuple(spec.mistakes[id_] for id_ in line.mistakes if id_ in spec.mistakes)
         yield StudentRemark(line.label, text, line.inner, known)
 
@@ -398,7 +418,7 @@ def _add_first_seen(remarks: list[StudentRemark], failures: _FailedChecks) -> It
     for place, remark in enumerate(remarks):
         yield remark
         below = takewhile(lambda other: other.inner, remarks[place + 1 :])
-        if remark.label == FIX_FIRST and not any(other.mistakes for other in below):
+        if remark.label == FIX_FIRST and not any(o.mistakes or o.label in CERTAIN_LABELS for o in below):
             for failure in failures.describe(remark.text)[:1]:
                 yield StudentRemark("First seen", failure.check, inner=True, quoted=failure.said)
 

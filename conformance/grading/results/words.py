@@ -15,6 +15,7 @@ from goldformer.conformance.grading.model import (
     ComponentGrade,
     ForbiddenUse,
     Grade,
+    GradedComponent,
     Origin,
     Outcome,
 )
@@ -124,6 +125,32 @@ def describe_change(part: ComponentGrade) -> tuple[str, ...]:
     if part.automatic is None:
         return ()
     return (f"The staff gave {points(part.earned)} points instead of {points(part.automatic)}",)
+
+
+def describe_rule(asked: GradedComponent, part: ComponentGrade) -> tuple[str, ...]:
+    """Say how the points of a component follow from its checks, if some pass and it does not earn all points."""
+    found = part.earned if part.automatic is None else part.automatic
+    if not 0 <= found < part.points or not any(passed for passed, _ in part.shares.values()):
+        return ()
+    if asked.rule == "all":
+        rule = "it earns its points only if every case passes"
+    elif asked.visible is None or asked.hidden is None:
+        rule = "it earns the share that passes, of published or of drawn cases, whichever is smaller"
+    else:
+        rule = (
+            f"it earns the share that passes, in which published cases weigh {asked.visible:g} "
+            f"and drawn ones {asked.hidden:g}"
+        )
+    if asked.rule != "all":
+        rule += (
+            ". This is counted by itself for ordinary numbers, for large scores and for calls to be refused; each kind "
+            "weighs as much as it has published cases"
+        )
+    if asked.properties:
+        rule += f". All this weighs {asked.golden:g}, and properties {asked.properties:g} of what it earns"
+    if not found:
+        rule += ". It earns nothing unless a drawn case of numbers passes"
+    return (f"{points(found)} of {points(part.points)} points: {rule}.",)
 
 
 def describe_carried(carried: CarriedMistake, *, named: bool = True) -> str:

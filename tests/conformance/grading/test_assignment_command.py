@@ -168,6 +168,15 @@ def test_a_right_one_is_0_and_says_what_was_judged(small):
     assert lines[5:] == ["solution.py earns all points", "the starter earns none"]
 
 
+def test_a_component_that_the_adapter_has_and_nobody_asks_for_is_warned_of(small):
+    """Whoever drops a component from the assignment forgets the adapter, and right solutions fail at home."""
+    more = "\n\ndef padding_mask(ids, *, pad_id):\n    return submission.padding_mask(ids, pad_id)\n"
+    result = assignment("check", small(adapter_py=ADAPTER + more))
+    assert result.exit_code == 0
+    said = "Warning: adapter.py has padding_mask, which components does not ask for: delete this there"
+    assert said in " ".join(result.stderr.split())
+
+
 def test_a_kind_of_case_that_a_table_can_answer_is_reported(small):
     adapter = (
         'import submission\n\nARRAYS = "torch"\n\n\n'

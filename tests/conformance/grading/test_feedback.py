@@ -9,7 +9,9 @@ import pytest
 from markdown_it import MarkdownIt
 
 import grades
-from goldformer.conformance.grading.model import NOT_STARTED, Deduction, Feedback, derive_outcome
+from goldformer.conformance.diagnosis.causes import make_option_cause, write_hint
+from goldformer.conformance.diagnosis.findings import ADAPTER_LABELS
+from goldformer.conformance.grading.model import NOT_STARTED, Deduction, DiagnosisLine, Feedback, derive_outcome
 from goldformer.conformance.grading.results import feedback
 from goldformer.conformance.grading.results.platforms import gradescope_results
 from goldformer.conformance.grading.results.words import (
@@ -23,12 +25,15 @@ from goldformer.conformance.grading.results.words import (
     tail,
 )
 from goldformer.conformance.judging.verdict import Status
+from goldformer.spec import load_spec
 from grades import ASSIGNMENT, HOSTILE, SECRET
 from pages import CHROMIUM, PAIRS, READABLE, Page, contrast, must_scroll_by_keyboard, must_stand_alone, on_a_phone
 
 #: Of the first case that fails: what should have been, and what was.
 EXPECTED, GOT = "0.397954285", "0.425934076"
 FIRST_CASE = "sdpa-walkthrough-3x2"
+ATTENTION = "scaled_dot_product_attention"
+HINT = write_hint((make_option_cause("empty_row", "nan", load_spec()),))
 
 
 @pytest.fixture
@@ -98,7 +103,7 @@ def test_expected_and_actual_come_before_any_ratio(both):
 def test_every_failing_check_that_is_not_described_is_named(both):
     bad = {c.verdict.check for c in grades.failing().checks if c.origin != "fresh" and c.is_shown}
     for shown in both(grades.failing()):
-        alike = sum(map(int, re.findall(r"and so (\d+) more", shown)))
+        alike = sum(map(int, re.findall(r"\((\d+) more alike\)", shown)))
         assert len(bad) > 20
         assert sum(check not in shown for check in bad) <= alike < 5
 
@@ -149,7 +154,7 @@ def test_what_ended_without_a_result_is_said_in_words_that_help(both, outcome, r
 def test_checks_that_fail_alike_are_said_once(both):
     _, text = both(grades.with_outcome("eva", "timeout", "timeout", "no answer"))
     assert text.partition("## What fails")[2].count("no answer") == 1
-    assert "(and so 74 more)" in text
+    assert "(74 more alike)" in text
 
 
 def test_what_cannot_be_started_says_why_once(both):
@@ -185,6 +190,56 @@ def test_a_function_of_another_name_is_not_written_and_the_name_is_said(both):
         assert "There is no soft_max in submission.py." in shown
         assert "not written" in shown
         assert "AttributeError" not in shown
+
+
+def test_a_call_that_raises_is_shown_however_many_values_are_wrong(both):
+    """Its outcome stands in the table, and the advice speaks of its message."""
+    last = [c.verdict.check for c in grades.failing().checks if c.outcome == "wrong" and c.origin == "published"][-1]
+    listed = tuple(
+        replace(c, outcome="error", verdict=grades.broken(c.verdict, "raised", "raised IndexError: no axis", "where"))
+        if c.verdict.check == last and c.origin == "published"
+        else c
+        for c in grades.failing().checks
+    )
+    for shown in both(grades.graded("ben", listed)):
+        fails = shown[shown.index("What fails") :]
+        assert "raised IndexError: no axis" in fails
+        assert "where" in fails.partition("raised IndexError: no axis")[2]
+
+
+@pytest.mark.parametrize(
+    ("part", "rule"),
+    [
+        ({}, "the share that passes, of published or of drawn cases, whichever is smaller"),
+        ({"visible": 1.0, "hidden": 3.0}, "published cases weigh 1 and drawn ones 3"),
+        ({"rule": "all"}, "only if every case passes"),
+    ],
+    ids=["smaller", "weights", "all"],
+)
+def test_how_points_come_about_is_said_where_some_are_lost(both, part, rule):
+    parts = tuple(replace(p, **part) if p.component == ATTENTION else p for p in ASSIGNMENT.parts)
+    assignment = replace(ASSIGNMENT, parts=parts)
+    for shown in both(grades.failing(), assignment):
+        assert rule in shown
+        assert shown.count(" of 6 points: ") == 1
+    assert not any(" points: " in shown for shown in both(grades.passing(), assignment))
+
+
+def test_nobody_is_told_to_change_the_adapter_of_the_assignment(both):
+    said = (
+        DiagnosisLine("Fix first", "softmax", inner=False, mistakes=()),
+        DiagnosisLine("Option found", f"empty_row: nan. {HINT}", inner=True, mistakes=()),
+        DiagnosisLine(ADAPTER_LABELS[0], "raise NotImplementedError in the adapter", inner=True, mistakes=()),
+    )
+    for shown in both(replace(grades.failing(), said=said)):
+        assert "empty_row: nan." in shown
+        assert "in the adapter" not in shown
+
+
+def test_a_result_of_another_form_needs_no_formula(both):
+    shown, _ = both(grades.with_outcome("eva", "wrong", "wrong-dtype", "output is float64, must be float32"))
+    assert "output is float64, must be float32" in shown
+    assert advise("wrong", ASSIGNMENT) not in shown
 
 
 def test_the_tolerance_is_explained_where_it_is_spoken_of(both):

@@ -294,7 +294,7 @@ def test_a_refusal_is_not_judged_where_the_working_call_is_broken(miniature, ben
     bench = replace(bench_of(miniature, "numpy"), require_refusals=True)
     verdict = check_case(spec.cases["sdpa-widths-differ"], bench)
     assert (verdict.status, verdict.reason) == (status, reason)
-    assert verdict.message.startswith("cannot be judged: sdpa-cross-lengths, the same call without the fault, ")
+    assert verdict.message.startswith("cannot be judged: sdpa-cross-lengths, the same call without the fault, fails: ")
 
 
 @every_library
@@ -354,11 +354,8 @@ def test_a_mask_must_be_boolean(convert, dtype, arrays, spec):
     adapter = Adapter.from_object(SimpleNamespace(ARRAYS=arrays, causal_mask=causal_mask), "mine.py", spec)
     verdict = check_case(spec.cases["mask-causal-4"], Bench(spec, adapter, "float32", "cpu"))
     assert (verdict.status, verdict.reason) == (FAILED, "wrong-dtype")
-    made = (
-        "mask == 0 makes one of a mask that is added to scores"
-        if "float" in dtype
-        else "mask != 0 makes one of 0 and 1"
-    )
+    added = "mask == 0 if it is added to scores, " if "float" in dtype else ""
+    made = f"return {added}mask != 0 if 1 means may attend"
     assert verdict.message == f"mask is {dtype}, must be bool: True means may attend; {made}"
 
 
