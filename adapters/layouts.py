@@ -522,7 +522,9 @@ def _make_missing_biases(
     """Return zeros for the biases that the module has and the call does not."""
     listed = list(lines)
     missing = {}
-    for key, weight in params.items():
+    # A tied table maps to the vocabulary, and its bias follows from it.
+    tied = {"w_vocab": params["table"].T} if "table" in params and "w_vocab" not in params else {}
+    for key, weight in {**params, **tied}.items():
         bias = _name_companion(key) if _is_weight(key) else None
         if bias and bias not in params and any(place in own for place, _ in _find_places(bias, listed)):
             missing[bias] = _make_zeros(weight)

@@ -519,6 +519,13 @@ def test_map_state_has_no_place_for_a_bias_that_the_module_does_not_have():
         layouts.map_state(LAYER, layer(torch.from_numpy), Part(bias=False))
 
 
+def test_map_state_fills_the_bias_of_a_tied_output_that_a_call_does_not_have():
+    table = torch.ones(5, 3)
+    names = {"table": "embed.weight", "b_vocab": "bias"}
+    state = layouts.map_state(names, {"table": table}, {"embed.weight": table, "bias": torch.ones(5)})
+    assert state["bias"].tolist() == [0.0] * 5
+
+
 def test_map_state_names_the_option_of_a_parameter_that_only_one_side_has():
     w, b, row = torch.zeros(3, 5), torch.zeros(5), torch.zeros(3)
     with pytest.raises(ValueError, match=r"w_vocab: names has no line for it; .* declared by output_layer: tied\n"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
 from functools import partial
@@ -33,7 +34,9 @@ from goldformer.adapters.textbook.checks import Array
 from goldformer.adapters.textbook.heads import Params, project
 from goldformer.adapters.textbook.layers import channel_mean, channel_variance, norm_denominator, subtract_mean
 from goldformer.adapters.textbook.layers_backward import join_residual_gradient, sublayer_gradient
+from goldformer.adapters.textbook.losses import average_gradient, cross_entropy_gradient, find_words
 from goldformer.adapters.textbook.steps import Replacements, Step, around, hold, instead
+from goldformer.adapters.textbook.targets import one_hot
 from goldformer.conformance.diagnosis.neighbours.arguments import read_argument
 from goldformer.conformance.diagnosis.neighbours.neighbour import Neighbour
 
@@ -151,6 +154,20 @@ def _change_attention() -> Iterator[Neighbour]:
             {scores_gradient: around(partial(scale, times=times))},
         )  # fmt: skip
 
+    def scale_one(
+        original: Step, forward: Mapping[str, Array], cotangent: Array, mask: Array | None, *, name: str, times: int
+    ) -> Gradients:
+        found: Gradients = original(forward, cotangent, mask)
+        root = math.sqrt(forward["query"].shape[-1])
+        return {**found, name: np.asarray(found[name] * root**times).astype(found[name].dtype)}
+
+    for (name, words), (times, says) in product((("query", "queries"), ("key", "keys")), scales[::2]):
+        yield _make(
+            f"{name}.scale.{times}", _SDPA, f"the gradient of the {words} {says}",
+            "dQ is dS·K/√d_k, and dK is dSᵀ·Q/√d_k.",
+            {attention_backward: around(partial(scale_one, name=name, times=times))},
+        )  # fmt: skip
+
 
 def _sum_columns(weights: Array, gradient: Array) -> Array:
     axis = -2 if weights.ndim > 1 else -1
@@ -266,17 +283,6 @@ def _change_feed_forward() -> Iterator[Neighbour]:
         "dW_2 is hiddenᵀ·dOut, with the hidden layer behind the ReLU.", {feed_forward_gradient: around(read_inner)},
     )  # fmt: skip
 
-    def average(original: Step, x: Array, gradient: Array, params: Params, role: str, *, which: str) -> Gradients:
-        tokens = gradient.size / gradient.shape[-1]
-        found = original(x, gradient, params, role)
-        return {name: g / tokens if name.startswith(which) else g for name, g in found.items()}
-
-    for which, words in (("b_", "biases"), ("w_", "weights")):
-        yield _make(
-            f"{words}-averaged", component, f"the gradients of the {words} are averaged over the tokens, not summed",
-            f"Sum the gradients of the {words} over all tokens.",
-            {projection_gradients: around(partial(average, which=which))},
-        )  # fmt: skip
     ways: tuple[tuple[str, str, Callable[[Array, Array], Array]], ...] = (
         ("relu-of-gradient", "the ReLU's backward pass looks at the gradient instead of its input",
          lambda _, g: np.maximum(g, 0)),
@@ -287,6 +293,26 @@ def _change_feed_forward() -> Iterator[Neighbour]:
         yield _make(
             word, component, title, "The ReLU passes the gradient on where its input is positive.",
             {activation_gradient: instead(lambda x, g, way=way: np.asarray(way(x, g)).astype(g.dtype))},
+        )  # fmt: skip
+
+
+# What all projections share
+
+
+def _average_projections() -> Iterator[Neighbour]:
+    def average(original: Step, x: Array, gradient: Array, params: Params, role: str, *, which: str) -> Gradients:
+        tokens = gradient.size / gradient.shape[-1]
+        found = original(x, gradient, params, role)
+        return {name: g / tokens if name.startswith(which) else g for name, g in found.items()}
+
+    # Each is judged by itself, so each has a neighbour of its own; the layers have both.
+    for component, (which, words) in product(
+        ("feed_forward", "multi_head_attention", "fused_multi_head_attention"), (("b_", "biases"), ("w_", "weights"))
+    ):
+        yield _make(
+            f"{words}-averaged", component, f"the gradients of the {words} are averaged over the tokens, not summed",
+            f"Sum the gradients of the {words} over all tokens.",
+            {projection_gradients: around(partial(average, which=which))},
         )  # fmt: skip
 
 
@@ -358,6 +384,34 @@ def _change_embedding() -> Iterator[Neighbour]:
         )
 
 
+def _change_losses() -> Iterator[Neighbour]:
+    def differentiate(logits: Array, targets: Array, cotangent: Array, *, pad_id: int, change: str) -> Gradients:
+        vocab, counts = logits.shape[-1], find_words(targets, pad_id)
+        # Padding need not be a word.
+        known = counts if change == "padding-as-0" else (targets >= 0) & (targets < vocab)
+        words = np.where(known, targets, 0)
+        errors = softmax(logits) - (0 if change == "without-one-hot" else one_hot(words, vocab=vocab))
+        kept = np.ones_like(counts) if change.startswith("padding") else counts
+        terms = np.where(kept[..., None], errors, 0) * (-cotangent if change == "negated" else cotangent)
+        return {"logits": average_gradient(terms.astype(logits.dtype), counts)}
+
+    slips = {
+        "padding-kept": "padded tokens have a gradient like any other",
+        "padding-as-0": "padded tokens have a gradient, as if their target were the word 0",
+        "without-one-hot": "the gradient is the softmax, from which the one-hot target is not subtracted",
+        "negated": "the gradient has the wrong sign",
+    }
+    for word, title in slips.items():
+        yield _make(
+            word, "cross_entropy", title, "It is (softmax − one-hot)/number of words, and 0 where a target is padding.",
+            {cross_entropy_gradient: instead(partial(differentiate, change=word))},
+        )  # fmt: skip
+    yield _make(
+        "padding-counted", "cross_entropy", "the gradient is divided by the number of all tokens, padding included",
+        "Divide by the number of tokens that count.", {average_gradient: instead(lambda g, counts: g / counts.size)},
+    )  # fmt: skip
+
+
 # The layers
 
 #: The sub-layer whose gradient is formed, counted from 1.
@@ -402,6 +456,8 @@ def generate() -> Iterator[Neighbour]:
     yield from _change_single_head()
     yield from _change_attention()
     yield from _change_feed_forward()
+    yield from _average_projections()
     yield from _change_norm()
     yield from _change_embedding()
+    yield from _change_losses()
     yield from _change_gradients()

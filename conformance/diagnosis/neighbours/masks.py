@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import product
 from typing import Final
 
 import numpy as np
 
 from goldformer.adapters.textbook.attention import causal_mask, fill_masked, weigh_keys
 from goldformer.adapters.textbook.checks import Array
-from goldformer.adapters.textbook.steps import around, instead
+from goldformer.adapters.textbook.layers import decoder_layer, encoder_layer
+from goldformer.adapters.textbook.steps import Step, around, instead
 from goldformer.conformance.diagnosis.mistakes.attention import add_to_masked
 from goldformer.conformance.diagnosis.neighbours.arguments import (
     Given,
@@ -35,6 +37,12 @@ def _reorder(mask: Array, axes: int) -> Array:
     return mask.reshape(-1, *rest).reshape(*lead[::-1], *rest).swapaxes(0, 1) if axes == 2 else mask
 
 
+def _keep_causal(mask: Array) -> Array:
+    """Keep of a causal mask that hides padding too what is causal, and nothing of any other mask."""
+    causal = causal_mask(q_seq=mask.shape[-2], kv_seq=mask.shape[-1])
+    return np.ones_like(mask) if (mask & ~causal).any() else np.array(np.broadcast_to(causal, mask.shape))
+
+
 #: What becomes of a mask that is broadcast to the scores, (…, q_seq, kv_seq).
 _CHANGES: Final[tuple[tuple[str, str, Change], ...]] = (
     ("transposed", "the mask is transposed, so that keys are hidden as queries", turn_last_axes),
@@ -55,6 +63,7 @@ _CHANGES: Final[tuple[tuple[str, str, Change], ...]] = (
     ("one-less", "the last key that may be seen is hidden too",
      lambda m: np.concatenate([m[..., :-1] & m[..., 1:], m[..., -1:]], axis=-1)),
     ("any-query", "a key is hidden only where every query's row hides it", lambda m: m.any(-2, keepdims=True)),
+    ("only-causal", "of the mask only what is causal is used, so padding is seen", _keep_causal),
     ("all-queries", "a key is hidden where any query's row hides it", lambda m: m.all(-2, keepdims=True)),
     ("all-heads", "a key is hidden where any head's mask hides it",
      lambda m: m.all(1, keepdims=True) if m.ndim > 3 else m),
@@ -101,8 +110,38 @@ def _hide_future_always() -> Iterator[Neighbour]:
         )  # fmt: skip
 
 
+def _lose_in_layers() -> Iterator[Neighbour]:
+    """Yield layers in which one of two masks that were joined is lost on its way to an attention."""
+    masks = (
+        (encoder_layer, "mask", "x", "self-attention"),
+        (decoder_layer, "self_mask", "x", "self-attention"),
+        (decoder_layer, "memory_mask", "memory", "cross-attention"),
+    )
+    ways: tuple[tuple[str, str, Change], ...] = (
+        ("only-causal", "hides later keys alone, and no padding", _keep_causal),
+        ("only-padding", "hides padding alone, and no later keys", lambda m: m.any(-2, keepdims=True)),
+    )
+    for (layer, argument, keys, attention), (word, says, change) in product(masks, ways):
+
+        def lose(
+            mask: Array | None, given: Given, layer: Step = layer, keys: str = keys, change: Change = change
+        ) -> Array | None:
+            if mask is None:
+                return None
+            scores = (read_argument(layer, "x", given).shape[1], read_argument(layer, keys, given).shape[1])
+            shape = np.broadcast_shapes(mask.shape, scores)
+            return np.array(np.broadcast_to(change(np.broadcast_to(mask, shape)), shape))
+
+        name = layer.__name__
+        yield Neighbour(
+            f"{name}.{argument}.{word}", name, f"the mask of the {attention} {says}, in the {name.replace('_', ' ')}",
+            f"Hand the whole mask on to the {attention}.", {layer: change_argument(layer, argument, lose)},
+        )  # fmt: skip
+
+
 def generate() -> Iterator[Neighbour]:
     """Yield a neighbour for each way to read a mask."""
+    yield from _lose_in_layers()
     hint = "Use the mask as it is given, True where a query may see a key, broadcast to the shape of the scores."
     for word, title, change in _CHANGES:
 

@@ -112,6 +112,9 @@ _STACKS: Final = (
     ("residual-from-first", "the input of the stack is added to what every later layer reads",
      "Give each layer the output of the one before.",
      _run_from(lambda arrays: arrays[-1] if len(arrays) == 1 else np.asarray(arrays[-1] + arrays[0]), _last)),
+    ("positions-per-layer", "the positional encoding is added to what every layer reads",
+     "Add the positions once, to what the first layer reads.",
+     _run_from(lambda arrays: np.asarray(positional_encoding(arrays[-1])), _last)),
     ("sum", "the outputs of all layers are added up", "Return the output of the last layer alone.",
      _run_from(_last, lambda arrays: np.asarray(sum(arrays[1:])))),
     ("mean", "the outputs of all layers are averaged", "Return the output of the last layer alone.",
@@ -479,6 +482,28 @@ def _change_embedding() -> Iterator[Neighbour]:
         )  # fmt: skip
 
 
+def _scale_logits() -> Iterator[Neighbour]:
+    """Yield models that bring the factor √d_model to the output layer, as where the table is tied."""
+    hint = "Map the output of the decoder to the vocabulary without another factor."
+    for word, says, power in (("divided", "divided by √d_model", -1), ("multiplied", "multiplied by √d_model", 1)):
+
+        def scale_input(x: Array, _: Given, power: int = power) -> Array:
+            return (x * math.sqrt(x.shape[-1]) ** power).astype(x.dtype)
+
+        def scale_result(original: Step, x: Array, params: Any, power: int = power) -> Array:
+            logits = original(x, params)
+            return np.asarray(logits * math.sqrt(x.shape[-1]) ** power).astype(logits.dtype)
+
+        yield Neighbour(
+            f"transformer.decoded.{word}", "transformer", f"the decoder's output is {says} before the output layer",
+            hint, {output_logits: change_argument(output_logits, "x", scale_input)},
+        )  # fmt: skip
+        yield Neighbour(
+            f"transformer.logits.{word}", "transformer", f"the logits are {says}", hint,
+            {output_logits: around(scale_result)},
+        )  # fmt: skip
+
+
 def generate() -> Iterator[Neighbour]:
     """Yield the neighbours of stacks and models."""
     yield from _share_parts()
@@ -494,6 +519,8 @@ def generate() -> Iterator[Neighbour]:
         "transformer.logits-of-embedding", "transformer", "the decoder's output is doubled before the output layer",
         "Project the output of the decoder.", {output_logits: change_argument(output_logits, "x", lambda x, _: x + x)},
     )  # fmt: skip
+
+    yield from _scale_logits()
 
     def reverse(params: Any, _: Given) -> Any:
         return {**params, "position_table": params["position_table"][::-1]}
