@@ -66,6 +66,18 @@ def _list_part(names: tuple[str, ...], part_name: str) -> tuple[tuple[str, str],
     return tuple((full, full.removeprefix(start)) for full in names if full.startswith(start))
 
 
+def leave_out_key_biases(params: Mapping[str, Array]) -> dict[str, Array]:
+    """Return the parameters without b_k, of any part, for code whose keys have no bias while queries and values have.
+
+    A bias of the keys adds one number to all scores of a query, which changes no output. Its gradient is 0:
+    NotImplementedError if PyTorch is to give it.
+    """
+    biases = {name for name in params if name.rpartition(".")[2] == "b_k"}
+    if any(getattr(params[name], "requires_grad", False) for name in biases):
+        raise NotImplementedError("keys without a bias have no gradient of it")
+    return {name: value for name, value in params.items() if name not in biases}
+
+
 def require_square_projections(params: Mapping[str, Array]) -> None:
     """Raise NotImplementedError if a w_q, w_k, w_v or w_o, of any part, is not (d_model, d_model).
 

@@ -110,8 +110,8 @@ _LIBRARIES: Final = {
 #: The conversions that an adapter may need, in the order of the import line.
 _LAYOUTS: Final = (
     "additive_mask", "batch_first", "drop_heads", "flatten_heads", "four_axes", "ignore_mask", "is_causal",
-    "join_projections", "key_padding", "linear_weight", "map_state", "read_lengths", "require_square_projections",
-    "separate_projections", "sequence_first", "split_by_head",
+    "join_projections", "key_padding", "leave_out_key_biases", "linear_weight", "map_state", "read_lengths",
+    "require_square_projections", "separate_projections", "sequence_first", "split_by_head",
 )  # fmt: skip
 
 
@@ -325,6 +325,8 @@ def _write_module(wiring: Wiring) -> list[str]:
     lines = []
     if wiring.component == "fused_multi_head_attention":
         lines.append("params = separate_projections(params, num_heads)")
+    if "b_q" in _list_lasts(wiring) and "b_k" not in _list_lasts(wiring):
+        lines.append("params = leave_out_key_biases(params)")
     if _has_one_width(wiring):
         lines.append("require_square_projections(params)")
     arguments = {name: _write_size(wiring, role) for name, role in wiring.construction.sizes.items()}

@@ -470,6 +470,13 @@ def test_map_state_of_tied_weights_needs_one_of_their_names():
     assert list(layouts.map_state({"table": "embed.weight"}, {"table": table}, module)) == ["embed.weight"]
 
 
+def test_biases_of_keys_are_left_out_of_every_part():
+    params = {"self_attention.w_k": 1, "self_attention.b_k": 2, "b_k": 3, "b_q": 4}
+    assert layouts.leave_out_key_biases(params) == {"self_attention.w_k": 1, "b_q": 4}
+    with pytest.raises(NotImplementedError, match="keys without a bias have no gradient of it"):
+        layouts.leave_out_key_biases({"b_k": torch.zeros(3, requires_grad=True)})
+
+
 def test_map_state_keeps_what_a_module_does_not_train():
     module = torch.nn.Linear(2, 3, bias=False)
     module.places = torch.nn.Parameter(torch.ones(5, 3), requires_grad=False)

@@ -28,6 +28,7 @@ HITS = {
     "separate_attention.py:SequenceFirst": ("multi_head_attention", "split", IGNORE, {"empty_row": "nan"}),
     "separate_attention.py:AdditiveMask": ("multi_head_attention", "any", ADDED, {"empty_row": "nan"}),
     "separate_attention.py:HeadList": ("multi_head_attention", "no_heads", KEEP, {"empty_row": "nan"}),
+    "separate_attention.py:KeysWithoutBias": ("multi_head_attention", "any", KEEP, {"biases": "all"}),
     "separate_attention.py:HeadsOfWidthOut": ("multi_head_attention", "no_heads", KEEP, {"empty_row": "nan"}),
     "separate_attention.py:FreeWidths": ("multi_head_attention", "no_heads", KEEP, {"biases": "none"}),
     "separate_attention.py:KeysAndValuesFused": ("multi_head_attention", "keys", KEEP, {"biases": "not_in_q_k_v"}),

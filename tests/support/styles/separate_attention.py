@@ -157,6 +157,14 @@ class HeadList(nn.Module):
         return self.linear(torch.cat([h(query, key, value, mask) for h in self.heads], dim=-1))
 
 
+class KeysWithoutBias(CourseAttention):
+    """Queries and values have a bias, and keys have none, which changes no result."""
+
+    def __init__(self, embed_size, heads):
+        super().__init__(embed_size, heads)
+        self.keys = nn.Linear(embed_size, embed_size, bias=False)
+
+
 class HeadsOfWidthOut(nn.Module):
     """A module for each head; what comes out of one is a size of the constructor."""
 
