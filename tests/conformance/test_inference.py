@@ -198,7 +198,7 @@ class NoSizes(nn.Module):
 
 
 class ScaledBy(nn.Module):
-    """Whether its number multiplies or divides the scores, no name says."""
+    """No name says if its number multiplies or divides the scores."""
 
     def __init__(self, alpha):
         super().__init__()

@@ -289,7 +289,7 @@ def test_a_solution_that_returns_an_output_only_at_times_requires_it_only_then(g
 def test_the_student_is_told_which_output_is_missing_and_nothing_else(grade, exam, spec):
     found = grade(withholding("None in the tuple")).grade
     told = feedback.markdown(found, exam.assignment, spec)
-    assert f"`{CASE}`: `{SAYS}` (and so " in told
+    assert f"`{CASE}`: `{SAYS}` (" in told
     assert "not written or not returned" in told
     assert f"- **Fix first**: {SDPA}" in told
     for other in ("Possible causes", "Mistake found", "Cause unknown"):
