@@ -18,7 +18,7 @@ from goldformer.conformance.judging.measure import measure_ratio
 from goldformer.conformance.judging.statistics import compare_draws, compute_statistics
 from goldformer.conformance.judging.tolerance import UNIT_ROUNDOFF, tolerance
 from goldformer.spec import Case, Contract
-from goldformer.spec.model import GoldenArray, find_magnitude
+from goldformer.spec.model import REFUSED, GoldenArray, find_magnitude
 
 #: An option of each convention of a component.
 Options = Mapping[str, str]
@@ -59,6 +59,10 @@ class FailingCase:
         if case is None or not isinstance(outcome, Result | BadResult):
             return None
         options = bench.adapter.options(case.component, bench.spec)
+        if isinstance(outcome, Result):
+            # What is returned where it may be refused is that of the default, in wrong code too.
+            conventions = bench.spec.conventions
+            options = {n: conventions[n].default if o == REFUSED else o for n, o in options.items()}
         contract = bench.spec.contracts[case.component]
         return cls(case, contract, outcome, judgement.expected, bench.dtype, options)
 

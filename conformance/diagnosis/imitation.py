@@ -55,6 +55,8 @@ _FEW: Final = 30
 
 #: The number of passing cases of a component that are compared with a neighbour.
 _PASSED: Final = 6
+#: The number of those that they are chosen of.
+_CHOSEN_OF: Final = 60
 
 #: The number of candidates, those that explain most cases first, that are compared with the gradients of a case: each
 #: of their arguments' elements takes a call.
@@ -316,14 +318,15 @@ class Imitator:
             return failure.find_residual(self._textbooks.run(trial, failure))
 
     def _keep_possible(self, found: dict[Candidate, float], failure: FailingCase) -> dict[Candidate, float]:
-        """Return the matches without neighbours that a passing case rules out.
+        """Return the matches without those that a passing case rules out.
 
-        A mistake of the catalogue lists the cases that reveal it; a neighbour is run on some that passed.
+        A mistake of the catalogue lists the cases that reveal it; a neighbour, and a mistake in one place, is run on
+        some that passed.
         """
         return {
             candidate: distance
             for candidate, distance in found.items()
-            if all(id_ in implementations() for id_ in candidate.mistakes)
+            if (not candidate.place and all(id_ in implementations() for id_ in candidate.mistakes))
             or not self._is_refuted(candidate, failure.case.component)
         }
 
@@ -332,15 +335,20 @@ class Imitator:
         return mistake in implementations() and self._is_refuted(Candidate((mistake,)), component)
 
     def _is_refuted(self, candidate: Candidate, component: str) -> bool:
-        """Return True if some passing case of a component rules a candidate out."""
-        return any(self._is_excluded(candidate, passing) for passing in self._passed[component])
+        """Return True if some passing case of a component rules a candidate out.
+
+        The cases that list its mistakes, though they are made in one place, come first, and small ones before others.
+        """
+        listing = [p for p in self._passed[component] if not set(candidate.mistakes).isdisjoint(p.case.kills)]
+        chosen = (*listing, *(p for p in self._passed[component] if p not in listing))
+        return any(self._is_excluded(candidate, passing) for passing in chosen[:_PASSED])
 
     def note_passed(self, passing: FailingCase) -> None:
-        """Note a case that can refute what would have failed it: a few of each component, the smallest."""
+        """Note a case that can refute what would have failed it: some of each component, the smallest."""
         passed = self._passed[passing.case.component]
         passed.append(passing)
         passed.sort(key=lambda other: other.case.size)
-        del passed[_PASSED:]
+        del passed[_CHOSEN_OF:]
 
     def _drop_idle_options(self, near: Iterable[Candidate], failure: FailingCase) -> list[Candidate]:
         """Return the candidates without options that change nothing in this case, or the same as an earlier one.

@@ -340,6 +340,8 @@ def _differentiate_norm(x: Array, cotangent: Array, *, params: Params, change: s
     }
     if change == "variance-divided":
         found["x"] = through / np.square(root)
+    if change == "gamma-times-gamma":
+        found["gamma"] = found["gamma"] * gamma
     axes = tuple(range(x.ndim - 1))
     summed = {n: g if n == "x" else np.asarray(g.sum(axis=axes)) for n, g in found.items()}
     return {name: np.asarray(g).astype(x.dtype) for name, g in summed.items()}
@@ -358,6 +360,7 @@ def _change_norm() -> Iterator[Neighbour]:
         "variance-divided": "the gradient of x is divided by the variance instead of the deviation",
         "gamma-of-centred": "the gradient of gamma has the centred row instead of the normalised one",
         "gamma-of-x": "the gradient of gamma has the row itself instead of the normalised one",
+        "gamma-times-gamma": "the gradient of gamma is multiplied by gamma",
         "beta-times-gamma": "the gradient of beta is multiplied by gamma",
     }
     for word, title in slips.items():

@@ -183,13 +183,14 @@ def _ignore_call(change: Callable[[Array], Array]) -> Callable[[Array, Given], A
 
 def _change_embedding() -> Iterator[Neighbour]:
     ways: tuple[tuple[str, str, Callable[[Array, int, int], Array]], ...] = (
-        ("times-d", "the embedding is multiplied by d_model", lambda rows, d, _: rows * d),
+        ("times-d", "the embedding is multiplied by d_model beyond what is declared", lambda rows, d, _: rows * d),
         ("times-root-vocab", "the embedding is multiplied by the root of the vocabulary's size",
          lambda rows, _, vocab: rows * math.sqrt(vocab)),
-        ("over-d", "the embedding is divided by d_model", lambda rows, d, _: rows / d),
+        ("over-d", "the embedding is divided by d_model beyond what is declared", lambda rows, d, _: rows / d),
         ("times-root", "the embedding is multiplied by √d_model beyond what is declared",
          lambda rows, d, _: rows * math.sqrt(d)),
-        ("over-root", "the embedding is divided by √d_model", lambda rows, d, _: rows / math.sqrt(d)),
+        ("over-root", "the embedding is divided by √d_model beyond what is declared",
+         lambda rows, d, _: rows / math.sqrt(d)),
     )  # fmt: skip
     for word, title, way in ways:
 

@@ -19,6 +19,7 @@ from goldformer.adapters.textbook.decoding import (
     Sentence,
     Task,
     continue_sentence,
+    decoder_input,
     extend_beam,
     greedy_decode,
     greedy_sentences,
@@ -117,6 +118,12 @@ def _read_otherwise() -> Iterator[Neighbour]:
         f"{_GREEDY}.sees.padding", _GREEDY, "a chosen word that is pad_id is seen by the words after it",
         "The model hides pad_id from its self-attention, also among the words that it wrote itself.",
         _only_in_decoding({target_mask: around(show_padding)}),
+    )  # fmt: skip
+
+    yield Neighbour(
+        f"{_GREEDY}.reads.bos", _GREEDY, "every word is read as bos_id, and a cache holds as many of it",
+        "Read the word that was chosen last.",
+        {decoder_input: instead(lambda sentence, task: [task.bos_id] * (len(sentence.words) + 1))},
     )  # fmt: skip
 
     def read_logits(original: Step, source: Array, target: Array, task: Task, *, at: int) -> Array:

@@ -223,6 +223,8 @@ def _change_divergence() -> Iterator[Neighbour]:
     component, hint = "kl_divergence", "It is Σ p·(log p − log q) over the words, p the target and q = softmax(logits)."
     terms: tuple[tuple[str, str, Callable[[Array, Array], Any]], ...] = (
         ("reversed", "target and prediction are swapped", lambda p, q: np.exp(q) * (q - np.log(p))),
+        ("reversed-finite", "target and prediction are swapped, and the logarithm of a 0 in the target is taken as 0",
+         lambda p, q: np.exp(q) * (q - np.log(np.where(p > 0, p, 1)))),
         ("cross-entropy", "log p is left out", lambda p, q: -p * q),
         ("unweighted", "p does not multiply the difference", lambda p, q: np.where(p > 0, np.log(p) - q, 0)),
         ("negated", "it has the wrong sign", lambda p, q: p * (q - np.log(p))),

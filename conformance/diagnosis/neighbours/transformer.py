@@ -175,6 +175,8 @@ def _change_masks() -> Iterator[Neighbour]:
         ]
         if step is source_mask:
             changes.append(("causal", "the encoder hides later words too", _add_causal))
+            says = "the encoder's mask hides padding as queries and not as keys"
+            changes.append(("as-queries", says, lambda m: m.swapaxes(-1, -2)))
         if step is target_mask:
             changes.append(("transposed", "the decoder's own mask is transposed", lambda m: m.swapaxes(-1, -2)))
         for word, title, change in changes:

@@ -130,6 +130,9 @@ def test_each_shows_in_a_case_of_its_component(spec):
         "encoder_layer.order.feed_forward.self_attention.own-norms",
         "decoder_layer.order.self_attention.feed_forward.cross_attention.norms-in-place",
         "greedy_decode.sees.last-two",
+        "greedy_decode.reads.bos",
+        "kl_divergence.reversed-finite",
+        "layer_norm.backward.gamma-times-gamma",
         "greedy_decode.position.one-more-after-bos",
         "greedy_decode.score.without-eos",
         "beam_search.ended-dropped",
@@ -246,6 +249,29 @@ def test_one_that_a_passing_case_rules_out_is_not_named(spec):
     named = {id_ for finding in said if finding.label in (MISTAKE_FOUND, CLOSEST) for id_ in finding.mistakes}
     assert any(judgement.verdict.bad for judgement in judgements)
     assert not named & neighbours().keys()
+
+
+def test_an_option_that_permits_to_refuse_is_no_part_of_a_mistake_where_a_result_is_returned(spec):
+    """An encoding of one channel is returned, and its sine is wrong like all others."""
+    conventions = {"odd_d_model": "refused"}
+    steps = find_made("pe-start-one").steps
+    book = build_textbook(steps, only="positional_encoding", CONVENTIONS=conventions)
+    bench = Bench(spec, Adapter.from_object(book, "mine.py", spec), "float32", "cpu")
+    even = [case for case in small_cases(spec, "positional_encoding") if case.sizes["d_model"] % 2 == 0]
+    cases = [*even, spec.cases["pe-odd-1"]]
+    (found,) = (finding for finding in diagnose_cases(bench, cases) if finding.label == MISTAKE_FOUND)
+    assert found.text.startswith("pe-start-one, positions start at 1. It reproduces")
+
+
+def test_a_mistake_in_one_place_that_a_passing_case_rules_out_ends_no_search(spec):
+    neighbour = neighbours()["decoder_layer.self_mask.only-causal"]
+    cases = [case for case in small_cases(spec, "decoder_layer") if case.id.startswith("dec-ordinary-")]
+    bench = make_bench(spec, neighbour.steps, "decoder_layer", {})
+    judgements = [judge_case(case, bench) for case in cases]
+    # Of one sample alone with padding, whatever it is masked with gives the same.
+    bad = [j for j in judgements if j.verdict.bad]
+    said = list(diagnose(Diagnosis(spec).explain_all([j for j in judgements if j not in bad[1:]]), spec))
+    assert [(f.label, f.mistakes) for f in said if f.mistakes] == [(MISTAKE_FOUND, (neighbour.id,))]
 
 
 def test_what_is_left_out_is_not_named(spec):
