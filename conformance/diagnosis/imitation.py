@@ -260,12 +260,16 @@ class Imitator:
         """Search what is wrong only while a model decodes: in the decoder first, then in its other outer parts."""
         most = _NEIGHBOURS * (_TRIED // estimate_cost(failure.case))
         homes = (*_DECODES, *reversed(list(self.spec.components)))
+        found: dict[Candidate, float] = {}
         # A neighbour that equals a mistake of the catalogue takes its name, so the catalogue comes first.
-        changed = [*self._list_far(component)], self._select_neighbours(component, backward=False)
-        places = {c: homes.index(find_cause(c.mistakes[0], self.spec).component or component) for c in chain(*changed)}
-        outer = [c for part in changed for c in sorted(part, key=places.__getitem__)]
-        untried = self._filter_untried(component, chain(outer, self._combine_with(bases, outer)))
-        return self._keep_possible(self._match_candidates(islice(untried, most), failure), failure)
+        for changed in (list(self._list_far(component)), self._select_neighbours(component, backward=False)):
+            places = {c: homes.index(find_cause(c.mistakes[0], self.spec).component or component) for c in changed}
+            outer = sorted(changed, key=places.__getitem__)
+            untried = self._filter_untried(component, chain(outer, self._combine_with(bases, outer)))
+            found |= self._keep_possible(self._match_candidates(islice(untried, most), failure), failure)
+            if not all(self._is_refuted(candidate, component) for candidate in found):
+                break
+        return found
 
     def _list_neighbours(
         self, component: str, near: list[Candidate], bases: list[Candidate], *, in_parts: bool

@@ -263,6 +263,13 @@ def test_an_option_that_permits_to_refuse_is_no_part_of_a_mistake_where_a_result
     assert found.text.startswith("pe-start-one, positions start at 1. It reproduces")
 
 
+def test_the_catalogue_leaves_time_for_neighbours_of_the_decoder_while_it_decodes(spec):
+    id_ = "decoder.cross_attention.w_k-cross_attention.b_k-cross_attention.w_v-cross_attention.b_v.of-first"
+    bench = make_bench(spec, neighbours()[id_].steps, "greedy_decode", {})
+    cases = [spec.cases["greedy-two-layers"]]
+    assert [f.mistakes for f in diagnose_cases(bench, cases) if f.mistakes] == [(id_,)]
+
+
 def test_a_mistake_in_one_place_that_a_passing_case_rules_out_ends_no_search(spec):
     neighbour = neighbours()["decoder_layer.self_mask.only-causal"]
     cases = [case for case in small_cases(spec, "decoder_layer") if case.id.startswith("dec-ordinary-")]
