@@ -33,8 +33,9 @@ _REFUSED: Final[Mapping[str, tuple[int, int]]] = {
     # Sockets of every kind: by Unix sockets, services of this machine answer that no rule on files covers, and the
     # buffers of a pair hold memory that belongs to no process.
     "socket": (41, 198), "socketpair": (53, 199),
-    # Each session gets a share of the processor of its own.
-    "setsid": (112, 157),
+    # Each session gets a share of the processor of its own. Who cannot leave its group is killed with all of it at
+    # once, however fast it forks.
+    "setsid": (112, 157), "setpgid": (109, 154),
     # Other processes of an ordinary user, such as the launcher, can be slowed down by these.
     "setpriority": (141, 140), "sched_setparam": (142, 118), "sched_setscheduler": (144, 119),
     "sched_setaffinity": (203, 122), "sched_setattr": (314, 274), "ioprio_set": (251, 30), "migrate_pages": (256, 238),

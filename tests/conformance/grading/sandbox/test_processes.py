@@ -108,6 +108,45 @@ def softmax(scores):
         assert named(name) == []
 
 
+def test_what_forks_faster_than_it_is_killed_one_by_one_ends_with_it(tmp_path):
+    name = f"gf{os.getpid()}fast"
+    source = f"""
+import ctypes, os, time
+def breed(end):
+    ctypes.CDLL(None).prctl(15, {name!r}.encode(), 0, 0, 0)
+    while time.monotonic() < end:
+        try:
+            os.setpgid(0, 0)
+        except OSError:
+            pass
+        try:
+            if os.fork() and os.fork():
+                os._exit(0)
+        except OSError:
+            pass
+    os._exit(0)
+def softmax(scores):
+    if os.fork() == 0:
+        breed(time.monotonic() + 20)
+    time.sleep(0.5)
+    return scores
+"""
+    try:
+        sandbox = Sandbox(
+            replace(LIMITS, processes=48), "numpy", without=[wall for wall in WALLS if wall != "system-calls"]
+        )
+    except SandboxError:
+        pytest.skip("not on this machine as this user")
+    with sandbox:
+        if "system-calls" not in sandbox.isolation.features:
+            pytest.skip("not on this machine")
+        one = sandbox.client(make_folder(tmp_path / "code", source))
+        softmax_of(one)
+        assert named(name)
+        one.close()
+        assert named(name) == []
+
+
 def named(name):
     """The processes of a name."""
     return [p for p in Path("/proc").iterdir() if p.name.isdecimal() and read_if_there(p / "comm").strip() == name]
