@@ -9,7 +9,7 @@ import __future__
 import ast
 import re
 import types
-import warnings
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,10 +34,11 @@ _LONGEST: Final = 256 << 10
 _QUOTED: Final = 200
 #: An end of a line of Python. Form feeds and the separators of Unicode, which str.splitlines knows, end none.
 _NEWLINE: Final = re.compile(r"\r\n?|\n")
+_FUTURE: Final = "__future__"
 #: The line before each cell of the source.
 _HEADING: Final = re.compile(r"^# code cell (\d+)$")
 #: A line of the source in a traceback or in a message: File "submission.py", line 3, and submission.py:3.
-_PLACE: Final = r'{file}(?:\\?", line |:)(\d+)'
+_PLACE: Final = r'{file}(?:\\?", line |:)(\d{{1,9}})(?!\d)'
 
 
 class NotebookError(Exception):
@@ -60,28 +61,32 @@ class CodeCell:
 def read_notebook(raw: bytes, name: str) -> tuple[CodeCell, ...]:
     """Return what is kept of the code cells of a notebook, in order; NotebookError if it is none, or is no Python."""
     try:
-        import nbformat  # an optional dependency
+        from nbformat import reader  # an optional dependency
     except ImportError as missing:
         raise NotebookError(f"{name}: reading a notebook needs nbformat: {install_hint('notebook')}") from missing
     try:
-        with warnings.catch_warnings():
-            # A file may lack what its version asks for and nobody reads, such as ids of cells.
-            warnings.simplefilter("ignore")
-            notebook = nbformat.reads(raw.decode("utf-8-sig"), as_version=4)
-        cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
-        numbered = [(number, str(cell.source), _is_marked(cell)) for number, cell in enumerate(cells, 1)]
+        # nbformat.reads also validates what nobody reads here, and keeps 50 KiB for each invalid output.
+        notebook = reader.reads(raw.decode("utf-8-sig"))
+        old = notebook.nbformat < 4
+        listed = [cell for sheet in notebook.worksheets for cell in sheet.cells] if old else notebook.cells
+        cells = [cell for cell in listed if cell.cell_type == "code"]
+        sources = [str(cell["input" if old else "source"]) for cell in cells]
+        marked = [_is_marked(cell, source) for cell, source in zip(cells, sources, strict=True)]
     except Exception as error:
         # nbformat raises errors of many kinds for a file that is none, or of a version that it does not know.
         raise NotebookError(printable(f"{name} is no notebook: {type(error).__name__}: {str(error)[:200]}")) from error
-    if sum(len(source) for _, source, _ in numbered) > _LONGEST:
+    if sum(map(len, sources)) > _LONGEST:
         raise NotebookError(f"{name} has more than {_LONGEST} characters of code: put what it needs into fewer cells")
-    whole = any(marked for _, _, marked in numbered)
-    taken = [(number, source) for number, source, marked in numbered if marked or not whole]
-    return tuple(_read_cell(number, source, name, whole=whole) for number, source in taken)
+    whole = any(marked)
+    return tuple(
+        _read_cell(number, source, name, whole=whole)
+        for number, (source, chosen) in enumerate(zip(sources, marked, strict=True), 1)
+        if chosen or not whole
+    )
 
 
 def write_source(cells: Sequence[CodeCell]) -> bytes:
-    """Return the cells as one Python file, each under a heading; `name_cell` tells the cell of its lines."""
+    """Return the cells as one Python file, each under a heading; `CellNames` tells the cell of its lines."""
     futures = sorted({name for cell in cells for name in _list_futures(cell.text)})
     first = [f"from __future__ import {', '.join(futures)}"] if futures else []
     parts = [f"# {cell.name}\n{_blank_futures(cell.text)}" for cell in cells]
@@ -106,23 +111,30 @@ def find_first_line(node: ast.stmt) -> int:
     return min([node.lineno, *(decorator.lineno for decorator in decorators)])
 
 
-def name_cell(source: str, line: int) -> str:
-    """Return the cell and the line in it of a line of `write_source`; "" if no cell has it."""
-    before = split_lines(source)[:line]
-    for back, text in enumerate(reversed(before)):
-        if heading := _HEADING.match(text):
-            return f"code cell {heading[1]}, line {back}" if back else ""
-    return ""
+class CellNames:
+    """Tells the cell of each line of a source that `write_source` wrote; of another source, that there is none."""
 
+    def __init__(self, source: str) -> None:
+        lines = enumerate(split_lines(source), 1)
+        #: The lines of the headings, and the number of the cell below each.
+        self._headings = [(line, heading[1]) for line, text in lines if (heading := _HEADING.match(text))]
+        self._lines = [line for line, _ in self._headings]
 
-def name_cells(text: str, file: str, source: str) -> str:
-    """Return a message or a traceback with the cell behind each place in a file that `write_source` wrote."""
+    def find(self, line: int) -> str:
+        """Return the cell of a line and the line in it; "" if no cell has it."""
+        before = bisect_left(self._lines, line) - 1
+        if before < 0 or line in self._lines[before + 1 : before + 2]:
+            return ""
+        heading, cell = self._headings[before]
+        return f"code cell {cell}, line {line - heading}"
 
-    def add(place: re.Match[str]) -> str:
-        cell = name_cell(source, int(place[1]))
+    def add(self, text: str, file: str) -> str:
+        """Return a message or a traceback with the cell behind each place in the file."""
+        return re.sub(_PLACE.format(file=re.escape(file)), self._add, text) if self._headings else text
+
+    def _add(self, place: re.Match[str]) -> str:
+        cell = self.find(int(place[1]))
         return f"{place[0]} ({cell})" if cell else place[0]
-
-    return re.sub(_PLACE.format(file=re.escape(file)), add, text)
 
 
 def run_cells(cells: Sequence[CodeCell], name: str) -> types.ModuleType:
@@ -137,8 +149,8 @@ def run_cells(cells: Sequence[CodeCell], name: str) -> types.ModuleType:
     return module
 
 
-def _is_marked(cell: Mapping[str, Any]) -> bool:
-    return TAG in cell["metadata"].get("tags", ()) or str(cell["source"]).lstrip().startswith(MARK)
+def _is_marked(cell: Mapping[str, Any], source: str) -> bool:
+    return TAG in cell.get("metadata", {}).get("tags", ()) or source.lstrip().startswith(MARK)
 
 
 def _read_cell(number: int, source: str, name: str, *, whole: bool) -> CodeCell:
@@ -222,29 +234,28 @@ def _is_constant(value: ast.expr) -> bool:
 
 def _cut(source: str, kept: Sequence[ast.stmt]) -> str:
     """Return the text of some statements of a cell, each in its own line, and empty lines for the others."""
-    lines = split_lines(source)
-    cut = [""] * len(lines)
+    # Columns count bytes.
+    lines = [line.encode() for line in split_lines(source)]
+    cut: list[list[bytes]] = [[] for _ in lines]
     for node in kept:
         first = find_first_line(node)
         last = node.end_lineno or node.lineno
         for number in range(first, last + 1):
-            # Columns count bytes.
-            text = lines[number - 1].encode()
             start = node.col_offset if number == first == node.lineno else 0
             end = node.end_col_offset if number == last else None
-            cut[number - 1] += ("; " if cut[number - 1] else "") + text[start:end].decode()
-    return "\n".join(cut)
+            cut[number - 1].append(lines[number - 1][start:end])
+    return "\n".join(b"; ".join(parts).decode() for parts in cut)
 
 
 def _list_futures(text: str) -> Iterator[str]:
-    for node in _compile(text).body:
-        if isinstance(node, ast.ImportFrom) and node.module == "__future__":
+    for node in _compile(text).body if _FUTURE in text else ():
+        if isinstance(node, ast.ImportFrom) and node.module == _FUTURE:
             yield from (alias.name for alias in node.names)
 
 
 def _blank_futures(text: str) -> str:
     """Return a cell without its imports from __future__, which must come first in a file."""
-    kept = [
-        node for node in _compile(text).body if not (isinstance(node, ast.ImportFrom) and node.module == "__future__")
-    ]
+    if _FUTURE not in text:
+        return text  # parsing a cell takes up to a second
+    kept = [node for node in _compile(text).body if not (isinstance(node, ast.ImportFrom) and node.module == _FUTURE)]
     return _cut(text, kept)

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, get_args
 
-from goldformer.adapters.notebook import name_cells
+from goldformer.adapters.notebook import CellNames
 from goldformer.adapters.process.child import ChildFault
 from goldformer.adapters.process.client import Peer
 from goldformer.adapters.process.faults import CallFault, FaultReason, TooLarge, WireError
@@ -90,6 +90,7 @@ class Recorder:
         self._size = 0
         self._hidden = [text.encode() for text in hidden]
         self._source = source
+        self._cells: CellNames | None = None
         self.broken: Exception | None = None
         self.ended = False
 
@@ -157,7 +158,9 @@ class Recorder:
             if text in reply:
                 reply = reply.replace(text, b"")
         if self._source and MAIN.encode() in reply:
-            named = name_cells(reply.decode("utf-8", "surrogateescape"), MAIN, self._source)
+            # Once: a student may write a long file, and errors that name its lines many times.
+            self._cells = self._cells or CellNames(self._source)
+            named = self._cells.add(reply.decode("utf-8", "surrogateescape"), MAIN)
             reply = named.encode("utf-8", "surrogateescape")
         return _ADDRESS.sub(b"at 0x0", reply) if b"at 0x" in reply else reply
 

@@ -11,7 +11,7 @@ import pytest
 
 import goldformer
 from goldformer.adapters import AdapterError, find_adapter
-from goldformer.adapters.notebook import NotebookError, name_cell, name_cells, read_notebook, run_cells, write_source
+from goldformer.adapters.notebook import CellNames, NotebookError, read_notebook, run_cells, write_source
 from goldformer.spec import load_spec
 
 nbformat = pytest.importorskip("nbformat", reason="notebooks are read with nbformat")
@@ -113,6 +113,34 @@ def test_a_notebook_whose_cells_have_no_ids_is_read_without_a_warning():
         assert [cell.number for cell in read_notebook(raw, "lab.ipynb")] == [1]
 
 
+def test_outputs_that_no_version_allows_cost_nothing():
+    outputs = [{"unknown": n} for n in range(20_000)]
+    cell = {"cell_type": "code", "metadata": {}, "execution_count": None, "outputs": outputs, "source": "x = 1"}
+    raw = json.dumps({"cells": [cell], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}).encode()
+    started = time.process_time()
+    assert [cell.text for cell in read_notebook(raw, "lab.ipynb")] == ["x = 1"]
+    assert time.process_time() - started < 1
+
+
+def test_a_notebook_of_version_3_is_read():
+    sheet = {"cells": [{"cell_type": "code", "input": ["x = 1\n", "f(x)"], "language": "python", "outputs": []}]}
+    raw = json.dumps({"worksheets": [sheet], "metadata": {}, "nbformat": 3, "nbformat_minor": 0}).encode()
+    assert [cell.text for cell in read_notebook(raw, "lab.ipynb")] == ["x = 1\n"]
+
+
+def test_many_places_in_a_long_file_are_named_at_once():
+    names = CellNames("# code cell 1\n" + "x = 1\n" * 20_000)
+    started = time.process_time()
+    named = names.add("submission.py:9000 " * 20_000, "submission.py")
+    assert named == "submission.py:9000 (code cell 1, line 8999) " * 20_000
+    assert time.process_time() - started < 1
+
+
+def test_a_number_that_is_no_line_is_left_alone():
+    said = f"submission.py:{'9' * 5000}"
+    assert CellNames("# code cell 1\nx = 1\n").add(said, "submission.py") == said
+
+
 def test_a_condition_may_have_any_number_of_branches():
     cell = "if 0:\n    x = 0\n" + "".join(f"elif {n}:\n    x = {n}\n" for n in range(1200))
     assert kept(cell, cell + "else:\n    print(x)\n") == [cell.rstrip("\n"), "\n" * 2401 + "\n" * 2]
@@ -137,15 +165,16 @@ def test_the_source_names_the_cell_of_each_line():
     source = write_source(cells).decode()
     assert source == "from __future__ import annotations\n# code cell 1\nimport math\n# code cell 2\n\nx = 1\ny = 2\n"
     lines = source.splitlines()
-    assert [name_cell(source, n) for n in (1, 2, 3, lines.index("y = 2") + 1)] == [
+    names = CellNames(source)
+    assert [names.find(n) for n in (1, 2, 3, lines.index("y = 2") + 1)] == [
         "", "", "code cell 1, line 1", "code cell 2, line 3",
     ]  # fmt: skip
     said = 'File "submission.py", line 3, in f; submission.py:7: other.py:3'
-    assert name_cells(said, "submission.py", source) == (
+    assert names.add(said, "submission.py") == (
         'File "submission.py", line 3 (code cell 1, line 1), in f; submission.py:7 (code cell 2, line 3): other.py:3'
     )
     escaped = json.dumps(said)
-    assert json.loads(name_cells(escaped, "submission.py", source)) == name_cells(said, "submission.py", source)
+    assert json.loads(names.add(escaped, "submission.py")) == names.add(said, "submission.py")
 
 
 def test_the_cells_run_in_one_module_in_their_order():
