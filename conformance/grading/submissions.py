@@ -12,7 +12,7 @@ import zipfile
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Final, Literal
 
@@ -31,7 +31,7 @@ from goldformer.conformance.grading.archive import (
     read_zip,
 )
 from goldformer.conformance.grading.model import Submission, SubmissionLimits, Submitter
-from goldformer.conformance.grading.python_files import MAIN
+from goldformer.conformance.grading.python_files import MAIN, SUBMISSION
 from goldformer.spec import SpecError
 from goldformer.spec.files import read_regular_file
 from goldformer.spec.yamlfile import LARGEST, compose_nodes
@@ -207,14 +207,21 @@ def _read_submitters(path: Path, raw: bytes) -> dict[str, tuple[Submitter, ...]]
         node = compose_nodes(path, raw)
     except SpecError as error:
         raise NoSubmissions(str(error)) from error
+    # Each node once: an alias lets many submissions share one, however large.
+    read_mapping = cache(lambda about: dict(_list_items(about)))
+    read_person = cache(lambda person: _make_submitter(read_mapping(person)))
+
+    @cache
+    def read_people(listed: yaml.Node | None) -> tuple[Submitter, ...]:
+        return tuple(map(read_person, listed.value)) if isinstance(listed, yaml.SequenceNode) else ()
+
     for name, about in _list_items(node):
         if "/" in name or "\0" in name or name in ("", ".", ".."):
             raise NoSubmissions(f"{path}: {abbreviate(name)} is no name of a folder")
-        listed = dict(_list_items(about)).get("submitters")
-        people = listed.value if isinstance(listed, yaml.SequenceNode) else []
-        if len(people) > _MOST_PEOPLE:
+        listed = read_mapping(about).get("submitters")
+        if isinstance(listed, yaml.SequenceNode) and len(listed.value) > _MOST_PEOPLE:
             raise NoSubmissions(f"{path}: {abbreviate(name)} has more than {_MOST_PEOPLE} students")
-        submitters[name] = tuple(_make_submitter(dict(_list_items(person))) for person in people)
+        submitters[name] = read_people(listed)
     if not submitters:
         raise NoSubmissions(f"{path}: lists no submission")
     return submitters
@@ -248,11 +255,14 @@ def select_runnable(files: Mapping[str, bytes]) -> dict[str, bytes]:
     A single .py file becomes it, or else a single notebook: its imports, definitions and constants.
     """
     if MAIN in files or _PACKAGE in files:
+        _refuse_twin(files)
         return dict(files)
     homes = [name.removesuffix(MAIN) for name in files if name.endswith(f"/{MAIN}")]
     if len(homes) == 1:
         # Ignore files outside its folder, such as a report.
-        return {name.removeprefix(homes[0]): data for name, data in files.items() if name.startswith(homes[0])}
+        return select_runnable(
+            {name.removeprefix(homes[0]): data for name, data in files.items() if name.startswith(homes[0])}
+        )
     modules = [name for name in files if name.lower().endswith(".py")]
     if len(modules) == 1:
         return {MAIN if name == modules[0] else name: data for name, data in files.items()}
@@ -266,6 +276,15 @@ def select_runnable(files: Mapping[str, bytes]) -> dict[str, bytes]:
     if not files:
         raise BadSubmission("nothing was handed in: it is empty")
     raise BadSubmission(f"there is no .py file and no notebook; what was handed in is {got}")
+
+
+def _refuse_twin(files: Mapping[str, bytes]) -> None:
+    """Raise BadSubmission if Python imports another file as the module `submission` than the one that people read."""
+    for name in files:
+        library = name.startswith(f"{SUBMISSION}.") and name.endswith((".so", ".pyd"))
+        if library or name.startswith(f"{SUBMISSION}/__init__."):
+            read = MAIN if MAIN in files else _PACKAGE
+            raise BadSubmission(f"Python imports {abbreviate(name)} instead of {read}: hand in one of them")
 
 
 def _convert_notebook(name: str, files: Mapping[str, bytes]) -> dict[str, bytes]:

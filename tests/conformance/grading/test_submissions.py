@@ -6,6 +6,7 @@ import io
 import os
 import stat
 import struct
+import time
 import zipfile
 from pathlib import Path
 
@@ -382,3 +383,23 @@ def test_nothing_to_grade_is_said(tmp_path: Path) -> None:
     (tmp_path / "submission_metadata.yml").write_text("a: [")
     with pytest.raises(NoSubmissions, match=r"submission_metadata\.yml:2: file: is not YAML"):
         find_submissions(tmp_path)
+
+
+@pytest.mark.parametrize("twin", ["submission/__init__.py", "submission.abi3.so", "submission/__init__.cpython-311.so"])
+@pytest.mark.parametrize("home", ["", "homework/"])
+def test_a_file_that_python_imports_instead_of_the_one_that_people_read_is_refused(
+    twin: str, home: str, tmp_path: Path
+) -> None:
+    others = {} if not home else {"report.txt": b""}
+    handed = only(zipped(tmp_path / "a.zip", {f"{home}submission.py": CODE, f"{home}{twin}": b"", **others}))
+    assert handed.problem == f"Python imports '{twin}' instead of submission.py: hand in one of them"
+    assert only(zipped(tmp_path / "b.zip", {"submission.py": CODE, "submission/data.txt": b""})).problem == ""
+
+
+def test_a_list_of_students_that_many_submissions_share_is_read_once(tmp_path: Path) -> None:
+    people = "".join("  - :name: A\n" for _ in range(100))
+    shared = "".join(f"s{n}: *all\n" for n in range(1, 20_000))
+    (tmp_path / "submission_metadata.yml").write_text(f"s0: &all\n  :submitters:\n{people}{shared}")
+    started = time.process_time()
+    assert len(find_submissions(tmp_path)) == 20_000
+    assert time.process_time() - started < 2
