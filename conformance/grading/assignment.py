@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Collection, Iterator
 from dataclasses import asdict, replace
 from fnmatch import fnmatchcase
+from itertools import chain, islice
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, get_args
 
@@ -30,8 +32,8 @@ from goldformer.conformance.judging.verdict import NO_MISTAKE, TOLERATED, Reason
 from goldformer.spec import Case, Spec, SpecError
 from goldformer.spec.errors import Problem
 from goldformer.spec.strict import Id, Name, StrictModel, Text
+from goldformer.spec.yamlfile import MOST_PROBLEMS, YamlFile
 from goldformer.spec.yamlfile import Field as Where
-from goldformer.spec.yamlfile import YamlFile
 
 #: The reasons that cost nothing: those of checks that pass or are skipped, those of missing components, which have no
 #: points to lose, and those of what grading does not ask for: baselines, PyTorch's transformations, equal bits.
@@ -194,7 +196,8 @@ def read_assignment(path: Path, spec: Spec) -> Assignment:
         _check_deductions(file, model, spec),
         _check_forbidden(file, model),
     )
-    if problems := [problem for check in checks for problem in check]:
+    # Each problem costs a search for its line.
+    if problems := list(islice(chain(*checks), MOST_PROBLEMS)):
         raise SpecError(problems)
     folder = path.resolve().parent
     return Assignment(
@@ -261,7 +264,7 @@ def _check_files(file: YamlFile, model: AssignmentFile) -> Iterator[Problem]:
             what = "a Python file or a notebook" if field == "starter" else "a Python file"
             message = f"{name!r} should be {what} next to this one or in a folder below it"
             yield file.problem((field,), message)
-        elif not (file.path.resolve().parent / place).is_file():
+        elif not os.path.isfile(file.path.resolve().parent / place):
             yield file.problem((field,), f"there is no file {name} in the assignment's folder")
         elif place.suffix == SUFFIX:
             try:
@@ -275,6 +278,7 @@ def _check_questions(file: YamlFile, model: AssignmentFile) -> Iterator[Problem]
         yield file.problem(("components",), "give the components here, or below questions: one of the two")
     if model.questions and not model.list_worths():
         yield file.problem(("questions",), "no question has components, so there is nothing to grade")
+    components = model.list_worths()
     seen: set[str] = set()
     titles: set[str] = set()
     for index, question in enumerate(model.questions):
@@ -282,7 +286,7 @@ def _check_questions(file: YamlFile, model: AssignmentFile) -> Iterator[Problem]
         if bool(question.components) == (question.points is not None):
             message = "should have components, or points that the staff give, but not both"
             yield file.problem(where, message)
-        if question.points is not None and question.title in model.list_worths():
+        if question.points is not None and question.title in components:
             yield file.problem((*where, "title"), f"{question.title} is a component: give it another title")
         if question.title in titles:
             yield file.problem((*where, "title"), f"{question.title} is the title of another question")
@@ -368,12 +372,14 @@ def _check_deductions(file: YamlFile, model: AssignmentFile, spec: Spec) -> Iter
 
 
 def _check_forbidden(file: YamlFile, model: AssignmentFile) -> Iterator[Problem]:
+    seen: set[str] = set()
     for index, name in enumerate(model.forbid):
         if not all(part.isidentifier() for part in name.split(".")):
             message = f"{name!r} should be a dotted name, such as torch.nn.functional.softmax"
             yield file.problem(("forbid", index), message)
-        elif name in model.forbid[:index]:
+        elif name in seen:
             yield file.problem(("forbid", index), f"{name} is listed twice")
+        seen.add(name)
 
 
 def _describe_unknown(kind: str, word: str, known: Collection[str]) -> str:

@@ -40,8 +40,11 @@ def read_declarations(source: bytes, spec: Spec, components: Iterable[str] = ())
     """
     try:
         tree = ast.parse(source, "adapter.py")
+        names = _list_bound_names(tree)
     except (SyntaxError, ValueError) as error:
         raise AdapterError(f"the assignment's adapter is not Python: {error}") from error
+    except (RecursionError, MemoryError) as error:
+        raise AdapterError("the assignment's adapter is nested too deeply for Python") from error
     values: dict[str, Any] = {}
     for statement in tree.body:
         for name, value in _list_assignments(statement):
@@ -52,7 +55,6 @@ def read_declarations(source: bytes, spec: Spec, components: Iterable[str] = ())
     adapter = Adapter.from_object(SimpleNamespace(**values), "the assignment's adapter", spec)
     if adapter.arrays == Wire.name:
         raise AdapterError(f"the assignment's adapter: ARRAYS is {Wire.name!r}, which no file can be")
-    names = _list_bound_names(tree)
     for component in components:
         if names is not None and component not in names:
             what = f"has no {component}, which components asks for: write a function of that name, or do not ask for it"
@@ -97,6 +99,6 @@ def _list_bound_names(tree: ast.Module) -> set[str] | None:
 def _evaluate_literal(name: str, value: ast.expr) -> Any:
     try:
         return ast.literal_eval(value)
-    except ValueError as error:
+    except (ValueError, TypeError, RecursionError, MemoryError) as error:
         what = f"{name} is no literal (line {value.lineno}): it is read without running the file"
         raise AdapterError(f"the assignment's adapter: {what}") from error

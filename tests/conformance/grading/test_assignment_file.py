@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from dataclasses import asdict
 from pathlib import Path
 
@@ -269,6 +270,27 @@ def test_every_problem_is_listed(written, spec):
     with pytest.raises(SpecError) as refused:
         read_assignment(path, spec)
     assert [problem.field for problem in refused.value.problems] == ["starter", "components.sofmax"]
+
+
+def test_thousands_of_problems_take_no_time(written, spec):
+    text = SHORT + "".join(f"  no{n}: 1\n" for n in range(10_000))
+    started = time.process_time()
+    with pytest.raises(SpecError) as refused:
+        read_assignment(written(text), spec)
+    assert len(refused.value.problems) == 100
+    assert time.process_time() - started < 2
+
+
+def test_thousands_of_questions_take_no_time(written, spec):
+    text = QUESTIONS + "".join(f"  - {{title: q{n}, points: 1}}\n" for n in range(10_000))
+    started = time.process_time()
+    assert len(read_assignment(written(text), spec).manual) == 10_001
+    assert time.process_time() - started < 4
+
+
+def test_a_name_too_long_for_a_file_is_of_none(written, spec):
+    with pytest.raises(SpecError, match=r"adapter: there is no file a+\.py in the assignment's folder"):
+        read_assignment(written(f"{SHORT}adapter: {'a' * 5000}.py\n"), spec)
 
 
 def test_points_for_nothing_are_no_assignment(written, spec):
