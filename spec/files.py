@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import gzip
+import io
 import os
 import stat
 import tempfile
@@ -29,6 +31,15 @@ def read_regular_file(path: Path, most: int) -> bytes:
     if len(raw) > most:
         raise OSError(errno.EFBIG, f"has more than {most} bytes", str(path))
     return raw
+
+
+def unpack_gzip(data: bytes, most: int) -> bytes:
+    """Return what gzip packed; OSError, EOFError or zlib.error if that is damaged or has more than `most` bytes."""
+    with gzip.GzipFile(fileobj=io.BytesIO(data)) as file:
+        unpacked = file.read(most + 1)
+    if len(unpacked) > most:
+        raise gzip.BadGzipFile(f"it unpacks to more than {most >> 20} MiB")
+    return unpacked
 
 
 def resolve_path(path: Path) -> Path:

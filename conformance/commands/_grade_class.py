@@ -136,7 +136,7 @@ class ClassResults:
         try:
             book = json.loads((self.store.folder / _GRADES).read_text("utf-8"))
             find_changes(book, book)
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             return {}
         return dict(book)
 

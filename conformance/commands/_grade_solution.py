@@ -86,7 +86,7 @@ def _read(path: Path) -> tuple[str, Outputs]:
         return str(stored["key"]), outputs
     except FileNotFoundError:
         return "", OPTIONAL
-    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise Unusable(f"{path}: is no record of required outputs ({error}): remove it, and grade again") from error
 
 

@@ -7,7 +7,7 @@ import json
 import secrets
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -48,6 +48,7 @@ from goldformer.conformance.grading.transcript import BadTranscript, ReplayMisma
 from goldformer.conformance.grading.worker import TRANSCRIPT
 from goldformer.spec import Spec, load_spec
 from goldformer.spec.files import read_regular_file, replace_file, resolve_path
+from goldformer.spec.yamlfile import LARGEST
 
 #: The level of isolation that is required unless another one is named.
 _LEAST: Final[Level] = "files"
@@ -62,6 +63,8 @@ _ASSIGNMENT: Final = "assignment"
 _SEED: Final = "fresh/seed"
 #: The most bytes of a file with a seed.
 _LONGEST_SEED: Final = 4096
+#: The most bytes of a packed transcript or grade.
+_LARGEST: Final = 256 << 20
 #: What the fresh cases were drawn for.
 _DRAWN_FOR: Final = "fresh/drawn-for.json"
 
@@ -259,13 +262,14 @@ def _read_grades(found: ClassList, chosen: ClassList, exam: GradingTask, store: 
 
 def _draw_fresh_cases(assignment: Assignment, seed: str | None, spec: Spec, store: Store) -> str:
     """Return the fresh cases of this class, which nobody has seen: drawn once, and then the same for everyone."""
-    stored = store.folder / _SEED
-    seed = seed or assignment.seed or (stored.read_text("utf-8").strip() if stored.exists() else secrets.token_hex(16))
+    seed = seed or assignment.seed or _read_stored_seed(store) or secrets.token_hex(16)
     digests = (digest_assignment(assignment), digest_folder(spec.root), __version__, seed)
     drawn_for = hashlib.sha256(json.dumps(digests).encode()).hexdigest() + "\n"
     made, cases = store.folder / _DRAWN_FOR, store.folder / FRESH
-    if made.exists() and cases.exists() and made.read_text("utf-8") == drawn_for:
-        return cases.read_text("utf-8")
+    # What is damaged is drawn again.
+    with suppress(FileNotFoundError, UnicodeDecodeError):
+        if made.read_text("utf-8") == drawn_for:
+            return cases.read_text("utf-8")
     try:
         fresh = draw_fresh(assignment, spec, seed)
     except ImportError as error:
@@ -276,6 +280,17 @@ def _draw_fresh_cases(assignment: Assignment, seed: str | None, spec: Spec, stor
     store.write(str(FRESH), fresh.text)
     store.write(_DRAWN_FOR, drawn_for)
     return fresh.text
+
+
+def _read_stored_seed(store: Store) -> str:
+    """Return the seed of an earlier run, or nothing if there was none."""
+    path = store.folder / _SEED
+    try:
+        return path.read_text("utf-8").strip()
+    except FileNotFoundError:
+        return ""
+    except UnicodeDecodeError as error:
+        raise Unusable(f"{path}: is no seed as it was written: name the seed with --seed @FILE") from error
 
 
 def _store_assignment(assignment: Assignment, store: Store) -> None:
@@ -309,11 +324,13 @@ def _replay(folder: Path) -> int:
     """Judge again what a submission answered; the exit status says whether its grade is the same."""
     top = resolve_path(folder).parent.parent
     try:
-        before = unpack_grade((folder / GRADE).read_bytes())
-        transcript = Transcript.unpack((folder / TRANSCRIPT).read_bytes())
-        fresh = (top / FRESH).read_text("utf-8")
+        before = unpack_grade(read_regular_file(folder / GRADE, _LARGEST))
+        transcript = Transcript.unpack(read_regular_file(folder / TRANSCRIPT, _LARGEST))
+        fresh = read_regular_file(top / FRESH, LARGEST).decode()
     except OSError as error:
         raise CannotRun(f"--replay {folder}: {error.filename} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise CannotRun(f"--replay {folder}: {top / FRESH} is no text: {error}") from error
     except (BadRecord, BadTranscript) as error:
         raise CannotRun(f"--replay {folder}: {error}") from error
     spec = load_spec()

@@ -67,6 +67,8 @@ def read_folder(folder: Path, limits: SubmissionLimits) -> dict[str, bytes]:
     budget, files = _Budget(limits), {}
     for name, path in _walk(folder, ""):
         budget.add_file()
+        if name in files:
+            raise BadSubmission(f"the folder has {abbreviate(name)} twice, in two spellings of its letters")
         files[name] = read_file(path, limits)
         budget.add_bytes(len(files[name]))
     return files

@@ -28,7 +28,7 @@ from goldformer import __version__
 from goldformer.conformance.grading.model import Grade
 from goldformer.conformance.grading.sandbox import SweptFolder
 from goldformer.conformance.reports.json_data import finite
-from goldformer.spec.files import replace_file, resolve_path
+from goldformer.spec.files import replace_file, resolve_path, unpack_gzip
 
 GRADE: Final = "grade.json.gz"
 #: The error of the grader itself, if there was one.
@@ -44,6 +44,8 @@ _RUNNING: Final = "goldformer-grade-"
 _PARTIAL: Final = re.compile(r"\.(seed|.+\.(json|html|md|csv|xml|yaml|gz|zip))\.\w{8}$")
 #: Higher levels hardly make a grade smaller.
 _LEVEL: Final = 6
+#: The most bytes of a grade's JSON. One of all components in which every check fails has a few million.
+_LARGEST: Final = 64 << 20
 _ADAPTER: Final = pydantic.TypeAdapter(Grade)
 
 
@@ -114,7 +116,7 @@ def pack_grade(grade: Grade) -> bytes:
 def unpack_grade(data: bytes) -> Grade:
     """Return the grade that `pack_grade` wrote; BadRecord for anything else."""
     try:
-        return from_json(gzip.decompress(data))
+        return from_json(unpack_gzip(data, _LARGEST))
     except (OSError, EOFError, zlib.error) as error:
         raise BadRecord(f"is no compressed grade: {error}") from error
 

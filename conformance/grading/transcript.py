@@ -24,17 +24,32 @@ from goldformer.adapters.process.client import Peer
 from goldformer.adapters.process.faults import CallFault, FaultReason, TooLarge, WireError
 from goldformer.adapters.process.schema import MAX_MESSAGE
 from goldformer.conformance.grading.python_files import MAIN
+from goldformer.spec.files import unpack_gzip
 
 #: An address in memory, which differs from run to run.
 _ADDRESS: Final = re.compile(rb"\bat 0x[0-9a-fA-F]{4,}")
 #: The most bytes of all replies of a submission together, which are kept in memory.
 _LARGEST: Final = 2 * MAX_MESSAGE
+#: The most bytes of a transcript: of the replies, escaped, and of everything else.
+_MOST: Final = 3 * _LARGEST
 #: The additional size of a byte that JSON escapes.
 _ESCAPED: Final = len(r"\u0000") - 1
 _PLAIN: Final = bytes(range(0x20, 0x7F))
 #: Higher levels hardly compress numbers better.
 _LEVEL: Final = 1
 _UNREADABLE: Final = {error.__name__: error for error in (WireError, TooLarge)}
+
+#: The type of each field of an event, and the fields that go together.
+_FIELDS: Final = {"start": bool, "over": bool} | dict.fromkeys(
+    ("reason", "message", "detail", "request", "reply", "unreadable", "fault", "changed", "stderr"), str
+)
+_EVENTS: Final = frozenset(
+    frozenset(fields.split())
+    for fields in (
+        "start", "start reason message detail", "over", "changed", "stderr",
+        "request reply", "request over", "request fault message", "request unreadable message",
+    )
+)  # fmt: skip
 
 Spawn = Callable[[], Peer]
 
@@ -67,11 +82,13 @@ class Transcript:
     def unpack(cls, data: bytes) -> Transcript:
         """Return the transcript that `pack` wrote; BadTranscript for other bytes."""
         try:
-            head, *events = [json.loads(line) for line in gzip.decompress(data).splitlines()]
+            head, *events = [json.loads(line) for line in unpack_gzip(data, _MOST).splitlines()]
         except (OSError, EOFError, ValueError, RecursionError, zlib.error) as error:
             raise BadTranscript(f"is no transcript: {error}") from error
         if not all(isinstance(line, dict) for line in (head, *events)):
             raise BadTranscript("is no transcript: a line is no JSON object")
+        if not all(map(_is_event, events)):
+            raise BadTranscript("is no transcript: a line is no event as it was written")
         return cls(head, events)
 
 
@@ -283,6 +300,15 @@ class _ReplayedPeer:
     def stderr_tail(self) -> str:
         stderr: str = self.replayer.take("stderr")["stderr"]
         return stderr
+
+
+def _is_event(line: Mapping[str, Any]) -> bool:
+    """Return True if a line has the fields of an event; a start that failed says why."""
+    return (
+        frozenset(line) in _EVENTS
+        and all(type(value) is _FIELDS[name] for name, value in line.items())
+        and line.get("start", True) is not ("reason" in line)
+    )
 
 
 def _digest(message: bytes) -> str:

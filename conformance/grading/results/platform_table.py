@@ -8,6 +8,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import Final
 
 from goldformer.conformance.grading.model import Assignment, Submitter
@@ -22,6 +23,9 @@ _MOODLE: Final = re.compile(r"_(\d+)_assignsubmission_")
 _CANVAS_COLUMNS: Final = ("SIS User ID", "SIS Login ID")
 _MOODLE_COLUMNS: Final = ("Email address", "ID number", "Username")
 _POSSIBLE: Final = "Points Possible"
+#: The most rows and cells of a table: those of a hundred thousand students fit.
+_MOST_ROWS: Final = 200_000
+_MOST_CELLS: Final = 10_000_000
 
 
 class BadTable(ValueError):
@@ -42,10 +46,14 @@ def fill_table(
 ) -> FilledTable:
     """Write the points into the column of the assignment; everything else stays as it is. BadTable if it is none."""
     try:
-        rows = list(csv.reader(io.StringIO(text.removeprefix("\ufeff"), newline="")))
+        reader = csv.reader(io.StringIO(text.removeprefix("\ufeff"), newline=""))
+        rows = list(islice(reader, _MOST_ROWS + 1))
     except csv.Error as error:
         raise BadTable(f"is no table of comma-separated values: {error}; export it again") from error
     head = rows[0] if rows else []
+    # Every row becomes as long as the first one.
+    if len(rows) > _MOST_ROWS or len(rows) * len(head) > _MOST_CELLS:
+        raise BadTable(f"has more than {_MOST_ROWS} rows, or than {_MOST_CELLS} cells: is it the table of a course?")
     columns: tuple[str, ...]
     if "Identifier" in head and "Grade" in head:
         columns, column = ("Identifier", *_MOODLE_COLUMNS), head.index("Grade")

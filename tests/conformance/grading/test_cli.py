@@ -252,6 +252,61 @@ def test_a_seed_of_chance_is_kept(run: Run, tmp_path: Path) -> None:
     assert (tmp_path / "out" / "fresh" / "seed").read_text() == seed
 
 
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("fresh/drawn-for.json", b"\xff"),
+        ("fresh/cases.yaml", b"\xff"),
+        ("grades.json", b"[" * 100_000),
+    ],
+)
+def test_a_damaged_file_of_an_earlier_run_is_written_again(run: Run, name: str, content: bytes, tmp_path: Path) -> None:
+    run()
+    path = tmp_path / "out" / name
+    before = path.read_bytes()
+    path.write_bytes(content)
+    result = run()
+    assert (result.exit_code, result.exception, path.read_bytes()) == (0, None, before)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("fresh/seed", b"\xff", "is no seed as it was written: name the seed with --seed @FILE"),
+        ("assignment/outputs.json", b"[" * 100_000, "is no record of required outputs"),
+    ],
+)
+def test_a_damaged_file_that_decides_about_grades_is_refused(
+    run: Run, name: str, content: bytes, message: str, tmp_path: Path
+) -> None:
+    yaml = tmp_path / "assignment.yaml"
+    text = yaml.read_text()
+    yaml.write_text(re.sub(r", seed: [^}]+", "", text))
+    run()
+    (tmp_path / "out" / name).write_bytes(content)
+    result = run() if "seed" in name else replay(tmp_path)
+    assert result.exit_code == 2
+    assert message in result.stderr
+
+
+def replay(folder: Path) -> Result:
+    return CliRunner().invoke(main, ["grade", "--replay", str(folder / "out" / "students" / "alice")])
+
+
+def test_a_replay_refuses_what_is_no_regular_file_or_no_text(run: Run, tmp_path: Path) -> None:
+    run()
+    assert replay(tmp_path).exit_code == 0
+    cases = tmp_path / "out" / "fresh" / "cases.yaml"
+    cases.write_bytes(b"\xff")
+    result = replay(tmp_path)
+    assert (result.exit_code, f"{cases} is no text" in result.stderr.replace("\n", "")) == (2, True)
+    grade = tmp_path / "out" / "students" / "alice" / "grade.json.gz"
+    grade.unlink()
+    os.mkfifo(grade)
+    result = replay(tmp_path)
+    assert (result.exit_code, "is not a regular file" in result.stderr) == (2, True)
+
+
 def test_where_grading_fails_the_status_says_so_and_the_next_run_tries_again(
     run: Run, broken: set[str], tmp_path: Path
 ) -> None:

@@ -57,3 +57,9 @@ def test_what_is_no_packed_grade_is_a_bad_record(data):
 def test_a_packed_grade_that_was_cut_off_is_a_bad_record():
     with pytest.raises(BadRecord):
         unpack_grade(pack_grade(grades.passing())[:-9])
+
+
+def test_a_grade_that_unpacks_without_end_is_refused_before_it_takes_memory():
+    packed = gzip.compress(b" " * (65 << 20))
+    with pytest.raises(BadRecord, match="is no compressed grade: it unpacks to more than 64 MiB"):
+        unpack_grade(packed)

@@ -304,6 +304,26 @@ def test_a_transcript_that_answers_other_questions_is_refused(
             grader.replay(Transcript(head, whole.events))
 
 
+@pytest.mark.parametrize(
+    "event",
+    [
+        {"request": "0"}, {"request": "0", "reply": None}, {"start": False}, {"start": True, "reason": "x"},
+        {"over": 1}, {"stderr": ["x"]}, {"request": "0", "fault": "timeout"}, {"unknown": "x"},
+    ],
+)  # fmt: skip
+def test_an_event_that_was_never_written_is_not_blamed_on_the_submission(event: object) -> None:
+    data = gzip.compress(f"{{}}\n{json.dumps(event)}\n".encode())
+    with pytest.raises(BadTranscript, match="is no transcript: a line is no event as it was written"):
+        Transcript.unpack(data)
+
+
+def test_a_transcript_that_unpacks_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("goldformer.conformance.grading.transcript._MOST", 1 << 20)
+    assert Transcript.unpack(gzip.compress(b"{}" + b" " * ((1 << 20) - 2))).events == []
+    with pytest.raises(BadTranscript, match="is no transcript: it unpacks to more than 1 MiB"):
+        Transcript.unpack(gzip.compress(b"{}" + b" " * (1 << 20)))
+
+
 def test_nothing_that_differs_from_run_to_run_is_kept(exam: GradingTask, spec: Spec) -> None:
     source = "def softmax(scores):\n    raise ValueError(f'{object()} in {__file__}')\n"
     one, other = (Grader(exam, spec).use_sandbox(OpenSandbox(spec)).grade(submitted(source)) for _ in range(2))

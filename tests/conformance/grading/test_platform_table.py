@@ -83,6 +83,12 @@ def test_another_table_is_refused(summary, text):
         fill(text, summary)
 
 
+@pytest.mark.parametrize("rest", ["\n" * 300_000, f"{',' * 200_000}\n" + "a\n" * 100])
+def test_a_table_larger_than_that_of_any_course_is_refused_before_it_takes_memory(summary, rest):
+    with pytest.raises(BadTable, match="has more than 200000 rows, or than 10000000 cells"):
+        fill(f"Student,ID{rest}", summary)
+
+
 def test_a_cell_that_is_too_long_is_refused(summary):
     with pytest.raises(BadTable, match="is no table of comma-separated values: field larger than field limit"):
         fill(f"Student,ID\n{'x' * 200_000},1\n", summary)

@@ -403,3 +403,14 @@ def test_a_list_of_students_that_many_submissions_share_is_read_once(tmp_path: P
     started = time.process_time()
     assert len(find_submissions(tmp_path)) == 20_000
     assert time.process_time() - started < 2
+
+
+def test_two_spellings_of_one_name_are_refused_in_a_folder_as_in_a_zip(tmp_path: Path) -> None:
+    folder = tmp_path / "pam"
+    folder.mkdir()
+    (folder / "submission.py").write_bytes(CODE)
+    (folder / "caf\N{LATIN SMALL LETTER E WITH ACUTE}.txt").write_bytes(b"1")
+    (folder / "cafe\N{COMBINING ACUTE ACCENT}.txt").write_bytes(b"2")
+    if len(list(folder.iterdir())) < 3:
+        pytest.skip("this file system takes both for one")
+    assert only(folder).problem == "the folder has 'café.txt' twice, in two spellings of its letters"
