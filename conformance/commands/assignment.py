@@ -131,12 +131,16 @@ def check_assignment(*, path: Path, solution: Path | None) -> int:
     plan = CheckPlan.of(GradingTask.of(found, fresh.text, spec), spec)
     solution = solution or found.path.parent / "solution.py"
     returned = OutputRecorder(plan.spec)
-    solved = _judge(found, plan, spec, solution, returned)
-    started = _judge(found, plan, spec, found.starter, OutputRecorder(spec)) if found.starter else []
+    with _open_adapter(found, spec, solution) as adapter:
+        solved, present = _judge(found, plan, adapter, returned), adapter.functions.keys()
+    started = []
+    if found.starter:
+        with _open_adapter(found, spec, found.starter) as adapter:
+            started = _judge(found, plan, adapter, OutputRecorder(spec))
     _print_results(found, plan, solved, started, time.perf_counter() - start)
     if required := summarize(returned.outputs(), spec):
         say(f"submissions have to return what {solution.name} returns: {required}")
-    _warn(found, fresh, solved, plan, spec, solution)
+    _warn(found, fresh, solved, plan, spec, solution, present)
     return OK if _print_verdict(solution, solved, started) else FAILS
 
 
@@ -170,17 +174,14 @@ class _Row:
         return any(check.outcome == "correct" for check in self.earning)
 
 
-def _judge(
-    assignment: Assignment, plan: CheckPlan, spec: Spec, submission: Path, returned: OutputRecorder
-) -> list[_Row]:
-    """Judge each component, and record its outputs; AdapterError if a file cannot be imported."""
-    with _open_adapter(assignment, spec, submission) as adapter:
-        Numerics().apply(adapter.arrays)
-        bench = Bench(plan.spec, returned.watch(adapter), assignment.dtypes[0], "cpu")
-        checks = []
-        for planned in plan.checks:
-            checks.append(planned.rate(planned.judge(replace(bench, dtype=planned.dtype)).verdict))
-            returned.file(planned.component, planned.subject.id)
+def _judge(assignment: Assignment, plan: CheckPlan, adapter: Adapter, returned: OutputRecorder) -> list[_Row]:
+    """Judge each component, and record its outputs."""
+    Numerics().apply(adapter.arrays)
+    bench = Bench(plan.spec, returned.watch(adapter), assignment.dtypes[0], "cpu")
+    checks = []
+    for planned in plan.checks:
+        checks.append(planned.rate(planned.judge(replace(bench, dtype=planned.dtype)).verdict))
+        returned.file(planned.component, planned.subject.id)
     counted = [check for check in checks if plan.kinds.counts(check)]
     return [
         _Row(part, tuple(c for c in counted if c.verdict.component == part.component), plan.kinds.numeric)
@@ -220,15 +221,22 @@ def _print_results(
 
 
 def _warn(
-    assignment: Assignment, fresh: FreshCases, solved: list[_Row], plan: CheckPlan, spec: Spec, solution: Path
+    assignment: Assignment,
+    fresh: FreshCases,
+    solved: list[_Row],
+    plan: CheckPlan,
+    spec: Spec,
+    solution: Path,
+    present: Collection[str],
 ) -> None:
+    """Print what the staff should know; `present` are the components that the adapter has."""
     warnings = [f"{component} has fewer fresh cases: {why}" for component, why in fresh.short.items()]
     if not assignment.fresh:
         warnings.append("there are no fresh cases: code that answers the published ones from a table earns all points")
     else:
         warnings += _describe_unmatched_kinds(assignment, fresh, plan, spec)
     warnings += _describe_forbidden(assignment, solution)
-    warnings += _describe_unasked(assignment, spec, solution)
+    warnings += _describe_unasked(assignment, spec, present)
     for row in solved:
         if not row.earning:
             name = row.part.component
@@ -262,12 +270,10 @@ def _describe_forbidden(assignment: Assignment, solution: Path) -> Iterator[str]
             yield f"{assignment.starter.name} does not say that {name} is forbidden"
 
 
-def _describe_unasked(assignment: Assignment, spec: Spec, solution: Path) -> Iterator[str]:
+def _describe_unasked(assignment: Assignment, spec: Spec, present: Collection[str]) -> Iterator[str]:
     """Yield which components the adapter has and nobody earns points for: `goldformer check` judges them at home."""
     asked = {part.component for part in assignment.parts}
-    with _open_adapter(assignment, spec, solution) as adapter:
-        unasked = [component for component in spec.components if component in adapter.functions.keys() - asked]
-    if unasked:
+    if unasked := [name for name in spec.components if name in present and name not in asked]:
         yield (
             f"{assignment.adapter.name} has {', '.join(unasked)}, which components does not ask for: delete this there "
             f"and in what students get, or their `goldformer check {assignment.adapter.name}` judges it too"
