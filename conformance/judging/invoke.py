@@ -121,7 +121,11 @@ class Arguments:
 
 def read_arguments(case: Case) -> Arguments:
     """Return the arguments of a case."""
-    return Arguments(case.input_arrays, case.param_arrays, case.attributes)
+    arguments = Arguments(case.input_arrays, case.param_arrays, case.attributes)
+    # Its sizes were solved when it was read. The call of an error case contradicts the contract and has none.
+    if case.error is None:
+        arguments._bound[case.component] = Binder(dict(case.sizes), case.lead)
+    return arguments
 
 
 def invoke(
