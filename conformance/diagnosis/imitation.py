@@ -221,8 +221,7 @@ class Imitator:
         in_vain = bool(self._in_vain[component, failure.dtype])
         searches = (
             (self._place_mistakes, most),
-            (partial(self._list_neighbours, in_parts=False), _NEIGHBOURS * most),
-            (partial(self._list_neighbours, in_parts=True), _NEIGHBOURS * most),
+            *((partial(self._list_neighbours, distance=distance), _NEIGHBOURS * most) for distance in range(3)),
             # One case shows a constant as well as the next one.
             (partial(self._solve_numbers, failure, 0 if in_vain else most // TRIALS), most),
             (self._pair_candidates, most),
@@ -272,24 +271,27 @@ class Imitator:
         return found
 
     def _list_neighbours(
-        self, component: str, near: list[Candidate], bases: list[Candidate], *, in_parts: bool
+        self, component: str, near: list[Candidate], bases: list[Candidate], *, distance: int
     ) -> Iterator[Candidate]:
-        """Yield neighbours of a component, alone and on bases: of the parts that were judged by themselves, or others.
+        """Yield the neighbours at a distance from a component, alone and on bases.
 
-        What such a part does wrong has shown there, unless the component has its own code for it.
+        Its own steps, which are few, have the distance 0, and those of its parts 1. A part that was judged by itself
+        has 2: its mistakes have shown there, unless the component has its own code for it.
         """
         del near
         known = [
             candidate
             for candidate in self._select_neighbours(component, backward=False)
-            if self._was_judged_alone(neighbours()[candidate.mistakes[0]].component, component) is in_parts
+            if self._find_distance(neighbours()[candidate.mistakes[0]].component, component) == distance
         ]
         yield from known
         yield from self._combine_with(bases, known)
 
-    def _was_judged_alone(self, part: str, component: str) -> bool:
-        """Return True if a part of a component had cases of its own that passed, or that were searched."""
-        return part != component and bool(self._passed[part] or self._looked_at[part])
+    def _find_distance(self, part: str, component: str) -> int:
+        """Return 0 for the component itself, 2 for a part with cases that passed or were searched, else 1."""
+        if part == component:
+            return 0
+        return 2 if self._passed[part] or self._looked_at[part] else 1
 
     def _select_neighbours(self, component: str, *, backward: bool) -> list[Candidate]:
         """Return the neighbours of forward or of backward passes, the component's own before those of its parts."""
