@@ -13,6 +13,7 @@ from click.testing import CliRunner
 
 from goldformer.adapters import layouts, protocol
 from goldformer.adapters.arrays import LIBRARIES
+from goldformer.adapters.imports import forget_modules
 from goldformer.conformance.cli import main
 from repository import REPOSITORY
 
@@ -48,10 +49,9 @@ def folder(tmp_path, monkeypatch):
     for name, code in FILES.items():
         (tmp_path / name).write_text(code, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
-    # They are imported by bare names.
-    for name in ("my_model", "my_encoder"):
-        monkeypatch.delitem(sys.modules, name, raising=False)
-    return tmp_path
+    # They are imported by bare names, which other pages use too.
+    with forget_modules(tmp_path):
+        yield tmp_path
 
 
 def test_every_block_of_code_is_a_file_that_is_used():

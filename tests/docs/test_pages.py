@@ -12,6 +12,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from goldformer.adapters.imports import forget_modules
 from goldformer.conformance.cli import main
 from goldformer.spec import ROOT
 from goldformer.spec.goldenfile import GoldenArrayModel, GoldenCaseModel, GoldenFileModel, GoldenStatisticsModel
@@ -75,7 +76,8 @@ def run(words, folder):
     """The exit status and the output of a command that the pages use."""
     # The pretend device must be there before the first gradient of a process, and other tests have computed some.
     if words[0] == "goldformer" and "pretend" not in words:
-        result = CliRunner().invoke(main, words[1:])
+        with forget_modules(folder):
+            result = CliRunner().invoke(main, words[1:])
         return result.exit_code, result.output
     program = {"goldformer": ["-m", "goldformer"], "python": []}[words[0]]
     done = subprocess.run(
