@@ -221,7 +221,9 @@ class Imitator:
         in_vain = bool(self._in_vain[component, failure.dtype])
         searches = (
             (self._place_mistakes, most),
-            *((partial(self._list_neighbours, distance=distance), _NEIGHBOURS * most) for distance in range(3)),
+            (partial(self._list_neighbours, distance=0), _NEIGHBOURS * most),
+            (partial(self._list_neighbours, distance=1), _NEIGHBOURS * most),
+            (partial(self._list_neighbours, distance=2), _NEIGHBOURS * most),
             # One case shows a constant as well as the next one.
             (partial(self._solve_numbers, failure, 0 if in_vain else most // TRIALS), most),
             (self._pair_candidates, most),
