@@ -89,7 +89,10 @@ def require_square_projections(params: Mapping[str, Array]) -> None:
             raise NotImplementedError(f"{name} is not square, and d_model is the width of all projections here")
 
 
-# Fused projections
+# Projections, fused or head by head
+
+#: The parameters that make queries, keys and values: their columns are those of the heads.
+_READING: Final = ("w_q", "w_k", "w_v", "b_q", "b_k", "b_v")
 
 
 def stack_qkv(fused: Array, num_heads: int) -> Array:
@@ -176,13 +179,51 @@ def split_by_head(params: Mapping[str, Array], num_heads: int) -> dict[str, Arra
     split: dict[str, Array] = {}
     for name, value in params.items():
         start, last = name[: -len("w_q")], name[-len("w_q") :]
-        if last not in ("w_q", "w_k", "w_v", "b_q", "b_k", "b_v"):
+        if last not in _READING:
             split[name] = value
             continue
         width = int(value.shape[-1]) // num_heads
         for head in range(num_heads):
             split[f"{start}heads.{head}.{last}"] = value[..., head * width : (head + 1) * width]
     return split
+
+
+def stack_heads(params: Mapping[str, Array], num_heads: int) -> dict[str, Array]:
+    """Return parameters with an axis for the heads, as code that projects by einsum has them.
+
+    w_q, w_k and w_v become (heads, in, d_k), their biases (heads, d_k), and w_o (heads, d_v, out), in every part that
+    has them; everything else stays as it is.
+    """
+    return {name: _stack_heads_of(name, value, num_heads) for name, value in params.items()}
+
+
+def unstack_heads(stacked: Mapping[str, Array]) -> dict[str, Array]:
+    """Return parameters, or their gradients, without an axis for the heads: what `stack_heads` undoes."""
+    flat = {}
+    for name, value in stacked.items():
+        last = name.rpartition(".")[2]
+        if last in _READING:
+            # The head goes next to its columns.
+            moved = value.swapaxes(0, 1) if last[0] == "w" else value
+            flat[name] = moved.reshape(*moved.shape[:-2], -1)
+        else:
+            flat[name] = value.reshape(-1, value.shape[-1]) if last == "w_o" else value
+    return flat
+
+
+def _stack_heads_of(name: str, value: Array, num_heads: int) -> Array:
+    """Return one parameter with an axis for the heads in front, if it has heads."""
+    last = name.rpartition(".")[2]
+    if last not in (*_READING, "w_o"):
+        return value
+    *lead, columns = value.shape
+    size = int(value.shape[0]) if last == "w_o" else int(columns)
+    if num_heads < 1 or size % num_heads:
+        raise ValueError(f"num_heads: {num_heads} heads do not divide the {size} channels of {name}")
+    if last == "w_o":
+        return value.reshape(num_heads, -1, columns)
+    heads = value.reshape(*lead, num_heads, -1)
+    return heads.swapaxes(0, 1) if lead else heads
 
 
 def _join_columns(parts: list[Array], num_heads: int, *, per_head: bool) -> Array:
@@ -421,6 +462,8 @@ def map_state(
     norm follow from their lines, as attn.query.bias and ln1.bias. A * stands for the number of a layer. Weights w_… are
     transposed on their way to a name that ends in "weight", unless `transpose` is False.
 
+    ValueError says so if two parameters go to one name, unless they are one array.
+
     With the module (an nn.Module, or a mapping of its names to arrays) the state also holds its buffers, its parameters
     that are not trained, such as a table of positions, and zeros for each bias that the call does not have. ValueError
     lists the names that do not fit on either side, and the sizes.
@@ -431,21 +474,27 @@ def map_state(
     lines = _complete_lines(names)
     own, buffers = _list_arrays(module, lines)
     state: dict[str, Array] = {}
+    sources: dict[str, str] = {}
     problems, refused = [], []
-    for key, value in {**params, **_make_missing_biases(params, lines, own)}.items():
+    given = {**params, **_make_missing_biases(params, lines, own)}
+    for key, value in given.items():
         places = _find_places(key, lines)
         if not places:
             text = f"{key}: names has no line for it"
             declared = f"; a module without it is declared by {_WITHOUT[key]}" if key in _WITHOUT else ""
             problems.append(_suggest(text, key, (line.ours for line in lines)) + declared)
         for place, follows in places:
-            if own and place not in own and follows:
+            first = sources.setdefault(place, key)
+            if given[first] is not value:
+                problems.append(_describe_collision(place, first, key))
+            elif own and place not in own and follows:
                 declared = _WITHOUT.get(key, "the convention biases")
                 refused.append(f"{key}: the module has no {place}, which is declared by {declared}")
             elif own and place not in own:
                 problems.append(_suggest(f"{place}: the module has no such parameter", place, own))
             else:
-                turn = transpose and _is_weight(key) and place.endswith("weight")
+                # A weight with an axis for the heads is no matrix.
+                turn = transpose and _is_weight(key) and place.endswith("weight") and value.ndim == 2
                 turned = linear_weight(value) if turn else value
                 # nn.Conv1d of width 1 has one more axis.
                 widen = place in own and len(own[place].shape) == turned.ndim + 1
@@ -526,6 +575,16 @@ def _find_places(key: str, lines: Iterable[_Line]) -> list[tuple[str, bool]]:
                 )
                 found.append((filled, line.follows))
     return found
+
+
+def _describe_collision(place: str, first: str, second: str) -> str:
+    """Return what is wrong where two of our parameters go to one of a module, and what to write instead."""
+    text = f"{place}: {first} and {second} both go there, and it holds one"
+    if {first, second} == {"table", "w_vocab"}:
+        return f"{text}; a module that ties them is declared by {_WITHOUT['w_vocab']}"
+    if all(name.rpartition(".")[2] in _READING for name in (first, second)):
+        return f"{text}; join_projections makes one projection of several"
+    return f"{text}: give each a name of its own"
 
 
 def _make_missing_biases(

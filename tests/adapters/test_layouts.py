@@ -596,6 +596,85 @@ def test_projections_are_split_by_head(library):
     assert len(split) == 6 * HEADS + 1
 
 
+@pytest.mark.parametrize("prefix", ["", "decoder.1.cross_attention."])
+def test_projections_get_an_axis_for_the_heads_and_lose_it_again(library, prefix):
+    params = {**attention_params(library, prefix), "norm_1.gamma": library(numbered(D_IN))}
+    stacked = layouts.stack_heads(params, HEADS)
+    for head in range(HEADS):
+        columns = slice(head * D_K, (head + 1) * D_K)
+        for name in ("w_q", "w_v", "b_k"):
+            whole = params[f"{prefix}{name}"]
+            check(stacked[f"{prefix}{name}"][head], np.asarray(whole)[..., columns], whole)
+        w_o = params[f"{prefix}w_o"]
+        check(stacked[f"{prefix}w_o"][head], np.asarray(w_o)[columns], w_o)
+    assert stacked["norm_1.gamma"] is params["norm_1.gamma"]
+    flat = layouts.unstack_heads(stacked)
+    assert set(flat) == set(params)
+    for name, value in params.items():
+        check(flat[name], np.asarray(value), value)
+
+
+def test_gradients_reach_the_parameters_through_an_axis_for_the_heads():
+    params = {name: value.requires_grad_() for name, value in attention_params(torch.from_numpy).items()}
+    stacked = layouts.stack_heads(params, HEADS)
+    scales = {name: torch.from_numpy(numbered(*value.shape)) for name, value in stacked.items()}
+    sum((scales[name] * value).sum() for name, value in stacked.items()).backward()
+    expected = layouts.unstack_heads(scales)
+    for name, value in params.items():
+        torch.testing.assert_close(value.grad, expected[name])
+
+
+@pytest.mark.parametrize(("name", "shape"), [("w_q", (D_IN, 7)), ("b_v", (7,)), ("w_o", (7, D_IN))])
+def test_heads_that_do_not_divide_get_no_axis(library, name, shape):
+    message = rf"num_heads: {HEADS} heads do not divide the 7 channels of {name}"
+    with pytest.raises(ValueError, match=message):
+        layouts.stack_heads({name: library(numbered(*shape))}, HEADS)
+
+
+def test_map_state_turns_no_weight_that_has_an_axis_for_the_heads(library):
+    stacked = layouts.stack_heads(attention_params(library), HEADS)
+    state = layouts.map_state(
+        {"w_q": "queries.weight", "w_k": "k", "w_v": "v", "w_o": "o", "b_q": "b_q", "b_k": "b_k", "b_v": "b_v"}, stacked
+    )
+    assert state["queries.weight"] is stacked["w_q"]
+
+
+COLLISION = "both go there, and it holds one"
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (
+            {"w_q": "in.weight", "w_k": "in.weight", "w_v": "v.weight", "w_o": "o.weight"},
+            rf"in.weight: w_q and w_k {COLLISION}; join_projections makes one projection of several",
+        ),
+        (
+            {"w_q": "q.weight", "w_k": "k.weight", "w_v": "v.weight", "w_o": "q.weight"},
+            rf"q.weight: w_q and w_o {COLLISION}: give each a name of its own",
+        ),
+    ],
+)
+def test_map_state_refuses_two_parameters_for_one_name(library, names, message):
+    with pytest.raises(ValueError, match=message):
+        layouts.map_state(names, attention_params(library))
+
+
+def test_map_state_says_what_declares_a_module_that_ties_table_and_output():
+    names = {"table": "embed.weight", "w_vocab": "embed.weight", "b_vocab": "bias"}
+    params = {"table": torch.ones(5, 3), "w_vocab": torch.ones(3, 5), "b_vocab": torch.ones(5)}
+    message = rf"embed.weight: table and w_vocab {COLLISION}; a module that ties them is declared by output_layer: tied"
+    with pytest.raises(ValueError, match=message):
+        layouts.map_state(names, params)
+
+
+def test_map_state_takes_one_array_under_two_of_our_names(library):
+    table = library(numbered(5, 3))
+    names = {"encoder.table": "embed.weight", "decoder.table": "embed.weight"}
+    state = layouts.map_state(names, {"encoder.table": table, "decoder.table": table})
+    assert state["embed.weight"] is table
+
+
 def test_other_sizes_are_an_error_a_variant_or_taken():
     module, params = torch.nn.Linear(3, 2), {"w_1": torch.ones(3, 5), "b_1": torch.ones(5)}
     with pytest.raises(ValueError, match=r"weight: the module has \(2, 3\), the call \(5, 3\)"):
