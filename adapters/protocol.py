@@ -9,6 +9,7 @@ import difflib
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Final, get_args
 from weakref import WeakKeyDictionary
 
@@ -24,6 +25,9 @@ DTYPES: Final[tuple[DType, ...]] = get_args(DType)
 TO_BE_WRITTEN: Final = "call yours here"
 #: The end of the message for a NotImplementedError without one, as starters raise it.
 RAISES_NOT_IMPLEMENTED: Final = "raises NotImplementedError"
+
+#: The components whose functions `goldformer infer` reads: they take their parameters one by one, or have none.
+INFERRED_FUNCTIONS: Final = ("layer_norm", "scaled_dot_product_attention", "softmax")
 
 #: Array libraries; an adapter may import one of their functions that happens to have the name of a component.
 _TOOLS: Final = frozenset(
@@ -196,9 +200,22 @@ def explain_wrong_parameters(function: Callable[..., Any], contract: Contract) -
     parts = [f"{what} {', '.join(which)}" for what, which in wrong.items() if which]
     if not parts:
         return None
-    renamed = unknown and len(unknown) == len(missing) and "params" not in missing  # params is a mapping, not an array
-    fix = f": rename {', '.join(unknown)} to {', '.join(missing)}" if renamed else ""
+    fixes = []
+    if unknown and len(unknown) == len(missing) and "params" not in missing:  # params is a mapping, not an array
+        fixes.append(f"rename {', '.join(unknown)} to {', '.join(missing)}")
+    apart = [*(set(missing) - {"params"}), *(contract.params if "params" in missing else ())]
+    if unknown and len(unknown) == len(apart) and (place := _find_place(function, contract.component)):
+        fixes.append(f"`goldformer infer {place}` writes an adapter that does so")
+    fix = f": {', or '.join(fixes)}" if fixes else ""
     return f"{' and '.join(parts)}; the suite calls it with {', '.join(names)}{fix}"
+
+
+def _find_place(function: Callable[..., Any], component: str) -> str:
+    """Return FILE.py:NAME for a function whose adapter can be inferred, or ""."""
+    if component not in INFERRED_FUNCTIONS or not inspect.isfunction(function):
+        return ""
+    file, name = Path(function.__code__.co_filename), function.__qualname__
+    return f"{file.name}:{name}" if file.suffix == ".py" and name.isidentifier() else ""
 
 
 #: The names of each function's parameters, as long as it lives: a diagnosis makes thousands.

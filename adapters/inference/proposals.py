@@ -12,7 +12,7 @@ from goldformer.adapters.inference.inputs import list_arguments
 from goldformer.adapters.inference.parameters import name_parameters
 from goldformer.adapters.inference.target import PROBE, Construction, Target, find_config, list_leaves
 from goldformer.adapters.inference.writing import Wiring
-from goldformer.adapters.protocol import Adapter
+from goldformer.adapters.protocol import INFERRED_FUNCTIONS, Adapter
 from goldformer.spec import Spec
 
 #: The components whose adapter can be inferred, the largest first: what has most parts can be nothing smaller.
@@ -55,15 +55,12 @@ SIZES_OF: Final[Mapping[str, tuple[str, ...]]] = {
     "softmax": (),
 }
 
-#: The components that a function may be: they have no parameters, or take them one by one.
-_FUNCTIONS: Final = ("layer_norm", "scaled_dot_product_attention", "softmax")
-
 
 def propose(target: Target, component: str, spec: Spec) -> Iterator[Wiring]:
     """Yield the wirings that fit the names and shapes of a target; masks and layouts of the data are left open."""
     contract = spec.contracts[component]
     if not target.is_class:
-        if component in _FUNCTIONS:
+        if component in INFERRED_FUNCTIONS:
             yield from (Wiring(target, contract, arguments) for arguments in list_arguments(target, contract))
         return
     listed = list(list_arguments(target, contract))
@@ -121,7 +118,7 @@ def load_wiring(wiring: Wiring, spec: Spec) -> Adapter:
     """Return the adapter that the text of a wiring defines, with the target itself in the place of its import."""
     target, wrapper = wiring.target, wiring.construction.wrapper
     module = ModuleType(f"inferred_{target.name}")
-    vars(module)[target.name] = target.thing
+    vars(module)[wiring.local_name] = target.thing
     if wrapper:
         vars(module)[wrapper] = find_config(target, wrapper)
     text = "\n".join(line for line in wiring.write().splitlines() if not line.startswith(target.import_line))

@@ -48,6 +48,11 @@ class Wiring:
         return self.contract.component
 
     @property
+    def local_name(self) -> str:
+        """The name of the target in the file, in which the adapter's function has that of the component."""
+        return f"own_{self.target.name}" if self.target.name == self.component else self.target.name
+
+    @property
     def declared(self) -> dict[str, str]:
         """Its conventions, of those that the component has."""
         both = {**self.naming.conventions, **self.conventions}
@@ -86,10 +91,11 @@ class Wiring:
         imports += _wrap(f"from goldformer.adapters.layouts import ({', '.join(used)})") if used else []
         wrapper = self.construction.wrapper
         more = f", {wrapper}" if wrapper not in ("", "SimpleNamespace", "dict") else ""
+        renamed = f" as {self.local_name}" if self.local_name != self.target.name else ""
         lines = [
             f'"""{head}"""' if head else "",
             *imports,
-            f"{self.target.import_line}{more}",
+            f"{self.target.import_line}{renamed}{more}",
             "",
             f'ARRAYS = "{arrays}"',
         ]
@@ -334,7 +340,7 @@ def _write_module(wiring: Wiring) -> list[str]:
     given = ", ".join(f"{name}={value}" for name, value in arguments.items())
     if wiring.construction.wrapper:
         given = f"{wiring.construction.wrapper}({given})"
-    lines += [*_write_size_refusals(wiring), f"module = {wiring.target.name}({given}).to({like}).eval()"]
+    lines += [*_write_size_refusals(wiring), f"module = {wiring.local_name}({given}).to({like}).eval()"]
     if naming.order:
         form = ", per_head=True" if naming.per_head else ""
         lines.append(f'params = join_projections(params, num_heads, "{naming.order}"{form})')
@@ -412,7 +418,7 @@ def _write_return(wiring: Wiring, call: str) -> list[str]:
         ((mask, query, key),) = list_masks(wiring)
         lines.append(f"padding, positions = hide({mask}, {query}, {key}, num_heads)")
     if not wiring.target.is_class:
-        called = f"{wiring.target.name}({call})"
+        called = f"{wiring.local_name}({call})"
     elif wiring.naming.names:
         lines.append(f"inputs = dict({call})")
         called = "functional_call(module, state, (), inputs, strict=True)"

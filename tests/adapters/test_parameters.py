@@ -59,6 +59,10 @@ def without_a_default(query, key, value, mask, seed, dropout_rate=None):
     raise AssertionError("must not be called")
 
 
+def norm_of_two_arrays(x, weight, bias):
+    return x * weight + bias
+
+
 SDPA = "the suite calls it with query, key, value, mask, dropout_rate, seed"
 
 
@@ -67,7 +71,8 @@ SDPA = "the suite calls it with query, key, value, mask, dropout_rate, seed"
     [
         (
             query_key_value,
-            f"requires q, k, v and does not take query, key, value; {SDPA}: rename q, k, v to query, key, value",
+            f"requires q, k, v and does not take query, key, value; {SDPA}: rename q, k, v to query, key, value, "
+            "or `goldformer infer test_parameters.py:query_key_value` writes an adapter that does so",
         ),
         (with_a_temperature, f"requires temperature; {SDPA}"),
         (without_value, f"does not take value; {SDPA}"),
@@ -94,6 +99,12 @@ def test_wrong_parameters_are_an_error_of_that_component_and_the_function_is_not
             "requires x and does not take scores; the suite calls it with scores: rename x to scores",
         ),
         (
+            "layer_norm",
+            norm_of_two_arrays,
+            "requires weight, bias and does not take params; the suite calls it with x, params: "
+            "`goldformer infer test_parameters.py:norm_of_two_arrays` writes an adapter that does so",
+        ),
+        (
             "causal_mask",
             lambda n: n,
             "requires n and does not take q_seq, kv_seq; the suite calls it with q_seq, kv_seq",
@@ -110,7 +121,7 @@ def test_wrong_parameters_are_an_error_of_that_component_and_the_function_is_not
             "query, key, value, mask, num_heads, dropout_rate, training, seed, params",
         ),
     ],
-    ids=["input", "attributes", "params", "one attribute"],
+    ids=["input", "parameters one by one", "attributes", "params", "one attribute"],
 )
 def test_inputs_attributes_and_params_are_called_by_the_contracts_names(component, function, says, adapter_with):
     assert adapter_with(component, function).broken == {component: says}

@@ -63,6 +63,7 @@ HITS = {
     "small_parts.py:BatchedScores": ("scaled_dot_product_attention", "any", KEEP, {"empty_row": "nan"}),
     "small_parts.py:stable_softmax": ("softmax", "absent", KEEP, {}),
     "small_parts.py:normalize": ("layer_norm", "absent", KEEP, {}),
+    "small_parts.py:layer_norm": ("layer_norm", "absent", KEEP, {}),
     "whole_layers.py:LibraryLayer": ("encoder_layer", "flat", IGNORE, {"norm_placement": "post"}),
     "whole_layers.py:CourseBlock": ("encoder_layer", "any", KEEP, {"norm_placement": "post"}),
     "whole_layers.py:CalledAsAttention": ("encoder_layer", "any", KEEP, {"norm_placement": "post"}),

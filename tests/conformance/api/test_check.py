@@ -139,6 +139,20 @@ def test_a_function_under_other_names_is_inferred_from_its_calls():
     assert "Note: called as scaled_dot_product_attention, inferred: q of the call: query; " in flat(repr(report))
 
 
+def test_a_function_with_the_name_of_its_component_and_other_arguments_is_inferred():
+    def softmax(z):
+        powers = np.exp(z - z.max(-1, keepdims=True))
+        return powers / powers.sum(-1, keepdims=True)
+
+    def layer_norm(x, weight, bias):
+        centred = x - x.mean(-1, keepdims=True)
+        variance = (centred**2).mean(-1, keepdims=True)
+        return centred / np.sqrt(variance + x.dtype.type(1e-5)) * weight + bias
+
+    assert goldformer.check(softmax).conforms
+    assert goldformer.check(layer_norm).conforms
+
+
 def test_a_function_that_nothing_infers_is_asked_for_its_component():
     def attend(first, second):
         return first

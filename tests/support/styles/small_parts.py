@@ -246,3 +246,9 @@ class CourseTable(nn.Module):
 
     def forward(self, x):
         return x + self.pe[: x.shape[1], :]
+
+
+def layer_norm(inputs, gain, bias):
+    """Return the normalised rows: the name of the component, and other names of its arguments."""
+    centred = inputs - inputs.mean(-1, keepdim=True)
+    return centred / torch.sqrt((centred**2).mean(-1, keepdim=True) + 1e-5) * gain + bias
