@@ -7,7 +7,7 @@ computes, so that a mistake in it stays one: then the same proposals are compare
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice, product
@@ -29,8 +29,11 @@ from goldformer.adapters.inference import (
     read_target,
 )
 from goldformer.conformance.diagnosis.candidates import Candidate, Imitations, Textbooks
+from goldformer.conformance.diagnosis.causes import find_cause
 from goldformer.conformance.diagnosis.failure import FailingCase, estimate_cost
 from goldformer.conformance.diagnosis.mistakes import implementations
+from goldformer.conformance.diagnosis.neighbours import neighbours
+from goldformer.conformance.diagnosis.neighbours.solved import families, fit_number, name_solved, trying
 from goldformer.conformance.judging.cases import Bench, Judgement, judge_case
 from goldformer.conformance.judging.invoke import Result
 from goldformer.conformance.judging.measure import measure
@@ -66,6 +69,9 @@ _LATE: Final = ("empty_row", "odd_d_model")
 #: The reasons of failures that say nothing of values: the call does not work in this form.
 _MISFITS: Final = ("wrong-shape", "not-an-array", "raised", "nothing-returned", "wrong-parameters", "wrong-dtype")
 
+#: The beginning of the name of a norm with an eps that is no option.
+_EPS: Final = "layer_norm.eps"
+
 #: The choices that a mistake would look like, so that code has to say them.
 CHOICES: Final[Mapping[str, str]] = {
     "sequence-first": "the sequence comes before the batch",
@@ -96,6 +102,11 @@ class Inference:
         return self.is_proven and not self.failing
 
     @property
+    def has_other_eps(self) -> bool:
+        """Return True if its norms add another eps than any option of the convention."""
+        return any(id_.startswith(_EPS) for id_ in self.mistakes)
+
+    @property
     def component(self) -> str:
         """The component that the target is."""
         return self.wiring.component
@@ -111,6 +122,8 @@ class Inference:
         """One sentence on what it rests on."""
         if self.fits:
             return "golden values fit."
+        if self.has_other_eps:
+            return "golden values fit with an eps that no option has."
         if self.mistakes:
             return f"golden values fit with a known mistake, {' or '.join(self.mistakes)}."
         if self.is_proven:
@@ -144,7 +157,7 @@ def infer_adapter(
             raise ChoiceError(_ask_whether(wiring, unsaid[0]))
         failing, mistakes = search.confirm(wiring)
     else:
-        wiring, mistakes = _find_mistaken(searches) or (_guess(searches), ())
+        wiring, mistakes = _find_mistaken(searches) or _guess(searches)
     trials = sum(search.trials for search in searches)
     return Inference(wiring, load_wiring(wiring, spec), bool(found), mistakes, trials, failing)
 
@@ -154,8 +167,11 @@ def describe_fit(found: Inference, spec: Spec) -> str:
     name, component = found.wiring.target.name, found.component
     if found.fits:
         return f"Golden values fit: {name} computes {component}, called in this way."
-    if found.mistakes:
-        titles = " or ".join(f"{spec.mistakes[id_].title} ({id_})" for id_ in found.mistakes)
+    causes = [find_cause(id_, spec) for id_ in found.mistakes]
+    if found.has_other_eps:
+        return f"{name} computes {component}, but {causes[0].title}. {causes[0].hint}"
+    if causes:
+        titles = " or ".join(cause.title for cause in causes)
         return f"{name} fits as {component} if a known mistake is made: {titles}."
     if found.is_proven:
         return (
@@ -171,12 +187,13 @@ def _find_mistaken(searches: Sequence[_Search]) -> tuple[Wiring, tuple[str, ...]
     return next(filter(None, (search.find_mistaken() for search in searches)), None)
 
 
-def _guess(searches: Sequence[_Search]) -> Wiring:
-    """Return the wiring that says what names say; InferenceError if nothing can be called."""
+def _guess(searches: Sequence[_Search]) -> tuple[Wiring, tuple[str, ...]]:
+    """Return the wiring that says what names say, and the eps with which it fits; InferenceError if none is called."""
     called = next((search for search in searches if search.running), None)
     if called is None:
         raise InferenceError(_ask_how(searches[0]))
-    return called.guess()
+    wiring = called.guess()
+    return wiring, called.find_eps(called.try_small(wiring))
 
 
 def _ask_what(target: Target, component: str | None) -> str:
@@ -460,10 +477,24 @@ class _Search:
 
     def confirm(self, wiring: Wiring) -> tuple[int, tuple[str, ...]]:
         """Return how many small cases fail with a wiring that fits those that decide, and the mistakes that fit."""
+        judgements = self.try_small(wiring)
+        failing = sum(judgement.verdict.bad for judgement in judgements)
+        if failing:
+            return failing, _Catalogue(self.spec, self.component).find(judgements)
+        coarse = sum(judgement.verdict.reason == "precision" for judgement in judgements)
+        other = self.find_eps(judgements) if coarse else ()
+        return (coarse, other) if other else (0, ())
+
+    def try_small(self, wiring: Wiring) -> tuple[Judgement, ...]:
+        """Return the judgements of a wiring on all small cases."""
         small = [case for case in self._cases if case.size <= _LARGE]
-        trial = self._try(wiring, small, most=len(small), thorough=True)
-        failing = sum(judgement.verdict.bad for judgement in trial.judgements)
-        return failing, _Catalogue(self.spec, self.component).find(trial.judgements) if failing else ()
+        return self._try(wiring, small, most=len(small), thorough=True).judgements
+
+    def find_eps(self, judgements: Sequence[Judgement]) -> tuple[str, ...]:
+        """Return the eps, no option, with which the norms give what is wrong or right to float32 only; () if none."""
+        if "layer_norm_eps" not in self.spec.contracts[self.component].conventions:
+            return ()
+        return _Catalogue(self.spec, self.component).find_eps(judgements)
 
     def guess(self) -> Wiring:
         """Return the wiring that came furthest, with a form of the masks that can be called.
@@ -502,6 +533,34 @@ class _Catalogue:
     def find(self, judgements: Sequence[Judgement]) -> tuple[str, ...]:
         """Return the mistakes that reproduce every failing judgement and fail no passing one."""
         return tuple(id_ for id_ in self._ids if self._explains(id_, judgements))
+
+    def find_eps(self, judgements: Sequence[Judgement]) -> tuple[str, ...]:
+        """Return the eps that gives what is wrong or right to float32 only, and nothing else of what is right."""
+        given = [(judgement.verdict, failing) for judgement in judgements if (failing := FailingCase.of(judgement))]
+        wrong = [failing for verdict, failing in given if verdict.bad or verdict.reason == "precision"]
+        right = [failing for verdict, failing in given if verdict.status is Status.PASSED]
+        if not wrong or len(given) < len(judgements):
+            return ()
+        for candidate in self._list_eps(wrong[0]):
+            made = [self._textbooks.imitate(candidate, failing) for failing in wrong]
+            if all(f.distance(imitation) is not None for f, imitation in zip(wrong, made, strict=True)) and not any(
+                passing.excludes(self._textbooks.imitate(candidate, passing)) for passing in right
+            ):
+                return candidate.mistakes
+        return ()
+
+    def _list_eps(self, failing: FailingCase) -> Iterator[Candidate]:
+        """Yield the values of eps in common use, then the one that is solved for, in as few digits as possible."""
+        yield from (Candidate((id_,)) for id_ in neighbours() if id_.startswith(_EPS))
+        family = families()[_EPS]
+
+        def find_residual(value: float) -> float:
+            with trying(value):
+                return failing.find_residual(self._textbooks.run(Candidate((family.id,)), failing))
+
+        value = fit_number(find_residual, family)
+        for digits in range(1, 10) if value is not None else ():
+            yield Candidate((name_solved(family, float(f"{value:.{digits}g}")),))
 
     def _explains(self, id_: str, judgements: Sequence[Judgement]) -> bool:
         explained = 0

@@ -10,7 +10,7 @@ from torch import nn
 from goldformer.adapters import find_adapter
 from goldformer.adapters.imports import forget_modules
 from goldformer.adapters.inference import InferenceError
-from goldformer.conformance.inference import infer_adapter
+from goldformer.conformance.inference import describe_fit, infer_adapter
 from goldformer.conformance.judging.cases import Bench, judge_case
 from goldformer.conformance.judging.verdict import Status
 from goldformer.conformance.properties.judge import check_property
@@ -94,6 +94,10 @@ DEFECTS = {
     "LinearFeedForward": ("ffn-no-relu",),
     "SwappedWaves": ("pe-sin-cos-swap",),
     "SampleDeviationNorm": ("ln-std-plus-eps",),
+    # Not the option next to it, which is right to float32.
+    "LayerOfOtherEps": ("layer_norm.eps.1e-10",),
+    "EncoderOfOtherEps": ("layer_norm.eps.1e-10",),
+    "NormOfOddEps": ("layer_norm.eps=3e-09",),
     # A mistake in one place of two: `check` names it.
     "NoResidualLayer": (),
     "QueriesAsKeys": (),
@@ -185,6 +189,15 @@ def test_an_object_is_inferred_by_its_class_and_the_choices_it_was_made_with(spe
     found = infer_adapter(nn.TransformerEncoderLayer(16, 2, 32, norm_first=True), spec=spec)
     assert (found.is_proven, found.wiring.declared["norm_placement"]) == (True, "pre")
     assert "norm_first of the constructor: True" in found.wiring.facts
+
+
+def test_an_eps_that_is_no_option_is_told_with_its_remedy(spec):
+    found = infer_adapter(f"{STYLES}/defective_parts.py:EncoderOfOtherEps", spec=spec)
+    assert found.summary == "golden values fit with an eps that no option has."
+    assert describe_fit(found, spec) == (
+        "EncoderOfOtherEps computes encoder, but the normalisation fits eps = 1e-10. Use the declared eps. If yours is "
+        "meant, no option has it: let the adapter give the norms one that is an option, such as norm.eps = 1e-5."
+    )
 
 
 class NoSizes(nn.Module):

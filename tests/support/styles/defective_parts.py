@@ -231,3 +231,36 @@ class MaskCompared(ClonedLinears):
         if mask == True:  # noqa: E712 - the mistake
             mask = mask.bool()
         return super().forward(query, key, value, mask)
+
+
+class LayerOfOtherEps(nn.Module):
+    """A layer whose norms add what no option has."""
+
+    def __init__(self, d_model, num_heads, d_ff):
+        super().__init__()
+        self.attention, self.net = ClonedLinears(num_heads, d_model), Positionwise(d_model, d_ff)
+        self.norm_1, self.norm_2 = nn.LayerNorm(d_model, eps=1e-10), nn.LayerNorm(d_model, eps=1e-10)
+
+    def forward(self, x, mask=None):
+        x = self.norm_1(x + self.attention(x, x, x, mask))
+        return self.norm_2(x + self.net(x))
+
+
+class EncoderOfOtherEps(nn.Module):
+    """A stack of them, in which rows of small variance are rare."""
+
+    def __init__(self, n_layers, d_model, n_heads, d_ff):
+        super().__init__()
+        self.layers = nn.ModuleList([LayerOfOtherEps(d_model, n_heads, d_ff) for _ in range(n_layers)])
+
+    def forward(self, x, mask=None):
+        for layer in self.layers:
+            x = layer(x, mask)
+        return x
+
+
+class NormOfOddEps(nn.LayerNorm):
+    """A norm with an eps that nobody has."""
+
+    def __init__(self, d_model):
+        super().__init__(d_model, eps=3e-9)
