@@ -21,6 +21,7 @@ from goldformer.adapters.inference import (
     MaskForm,
     Target,
     Wiring,
+    explain_parts,
     explain_unbuilt,
     find_embedding_stack,
     list_forms,
@@ -201,6 +202,8 @@ def _ask_what(target: Target, component: str | None) -> str:
         kind = f"is {'an' if stack == 'encoder' else 'a'} {stack} that embeds its ids itself"
         ways = "write its adapter as docs/adapters.md says of such stacks"
         return f"{target.name} {kind}, and one is called with x. Infer its layer, or {ways}"
+    if target.is_class and (ready := explain_parts(target)):
+        return f"{target.name} {ready}"
     unbuilt = explain_unbuilt(target) if target.is_class else ""
     problem = f"has arguments or parameters that {f'{component} has not' if component else 'no component has'}"
     if unbuilt:

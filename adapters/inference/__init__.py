@@ -3,6 +3,7 @@
 from goldformer.adapters.inference.inputs import MaskForm, list_forms
 from goldformer.adapters.inference.proposals import (
     COMPONENTS,
+    explain_parts,
     explain_unbuilt,
     find_embedding_stack,
     load_wiring,
@@ -18,6 +19,7 @@ __all__ = [
     "MaskForm",
     "Target",
     "Wiring",
+    "explain_parts",
     "explain_unbuilt",
     "find_embedding_stack",
     "list_forms",

@@ -5,12 +5,14 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from itertools import islice, product
 from types import ModuleType
 from typing import Any, Final
 
 from goldformer.adapters.inference.inputs import list_arguments
+from goldformer.adapters.inference.names import SIZES, find_part, list_roles, split_words
 from goldformer.adapters.inference.parameters import name_parameters
-from goldformer.adapters.inference.target import PROBE, Construction, Target, find_config, list_leaves
+from goldformer.adapters.inference.target import PROBE, Construction, Part, Target, find_config, list_leaves
 from goldformer.adapters.inference.writing import Wiring
 from goldformer.adapters.protocol import INFERRED_FUNCTIONS, Adapter
 from goldformer.spec import Spec
@@ -56,6 +58,14 @@ SIZES_OF: Final[Mapping[str, tuple[str, ...]]] = {
 }
 
 
+#: The words of an argument that is a ready attention, and those that make one a width.
+_ATTENTION_WORDS: Final = frozenset({"attn", "att", "attention", "mha", "msa"})
+_WIDTH_WORDS: Final = frozenset({"d", "dim", "size", "width", "hidden", "inner", "units", "n"})
+
+#: The most classes that are tried for a ready module.
+_MOST_PARTS: Final = 4
+
+
 def propose(target: Target, component: str, spec: Spec) -> Iterator[Wiring]:
     """Yield the wirings that fit the names and shapes of a target; masks and layouts of the data are left open."""
     contract = spec.contracts[component]
@@ -68,12 +78,71 @@ def propose(target: Target, component: str, spec: Spec) -> Iterator[Wiring]:
         return
     # A guess at the number that scores are divided by would look like a mistake.
     guesses = component != "scaled_dot_product_attention"
-    for construction in target.list_constructions(SIZES_OF[component], guesses=guesses):
+    for construction in _list_constructions(target, component, guesses=guesses):
         module = _try_to_build(target, construction)
         if module is None:
             continue
         for naming in name_parameters(component, list_leaves(module), construction):
             yield from (Wiring(target, contract, one, construction, naming) for one in listed)
+
+
+def _list_constructions(target: Target, component: str, *, guesses: bool = True) -> Iterator[Construction]:
+    """Yield the ways to build a class for a component, with ready modules where its constructor takes them."""
+    roles, kinds = SIZES_OF[component], _find_kinds(target, component)
+    found = {kind: list(islice(_list_parts(target, kind), _MOST_PARTS)) for kind in {*kinds.values()}}
+    # Attentions of one layer are of one class.
+    for chosen in product(*found.values()):
+        parts = dict(zip(found, chosen, strict=True))
+        given = {name: parts[kind] for name, kind in kinds.items()}
+        yield from target.list_constructions(roles, given, guesses=guesses)
+
+
+def _find_kinds(target: Target, component: str) -> dict[str, str]:
+    """Return the component of each ready module that a constructor takes, by its argument, as names say."""
+    required = [argument.name for argument in target.list_sizes() if argument.is_required]
+    kinds = {}
+    for name in required:
+        words = split_words(name)
+        if list_roles(name, SIZES):
+            continue
+        if _ATTENTION_WORDS & {*words} and component in ("encoder_layer", "decoder_layer"):
+            kinds[name] = "multi_head_attention"
+        elif "norm" in words:
+            kinds[name] = "layer_norm"
+        elif {"layer", "block"} & {*words} and component in ("encoder", "decoder"):
+            kinds[name] = f"{component}_layer"
+    if "multi_head_attention" in kinds.values():
+        # Next to a ready attention, feed_forward is no width.
+        kinds |= {
+            n: "feed_forward" for n in required if find_part(n) == "feed" and not _WIDTH_WORDS & {*split_words(n)}
+        }
+    return kinds
+
+
+def _list_parts(target: Target, kind: str) -> Iterator[Part]:
+    """Yield the classes next to a target whose parameters are those of a component, each with a way to build it."""
+    for other in target.list_neighbours():
+        for construction in _list_constructions(other, kind):
+            module = None if construction.wrapper else _try_to_build(other, construction)
+            if module is not None and any(name_parameters(kind, list_leaves(module), construction)):
+                yield Part(other, construction)
+                break
+
+
+def explain_parts(target: Target) -> str:
+    """Return what to write for a class whose constructor takes modules that nothing next to it gives; "" for others."""
+    for component in ("encoder_layer", "decoder_layer", "encoder", "decoder"):
+        kinds = _find_kinds(target, component)
+        missing = [name for name, kind in kinds.items() if not any(_list_parts(target, kind))]
+        if missing:
+            sizes = [argument.name for argument in target.list_sizes() if argument.is_required]
+            given = ", ".join(f"{name}=YourClass(…)" if name in kinds else f"{name}=…" for name in sizes)
+            own = "d_model, num_heads, d_ff" + (", num_layers" if component in ("encoder", "decoder") else "")
+            return (
+                f"takes ready modules, and its file has no class that fits {' and '.join(missing)}. Import one there, "
+                f"or infer a subclass that builds them: def __init__(self, {own}): super().__init__({given})"
+            )
+    return ""
 
 
 def _try_to_build(target: Target, construction: Construction) -> Any:
@@ -104,7 +173,7 @@ def find_embedding_stack(target: Target) -> str:
     """Return the stack, "encoder" or "decoder", that a class is apart from its embedding tables, or ""."""
     if not target.is_class:
         return ""
-    for construction in target.list_constructions(SIZES_OF["transformer"]):
+    for construction in _list_constructions(target, "transformer"):
         module = _try_to_build(target, construction)
         leaves = list_leaves(module) if module is not None else []
         others = [leaf for leaf in leaves if leaf.kind != "table"]
@@ -119,6 +188,7 @@ def load_wiring(wiring: Wiring, spec: Spec) -> Adapter:
     target, wrapper = wiring.target, wiring.construction.wrapper
     module = ModuleType(f"inferred_{target.name}")
     vars(module)[wiring.local_name] = target.thing
+    vars(module).update({part.name: part.thing for part in wiring.construction.list_parts()})
     if wrapper:
         vars(module)[wrapper] = find_config(target, wrapper)
     text = "\n".join(line for line in wiring.write().splitlines() if not line.startswith(target.import_line))

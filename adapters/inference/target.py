@@ -79,7 +79,7 @@ class Argument:
 
 @dataclass(frozen=True, slots=True)
 class Construction:
-    """A way to call a constructor: the size, or the constant, that each argument stands for.
+    """A way to call a constructor: the size, the constant or the ready module that each argument stands for.
 
     `wrapper` is the name of the class of a config object that holds them all, or "".
     """
@@ -87,10 +87,31 @@ class Construction:
     sizes: Mapping[str, str]
     constants: Mapping[str, Any]
     wrapper: str = ""
+    parts: Mapping[str, Part] = dataclasses.field(default_factory=dict)
 
     def has(self, *roles: str) -> bool:
-        """Return True if an argument stands for one of these sizes."""
-        return any(role in roles for role in self.sizes.values())
+        """Return True if an argument stands for one of these sizes, here or in a part."""
+        return any(role in roles for role in self.list_roles())
+
+    def list_roles(self) -> Iterator[str]:
+        """Yield the sizes that arguments stand for, here and in the parts."""
+        yield from self.sizes.values()
+        for part in self.parts.values():
+            yield from part.construction.list_roles()
+
+    def list_parts(self) -> Iterator[Target]:
+        """Yield the classes of the parts, and of theirs."""
+        for part in self.parts.values():
+            yield part.target
+            yield from part.construction.list_parts()
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A ready module that a constructor takes: its class, and the way to build it."""
+
+    target: Target
+    construction: Construction
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,13 +153,35 @@ class Target:
         """Return the arguments of the call, without self."""
         return _list_arguments(self.called, skip_self=self.is_class)
 
-    def list_constructions(self, roles: Collection[str], *, guesses: bool = True) -> Iterator[Construction]:
+    def list_sizes(self) -> list[Argument]:
+        """Return the arguments of the constructor, without self."""
+        return _list_arguments(self.thing.__init__, skip_self=True)
+
+    def list_neighbours(self) -> list[Target]:
+        """Return the other nn.Module classes that the module of a class has, its own and those that it imports."""
+        from torch import nn
+
+        known = vars(sys.modules.get(self.thing.__module__, ModuleType("")))
+        others = {
+            name: thing
+            for name, thing in known.items()
+            if inspect.isclass(thing) and issubclass(thing, nn.Module) and thing is not self.thing
+        }
+        line = self.import_line.rpartition(" import ")[0]
+        return [Target(thing, name, f"{line} import {name}") for name, thing in others.items()]
+
+    def list_constructions(
+        self, roles: Collection[str], parts: Mapping[str, Part] | None = None, *, guesses: bool = True
+    ) -> Iterator[Construction]:
         """Yield the ways to call the constructor with sizes of these roles, the likeliest by their names first.
 
-        Without `guesses`, none if a name says nothing.
+        `parts` are ready modules by argument. Without `guesses`, none if a name says nothing.
         """
-        arguments = _list_arguments(self.thing.__init__, skip_self=True)
-        if len(arguments) == 1 and (config := _read_config(arguments[0], self)):
+        arguments = [a for a in self.list_sizes() if a.name not in (parts or {})]
+        if parts:
+            for construction in _choose_sizes(arguments, self, roles, "", guesses=guesses):
+                yield dataclasses.replace(construction, parts=parts)
+        elif len(arguments) == 1 and (config := _read_config(arguments[0], self)):
             wrapper, arguments = config
             yield from _choose_sizes(arguments, self, roles, wrapper, guesses=guesses)
         else:
@@ -147,9 +190,10 @@ class Target:
     def build(self, construction: Construction, sizes: Mapping[str, int]) -> Any:
         """Return a module of these sizes; the constructor's own exceptions are passed on."""
         given = {name: sizes[role] for name, role in construction.sizes.items()} | dict(construction.constants)
+        given |= {name: part.target.build(part.construction, sizes) for name, part in construction.parts.items()}
         if not construction.wrapper:
             return self.thing(**given)
-        config = _list_arguments(self.thing.__init__, skip_self=True)[0].name
+        config = self.list_sizes()[0].name
         return self.thing(**{config: find_config(self, construction.wrapper)(**given)})
 
 

@@ -14,7 +14,7 @@ from goldformer.adapters.inference.inputs import (
     says_sequence_first,
 )
 from goldformer.adapters.inference.parameters import Names, Naming
-from goldformer.adapters.inference.target import Construction, Target
+from goldformer.adapters.inference.target import Construction, Part, Target
 from goldformer.spec import Contract
 
 #: What the call returns: the output alone or everything in our order, the output and the weights, the output first, or
@@ -64,6 +64,7 @@ class Wiring:
         return (
             *(f"{name} of the constructor: {role.replace('_', ' ')}" for name, role in self.construction.sizes.items()),
             *(f"{name} of the constructor: {value!r}" for name, value in self.construction.constants.items()),
+            *(f"{name} of the constructor: {_describe_part(part)}" for name, part in self.construction.parts.items()),
             *(f"{name} of the call: {ours}" for name, ours in self.arguments.inputs.items()),
             *_describe_layout(self),
             *_describe_mask(self),
@@ -90,7 +91,9 @@ class Wiring:
         imports += ["from torch.func import functional_call"] if "functional_call(" in text else []
         imports += _wrap(f"from goldformer.adapters.layouts import ({', '.join(used)})") if used else []
         wrapper = self.construction.wrapper
-        more = f", {wrapper}" if wrapper not in ("", "SimpleNamespace", "dict") else ""
+        others = [part.name for part in self.construction.list_parts()]
+        others += [wrapper] if wrapper not in ("", "SimpleNamespace", "dict") else []
+        more = "".join(f", {name}" for name in dict.fromkeys(others))
         renamed = f" as {self.local_name}" if self.local_name != self.target.name else ""
         lines = [
             f'"""{head}"""' if head else "",
@@ -181,7 +184,8 @@ def _wrap(line: str) -> list[str]:
             pieces.append(piece)
         depth += sum(piece.count(c) for c in "([") - sum(piece.count(c) for c in ")]")
     closing = f").to({tail}" if rest.endswith(".eval()") else f"){tail}"
-    return [f"{head}(", *(f"    {piece}," for piece in pieces), closing]
+    inner = [line for piece in pieces for line in _wrap(f"{piece},")]
+    return [f"{head}(", *(f"    {line}" for line in inner), closing]
 
 
 def _refuse(condition: str, why: str) -> list[str]:
@@ -335,12 +339,8 @@ def _write_module(wiring: Wiring) -> list[str]:
         lines.append("params = leave_out_key_biases(params)")
     if _has_one_width(wiring):
         lines.append("require_square_projections(params)")
-    arguments = {name: _write_size(wiring, role) for name, role in wiring.construction.sizes.items()}
-    arguments |= {name: _quote(value) for name, value in wiring.construction.constants.items()}
-    given = ", ".join(f"{name}={value}" for name, value in arguments.items())
-    if wiring.construction.wrapper:
-        given = f"{wiring.construction.wrapper}({given})"
-    lines += [*_write_size_refusals(wiring), f"module = {wiring.local_name}({given}).to({like}).eval()"]
+    built = _write_building(wiring, wiring.local_name, wiring.construction)
+    lines += [*_write_size_refusals(wiring), f"module = {built}.to({like}).eval()"]
     if naming.order:
         form = ", per_head=True" if naming.per_head else ""
         lines.append(f'params = join_projections(params, num_heads, "{naming.order}"{form})')
@@ -353,6 +353,17 @@ def _write_module(wiring: Wiring) -> list[str]:
         sizes = "take" if _fixes_inner_width(wiring) else "skip"
         lines.append(f'state = map_state(NAMES, params, module{kept}, other_sizes="{sizes}")')
     return lines
+
+
+def _write_building(wiring: Wiring, name: str, construction: Construction) -> str:
+    """Return the call of a constructor, with the calls that build the modules which it takes."""
+    arguments = {name: _write_size(wiring, role) for name, role in construction.sizes.items()}
+    arguments |= {
+        name: _write_building(wiring, part.target.name, part.construction) for name, part in construction.parts.items()
+    }
+    arguments |= {name: _quote(value) for name, value in construction.constants.items()}
+    given = ", ".join(f"{name}={value}" for name, value in arguments.items())
+    return f"{name}({construction.wrapper}({given}))" if construction.wrapper else f"{name}({given})"
 
 
 def _list_lasts(wiring: Wiring) -> set[str]:
@@ -435,6 +446,14 @@ def _write_return(wiring: Wiring, call: str) -> list[str]:
 
 
 # What was chosen, in words
+
+
+def _describe_part(part: Part) -> str:
+    """Return the call that builds a ready module, with words for its sizes."""
+    construction = part.construction
+    given = [f"{name}={role.replace('_', ' ')}" for name, role in construction.sizes.items()]
+    given += [f"{name}={_describe_part(inner)}" for name, inner in construction.parts.items()]
+    return f"{part.target.name}({', '.join(given)})"
 
 
 def _describe_layout(wiring: Wiring) -> list[str]:

@@ -64,6 +64,9 @@ HITS = {
     "small_parts.py:stable_softmax": ("softmax", "absent", KEEP, {}),
     "small_parts.py:normalize": ("layer_norm", "absent", KEEP, {}),
     "small_parts.py:layer_norm": ("layer_norm", "absent", KEEP, {}),
+    "ready_modules.py:ReadyLayer": ("encoder_layer", "no_heads", KEEP, {"norm_placement": "pre"}),
+    "ready_modules.py:ReadyDecoderLayer": ("decoder_layer", "no_heads", KEEP, {"norm_placement": "pre"}),
+    "ready_modules.py:ReadyEncoder": ("encoder", "no_heads", KEEP, {"final_norm": "after_stack"}),
     "whole_layers.py:LibraryLayer": ("encoder_layer", "flat", IGNORE, {"norm_placement": "post"}),
     "whole_layers.py:CourseBlock": ("encoder_layer", "any", KEEP, {"norm_placement": "post"}),
     "whole_layers.py:CalledAsAttention": ("encoder_layer", "any", KEEP, {"norm_placement": "post"}),
@@ -200,6 +203,15 @@ def test_an_eps_that_is_no_option_is_told_with_its_remedy(spec):
     )
 
 
+def test_ready_modules_are_said_with_the_calls_that_build_them(spec):
+    found = infer_adapter(f"{STYLES}/ready_modules.py:ReadyLayer", spec=spec)
+    assert {
+        "self_attn of the constructor: ClonedLinears(h=heads, d_model=width)",
+        "feed_forward of the constructor: Positionwise(d_model=width, d_ff=inner)",
+    } <= set(found.wiring.facts)
+    assert "from ready_modules import ReadyLayer, ClonedLinears, Positionwise" in found.write().splitlines()
+
+
 class NoSizes(nn.Module):
     """Nothing says how to build it."""
 
@@ -209,6 +221,17 @@ class NoSizes(nn.Module):
 
     def forward(self, x):
         return self.first(x)
+
+
+class TakesParts(nn.Module):
+    """Nothing here gives its parts."""
+
+    def __init__(self, size, self_attn, feed_forward, dropout):
+        super().__init__()
+        self.self_attn, self.feed_forward = self_attn, feed_forward
+
+    def forward(self, x, mask):
+        return self.feed_forward(x + self.self_attn(x, x, x, mask))
 
 
 class ScaledBy(nn.Module):
@@ -246,6 +269,13 @@ class Doubled(nn.Module):
             "LayerNorm has arguments or parameters that softmax has not. `goldformer new` writes",
         ),
         (NoSizes, None, r"NoSizes cannot be built: NoSizes\(parts=12\) raises TypeError: .* Give a subclass"),
+        (
+            TakesParts,
+            None,
+            "TakesParts takes ready modules, and its file has no class that fits self_attn and feed_forward. Import "
+            r"one there, or infer a subclass that builds them: def __init__\(self, d_model, num_heads, d_ff\): "
+            r"super\(\).__init__\(size=…, self_attn=YourClass\(…\), feed_forward=YourClass\(…\), dropout=…\)",
+        ),
         (ScaledBy, None, "ScaledBy has arguments or parameters that no component has"),
         (
             Doubled,
