@@ -1,4 +1,4 @@
-"""Runs an assignment's solution before a class is graded, to know which outputs submissions have to return."""
+"""Runs an assignment's solution before a class is graded, to know what submissions have to answer."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any, Final
 
 from goldformer.conformance.commands._console import err, say
 from goldformer.conformance.commands._grade_session import grade_all
+from goldformer.conformance.grading.answers import NOTHING_REQUIRED, Answers, summarize
 from goldformer.conformance.grading.model import NOT_STARTED, Assignment, Submission
-from goldformer.conformance.grading.outputs import OPTIONAL, Outputs, summarize
 from goldformer.conformance.grading.pool import Unusable
 from goldformer.conformance.grading.python_files import MAIN
 from goldformer.conformance.grading.store import GRADE, PROBLEM, Store, unpack_grade
@@ -19,12 +19,13 @@ from goldformer.conformance.grading.task import GradingTask
 from goldformer.conformance.grading.worker import ResultFiles
 from goldformer.spec import Spec
 
-#: The file of the outputs that the solution returned, in the folder of results.
-OUTPUTS: Final = "assignment/outputs.json"
+#: The file of the answers of the solution, in the folder of results.
+ANSWERS: Final = "assignment/answers.json"
 
 _NO_SOLUTION: Final = (
-    " has no solution.py, so every output but the first is optional: a submission that returns None instead of the "
-    "attention weights, for instance, loses nothing. Name the solution with --solution FILE"
+    " has no solution.py, so nobody knows what it answers: a submission that returns None instead of the attention "
+    "weights, or raises NotImplementedError for some inputs of a property, loses nothing. Name the solution with "
+    "--solution FILE"
 )
 
 
@@ -48,50 +49,46 @@ class Solution:
         return cls(path, Submission("solution", {MAIN: data}, hashlib.sha256(data).hexdigest()))
 
 
-def has_optional_outputs(assignment: Assignment, spec: Spec) -> bool:
-    """Return True if a component of the assignment has more than one output: all but the first are optional."""
-    return any(len(spec.contracts[part.component].outputs) > 1 for part in assignment.parts)
+def can_withhold(assignment: Assignment, spec: Spec) -> bool:
+    """Return True if submissions could leave something out: outputs but the first, or some calls of a property."""
+    return any(len(spec.contracts[part.component].outputs) > 1 or part.properties for part in assignment.parts)
 
 
-def require_outputs(
+def require_answers(
     exam: GradingTask, solution: Solution | None, spec: Spec, store: Store, scheduler: str | None, *, quiet: bool
 ) -> GradingTask:
-    """Return the exam that requires the outputs that the solution returns, and store them for the next run."""
-    key, outputs = "", OPTIONAL
-    if has_optional_outputs(exam.assignment, spec) and solution is None:
+    """Return the exam that requires what the solution answers, and store that for the next run."""
+    key, answers = "", NOTHING_REQUIRED
+    if can_withhold(exam.assignment, spec) and solution is None:
         err.print(f"goldformer: {exam.assignment.path.parent}{_NO_SOLUTION}", style="yellow", markup=False)
-    elif has_optional_outputs(exam.assignment, spec) and solution is not None:
+    elif can_withhold(exam.assignment, spec) and solution is not None:
         key = exam.key(solution.submission)
-        stored_key, stored = _read(store.folder / OUTPUTS)
-        outputs = stored if stored_key == key else _grade_solution(solution, exam, store, scheduler)
-        if not quiet and (returned := summarize(outputs, spec)):
+        stored_key, stored = _read(store.folder / ANSWERS)
+        answers = stored if stored_key == key else _grade_solution(solution, exam, store, scheduler)
+        if not quiet and (returned := summarize(answers.outputs, spec)):
             say(f"required, because {solution.path.name} returns it: {returned}")
-    store.write(OUTPUTS, json.dumps({"key": key, "outputs": outputs}, indent=1, sort_keys=True) + "\n")
-    return exam.require_outputs(outputs)
+    store.write(ANSWERS, json.dumps({"key": key, **answers.as_json()}, indent=1, sort_keys=True) + "\n")
+    return exam.require_answers(answers)
 
 
-def read_outputs(folder: Path) -> Outputs:
-    """Return the outputs that were required when a folder of results was graded."""
-    return _read(folder / OUTPUTS)[1]
+def read_answers(folder: Path) -> Answers:
+    """Return the answers that were required when a folder of results was graded."""
+    return _read(folder / ANSWERS)[1]
 
 
-def _read(path: Path) -> tuple[str, Outputs]:
-    """Read the key of the solution that was graded, and its outputs; both are empty if there is no such file."""
+def _read(path: Path) -> tuple[str, Answers]:
+    """Read the key of the solution that was graded, and its answers; both are empty if there is no such file."""
     try:
         stored: Any = json.loads(path.read_text("utf-8"))
-        outputs = {
-            component: {check: tuple(names) for check, names in checks.items()}
-            for component, checks in stored["outputs"].items()
-        }
-        return str(stored["key"]), outputs
+        return str(stored["key"]), Answers.read(stored)
     except FileNotFoundError:
-        return "", OPTIONAL
+        return "", NOTHING_REQUIRED
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise Unusable(f"{path}: is no record of required outputs ({error}): remove it, and grade again") from error
+        raise Unusable(f"{path}: is no record of required answers ({error}): remove it, and grade again") from error
 
 
-def _grade_solution(solution: Solution, exam: GradingTask, store: Store, scheduler: str | None) -> Outputs:
-    """Grade the solution, and return its outputs; Unusable if it does not run."""
+def _grade_solution(solution: Solution, exam: GradingTask, store: Store, scheduler: str | None) -> Answers:
+    """Grade the solution, and return its answers; Unusable if it does not run."""
     finished: ResultFiles
     (finished,) = grade_all(exam, [solution.submission], store, 1, scheduler)
     packed = finished.files[GRADE]
@@ -110,4 +107,4 @@ def _grade_solution(solution: Solution, exam: GradingTask, store: Store, schedul
             style="yellow",
             markup=False,
         )
-    return finished.outputs
+    return finished.answers

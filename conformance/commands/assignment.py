@@ -18,12 +18,12 @@ from goldformer.adapters.find import import_file
 from goldformer.adapters.notebook import SUFFIX, NotebookError
 from goldformer.conformance.commands import _options as options
 from goldformer.conformance.commands._console import FAILS, OK, CannotRun, err, plain_table, print_table, say
+from goldformer.conformance.grading.answers import AnswerRecorder, summarize
 from goldformer.conformance.grading.assignment import list_published_cases, read_assignment
 from goldformer.conformance.grading.duration import describe_duration, estimate_seconds
 from goldformer.conformance.grading.forbidden import find_forbidden_uses, list_unmentioned
 from goldformer.conformance.grading.fresh import KINDS, FreshCases, draw_fresh, list_unmatched_kinds, load_fresh
 from goldformer.conformance.grading.model import Assignment, Check, GradedComponent
-from goldformer.conformance.grading.outputs import OutputRecorder, summarize
 from goldformer.conformance.grading.python_files import SUBMISSION
 from goldformer.conformance.grading.starter_notebook import make_notebook, name_notebook
 from goldformer.conformance.grading.task import CheckPlan, GradingTask
@@ -130,15 +130,15 @@ def check_assignment(*, path: Path, solution: Path | None) -> int:
         raise CannotRun(f"fresh cases cannot be drawn: {error}") from error
     plan = CheckPlan.of(GradingTask.of(found, fresh.text, spec), spec)
     solution = solution or found.path.parent / "solution.py"
-    returned = OutputRecorder(plan.spec)
+    returned = AnswerRecorder(plan.spec)
     with _open_adapter(found, spec, solution) as adapter:
         solved, present = _judge(found, plan, adapter, returned), adapter.functions.keys()
     started = []
     if found.starter:
         with _open_adapter(found, spec, found.starter) as adapter:
-            started = _judge(found, plan, adapter, OutputRecorder(spec))
+            started = _judge(found, plan, adapter, AnswerRecorder(spec))
     _print_results(found, plan, solved, started, time.perf_counter() - start)
-    if required := summarize(returned.outputs(), spec):
+    if required := summarize(returned.answers().outputs, spec):
         say(f"submissions have to return what {solution.name} returns: {required}")
     _warn(found, fresh, solved, plan, spec, solution, present)
     return OK if _print_verdict(solution, solved, started) else FAILS
@@ -174,7 +174,7 @@ class _Row:
         return any(check.outcome == "correct" for check in self.earning)
 
 
-def _judge(assignment: Assignment, plan: CheckPlan, adapter: Adapter, returned: OutputRecorder) -> list[_Row]:
+def _judge(assignment: Assignment, plan: CheckPlan, adapter: Adapter, returned: AnswerRecorder) -> list[_Row]:
     """Judge each component, and record its outputs."""
     Numerics().apply(adapter.arrays)
     bench = Bench(plan.spec, returned.watch(adapter), assignment.dtypes[0], "cpu")

@@ -30,7 +30,7 @@ from goldformer.conformance.commands._console import (
 )
 from goldformer.conformance.commands._grade_class import ClassResults, find_adjustments, list_people
 from goldformer.conformance.commands._grade_session import Session
-from goldformer.conformance.commands._grade_solution import Solution, read_outputs, require_outputs
+from goldformer.conformance.commands._grade_solution import Solution, read_answers, require_answers
 from goldformer.conformance.grading.assignment import digest_assignment, read_assignment
 from goldformer.conformance.grading.declarations import read_declarations
 from goldformer.conformance.grading.fresh import draw_fresh
@@ -95,7 +95,7 @@ some (or: another grade) · 2: bad assignment or option, no submissions, or no i
     "--solution",
     "solution_file",
     type=options.FILE,
-    help="The right solution: submissions have to return every output that it returns."
+    help="The right solution: submissions have to answer what it answers, with every output."
     "  [default: solution.py next to the assignment]",
 )
 @click.option(
@@ -185,7 +185,7 @@ def grade(
         with closing(_open_store(folder)) as store:
             exam = GradingTask.of(assignment, _draw_fresh_cases(assignment, seed, spec, store), spec, require or _LEAST)
             _store_assignment(assignment, store)
-            exam = require_outputs(exam, solution, spec, store, scheduler, quiet=as_json)
+            exam = require_answers(exam, solution, spec, store, scheduler, quiet=as_json)
             session = Session(exam, chosen, store, again, jobs, scheduler, visible=not as_json)
             session.announce(spec)
             session.run()
@@ -335,7 +335,7 @@ def _replay(folder: Path) -> int:
         raise CannotRun(f"--replay {folder}: {error}") from error
     spec = load_spec()
     exam = GradingTask.of(read_assignment(top / _ASSIGNMENT / "assignment.yaml", spec), fresh, spec)
-    exam = exam.require_outputs(read_outputs(top))
+    exam = exam.require_answers(read_answers(top))
     try:
         now = Grader(exam, spec).replay(transcript)
     except (ReplayMismatch, BadTranscript) as error:

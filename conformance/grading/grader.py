@@ -9,7 +9,7 @@ import tempfile
 import traceback
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -21,6 +21,7 @@ from goldformer.adapters.process.faults import CallFault, FaultReason
 from goldformer.conformance.diagnosis.candidates import Imitations
 from goldformer.conformance.diagnosis.explain import Diagnosis
 from goldformer.conformance.diagnosis.findings import diagnose
+from goldformer.conformance.grading.answers import NOTHING_REQUIRED, AnswerRecorder, Answers
 from goldformer.conformance.grading.carry import find_carried
 from goldformer.conformance.grading.compact import compact_checks
 from goldformer.conformance.grading.declarations import Declarations
@@ -35,14 +36,13 @@ from goldformer.conformance.grading.model import (
     Outcome,
     Submission,
 )
-from goldformer.conformance.grading.outputs import OutputRecorder, Outputs
 from goldformer.conformance.grading.python_files import MAIN
 from goldformer.conformance.grading.sandbox import Isolation, SandboxClient
 from goldformer.conformance.grading.score import grade_components, round_points, summarize_outcomes
 from goldformer.conformance.grading.task import CheckPlan, GradingTask, PlannedCheck, make_strict
 from goldformer.conformance.grading.transcript import BadTranscript, Recorder, Replayer, ReplayMismatch, Transcript
 from goldformer.conformance.judging.cases import Bench, Judgement, PreparedCase
-from goldformer.conformance.judging.verdict import Status, Verdict
+from goldformer.conformance.judging.verdict import WITHHELD, Status, Verdict
 from goldformer.spec import Case, Spec
 from goldformer.spec.files import DISK_FAULTS, replace_file
 
@@ -68,13 +68,13 @@ class ClientFactory(Protocol):
 class GradedSubmission:
     """A grade with its transcript; `problem` is an error of the grader itself, for the staff.
 
-    `outputs` are those that the submission returned, by component and check.
+    `answers` are what the submission answered.
     """
 
     grade: Grade
     transcript: bytes
     problem: str = ""
-    outputs: Outputs = field(default_factory=dict)
+    answers: Answers = NOTHING_REQUIRED
 
 
 class Grader:
@@ -121,7 +121,7 @@ class Grader:
                 message = f"It cannot be graded: {submission.problem}."
                 grade = _grade_without_checks(self._task, submission, "error", message, self._isolation)
                 return GradedSubmission(grade, transcript.pack())
-            recorder = OutputRecorder(self.spec)
+            recorder = AnswerRecorder(self.spec)
             grade = replace(self._run(submission, key, transcript, recorder), forbidden=forbidden)
         except Exception as error:  # it is an error of the grader
             if isinstance(error, OSError) and error.errno in DISK_FAULTS:
@@ -130,7 +130,7 @@ class Grader:
             grade = _grade_broken(self._task, submission, self._isolation)
             return GradedSubmission(grade, transcript.pack(), text)
         problems = [check.verdict.detail for check in grade.checks if check.outcome == "grader-error"]
-        return GradedSubmission(grade, transcript.pack(), "\n".join(dict.fromkeys(problems)), recorder.outputs())
+        return GradedSubmission(grade, transcript.pack(), "\n".join(dict.fromkeys(problems)), recorder.answers())
 
     def replay(self, transcript: Transcript) -> Grade:
         """Judge the answers of a transcript without running anything; ReplayMismatch if other calls are made now.
@@ -149,7 +149,7 @@ class Grader:
         limits = self._task.assignment.limits
         replayer = Replayer(transcript, limits.total)
         client = SandboxClient(replayer.spawn, limits)
-        recorder = OutputRecorder(self.spec)
+        recorder = AnswerRecorder(self.spec)
         grade = self._judge(id_, key, client, replayer, isolation, recorder)
         grade = replace(grade, forbidden=forbidden)
         changed = replayer.find_change()
@@ -163,7 +163,7 @@ class Grader:
             "forbidden": [asdict(use) for use in forbidden],
         }  # fmt: skip
 
-    def _run(self, submission: Submission, key: str, transcript: Transcript, outputs: OutputRecorder) -> Grade:
+    def _run(self, submission: Submission, key: str, transcript: Transcript, given: AnswerRecorder) -> Grade:
         assert self._sandbox is not None, "only transcripts are judged without one"
         with tempfile.TemporaryDirectory(prefix="submission-", dir=self._running) as name:
             folder = Path(name).resolve()
@@ -174,7 +174,7 @@ class Grader:
             client = self._sandbox.client(folder)
             client.watch(recorder.wrap)
             try:
-                grade = self._judge(submission.id, key, client, recorder, self._sandbox.isolation, outputs)
+                grade = self._judge(submission.id, key, client, recorder, self._sandbox.isolation, given)
             finally:
                 changed = _find_changed(files)
                 if changed:
@@ -192,18 +192,18 @@ class Grader:
         client: Client,
         answers: Recorder | Replayer,
         isolation: Isolation,
-        outputs: OutputRecorder,
+        given: AnswerRecorder,
     ) -> Grade:
         """Make all checks, and derive the diagnosis and the points."""
         plan, assignment = self._plan, self._task.assignment
         message = ""
         try:
-            adapter = outputs.watch(self._make_adapter(client))
+            adapter = given.watch(self._make_adapter(client))
         except CallFault as fault:
             message = f"{NOT_STARTED}: {fault}"
             adapter = _make_failing_adapter(plan, fault.reason, "the submission cannot be started", fault.detail)
         benches = {dtype: make_strict(Bench(plan.spec, adapter, dtype, "cpu")) for dtype in assignment.dtypes}
-        judgements = list(self._judge_all(benches, answers, outputs))
+        judgements = list(self._judge_all(benches, answers, given))
         # The system removes the process meanwhile.
         client.stop()
         # Diagnose only after the submission has given all its answers.
@@ -227,7 +227,7 @@ class Grader:
         return Grade(id_, key, outcome, message or sentence, points, earned, parts, said, kept, isolation)
 
     def _judge_all(
-        self, benches: Mapping[str, Bench], answers: Recorder | Replayer, outputs: OutputRecorder
+        self, benches: Mapping[str, Bench], answers: Recorder | Replayer, given: AnswerRecorder
     ) -> Iterator[tuple[PlannedCheck, Judgement]]:
         """Yield every planned check with its judgement, in order."""
         late: Counter[str] = Counter()
@@ -250,20 +250,32 @@ class Grader:
             elif strange[planned.component] >= _PATIENCE:
                 why = f"{_PATIENCE} checks of {planned.component} got no valid answer"
                 failing = _make_failing_adapter(self._plan, "protocol", why)
-            required = self._task.outputs.get(planned.component, {}).get(planned.subject.id, ())
+            required = self._task.answers.outputs.get(planned.component, {}).get(planned.subject.id, ())
             if failing or required:
                 bench = replace(bench, adapter=failing or bench.adapter, required=required)
-            judgement = planned.judge(bench, prepared)
+            judgement = self._count_declines(planned, planned.judge(bench, prepared), given)
             check = planned.rate(judgement.verdict)
             if planned.subject.id in self._plan.kinds.refusals:
-                outputs.discard()
+                given.discard()
             else:
-                outputs.file(planned.component, planned.subject.id)
+                given.file(planned.component, planned.subject.id)
             late[planned.component] += check.outcome == "timeout"
             strange[planned.component] += check.verdict.reason in _STRANGE
             if check.counts and check.outcome == "correct" and check.verdict.check in self._plan.kinds.numeric:
                 works.add(planned.component)
             yield planned, judgement
+
+    def _count_declines(self, planned: PlannedCheck, judgement: Judgement, given: AnswerRecorder) -> Judgement:
+        """Fail a check that passes because the submission declines a call which the assignment's solution answers.
+
+        A golden case makes one call, and counts as missing where that is declined. A property makes many.
+        """
+        declined = given.find_decline(self._task.answers)
+        if declined is None or planned.rate(judgement.verdict).outcome != "correct":
+            return judgement
+        message = f"raises NotImplementedError for inputs that are asked for: {declined}"
+        failed = replace(judgement.verdict, status=Status.FAILED, reason=WITHHELD, message=message, ratio=None)
+        return replace(judgement, verdict=failed)
 
     def _make_adapter(self, client: Client) -> Adapter:
         """Return the submission as an adapter, with the declarations of the assignment's adapter."""

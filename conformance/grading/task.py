@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from goldformer.conformance.grading.answers import NOTHING_REQUIRED, Answers
 from goldformer.conformance.grading.assignment import digest_assignment, list_published_cases
 from goldformer.conformance.grading.declarations import Declarations, read_declarations
 from goldformer.conformance.grading.fresh import find_kind, load_fresh
 from goldformer.conformance.grading.model import Assignment, Check, Origin, Submission, derive_outcome
-from goldformer.conformance.grading.outputs import OPTIONAL, Outputs
 from goldformer.conformance.grading.sandbox import Level
 from goldformer.conformance.grading.score import CheckKinds
 from goldformer.conformance.grading.store import digest_folder, make_key
@@ -31,8 +30,8 @@ FRESH: Final = Path("fresh/cases.yaml")
 class GradingTask:
     """An assignment with everything needed to grade it; whoever has it needs no file of the assignment.
 
-    `fresh` is the text of the fresh cases, and `digests` are of everything except the submission. `outputs` are those
-    that every submission must return, because the assignment's solution does.
+    `fresh` is the text of the fresh cases, and `digests` are of everything except the submission. `answers` are those
+    of the assignment's solution, which every submission must give.
     """
 
     assignment: Assignment
@@ -40,18 +39,18 @@ class GradingTask:
     fresh: str
     digests: tuple[str, str, str, str]
     require: Level | None = None
-    outputs: Outputs = field(default_factory=dict)
+    answers: Answers = NOTHING_REQUIRED
 
     @classmethod
     def of(cls, assignment: Assignment, fresh: str, spec: Spec, require: Level | None = None) -> GradingTask:
         """Return the task of an assignment; OSError if its adapter cannot be read."""
         fresh_digest = hashlib.sha256(fresh.encode()).hexdigest()
-        digests = (digest_assignment(assignment), fresh_digest, digest_folder(spec.root), _digest(OPTIONAL))
+        digests = (digest_assignment(assignment), fresh_digest, digest_folder(spec.root), NOTHING_REQUIRED.digest)
         return cls(assignment, assignment.adapter.read_bytes(), fresh, digests, require)
 
-    def require_outputs(self, outputs: Outputs) -> GradingTask:
-        """Return the same task in which a submission must return these outputs."""
-        return replace(self, outputs=outputs, digests=(*self.digests[:3], _digest(outputs)))
+    def require_answers(self, answers: Answers) -> GradingTask:
+        """Return the same task in which a submission must answer what these answers do."""
+        return replace(self, answers=answers, digests=(*self.digests[:3], answers.digest))
 
     def key(self, submission: Submission) -> str:
         """Return the digest of everything that decides about a submission's grade."""
@@ -119,10 +118,6 @@ class CheckPlan:
         spec = spec.with_cases({case.id: case for case in fresh})
         checks = tuple(_plan_checks(task.assignment, published, fresh, spec))
         return cls(spec, declarations, checks, _sort_kinds([*published, *fresh], declarations, spec))
-
-
-def _digest(outputs: Outputs) -> str:
-    return hashlib.sha256(json.dumps(outputs, sort_keys=True).encode()).hexdigest()
 
 
 def _plan_checks(

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from goldformer.conformance.grading.answers import NOTHING_REQUIRED, Answers
 from goldformer.conformance.grading.grader import GradedSubmission, Grader, fail_submission
 from goldformer.conformance.grading.model import Outcome, Submission
-from goldformer.conformance.grading.outputs import Outputs
 from goldformer.conformance.grading.results.pages import write_pages
 from goldformer.conformance.grading.sandbox import Sandbox
 from goldformer.conformance.grading.store import GRADE, PROBLEM, pack_grade
@@ -23,7 +23,7 @@ TRANSCRIPT: Final = "transcript.jsonl.gz"
 class ResultFiles:
     """The result files of one submission by their names, and what the terminal prints about it.
 
-    `outputs` are those that it returned, by component and check. `timed_out` is true if a check took too long.
+    `answers` are what it answered. `timed_out` is true if a check took too long.
     """
 
     id: str
@@ -31,7 +31,7 @@ class ResultFiles:
     outcome: Outcome
     earned: float
     points: float
-    outputs: Outputs = field(default_factory=dict)
+    answers: Answers = NOTHING_REQUIRED
     timed_out: bool = False
 
     @property
@@ -73,7 +73,7 @@ def write_results(graded: GradedSubmission, submission: Submission, task: Gradin
     if graded.problem:
         files[PROBLEM] = graded.problem
     timed_out = any(check.outcome == "timeout" for check in grade.checks)
-    return ResultFiles(grade.submission, files, grade.outcome, grade.earned, grade.points, graded.outputs, timed_out)
+    return ResultFiles(grade.submission, files, grade.outcome, grade.earned, grade.points, graded.answers, timed_out)
 
 
 def give_up(submission: Submission, why: str, task: GradingTask, spec: Spec) -> ResultFiles:

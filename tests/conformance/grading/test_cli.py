@@ -38,6 +38,7 @@ def broken() -> set[str]:
 def run(spec: Spec, tmp_path: Path, broken: set[str], monkeypatch: pytest.MonkeyPatch) -> Run:
     """The command, on a class of three."""
     write_assignment(tmp_path)
+    (tmp_path / "solution.py").write_text(CORRECT)
     write_class(tmp_path / "class", alice=CORRECT, bob=UNSTABLE, carol=SOFTMAX)
 
     def graded(exam: GradingTask, submissions: Iterable[Submission], jobs: int, running: Path) -> Iterator[ResultFiles]:
@@ -65,7 +66,7 @@ def test_a_class_leaves_its_files(run: Run, tmp_path: Path) -> None:
     out = tmp_path / "out"
     files = {path.relative_to(out).as_posix() for path in out.rglob("*") if path.is_file()}
     assert files == {
-        ".lock", "assignment/adapter.py", "assignment/assignment.yaml", "assignment/outputs.json",
+        ".lock", "assignment/adapter.py", "assignment/assignment.yaml", "assignment/answers.json",
         "class-anonymous.html", "class.html", "feedback.zip", "fresh/cases.yaml", "fresh/drawn-for.json", "fresh/seed",
         "grades.csv", "grades.json", "junit.xml",
         *(f"students/{id_}/{name}" for id_ in ("alice", "bob", "carol")
@@ -273,7 +274,7 @@ def test_a_damaged_file_of_an_earlier_run_is_written_again(run: Run, name: str, 
     ("name", "content", "message"),
     [
         ("fresh/seed", b"\xff", "is no seed as it was written: name the seed with --seed @FILE"),
-        ("assignment/outputs.json", b"[" * 100_000, "is no record of required outputs"),
+        ("assignment/answers.json", b"[" * 100_000, "is no record of required answers"),
     ],
 )
 def test_a_damaged_file_that_decides_about_grades_is_refused(
@@ -411,6 +412,7 @@ def test_what_cannot_be_used_is_said(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     write_assignment(tmp_path)
+    (tmp_path / "solution.py").write_text(CORRECT)
     write_class(tmp_path / "class", alice=CORRECT)
     (tmp_path / "bad.yaml").write_text("titel: x\n")
     result = CliRunner().invoke(main, ["grade", *options])

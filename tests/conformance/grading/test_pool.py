@@ -59,6 +59,7 @@ def files_of(out: Path) -> dict[str, bytes]:
 def homework(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("homework")
     write_assignment(folder)
+    (folder / "solution.py").write_text(CORRECT, encoding="utf-8")
     write_class(folder / "class", **CLASS)
     return folder
 

@@ -1,4 +1,4 @@
-"""An output that the solution returns is required in grading: a submission that withholds it fails the check."""
+"""Submissions have to answer what the solution answers: one that withholds some of it fails the check."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from click.testing import CliRunner, Result
 from goldformer.adapters import Adapter
 from goldformer.conformance.cli import main
 from goldformer.conformance.commands.assignment import READY
+from goldformer.conformance.grading.answers import NOTHING_REQUIRED, AnswerRecorder, summarize
 from goldformer.conformance.grading.fresh import load_fresh
 from goldformer.conformance.grading.grader import GradedSubmission, Grader
 from goldformer.conformance.grading.model import Submission
-from goldformer.conformance.grading.outputs import OutputRecorder, summarize
 from goldformer.conformance.grading.pool import grade_in_pool
 from goldformer.conformance.grading.results import feedback, staff
 from goldformer.conformance.grading.results.gradebook import GradeSummary
@@ -180,7 +180,7 @@ def test_the_recorder_keeps_what_every_call_of_a_check_returned(spec):
         def scaled_dot_product_attention(self, query, key, value):
             return next(answers)
 
-    recorder = OutputRecorder(spec)
+    recorder = AnswerRecorder(spec)
     adapter = recorder.watch(Adapter.from_object(Mine(), "mine.py", spec))
 
     def call() -> None:
@@ -197,8 +197,8 @@ def test_the_recorder_keeps_what_every_call_of_a_check_returned(spec):
     call()
     recorder.discard()
     recorder.file(SDPA, "not called")
-    assert recorder.outputs() == {SDPA: {"always": ("weights",), "in both dtypes": ("weights",)}}
-    assert summarize(recorder.outputs(), spec) == f"{SDPA} (output, weights)"
+    assert recorder.answers().outputs == {SDPA: {"always": ("weights",), "in both dtypes": ("weights",)}}
+    assert summarize(recorder.answers().outputs, spec) == f"{SDPA} (output, weights)"
     assert summarize({}, spec) == ""
 
 
@@ -211,7 +211,7 @@ def exam(spec: Spec, tmp_path_factory: pytest.TempPathFactory) -> GradingTask:
     exam = make_task(tmp_path_factory.mktemp("assignment"), spec, YAML, ADAPTER)
     solved = Grader(exam, spec).use_sandbox(OpenSandbox(spec)).grade(submitted(SOLUTION))
     assert (solved.grade.outcome, solved.grade.earned) == ("correct", 10.0)
-    return exam.require_outputs(solved.outputs)
+    return exam.require_answers(solved.answers)
 
 
 @pytest.fixture
@@ -246,8 +246,8 @@ def test_it_is_judged_again_from_the_transcript_alike(grade, exam, spec):
     assert again == graded.grade
     # Without the record of what is required it is another exam, in which properties are run too.
     with pytest.raises(ReplayMismatch, match="another call is made now than the transcript has"):
-        Grader(exam.require_outputs({}), spec).replay(Transcript.unpack(graded.transcript))
-    assert exam.key(submitted("")) != exam.require_outputs({}).key(submitted(""))
+        Grader(exam.require_answers(NOTHING_REQUIRED), spec).replay(Transcript.unpack(graded.transcript))
+    assert exam.key(submitted("")) != exam.require_answers(NOTHING_REQUIRED).key(submitted(""))
 
 
 def withholding_unless(known: Iterable[Case]) -> str:
@@ -274,13 +274,46 @@ def test_withholding_in_properties_alone_costs_points_too(grade, exam, spec):
     assert (found.outcome, found.earned < 10.0) == ("missing", True)
 
 
+#: Holds for some of the inputs that each property draws.
+SOMETIMES = "int(abs(query).sum() * 64) % 2"
+
+
+def wrong_in_properties(known: Iterable[Case], then: str) -> str:
+    """A submission that is right in some cases, and does `then` for half of the other inputs."""
+    queries = {case.input_arrays["query"].tobytes() for case in known if "query" in case.input_arrays}
+    hidden = f"if {SOMETIMES} and np.ascontiguousarray(query).tobytes() not in KNOWN:"
+    return f"KNOWN = {queries!r}\n" + SOLUTION.replace(RETURN, f"{hidden}\n        {then}\n    {RETURN}")
+
+
+def test_declining_the_inputs_of_properties_that_it_gets_wrong_earns_no_more(grade, exam, spec):
+    known = [*spec.cases_of(SDPA), *load_fresh(exam.fresh, spec)]
+    wrong = grade(wrong_in_properties(known, "return 2 * weights @ value, weights[..., ::-1]")).grade
+    declined = grade(wrong_in_properties(known, "raise NotImplementedError('too hard')")).grade
+    assert declined.earned <= wrong.earned < 10.0
+    (part,) = declined.parts
+    assert all(passed == among for origin, (passed, among) in part.shares.items() if origin != "property")
+    messages = {check.verdict.message for check in declined.checks if check.outcome == "missing"}
+    assert "raises NotImplementedError for inputs that are asked for: too hard" in messages
+
+
+def test_a_submission_may_decline_the_inputs_of_properties_that_the_solution_declines(exam, spec):
+    odd = SOLUTION.replace(RETURN, f"if query.shape[-1] % 2:\n        raise NotImplementedError('odd')\n    {RETURN}")
+    optional = exam.require_answers(NOTHING_REQUIRED)
+    solved = Grader(optional, spec).use_sandbox(OpenSandbox(spec)).grade(submitted(odd))
+    grader = Grader(optional.require_answers(solved.answers), spec).use_sandbox(OpenSandbox(spec))
+    assert solved.grade.earned == grader.grade(submitted(odd)).grade.earned < 10.0
+    # It answers inputs that the solution answers, and no others.
+    even = grader.grade(submitted(odd.replace("% 2:", "% 2 == 0:"))).grade
+    assert any(check.origin == "property" and "asked for: odd" in check.verdict.message for check in even.checks)
+
+
 def test_a_solution_that_returns_an_output_only_at_times_requires_it_only_then(grade, exam, spec):
     """Exactly the checks in which it did."""
     at_times = SOLUTION.replace(RETURN, "return weights @ value, weights if mask is None else None")
-    optional = exam.require_outputs({})
+    optional = exam.require_answers(NOTHING_REQUIRED)
     solved = Grader(optional, spec).use_sandbox(OpenSandbox(spec)).grade(submitted(at_times))
-    assert 0 < len(solved.outputs[SDPA]) < len(exam.outputs[SDPA])
-    grader = Grader(optional.require_outputs(solved.outputs), spec).use_sandbox(OpenSandbox(spec))
+    assert 0 < len(solved.answers.outputs[SDPA]) < len(exam.answers.outputs[SDPA])
+    grader = Grader(optional.require_answers(solved.answers), spec).use_sandbox(OpenSandbox(spec))
     assert grader.grade(submitted(at_times)).grade.earned == 10.0
     withheld = grader.grade(submitted(withholding("None in the tuple"))).grade
     assert (withheld.outcome, withheld.earned < 10.0) == ("missing", True)
@@ -351,7 +384,7 @@ def test_a_class_is_graded_by_what_the_solution_returns(run, runs, tmp_path):
     assert (required, alice) == (REQUIRED, "[1/2] alice: 10 of 10 (correct)")
     assert estimate.startswith("2 to grade in ")
     assert outcomes(tmp_path) == {"alice": "correct", "bob": "missing"}
-    record = json.loads((tmp_path / "out" / "assignment" / "outputs.json").read_text())
+    record = json.loads((tmp_path / "out" / "assignment" / "answers.json").read_text())
     assert record["outputs"][SDPA][CASE] == ["weights"]
     assert any(check.startswith("fresh-") for check in record["outputs"][SDPA])
     assert runs == [["solution"], ["alice", "bob"]]
@@ -371,11 +404,11 @@ def test_a_replay_requires_the_same(student, run, tmp_path):
 
 def test_a_replay_does_not_guess_what_was_required(run, tmp_path):
     run()
-    record = tmp_path / "out" / "assignment" / "outputs.json"
+    record = tmp_path / "out" / "assignment" / "answers.json"
     record.write_text("[]")
     result = CliRunner().invoke(main, ["grade", "--replay", str(tmp_path / "out" / "students" / "bob")])
     assert result.exit_code == 2
-    assert f"{record}: is no record of required outputs" in result.stderr
+    assert f"{record}: is no record of required answers" in result.stderr
     assert "remove it, and grade again" in result.stderr
 
 
@@ -397,9 +430,9 @@ def test_without_a_solution_outputs_are_optional_and_that_is_said(run, runs, tmp
     result = run()
     assert result.exit_code == 0
     assert " ".join(result.stderr.split()) == (
-        f"goldformer: {tmp_path} has no solution.py, so every output but the first is optional: a submission that "
-        "returns None instead of the attention weights, for instance, loses nothing. Name the solution with "
-        "--solution FILE"
+        f"goldformer: {tmp_path} has no solution.py, so nobody knows what it answers: a submission that returns None "
+        "instead of the attention weights, or raises NotImplementedError for some inputs of a property, loses nothing. "
+        "Name the solution with --solution FILE"
     )
     assert outcomes(tmp_path) == {"alice": "correct", "bob": "correct"}
     assert runs == [["alice", "bob"]]
