@@ -107,11 +107,25 @@ def _sum(one: Tangent, other: Tangent) -> Tangent:
     return one + other
 
 
+class _UnitDraw(Draw):
+    """A unit tangent. It makes its samples when they are used: those of all inputs would take tens of megabytes."""
+
+    __slots__ = ("count", "k")
+
+    def __init__(self, count: int, k: int) -> None:
+        self.count, self.k, self.zero = count, k, False
+
+    @property
+    def samples(self) -> NDArray[np.float64]:  # type: ignore[override]
+        """A row for each input: ones in its own row, and zeros."""
+        samples = np.zeros((self.count, SAMPLES))
+        samples[self.k] = 1.0
+        return samples
+
+
 def unit_draw(count: int, k: int) -> Draw:
     """Return the k-th unit tangent of `count` inputs, as one Draw of that many rows."""
-    samples = np.zeros((count, SAMPLES))
-    samples[k] = 1.0
-    return Draw(samples)
+    return _UnitDraw(count, k)
 
 
 def unit_balls(ball: Callable[[int], Any]) -> Callable[[int, int], Objects]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import flint
 import numpy as np
 import pytest
@@ -175,3 +177,12 @@ def test_the_scale_of_a_gradient_is_about_that_of_its_output():
         scale = error_scale(draws[name], values)
         if np.abs(values).max() > 0.01:
             assert 0.01 * output < scale < 100 * output, name
+
+
+def test_the_tangents_of_inputs_take_memory_only_when_they_are_used():
+    tracemalloc.start()
+    tangents = [duals.unit_draw(450, k) for k in range(450)]
+    taken, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert taken < 1 << 17
+    assert np.array_equal(tangents[3].samples, np.eye(450)[:, [3]] @ np.ones((1, 64)))
