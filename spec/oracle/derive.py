@@ -185,7 +185,7 @@ class _Method:
         number: formulas.Number,
         read: Callable[[float], Any],
         constant: Callable[[float], Any],
-        unit: Callable[[int, int], Any],
+        unit: Callable[[range, int], Any],
     ) -> Mapping[str, NDArray[Any]]:
         """Evaluate on one kind of elements: arrays by `read`, attributes by `constant`."""
         case = self.case

@@ -7,7 +7,7 @@ are all there is: one formula, run on duals, gives the derivatives of everything
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,9 @@ from goldformer.spec.oracle.draws import SAMPLES, Draw
 Objects = NDArray[Any]
 #: Derivatives by every input: an object array of balls, or one Draw of that many rows; None stands for zeros.
 Tangent = Any
+
+#: The most rows of tangents of draws that are computed together: hundreds of tangents are held at once.
+_ROWS: Final = 200
 
 
 class Dual:
@@ -108,32 +111,33 @@ def _sum(one: Tangent, other: Tangent) -> Tangent:
 
 
 class _UnitDraw(Draw):
-    """A unit tangent. It makes its samples when they are used: those of all inputs would take tens of megabytes."""
+    """Some rows of the k-th unit tangent, made when they are used: those of all inputs would take tens of megabytes."""
 
-    __slots__ = ("count", "k")
+    __slots__ = ("k", "rows")
 
-    def __init__(self, count: int, k: int) -> None:
-        self.count, self.k, self.zero = count, k, False
+    def __init__(self, rows: range, k: int) -> None:
+        self.rows, self.k, self.zero = rows, k, False
 
     @property
     def samples(self) -> NDArray[np.float64]:  # type: ignore[override]
         """A row for each input: ones in its own row, and zeros."""
-        samples = np.zeros((self.count, SAMPLES))
-        samples[self.k] = 1.0
+        samples = np.zeros((len(self.rows), SAMPLES))
+        if self.k in self.rows:
+            samples[self.rows.index(self.k)] = 1.0
         return samples
 
 
-def unit_draw(count: int, k: int) -> Draw:
-    """Return the k-th unit tangent of `count` inputs, as one Draw of that many rows."""
-    return _UnitDraw(count, k)
+def unit_draw(rows: range, k: int) -> Draw:
+    """Return rows of the k-th unit tangent, as one Draw."""
+    return _UnitDraw(rows, k)
 
 
-def unit_balls(ball: Callable[[int], Any]) -> Callable[[int, int], Objects]:
-    """Return a function that makes the k-th unit tangent as an array of balls."""
+def unit_balls(ball: Callable[[int], Any]) -> Callable[[range, int], Objects]:
+    """Return a function that makes rows of the k-th unit tangent as an array of balls."""
 
-    def unit(count: int, k: int) -> Objects:
-        tangent = np.empty(count, dtype=object)
-        tangent[:] = [ball(int(i == k)) for i in range(count)]
+    def unit(rows: range, k: int) -> Objects:
+        tangent = np.empty(len(rows), dtype=object)
+        tangent[:] = [ball(int(row == k)) for row in rows]
         return tangent
 
     return unit
@@ -146,20 +150,39 @@ def gradients(
     output: str,
     number: Callable[[Any], Any],
     read: Callable[[float], Any],
-    unit: Callable[[int, int], Tangent],
+    unit: Callable[[range, int], Tangent],
 ) -> dict[str, Objects]:
     """Return the gradient of Σ cotangent·output by every element of `arrays`, as arrays of elements.
 
     `formula(number, read)` runs the component's formula on elements made by these two; `read` is
-    called once for each element of `arrays`, in order. `unit(count, k)` is the k-th unit tangent.
+    called once for each element of `arrays`, in order. `unit(rows, k)` are rows of the k-th unit tangent.
     """
+    count = sum(array.size for array in arrays.values())
+
+    def compute(rows: range) -> Tangent:
+        return _differentiate(formula, arrays, cotangent, output, number, read, lambda k: unit(rows, k))
+
+    total = Draw.compute_in_parts(count, _ROWS, compute) if unit is unit_draw else compute(range(count))
+    return _split_tangent(total, arrays)
+
+
+def _differentiate(
+    formula: Callable[[Callable[[Any], Any], Callable[[float], Any]], Mapping[str, Objects]],
+    arrays: Mapping[str, NDArray[np.float64]],
+    cotangent: Objects,
+    output: str,
+    number: Callable[[Any], Any],
+    read: Callable[[float], Any],
+    unit: Callable[[int], Tangent],
+) -> Tangent:
+    """Return the derivatives of Σ cotangent·output by every element of `arrays`, in rows of the tangents `unit(k)`."""
     count = sum(array.size for array in arrays.values())
     made = 0
 
     def seed(value: float) -> Dual:
         nonlocal made
         made += 1
-        return Dual(read(value), unit(count, made - 1))
+        return Dual(read(value), unit(made - 1))
 
     outputs = formula(lambda value: Dual(number(value)), seed)
     assert made == count, "every input element is made once, in the order of `arrays`"
@@ -169,7 +192,7 @@ def gradients(
     for weight, result in zip(weights, results, strict=True):
         if result.tangent is not None:
             total = _sum(total, result.tangent * weight)
-    return _split_tangent(total, arrays)
+    return total
 
 
 def _split_tangent(total: Tangent, arrays: Mapping[str, NDArray[np.float64]]) -> dict[str, Objects]:

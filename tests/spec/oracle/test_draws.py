@@ -305,7 +305,7 @@ def test_the_peak_of_attention_is_its_largest_score(factor, peak):
 @pytest.mark.parametrize(("root", "peak"), [(2.0**-4, 2.0**11), (2.0**-6, 2.0**17)])
 def test_the_slopes_of_a_reciprocal_root_count_on_the_way_to_a_gradient(root, peak):
     """(1/√x)' = 1/(2·√x³), which code that multiplies by 1/√x forms, and no other number here is as large."""
-    x = Dual(Draw.exact(root**2), unit_draw(1, 0))
+    x = Dual(Draw.exact(root**2), unit_draw(range(1), 0))
     quotient = Dual(Draw.exact(root)) / x.sqrt()
     assert abs(float(quotient.value)) == pytest.approx(1)
     assert Draw.peak == pytest.approx(peak)
@@ -315,7 +315,7 @@ def test_the_slopes_of_a_reciprocal_root_count_on_the_way_to_a_gradient(root, pe
 
 
 def test_every_row_of_a_tangent_counts_for_the_peak():
-    tangent = unit_draw(3, 2)
+    tangent = unit_draw(range(3), 2)
     Dual(Draw.exact(0.0), tangent) * 500
     assert Draw.peak == pytest.approx(500)
 

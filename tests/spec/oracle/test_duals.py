@@ -181,8 +181,41 @@ def test_the_scale_of_a_gradient_is_about_that_of_its_output():
 
 def test_the_tangents_of_inputs_take_memory_only_when_they_are_used():
     tracemalloc.start()
-    tangents = [duals.unit_draw(450, k) for k in range(450)]
+    tangents = [duals.unit_draw(range(450), k) for k in range(450)]
     taken, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert taken < 1 << 17
     assert np.array_equal(tangents[3].samples, np.eye(450)[:, [3]] @ np.ones((1, 64)))
+
+
+def test_a_gradient_that_is_computed_in_parts_is_the_same_to_the_bit(monkeypatch):
+    call, cotangent = CALLS["two heads"], drawn(9, 1, 2, 4)
+
+    def run(most):
+        monkeypatch.setattr(duals, "_ROWS", most)
+        Draw.reset()
+        found = dual_gradients(call, cotangent, Draw.exact, Draw.read, duals.unit_draw)
+        return (
+            {name: [d.samples.tolist() for d in array.flat] for name, array in found.items()},
+            Draw.peak,
+            Draw.exact(3) * 7,
+        )
+
+    (whole, peak, after), (parts, peak_of_parts, after_parts) = run(10**6), run(13)
+    assert parts == whole
+    assert peak_of_parts == peak
+    assert np.array_equal(after.samples, after_parts.samples)
+
+
+def test_a_large_gradient_takes_little_memory():
+    """The gradients of multi-head attention by 372 numbers."""
+    width = 8
+    tokens = {name: drawn(seed, 1, 4, width) for seed, name in enumerate(("query", "key", "value"))}
+    params = projections(width)
+    call = ("multi_head_attention", tokens, params, {"num_heads": 2}, {}, "output")
+    Draw.reset()
+    tracemalloc.start()
+    dual_gradients(call, drawn(9, 1, 4, width), Draw.exact, Draw.read, duals.unit_draw)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < 48 << 20
