@@ -197,9 +197,18 @@ class FailingCase:
     def _use_as_golden(self, name: str, golden: GoldenArray, values: np.ndarray[Any, Any]) -> GoldenArray:
         """Put an imitation in the place of the golden values of an output."""
         if golden.within is not None:
+            made = compute_statistics(values, golden)
+            # Chance and rounding move numbers that are larger by more.
+            grown = [
+                max(abs(now / right), 1.0) if right else 1.0 for now, right in zip(made, golden.values, strict=True)
+            ]
             # Chance moves both the actual result and the imitation.
-            doubled = {statistic: 2 * width for statistic, width in golden.within.items()}
-            return replace(golden, values=compute_statistics(values, golden), within=doubled)
+            doubled = {
+                statistic: 2 * width * factor
+                for (statistic, width), factor in zip(golden.within.items(), grown, strict=True)
+            }
+            scale = golden.error_scale * max(grown, default=1.0)
+            return replace(golden, values=made, within=doubled, error_scale=scale)
         imitated = golden.select(values)
         return replace(golden, values=imitated, error_scale=self._find_scale(name, golden, find_magnitude(imitated)))
 

@@ -556,6 +556,9 @@ class Imitator:
                 homes[self.spec.mistakes[id_].component].append(id_)
             for home in sorted(homes, key=ranks.__getitem__):
                 for place, id_ in product(PLACES.get(component, ()), homes[home]):
+                    # What a stack does with its layers is not done in one of them.
+                    if place.layers and home in HALVES:
+                        continue
                     if (not place.parts or home in place.parts) and can_be_made(place, implementations()[id_]):
                         yield Candidate((id_,), place=place)
 

@@ -147,7 +147,7 @@ MISTAKES = {
         "vec = vec.view(self.n_head, n, length, self.d_head)\n        vec = vec.permute(1, 2, 0, 3)",
         "vec = vec.view(n, self.n_head, length, self.d_head)\n        vec = vec.permute(0, 2, 1, 3)",
         "Heads are taken for samples when they are joined.",
-        ("head-merge-hb", "multi_head_attention.merge.as-samples"),
+        ("head-merge-hb", "multi_head_attention.merge.heads-batch-tokens.as.batch-heads-tokens"),
     ),
     "convolution-without-transpose": (
         "conv = self.conv_net(out.transpose(1, 2)).transpose(1, 2)",

@@ -34,6 +34,12 @@ def _lead(sizes: Mapping[str, Any], place: int) -> int:
     return int(lead[place]) if len(lead) > place else 1
 
 
+def _axis(sizes: Mapping[str, Any], place: int, of: str = "q_seq") -> int:
+    """Return the size of an axis of the queries or keys, counted from the front; the last one if there are fewer."""
+    shape = (*sizes["..."], sizes[of], sizes["d_k"])
+    return int(shape[min(place, len(shape) - 1)])
+
+
 #: Sizes of a call of the attention, in words.
 _SIZES: Final[tuple[tuple[str, str, Callable[[Mapping[str, Any]], float]], ...]] = (
     ("d_k", "d_k", lambda s: s["d_k"]),
@@ -49,6 +55,11 @@ _SIZES: Final[tuple[tuple[str, str, Callable[[Mapping[str, Any]], float]], ...]]
     ("half_d_k", "d_k/2", lambda s: s["d_k"] / 2),
     ("d_k_minus_one", "d_k − 1", lambda s: max(s["d_k"] - 1, 1)),
     ("d_k_plus_one", "d_k + 1", lambda s: s["d_k"] + 1),
+    ("axis-0", "the size of axis 0 of the queries", lambda s: _axis(s, 0)),
+    ("axis-1", "the size of axis 1 of the queries", lambda s: _axis(s, 1)),
+    ("axis-2", "the size of axis 2 of the queries", lambda s: _axis(s, 2)),
+    ("axis-1-of-keys", "the size of axis 1 of the keys", lambda s: _axis(s, 1, "kv_seq")),
+    ("axis-2-of-keys", "the size of axis 2 of the keys", lambda s: _axis(s, 2, "kv_seq")),
 )
 _POWERS: Final[tuple[tuple[str, str, float], ...]] = (
     ("root", "the root of {}", 0.5),

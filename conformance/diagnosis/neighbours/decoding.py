@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import chain
+from itertools import chain, product
 from typing import Any, Final
 
 import numpy as np
@@ -18,15 +18,18 @@ from goldformer.adapters.textbook.checks import Array
 from goldformer.adapters.textbook.decoding import (
     Sentence,
     Task,
+    append_word,
     continue_sentence,
     decoder_input,
     extend_beam,
+    extend_sentence,
     greedy_decode,
     greedy_sentences,
     has_ended,
     is_over,
     model_logits,
     next_beam,
+    next_logits,
     pad_words,
     return_best,
     score_words,
@@ -170,6 +173,7 @@ def _score_otherwise() -> Iterator[Neighbour]:
             f"the log-probability of {words} is missing in the score", hint,
             {greedy_sentences: around(partial(drop_last, only_eos=only_eos))},
         )  # fmt: skip
+    yield from _score_after_end(hint)
     totals: tuple[tuple[str, str, Callable[[Array, Array], Array]], ...] = (
         ("mean", "is divided by the number of its words", lambda s, terms: s / np.maximum((terms != 0).sum(-1), 1)),
         ("mean-of-max-length", "is divided by max_length", lambda s, terms: s / terms.shape[-1]),
@@ -185,6 +189,34 @@ def _score_otherwise() -> Iterator[Neighbour]:
         yield Neighbour(
             f"{_GREEDY}.total.{word}", _GREEDY, f"the score of a sentence {says}", hint, {greedy_decode: around(rate)}
         )
+
+
+def _score_after_end(hint: str) -> Iterator[Neighbour]:
+    """Yield scores that go on after the end, where pad_id is read: with the best word or pad_id, to the last step."""
+
+    def go_on(original: Step, source: Array, task: Task, *, of_pad: bool, to_max: bool) -> list[Sentence]:
+        sentences = original(source, task)
+        last = task.max_length if to_max else max(len(s.words) for s in sentences)
+        return [count(source[[sample]], s, task, last, of_pad=of_pad) for sample, s in enumerate(sentences)]
+
+    def count(source: Array, sentence: Sentence, task: Task, last: int, *, of_pad: bool) -> Sentence:
+        while len(sentence.words) < last:
+            scores = score_words(next_logits(source, sentence, task))
+            if not 0 <= task.pad_id < len(scores):
+                break
+            sentence = append_word(sentence, task.pad_id, scores[task.pad_id] if of_pad else max(scores))
+        return sentence
+
+    for (what, words), (end, until) in product(
+        (("best", "the best word"), ("pad", "pad_id")),
+        (("max-length", "up to max_length"), ("longest", "until all samples have ended")),
+    ):
+        yield Neighbour(
+            f"{_GREEDY}.score.after-end.{what}.{end}", _GREEDY,
+            f"after the end pad_id is read, and the score counts {words} of every step {until}",
+            f"{hint} Add 0 for every step after eos_id.",
+            {greedy_sentences: around(partial(go_on, of_pad=what == "pad", to_max=end == "max-length"))},
+        )  # fmt: skip
 
 
 # Where sentences end
@@ -257,6 +289,23 @@ def _keep_otherwise() -> Iterator[Neighbour]:
         extended = original(source, sentence, task)
         return [s for s in extended if s.words[-1:] != sentence.words[-1:]] or extended
 
+    def contains_end(sentence: Sentence, task: Task) -> bool:
+        return task.eos_id in sentence.words
+
+    def cut_at_end(original: Step, sentence: Sentence, task: Task) -> list[float]:
+        end = [*sentence.words, task.eos_id].index(task.eos_id) + 1
+        return list(original(replace(sentence, words=sentence.words[:end]), task))
+
+    yield Neighbour(
+        f"{_BEAM}.ended-extended", _BEAM,
+        "sentences that have ended are extended like the others, though nothing is shown after their eos_id",
+        "Keep a sentence that has ended as it is, with its score.",
+        {
+            continue_sentence: instead(extend_sentence),
+            has_ended: instead(contains_end),
+            pad_words: around(cut_at_end),
+        },
+    )  # fmt: skip
     yield Neighbour(
         f"{_BEAM}.no-repetition", _BEAM, "a word is not chosen twice in a row",
         "Let every word follow every other, itself too.", {continue_sentence: around(repeat_last)},

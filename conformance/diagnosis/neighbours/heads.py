@@ -11,8 +11,8 @@ import numpy as np
 
 from goldformer.adapters.textbook.checks import Array
 from goldformer.adapters.textbook.heads import (
+    Params,
     attend_projected,
-    fused_multi_head_attention,
     merge_heads,
     multi_head_attention,
     project_heads,
@@ -24,6 +24,7 @@ from goldformer.conformance.diagnosis.neighbours.arguments import Given, change_
 from goldformer.conformance.diagnosis.neighbours.neighbour import Neighbour
 
 _MHA: Final = "multi_head_attention"
+_FUSED: Final = "fused_multi_head_attention"
 _ROLES: Final = {"q": "queries", "k": "keys", "v": "values"}
 _INPUTS: Final = {"q": "query", "k": "key", "v": "value"}
 _inputs: Final[ContextVar[Mapping[str, Array]]] = ContextVar("inputs")
@@ -40,6 +41,19 @@ def _read_inputs(given: Given) -> dict[str, Array]:
 
 def _same_shape(other: Any, own: Any) -> Any:
     return own if other is None or own is None or other.shape != own.shape else other
+
+
+def _take_parameters(params: Params, role: str, other: str, names: str) -> Params:
+    """Return parameters with those of another projection in the place of a role's own, where they have their shape.
+
+    A bias that is absent is 0: the other's absent bias takes the own one away, and its bias stands where none was.
+    """
+    own, theirs = params[f"w_{role}"], params[f"w_{other}"]
+    if own.shape[-1] != theirs.shape[-1] or ("w" in names and own.shape != theirs.shape):
+        return params
+    taken = {n: params.get(f"{n}_{other}") for n in names}
+    changed = {name: array for name, array in params.items() if name not in [f"{n}_{role}" for n in names]}
+    return changed | {f"{n}_{role}": array for n, array in taken.items() if array is not None}
 
 
 def _change_projections() -> Iterator[Neighbour]:
@@ -64,10 +78,9 @@ def _change_projections() -> Iterator[Neighbour]:
                     original: Step, x: Array, params: Any, of: str, heads: int,
                     role: str = role, other: str = other, names: str = names,
                 ) -> Any:  # fmt: skip
-                    swapped = {
-                        f"{n}_{role}": _same_shape(params.get(f"{n}_{other}"), params.get(f"{n}_{role}")) for n in names
-                    }
-                    return original(x, {**params, **swapped} if of == role else params, of, heads)
+                    return original(
+                        x, _take_parameters(params, role, other, names) if of == role else params, of, heads
+                    )
 
                 yield Neighbour(
                     f"{_MHA}.{role}.{names}-of-{other}", _MHA,
@@ -83,10 +96,7 @@ def _change_projections() -> Iterator[Neighbour]:
                     if of not in pair:
                         return original(x, params, of, heads)
                     there = pair[0] if of == pair[1] else pair[1]
-                    theirs = {
-                        f"{n}_{of}": _same_shape(params.get(f"{n}_{there}"), params.get(f"{n}_{of}")) for n in "wb"
-                    }
-                    return original(x, {**params, **theirs}, of, heads)
+                    return original(x, _take_parameters(params, of, there, "wb"), of, heads)
 
                 yield Neighbour(
                     f"{_MHA}.{role}.parameters-with-{other}", _MHA,
@@ -190,6 +200,18 @@ def _change_heads() -> Iterator[Neighbour]:
                 f"{_MHA}.split.{word}.{roles}", _MHA, f"{title}, for {words} alone", hint,
                 {project_heads: around(cut_some)},
             )  # fmt: skip
+
+            def cut_fused(original: Step, qkv: Array, num_heads: int, roles: str = roles, split: Any = split) -> Any:
+                cut = zip(_ROLES, original(qkv, num_heads), strict=True)
+                return tuple(
+                    np.asarray(split(part, _join(part), num_heads)).copy() if role in roles else part
+                    for role, part in cut
+                )
+
+            yield Neighbour(
+                f"{_FUSED}.split.{word}.{roles}", _FUSED, f"{title}, for {words} alone", hint,
+                {split_fused: around(cut_fused)},
+            )  # fmt: skip
     merges: tuple[tuple[str, str, Callable[[Array], Array]], ...] = (
         ("interleaved", "the columns of the heads are interleaved when they are put back",
          lambda h: h.transpose(0, 2, 3, 1).reshape(h.shape[0], h.shape[2], -1)),
@@ -199,20 +221,57 @@ def _change_heads() -> Iterator[Neighbour]:
          lambda h: _join(np.roll(h, -1, 1))),
         ("before", "each head is put back in the place of the next one",
          lambda h: _join(np.roll(h, 1, 1))),
-        ("by-reshape", "heads are put back by a reshape alone", lambda h: h.reshape(h.shape[0], h.shape[2], -1)),
         ("first-everywhere", "the first head stands in the place of every head",
          lambda h: np.broadcast_to(h[:, :1], h.shape).swapaxes(1, 2).reshape(h.shape[0], h.shape[2], -1)),
         ("averaged", "the mean of the heads stands in the place of every head",
          lambda h: np.broadcast_to(h.mean(1, keepdims=True), h.shape).swapaxes(1, 2)
          .reshape(h.shape[0], h.shape[2], -1)),
-        ("as-samples", "heads are taken for samples when they are put back",
-         lambda h: _join(h.swapaxes(0, 1).reshape(h.shape))),
     )  # fmt: skip
     for word, title, merge in merges:
         yield Neighbour(
             f"{_MHA}.merge.{word}", _MHA, title, hint,
             {merge_heads: instead(lambda heads, merge=merge: np.asarray(merge(heads)))},
         )  # fmt: skip
+
+
+#: The axes of heads before the channels, in words.
+_OF_HEADS: Final = ("batch", "heads", "tokens")
+
+
+#: The reshapes that the splits by reshape and batch first are.
+_NAMED_SPLITS: Final = (((0, 2, 1), (0, 1, 2)), ((2, 0, 1), (0, 1, 2)))
+
+
+def _reshape_heads(heads: Array, stored: tuple[int, ...], read: tuple[int, ...]) -> Array:
+    """Return heads (batch, heads, seq, d) that lie in memory in one order of _OF_HEADS, reshaped as another one."""
+    channels = len(_OF_HEADS)
+    wrong = heads.transpose(*stored, channels).reshape(*(heads.shape[axis] for axis in read), heads.shape[-1])
+    return np.asarray(wrong.transpose(*(read.index(axis) for axis in range(channels)), channels))
+
+
+def _reshape_over_batch() -> Iterator[Neighbour]:
+    """Yield heads that are cut or put back by a reshape whose axes are in another order than in memory."""
+    for stored, read in permutations(permutations(range(len(_OF_HEADS))), 2):
+        names = ["-".join(_OF_HEADS[axis] for axis in order) for order in (stored, read)]
+        ways = [", ".join(_OF_HEADS[axis] for axis in order) for order in (stored, read)]
+        says = "by a reshape of [{}, channels] as [{}, channels]".format(*ways)
+        hint = "Move the axes to the order in which you name them before you reshape."
+
+        def merge(original: Step, heads: Array, stored: Any = stored, read: Any = read) -> Array:
+            return np.asarray(original(_reshape_heads(heads, stored, read)))
+
+        def cut(original: Step, x: Array, num_heads: int, stored: Any = stored, read: Any = read) -> Array:
+            return _reshape_heads(original(x, num_heads), stored, read)
+
+        yield Neighbour(
+            f"{_MHA}.merge.{names[0]}.as.{names[1]}", _MHA, f"the heads are put back {says}", hint,
+            {merge_heads: around(merge)},
+        )  # fmt: skip
+        if (stored, read) not in _NAMED_SPLITS:
+            yield Neighbour(
+                f"{_MHA}.split.{names[0]}.as.{names[1]}", _MHA, f"the heads are cut {says}", hint,
+                {split_heads: around(cut)},
+            )  # fmt: skip
 
 
 def _join(heads: Array) -> Array:
@@ -270,7 +329,6 @@ def _change_fused_order() -> Iterator[Neighbour]:
 
 
 def _change_fused() -> Iterator[Neighbour]:
-    component = fused_multi_head_attention.__name__
     hint = "The columns of the fused projection are laid out as the contract says, [heads, q|k|v, d_k]."
 
     def blocks(qkv: Array, heads: int) -> list[Array]:
@@ -290,11 +348,11 @@ def _change_fused() -> Iterator[Neighbour]:
     )
     for word, title, layout in layouts:
         yield Neighbour(
-            f"{component}.{word}", component, title, hint,
+            f"{_FUSED}.{word}", _FUSED, title, hint,
             {split_fused: instead(lambda qkv, heads, layout=layout: tuple(a.copy() for a in layout(qkv, heads)))},
         )  # fmt: skip
     yield Neighbour(
-        f"{component}.from-the-end", component, "the columns of the fused projection are read from the end", hint,
+        f"{_FUSED}.from-the-end", _FUSED, "the columns of the fused projection are read from the end", hint,
         {split_fused: around(lambda original, qkv, heads: original(qkv[..., ::-1], heads))},
     )  # fmt: skip
     for word, order in (
@@ -306,7 +364,7 @@ def _change_fused() -> Iterator[Neighbour]:
     ):
         names = "|".join("qkv"[i] for i in order)
         yield Neighbour(
-            f"{component}.order.{word}", component, f"the fused projection is read in the order {names}", hint,
+            f"{_FUSED}.order.{word}", _FUSED, f"the fused projection is read in the order {names}", hint,
             {split_fused: change_result(_reorder(order))},
         )  # fmt: skip
 
@@ -321,5 +379,6 @@ def generate() -> Iterator[Neighbour]:
     yield from _change_inputs()
     yield from _change_roles()
     yield from _change_heads()
+    yield from _reshape_over_batch()
     yield from _change_fused_order()
     yield from _change_fused()

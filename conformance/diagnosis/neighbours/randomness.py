@@ -91,7 +91,7 @@ def _change_dropout() -> Iterator[Neighbour]:
         ("kept-by-rate", "elements are kept with the probability of the rate, and divided by 1 − rate",
          "Keep an element with the probability 1 − rate.", {draw_dropout_mask: instead(_keep_by_rate)}),
         ("divided-by-rate", "what is kept is divided by the rate", "Divide what is kept by 1 − rate.",
-         {scale_up: instead(lambda x, rate: np.asarray(x / rate))}),
+         {scale_up: instead(lambda x, rate: np.asarray(x / rate if rate else x))}),
         ("multiplied", "what is kept is multiplied by 1 − rate", "Divide what is kept by 1 − rate.",
          {scale_up: instead(lambda x, rate: np.asarray(x * (1 - rate)))}),
         ("scaled-twice", "what is kept is divided by 1 − rate twice", "Divide what is kept by 1 − rate once.",

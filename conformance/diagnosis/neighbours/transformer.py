@@ -62,7 +62,7 @@ def _run_in_order(choose: Callable[[int], list[int]]) -> Step:
         for index in choose(num_layers):
             x = layer(x, index=index)
             outputs.append(x)
-        return {"output": x, "layers": np.stack((outputs * num_layers)[:num_layers])}
+        return {"output": x, "layers": np.stack(((outputs or [x]) * num_layers)[:num_layers])}
 
     return run
 
@@ -96,7 +96,7 @@ _STACKS: Final = (
     ("reversed", "the layers run in the reverse order", "Run the layers from the first to the last.",
      _run_in_order(lambda n: list(range(n))[::-1])),
     ("first-left-out", "the first layer of the stack is left out", "Run every layer once.",
-     _run_in_order(lambda n: list(range(1, n)) or [0])),
+     _run_in_order(lambda n: list(range(1, n)))),
     ("first-twice", "the first layer runs twice", "Run every layer once.", _run_in_order(lambda n: [0, *range(n)])),
     ("last-twice", "the last layer runs twice", "Run every layer once.", _run_in_order(lambda n: [*range(n), n - 1])),
     ("only-first", "only the first layer runs", "Run every layer once.", _run_in_order(lambda _: [0])),
@@ -395,11 +395,22 @@ def _normalise_each(original: Step, *args: Any, params: Any, **named: Any) -> An
         return original(*args, params=params, **named)
 
 
+def _normalise_twice(original: Step, *args: Any, **named: Any) -> Any:
+    """Run a stack with its final norm applied to its own result once more."""
+
+    def run(norm_once: Step, x: Array, stack: str, norm: Any) -> Any:
+        return norm_once(norm_once(x, stack, norm), stack, norm)
+
+    with replacing({final_norm: around(run)}):
+        return original(*args, **named)
+
+
 def _move_final_norms() -> Iterator[Neighbour]:
-    """Yield final norms in another place, in one stack and in both."""
+    """Yield final norms in another place, or at two, in one stack and in both."""
     moves: tuple[tuple[str, str, Step], ...] = (
         ("first", "stands before the first layer instead of after the last", _normalise_first),
         ("each", "stands after every layer instead of after the last only", _normalise_each),
+        ("twice", "is applied to the output twice", _normalise_twice),
     )
     for word, says, move in moves:
         for stack in (encoder, decoder):

@@ -137,6 +137,12 @@ def test_each_shows_in_a_case_of_its_component(spec):
         "greedy_decode.score.without-eos",
         "beam_search.ended-dropped",
         "beam_search.best-extended",
+        "greedy_decode.score.after-end.best.max-length",
+        "greedy_decode.score.after-end.pad.longest",
+        "multi_head_attention.merge.batch-heads-tokens.as.tokens-batch-heads",
+        "multi_head_attention.split.tokens-batch-heads.as.heads-batch-tokens",
+        "fused_multi_head_attention.split.interleaved.v",
+        "encoder.first-left-out",
     ],
 )
 def test_it_is_named_in_its_own_component(spec, id_):
@@ -261,6 +267,57 @@ def test_an_option_that_permits_to_refuse_is_no_part_of_a_mistake_where_a_result
     cases = [*even, spec.cases["pe-odd-1"]]
     (found,) = (finding for finding in diagnose_cases(bench, cases) if finding.label == MISTAKE_FOUND)
     assert found.text.startswith("pe-start-one, positions start at 1. It reproduces")
+
+
+def test_a_larger_scale_widens_what_chance_may_move(spec):
+    """Nine times as large, a mean moves nine times as far with the draw."""
+
+    def dropout(x, *, rate, training=True, seed=0):
+        if not training or rate in (0, 1):
+            return x * x.dtype.type(not training or rate < 1)
+        kept = np.random.default_rng(seed + 7).random(x.shape) >= rate
+        return (x * kept / x.dtype.type(rate)).astype(x.dtype)
+
+    one = SimpleNamespace(ARRAYS="numpy", dropout=dropout)
+    bench = Bench(spec, Adapter.from_object(one, "mine.py", spec), "float32", "cpu")
+    said = diagnose_cases(bench, [case for case in spec.cases_of("dropout") if case.error is None])
+    assert [(f.label, f.mistakes) for f in said if f.mistakes] == [(MISTAKE_FOUND, ("dropout.divided-by-rate",))]
+
+
+def test_ended_sentences_that_are_extended_are_told_from_scores_that_go_on(spec):
+    """Where all have ended, a search that never ends goes on, and one that extends them does not."""
+    id_, conventions = "beam_search.ended-extended", {"biases": "none", "layer_norm_eps": "1e-6"}
+    bench = make_bench(spec, neighbours()[id_].steps, "beam_search", conventions)
+    names = ("beam-small-two-sentences", "beam-small-four-steps", "beam-plain-post-norm-every-eps")
+    said = diagnose_cases(bench, [spec.cases[name] for name in names])
+    assert [(f.label, f.mistakes) for f in said if f.mistakes] == [(MISTAKE_FOUND, (id_,))]
+
+
+def test_an_axis_that_is_counted_from_the_front_is_one_mistake(spec):
+    """It is the sequence in a call with three axes, the heads in one with four, and d_k in one with two."""
+    id_ = "scaled_dot_product_attention.divisor.root.axis-1"
+    bench = make_bench(spec, neighbours()[id_].steps, "scaled_dot_product_attention", {})
+    cases = [spec.cases[name] for name in ("sdpa-primer-batched", "sdpa-four-axes", "sdpa-walkthrough-3x2")]
+    said = diagnose_cases(bench, cases)
+    assert [(f.label, f.mistakes) for f in said if f.mistakes] == [(MISTAKE_FOUND, (id_,))]
+
+
+def test_an_absent_bias_is_zero_where_a_projection_has_the_bias_of_another(spec):
+    bench = make_bench(spec, neighbours()["multi_head_attention.v.b-of-k"].steps, "multi_head_attention", {})
+    judgements = [
+        judge_case(spec.cases[id_], bench)
+        for id_ in ("mha-value-weight-identity", "mha-query-and-key-weights-alike", "mha-distinct-sizes")
+    ]
+    # The first has no bias of the values, the second none of the keys, and the third has widths of its own.
+    assert [judgement.verdict.bad for judgement in judgements] == [True, True, False]
+
+
+def test_what_a_stack_does_with_its_layers_is_not_named_in_one_layer(spec):
+    """A model that normalises its memory once more is not one that normalises after every layer."""
+    id_ = "encoder.final-norm-twice"
+    bench = make_bench(spec, neighbours()[id_].steps, "transformer", {"final_norm": "after_stack"})
+    said = diagnose_cases(bench, small_cases(spec, "transformer")[:12])
+    assert [(f.label, f.mistakes) for f in said if f.mistakes] == [(MISTAKE_FOUND, (id_,))]
 
 
 def test_the_catalogue_leaves_time_for_neighbours_of_the_decoder_while_it_decodes(spec):
