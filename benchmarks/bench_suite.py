@@ -19,7 +19,7 @@ from goldformer.conformance.diagnosis.mistakes import implementations
 from goldformer.conformance.judging.cases import Bench, check_case, judge_case, plan
 from goldformer.conformance.reports.comparison import Comparison, ComparisonRequest, Implementation
 from goldformer.conformance.reports.comparison_page import page
-from goldformer.conformance.run import Selection, checks
+from goldformer.conformance.selection import Selection, checks
 from goldformer.spec import Spec, load_spec
 
 GOLDFORMER = str(Path(sys.executable).with_name("goldformer"))

@@ -13,7 +13,7 @@ import pytest
 from goldformer.adapters import find_adapter
 from goldformer.conformance.judging.cases import Bench
 from goldformer.conformance.reports.comparison import describe_system
-from goldformer.conformance.run import Numerics
+from goldformer.conformance.selection import Numerics
 from goldformer.spec import Spec, load_spec
 
 

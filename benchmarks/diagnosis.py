@@ -45,7 +45,7 @@ from goldformer.conformance.diagnosis.neighbours import find_made, neighbours
 from goldformer.conformance.diagnosis.suspects import rank_explanations
 from goldformer.conformance.judging.cases import Bench
 from goldformer.conformance.judging.verdict import Verdict
-from goldformer.conformance.run import Numerics, Selection, checks
+from goldformer.conformance.selection import Numerics, Selection, checks
 from goldformer.spec import Spec, load_spec
 
 #: One mistake in this many is left out.
@@ -66,7 +66,7 @@ BENCHES: Final = ("catalogue", "hidden", "unknown", "neighbours", "held out", "p
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class DiagnosisTask:
     """The mistakes to make at once, and those that the diagnosis must not know."""
 
     made: tuple[str, ...]
@@ -74,14 +74,14 @@ class Task:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class DiagnosisOutcome:
     """The findings about some mistakes, and the CPU time of the diagnosis.
 
     `wrong` are the claims that are not true. `is_isolated` says that a place was found by calls, and `is_placed` that
     one of them is in a component to fix first, or in that place.
     """
 
-    task: Task
+    task: DiagnosisTask
     is_caught: bool
     is_named: bool
     is_placed: bool
@@ -105,7 +105,7 @@ def find_component(id_: str) -> str:
     return (mistakes[id_] if id_ in mistakes else neighbours()[id_]).component
 
 
-def examine(task: Task, *, is_hidden: bool) -> Outcome | None:
+def examine(task: DiagnosisTask, *, is_hidden: bool) -> DiagnosisOutcome | None:
     """Run the suite on the textbook with some mistakes; None if they are to be hidden and no component can."""
     spec = spec_()
     component = max((find_component(id_) for id_ in task.made), key=list(spec.components).index)
@@ -127,8 +127,8 @@ def examine(task: Task, *, is_hidden: bool) -> Outcome | None:
 
 
 def assess(
-    task: Task, code: Adapter, component: str, verdicts: list[Verdict], remarks: list[Finding], seconds: float
-) -> Outcome:
+    task: DiagnosisTask, code: Adapter, component: str, verdicts: list[Verdict], remarks: list[Finding], seconds: float
+) -> DiagnosisOutcome:
     """Return what the findings of a run are worth; all the mistakes show in the component."""
     spec, made = spec_(), {*task.made}
     claims = list(list_claims(verdicts, remarks, spec))
@@ -143,7 +143,7 @@ def assess(
     whole = {c for c in true if c.component not in spec.list_dependencies(component)}
     homes = {find_component(id_) for id_ in made}
     places = [id_ for v in verdicts if v.isolated for id_ in v.isolated.places]
-    return Outcome(
+    return DiagnosisOutcome(
         task,
         is_caught=any(v.bad for v in verdicts),
         is_named=made <= named or (first is not None and made <= {*first.causes}) or bool(whole),
@@ -170,7 +170,7 @@ def list_claims(verdicts: list[Verdict], remarks: list[Finding], spec: Spec, *la
             yield Claim(component, remark.mistakes if found is None else found.ids)
 
 
-def list_tasks(bench: str, seed: int) -> Iterator[Task]:
+def list_tasks(bench: str, seed: int) -> Iterator[DiagnosisTask]:
     """Yield the tasks of a bench in a random order."""
     rng = random.Random(seed)
     known = list(implementations() if bench in ("catalogue", "hidden", "unknown") else neighbours())
@@ -179,12 +179,12 @@ def list_tasks(bench: str, seed: int) -> Iterator[Task]:
         yield from draw_pairs(rng)
     elif bench in ("unknown", "held out"):
         left_out = frozenset(drawn[: len(drawn) // FOLDS])
-        yield from (Task((id_,), left_out) for id_ in drawn[: len(drawn) // FOLDS])
+        yield from (DiagnosisTask((id_,), left_out) for id_ in drawn[: len(drawn) // FOLDS])
     else:
-        yield from (Task((id_,)) for id_ in drawn)
+        yield from (DiagnosisTask((id_,)) for id_ in drawn)
 
 
-def draw_pairs(rng: random.Random) -> Iterator[Task]:
+def draw_pairs(rng: random.Random) -> Iterator[DiagnosisTask]:
     """Yield two mistakes that can show at once, the second one in the component of the first or in a part of it."""
     ids = [*implementations(), *neighbours()]
     while True:
@@ -193,10 +193,10 @@ def draw_pairs(rng: random.Random) -> Iterator[Task]:
         homes = {home, *spec_().list_dependencies(home)}
         second = rng.choice([id_ for id_ in ids if find_component(id_) in homes])
         if first != second and find_made(first).can_be_made_with(find_made(second)):
-            yield Task((first, second))
+            yield DiagnosisTask((first, second))
 
 
-def run_bench(bench: str, seed: int, cpu: float, most: int) -> list[Outcome]:
+def run_bench(bench: str, seed: int, cpu: float, most: int) -> list[DiagnosisOutcome]:
     """Return the outcomes of a bench's first tasks: no more than `most`, and none after so many seconds of CPU time."""
     outcomes = []
     start = time.process_time()
@@ -208,7 +208,7 @@ def run_bench(bench: str, seed: int, cpu: float, most: int) -> list[Outcome]:
     return outcomes
 
 
-def describe(bench: str, outcomes: list[Outcome]) -> str:
+def describe(bench: str, outcomes: list[DiagnosisOutcome]) -> str:
     """Return the line of a bench in the table."""
     caught = [o for o in outcomes if o.is_caught]
     unnamed = [o for o in caught if not o.is_named]
@@ -225,7 +225,7 @@ def describe(bench: str, outcomes: list[Outcome]) -> str:
     return f"{bench:<12}{len(outcomes):>6}{shares}{median(seconds):>9.2f}{max(seconds):>9.2f}"
 
 
-def describe_wrong(outcomes: list[Outcome]) -> Iterator[str]:
+def describe_wrong(outcomes: list[DiagnosisOutcome]) -> Iterator[str]:
     """Yield the mistakes that were called by other names, and those that nothing caught."""
     for o in outcomes:
         yield from (f"  {' + '.join(o.task.made)}: said of {c.component}: {' + '.join(c.causes)}" for c in o.wrong)

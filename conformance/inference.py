@@ -143,7 +143,7 @@ def infer_adapter(
     spec, target = spec or load_spec(), read_target(what)
     if component is not None and component not in COMPONENTS:
         raise InferenceError(f"{component}: no adapter is inferred for it; components are {', '.join(COMPONENTS)}")
-    searches = [_Search(spec, target, name) for name in ([component] if component else COMPONENTS)]
+    searches = [_WiringSearch(spec, target, name) for name in ([component] if component else COMPONENTS)]
     searches = [search for search in searches if search.wirings]
     if not searches:
         raise InferenceError(_ask_what(target, component))
@@ -184,11 +184,11 @@ def describe_fit(found: Inference, spec: Spec) -> str:
     )
 
 
-def _find_mistaken(searches: Sequence[_Search]) -> tuple[Wiring, tuple[str, ...]] | None:
+def _find_mistaken(searches: Sequence[_WiringSearch]) -> tuple[Wiring, tuple[str, ...]] | None:
     return next(filter(None, (search.find_mistaken() for search in searches)), None)
 
 
-def _guess(searches: Sequence[_Search]) -> tuple[Wiring, tuple[str, ...]]:
+def _guess(searches: Sequence[_WiringSearch]) -> tuple[Wiring, tuple[str, ...]]:
     """Return the wiring that says what names say, and the eps with which it fits; InferenceError if none is called."""
     called = next((search for search in searches if search.running), None)
     if called is None:
@@ -216,7 +216,7 @@ def _ask_what(target: Target, component: str | None) -> str:
     return f"{target.name} {problem}. `goldformer new` writes an adapter to fill in"
 
 
-def _ask_how(search: _Search) -> str:
+def _ask_how(search: _WiringSearch) -> str:
     looks = f"{search.target.name} has the arguments and parameters of {search.component}"
     return f"{looks}, but no call of it works: {search.problem}. If it is something else, say --component"
 
@@ -257,7 +257,7 @@ class _Trial:
         return self.passed > 0 and not any(j.verdict.bad or j.verdict.is_fault for j in self.judgements)
 
 
-class _Search:
+class _WiringSearch:
     """The search for the wirings of one component that golden values fit."""
 
     def __init__(self, spec: Spec, target: Target, component: str) -> None:

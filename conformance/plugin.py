@@ -105,7 +105,7 @@ def _load_bench(config: pytest.Config) -> Bench:
         from goldformer.adapters import DTYPES, AdapterError, find_adapter
         from goldformer.conformance.diagnosis.explain import Diagnosis
         from goldformer.conformance.judging.cases import Bench
-        from goldformer.conformance.run import Numerics, Selection, add_declared_cases, list_present
+        from goldformer.conformance.selection import Numerics, Selection, add_declared_cases, list_present
         from goldformer.spec import SpecError, load_spec
 
         timeout = config.getoption("--call-timeout")
@@ -172,7 +172,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "bench" not in metafunc.fixturenames or not _is_of_the_suite(metafunc.module.__file__):
         return
     config = metafunc.config
-    from goldformer.conformance.run import Selection, list_present
+    from goldformer.conformance.selection import Selection, list_present
 
     bench = _load_bench(config)
     guard = config.stash.get(_GUARD, None)
@@ -336,7 +336,7 @@ class Summary:
 
     def _list_absent(self) -> list[str]:
         """Return the components that were asked for and that the adapter does not have."""
-        from goldformer.conformance.run import Selection, list_absent
+        from goldformer.conformance.selection import Selection, list_absent
 
         return list_absent(_load_bench(self.config), Selection((), _list_chosen(self.config)))
 

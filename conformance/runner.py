@@ -12,7 +12,7 @@ from goldformer.conformance.diagnosis.explain import Diagnosis
 from goldformer.conformance.judging.cases import Bench, Judgement
 from goldformer.conformance.judging.verdict import Verdict
 from goldformer.conformance.reports.comparison import Comparison, ComparisonRequest, Implementation
-from goldformer.conformance.run import Check, Numerics, Selection, add_declared_cases, checks, list_absent
+from goldformer.conformance.selection import Check, Numerics, Selection, add_declared_cases, checks, list_absent
 from goldformer.spec import Spec, load_spec
 
 #: Runs checks one after the other: a progress bar.

@@ -85,7 +85,7 @@ def beam_search(
         z = model.next_logits(target, *shared)  # (batch·beams, vocab)
         return log_softmax(widen(z)).reshape(-1, beams, z.shape[-1])  # (batch, beams, vocab)
 
-    search = _Search(next_log_probs, eos_id, max_length, beam_size, length_penalty)
+    search = _BeamSearch(next_log_probs, eos_id, max_length, beam_size, length_penalty)
     empty = _Sentences(
         torch.empty(source.shape[0], 1, 0, dtype=torch.int64, device=source.device),
         widen(model.table).new_zeros(source.shape[0], 1),
@@ -115,7 +115,7 @@ class _Sentences(NamedTuple):
         return _Sentences(self.words, self.sums.masked_fill(~kept, -math.inf))
 
 
-class _Search(NamedTuple):
+class _BeamSearch(NamedTuple):
     """The settings of a search, and its two ways to finish."""
 
     next_log_probs: Callable[[Tensor], Tensor]

@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from goldformer.spec import draw, schema
+from goldformer.spec import case_schema as schema
+from goldformer.spec import draw
 from goldformer.spec.call import check_call
 from goldformer.spec.draw import Recipe
 from goldformer.spec.errors import Problem, Refused, SpecError

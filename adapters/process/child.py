@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from typing import IO, Final
 
 from goldformer.adapters.process.faults import FaultReason, abbreviate, printable
-from goldformer.adapters.process.schema import MAX_MESSAGE
+from goldformer.adapters.process.messages import MAX_MESSAGE
 
 #: The number of bytes of standard error that are kept.
 TAIL: Final = 8 << 10

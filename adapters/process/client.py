@@ -31,7 +31,7 @@ from goldformer.adapters.process.faults import (
     clip_text,
     printable,
 )
-from goldformer.adapters.process.schema import (
+from goldformer.adapters.process.messages import (
     INVALID_REQUEST,
     METHOD_NOT_FOUND,
     NOT_IMPLEMENTED,

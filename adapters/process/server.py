@@ -21,7 +21,7 @@ from goldformer.adapters.process.faults import (
     describe_exception,
     quote_message,
 )
-from goldformer.adapters.process.schema import (
+from goldformer.adapters.process.messages import (
     INTERNAL_ERROR,
     INVALID_PARAMS,
     MAX_MESSAGE,
@@ -47,7 +47,7 @@ from goldformer.adapters.protocol import RAISES_NOT_IMPLEMENTED, Adapter, Adapte
 from goldformer.spec import Contract, Spec
 
 
-class _Refusal(Exception):
+class _ErrorReply(Exception):
     """The answer is an error."""
 
     def __init__(self, code: int, message: str, data: str | None = None) -> None:
@@ -80,7 +80,7 @@ class Server:
             return error_line(bad.id, bad.code, str(bad))
         try:
             return result_line(request.id, self._result(request))
-        except _Refusal as refusal:
+        except _ErrorReply as refusal:
             return error_line(request.id, refusal.code, str(refusal), refusal.data)
         except TooLarge as error:
             return error_line(request.id, INTERNAL_ERROR, str(error))
@@ -97,7 +97,7 @@ class Server:
         component = request.method.removesuffix("_gradient")
         gradient = component != request.method
         if component not in (self._list_gradients() if gradient else self.adapter.functions):
-            raise _Refusal(METHOD_NOT_FOUND, f"{self.adapter.name} has no {request.method}")
+            raise _ErrorReply(METHOD_NOT_FOUND, f"{self.adapter.name} has no {request.method}")
         contract = self.spec.contracts[component]
         arguments = self._decode_arguments(contract, request.params, gradient=gradient)
         if gradient:
@@ -148,10 +148,10 @@ class Server:
                 return function(**bind_arguments(function, contract, arguments))
         except NotImplementedError as error:
             what = quote_message(error) or f"{contract.component} {RAISES_NOT_IMPLEMENTED}"
-            raise _Refusal(NOT_IMPLEMENTED, what) from error
+            raise _ErrorReply(NOT_IMPLEMENTED, what) from error
         except (Exception, SystemExit) as error:
             code = INVALID_PARAMS if isinstance(error, (ValueError, TypeError)) else RAISED
-            raise _Refusal(code, describe_exception(error), self._format_trace(error)) from error
+            raise _ErrorReply(code, describe_exception(error), self._format_trace(error)) from error
 
     def _format_trace(self, error: BaseException) -> str:
         try:
@@ -162,7 +162,7 @@ class Server:
     def _make_handshake(self, params: Mapping[str, Any]) -> dict[str, Any]:
         hello = validate_model(Hello, params, "params")
         if hello.protocol != PROTOCOL:
-            raise _Refusal(INVALID_PARAMS, f"params.protocol is {hello.protocol}, expected {PROTOCOL}")
+            raise _ErrorReply(INVALID_PARAMS, f"params.protocol is {hello.protocol}, expected {PROTOCOL}")
         adapter = self.adapter
         return {
             "protocol": PROTOCOL,
@@ -215,14 +215,14 @@ class Server:
         library = LIBRARIES[self.adapter.arrays]
         if not library.is_array(value):
             what = f"{name} is a {type(value).__name__}: return a {library.type_name}"
-            raise _Refusal(INTERNAL_ERROR, what)
+            raise _ErrorReply(INTERNAL_ERROR, what)
         try:
             dtype, values = library.dtype(value), library.numpy(value)
         except Exception as error:  # it has no values, such as on the device "meta", or a method of a subclass fails
             what = f"{name} cannot be read: {describe_exception(error)}"
-            raise _Refusal(INTERNAL_ERROR, what, self._format_trace(error)) from error
+            raise _ErrorReply(INTERNAL_ERROR, what, self._format_trace(error)) from error
         if dtype not in ("float64", "float32", "float16", "bfloat16", "int64", "bool"):
-            raise _Refusal(INTERNAL_ERROR, f"{name} is {dtype}, which the protocol does not have")
+            raise _ErrorReply(INTERNAL_ERROR, f"{name} is {dtype}, which the protocol does not have")
         held = round_to_dtype(values, dtype) if values.dtype.kind == "f" else values
         return encode_array(WireArray(dtype, held), self.encoding)
 
@@ -234,7 +234,7 @@ def _name_outputs(returned: Any, contract: Contract) -> dict[str, Any]:
     values = returned if isinstance(returned, tuple) else (returned,)
     if len(values) > len(contract.outputs):
         what = f"returned {len(values)} values; the contract has {', '.join(contract.outputs)}"
-        raise _Refusal(INTERNAL_ERROR, what)
+        raise _ErrorReply(INTERNAL_ERROR, what)
     return dict(zip(contract.outputs, values, strict=False))
 
 

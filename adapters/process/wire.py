@@ -24,7 +24,7 @@ from pydantic_core import ErrorDetails
 
 from goldformer.adapters.dtypes import NUMPY_DTYPES, WireArray, round_to_dtype
 from goldformer.adapters.process.faults import MISSING, Stray, TooLarge, Unasked, WireError, abbreviate, printable
-from goldformer.adapters.process.schema import (
+from goldformer.adapters.process.messages import (
     INVALID_REQUEST,
     MAX_DEPTH,
     MAX_ELEMENTS,

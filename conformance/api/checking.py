@@ -25,8 +25,8 @@ from goldformer.conformance.judging.cases import Bench
 from goldformer.conformance.judging.verdict import Verdict
 from goldformer.conformance.reports.comparison import Comparison, ComparisonRequest
 from goldformer.conformance.reports.did_you_mean import unknown
-from goldformer.conformance.run import Numerics, Selection, add_declared_cases
 from goldformer.conformance.runner import judge_implementation
+from goldformer.conformance.selection import Numerics, Selection, add_declared_cases
 from goldformer.spec import Spec, load_spec
 
 #: The word for every dtype that an implementation has.

@@ -27,7 +27,7 @@ from goldformer.conformance.baseline.moves import Kind, Move, describe_end_chang
 from goldformer.conformance.baseline.settings import compares_settings, judge_settings
 from goldformer.conformance.diagnosis.failure import FailingCase
 from goldformer.conformance.diagnosis.imitation import Imitator
-from goldformer.conformance.judging.compare import compare
+from goldformer.conformance.judging.comparator import compare
 from goldformer.conformance.judging.invoke import Result
 from goldformer.conformance.judging.measure import measure
 from goldformer.conformance.judging.tolerance import tolerance

@@ -21,7 +21,7 @@ from goldformer.conformance.judging.cases import Bench, Judgement, plan
 from goldformer.conformance.judging.invoke import Result
 from goldformer.conformance.judging.tolerance import tolerance
 from goldformer.conformance.judging.verdict import Verdict
-from goldformer.conformance.run import Check, Numerics, Selection, checks
+from goldformer.conformance.selection import Check, Numerics, Selection, checks
 from goldformer.spec import Case, Contract, Spec
 from goldformer.spec.draw import Recipe, Values
 

@@ -18,7 +18,7 @@ from goldformer.conformance.baseline.moves import Kind, Move
 from goldformer.conformance.judging.cases import Bench
 from goldformer.conformance.judging.verdict import Verdict
 from goldformer.conformance.properties.registry import components_of
-from goldformer.conformance.run import Check, Selection, checks
+from goldformer.conformance.selection import Check, Selection, checks
 from goldformer.spec import Property, Spec
 
 #: What stands between a property and its component in a `Key`; no case has a space in its id.

@@ -30,7 +30,7 @@ from goldformer.conformance.grading.task import CheckPlan, GradingTask
 from goldformer.conformance.judging.cases import Bench
 from goldformer.conformance.judging.verdict import Status, Verdict
 from goldformer.conformance.reports.text import headline
-from goldformer.conformance.run import Numerics
+from goldformer.conformance.selection import Numerics
 from goldformer.spec import Spec, load_spec
 from goldformer.spec.files import replace_file
 

@@ -40,8 +40,8 @@ from goldformer.conformance.reports.json_data import finite
 from goldformer.conformance.reports.results import NOT_IMPLEMENTED
 from goldformer.conformance.reports.summary import explain_all, summarise
 from goldformer.conformance.reports.text import select_rows
-from goldformer.conformance.run import Check, Numerics, Selection, add_declared_cases
 from goldformer.conformance.runner import judge_implementation
+from goldformer.conformance.selection import Check, Numerics, Selection, add_declared_cases
 from goldformer.spec import Case, Spec, load_spec
 from goldformer.spec.files import replace_file, resolve_path
 from goldformer.spec.load import load_own_cases

@@ -6,19 +6,19 @@ import json
 
 import click
 
-from goldformer.adapters.process import schema as protocol
+from goldformer.adapters.process import messages
 from goldformer.conformance.commands import _options as options
 from goldformer.conformance.commands._console import OK
 from goldformer.conformance.grading.adjustments import AdjustmentsFile
 from goldformer.conformance.grading.assignment import AssignmentFile
 from goldformer.conformance.reports import report_schema
-from goldformer.spec.schema import FILES
+from goldformer.spec.case_schema import FILES
 
 _SCHEMAS = {
     **{kind: model.model_json_schema for kind, model in FILES.items()},
     "adjustments": AdjustmentsFile.model_json_schema,
     "assignment": AssignmentFile.model_json_schema,
-    "protocol": protocol.json_schema,
+    "protocol": messages.json_schema,
     "report": report_schema.json_schema,
 }
 

@@ -9,12 +9,12 @@ from typing import Final
 import click
 
 from goldformer.adapters import find_adapter
-from goldformer.adapters.process.schema import Encoding
+from goldformer.adapters.process.messages import Encoding
 from goldformer.adapters.process.server import Server
 from goldformer.adapters.process.server import serve as serve_requests
 from goldformer.conformance.commands import _options as options
 from goldformer.conformance.commands._console import OK
-from goldformer.conformance.run import Numerics
+from goldformer.conformance.selection import Numerics
 from goldformer.spec import load_spec
 
 #: Messages may have megabytes, and every read of a pipe may wait for another process.

@@ -17,7 +17,7 @@ from goldformer.conformance.commands._console import FAILS, OK, CannotRun, say
 from goldformer.conformance.judging.cases import Bench
 from goldformer.conformance.judging.gradient import invoke_gradient
 from goldformer.conformance.judging.invoke import BadResult, NotCheckable, NotImplementedHere, read_arguments
-from goldformer.conformance.run import Numerics
+from goldformer.conformance.selection import Numerics
 from goldformer.spec import Case, load_spec
 
 _STYLES: Final = {"ok": None, "not implemented": "dim", "problem": "red"}

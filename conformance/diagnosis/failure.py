@@ -15,7 +15,7 @@ import numpy as np
 from goldformer.conformance.judging.cases import Judgement
 from goldformer.conformance.judging.invoke import Array, BadResult, Result
 from goldformer.conformance.judging.measure import measure_ratio
-from goldformer.conformance.judging.statistics import compare_draws, compute_statistics
+from goldformer.conformance.judging.random_outputs import compare_draws, compute_statistics
 from goldformer.conformance.judging.tolerance import UNIT_ROUNDOFF, tolerance
 from goldformer.spec import Case, Contract
 from goldformer.spec.model import REFUSED, GoldenArray, find_magnitude

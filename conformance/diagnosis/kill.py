@@ -21,7 +21,7 @@ from goldformer.conformance.diagnosis.mistakes import Mistaken, all_implementati
 from goldformer.conformance.judging.cases import Bench, check_case
 from goldformer.conformance.judging.verdict import Reason, Status, Verdict
 from goldformer.conformance.properties.judge import check_property
-from goldformer.conformance.run import Numerics
+from goldformer.conformance.selection import Numerics
 from goldformer.spec import Case, Mistake, Spec, load_spec
 from goldformer.spec.processes import make_pool
 

@@ -22,7 +22,7 @@ from goldformer.adapters.notebook import CellNames
 from goldformer.adapters.process.child import ChildFault
 from goldformer.adapters.process.client import Peer
 from goldformer.adapters.process.faults import CallFault, FaultReason, TooLarge, WireError
-from goldformer.adapters.process.schema import MAX_MESSAGE
+from goldformer.adapters.process.messages import MAX_MESSAGE
 from goldformer.conformance.grading.python_files import MAIN
 from goldformer.spec.files import unpack_gzip
 

@@ -13,7 +13,7 @@ from goldformer.conformance.grading.results.pages import write_pages
 from goldformer.conformance.grading.sandbox import Sandbox
 from goldformer.conformance.grading.store import GRADE, PROBLEM, pack_grade
 from goldformer.conformance.grading.task import GradingTask
-from goldformer.conformance.run import Numerics
+from goldformer.conformance.selection import Numerics
 from goldformer.spec import Spec
 
 TRANSCRIPT: Final = "transcript.jsonl.gz"

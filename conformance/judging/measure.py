@@ -6,9 +6,9 @@ import math
 from collections.abc import Mapping
 from typing import Final
 
-from goldformer.conformance.judging.compare import compare, find_ratio
+from goldformer.conformance.judging.comparator import compare, find_ratio
 from goldformer.conformance.judging.invoke import Array, Result
-from goldformer.conformance.judging.statistics import compare_statistics
+from goldformer.conformance.judging.random_outputs import compare_statistics
 from goldformer.conformance.judging.tolerance import tolerance
 from goldformer.conformance.judging.verdict import Difference, Reason
 from goldformer.spec import Case, Contract

@@ -6,14 +6,14 @@ import numpy as np
 from hypothesis import strategies as st
 
 from goldformer.conformance.judging.invoke import Arguments
-from goldformer.conformance.properties.decoding import (
+from goldformer.conformance.properties.registry import holds
+from goldformer.conformance.properties.sentences import (
     count_words,
     draw_alone_and_in_batch,
     draw_call,
     end_sentence,
     read_sentence,
 )
-from goldformer.conformance.properties.registry import holds
 from goldformer.conformance.properties.subject import Subject, Violation
 
 NAME = "beam_search"

@@ -16,7 +16,7 @@ from typing import Any, Final
 import numpy as np
 
 from goldformer.conformance.judging.cases import Bench
-from goldformer.conformance.judging.compare import compare
+from goldformer.conformance.judging.comparator import compare
 from goldformer.conformance.judging.invoke import Arguments, Array
 from goldformer.conformance.judging.tolerance import tolerance
 from goldformer.spec import Property, Spec

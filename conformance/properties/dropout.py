@@ -9,8 +9,8 @@ import numpy as np
 from hypothesis import strategies as st
 
 from goldformer.conformance.judging.invoke import Arguments, Array
+from goldformer.conformance.properties.hypothesis_search import EXAMPLES
 from goldformer.conformance.properties.registry import holds
-from goldformer.conformance.properties.search import EXAMPLES
 from goldformer.conformance.properties.subject import Subject, Violation, draw_arguments
 from goldformer.spec.laws import FALSE_ALARM
 

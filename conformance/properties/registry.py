@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from goldformer.conformance.judging.invoke import BadResult, NotCheckable, NotImplementedHere
 from goldformer.conformance.judging.verdict import UNANSWERED, WITHHELD
-from goldformer.conformance.properties.search import search
+from goldformer.conformance.properties.hypothesis_search import search
 from goldformer.conformance.properties.subject import Subject, Violation
 from goldformer.spec import Property, Spec
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from goldformer.adapters.arrays import Layout
 from goldformer.conformance.judging.cases import Bench
-from goldformer.conformance.judging.compare import compare
+from goldformer.conformance.judging.comparator import compare
 from goldformer.conformance.judging.gradient import invoke_gradient
 from goldformer.conformance.judging.invoke import Arguments, BadResult, NotCheckable
 from goldformer.conformance.judging.tolerance import least_margin, tolerance

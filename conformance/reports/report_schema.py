@@ -61,8 +61,10 @@ class FindingFacts(_Closed):
     mistakes: list[str]
 
 
-class Report(_Closed):
+class RunReport(_Closed):
     """A whole run; `problem` says why it gives no verdict, such as that it was stopped."""
+
+    model_config = ConfigDict(title="Report")  # its name in the published schema
 
     goldformer: str
     python: str
@@ -77,7 +79,7 @@ class Report(_Closed):
 
 def json_schema() -> dict[str, Any]:
     """Return the JSON Schema of a report."""
-    schema = _allow_words(Report.model_json_schema())
+    schema = _allow_words(RunReport.model_json_schema())
     assert isinstance(schema, dict)
     return schema
 

@@ -15,9 +15,9 @@ from click.testing import CliRunner
 from goldformer.adapters.imports import forget_modules
 from goldformer.conformance.cli import main
 from goldformer.spec import ROOT
+from goldformer.spec.case_schema import CaseModel, CasesFile
 from goldformer.spec.goldenfile import GoldenArrayModel, GoldenCaseModel, GoldenFileModel, GoldenStatisticsModel
 from goldformer.spec.readme import anchor
-from goldformer.spec.schema import CaseModel, CasesFile
 from repository import REPOSITORY
 
 DOCS = REPOSITORY / "docs"

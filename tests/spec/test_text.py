@@ -8,10 +8,7 @@ import pytest
 
 from goldformer.conformance.judging.tolerance import SLACK, SMALLEST, UNIT_ROUNDOFF, tolerance
 from goldformer.spec import ROOT, Spec
-from goldformer.spec.contractfile import ArrayEntry, AttributeEntry, BlockEntry, ContractFile
-from goldformer.spec.goldenfile import GoldenArrayModel, GoldenCaseModel, GoldenStatisticsModel
-from goldformer.spec.oracle.draws import ROUNDOFF, SAMPLES
-from goldformer.spec.schema import (
+from goldformer.spec.case_schema import (
     AllParamsModel,
     CaseModel,
     ChangeModel,
@@ -26,6 +23,9 @@ from goldformer.spec.schema import (
     StatisticsModel,
     ValuesModel,
 )
+from goldformer.spec.contractfile import ArrayEntry, AttributeEntry, BlockEntry, ContractFile
+from goldformer.spec.goldenfile import GoldenArrayModel, GoldenCaseModel, GoldenStatisticsModel
+from goldformer.spec.oracle.draws import ROUNDOFF, SAMPLES
 
 TEXT = (ROOT / "transformer.md").read_text(encoding="utf-8")
 SECTIONS = dict(re.findall(r"^## (.+?)\n(.*?)(?=^## |\Z)", TEXT, re.MULTILINE | re.DOTALL))

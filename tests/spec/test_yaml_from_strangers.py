@@ -303,7 +303,7 @@ def test_a_control_character_is_refused_at_its_line(write, parser):
 
 
 def test_a_file_with_very_many_problems_is_refused_soon(write):
-    from goldformer.spec.schema import CasesFile
+    from goldformer.spec.case_schema import CasesFile
 
     path = write("component: softmax\ncases: []\n" + "".join(f"key_{i}: 1\n" for i in range(20_000)))
     with pytest.raises(SpecError) as raised:

@@ -20,7 +20,7 @@ import yaml
 
 from goldformer.adapters.find import find_adapter
 from goldformer.conformance.judging.cases import Bench
-from goldformer.conformance.run import Numerics
+from goldformer.conformance.selection import Numerics
 from wild import read_bench, split_declaration
 
 
@@ -73,7 +73,7 @@ def main() -> None:
     from goldformer.conformance.diagnosis.explain import Diagnosis
     from goldformer.conformance.diagnosis.findings import diagnose
     from goldformer.conformance.reports.text import format_remarks
-    from goldformer.conformance.run import Selection, checks
+    from goldformer.conformance.selection import Selection, checks
     from goldformer.spec import load_spec
 
     parser = argparse.ArgumentParser(description=main.__doc__)

@@ -156,7 +156,7 @@ def _check(
     from goldformer.conformance.diagnosis.explain import Diagnosis
     from goldformer.conformance.diagnosis.findings import diagnose
     from goldformer.conformance.judging.cases import Bench
-    from goldformer.conformance.run import Numerics, Selection, checks
+    from goldformer.conformance.selection import Numerics, Selection, checks
 
     adapter = find_adapter(str(path), spec)
     Numerics().apply(adapter.arrays)

@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 
 from goldformer.conformance.judging.cases import Bench
-from goldformer.conformance.judging.compare import compare
+from goldformer.conformance.judging.comparator import compare
 from goldformer.conformance.judging.invoke import Arguments, BadResult, CallProblem
 from goldformer.conformance.judging.tolerance import least_margin, tolerance
 from goldformer.conformance.judging.verdict import UNANSWERED, Difference

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any, BinaryIO, Final
 
 from goldformer.adapters.process.faults import LONGEST_MESSAGE, LONGEST_TRACE, clip_text, describe_exception
-from goldformer.adapters.process.schema import MAX_MESSAGE, PARSE_ERROR, RAISED
+from goldformer.adapters.process.messages import MAX_MESSAGE, PARSE_ERROR, RAISED
 from goldformer.adapters.process.server import Server
 from goldformer.adapters.process.wire import error_line
 from goldformer.adapters.protocol import Adapter, AdapterError

@@ -43,7 +43,7 @@ def sections(spec: Spec) -> Iterator[Section]:
 def clause_pages(spec: Spec) -> Mapping[str, str]:
     """Return the index page of the clauses, and the pages of their groups."""
     found = list(sections(spec))
-    writer = _Writer(spec)
+    writer = _ClauseWriter(spec)
     return {
         "spec/index.md": _index(spec, found),
         **{f"spec/{section.name}.md": writer.section(section) for section in found},
@@ -67,7 +67,7 @@ def _index(spec: Spec, found: list[Section]) -> str:
     )
 
 
-class _Writer:
+class _ClauseWriter:
     """Writes the sections of one spec."""
 
     def __init__(self, spec: Spec) -> None:

@@ -48,7 +48,7 @@ GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
 
 def pages(spec: Spec) -> Mapping[str, str]:
     """Return the index page of the components, and one page for each."""
-    writer = _Writer(spec)
+    writer = _ComponentWriter(spec)
     parts = [
         "(the-components)=\n# Components\n\nIn each group those come first of which others are built. "
         "What the words of a contract mean stands in [how to read the data](#how-to-read-the-data).\n"
@@ -65,7 +65,7 @@ def pages(spec: Spec) -> Mapping[str, str]:
     return {"components/index.md": index, **{f"components/{name}.md": writer.page(name) for name in spec.components}}
 
 
-class _Writer:
+class _ComponentWriter:
     """Writes the pages of one spec's components."""
 
     def __init__(self, spec: Spec) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from goldformer.spec import Spec
-from goldformer_site import catalogue, command_line, components, documents, tables
+from goldformer_site import catalogue, command_line, components, documents, properties_and_conventions
 from goldformer_site.clauses import clause_pages
 
 
@@ -17,7 +17,7 @@ def pages(spec: Spec) -> Mapping[str, str]:
         "documents.md": documents.documents(spec),
         "errata.md": documents.errata(spec),
         **catalogue.pages(spec),
-        "properties.md": tables.properties(spec),
-        "conventions.md": tables.conventions(spec),
+        "properties.md": properties_and_conventions.properties(spec),
+        "conventions.md": properties_and_conventions.conventions(spec),
         "command-line.md": command_line.page(),
     }

@@ -16,7 +16,7 @@ import pytest
 from goldformer.adapters import find_adapter
 from goldformer.adapters.process import client
 from goldformer.adapters.process.faults import WireError
-from goldformer.adapters.process.schema import ENCODINGS, MAX_DEPTH
+from goldformer.adapters.process.messages import ENCODINGS, MAX_DEPTH
 from goldformer.adapters.process.server import Server
 from goldformer.adapters.process.wire import decode_array
 from goldformer.conformance.judging.cases import Bench, check_case

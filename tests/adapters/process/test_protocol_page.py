@@ -17,7 +17,7 @@ from click.testing import CliRunner
 from pydantic import TypeAdapter, ValidationError
 
 from goldformer.adapters import find_adapter
-from goldformer.adapters.process import TIMEOUT, client, schema
+from goldformer.adapters.process import TIMEOUT, client, messages
 from goldformer.adapters.process.faults import WireError
 from goldformer.adapters.process.server import Server, serve
 from goldformer.adapters.process.wire import BadRequest, decode_array, encode_array, from_line, read_reply, read_request
@@ -35,7 +35,7 @@ REPLIES = [got for _, got in CONVERSATION]
 JSON = [line for block in re.findall(r"```json\n(.*?)```", PAGE, re.DOTALL) for line in block.splitlines()]
 HANDSHAKES = [line for line in JSON if "jsonrpc" in line]
 ARRAYS = [json.loads(line) for line in JSON if "jsonrpc" not in line]
-ANY_REQUEST, ANY_REPLY = TypeAdapter(schema.AnyRequest), TypeAdapter(schema.AnyReply)
+ANY_REQUEST, ANY_REPLY = TypeAdapter(messages.AnyRequest), TypeAdapter(messages.AnyReply)
 
 
 @pytest.fixture(scope="module")
@@ -158,36 +158,36 @@ def test_numbers_and_base64_of_the_page_are_the_same_arrays(pair):
 
 
 def test_every_dtype_is_shown():
-    assert {array["dtype"] for array in ARRAYS} == set(get_args(schema.WireDType))
+    assert {array["dtype"] for array in ARRAYS} == set(get_args(messages.WireDType))
 
 
 # What the page says in words
 
 
 def test_the_limits_of_the_page_are_those_in_force():
-    assert schema.MAX_MESSAGE == 64 * 2**20
-    assert schema.MAX_ELEMENTS == 2**24
+    assert messages.MAX_MESSAGE == 64 * 2**20
+    assert messages.MAX_ELEMENTS == 2**24
     assert "| a message | 64 MiB, its line break included |" in PAGE
-    assert f"| nesting | {schema.MAX_DEPTH} deep; the message itself is the first |" in PAGE
-    assert f"| lists and objects in a message | {schema.MAX_INNER:,} |" in PAGE
-    assert f"| names in a message | {schema.MAX_NAMES:,} |" in PAGE
-    assert f"| an array | {schema.MAX_AXES} axes and 2²⁴ elements, lengths of 0 not counted |" in PAGE
+    assert f"| nesting | {messages.MAX_DEPTH} deep; the message itself is the first |" in PAGE
+    assert f"| lists and objects in a message | {messages.MAX_INNER:,} |" in PAGE
+    assert f"| names in a message | {messages.MAX_NAMES:,} |" in PAGE
+    assert f"| an array | {messages.MAX_AXES} axes and 2²⁴ elements, lengths of 0 not counted |" in PAGE
     assert f"| a call, and the handshake | {TIMEOUT:.0f} seconds;" in PAGE
-    assert f"This page is version {schema.PROTOCOL} of the protocol." in PAGE
+    assert f"This page is version {messages.PROTOCOL} of the protocol." in PAGE
 
 
 def test_every_field_of_the_handshake_and_every_fault_has_a_row():
     table = PAGE.partition("| field of the result |")[2].partition("\n\n")[0]
     named = {name for row in re.findall(r"^\| ([a-z, ]+) \|", table, re.MULTILINE) for name in row.split(", ")}
-    assert named == set(schema.Handshake.model_fields)
+    assert named == set(messages.Handshake.model_fields)
     faults = re.findall(r"\| (\w+) \|$", PAGE.partition("| what happens | reason |")[2], re.MULTILINE)
     assert set(faults) == set(UNANSWERED) - set(WITHIN_LIMITS)
 
 
 def test_every_code_has_a_row():
     codes = {int(code) for code in re.findall(r"-32\d{3}", PAGE.partition("| code | meaning |")[2].split("###")[0])}
-    known = {schema.PARSE_ERROR, schema.INVALID_REQUEST, schema.METHOD_NOT_FOUND, schema.INVALID_PARAMS}
-    assert codes == known | {schema.NOT_IMPLEMENTED}
+    known = {messages.PARSE_ERROR, messages.INVALID_REQUEST, messages.METHOD_NOT_FOUND, messages.INVALID_PARAMS}
+    assert codes == known | {messages.NOT_IMPLEMENTED}
 
 
 def nested(depth):
@@ -200,9 +200,9 @@ def nested(depth):
 
 def test_the_message_is_the_first_level_of_nesting():
     assert nested(1) == b'{"a": 1}'
-    assert from_line(nested(schema.MAX_DEPTH))
-    with pytest.raises(WireError, match=f"nested more than {schema.MAX_DEPTH} deep"):
-        from_line(nested(schema.MAX_DEPTH + 1))
+    assert from_line(nested(messages.MAX_DEPTH))
+    with pytest.raises(WireError, match=f"nested more than {messages.MAX_DEPTH} deep"):
+        from_line(nested(messages.MAX_DEPTH + 1))
 
 
 @pytest.mark.parametrize(
@@ -240,7 +240,7 @@ def test_another_version_and_what_the_contract_has_not_are_refused_with_32602(by
     spoilt.append(call.replace('"params":{', '"params":{"axis":0,'))
     assert not {hello, call} & {*spoilt}
     for said in answers(by_hand, spec, *spoilt):
-        assert [reply["error"]["code"] for reply in said] == [schema.INVALID_PARAMS] * 2
+        assert [reply["error"]["code"] for reply in said] == [messages.INVALID_PARAMS] * 2
         version, argument = (reply["error"]["message"] for reply in said)
         assert "protocol" in version
         assert "1" in version
@@ -251,20 +251,20 @@ def test_what_initialize_has_not_and_another_key_of_a_message_are_refused(spec):
     server = Server(find_adapter("textbook", spec), spec)
     hello = REQUESTS[0]
     said = json.loads(server.answer(hello.replace('"protocol":1', '"protocol":1,"device":"cpu"').encode()))
-    assert said["error"]["code"] == schema.INVALID_PARAMS
+    assert said["error"]["code"] == messages.INVALID_PARAMS
     assert said["error"]["message"].startswith("params.device is not part of the protocol")
     said = json.loads(server.answer(hello.replace('"id":1', '"id":1,"device":"cpu"').encode()))
-    assert said["error"]["code"] == schema.INVALID_REQUEST
+    assert said["error"]["code"] == messages.INVALID_REQUEST
 
 
 def test_a_line_beyond_the_limit_is_answered_and_may_end_it(spec):
     assert "it may answer −32700, without an id, and end" in PAGE
     replies = io.BytesIO()
-    requests = io.BytesIO(b"x" * (schema.MAX_MESSAGE + 1) + f"\n{REQUESTS[0]}\n".encode())
+    requests = io.BytesIO(b"x" * (messages.MAX_MESSAGE + 1) + f"\n{REQUESTS[0]}\n".encode())
     serve(Server(find_adapter("textbook", spec), spec), requests, replies)
     (line,) = replies.getvalue().splitlines()
     said = json.loads(line)
-    assert (said["id"], said["error"]["code"]) == (None, schema.PARSE_ERROR)
+    assert (said["id"], said["error"]["code"]) == (None, messages.PARSE_ERROR)
 
 
 # The JSON Schema
@@ -277,20 +277,20 @@ def test_the_schema_beside_the_page_is_the_one_that_is_printed():
 
 
 def test_the_schema_names_every_message_and_forbids_what_is_unknown():
-    made = schema.json_schema()
+    made = messages.json_schema()
     assert made["$schema"].endswith("2020-12/schema")
-    messages = {ref["$ref"].rpartition("/")[2] for ref in made["anyOf"]}
-    assert messages == {
+    found = {ref["$ref"].rpartition("/")[2] for ref in made["anyOf"]}
+    assert found == {
         "InitializeRequest", "ShutdownRequest", "CallRequest",
         "InitializeReply", "CallReply", "ShutdownReply", "ErrorReply",
     }  # fmt: skip
-    for name in (*messages, "ArrayObject", "Handshake", "Hello", "ErrorObject"):
+    for name in (*found, "ArrayObject", "Handshake", "Hello", "ErrorObject"):
         assert made["$defs"][name]["additionalProperties"] is False
 
 
 @pytest.mark.parametrize("data", [None, 1, {"a": 1}])
 def test_what_the_schema_says_of_data_is_what_is_read(data):
-    forms = schema.json_schema()["$defs"]["ArrayObject"]["properties"]["data"]["oneOf"]
+    forms = messages.json_schema()["$defs"]["ArrayObject"]["properties"]["data"]["oneOf"]
     assert [form["type"] for form in forms] == ["string", "array"]
     with pytest.raises(WireError):
         decode_array({"dtype": "float64", "shape": [1], "data": data}, "it")

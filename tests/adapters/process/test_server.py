@@ -16,7 +16,7 @@ import pytest
 
 from goldformer.adapters import Adapter, AdapterError, find_adapter
 from goldformer.adapters.process import client, wire
-from goldformer.adapters.process.schema import ENCODINGS, MAX_MESSAGE
+from goldformer.adapters.process.messages import ENCODINGS, MAX_MESSAGE
 from goldformer.adapters.process.server import Server, serve
 from goldformer.conformance.judging.cases import Bench, check_case
 from goldformer.conformance.judging.verdict import Status

@@ -14,7 +14,7 @@ from goldformer.adapters.arrays import LIBRARIES
 from goldformer.adapters.dtypes import NUMPY_DTYPES, WireArray, round_to_dtype
 from goldformer.adapters.process import wire
 from goldformer.adapters.process.faults import TooLarge, WireError
-from goldformer.adapters.process.schema import ENCODINGS, MAX_ELEMENTS, MAX_MESSAGE
+from goldformer.adapters.process.messages import ENCODINGS, MAX_ELEMENTS, MAX_MESSAGE
 from goldformer.adapters.process.wire import (
     BadRequest,
     decode_array,

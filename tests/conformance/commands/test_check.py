@@ -16,7 +16,7 @@ from goldformer.conformance.diagnosis.precision import find_precision
 from goldformer.conformance.judging.cases import plan
 from goldformer.conformance.judging.verdict import Verdict
 from goldformer.conformance.properties.registry import components_of
-from goldformer.conformance.reports.report_schema import Report
+from goldformer.conformance.reports.report_schema import RunReport
 from goldformer.spec.load import SpecFiles
 
 RIGHT = """
@@ -399,7 +399,7 @@ def test_without_the_extra_a_note_says_how_to_get_them(check, monkeypatch):
     def fail(*_):
         raise ImportError("no flint")
 
-    monkeypatch.setattr("goldformer.conformance.run.derive_declared", fail)
+    monkeypatch.setattr("goldformer.conformance.selection.derive_declared", fail)
     result = check(TIED)
     assert (
         "Note: few stored cases of transformer fit all that the adapter declares: "
@@ -671,7 +671,7 @@ def test_html_without_a_folder_is_refused_before_the_work(check):
 
 def test_the_json_is_what_its_schema_says(check):
     for adapter in (RIGHT, WRONG, DOUBLED):
-        Report.model_validate_json(check(adapter, "--json").stdout)
+        RunReport.model_validate_json(check(adapter, "--json").stdout)
     printed = json.loads(CliRunner().invoke(main, ["schema", "report"]).stdout)
     assert printed["required"] == [
         "goldformer", "python", "adapter", "device", "components", "not_implemented", "diagnosis", "problem",

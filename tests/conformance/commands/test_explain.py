@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from goldformer.conformance.cli import main
-from goldformer.spec.schema import FILES
+from goldformer.spec.case_schema import FILES
 
 
 def titles(spec):

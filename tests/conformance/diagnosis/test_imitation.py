@@ -30,7 +30,7 @@ from goldformer.conformance.judging.cases import Bench, judge_case, plan
 from goldformer.conformance.judging.invoke import Result
 from goldformer.conformance.judging.verdict import Verdict
 from goldformer.conformance.reports.text import closing, explain_verdict
-from goldformer.conformance.run import Selection, checks
+from goldformer.conformance.selection import Selection, checks
 from goldformer.spec.model import ANY
 from spoiled import spoil
 

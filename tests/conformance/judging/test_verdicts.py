@@ -14,7 +14,7 @@ import torch
 from goldformer.adapters import Adapter
 from goldformer.adapters.builtin import reference, textbook
 from goldformer.conformance.judging.cases import Bench, check_case
-from goldformer.conformance.judging.compare import compare
+from goldformer.conformance.judging.comparator import compare
 from goldformer.conformance.judging.tolerance import LARGEST, SLACK, SMALLEST, UNIT_ROUNDOFF, tolerance
 from goldformer.conformance.judging.verdict import Difference, Element, Status, Verdict
 from goldformer.conformance.properties.judge import check_property

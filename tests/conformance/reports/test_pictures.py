@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from comparisons import made, of, verdict, wrong
-from goldformer.conformance.judging.compare import compare
+from goldformer.conformance.judging.comparator import compare
 from goldformer.conformance.judging.verdict import Verdict
 from goldformer.conformance.reports.comparison_page import page
 from goldformer.conformance.reports.pictures import (

@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from goldformer.conformance.judging.compare import compare
+from goldformer.conformance.judging.comparator import compare
 from goldformer.conformance.judging.tolerance import tolerance
 from goldformer.conformance.judging.verdict import Difference
 from goldformer.spec.laws import FALSE_ALARM
