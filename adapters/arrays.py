@@ -17,7 +17,7 @@ from goldformer.adapters.dtypes import WireArray, round_to_dtype
 DType = Literal["float64", "float32", "float16", "bfloat16"]
 Array = NDArray[Any]
 
-#: The kinds of device that an adapter can declare. Whoever works on CUDA works on the device that stands in for one.
+#: The kinds of device that an adapter can declare. An adapter that works on CUDA also works on the pretend device.
 DEVICES: Final = ("cpu", "cuda", "xpu", "mps")
 
 #: The switches of PyTorch by which products of matrices on CUDA are computed in fewer bits than their dtype has.
@@ -51,7 +51,7 @@ class ArrayLibrary(ABC):
     def unavailable(self, device: str) -> str | None:
         """Return the reason why a device cannot be used here, or None."""
 
-    def lacks(self, device: str, dtype: str) -> str | None:
+    def explain_missing_dtype(self, device: str, dtype: str) -> str | None:
         """Return the reason why a device that can be used has no arrays of a dtype, or None."""
         del device, dtype
         return None
@@ -63,7 +63,7 @@ class ArrayLibrary(ABC):
 
     @contextlib.contextmanager
     def limit_threads(self, number: int) -> Iterator[bool]:
-        """Compute on so many threads, and restore their number; yield False if that cannot be chosen here."""
+        """Compute on `number` threads, then restore the old number; yield False if it cannot be chosen here."""
         del number
         yield False
 
@@ -145,7 +145,7 @@ class NumPy(ArrayLibrary):
         return isinstance(thing, (np.ndarray, np.generic))
 
     def dtype(self, array: Any) -> str:
-        """Return the name of its dtype, which NumPy makes anew each time."""
+        """Return the name of its dtype, which NumPy computes at each access."""
         return _name_dtype(array.dtype)
 
     def numpy(self, array: Any) -> Array:
@@ -195,8 +195,8 @@ class Torch(ArrayLibrary):
         count = module.device_count()
         return None if int(index or 0) < count else f"there are {count} {name}s here, no {device}"
 
-    def lacks(self, device: str, dtype: str) -> str | None:
-        """Return that the device has no float64: no MPS GPU has it, and not every XPU."""
+    def explain_missing_dtype(self, device: str, dtype: str) -> str | None:
+        """Explain that the device has no float64: no MPS GPU has it, and not every XPU."""
         kind = device.partition(":")[0]
         if dtype != "float64" or kind not in ("mps", "xpu"):
             return None

@@ -79,7 +79,7 @@ def find_adapter(name: str, spec: Spec, timeout: float = TIMEOUT) -> Adapter:
         return _find_process(name, spec, timeout)
     thing = load_object(name)
     if name.endswith(SUFFIX):
-        # Nobody declares the arrays of a notebook.
+        # A notebook does not declare its arrays.
         thing = add_arrays(thing, spec)
     adapter = Adapter.from_object(thing, name, spec)
     require_arrays(adapter.arrays, name)
@@ -110,7 +110,7 @@ def _find_process(name: str, spec: Spec, timeout: float) -> Adapter:
 
 
 def load_object(name: str) -> Any:
-    """Import the file, module or built-in adapter of a name; AdapterError if there is none, or it fails."""
+    """Import the file, module or built-in adapter of a name; AdapterError if it does not exist or fails."""
     if target := _OWN.get(name):
         return _import(name, target)
     if name.endswith((".py", SUFFIX)) or "/" in name or "\\" in name or Path(name).is_file():
@@ -148,9 +148,9 @@ def _import(name: str, target: str) -> Any:
 
 
 class _SourceLoader(importlib.machinery.SourceFileLoader):
-    """Compiles a file anew each time, and writes no bytecode beside it.
+    """A loader that compiles a file each time, and writes no bytecode next to it.
 
-    Python takes kept bytecode for that of the file where time, in whole seconds, and size are equal: a digit that is
+    Python uses stored bytecode if the time, in whole seconds, and the size of the file are equal. A digit that is
     changed between two checks in one second would not be judged.
     """
 
@@ -217,7 +217,7 @@ def explain_import_error(name: str, error: BaseException) -> AdapterError:
         line = f"\n    {error.text.strip()}" if error.text else ""
         return AdapterError(f"{name} is not valid Python: {error.msg} ({where}){line}")
     frames = [f for f in traceback.extract_tb(error.__traceback__) if "importlib" not in f.filename]
-    # The loaders stand beside this file.
+    # The loaders are next to this file.
     theirs = [f for f in frames if Path(f.filename).parent != Path(__file__).parent]
     # The innermost frame in the adapter's folder is the line at fault; deeper frames are in libraries.
     own = [f for f in theirs if Path(f.filename).parent == Path(theirs[0].filename).parent]

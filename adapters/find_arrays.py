@@ -1,6 +1,6 @@
 """Find the array library that functions work on, where nothing declares it: by the names in their code, then by a call.
 
-A file says it itself, in ARRAYS: it is kept and shared, and need not be called to be read.
+A file declares them itself, in ARRAYS, so that no function need be called.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def find_library(array: Any) -> ArrayLibrary | None:
 
 
 def find_named_library(function: Callable[..., Any]) -> str | None:
-    """Return the name of the array library that the code of a function names; None if it names several or none."""
+    """Return the name of the array library that a function's code names; None if it names no or several libraries."""
     named = _list_named(function)
     return next(iter(named)) if len(named) == 1 else None
 
@@ -45,7 +45,7 @@ def find_named_library(function: Callable[..., Any]) -> str | None:
 def find_arrays(functions: Mapping[str, Callable[..., Any]], spec: Spec) -> str:
     """Return the name of the array library of some components; AdapterError if they differ or nothing tells.
 
-    Where their code names several libraries or none, the first decides in which a component returns arrays when it is
+    Where their code names no or several libraries, the first decides in which a component returns arrays when it is
     called with its first golden cases.
     """
     named = {component: _list_named(function) for component, function in functions.items()}
@@ -155,7 +155,7 @@ def _is_answered(function: Callable[..., Any], case: Case, library: ArrayLibrary
             warnings.simplefilter("ignore")
             returned = function(**bind_arguments(function, contract, given))
     except Exception:
-        # It works on other arrays, or it is wrong: the judgement tells.
+        # It works on other arrays, or it is wrong: the judgement will show which.
         return False
     outputs = tuple(returned.values()) if isinstance(returned, Mapping) else returned
     first = outputs[0] if isinstance(outputs, tuple | list) and outputs else outputs

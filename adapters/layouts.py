@@ -327,7 +327,7 @@ def is_causal(
 ) -> bool:
     """Return True if a mask lets query i see the keys up to i, in every sample and head, and hides nothing else.
 
-    With `corner="bottom_right"` the last query sees every key. The values decide. An array of the meta device has none:
+    With `corner="bottom_right"` the last query sees every key. The values decide. A meta array has no values:
     it counts as causal, so that code which always hides the future can be called there. None hides nothing, which is
     causal only where there is nothing to hide.
     """
@@ -416,7 +416,7 @@ def make_linear_state(
     """Return the state of a linear layer for a weight (in, out): {"name.weight": …, "name.bias": …}.
 
     A name that ends in a dot or an underscore is only a prefix: "in_proj_" gives in_proj_weight. A layer with a bias
-    gets zeros if the call has none. NotImplementedError if the call has one and the layer does not.
+    gets zeros if the call has no bias. NotImplementedError if the call has one and the layer does not.
     """
     start = f"{name}." if name and not name.endswith((".", "_")) else name
     turned = weight if kind == "gpt2_conv1d" else linear_weight(weight)
@@ -439,7 +439,7 @@ def nest_names(names: Names, ours: str, theirs: str) -> dict[str, str | tuple[st
     return {f"{start}{key}": tuple(f"{place}{name}" for name in _list_places(value)) for key, value in names.items()}
 
 
-#: What declares that a module has a parameter which a call may lack, or lacks one which a call may have.
+#: The declarations: a module has a parameter that calls may not have, or it has no place for one that calls may have.
 _WITH: Final = {
     **dict.fromkeys(("norm.gamma", "encoder_norm.gamma", "decoder_norm.gamma"), "final_norm: after_stack"),
     "position_table": "positions: learned",

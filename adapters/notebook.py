@@ -32,7 +32,7 @@ _MAGIC: Final = re.compile(r"^([%!?].*|[\w., ]+=\s*[%!].*|[\w.*]+\?+\s*)$")
 _LONGEST: Final = 256 << 10
 #: The most characters of a line that a message quotes.
 _QUOTED: Final = 200
-#: An end of a line of Python. Form feeds and the separators of Unicode, which str.splitlines knows, end none.
+#: An end of a line of Python. Form feeds and the separators of Unicode, which str.splitlines knows, end no line.
 _NEWLINE: Final = re.compile(r"\r\n?|\n")
 _FUTURE: Final = "__future__"
 #: The line before each cell of the source.
@@ -59,13 +59,13 @@ class CodeCell:
 
 
 def read_notebook(raw: bytes, name: str) -> tuple[CodeCell, ...]:
-    """Return what is kept of the code cells of a notebook, in order; NotebookError if it is none, or is no Python."""
+    """Return the kept part of each code cell, in order; NotebookError if the file is no notebook, or no Python."""
     try:
         from nbformat import reader  # an optional dependency
     except ImportError as missing:
         raise NotebookError(f"{name}: reading a notebook needs nbformat: {install_hint('notebook')}") from missing
     try:
-        # nbformat.reads also validates what nobody reads here, and keeps 50 KiB for each invalid output.
+        # nbformat.reads also validates outputs, which are not read here, and keeps 50 KiB for each invalid output.
         notebook = reader.reads(raw.decode("utf-8-sig"))
         old = notebook.nbformat < 4
         listed = [cell for sheet in notebook.worksheets for cell in sheet.cells] if old else notebook.cells
@@ -73,7 +73,7 @@ def read_notebook(raw: bytes, name: str) -> tuple[CodeCell, ...]:
         sources = [str(cell["input" if old else "source"]) for cell in cells]
         marked = [_is_marked(cell, source) for cell, source in zip(cells, sources, strict=True)]
     except Exception as error:
-        # nbformat raises errors of many kinds for a file that is none, or of a version that it does not know.
+        # nbformat raises errors of many kinds for a file that is no notebook, or has an unknown version.
         raise NotebookError(printable(f"{name} is no notebook: {type(error).__name__}: {str(error)[:200]}")) from error
     if sum(map(len, sources)) > _LONGEST:
         raise NotebookError(f"{name} has more than {_LONGEST} characters of code: put what it needs into fewer cells")
@@ -112,7 +112,7 @@ def find_first_line(node: ast.stmt) -> int:
 
 
 class CellNames:
-    """Tells the cell of each line of a source that `write_source` wrote; of another source, that there is none."""
+    """The cells of the lines of a source that `write_source` wrote; another source has no cells."""
 
     def __init__(self, source: str) -> None:
         lines = enumerate(split_lines(source), 1)
@@ -129,7 +129,7 @@ class CellNames:
         return f"code cell {cell}, line {line - heading}"
 
     def add(self, text: str, file: str) -> str:
-        """Return a message or a traceback with the cell behind each place in the file."""
+        """Return a message or a traceback with the cell after each place in the file."""
         return re.sub(_PLACE.format(file=re.escape(file)), self._add, text) if self._headings else text
 
     def _add(self, place: re.Match[str]) -> str:
@@ -168,7 +168,7 @@ def _read_cell(number: int, source: str, name: str, *, whole: bool) -> CodeCell:
 
 
 def _compile(source: str) -> ast.Module:
-    """Return the syntax tree of a cell, in which IPython allows `await` at the top; SyntaxError if there is none."""
+    """Return the syntax tree of a cell, in which IPython allows `await` at the top; SyntaxError for a bad cell."""
     flags = ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
     tree: ast.Module = compile(source, "cell", "exec", flags=flags, dont_inherit=True)
     return tree

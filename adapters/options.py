@@ -134,12 +134,12 @@ def normalise_input_gradient(
     return join_residual_gradient(cotangent, of_norm.pop("x")), gradients | add_prefix(f"norm_{number}", of_norm)
 
 
-# What the parameters of a call decide. Where a call gives the parameters of another option, these steps do what code
-# with the option does all the same: its own norm has gamma 1 and beta 0, and it ignores the matrix that it has not.
+# The parameters of a call decide these options. If a call has the parameters of another option, the steps do what code
+# with the declared option does: its own norm has gamma 1 and beta 0, and it ignores a matrix that it does not have.
 
 
 def normalise_without_params(x: Array, stack: str, norm: Params) -> Array:
-    """Return the output of a stack, normalised with gamma 1 and beta 0 if the call has none."""
+    """Return the output of a stack, normalised with gamma 1 and beta 0 if the call has neither."""
     del stack
     return layer_norm(x, params=norm or unit_norm(x))
 
@@ -190,7 +190,7 @@ def set_aside_ended(beam: list[Sentence], extensions: list[list[Sentence]], task
     return aside if len(aside) >= task.beam_size else aside + alive
 
 
-#: The replaced steps by convention and option; the defaults need none.
+#: The replaced steps by convention and option; the defaults replace no step.
 OPTIONS: Final[Mapping[tuple[str, str], Replacements]] = {
     ("empty_row", "zeros"): {weigh_keys: around(empty_rows_of_zeros)},
     # The softmax of a row that holds only −∞ is NaN.
@@ -211,7 +211,7 @@ OPTIONS: Final[Mapping[tuple[str, str], Replacements]] = {
     ("output_layer", "without_bias"): leave_out("b_vocab"),
     ("output_layer", "tied"): leave_out("w_vocab", "b_vocab"),
     ("output_layer", "tied_with_bias"): leave_out("w_vocab"),
-    # Nobody has learned positions that a call does not give.
+    # A call without learned positions has no values for them.
     ("positions", "learned"): {},
     ("pe_layout", "concatenated"): {channel_waves: instead(concatenate_waves)},
     ("pe_layout", "tensor2tensor"): {

@@ -138,7 +138,7 @@ def register() -> str | None:
         return f"this PyTorch ({torch.__version__}) cannot register a device that is written in Python"
     real = torch.accelerator.current_accelerator()
     if real is not None:
-        return f"there is a real device here, {real.type}, which PyTorch would no longer find beside {NAME}"
+        return f"there is a real device here, {real.type}, which PyTorch would no longer find next to {NAME}"
     try:
         set_up(NAME, backend_module=_make_device_module())
         for_all, by_name = torch.library.Library("_", "IMPL"), torch.library.Library("aten", "IMPL")
@@ -190,7 +190,7 @@ def _works() -> bool:
 def _explain_no_gradients() -> str | None:
     """Return why nothing can be differentiated on the device, or None.
 
-    At its first backward pass PyTorch starts a thread for each device, and none for a device that comes later.
+    At its first backward pass PyTorch starts a thread for each device, but not for a device that comes later.
     """
     number = torch.tensor([3.0], device=NAME, requires_grad=True)
     try:

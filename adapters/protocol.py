@@ -35,7 +35,7 @@ _TOOLS: Final = frozenset(
 )
 
 
-#: The dtype of a run that names none, if the adapter has it.
+#: The dtype of a run that names no dtype, if the adapter has it.
 DEFAULT_DTYPE: Final = "float32"
 
 
@@ -69,11 +69,11 @@ class Adapter:
 
     @property
     def default_dtype(self) -> str:
-        """Return the dtype of a run that names none: float32, or the first one that the adapter declares without it."""
+        """Return the dtype of a run that names no dtype: float32 if it is declared, else the first declared dtype."""
         return DEFAULT_DTYPE if DEFAULT_DTYPE in self.dtypes else self.dtypes[0]
 
     def convention(self, name: str, component: str, spec: Spec) -> str:
-        """Return the option declared for a component; the documents' choice if none is declared or it is left open."""
+        """Return the option declared for a component, or the documents' choice if it is not declared or left open."""
         return _find_option(self.conventions, name, component, spec)
 
     def leaves_open(self, name: str, component: str) -> bool:

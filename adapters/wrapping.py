@@ -93,7 +93,7 @@ def _export(function: Function, _contract: Contract) -> Function:
     import torch  # seconds, and an optional dependency
 
     class Call(torch.nn.Module):
-        """A module, which alone can be exported."""
+        """A module, because only modules can be exported."""
 
         def forward(self, **arguments: Any) -> Any:
             """Call the function."""

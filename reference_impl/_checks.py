@@ -237,7 +237,7 @@ def check_word_id(id_name: str, value: Any, does: str, vocab: int) -> None:
 def can_read(tensor: Tensor) -> bool:
     """Return True if the tensor has values that can be read.
 
-    It has none while torch.compile traces, where a branch on them would break the graph, and none on the meta device.
+    It has no values while torch.compile traces, where a branch on them would break the graph, nor on the meta device.
     On CUDA reading costs a synchronisation, but an unchecked bad id would kill the context of the whole process.
     """
     return not (torch.compiler.is_compiling() or tensor.is_meta)

@@ -127,10 +127,10 @@ def scaled_dot_product_attention(
     scores = scaled_scores(query, key)  # (..., q_seq, kv_seq)
     if mask is not None:
         # Masked scores become the most negative finite number of their dtype.
-        #   Not −1e9 (java), −1e10 (n9) or −9e15 (walkthrough): float16 ends at −65504 and has none of them.
+        #   Not −1e9 (java), −1e10 (n9) or −9e15 (walkthrough): float16 ends at −65504 and cannot hold them.
         #   Not −1e4 either, which float16 has: a kept score of −1.2e4 would lose to the masked ones.
         #   Not −inf: in a row without a key the maximum would be −inf, −inf − (−inf) is NaN, and so would be
-        #   every gradient behind it. A finite fill makes all weights of that row equal: the documents' 1/kv_seq.
+        #   every gradient after it. A finite fill makes all weights of that row equal: the documents' 1/kv_seq.
         # Next to a kept score exp makes exactly 0 of the fill, in every dtype, unless that score is the most
         # negative number itself: its next neighbour in float16 is already 32 away, and exp(−32) rounds to 0.
         scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)

@@ -56,7 +56,7 @@ class ResidualLayer(nn.Module):
 
         Formula:  LN(x + dropout(f(x))), post-norm; with norm_first x + dropout(f(LN(x))), pre-norm
         Shapes:   x (batch, seq, d_model) → (batch, seq, d_model), and the second result of the sub-layer
-        Source:   n9 "编码层", primer 3.1; paper, section 3.1, and 5.4 for the dropout; none of them has pre-norm
+        Source:   n9 "编码层", primer 3.1; paper, section 3.1, and 5.4 for the dropout; they all have post-norm
         """
         update, detail = sublayer(norm(x) if self.norm_first else x)  # (batch, seq, d_model)
         total = x + self.dropout(update)  # (batch, seq, d_model)
@@ -85,7 +85,7 @@ def make_final_norm(d_model: int, settings: LayerSettings) -> LayerNorm:
 
 
 def pick_final_norm(params: Mapping[str, Tensor], name: str) -> LayerNorm | None:
-    """Build the final norm of a stack from checked parameters, or return None if they have none."""
+    """Build the final norm of a stack from checked parameters, or return None if they have no norm."""
     if f"{name}.gamma" not in params:
         return None
     return build_inner(LayerNorm, eps=EPS, **pick_params(params, name, NORM))

@@ -27,7 +27,7 @@ def drop(x: Tensor, rate: float, generator: torch.Generator | None = None) -> Te
 
     Shapes:   x (...) → (...)
     """
-    # In float32 whatever x is: of the 256 numbers that bfloat16 would draw from, none is a tenth.
+    # In float32 whatever x is: bfloat16 would draw from 256 numbers, and a tenth is not among them.
     uniform = torch.rand(x.shape, generator=generator, device=x.device, dtype=torch.float32)  # (...)
     # At a rate of 1 nothing is kept, and there is no 1 / 0 to scale it by.
     kept = x / (1 - rate) if rate < 1 else x  # (...)
@@ -41,7 +41,7 @@ def skip_dropout(x: Tensor) -> Tensor:
 
 
 def make_dropping(dropout_rate: Any, training: Any, seed: Any) -> Dropping:
-    """Make the dropout of a function form from its arguments, which are checked; without a rate there is none."""
+    """Make the dropout of a function form from its arguments, which are checked; without a rate nothing is dropped."""
     if dropout_rate is None:
         return skip_dropout
     check_fraction("dropout_rate", dropout_rate)

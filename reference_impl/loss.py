@@ -42,7 +42,7 @@ def label_smoothing(target: Tensor, smoothing: float) -> Tensor:
     Formula:  output = (1 − s)·target + s / vocab, the target words included among those that get a share
     Shapes:   target (batch, seq, vocab) → (batch, seq, vocab)
     Errors:   TypeError unless target is a floating-point tensor and smoothing a number;
-              ValueError unless target has three axes, none empty, and smoothing lies in 0 … 1
+              ValueError unless target has three axes, all not empty, and smoothing lies in 0 … 1
     Source:   paper, section 5.4, with s = 0.1; Szegedy et al., 2015, arXiv:1512.00567, section 7
     """
     check_tensors({"target": (target, "batch seq vocab")})
@@ -60,7 +60,7 @@ def cross_entropy(logits: Tensor, targets: Tensor, pad_id: int) -> tuple[Tensor,
     Shapes:   logits (batch, seq, vocab), targets (batch, seq) → loss (), token_losses (batch, seq)
     Errors:   TypeError unless logits are floating point, targets int64 or int32 and pad_id an int; ValueError for
               shapes that do not fit, or targets that are padding throughout; IndexError for another target outside
-              0 … vocab − 1 (neither of the two under torch.compile, where targets of padding alone give NaN)
+              0 … vocab − 1 (neither of the two under torch.compile, where targets of only padding give NaN)
     Source:   illustrated on the loss; padding: n9 "使用示例"
 
     pad_id need not be a word of the vocabulary, and the logits at padded targets do not matter.

@@ -41,7 +41,7 @@ def positional_encoding(
     Formula:  output[b, pos] = x[b, pos] + PE[pos], the table in the dtype of x;
               in training with a dropout_rate dropout(x[b, pos] + PE[pos])
     Shapes:   x (batch, seq, d_model) → (batch, seq, d_model)
-    Errors:   TypeError unless x is a floating-point tensor; ValueError unless it has three axes, none empty
+    Errors:   TypeError unless x is a floating-point tensor; ValueError unless it has three axes, all not empty
     Source:   walkthrough 2, n9 "位置编码"; paper, section 3.5, and 5.4 for the dropout
     """
     check_tensors({"x": (x, "batch seq d_model")})
@@ -82,7 +82,7 @@ class PositionalEncoding(nn.Module):
         return x + self.pe[:, :seq]  # (batch, seq, d_model)
 
     def _apply(self, *args: Any, **kwargs: Any) -> Self:
-        # .to(), .double() and .cuda() call this. A cast alone would keep the rounding of the old dtype: after
+        # .to(), .double() and .cuda() call this. Only a cast would keep the rounding of the old dtype: after
         # .double() the rows would be right to 3e-8 only. So the rows are computed again.
         before = self.pe.dtype
         super()._apply(*args, **kwargs)  # type: ignore[no-untyped-call]  # torch leaves it unannotated

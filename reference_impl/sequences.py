@@ -12,7 +12,7 @@ def pad_or_truncate(x: Tensor, length: int) -> Tensor:
     Formula:  output[b, t] = x[b, t] for t < seq, 0 for the rest up to length
     Shapes:   x (batch, seq, d_model) → (batch, length, d_model)
     Errors:   TypeError unless x is a floating-point tensor and length an int;
-              ValueError unless x has three axes, none empty, or for a length below 1
+              ValueError unless x has three axes, all not empty, or for a length below 1
     Source:   illustrated, on the list of vectors that enters the encoder
     """
     check_tensors({"x": (x, "batch seq d_model")})

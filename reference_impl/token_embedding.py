@@ -19,7 +19,7 @@ def token_embedding(ids: Tensor, table: Tensor, *, fixed_id: int | None = None) 
     """Look up the row of the table that each id names.
 
     Formula:  output[b, t] = table[ids[b, t]], without the factor √d_model of the paper's section 3.4:
-              none of the documents has it
+              the documents do not have it
     Shapes:   ids (batch, seq), table (vocab, d_model) → (batch, seq, d_model)
     Errors:   TypeError unless ids are int64 or int32 and the table is floating point; ValueError for other
               shapes; IndexError for an id outside 0 … vocab − 1, naming the first (not under torch.compile)

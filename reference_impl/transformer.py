@@ -227,7 +227,7 @@ class Transformer(nn.Module):
     def run_decoder(self, target: Tensor, memory: Tensor, source: Tensor) -> Tensor:
         """Make the decoder's output (batch, seq, d_model) of a target (batch, seq); the source shows its padding."""
         seq = target.shape[1]
-        # Both masks. With padding alone, as in the example of n9, every position sees the word that it must predict.
+        # Both masks. With only padding, as in the example of n9, every position sees the word that it must predict.
         causal = functional.causal_mask(seq, seq, device=target.device)  # (seq, seq)
         self_mask = causal & functional.padding_mask(target, self.pad_id)  # (batch, 1, seq, seq)
         # The keys of the cross-attention are the source's, so its padding counts here and not the target's.

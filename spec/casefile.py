@@ -131,7 +131,7 @@ def _find_drawn(
     contract: Contract,
     conventions: Mapping[str, Convention],
 ) -> Mapping[str, ArraySpec]:
-    """Return the parameters that exist under the options of a case, the defaults where it names none.
+    """Return the parameters that exist under the options of a case, the default where it names no option.
 
     `names` are the conventions under whose every option the case is derived.
     """
@@ -189,7 +189,7 @@ def _check_layers(attributes: Mapping[str, Any], contract: Contract, where: Fiel
 def _check_blind(case: Case) -> Case:
     for part in (part for blind in case.blind for part in blind.to):
         if not any(is_part(part, name) for name in case.subjects):
-            message = f"{part!r} is none of the case's arrays and outputs, nor a part of their names"
+            message = f"{part!r} is not among the case's arrays and outputs, nor a part of their names"
             raise Refused(("blind",), message)
     return case
 
@@ -349,7 +349,7 @@ def _add_golden(
         case = replace(case, kills=entry.kills)
     if case.error is not None or case.shape_only:
         if entry is not None and entry.derivation is not None and not underived:
-            raise SpecError([golden.problem(case.id, f"has golden values, but asks for none: {golden.remedy}")])
+            raise SpecError([golden.problem(case.id, f"has golden values, but asks for no values: {golden.remedy}")])
         return case
     if entry is None or entry.derivation != digest:
         if underived:

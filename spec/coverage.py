@@ -83,13 +83,13 @@ class ErratumCoverage:
     to_the_point: bool
 
     def problems(self) -> Iterator[Problem]:
-        """Yield each proof that does not exist, and a problem if none of the others shows a clause of the erratum."""
+        """Yield each proof that does not exist, and a problem if no other proof shows a clause of the erratum."""
         erratum = self.erratum
         for id_ in erratum.proof:
             if id_ not in self.proofs.ids:
                 yield erratum.place.problem(erratum.id, f"is proven by {id_!r}, which is no case and no property")
         if self.proofs.ids and not self.to_the_point:
-            message = f"none of its proofs ({', '.join(self.proofs.ids)}) shows one of its clauses"
+            message = f"its proofs ({', '.join(self.proofs.ids)}) show no clause of it"
             yield erratum.place.problem(erratum.id, f"{message} ({', '.join(erratum.clauses)})")
 
 
@@ -210,12 +210,12 @@ def count_totals(spec: Spec) -> Totals:
 
 
 #: The kinds of cases, by the results that they ask for.
-KINDS = ("with golden values", "with golden gradients", "of shapes alone", "refusals")
+KINDS = ("with golden values", "with golden gradients", "with only shapes", "refusals")
 
 
 def _kind(case: Case) -> str:
     if case.error is not None:
         return "refusals"
     if case.shape_only:
-        return "of shapes alone"
+        return "with only shapes"
     return "with golden values" if case.cotangent is None else "with golden gradients"

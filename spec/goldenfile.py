@@ -130,7 +130,7 @@ class Numeral(str):
 class StoredGolden:
     """The entries of a golden file by the ids of their cases, and their place in the file.
 
-    `find_lines` parses the file once more, for the lines of a problem: JSON's own reader has none. `remedy` says what
+    `find_lines` parses the file once more, for the lines of a problem: JSON's reader has no lines. `remedy` says what
     to do about an entry that does not fit its case.
     """
 

@@ -21,7 +21,7 @@ FALSE_ALARM: Final = Fraction(1, 2**40)
 
 @dataclass(frozen=True, slots=True)
 class Uniform:
-    """So many independent elements, uniform between −a and a; `square` is a²."""
+    """`count` independent elements, uniform between −a and a; `square` is a²."""
 
     count: int
     square: Fraction
@@ -29,7 +29,7 @@ class Uniform:
 
 @dataclass(frozen=True, slots=True)
 class Discrete:
-    """Independent elements in groups: so many, and the values each of them may take, with their probabilities."""
+    """Independent elements in groups: their number, and the values that each may take, with their probabilities."""
 
     groups: tuple[tuple[int, Mapping[Fraction, Fraction]], ...]
 
@@ -56,7 +56,7 @@ def law_of(case: Case, output: str) -> Law | None:
 def unfit(law: Law, statistic: Statistic) -> str | None:
     """Explain why a statistic says nothing under a law; None if it does."""
     if isinstance(law, Uniform):
-        return "an element that may be any number is 0 by rounding alone" if statistic == "zeros" else None
+        return "an element that may be any number is 0 only by rounding" if statistic == "zeros" else None
     if statistic != "largest":
         return None
     if len(law.magnitudes) != 1:
@@ -85,7 +85,7 @@ def _dropout(case: Case, output: str) -> Law | None:
 
 
 def _attention(case: Case, output: str) -> Law | None:
-    """Return the law of DROP-3 for equal weights, each of which adds to at most one element of the output."""
+    """Return the law of DROP-3 for equal weights, where each adds to at most one element of the output."""
     rate = _as_written(case.attributes.get("dropout_rate", 0))
     if rate in (0, 1) or output in ("scores", "scaled_scores"):
         return None
@@ -95,7 +95,7 @@ def _attention(case: Case, output: str) -> Law | None:
     if case.input_arrays["query"].any() or "mask" in case.inputs or not _is_choice(value):
         raise ValueError(
             "has a known distribution where query is 0, there is no mask, and each row of value has at most one 1 and "
-            "otherwise 0"
+            "zeros elsewhere"
         )
     q_seq, kv_seq = case.sizes["q_seq"], case.sizes["kv_seq"]
     # The number of keys that each element of the output sums: the same for all queries of a sample.
@@ -105,7 +105,7 @@ def _attention(case: Case, output: str) -> Law | None:
 
 
 def _feed_forward(case: Case, output: str) -> Law | None:
-    """Return the law of DROP-4 for tokens of a few kinds, each hidden channel of which adds to at most one output."""
+    """Return the law of DROP-4 for tokens of a few kinds, where each hidden channel adds to at most one output."""
     rate = _rate_in_training(case)
     if rate is None:
         return None
@@ -114,7 +114,7 @@ def _feed_forward(case: Case, output: str) -> Law | None:
     params = case.param_arrays
     inner = case.input_arrays["x"] @ params["w_1"] + params.get("b_1", 0.0)
     if not _is_choice(params["w_2"]):
-        raise ValueError("has a known distribution where each row of w_2 has at most one 1 and otherwise 0")
+        raise ValueError("has a known distribution where each row of w_2 has at most one 1 and zeros elsewhere")
     return _sums(np.maximum(inner, 0.0), params["w_2"], params.get("b_2"), rate)
 
 
@@ -132,7 +132,7 @@ def _positional_encoding(case: Case, output: str) -> Law | None:
 
 
 def _multi_head_attention(case: Case, output: str) -> Law | None:
-    """Return the law of DROP-3 for equal weights, each of which adds to at most one element of the output."""
+    """Return the law of DROP-3 for equal weights, where each adds to at most one element of the output."""
     rate = _rate_in_training(case)
     if rate is None or output in ("q", "k", "v", "qkv", "scaled_scores"):
         return None
@@ -172,7 +172,7 @@ def _layer(case: Case, output: str) -> Law | None:
 
 
 def _rate_in_training(case: Case) -> Fraction | None:
-    """Return the rate at which something is dropped and something kept; None if there is none."""
+    """Return the rate at which something is dropped and something kept; None if there is no such rate."""
     rate = _as_written(case.attributes.get("dropout_rate", 0))
     return None if rate in (0, 1) or not case.attributes.get("training", True) else rate
 

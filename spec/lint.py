@@ -52,7 +52,7 @@ def _list_unused_conventions(spec: Spec) -> Iterator[Problem]:
 
 
 def _list_other_options(case: Case, spec: Spec) -> list[str]:
-    """List the conventions of which a case has another option than the default one."""
+    """List the conventions for which a case has another option than the default."""
     return [name for name, option in case.only_with.items() if option != spec.conventions[name].default]
 
 
@@ -96,7 +96,7 @@ def _check_conventions(spec: Spec) -> Iterator[Problem]:
 
 
 def _check_refusals(spec: Spec) -> Iterator[Problem]:
-    """Yield the error cases that demand a refusal for which none of their clauses asks."""
+    """Yield the error cases that demand a refusal although no clause of theirs asks for it."""
     for case in spec.cases.values():
         if case.error is not None and not any(spec.clauses[id_].demands_refusal for id_ in case.clauses):
             cited = ", ".join(case.clauses)

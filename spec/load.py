@@ -31,7 +31,7 @@ from goldformer.spec.tables import (
 )
 from goldformer.spec.yamlfile import YamlFile
 
-#: The folder that holds the spec's data, in the checkout and in an installed wheel alike.
+#: The folder that holds the spec's data, in the checkout and in an installed wheel.
 ROOT = Path(__file__).resolve().parent
 
 #: The kills of a case, in the text of a golden file.
@@ -266,7 +266,7 @@ def _check_references(
 
 
 def _list_bad_values(cases: Iterable[Case]) -> Iterator[Problem]:
-    """Yield the problems of golden values that are otherwise read on first use."""
+    """Yield the problems of golden values, which other runs read on first use."""
     for case in cases:
         try:
             for _ in case.golden.options.values() if case.golden is not None else ():

@@ -209,7 +209,7 @@ class GoldenArray:
 
     @cached_property
     def magnitude(self) -> float:
-        """The largest finite absolute value; 0 where there is none."""
+        """The largest finite absolute value; 0 if no value is finite."""
         return find_magnitude(self.values)
 
     @cached_property
@@ -220,7 +220,7 @@ class GoldenArray:
 
 
 def find_magnitude(values: Array) -> float:
-    """Return the largest finite absolute value; 0 where there is none."""
+    """Return the largest finite absolute value; 0 if no value is finite."""
     if values.dtype.kind != "f":
         return 0.0
     sizes = np.abs(values)
@@ -351,7 +351,7 @@ class Case:
         return self.golden.options[self.key(options)] if self.golden is not None else {}
 
     def explain_unfit(self, options: Mapping[str, str]) -> str:
-        """Return why a case is none for an implementation with these options, or ""."""
+        """Return why a case does not apply to an implementation with these options, or ""."""
         for name, option in self.only_with.items():
             if options[name] != option:
                 return f"only for {name}: {option}; the adapter declares {options[name]}"

@@ -13,7 +13,7 @@ from goldformer.spec.tables import Clause, Document, Property
 SHOWN = 3
 
 _HEAD = """\
-<!-- Written by `goldformer coverage --write` from the files beside it. Change those files, not this page. -->
+<!-- Written by `goldformer coverage --write` from the files next to it. Change those files, not this page. -->
 
 # The spec
 

@@ -30,7 +30,7 @@ def is_part(part: str, name: str) -> bool:
 class StrictModel(BaseModel):
     """A mapping without unknown keys and without conversions."""
 
-    # A run that reads one component's files builds the validators of these alone.
+    # A run that reads one component's files builds only the validators of these.
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, defer_build=True)
 
 

@@ -33,7 +33,7 @@ class Level(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Citation:
-    """A document with the rows (for the paper: sections) that say so; `this spec` has none."""
+    """A document with the rows (for the paper: sections) that say so; `this spec` has no rows."""
 
     document: str
     rows: tuple[str, ...]
@@ -129,7 +129,7 @@ _LINK: Final = r"^[\w.-]+/[\w.-]+(#\d+|:\S+)?( \([^()]+\))?$"
 def _check_link(text: str) -> str:
     if not re.fullmatch(_LINK, text):
         forms = "owner/name#12 (a thread), owner/name:path (a file) or owner/name"
-        raise PydanticCustomError("place", f"should be {forms}, with nothing behind it but a note in parentheses")
+        raise PydanticCustomError("place", f"should be {forms}, with nothing after it but a note in parentheses")
     return text
 
 

@@ -118,7 +118,7 @@ def _list_changes(case: Case, contract: Contract) -> Iterator[tuple[str, str, Ch
 
 
 def _list_moved(before: Mapping[str, Array], after: Mapping[str, Array], golden: Mapping[str, GoldenArray]) -> set[str]:
-    """List the outputs of which an element moved far enough."""
+    """List the outputs with an element that moved far enough."""
     moved = set()
     for name, old in before.items():
         new = after[name]

@@ -94,7 +94,7 @@ def map_attention(params: Params) -> dict[str, Tensor]:
         state["in_proj_weight"] = torch.cat([weights[role] for role in "qkv"])
     else:
         state |= {f"{role}_proj_weight": weights[role] for role in "qkv"}
-    # It has all biases or none: an absent bias becomes zeros, unless all are absent.
+    # It has all biases or no bias: an absent bias becomes zeros, unless all are absent.
     bias = {role: _fill_bias(params.get(f"b_{role}"), weights[role]) for role in "qkvo"}
     if any(params.get(f"b_{role}") is not None for role in "qkvo"):
         state |= {"in_proj_bias": torch.cat([bias[role] for role in "qkv"]), "out_proj.bias": bias["o"]}
@@ -131,7 +131,7 @@ def map_stack(params: Params, stack: str, num_layers: int) -> dict[str, Tensor]:
 
 
 def _final_norm(params: Params) -> nn.LayerNorm | None:
-    """Return the norm after the last layer of a stack, or None if the parameters have none."""
+    """Return the norm after the last layer of a stack, or None if it has no parameters."""
     norm = part(params, "norm")
     return nn.LayerNorm(len(norm["gamma"]), device="meta", dtype=norm["gamma"].dtype) if norm else None
 

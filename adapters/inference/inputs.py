@@ -34,7 +34,7 @@ class MaskForm:
 
     @property
     def padding_polarity(self) -> Polarity:
-        """The meaning of True in a mask of padded keys next to this one: nobody adds that."""
+        """The meaning of True in a mask of padded keys next to this one: such a mask is never added."""
         return "ignore" if self.polarity == "added" else self.polarity
 
 

@@ -86,7 +86,7 @@ def list_roles(name: str, roles: Mapping[str, str]) -> list[str]:
 
 
 def find_projection(name: str) -> str | None:
-    """Return the projection that the last name of a path says, such as "q" for "w_qs"; None if it says none."""
+    """Return the projection that the last name of a path says, such as "q" for "w_qs"; None if it says nothing."""
     bare = _FILLERS.sub("", name.lower())
     return next((role for role in ("q", "k", "v", "kv", "qkv") if says(bare, PROJECTIONS[role])), None)
 
@@ -97,6 +97,6 @@ def split_words(path: str) -> list[str]:
 
 
 def find_part(path: str) -> str | None:
-    """Return the part of a layer that a path says: "cross", "feed" or "self"; None if it says none."""
+    """Return the part of a layer that a path says: "cross", "feed" or "self"; None if it says nothing."""
     words = split_words(path)
     return next((part for part, pattern in PARTS.items() if any(says(word, pattern) for word in words)), None)

@@ -31,7 +31,7 @@ class Imported:
 def import_target(path: Path) -> Imported:
     """Import a file from its own folder, or from the nearest folder above from which its imports work.
 
-    AdapterError says why none works.
+    AdapterError says why no folder works.
     """
     place = path.resolve()
     try:
@@ -40,8 +40,8 @@ def import_target(path: Path) -> Imported:
     except AdapterError as error:
         if not isinstance(error.__cause__, ImportError):
             raise
-        alone = error
-    reason = alone
+        first = error
+    reason = first
     for folder, name in _list_packages(place):
         try:
             with forget_modules(folder, unless_done=True):
@@ -53,7 +53,7 @@ def import_target(path: Path) -> Imported:
                 reason = explain_import_error(str(path), error)
         except (Exception, SystemExit) as error:
             raise explain_import_error(str(path), error) from error
-    raise reason from alone.__cause__
+    raise reason from first.__cause__
 
 
 def _list_packages(place: Path) -> Iterator[tuple[Path, str]]:

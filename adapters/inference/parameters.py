@@ -86,7 +86,7 @@ class _Sizes:
 
 
 def name_parameters(component: str, leaves: Sequence[Leaf], construction: Construction) -> Iterator[Naming]:
-    """Yield the namings of all parameters of a module for a component, the likeliest first; none if they do not fit."""
+    """Yield the namings of all parameters of a module for a component, the likeliest first, if they fit."""
     for turned in (False, True) if any(leaf.kind == "raw" and len(leaf.shape) == 2 for leaf in leaves) else (False,):
         sizes = _Sizes.of(construction, turned=turned)
         for naming in _NAMERS[component](list(leaves), sizes):
@@ -293,7 +293,7 @@ def _is_decoder(path: str) -> bool:
 
 
 def _combine(parts: Sequence[Sequence[Naming]]) -> Iterator[tuple[Naming, ...]]:
-    """Yield a naming of each part; parts with as many namings are of one class, and named in one way."""
+    """Yield a naming of each part. Parts with equally many namings are of one class, and get the same one."""
     counts = sorted({len(part) for part in parts})
     for index in range(max(counts, default=0)):
         if counts[0]:
@@ -310,7 +310,7 @@ def _match(weights: list[Leaf], roles: Sequence[str], sizes: _Sizes) -> Iterator
     """Yield the weights in the order of roles: as names say, with those that say nothing in every order that fits."""
     said = {leaf.path: find_projection(leaf.stem) for leaf in weights}
     if len({role for role in said.values() if role in roles}) < sum(role in roles for role in said.values()):
-        said = dict.fromkeys(said)  # two say the same, so that neither says anything
+        said = dict.fromkeys(said)  # two names mean one role, so neither decides
     for chosen in permutations(weights):
         pairs = list(zip(roles, chosen, strict=True))
         if all(said[leaf.path] in (role, None) or said[leaf.path] not in roles for role, leaf in pairs) and all(

@@ -17,7 +17,7 @@ from goldformer.adapters.inference.writing import Wiring
 from goldformer.adapters.protocol import INFERRED_FUNCTIONS, Adapter
 from goldformer.spec import Spec
 
-#: The components whose adapter can be inferred, the largest first: what has most parts can be nothing smaller.
+#: The components whose adapter can be inferred, the largest first: a class with many parts is no smaller component.
 COMPONENTS: Final = (
     "transformer",
     "decoder",

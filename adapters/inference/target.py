@@ -32,7 +32,7 @@ class ChoiceError(InferenceError):
     """Golden values fit, and a choice is left that only the author can make; the message asks."""
 
 
-#: A number for each size, all different, also times the heads, so that shapes tell what is what.
+#: A number for each size, all different, also times the heads, so that a shape shows which sizes it has.
 PROBE: Final[Mapping[str, int]] = {
     "width": 12, "heads": 3, "head_width": 5, "value_width": 7, "input_width": 14, "inner": 20, "expansion": 5,
     "vocab": 17, "source_vocab": 17, "target_vocab": 17, "layers": 5, "encoder_layers": 5, "decoder_layers": 5,
@@ -141,7 +141,7 @@ class Target:
 
     @property
     def text(self) -> str:
-        """The source of the class or function and of the classes that it is built of, as far as anyone has it."""
+        """The source of the class or function and of the classes that it is built of, as far as it is available."""
         return "".join(_read_sources(self.thing, seen=set()))
 
     @property
@@ -175,7 +175,7 @@ class Target:
     ) -> Iterator[Construction]:
         """Yield the ways to call the constructor with sizes of these roles, the likeliest by their names first.
 
-        `parts` are ready modules by argument. Without `guesses`, none if a name says nothing.
+        `parts` are ready modules by argument. Without `guesses`, yield nothing if a name does not say its size.
         """
         arguments = [a for a in self.list_sizes() if a.name not in (parts or {})]
         if parts:
@@ -330,7 +330,7 @@ def _assign(said: Mapping[str, list[str]], unnamed: Sequence[str]) -> Iterator[d
         left = [role for role in unnamed if role not in way.values()]
         for chosen in permutations(left, len(silent)):
             guessed = dict(zip(silent, chosen, strict=True))
-            # What comes out of a head is as wide as the head; no other name may be taken for that width.
+            # The output of a head is as wide as the head; no other name may stand for that width.
             if all(role != "head_width" or "out" in name for name, role in guessed.items()):
                 yield {name: (way | guessed)[name] for name in said}
     # A network's only "hidden" width may be that of the model.
@@ -346,7 +346,7 @@ def _read_config(argument: Argument, target: Target) -> tuple[str, list[Argument
     kind = hints.get(argument.name)
     if dataclasses.is_dataclass(kind) and isinstance(kind, type):
         return kind.__name__, _list_arguments(kind.__init__, skip_self=True)
-    # What a dict is asked for with get() has a default.
+    # A value that is read from a dict with get() has a default.
     for wrapper, pattern in (("SimpleNamespace", r"\.([a-z_]\w*)\b(?!\()"), ("dict", r"\[[\"'](\w+)[\"']\]")):
         if fields := dict.fromkeys(re.findall(rf"\b{argument.name}{pattern}", target.text)):
             return wrapper, [Argument(name, inspect.Parameter.empty) for name in fields]

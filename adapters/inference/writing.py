@@ -17,7 +17,7 @@ from goldformer.adapters.inference.parameters import Names, Naming
 from goldformer.adapters.inference.target import Construction, Part, Target
 from goldformer.spec import Contract
 
-#: What the call returns: the output alone or everything in our order, the output and the weights, the output first, or
+#: What the call returns: only the output, or everything in our order, the output and the weights, the output first, or
 #: what is to be added to the input.
 Returns = Literal["as_it_is", "pair", "first", "addend"]
 
@@ -372,7 +372,7 @@ def _list_lasts(wiring: Wiring) -> set[str]:
 
 
 def _fixes_inner_width(wiring: Wiring) -> bool:
-    """Return True if the width inside is a multiple of the model's; others work too, because nn.Linear reads none."""
+    """Return True if the width inside is a multiple of the model's; nn.Linear does not need that."""
     return "w_1" in _list_lasts(wiring) and not wiring.construction.has("inner")
 
 

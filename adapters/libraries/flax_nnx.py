@@ -81,7 +81,7 @@ def multi_head_attention(
     for role, projection in zip("qkvo", (layer.query, layer.key, layer.value, layer.out), strict=True):
         kernel = params[f"w_{role}"].reshape(projection.kernel.shape)
         projection.kernel = nnx.Param(kernel)
-        if biased:  # it has all biases or none
+        if biased:  # it has all biases or no bias
             bias = params.get(f"b_{role}")
             bias = jnp.zeros(projection.bias.shape, kernel.dtype) if bias is None else bias
             projection.bias = nnx.Param(bias.reshape(projection.bias.shape))

@@ -244,7 +244,7 @@ def _make_positions(length: int, d_model: int, like: Tensor) -> Tensor:
 
 
 def _configure_layer(params: Params, num_heads: int) -> MarianConfig:
-    """Return the configuration of a layer; NotImplementedError if Marian has none."""
+    """Return the configuration of a layer; NotImplementedError if Marian has no such layer."""
     return _configure(num_heads, *params["feed_forward.w_1"].shape)
 
 

@@ -76,7 +76,7 @@ def multi_head_attention(
     for role in "qkvo":
         weight = params[f"w_{role}"]
         values.append(weight)
-        if biased:  # it has all biases or none
+        if biased:  # it has all biases or no bias
             bias = params.get(f"b_{role}")
             values.append(keras.ops.zeros_like(weight[0]) if bias is None else bias)
     weights = [x.reshape(own.shape) for x, own in zip(values, layer.trainable_variables, strict=True)]

@@ -112,7 +112,7 @@ def layer_norm(x: Tensor, *, params: Params) -> Tensor:
 
 
 def _get_bias(params: Params, name: str) -> Tensor:
-    """Return a bias, or zeros if there is none."""
+    """Return a bias, or zeros if it is absent."""
     weight, bias = params[f"w_{name}"], params.get(f"b_{name}")
     return weight.new_zeros(weight.shape[1]) if bias is None else bias
 

@@ -51,7 +51,7 @@ class Pipes(ABC):
         self._tail = b""
 
     def exchange(self, message: bytes, seconds: float) -> bytes:
-        """Send a line and return the next one; ChildFault if none comes within `seconds`."""
+        """Send a line and return the next one; ChildFault if no line comes within `seconds`."""
         deadline = time.monotonic() + seconds
         unsent = self._write(memoryview(message))
         if not unsent:
@@ -68,7 +68,7 @@ class Pipes(ABC):
         return printable(self._tail.decode("utf-8", "replace")).strip("\n")
 
     def _line(self, unsent: memoryview, deadline: float, seconds: float) -> bytes:
-        # One array grows in place: a process that writes byte by byte would otherwise make millions of copies.
+        # One array grows in place, so that a process that writes byte by byte does not cost millions of copies.
         read, self._unread = bytearray(self._unread), b""
         end, late, more = read.find(b"\n"), False, False
         while end < 0:

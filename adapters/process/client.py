@@ -59,7 +59,7 @@ class Peer(Protocol):
         """The id of the process that started it; a fork of that process must not use it."""
 
     def exchange(self, message: bytes, seconds: float) -> bytes:
-        """Send a line and return the next one; ChildFault if none comes within `seconds`."""
+        """Send a line and return the next one; ChildFault if no line comes within `seconds`."""
 
     def stop(self) -> None:
         """Kill it without waiting for its end, because nothing more is asked of it."""
@@ -95,7 +95,7 @@ class Client:
         return self.handshake
 
     def call(self, method: str, arguments: Mapping[str, Any], most: int | None = None) -> dict[str, Any] | None:
-        """Call a method and return its arrays by name; NotImplementedError or CallFault if it returns none.
+        """Call a method and return its arrays by name; NotImplementedError or CallFault if there is no result.
 
         A result of more than `most` names is refused before any of them is decoded.
         """
@@ -201,7 +201,7 @@ class Client:
         self._child = None
 
     def _exchange(self, child: Peer, message: bytes, method: str) -> bytes:
-        """Send a request and return the answer; ChildFault if none comes in time."""
+        """Send a request and return the answer; ChildFault if no answer comes in time."""
         del method
         return child.exchange(message, self._timeout)
 

@@ -169,7 +169,7 @@ def _make_object_without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, A
     return result
 
 
-#: json.dumps and json.loads would make these anew for every line.
+#: json.dumps and json.loads would make these again for every line.
 _ENCODER: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 _DECODER: Final = json.JSONDecoder(parse_constant=_no_constant, object_pairs_hook=_make_object_without_duplicates)
 
@@ -410,7 +410,7 @@ def read_reply(line: bytes, id_: int) -> Any | ErrorObject:
 
 
 def read_request(line: bytes) -> RpcRequest:
-    """Decode the request in a line; BadRequest if it holds none."""
+    """Decode the request in a line; BadRequest if it holds no request."""
     try:
         message = from_line(line)
     except WireError as error:

@@ -235,7 +235,7 @@ def extend_beam(source: Array, sample: int, beam: list[Sentence], task: Task) ->
 
 @step
 def continue_sentence(source: Array, sentence: Sentence, task: Task) -> list[Sentence]:
-    """Return the continuations of a sentence: itself if it has ended, otherwise every extension."""
+    """Return the continuations of a sentence: itself if it has ended, else every extension."""
     return [sentence] if has_ended(sentence, task) else extend_sentence(source, sentence, task)
 
 

@@ -6,7 +6,7 @@ each receives the step as the layers below left it, and may call it.
     with replacing({score_divisor: instead(lambda sizes: 1.0)}):
         scaled_dot_product_attention(query, key, value)  # the scores are not divided
 
-A context variable holds the replacements, so another thread, which starts with a context of its own, sees none.
+A context variable holds the replacements, so another thread, which starts with its own context, sees no replacement.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping

@@ -109,7 +109,7 @@ class Bench:
         library = LIBRARIES[self.adapter.arrays]
         if why := library.unavailable(self.device):
             return "device", why
-        why = library.lacks(self.device, self.dtype)
+        why = library.explain_missing_dtype(self.device, self.dtype)
         return ("dtype", why) if why else None
 
     def explain_missing(self, component: str, *, gradient: bool = False) -> str:

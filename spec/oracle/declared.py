@@ -68,7 +68,7 @@ def derive_declared(component: str, options: Mapping[str, str], spec: Spec) -> d
 
 
 def _declare_ordinary(component: str, options: Mapping[str, str], spec: Spec) -> Iterator[Case]:
-    """Yield the stored cases of ordinary form that do not fit, read again as cases of these options alone."""
+    """Yield the stored cases of ordinary form that do not fit, read again as cases of only these options."""
     unfit = [c for c in spec.cases_of(component) if _ORDINARY in c.id and c.explain_unfit(options)]
     if not unfit:
         return
@@ -76,9 +76,9 @@ def _declare_ordinary(component: str, options: Mapping[str, str], spec: Spec) ->
     entries: Mapping[str, Entry] = {entry["id"]: entry for entry in file.data["cases"]}
     for case in unfit:
         entry = _declare(case, entries[case.id], options, spec)
-        alone = replace(file, data={"component": component, "cases": [entry]})
+        single = replace(file, data={"component": component, "cases": [entry]})
         try:
-            (declared,) = read_cases(alone, spec.contracts, spec.conventions, underived=True)
+            (declared,) = read_cases(single, spec.contracts, spec.conventions, underived=True)
         except SpecError:
             continue  # what it expects contradicts these options
         if not declared.explain_unfit(options):
@@ -86,7 +86,7 @@ def _declare_ordinary(component: str, options: Mapping[str, str], spec: Spec) ->
 
 
 def _declare(case: Case, entry: Entry, options: Mapping[str, str], spec: Spec) -> Entry:
-    """Return the entry of a case in its file as one of these options alone."""
+    """Return the entry of a case in its file as a case of only these options."""
     contract = spec.contracts[case.component]
     named = {*case.conventions, *case.only_with, *contract.conventions_of_params}
     exist = contract.params_under(case.attributes, {name: options[name] for name in contract.conventions_of_params})

@@ -108,7 +108,7 @@ class Search:
             yield Hypothesis(words, total, score, word == self.eos_id)
 
     def search_in_beam(self) -> list[Hypothesis]:
-        """BEAM-2: ended hypotheses keep their place as long as none is better."""
+        """BEAM-2: ended hypotheses keep their place as long as no other one is better."""
         beam = self._start()
         for step in range(self.max_length):
             if all(hypothesis.ended for hypothesis in beam):

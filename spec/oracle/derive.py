@@ -145,7 +145,7 @@ class _Method:
             return None
         wanted = [want for want in self.case.expect.values() if want.form != "shape"]
         if any(want.form != "probes" for want in wanted):
-            raise ValueError(f"{self.case.id}: a case of this size can ask for probes and shapes alone")
+            raise ValueError(f"{self.case.id}: a case of this size can ask only for probes and shapes")
         return sorted({place[0] for want in wanted for place in want.indices})
 
     def inputs(self) -> Mapping[str, NDArray[Any]]:
@@ -283,7 +283,7 @@ def _margin(
     if ties := int(np.count_nonzero(gaps == 0)):
         equals = f"{case.id}: {ties} of its {len(gaps)} decisions are between exactly equal candidates"
         if ids and not advice:
-            raise balls.Unproven(f"{equals}: ask for no {' and '.join(ids)}, or cite clauses that are SHOULD alone")
+            raise balls.Unproven(f"{equals}: ask for no {' and '.join(ids)}, or cite only clauses that are SHOULD")
         other = how.choose_among_equals("last").run_balls()
         if any(balls.decimals(other[n]) != balls.decimals(proven[n]) for n in (GAPS, *case.expect) if n not in ids):
             raise balls.Unproven(f"{equals}, and what is expected depends on which of them is chosen")

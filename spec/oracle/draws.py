@@ -114,7 +114,7 @@ class Draw:
             cls.note_peak(samples[..., 0])
             start += skipped * SAMPLES
             return cls(samples * noise[start : start + size].reshape(samples.shape))
-        # One number, of which there are hundreds of thousands: NumPy's own functions would take most of the time.
+        # One of hundreds of thousands of numbers: NumPy's own functions would take most of the time.
         first = abs(samples.item(0))
         cls.peak = max(cls.peak, first)
         return cls(samples * noise[start : start + size])

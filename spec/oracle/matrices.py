@@ -131,7 +131,7 @@ def _multiply_rows(x: tuple[Floats, NDArray[np.bool_]], w: tuple[Floats, NDArray
     no_product = no_left[:, None] | no_right.T
     nothing_before = np.zeros_like(no_product)
     nothing_before[..., 1:] = np.logical_and.accumulate(no_product, axis=-1)[..., :-1]
-    # The first sum is none, nor is one with an exact zero.
+    # The first sum rounds nothing, nor does a sum with an exact zero.
     sums = ~(no_product | nothing_before)
     sums[..., 0] = False
     factors = Draw.take(np.stack([~no_product, sums], axis=-1))

@@ -15,7 +15,7 @@ from typing import Any, Final
 from goldformer.spec.laws import FALSE_ALARM, Discrete, Law, Uniform
 from goldformer.spec.model import Statistic
 
-#: The function of an element of which a statistic is the mean.
+#: The function of an element whose mean is the statistic.
 _OF: Final[Mapping[Statistic, Callable[[Fraction], Fraction]]] = {
     "zeros": lambda value: Fraction(value == 0),
     "mean": lambda value: value,

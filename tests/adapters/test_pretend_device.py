@@ -274,7 +274,7 @@ def test_a_real_device_stays_the_one_that_torch_finds(monkeypatch):
         pytest.skip("this PyTorch has no such device")
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("cuda"))
     assert pretend_device.register.__wrapped__() == (
-        "there is a real device here, cuda, which PyTorch would no longer find beside pretend"
+        "there is a real device here, cuda, which PyTorch would no longer find next to pretend"
     )
 
 

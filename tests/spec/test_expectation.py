@@ -54,7 +54,7 @@ RANDOM = "is random: ask for its statistics or for its shape"
 FIXED = "is not random: ask for all of it, for probes or for its shape"
 UNKNOWN_LAW = (
     "has a known distribution where query is 0, there is no mask, and each row of value has at most one 1 and "
-    "otherwise 0"
+    "zeros elsewhere"
 )
 
 #: What: component, case, the text and its replacement, the output in `expect`, what is said of it.
@@ -83,7 +83,7 @@ REFUSED = {
     ),
     "zeros among any numbers": (
         XAVIER, "xu-wide", "[mean, mean_square", "[zeros, mean, mean_square", "weight",
-        "has no zeros: an element that may be any number is 0 by rounding alone",
+        "has no zeros: an element that may be any number is 0 only by rounding",
     ),
     "a statistic twice": (
         DROPOUT, "do-tenth", "[zeros, mean,", "[zeros, mean, mean,", "output",

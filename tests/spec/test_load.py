@@ -102,11 +102,11 @@ CASES = {
     ),
     "a reason for what the case does not have": (
         "layer_norm", "ln-constant-rows", "to: [x, gamma]", "to: [x, gama]", "blind",
-        "{id}: 'gama' is none of the case's arrays and outputs, nor a part of their names",
+        "{id}: 'gama' is not among the case's arrays and outputs, nor a part of their names",
     ),
     "a reason for padding where no id is": (
         "layer_norm", "ln-constant-rows", "to: [x, gamma]", "to: [x, padding]", "blind",
-        "{id}: 'padding' is none of the case's arrays and outputs, nor a part of their names",
+        "{id}: 'padding' is not among the case's arrays and outputs, nor a part of their names",
     ),
     # recipes
     "a step off the grid": (
@@ -306,7 +306,7 @@ def test_a_spoilt_golden_entry_is_refused_at_its_line(copy: Path, id_, old, new,
 def test_golden_values_of_an_error_case_are_refused(copy: Path):
     entry = '"mask-causal-no-keys": {"derivation": "0123456789abcdef", "peak": 0, "outputs": {}},\n    '
     edit(copy, "golden/causal_mask.json", '"mask-causal-4": {', entry + '"mask-causal-4": {')
-    message = "cases.mask-causal-no-keys: has golden values, but asks for none: run goldformer derive"
+    message = "cases.mask-causal-no-keys: has golden values, but asks for no values: run goldformer derive"
     assert refusals(copy) == [f"golden/causal_mask.json:4: {message}"]
 
 

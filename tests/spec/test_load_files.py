@@ -83,7 +83,7 @@ def test_a_spoilt_table_is_refused_at_its_line(copy: Path, table, id_, old, new,
 PLACE = "Kyubyong/transformer#60 (claimed)"
 FORM = (
     "should be owner/name#12 (a thread), owner/name:path (a file) or owner/name, "
-    "with nothing behind it but a note in parentheses"
+    "with nothing after it but a note in parentheses"
 )
 
 

@@ -189,7 +189,7 @@ bool only_these(Json params, const char *const *known, Refusal *refusal)
         while (known[i] && !json_is(member, known[i]))
             i++;
         if (!known[i]) {
-            /* Letters alone, so that the message needs no escapes. */
+            /* Only letters, so that the message needs no escapes. */
             int letters = (int)strspn(member + 1, "abcdefghijklmnopqrstuvwxyz0123456789_.");
             return refuse(refusal, BAD_ARGUMENT, "%.*s: there is no such argument", letters, member + 1);
         }

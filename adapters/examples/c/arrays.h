@@ -35,13 +35,13 @@ void free_all(void);
 /* The array that an argument was given as, of floats and without an empty axis; false when it was not. */
 bool take_floats(Json params, const char *name, size_t least_axes, Array *array, Refusal *refusal);
 
-/* The mask of a call, spread over scores of the shape of `scores`; NULL in *mask when the call has none. */
+/* The mask of a call, spread over scores of the shape of `scores`; NULL in *mask when the call has no mask. */
 bool take_mask(Json params, const Array *scores, bool **mask, Refusal *refusal);
 
 /* Refuses a call that has an argument which is not in the list; the list ends with NULL. */
 bool only_these(Json params, const char *const *known, Refusal *refusal);
 
-/* An array of zeros of a shape, and the number of elements of the first so many axes of one. */
+/* An array of zeros of a shape, and the number of elements of its first axes. */
 Array zeros(DType dtype, size_t axes, const size_t *shape);
 size_t size_of(const Array *array, size_t axes);
 

@@ -12,10 +12,10 @@ static bool is_digit(char c)
 
 static Json skip_space(Json at)
 {
-    return at + strspn(at, " \t\r\n"); /* at most to the 0 behind the text */
+    return at + strspn(at, " \t\r\n"); /* at most to the 0 after the text */
 }
 
-/* Checking: each function takes a pointer into the text and its end, and gives the one behind what it checked, or
+/* Checking: each function takes a pointer into the text and its end, and gives the one after what it checked, or
    NULL. */
 
 static Json check_value(Json at, Json end, int depth);
@@ -107,8 +107,8 @@ static Json check_value(Json at, Json end, int depth)
 Json json_check(const char *text, size_t length)
 {
     Json end = text + length, value = skip_space(text);
-    Json behind = check_value(value, end, 0);
-    return behind && skip_space(behind) == end ? value : NULL;
+    Json after = check_value(value, end, 0);
+    return after && skip_space(after) == end ? value : NULL;
 }
 
 /* Walking through a text that was checked. */

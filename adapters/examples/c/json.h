@@ -2,7 +2,7 @@
 
    json_check goes through the whole text first, never beyond its end. What the other functions are given lies in a
    text that it has found sound, where every value, string and bracket ends before the text does. Names and strings
-   are compared as they are written: one with escapes equals none. */
+   are compared as they are written: one with escapes equals no other. */
 #ifndef JSON_H
 #define JSON_H
 
@@ -11,7 +11,7 @@
 
 typedef const char *Json;
 
-/* The one value that a text of so many bytes holds; NULL when it is not JSON, or nested more than 16 deep. The byte
+/* The one value that a text of this many bytes holds; NULL when it is not JSON, or nested more than 16 deep. The byte
    after the text must be 0. */
 Json json_check(const char *text, size_t length);
 
@@ -19,7 +19,7 @@ Json json_check(const char *text, size_t length);
    the last one. */
 Json json_next(Json container, Json previous);
 
-/* The value of a member, and the value of the member of this name: NULL when the object has none. */
+/* The value of a member, and the value of the member of this name: NULL when the object has no such member. */
 Json json_member_value(Json member);
 Json json_get(Json object, const char *name);
 
@@ -28,7 +28,7 @@ bool json_is(Json value, const char *string);
 
 bool json_is_number(Json value);
 
-/* A number that is written with digits alone, at most 18 of them; -1 when the value is none. */
+/* A number that is written only with digits, at most 18 of them; -1 for any other value. */
 long long json_whole(Json value);
 
 #endif

@@ -5,7 +5,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.Set;
 
-/** The arguments of one call: each is taken once by its name and checked, and none may be left over. */
+/** The arguments of one call: each is taken once by its name and checked, and no argument may be left over. */
 final class Arguments {
     private final Map<String, Object> given;
     private final Map<String, Object> params = new HashMap<>();
@@ -44,7 +44,7 @@ final class Arguments {
         return params.containsKey(name) ? param(name, axes) : null;
     }
 
-    /** The mask, spread over scores of this shape, or null when there is none. */
+    /** The mask, spread over scores of this shape, or null when there is no mask. */
     Tensor mask(int... shape) {
         if (!given.containsKey("mask")) {
             return null;
@@ -140,27 +140,27 @@ final class Arguments {
         return tensor;
     }
 
-    /** Each axis has one size throughout a call, and none is empty. */
+    /** Each axis has one size throughout a call, and no axis is empty. */
     private void fit(String name, Tensor tensor, String line) {
         String[] axes = line.split(" ");
         int[] shape = tensor.shape();
-        String told = "shape " + Arrays.toString(shape);
+        String given = "shape " + Arrays.toString(shape);
         boolean anyLead = axes[0].equals("...");
         int lead = shape.length - axes.length + (anyLead ? 1 : 0);
         if (lead < 0 || !anyLead && lead > 0) {
-            throw Refusal.of(name, told + " is not [" + line + "]");
+            throw Refusal.of(name, given + " is not [" + line + "]");
         }
         for (int i = 0, at = 0; i < axes.length; i++) {
             int[] own = Arrays.copyOfRange(shape, at, at += anyLead && i == 0 ? lead : 1);
             if (Arrays.stream(own).anyMatch(size -> size == 0)) {
-                throw Refusal.of(name, told + " is empty along " + axes[i]);
+                throw Refusal.of(name, given + " is empty along " + axes[i]);
             }
             String size = Arrays.toString(own);
             String known = sizes.putIfAbsent(axes[i], size);
             seenIn.putIfAbsent(axes[i], name);
             if (known != null && !known.equals(size)) {
                 String where = axes[i] + " is " + known + " in " + seenIn.get(axes[i]);
-                throw Refusal.of(name, told + " is not [" + line + "]: " + where);
+                throw Refusal.of(name, given + " is not [" + line + "]: " + where);
             }
         }
     }

@@ -23,7 +23,7 @@ final class Json {
         this.number = NUMBER.matcher(text);
     }
 
-    /** The value that a text holds; a Refusal when it holds none. */
+    /** The value that a text holds; a Refusal when it holds no value. */
     static Object read(String text) {
         Json json = new Json(text);
         Object value = json.value(0);

@@ -37,7 +37,7 @@ final class MyAttention {
         return new Attended(Matrices.product(weights, value), weights, scores, scaled);
     }
 
-    /** The scores with the lowest double where the mask is false: a row of it alone becomes uniform. */
+    /** The scores with the lowest double where the mask is false: a row of only this number becomes uniform. */
     private static double[] masked(double[] scores, boolean[] mask) {
         double[] result = scores.clone();
         for (int j = 0; j < scores.length; j++) {
@@ -65,7 +65,7 @@ final class MyAttention {
                 valueGradient);
     }
 
-    /** The gradient of a row of scores, P·(dP − Σ dP·P); a masked score has none. */
+    /** The gradient of a row of scores, P·(dP − Σ dP·P); a masked score has no gradient. */
     private static double[] softmaxBackward(double[] weights, double[] gradient, boolean[] mask) {
         double mean = 0;
         for (int j = 0; j < weights.length; j++) {

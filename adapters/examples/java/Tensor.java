@@ -15,7 +15,7 @@ record Tensor(String dtype, int[] shape, double[] data) {
     private static final int MAX_AXES = 8;
     private static final int MAX_ELEMENTS = 1 << 24;
 
-    /** The array that an argument was given as; a Refusal when it is none. */
+    /** The array that an argument was given as; a Refusal when it is no array. */
     static Tensor read(String name, Object json) {
         if (!(json instanceof Map<?, ?> fields) || !fields.keySet().equals(Set.of("dtype", "shape", "data"))) {
             throw Refusal.of(name, "expected an array, an object of dtype, shape and data");

@@ -18,7 +18,7 @@ const SPELT = { NaN: NaN, Infinity: Infinity, "-Infinity": -Infinity };
 const MAX_AXES = 8;
 const MAX_ELEMENTS = 2 ** 24;
 
-/** Each argument is taken once by its name, and none may be left over. */
+/** Each argument is taken once by its name, and no argument may be left over. */
 export class Arguments {
   #inputs;
   #params;
@@ -51,7 +51,7 @@ export class Arguments {
     return this.#sizes.get(axis).size;
   }
 
-  /** The mask, nested and spread over scores of this shape, or undefined when there is none. */
+  /** The mask, nested and spread over scores of this shape, or undefined when there is no mask. */
   mask(shape) {
     if (!this.#inputs.has("mask")) return undefined;
     const mask = readArray("mask", take("mask", this.#inputs));
@@ -93,7 +93,7 @@ export class Arguments {
     return nested(array.data, array.shape);
   }
 
-  /** Each axis has one size throughout a call, and none is empty. */
+  /** Each axis has one size throughout a call, and no axis is empty. */
   #fit(name, shape, axes) {
     const anyLead = axes[0] === "...";
     const lead = shape.length - axes.length + (anyLead ? 1 : 0);

@@ -56,8 +56,8 @@ function answer(line) {
     return [{ jsonrpc: "2.0", id, result: result(method, params) }, method === "shutdown"];
   } catch (error) {
     const { code, message, stack } = error;
-    const told = error instanceof Refusal ? { code, message } : { code: RAISED, message, data: stack };
-    return [{ jsonrpc: "2.0", id, error: told }, false];
+    const shown = error instanceof Refusal ? { code, message } : { code: RAISED, message, data: stack };
+    return [{ jsonrpc: "2.0", id, error: shown }, false];
   }
 }
 

@@ -54,7 +54,7 @@ def test_every_row_and_every_erratum_is_a_line(coverage):
     assert ["notes-mean", "notes R3", "sm-shape"] in lines
     assert result.stdout.endswith(
         "- 5 clauses: 4 MUST, 0 SHOULD, 1 CONVENTION\n"
-        "- 3 cases: 0 with golden values, 0 with golden gradients, 2 of shapes alone, 1 refusals; "
+        "- 3 cases: 0 with golden values, 0 with golden gradients, 2 with only shapes, 1 refusals; "
         "0 golden numbers in all\n"
         "- 2 properties, 1 conventions, 1 errata, 0 known mistakes\n"
         "- no gaps\n"

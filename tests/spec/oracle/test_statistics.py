@@ -254,7 +254,7 @@ def test_there_is_no_law_of_attention_that_mixes_weights(spec: Spec):
 @pytest.mark.parametrize(
     ("law", "statistic", "why"),
     [
-        (LAWS["uniform"], "zeros", "an element that may be any number is 0 by rounding alone"),
+        (LAWS["uniform"], "zeros", "an element that may be any number is 0 only by rounding"),
         (LAWS["unequal"], "largest", "the elements have 2 magnitudes, not one"),
         (LAWS["sums of five"], "largest", "the elements have 5 magnitudes, not one"),
         (Discrete(((9, {Fraction(0): Fraction(1)}),)), "largest", "the elements have 0 magnitudes, not one"),
