@@ -80,7 +80,7 @@ dist: $(STAMP)  ## Wheel and source distribution
 clean:
 	@rm -rf $(VENV) .venv-libraries .venv-docs docs/generated build dist *.egg-info
 
-# Only what decides the installation makes it anew; a second run starts at once.
+# Only what decides the installation makes it again; a second run starts at once.
 $(STAMP): pyproject.toml constraints.txt
 	@echo "setting up $(VENV) (once; a few minutes, mostly PyTorch)"
 	@$(PYTHON) -m venv $(VENV)

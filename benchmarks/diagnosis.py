@@ -135,8 +135,8 @@ def assess(
     true = {c for c in claims if is_true(c, code, task.made, spec)}
     # Two mistakes may be found one after the other, each in the component where it is.
     right = true | {c for c in claims if c.is_of_mistakes and made >= {*c.causes}}
-    told = (list_claims(verdicts, remarks, spec, label) for label in (MISTAKE_FOUND, CLOSEST, POSSIBLE_CAUSES))
-    first = next((claim for listed in told for claim in listed), None)
+    by_label = (list_claims(verdicts, remarks, spec, label) for label in (MISTAKE_FOUND, CLOSEST, POSSIBLE_CAUSES))
+    first = next((claim for listed in by_label for claim in listed), None)
     named = {id_ for c in right for id_ in c.causes}
     if first and first not in true and is_true(first, code, task.made, spec):
         true.add(first)
@@ -163,8 +163,8 @@ def list_claims(verdicts: list[Verdict], remarks: list[Finding], spec: Spec, *la
         component = component if remark.inner else remark.text
         if remark.label in (labels or (MISTAKE_FOUND, OPTION_FOUND)):
             ranked = rank_explanations(verdicts, component, spec)
-            alike = (e for e in ranked if remark.mistakes == tuple(c.id for c in e.causes if not c.option))
-            same = (e for e in alike if e.certain or labels)
+            matching = (e for e in ranked if remark.mistakes == tuple(c.id for c in e.causes if not c.option))
+            same = (e for e in matching if e.certain or labels)
             found = next(same, None)
             # A result that changes from call to call is found without an imitation.
             yield Claim(component, remark.mistakes if found is None else found.ids)
@@ -197,7 +197,7 @@ def draw_pairs(rng: random.Random) -> Iterator[DiagnosisTask]:
 
 
 def run_bench(bench: str, seed: int, cpu: float, most: int) -> list[DiagnosisOutcome]:
-    """Return the outcomes of a bench's first tasks: no more than `most`, and none after so many seconds of CPU time."""
+    """Return the outcomes of a bench's first tasks: at most `most`, begun within `cpu` seconds of CPU time."""
     outcomes = []
     start = time.process_time()
     for task in islice(list_tasks(bench, seed), most):

@@ -74,7 +74,7 @@ def main() -> None:
     asked = parser.parse_args()
     device = "pretend" if asked.dry_run else asked.device or find_gpu()
     if device is None:
-        sys.exit("PyTorch finds no GPU here, so none was measured: docs/gpu.md stays as it is.")
+        sys.exit("PyTorch finds no GPU here, so nothing was measured: docs/gpu.md stays as it is.")
     if why := LIBRARIES["torch"].unavailable(device):
         sys.exit(f"{why}: docs/gpu.md stays as it is.")
     whole = {"names": (*BUILT_IN, *OF_LIBRARIES), "dtypes": DTYPES, "components": load_spec().components}

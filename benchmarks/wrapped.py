@@ -30,7 +30,7 @@ PAGE: Final = REPOSITORY / "docs" / "wrapped.md"
 
 NAMES: Final = ("reference", "torch-nn")
 
-#: Those of which is told what stays bit for bit, by the settings that the run can choose for them.
+#: The implementations that run in other settings, and the settings that the run can choose for each.
 IN_SETTINGS: Final[Mapping[str, tuple[Setting, ...]]] = {
     "reference": get_args(Setting),
     "torch-nn": get_args(Setting),
@@ -69,8 +69,8 @@ one: {environment}.
 
 _SETTINGS_HEAD: Final = """## In every batch
 
-What stays the same where only the setting differs: a sample alone and in batches of 2, 4 and 8; with padding after it;
-as transposed and strided views; on 1, 2 and 4 threads. **=** is bit for bit, in every call; a number is the largest
+What stays the same where only the setting differs: a sample by itself and in batches of 2, 4 and 8; with padding after
+it; as transposed and strided views; on 1, 2 and 4 threads. **=** is bit for bit, in every call; a number is the largest
 distance ÷ tolerance, and below 1 a property holds. A setting that a library does not have, or that this run cannot
 choose, is –. Inputs are small ([how](check.md#in-every-batch)); in float32 on a CPU.
 """

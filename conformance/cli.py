@@ -32,7 +32,7 @@ class LazyGroup(click.Group):
         return list(SUMMARIES)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
-        """Import a command; None if there is none of that name."""
+        """Import a command; None if no command has that name."""
         if cmd_name not in SUMMARIES:
             return None
         command = getattr(importlib.import_module(f"goldformer.conformance.commands.{cmd_name}"), cmd_name)

@@ -60,7 +60,7 @@ _LARGE: Final = 6000
 #: What a call may return, in the order in which it is tried.
 _RETURNS: Final = ("as_it_is", "pair", "first")
 
-#: The numbers of axes that arrays of any number may be held to, 0 for none, in the order in which they are tried.
+#: The numbers of axes that arrays of any number may be held to, 0 for any, in the order in which they are tried.
 _AXES: Final = {"scaled_dot_product_attention": (0, 4, 3), "layer_norm": (0, 3, 2), "softmax": (0, 3, 2)}
 
 #: The conventions that show in cases without a mask; parameters decide some others, and empty rows come last.
@@ -87,7 +87,7 @@ class Inference:
 
     `is_proven` is True if it is the only one that fits the golden cases that decide; `failing` small cases fail all the
     same. `mistakes` are known mistakes with which it fits, or that explain those failures. If it is not proven and has
-    none, it stands for what the names say, and code that is right may be called in another way.
+    no mistakes, it is what the names say, and code that is right may be called in another way.
     """
 
     wiring: Wiring
@@ -138,7 +138,7 @@ def infer_adapter(
     """Return the adapter of an nn.Module class, an object of one, a function, or "FILE.py:NAME".
 
     `accept` are choices of CHOICES that are meant although the code does not say them. InferenceError is a question:
-    what could not be told, and how to say it.
+    what could not be inferred, and how to say it.
     """
     spec, target = spec or load_spec(), read_target(what)
     if component is not None and component not in COMPONENTS:
@@ -270,7 +270,7 @@ class _WiringSearch:
         self.problem = "every golden case was skipped"
 
     def find(self) -> list[Wiring]:
-        """Return the wiring that golden values fit, and others that name the parameters in another way; [] if none."""
+        """Return the wiring that golden values fit, and those that only name the parameters differently, or []."""
         found = self._find_among(self._list_plain_forms())
         if found or (self.running and not self._requires_mask()):
             return found
@@ -305,14 +305,14 @@ class _WiringSearch:
         return []
 
     def _list_plain_forms(self) -> list[MaskForm]:
-        """Return the forms of calls without a mask: none, or the future that the target hides always."""
+        """Return the forms of calls without a mask: without one, or with the future that the target always hides."""
         forms = self._list_forms()
         if "source" in self.wirings[0].contract.inputs and forms:
             return forms
         return [MaskForm(), *(form for form in forms if form.shape == "causal")]
 
     def _list_forms(self, *, always: bool = False) -> list[MaskForm]:
-        """Return the forms of masks that the target may take; with `always`, also where the call has none."""
+        """Return the forms of masks that the target may take; with `always`, also where the call has no mask."""
         first = self.wirings[0]
         return [replace(form, always=always) for form in list_forms(first.arguments, first.contract, self.target)]
 
@@ -451,7 +451,7 @@ class _WiringSearch:
         ]
 
     def find_mistaken(self) -> tuple[Wiring, tuple[str, ...]] | None:
-        """Return the first wiring that fits with known mistakes, and these; None if none does."""
+        """Return the first wiring that fits with known mistakes, and these; None if no wiring fits."""
         catalogue = _Catalogue(self.spec, self.component)
         wirings: list[Wiring] = []
         for trial, options in product(self._rank_trials(), self._list_options()):
@@ -502,7 +502,7 @@ class _WiringSearch:
     def guess(self) -> Wiring:
         """Return the wiring that came furthest, with a form of the masks that can be called.
 
-        If none can, its adapter hands the masks over all the same, so that a check shows what happens.
+        If no form can, its adapter hands the masks over all the same, so that a check shows what happens.
         """
         ranked = self._rank_trials()
         best = ranked[0].wiring if ranked else self.wirings[0]

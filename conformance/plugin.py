@@ -176,7 +176,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
     bench = _load_bench(config)
     guard = config.stash.get(_GUARD, None)
-    # What a baseline recorded is compared unless told otherwise.
+    # What a baseline recorded is compared unless an option says something else.
     default = guard.old.request.dtypes if guard is not None else (bench.adapter.default_dtype,)
     dtypes = _split_words(config.getoption("--dtype")) or list(default)
     dtypes = list(bench.adapter.dtypes) if dtypes == [ALL] else dtypes

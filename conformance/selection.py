@@ -34,7 +34,7 @@ Check = Callable[[], Judgement]
 def add_declared_cases(bench: Bench, selection: Selection) -> Bench:
     """Return the bench with cases derived under what its adapter declares, where few stored ones fit; a hint says so.
 
-    A selection of stored cases or of properties gets none.
+    A selection of stored cases or of properties gets no derived cases.
     """
     if selection.properties or (selection.cases and not any(id_.endswith(AS_DECLARED) for id_ in selection.cases)):
         return bench
@@ -80,7 +80,7 @@ def checks(bench: Bench, selection: Selection) -> list[Check]:
 
 
 def list_present(bench: Bench, selection: Selection) -> list[str]:
-    """Return the components of a selection of which checks are listed."""
+    """Return the components of a selection whose checks are listed."""
     return [name for name in _list_asked(bench.spec, selection) if bench.strict or bench.has(name)]
 
 

@@ -65,7 +65,7 @@ class Vocabulary:
 
     @classmethod
     def of(cls, pairs: Sequence[tuple[str, str]]) -> Self:
-        """Collect the words in the order in which they appear, behind the three special ones."""
+        """Collect the words in the order in which they appear, after the three special ones."""
         seen = dict.fromkeys(word for pair in pairs for sentence in pair for word in sentence.split())
         return cls((*SPECIAL, *seen))
 
@@ -82,7 +82,7 @@ class Vocabulary:
         return [self.words.index(word) for word in words]
 
     def read(self, ids: Sequence[int]) -> list[str]:
-        """Read numbers as words, up to <eos> and with it: what stands behind it is padding."""
+        """Read numbers as words, up to <eos> and with it: what comes after it is padding."""
         words = [self.words[i] for i in ids]
         return words[: words.index(SPECIAL[EOS]) + 1] if SPECIAL[EOS] in words else words
 
@@ -227,7 +227,7 @@ def show_beams(model: ref.Transformer, vocabulary: Vocabulary, source: Tensor) -
 @click.option("--smoothing", type=click.FloatRange(0, 1), default=0.0, help="Label smoothing; the paper has 0.1.")
 @click.option("--sentence", default="je suis un étudiant fatigué", help="French words, to be searched and mapped.")
 @click.option("--picture", type=click.Path(path_type=Path), default="translate.png", help="A .png, .svg or .pdf.")
-@click.option("--no-picture", is_flag=True, help="Draw none.")
+@click.option("--no-picture", is_flag=True, help="Draw no picture.")
 def main(seed: int, epochs: int, smoothing: float, sentence: str, picture: Path, *, no_picture: bool) -> None:
     """Train a small Transformer to translate French, decode with it, and show its cross-attention."""
     if isinstance(sys.stdout, io.TextIOWrapper):

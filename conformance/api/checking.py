@@ -155,7 +155,7 @@ def _takes(what: Any, component: str, spec: Spec) -> bool:
 
 
 def _list_required(what: Any) -> list[str]:
-    """Return the arguments that a function needs; none of a builtin, whose calls will show them."""
+    """Return the arguments that a function needs; nothing for a builtin, whose calls will show them."""
     try:
         parameters = inspect.signature(what).parameters.values()
     except (TypeError, ValueError):

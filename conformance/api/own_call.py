@@ -88,7 +88,7 @@ class OwnCall:
         return cls(case, spec, adapter, dtype, _find_device(first, library))
 
     def derive(self, outputs: Collection[str] = ()) -> Case:
-        """Return the case with golden values for some outputs, or for all; ValueError if there are none."""
+        """Return the case with golden values for some outputs, or for all; ValueError if they cannot be derived."""
         contract = self.spec.contracts[self.case.component]
         wanted = [name for name in contract.flow if name in outputs or not outputs]
         for name in wanted:

@@ -11,7 +11,7 @@ SUMMARIES: Final = {
     "check": "Check an implementation.",
     "compare": "Run the same checks on several implementations.",
     "coverage": "Show which checks cover each row of the documents.",
-    "derive": "Derive golden values, or prove that none moved.",
+    "derive": "Derive golden values, or prove that no value moved.",
     "explain": "Explain an id: case, clause, component, mistake and so on.",
     "grade": "Grade a class.",
     "infer": "Infer the adapter of a class or a function.",

@@ -83,7 +83,7 @@ def _list_options(changes: list[Change]) -> list[str]:
 
 
 def describe_failed_calls(made: Baseline, adapter: str) -> Iterator[str]:
-    """Yield a warning for each component with calls that fail: such a call counts as unmoved while it fails alike."""
+    """Yield a warning for each component with failing calls: such a call counts as unmoved while it fails so."""
     for component in dict.fromkeys(entry.component for entry in made.entries.values()):
         mine = [entry for entry in made.entries.values() if entry.component == component]
         failed = [entry.ended for entry in mine if entry.ended and entry.ended.reason != "not-implemented"]

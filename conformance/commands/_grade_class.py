@@ -132,7 +132,7 @@ class ClassResults:
             say(f"- and {len(more)} more")
 
     def _read_gradebook(self) -> dict[str, Any]:
-        """Return the gradebook of the run before; nothing if there is none that can be read."""
+        """Return the gradebook of the run before; nothing if it cannot be read."""
         try:
             book = json.loads((self.store.folder / _GRADES).read_text("utf-8"))
             find_changes(book, book)

@@ -31,7 +31,7 @@ class Session:
     `again` grades finished submissions too. `jobs` processes grade here, or a cluster grades by its `scheduler`.
     """
 
-    exam: GradingTask
+    task: GradingTask
     found: ClassList
     store: Store
     again: bool
@@ -49,9 +49,9 @@ class Session:
         if left < 2 or not self.visible or self.scheduler is not None:
             return
         jobs = min(self._count_jobs(), left)
-        plan = CheckPlan.of(self.exam, spec)
+        plan = CheckPlan.of(self.task, spec)
         about = describe_duration(estimate_seconds(plan, left, jobs))
-        limit = self.exam.assignment.limits.total
+        limit = self.task.assignment.limits.total
         where = f"in {jobs} process{'' if jobs == 1 else 'es'}"
         slow = f"wrong ones take longer, those that wait up to {limit:g} s each"
         say(f"{left} to grade {where}, {len(plan.checks)} checks each: about {about} if they are right; {slow}")
@@ -60,7 +60,7 @@ class Session:
         """Grade what is not finished, and store each grade as it is done."""
         start = time.monotonic()
         with self._watch() as tell:
-            graded = grade_all(self.exam, self._read_unfinished(), self.store, self._count_jobs(), self.scheduler)
+            graded = grade_all(self.task, self._read_unfinished(), self.store, self._count_jobs(), self.scheduler)
             try:
                 for done in graded:
                     self.store.keep(done.id, done.files)
@@ -77,8 +77,8 @@ class Session:
     def _read_unfinished(self) -> Iterator[Submission]:
         """Yield what has no grade for its present content and assignment; one submission is in memory at a time."""
         for handed in self.found.handed:
-            submission = self.found.read(handed, self.exam.assignment.limits)
-            if not self.again and self.store.is_finished(submission.id, self.exam.key(submission)):
+            submission = self.found.read(handed, self.task.assignment.limits)
+            if not self.again and self.store.is_finished(submission.id, self.task.key(submission)):
                 self.before += 1
             else:
                 yield submission
@@ -121,12 +121,12 @@ class _Bar:
 
 
 def grade_all(
-    exam: GradingTask, submissions: Iterable[Submission], store: Store, jobs: int, scheduler: str | None
+    task: GradingTask, submissions: Iterable[Submission], store: Store, jobs: int, scheduler: str | None
 ) -> Any:
     """Grade submissions in `jobs` processes here, or on the cluster of a scheduler; yield each as it is done."""
     if scheduler is not None:
-        return grade_on_cluster(exam, submissions, scheduler)
-    return grade_in_pool(exam, submissions, jobs, store.running)
+        return grade_on_cluster(task, submissions, scheduler)
+    return grade_in_pool(task, submissions, jobs, store.running)
 
 
 def _count_cores() -> int:

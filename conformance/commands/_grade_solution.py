@@ -55,20 +55,20 @@ def can_withhold(assignment: Assignment, spec: Spec) -> bool:
 
 
 def require_answers(
-    exam: GradingTask, solution: Solution | None, spec: Spec, store: Store, scheduler: str | None, *, quiet: bool
+    task: GradingTask, solution: Solution | None, spec: Spec, store: Store, scheduler: str | None, *, quiet: bool
 ) -> GradingTask:
-    """Return the exam that requires what the solution answers, and store that for the next run."""
+    """Return the task that requires what the solution answers, and store that for the next run."""
     key, answers = "", NOTHING_REQUIRED
-    if can_withhold(exam.assignment, spec) and solution is None:
-        err.print(f"goldformer: {exam.assignment.path.parent}{_NO_SOLUTION}", style="yellow", markup=False)
-    elif can_withhold(exam.assignment, spec) and solution is not None:
-        key = exam.key(solution.submission)
+    if can_withhold(task.assignment, spec) and solution is None:
+        err.print(f"goldformer: {task.assignment.path.parent}{_NO_SOLUTION}", style="yellow", markup=False)
+    elif can_withhold(task.assignment, spec) and solution is not None:
+        key = task.key(solution.submission)
         stored_key, stored = _read(store.folder / ANSWERS)
-        answers = stored if stored_key == key else _grade_solution(solution, exam, store, scheduler)
+        answers = stored if stored_key == key else _grade_solution(solution, task, store, scheduler)
         if not quiet and (returned := summarize(answers.outputs, spec)):
             say(f"required, because {solution.path.name} returns it: {returned}")
     store.write(ANSWERS, json.dumps({"key": key, **answers.as_json()}, indent=1, sort_keys=True) + "\n")
-    return exam.require_answers(answers)
+    return task.require_answers(answers)
 
 
 def read_answers(folder: Path) -> Answers:
@@ -87,10 +87,10 @@ def _read(path: Path) -> tuple[str, Answers]:
         raise Unusable(f"{path}: is no record of required answers ({error}): remove it, and grade again") from error
 
 
-def _grade_solution(solution: Solution, exam: GradingTask, store: Store, scheduler: str | None) -> Answers:
+def _grade_solution(solution: Solution, task: GradingTask, store: Store, scheduler: str | None) -> Answers:
     """Grade the solution, and return its answers; Unusable if it does not run."""
     finished: ResultFiles
-    (finished,) = grade_all(exam, [solution.submission], store, 1, scheduler)
+    (finished,) = grade_all(task, [solution.submission], store, 1, scheduler)
     packed = finished.files[GRADE]
     assert isinstance(packed, bytes), "grades are compressed"
     grade = unpack_grade(packed)

@@ -116,7 +116,7 @@ assignment, adapter or solution.
     "--solution", type=options.FILE, help="The right solution.  [default: solution.py next to the assignment]"
 )
 def check_assignment(*, path: Path, solution: Path | None) -> int:
-    """Check that the solution earns all points, and the starter none.
+    """Check that the solution earns all points, the starter nothing.
 
     ASSIGNMENT is its assignment.yaml. Published and fresh cases are judged. The solution and the starter run in this
     process: check only your own.
@@ -296,5 +296,5 @@ def _print_verdict(solution: Path, solved: list[_Row], started: list[_Row]) -> b
     if earning:
         say(f"the starter earns points for {', '.join(earning)}: leave out what students are to write", "red")
     elif started:
-        say("the starter earns none", "green")
+        say("the starter earns no points", "green")
     return not (failing or barren or earning)

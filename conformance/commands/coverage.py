@@ -44,7 +44,7 @@ def coverage(
     if not (write or only_check):
         return _show(spec, document, row, form)
     if (write and only_check) or document or row or form != "text":
-        raise CannotRun("--write and --check stand alone, or with --spec")
+        raise CannotRun("--write and --check take no other option than --spec")
     return _write_page(spec) if write else _check_page(spec)
 
 
@@ -109,7 +109,7 @@ def _check_page(spec: Spec) -> int:
 
 
 def _read_page(path: Path) -> str | None:
-    """Return the page as it is, with plain line breaks; None if there is none."""
+    """Return the page as it is, with plain line breaks; None if it does not exist."""
     try:
         return path.read_text(encoding="utf-8", errors="replace")
     except FileNotFoundError:

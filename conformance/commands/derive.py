@@ -1,4 +1,4 @@
-"""goldformer derive: write golden values into their files, or prove that none moved."""
+"""goldformer derive: write golden values into their files, or prove that no value moved."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from goldformer.spec import ROOT, load_spec
 @click.option("--no-cache", is_flag=True, help="Derive everything again.")
 @options.SPEC
 def derive(*, only_check: bool, cases: tuple[str, ...], jobs: int | None, no_cache: bool, root: Path | None) -> int:
-    """Derive golden values, or prove that none moved.
+    """Derive golden values, or prove that no value moved.
 
     They are computed in ball arithmetic and written into spec/golden; --check compares them with the files.
     """

@@ -172,7 +172,7 @@ def _describe_case(case: Case, _: Spec) -> Entry:
         "written in": f"{case.place.file.name}:{case.place.line}",
     }  # fmt: skip
     if case.error:
-        entry |= {"must refuse": case.error, "otherwise like": case.base}
+        entry |= {"must refuse": case.error, "base": case.base}
     if case.golden is not None:
         entry["margin"] = case.golden.margin
         entry["expect"] = {

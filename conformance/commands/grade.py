@@ -183,14 +183,14 @@ def grade(
             replace_file(gradescope_results, platforms.gradescope_pending(assignment))
         adjustments = find_adjustments(adjustments_file, folder, assignment, found)
         with closing(_open_store(folder)) as store:
-            exam = GradingTask.of(assignment, _draw_fresh_cases(assignment, seed, spec, store), spec, require or _LEAST)
+            task = GradingTask.of(assignment, _draw_fresh_cases(assignment, seed, spec, store), spec, require or _LEAST)
             _store_assignment(assignment, store)
-            exam = require_answers(exam, solution, spec, store, scheduler, quiet=as_json)
-            session = Session(exam, chosen, store, again, jobs, scheduler, visible=not as_json)
+            task = require_answers(task, solution, spec, store, scheduler, quiet=as_json)
+            session = Session(task, chosen, store, again, jobs, scheduler, visible=not as_json)
             session.announce(spec)
             session.run()
-            results = ClassResults(exam, found, spec, store, adjustments)
-            lines = [GradeSummary.of(results.adjust(grade)) for grade in _read_grades(found, chosen, exam, store)]
+            results = ClassResults(task, found, spec, store, adjustments)
+            lines = [GradeSummary.of(results.adjust(grade)) for grade in _read_grades(found, chosen, task, store)]
             results.write(lines)
             if gradebook_file is not None:
                 results.fill(gradebook_file, lines)
@@ -249,14 +249,14 @@ def _choose(found: ClassList, only: tuple[str, ...]) -> ClassList:
     return replace(found, handed=tuple(handed for handed in found.handed if handed.id in only)) if only else found
 
 
-def _read_grades(found: ClassList, chosen: ClassList, exam: GradingTask, store: Store) -> Iterator[Grade]:
+def _read_grades(found: ClassList, chosen: ClassList, task: GradingTask, store: Store) -> Iterator[Grade]:
     """Yield the grades of the class; a grade of an earlier run counts if nothing that it is made of has changed."""
     graded = {handed.id for handed in chosen.handed}
     for handed in found.handed:
         grade = store.grade(handed.id)
         if grade is None:
             continue
-        if handed.id in graded or grade.key == exam.key(found.read(handed, exam.assignment.limits)):
+        if handed.id in graded or grade.key == task.key(found.read(handed, task.assignment.limits)):
             yield grade
 
 
@@ -283,7 +283,7 @@ def _draw_fresh_cases(assignment: Assignment, seed: str | None, spec: Spec, stor
 
 
 def _read_stored_seed(store: Store) -> str:
-    """Return the seed of an earlier run, or nothing if there was none."""
+    """Return the seed of an earlier run, or nothing if it was the first."""
     path = store.folder / _SEED
     try:
         return path.read_text("utf-8").strip()
@@ -334,10 +334,10 @@ def _replay(folder: Path) -> int:
     except (BadRecord, BadTranscript) as error:
         raise CannotRun(f"--replay {folder}: {error}") from error
     spec = load_spec()
-    exam = GradingTask.of(read_assignment(top / _ASSIGNMENT / "assignment.yaml", spec), fresh, spec)
-    exam = exam.require_answers(read_answers(top))
+    task = GradingTask.of(read_assignment(top / _ASSIGNMENT / "assignment.yaml", spec), fresh, spec)
+    task = task.require_answers(read_answers(top))
     try:
-        now = Grader(exam, spec).replay(transcript)
+        now = Grader(task, spec).replay(transcript)
     except (ReplayMismatch, BadTranscript) as error:
         raise CannotRun(f"--replay {folder}: {error}") from error
     if to_json(now) == to_json(before):

@@ -16,7 +16,7 @@ from goldformer.spec.files import replace_file
 
 @click.command(epilog=options.STATUSES)
 @click.argument("what")
-@click.option("--component", help="The component that it is, if that cannot be told.")
+@click.option("--component", help="The component that it is, if names and shapes leave that open.")
 @click.option(
     "--accept",
     type=click.Choice(list(CHOICES)),

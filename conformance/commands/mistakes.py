@@ -91,13 +91,13 @@ def mistakes(
         m for m in spec.mistakes.values() if (not ids or m.id in ids) and (not components or m.component in components)
     ]
     if not chosen:
-        raise CannotRun(f"none of these mistakes is in {', '.join(components)}")
+        raise CannotRun(f"no such mistake is in {', '.join(components)}")
     if not matrix:
         return _print_catalogue(chosen)
     watch = partial(show_progress, what="measuring")
     measured = build_kill_matrix(spec, chosen, dtype, jobs or os.cpu_count() or 1, watch)
     if not measured.kills:
-        raise CannotRun(f"nothing to measure: nobody makes {', '.join(m.id for m in measured.not_made)}")
+        raise CannotRun(f"nothing to measure: no code makes {', '.join(m.id for m in measured.not_made)}")
     _print_matrix(measured, spec)
     if write:
         _write_kills(measured, spec)
@@ -154,7 +154,7 @@ def _findings(matrix: KillMatrix, spec: Spec) -> Iterator[str]:
     yield f"- {caught} of {len(matrix.kills)} mistakes are caught in {matrix.dtype}{least}"
     elsewhere = [f"{kill.mistake.id} in {kill.dtype}" for kill in matrix.kills if kill.dtype != matrix.dtype]
     if elsewhere:
-        yield f"- measured in another dtype, as they are none in {matrix.dtype}: {', '.join(elsewhere)}"
+        yield f"- measured in another dtype, as they do not show in {matrix.dtype}: {', '.join(elsewhere)}"
     yield f"- {_count('not caught', len(matrix.not_caught))}"
     for kill in matrix.not_caught:
         why = "no check that lists it fails" if kill.claims else "no check that can be judged lists it"
@@ -163,11 +163,11 @@ def _findings(matrix: KillMatrix, spec: Spec) -> Iterator[str]:
     for kill, cell in matrix.false_claims:
         yield f"  - {cell.check} lists {kill.mistake.id} and passes in {kill.dtype}, margin {number(cell.margin)}"
     killers = sum(map(len, matrix.redundant.values()))
-    yield f"- {_count('cases that kill nothing which no other case of their component kills', killers)}"
+    yield f"- {_count('cases whose kills other cases of their component all make too', killers)}"
     for component, ids in matrix.redundant.items():
         yield f"  - {component}, {len(ids)} of {len(spec.cases_of(component))}: {join_first(ids)}"
     if matrix.not_made:
-        yield f"- nobody makes {len(matrix.not_made)}: {', '.join(m.id for m in matrix.not_made)}"
+        yield f"- no code makes {len(matrix.not_made)}: {', '.join(m.id for m in matrix.not_made)}"
     yield f"- {sum(len(kill.cells) for kill in matrix.kills)} checks in {matrix.seconds:.1f} s"
 
 

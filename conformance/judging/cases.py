@@ -126,7 +126,7 @@ class Bench:
         return f"goldformer check {shlex.quote(self.adapter.origin)} {shlex.join(check)} {options}"
 
     def describe_missing_outputs(self, component: str, outputs: Collection[str], expected: Collection[str]) -> str:
-        """Name the expected outputs that are required and missing, and say what to return; empty if none is missing."""
+        """Name the expected outputs that are required and missing, and say what to return; empty if all are there."""
         contract = self.spec.contracts[component]
         missing = [n for n in contract.outputs if n in expected and n in self.required and n not in outputs]
         if not missing:
@@ -171,7 +171,7 @@ Outcome = Result | CallProblem
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """A verdict and the data behind it, for the diagnosis and the baseline.
+    """A verdict and its data, for the diagnosis and the baseline.
 
     `case` is None for a property. `outcome` is None if no result was expected: the check was skipped, or the
     implementation had to refuse the call. `expected` are the golden values that the outcome was compared with.
@@ -381,7 +381,7 @@ def tolerate_precision(failed: Verdict, coarser: Bench) -> Verdict:
 
 
 def find_working_case(component: str, bench: Bench, cases: Iterable[Case] | None = None) -> Case:
-    """Return the first case that the implementation runs, of these or of its component; NotImplementedHere if none."""
+    """Return the first case that the implementation runs, of these or of its component, or raise NotImplementedHere."""
     last = NotImplementedHere(describe_missing(bench.adapter, component))
     for case in select_plain_cases(component, bench) if cases is None else cases:
         try:
@@ -450,7 +450,7 @@ def _does_not_apply(case: Case, bench: Bench) -> tuple[Reason, str] | None:
         # and on the pretend device too.
         return "device", "what is refused is checked on the CPU"
     if case.full_size and bench.dtype != "float32" and bench.computes_on_cpu:
-        return "dtype", f"on a CPU a model of full size is run in float32 alone: in {bench.dtype} it takes much longer"
+        return "dtype", f"on a CPU a model of full size is run only in float32: in {bench.dtype} it takes much longer"
     why = explain_out_of_reach(case, bench.dtype) or _explain_lost_eps(case, bench)
     return ("dtype", why) if why else None
 

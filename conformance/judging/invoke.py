@@ -41,7 +41,7 @@ _LIBRARY: Final = re.compile(r"site-packages|adapters[/\\]pretend_device\.py$")
 #: The file that hands functions to PyTorch's transformations: no line of the implementation.
 _WRAPPING: Final = re.compile(r"adapters[/\\]wrapping\.py$")
 
-#: The messages of torch about CUDA where there is none.
+#: The messages of torch about CUDA where it is missing.
 _WITHOUT_CUDA: Final = re.compile("not compiled with CUDA|Found no NVIDIA driver|No CUDA GPUs are available")
 
 #: The length, in characters, to which a list of returned names is cut.
@@ -249,7 +249,7 @@ def _locate_error(error: BaseException) -> str:
 
 
 def _explain_cuda(error: BaseException) -> str:
-    """Return what to do about a tensor that is moved to CUDA where there is none, or ""."""
+    """Return what to do about a tensor that is moved to CUDA where it is missing, or ""."""
     if not _WITHOUT_CUDA.search(quote_message(error)):
         return ""
     return "; a tensor is moved to CUDA, whatever the inputs are on: use the device of an input, such as x.device"
@@ -311,7 +311,7 @@ def name_outputs(returned: Any, contract: Contract) -> dict[str, Any]:
     """Return the returned values by output name; BadResult if they have no such form."""
     names = tuple(contract.outputs)
     if isinstance(returned, list) and all(hasattr(value, "shape") for value in returned):
-        # A list of arrays counts as a tuple. A list of numbers is meant as one array, and is none.
+        # A list of arrays counts as a tuple. A list of numbers is meant as one array, and is not an array.
         returned = tuple(returned)
     first = returned[0] if isinstance(returned, tuple) and returned else returned
     if first is None:

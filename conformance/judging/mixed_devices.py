@@ -9,7 +9,7 @@ from typing import Final, Literal, NamedTuple
 Role = Literal["mask", "ids", "weight", "constant", "part", "target", "result", "other"]
 
 #: The messages of PyTorch about an operation on tensors of two devices. Any other error may be honest: code that looks
-#: at its data cannot run on the meta device, and the pretend device lacks some of what a real one has.
+#: at its data cannot run on the meta device, and the pretend device does not have all that a real one has.
 _MIXED: Final = re.compile(
     r"(same|expected) device|at least two devices|is on cpu|on (meta|pretend).*on cpu|\bcpu\b.*\b(meta|pretend)\b",
     re.IGNORECASE,

@@ -83,7 +83,7 @@ NOT_WRAPPED: Final = "not wrapped: "
 UNANSWERED: Final[tuple[Reason, ...]] = ("crashed", "timeout", "protocol", *WITHIN_LIMITS)
 
 #: The reasons for which a check is errored by the implementation: the call itself went wrong. A check is errored by
-#: goldformer for one reason alone, "fault".
+#: goldformer only for the reason "fault".
 ERRORS: Final[tuple[Reason, ...]] = ("raised", "wrong-parameters", *UNANSWERED)
 
 

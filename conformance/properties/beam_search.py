@@ -9,8 +9,8 @@ from goldformer.conformance.judging.invoke import Arguments
 from goldformer.conformance.properties.registry import holds
 from goldformer.conformance.properties.sentences import (
     count_words,
-    draw_alone_and_in_batch,
     draw_call,
+    draw_single_and_batch,
     end_sentence,
     read_sentence,
 )
@@ -19,7 +19,7 @@ from goldformer.conformance.properties.subject import Subject, Violation
 NAME = "beam_search"
 
 LENGTH, SOURCE_SEQ, SEED = st.integers(2, 3), st.integers(1, 3), st.integers(0, 999)
-#: The place at which the best sentence is to end, were there one beam: 2 may be none.
+#: The place at which the best sentence of one beam is to end; the sentence may have no place 2.
 END = st.integers(0, 2)
 BEAM = {"beam_size": 2, "top_beams": 2}
 
@@ -78,10 +78,10 @@ def one_beam_is_greedy(subject: Subject, source_seq: int, max_length: int, seed:
 @holds("beam-batch", source_seq=SOURCE_SEQ, max_length=LENGTH, more=st.integers(1, 2), seed=SEED)
 def neighbours_do_not_matter(subject: Subject, source_seq: int, max_length: int, more: int, seed: int) -> None:
     """Require that padding and a longer neighbour leave a sample's sentences as they are."""
-    calls = draw_alone_and_in_batch(subject, NAME, seed, source_seq, more, max_length=max_length, **BEAM)
+    calls = draw_single_and_batch(subject, NAME, seed, source_seq, more, max_length=max_length, **BEAM)
     bound = subject.decisive_tolerance(NAME, calls[0], "scores")
-    alone, batch = (subject.call(NAME, call) for call in calls)
-    claim = f"the sentences of a sample change when {more} padding follows its source and a longer one stands beside it"
-    subject.agree("ids", batch["ids"][1:], alone["ids"], 0.0, claim)
-    if "scores" in alone:
-        subject.agree("scores", batch["scores"][1:], alone["scores"], bound, claim.replace("sentences", "scores"))
+    single, batch = (subject.call(NAME, call) for call in calls)
+    claim = f"the sentences of a sample change when {more} padding follows its source and a longer one is next to it"
+    subject.agree("ids", batch["ids"][1:], single["ids"], 0.0, claim)
+    if "scores" in single:
+        subject.agree("scores", batch["scores"][1:], single["scores"], bound, claim.replace("sentences", "scores"))

@@ -1,4 +1,4 @@
-"""The call of a violated property that is wrong, written as a case: to check alone, and to keep.
+"""The call of a violated property that is wrong, written as a case: to check by itself, and to keep.
 
 Two calls that a property compares would agree if both were right. Evaluating the formulas with the perturbations that
 measure error scales finds the wrong one: the formulas are far more exact than any mistake.

@@ -49,5 +49,5 @@ def memory_is_read_as_a_set(subject: Subject, batch: int, seq: int, source_seq: 
 
 @holds("dec-batch", batch=st.sampled_from(relations.BATCHES), seq=SEQ, source_seq=st.integers(1, 3), seed=SEED)
 def samples_do_not_mix(subject: Subject, batch: int, seq: int, source_seq: int, seed: int) -> None:
-    """Require that a sample gives the same alone and in a batch."""
-    relations.alone_as_in_batch(subject, draw_call(subject, seed, batch, seq, source_seq))
+    """Require that a sample gives the same by itself and in a batch."""
+    relations.ignores_batch(subject, draw_call(subject, seed, batch, seq, source_seq))

@@ -18,7 +18,7 @@ NAME = "dropout"
 
 RATE, SEED = st.sampled_from([0.1, 0.25, 0.5, 0.75]), st.integers(0, 999)
 
-#: Samples, tokens and channels: along each of them so many elements that all are dropped, or none, never by chance.
+#: Samples, tokens and channels. Each has enough elements that chance drops neither all of them nor no element.
 SHAPE: Final = (70, 71, 72)
 
 
@@ -41,7 +41,7 @@ def an_element_is_dropped_or_scaled_up(subject: Subject, rate: float, seed: int)
 
 @holds("dropout-seed", rate=RATE, seed=SEED)
 def the_seed_decides(subject: Subject, rate: float, seed: int) -> None:
-    """Require that the seed alone decides which elements are dropped.
+    """Require that only the seed decides which elements are dropped.
 
     By chance two seeds drop the same of 300 elements, at a rate of 0.1, less often than once in 10²⁵.
     """
@@ -58,7 +58,7 @@ def the_seed_decides(subject: Subject, rate: float, seed: int) -> None:
 def evaluation_switches_nothing_off(subject: Subject, rate: float, seed: int) -> None:
     """Require that a call in evaluation mode does not switch dropout off in training.
 
-    By chance none of 300 elements is dropped, at a rate of 0.1, less often than once in 10¹³.
+    By chance a call drops no element of 300, at a rate of 0.1, less often than once in 10¹³.
     """
     subject.call(NAME, draw_call(subject, seed, rate, training=False))
     ones = Arguments({"x": np.ones((30, 10))}, {}, {"rate": rate, "training": True, "seed": seed})

@@ -17,8 +17,8 @@ def padding_and_neighbours_do_not_matter(subject: Subject, seq: int, more: int, 
     """Require that padding and a longer neighbour leave every token's row as it is."""
     sizes = {"batch": 2, "seq": seq + more, "heads": 2, "d_k": 2, "d_v": 2, "d_model": 4, "d_ff": 3, "layers": 2}
     batch = draw_arguments(NAME, subject.bench, sizes, seed, num_heads=2, num_layers=2)
-    alone = with_inputs(batch, x=batch.inputs["x"][1:, :seq])
+    by_itself = with_inputs(batch, x=batch.inputs["x"][1:, :seq])
     lengths = np.array([seq + more, seq])[:, None, None, None]
     padded = with_inputs(batch, mask=np.arange(seq + more) < lengths)
-    claim = f"the output of a sample changes when {more} padding follows it and a longer sample stands beside it"
-    relations.alone_as_beside(subject, padded, alone, length=seq, claim=claim)
+    claim = f"the output of a sample changes when {more} padding follows it and a longer sample is next to it"
+    relations.ignores_neighbour(subject, padded, by_itself, length=seq, claim=claim)

@@ -53,7 +53,7 @@ def device_hygiene(subject: Subject) -> None:
     if bench.adapter.arrays != "torch":
         raise NotCheckable(f"{bench.adapter.arrays} has neither a pretend nor a meta device")
     if "cuda" not in bench.adapter.devices:
-        raise NotCheckable("it runs on the CPU alone, as DEVICES declares")
+        raise NotCheckable("it runs only on the CPU, as DEVICES declares")
     from goldformer.adapters import pretend_device  # imports torch, which code without it need not have
 
     device = "meta" if pretend_device.register() else pretend_device.NAME

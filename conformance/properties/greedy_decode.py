@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from goldformer.conformance.properties.registry import holds
 from goldformer.conformance.properties.sentences import (
     count_words,
-    draw_alone_and_in_batch,
     draw_call,
+    draw_single_and_batch,
     end_sentence,
     read_sentence,
 )
@@ -19,7 +19,7 @@ NAME = "greedy_decode"
 
 SOURCE_SEQ, SEED = st.integers(1, 3), st.integers(0, 999)
 LENGTH, LONGER = st.integers(1, 3), st.integers(2, 4)
-#: The place at which the sentence is to end: 3 may be none.
+#: The place at which the sentence is to end; the sentence may have no place 3.
 END = st.integers(0, 4)
 
 
@@ -58,7 +58,7 @@ def nothing_follows_the_end(subject: Subject, source_seq: int, max_length: int, 
 @holds("greedy-end-in-a-batch", source_seq=SOURCE_SEQ, seed=SEED)
 def an_end_is_final(subject: Subject, source_seq: int, seed: int) -> None:
     """Require pad_id after the end of each sentence, where one ends while the other goes on."""
-    _, batch = draw_alone_and_in_batch(subject, NAME, seed, source_seq, 1, max_length=4)
+    _, batch = draw_single_and_batch(subject, NAME, seed, source_seq, 1, max_length=4)
     for sentence in subject.call(NAME, batch)["ids"]:
         count_words(sentence, batch)
 
@@ -66,10 +66,10 @@ def an_end_is_final(subject: Subject, source_seq: int, seed: int) -> None:
 @holds("greedy-batch", source_seq=SOURCE_SEQ, max_length=LONGER, more=st.integers(1, 2), seed=SEED)
 def neighbours_do_not_matter(subject: Subject, source_seq: int, max_length: int, more: int, seed: int) -> None:
     """Require that padding and a longer neighbour leave a sample's sentence as it is."""
-    calls = draw_alone_and_in_batch(subject, NAME, seed, source_seq, more, max_length=max_length)
+    calls = draw_single_and_batch(subject, NAME, seed, source_seq, more, max_length=max_length)
     bound = subject.decisive_tolerance(NAME, calls[0], "scores")
-    alone, batch = (subject.call(NAME, call) for call in calls)
-    claim = f"the sentence of a sample changes when {more} padding follows its source and a longer one stands beside it"
-    subject.agree("ids", batch["ids"][1:], alone["ids"], 0.0, claim)
-    if "scores" in alone:
-        subject.agree("scores", batch["scores"][1:], alone["scores"], bound, claim.replace("sentence", "score"))
+    single, batch = (subject.call(NAME, call) for call in calls)
+    claim = f"the sentence of a sample changes when {more} padding follows its source and a longer one is next to it"
+    subject.agree("ids", batch["ids"][1:], single["ids"], 0.0, claim)
+    if "scores" in single:
+        subject.agree("scores", batch["scores"][1:], single["scores"], bound, claim.replace("sentence", "score"))

@@ -15,22 +15,22 @@ LIFT = 16
 
 
 @holds("ln-rows", batch=st.integers(2, 4), d_model=st.integers(2, 6), seed=st.integers(0, 999))
-def rows_are_normalised_alone(subject: Subject, batch: int, d_model: int, seed: int) -> None:
+def rows_do_not_mix(subject: Subject, batch: int, d_model: int, seed: int) -> None:
     """Require that a row does not depend on other rows, nor on a number added to all its channels."""
     arguments = draw_arguments(NAME, subject.bench, {"batch": batch, "d_model": d_model}, seed)
     # Quarters: lifted by 16 they still fit bfloat16's eight bits.
     x = np.round(arguments.inputs["x"] * 4) / 4
-    arguments, alone, lifted = (with_inputs(arguments, x=y) for y in (x, x[1:2], x[1:2] + LIFT))
-    row = subject.call(NAME, alone)["output"]
-    bound = subject.tolerance(NAME, alone, "output")
+    arguments, by_itself, lifted = (with_inputs(arguments, x=y) for y in (x, x[1:2], x[1:2] + LIFT))
+    row = subject.call(NAME, by_itself)["output"]
+    bound = subject.tolerance(NAME, by_itself, "output")
     subject.agree(
         "output",
         subject.call(NAME, arguments)["output"][1:2],
         row,
         bound,
-        "a row gives something else when other rows stand beside it",
+        "a row gives something else when other rows are next to it",
     )
-    relations.alone_as_in_batch(subject, arguments)
+    relations.ignores_batch(subject, arguments)
     bound = max(bound, subject.tolerance(NAME, lifted, "output"))
     raised = subject.call(NAME, lifted)["output"]
     try:

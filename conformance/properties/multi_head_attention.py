@@ -19,7 +19,7 @@ TOKENS = ("query", "key", "value")
 MAPS = tuple(f"{letter}_{role}" for letter in "wb" for role in "qkv")
 
 
-#: A rotation of which every element is ±1/2, so that it turns short numbers into short numbers.
+#: A rotation with only elements ±1/2, so that it turns short numbers into short numbers.
 ROTATION = np.array([[1, 1, 1, 1], [1, -1, 1, -1], [1, 1, -1, -1], [1, -1, -1, 1]]) / 2
 
 
@@ -54,13 +54,13 @@ def padding_does_not_matter(subject: Subject, batch: int, seq: int, seed: int) -
     arguments = with_inputs(draw_self_attention(subject, seed, batch, seq), mask=keep[:, None, None, :])
     other = draw_self_attention(subject, seed + 1000, batch, seq)
     relations.ignores_hidden(subject, arguments, other, *TOKENS, keep=keep, padded_rows=True)
-    relations.alone_as_padded(subject, arguments, *TOKENS, length=int(keep[-1].sum()), padded_rows=True)
+    relations.ignores_padding(subject, arguments, *TOKENS, length=int(keep[-1].sum()), padded_rows=True)
 
 
 @holds("mha-batch", batch=st.sampled_from(relations.BATCHES), seq=SEQ, width=st.sampled_from([3, 8]), seed=SEED)
 def samples_do_not_mix(subject: Subject, batch: int, seq: int, width: int, seed: int) -> None:
-    """Require that a sample gives the same alone and in a batch."""
-    relations.alone_as_in_batch(subject, draw_self_attention(subject, seed, batch, seq, width=width))
+    """Require that a sample gives the same by itself and in a batch."""
+    relations.ignores_batch(subject, draw_self_attention(subject, seed, batch, seq, width=width))
 
 
 @holds("mha-rotation", seq=SEQ, seed=SEED)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from goldformer.conformance.judging.invoke import Arguments
 from goldformer.conformance.properties.subject import Subject, with_all_digits, with_inputs, with_params
 
-#: The samples in a batch of which the last one is compared with itself alone.
+#: The sizes of the batches whose last sample is compared with itself in a batch of one.
 BATCHES: Final = (2, 4, 8)
 
 
@@ -67,20 +67,20 @@ def ignores_hidden(
     subject.agree(output, changed, plain, subject.tolerance(subject.component, arguments, output), claim)
 
 
-def alone_as_in_batch(subject: Subject, arguments: Arguments) -> None:
-    """Require that the last sample alone is the last sample in the batch, and note whether it is bit for bit.
+def ignores_batch(subject: Subject, arguments: Arguments) -> None:
+    """Require that the last sample gives the same by itself and in the batch; note whether it does bit for bit.
 
     The numbers are short, so that a counterexample is, and then have all their digits, so that rounding shows.
     """
     for batch in (arguments, with_all_digits(arguments)):
-        alone = with_inputs(batch, **{name: array[-1:] for name, array in batch.inputs.items()})
-        _, together, single = _call_both(subject, batch, alone)
-        claim = "a sample gives something else in a batch than alone"
-        subject.stays(alone, together[-1:], single, claim, "batch size")
+        by_itself = with_inputs(batch, **{name: array[-1:] for name, array in batch.inputs.items()})
+        _, together, single = _call_both(subject, batch, by_itself)
+        claim = "a sample gives something else in a batch than by itself"
+        subject.stays(by_itself, together[-1:], single, claim, "batch size")
 
 
-def alone_as_padded(subject: Subject, arguments: Arguments, *tokens: str, length: int, padded_rows: bool) -> None:
-    """Require that the last sample, which has `length` tokens, gives the same alone without the padding after them.
+def ignores_padding(subject: Subject, arguments: Arguments, *tokens: str, length: int, padded_rows: bool) -> None:
+    """Require that the last sample, which has `length` tokens, gives the same by itself, without the padding.
 
     The mask hides the padding. With `padded_rows`, the rows of the padding are queries themselves and are not compared.
     """
@@ -88,18 +88,19 @@ def alone_as_padded(subject: Subject, arguments: Arguments, *tokens: str, length
         last = {name: array[-1:] for name, array in padded.inputs.items()}
         cut = {name: array[:, :length] for name, array in last.items() if name in tokens}
         # Some code needs a mask in every call.
-        alone = replace(padded, inputs={**last, **cut, "mask": last["mask"][..., :length]})
-        _, whole, single = _call_both(subject, padded, alone)
+        by_itself = replace(padded, inputs={**last, **cut, "mask": last["mask"][..., :length]})
+        _, whole, single = _call_both(subject, padded, by_itself)
         rows = whole[-1:, :length] if padded_rows else whole[-1:]
-        subject.stays(alone, rows, single, "the output of a sample changes when padding follows its tokens", "padding")
+        claim = "the output of a sample changes when padding follows its tokens"
+        subject.stays(by_itself, rows, single, claim, "padding")
 
 
-def alone_as_beside(subject: Subject, batch: Arguments, alone: Arguments, *, length: int, claim: str) -> None:
-    """Require that the second sample, whose `length` tokens are padded in the batch, gives the same alone.
+def ignores_neighbour(subject: Subject, batch: Arguments, by_itself: Arguments, *, length: int, claim: str) -> None:
+    """Require that the second sample, whose `length` tokens are padded in the batch, gives the same by itself.
 
-    The numbers have few digits and then all of them, as in alone_as_in_batch.
+    The numbers have few digits and then all of them, as in ignores_batch.
     """
-    for padded, single in ((batch, alone), (with_all_digits(batch), with_all_digits(alone))):
+    for padded, single in ((batch, by_itself), (with_all_digits(batch), with_all_digits(by_itself))):
         _, whole, expected = _call_both(subject, padded, single)
         subject.stays(single, whole[1:, :length], expected, claim, "padding")
 

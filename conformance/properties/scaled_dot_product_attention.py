@@ -95,13 +95,13 @@ def padding_does_not_matter(subject: Subject, batch: int, q_seq: int, kv_seq: in
     other = draw_call(subject, seed + 1000, batch, q_seq, kv_seq)
     relations.ignores_hidden(subject, arguments, other, "key", "value", keep=keep, padded_rows=False)
     length = int(keep[-1].sum())
-    relations.alone_as_padded(subject, arguments, "key", "value", length=length, padded_rows=False)
+    relations.ignores_padding(subject, arguments, "key", "value", length=length, padded_rows=False)
 
 
 @holds("sdpa-batch", batch=st.sampled_from(relations.BATCHES), q_seq=SEQ, kv_seq=SEQ, width=WIDTH, seed=SEED)
 def samples_do_not_mix(subject: Subject, batch: int, q_seq: int, kv_seq: int, width: int, seed: int) -> None:
-    """Require that a sample gives the same alone and in a batch."""
-    relations.alone_as_in_batch(subject, draw_call(subject, seed, batch, q_seq, kv_seq, d_v=width))
+    """Require that a sample gives the same by itself and in a batch."""
+    relations.ignores_batch(subject, draw_call(subject, seed, batch, q_seq, kv_seq, d_v=width))
 
 
 @holds("sdpa-dropout", q_seq=st.integers(20, 25), seed=SEED)

@@ -45,7 +45,7 @@ def draw_call(subject: Subject, component: str, seed: int, source_seq: int, **at
 
 
 def draw_sources(seed: int, number: int, length: int) -> Ids:
-    """Draw words, none of them padding."""
+    """Draw words without padding."""
     return 1 + below(VOCAB - 1, seed, "source", (number, length))
 
 
@@ -61,17 +61,17 @@ def end_sentence(subject: Subject, component: str, arguments: Arguments, place: 
     return _set_eos(arguments, _decode_sentences(subject, component, short)[0][-1])
 
 
-def draw_alone_and_in_batch(
+def draw_single_and_batch(
     subject: Subject, component: str, seed: int, source_seq: int, more: int, **attributes: Attribute
 ) -> tuple[Arguments, Arguments]:
     """Return a call with one sample, and one with the same sample padded and a longer neighbour before it.
 
     The neighbour is the first of several whose sentence can end while the sample's goes on, if there is one.
     """
-    alone = draw_call(subject, component, seed, source_seq, **attributes)
-    own = np.pad(alone.inputs["source"], ((0, 0), (0, more)), constant_values=PAD)
+    single = draw_call(subject, component, seed, source_seq, **attributes)
+    own = np.pad(single.inputs["source"], ((0, 0), (0, more)), constant_values=PAD)
     neighbours = draw_sources(seed + 1, _NEIGHBOURS, source_seq + more)
-    mine, *others = _decode_sentences(subject, component, with_inputs(alone, source=np.concatenate([own, neighbours])))
+    mine, *others = _decode_sentences(subject, component, with_inputs(single, source=np.concatenate([own, neighbours])))
     ends = (
         (number, other[place])
         for place in range(len(mine) - 1)
@@ -80,7 +80,7 @@ def draw_alone_and_in_batch(
     )
     number, word = next(ends, (0, others[0][0]))
     batch = np.concatenate([neighbours[[number]], own])
-    return _set_eos(alone, word), _set_eos(with_inputs(alone, source=batch), word)
+    return _set_eos(single, word), _set_eos(with_inputs(single, source=batch), word)
 
 
 def _decode_sentences(subject: Subject, component: str, arguments: Arguments) -> list[Ids]:

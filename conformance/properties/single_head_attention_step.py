@@ -42,7 +42,7 @@ def a_step_goes_against_the_gradient(subject: Subject, seq: int, d_model: int, *
 
 @holds("shas-one-by-one", seq=SEQ, d_model=WIDTH, causal=st.booleans(), steps=st.integers(2, 4), seed=SEED)
 def steps_add_up(subject: Subject, seq: int, d_model: int, *, causal: bool, steps: int, seed: int) -> None:
-    """So many steps in one call, and one step in each of so many calls."""
+    """Require that several steps in one call give the same as that many calls of one step."""
     arguments = draw_call(subject, seed, seq, d_model, causal=causal, steps=steps)
     together = subject.call(NAME, arguments)
     if absent := [name for name in arguments.params if name not in together]:

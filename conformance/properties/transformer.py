@@ -28,7 +28,7 @@ def draw_call(subject: Subject, seed: int, source_seq: int, seq: int) -> Argumen
 
 
 def draw_ids(seed: int, name: str, length: int) -> NDArray[np.int64]:
-    """Draw words, none of them padding."""
+    """Draw words without padding."""
     return 1 + below(VOCAB - 1, seed, name, (1, length))
 
 
@@ -60,8 +60,8 @@ def padding_and_neighbours_do_not_matter(subject: Subject, source_seq: int, seq:
     batch = with_inputs(
         arguments, source=np.concatenate([neighbour[0], source]), target=np.concatenate([neighbour[1], target])
     )
-    claim = f"the logits of a sample change when {more} padding follows it and a longer sample stands beside it"
-    relations.alone_as_beside(subject, batch, arguments, length=seq, claim=claim)
+    claim = f"the logits of a sample change when {more} padding follows it and a longer sample is next to it"
+    relations.ignores_neighbour(subject, batch, arguments, length=seq, claim=claim)
 
 
 @holds("model-prefix", seq=SEQ, seed=SEED, last=LAST)

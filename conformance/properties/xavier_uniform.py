@@ -13,7 +13,7 @@ NAME = "xavier_uniform"
 
 @holds("xavier-seed", d_in=st.integers(8, 12), d_out=st.integers(8, 12), seed=st.integers(0, 999))
 def the_seed_decides(subject: Subject, d_in: int, d_out: int, seed: int) -> None:
-    """Require that the seed alone decides the weight: by chance, two of 64 elements or more are never equal."""
+    """Require that only the seed decides the weight: by chance, two of 64 elements or more are never equal."""
     sizes = {"d_in": d_in, "d_out": d_out}
     first, again, other = (
         subject.call(NAME, draw_arguments(NAME, subject.bench, sizes, 1, seed=s))["weight"]

@@ -21,7 +21,7 @@ from goldformer.spec.tables import find_address
 #: The number of failing checks that a card lists.
 _LISTED: Final = 10
 
-#: The labels of the findings that name a component, of which those after them speak.
+#: The labels of the findings that name a component; the findings after them are about it.
 _HEADS: Final = frozenset({FIX_FIRST, FIX_TOO})
 
 
@@ -127,7 +127,7 @@ def _describe_verdict(implementation: Implementation, spec: Spec) -> str:
 
 
 def describe_first_wrong(verdict: Verdict | None) -> str:
-    """Return the first wrong number of a check in words, or its message if there is none; "" without a check."""
+    """Return the first wrong number of a check in words, or its message if no number is wrong; "" without a check."""
     if verdict is None:
         return ""
     where = f"{verdict.check}, {verdict.dtype}"

@@ -28,7 +28,7 @@ SYMBOLS: Final = {"conforms": "✓", COARSE: "✓", "fails": "✗", "fails first
 
 
 def in_brief(result: ComponentResult | None) -> str:
-    """Return a component in few characters: the judged checks that pass and the worst ratio, or why there are none."""
+    """Return a component in few characters: the judged checks that pass and the worst ratio, or why there are 0."""
     if result is None:
         return "–"
     counts = result.counts

@@ -138,8 +138,8 @@ def _describe_notes(result: ComponentResult, among: Collection[str] | None = Non
     """Return how many cases apply, how many bad inputs are refused, and why checks were skipped."""
     counts, coverage = result.counts, result.coverage
     refuses = f"refuses {counts.refused} of {counts.refusals}" if counts.refusals else ""
-    alone = f"on {count_cases(coverage.judged)} only" if result.conforms and coverage.judged < FEW_CASES else ""
-    return tuple(filter(None, (str(coverage), alone, refuses, list_reasons(counts, among))))
+    few = f"on {count_cases(coverage.judged)} only" if result.conforms and coverage.judged < FEW_CASES else ""
+    return tuple(filter(None, (str(coverage), few, refuses, list_reasons(counts, among))))
 
 
 def _list_clauses(

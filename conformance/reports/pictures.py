@@ -23,7 +23,7 @@ _DECADES: Final = (-4, 4)
 _FINE: Final = 20
 #: The largest side of a matrix that is drawn.
 _SIDE: Final = 48
-#: A matrix with at most so many rows and columns shows its numbers.
+#: The most rows, and columns, of a matrix that shows its numbers.
 _READABLE: Final = 8
 #: The most characters of such a number.
 _LABEL: Final = 8
@@ -142,7 +142,7 @@ def compare_values(difference: Difference, axes: tuple[str, str] = ("", "")) -> 
 
 
 def name_axes(component: str, output: str, spec: Spec) -> tuple[str, str]:
-    """Return the names of the last two axes of an output; empty where the contract has none."""
+    """Return the names of the last two axes of an output; empty if the contract does not name them."""
     array = spec.contracts[component].outputs.get(output)
     names = [str(axis) for axis in array.shape.axes] if array is not None else []
     first, last = ("", "", *(_AXES.get(name, name) for name in names))[-2:]

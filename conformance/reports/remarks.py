@@ -107,7 +107,7 @@ def _describe_bits(verdicts: Sequence[Verdict], *, whole: bool) -> Iterator[Find
 
 
 def _explain_coverage(results: Sequence[ComponentResult]) -> Iterator[Finding]:
-    """Yield what took away the cases of each component of which few apply."""
+    """Yield for each component with few cases that apply what took the others away."""
     for result in results:
         if result.coverage.lost and result.state not in (NOT_IMPLEMENTED, "not checked"):
             text = f"{result.component}, {result.coverage}. Skipped: {'; '.join(result.coverage.lost)}"

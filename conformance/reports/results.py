@@ -13,7 +13,7 @@ from goldformer.conformance.judging.verdict import Reason, Status, Verdict
 from goldformer.spec import Spec
 from goldformer.spec.oracle.declared import AS_DECLARED
 
-#: A component of which fewer cases are judged than this does not conform without saying so.
+#: If fewer cases of a component are judged than this, the report says so even if it conforms.
 FEW_CASES: Final = 5
 
 #: The share of cases below which a report says what took the others away.
@@ -112,7 +112,7 @@ class CaseCoverage:
         return cls(judged, len(cases), lost, tuple(unseen))
 
     def __str__(self) -> str:
-        """Return how many cases apply, in words; "" if there are none."""
+        """Return how many cases apply, in words; "" if there are no cases."""
         return f"{self.judged} of {self.cases} cases apply" if self.cases else ""
 
 
@@ -135,9 +135,9 @@ def _list_losses(verdicts: Iterable[Verdict]) -> Iterable[str]:
             reason, message or str(reason)
         )
         # A message that says what to do, or that a function has no such parameter, needs no remedy.
-        told = reason == "not-implemented" and ("provide" in message or " takes no " in message)
+        has_remedy = reason == "not-implemented" and ("provide" in message or " takes no " in message)
         remedy = _REMEDIES.get(reason, "")
-        yield f"{count} {words}" + (f" ({remedy})" if remedy and not told else "")
+        yield f"{count} {words}" + (f" ({remedy})" if remedy and not has_remedy else "")
     if more := sum(count for _, count in groups.most_common()[_MOST_REASONS:]):
         yield f"{more} for other reasons"
 

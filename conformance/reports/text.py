@@ -19,7 +19,7 @@ _WIDTH = 100
 _MOST_STDERR = 10
 _MOST_MATCHES = 3
 #: The fewest checks of a component with the same message that are counted, and the most messages.
-_ALIKE = 5
+_FEWEST_SAME = 5
 _MOST_MESSAGES = 3
 
 #: The clause that a result breaks, whatever the case is about, by the reason of a verdict.
@@ -73,7 +73,7 @@ def facts(verdict: Verdict, spec: Spec) -> Iterator[tuple[str, str]]:
 
 
 def list_broken_clauses(verdict: Verdict) -> tuple[str, ...]:
-    """Return the clauses that a failure breaks: all of its check's if values are wrong, none if there is no result."""
+    """Return the clauses that a failure breaks: all of its check's if values are wrong, [] if there is no result."""
     if verdict.reason in ERRORS:
         return ()
     broken = _BROKEN.get(verdict.reason)
@@ -103,13 +103,13 @@ def describe_rest(failing: Sequence[Verdict], shown: Verdict) -> Iterator[str]:
         yield from wrap(counts, f"{checks} (-v explains each): ")
     messages = Counter((verdict.component, verdict.message) for verdict in failing)
     for (component, message), count in messages.most_common(_MOST_MESSAGES):
-        if count < _ALIKE:
+        if count < _FEWEST_SAME:
             break
-        alike = f"{count} of {components[component]} in {component} say the same"
+        same = f"{count} of {components[component]} in {component} say the same"
         if (component, message) == (shown.component, shown.message):
-            yield f"{alike} as the one above"
+            yield f"{same} as the one above"
         else:
-            yield from wrap(message, f"{alike}: ", indent=4)
+            yield from wrap(message, f"{same}: ", indent=4)
 
 
 def wrap(text: str, head: str, indent: int | None = None) -> list[str]:

@@ -37,13 +37,13 @@ def _write_pages(app: Sphinx) -> None:
     for name, text in made.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        # A page that did not change is not read anew.
+        # A page that did not change is not read again.
         if not path.exists() or path.read_text(encoding="utf-8") != text:
             path.write_text(text, encoding="utf-8")
 
 
 def _list_notebooks(app: Sphinx, env: BuildEnvironment, *changes: object) -> list[str]:
-    """Return the notebooks, which are run anew: what they show changes with the code and not with their file."""
+    """Return the notebooks, which are run again: what they show changes with the code and not with their file."""
     del app, changes
     return [name for name in env.found_docs if env.doc2path(name).suffix == ".ipynb"]
 

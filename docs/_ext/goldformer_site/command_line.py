@@ -26,11 +26,11 @@ def page() -> str:
         command = main.get_command(context, name)
         assert command is not None
         within = click.Context(command, parent=context, info_name=name)
-        told = [escape(paragraph) for paragraph in (command.help or "").split("\n\n")]
+        paragraphs = [escape(paragraph) for paragraph in (command.help or "").split("\n\n")]
         options = [_option(p, within) for p in command.params if isinstance(p, click.Option)]
         parts += [
             f"{target('command', name)}## goldformer {name}\n",
-            *(f"{paragraph}\n" for paragraph in told),
+            *(f"{paragraph}\n" for paragraph in paragraphs),
             f"```text\n{_usage(command, within)}\n```\n",
             *options,
         ]
@@ -44,5 +44,5 @@ def _usage(command: click.Command, context: click.Context) -> str:
 def _option(option: click.Option, context: click.Context) -> str:
     record = option.get_help_record(context)
     assert record is not None, "every option of ours is shown"
-    names, told = record
-    return defined(f"`{names}`", escape(told))
+    names, help_text = record
+    return defined(f"`{names}`", escape(help_text))

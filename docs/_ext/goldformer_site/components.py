@@ -50,7 +50,7 @@ def pages(spec: Spec) -> Mapping[str, str]:
     """Return the index page of the components, and one page for each."""
     writer = _ComponentWriter(spec)
     parts = [
-        "(the-components)=\n# Components\n\nIn each group those come first of which others are built. "
+        "(the-components)=\n# Components\n\nIn each group, components come before those that are built of them. "
         "What the words of a contract mean stands in [how to read the data](#how-to-read-the-data).\n"
     ]
     for heading, names in GROUPS.items():
@@ -174,7 +174,7 @@ class _ComponentWriter:
         )
 
     def _refusal(self, case: Case) -> str:
-        base = f"otherwise like {link('case', case.base)}; " if case.base else ""
+        base = f"like {link('case', case.base)} but for the fault; " if case.base else ""
         return target("case", case.id) + defined(
             f"`{case.id}`",
             f"{self.words.plain(case.title)}.",

@@ -41,7 +41,7 @@ _CONTENTS: Final[Mapping[str, tuple[str, ...]]] = {
     "Why it holds": ("values", "tolerances", "benchmarks", "extend"),
 }
 
-#: Under what other pages stand that lie beside them.
+#: The heading of pages that no heading above lists.
 _OTHERS: Final = "More"
 
 

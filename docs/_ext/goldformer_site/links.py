@@ -55,7 +55,7 @@ class Links:
         file = ROOT.parent / path
         if file.is_dir():
             return text
-        # A file that is not there stays a link, and Sphinx says that it leads nowhere.
+        # A link to a missing file stays, and Sphinx says that it leads nowhere.
         there = os.path.relpath(file, self.folder)
         # MyST takes what ends in .md for a page of the site.
         return f"{{download}}`{text} <{there}>`" if file.suffix == ".md" else f"[{text}]({there})"

@@ -168,9 +168,9 @@ def test_a_row_that_nothing_shows_is_1(coverage, gap):
         (["--document", "x"], "--document x: known are notes, letters, paper"),
         (["--row", "R33"], "--row R33: did you mean R3? known are R1, R2, R3, L1, 3.2, 3.2.1, 3.10"),
         (["--row", "R1", "--document", "letters"], "--row R1: known are L1"),
-        (["--write", "--check"], "--write and --check stand alone, or with --spec"),
-        (["--write", "--row", "R1"], "--write and --check stand alone, or with --spec"),
-        (["--check", "--format", "json"], "--write and --check stand alone, or with --spec"),
+        (["--write", "--check"], "--write and --check take no other option than --spec"),
+        (["--write", "--row", "R1"], "--write and --check take no other option than --spec"),
+        (["--check", "--format", "json"], "--write and --check take no other option than --spec"),
     ],
 )  # fmt: skip
 def test_a_wrong_option_is_2_and_is_told_what_there_is(coverage, small_spec, options, says):

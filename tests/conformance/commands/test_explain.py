@@ -77,7 +77,7 @@ def test_a_clause_in_small_letters_is_found():
         ("mha-linear", ["component: multi_head_attention", "catches: qkv-relu, wo-relu, kv-swap"]),
         ("empty_row", ["clause: SDPA-7", "default: uniform", "  zeros: every weight is 0"]),
         ("sdpa-causal", ["clauses: SDPA-6, MASK-1, MASK-6", "source: java J2", "  mask: ", "expect", "  output"]),
-        ("sdpa-widths-differ", ["must refuse: key", "otherwise like: sdpa-cross-lengths"]),
+        ("sdpa-widths-differ", ["must refuse: key", "base: sdpa-cross-lengths"]),
         ("sdpa-empty-row", ["  zeros: output", "  nan: weights"]),
         (
             "softmax",

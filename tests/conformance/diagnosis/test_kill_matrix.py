@@ -315,7 +315,7 @@ def test_some_of_it_is_listed(spec):
     [
         (["scale-mising"], "no such mistake scale-mising: did you mean scale-missing?"),
         (["--component", "softmx"], "--component softmx: did you mean softmax?"),
-        (["scale-missing", "--component", "softmax"], "none of these mistakes is in softmax"),
+        (["scale-missing", "--component", "softmax"], "no such mistake is in softmax"),
         (["--json", "a.json"], "--json saves the kill matrix: say --matrix too"),
         (["--html", "a.html"], "--html saves the kill matrix: say --matrix too"),
         (["--matrix", "--html", "no/a.html"], "--html no/a.html: there is no folder no"),
@@ -382,23 +382,23 @@ def test_what_is_wrong_is_1_and_told(made_up, spec):
     ]
     assert result.stdout.split("\n\n")[1] == (
         "- 1 of 3 mistakes are caught in float32, the least margin is ∞ (one)\n"
-        "- measured in another dtype, as they are none in float32: two in float16\n"
+        "- measured in another dtype, as they do not show in float32: two in float16\n"
         "- not caught: 2\n"
         "  - two: no check that can be judged lists it\n"
         "  - three: no check that lists it fails\n"
         "- untrue claims: 2\n"
         "  - sm-shifted-pair lists one and passes in float32, margin 0.25\n"
         "  - b lists three and passes in float32, margin 0.5\n"
-        "- cases that kill nothing which no other case of their component kills: 1\n"
+        "- cases whose kills other cases of their component all make too: 1\n"
         f"  - softmax, 1 of {len(spec.cases_of('softmax'))}: b\n"
-        "- nobody makes 1: four\n"
+        "- no code makes 1: four\n"
         "- 5 checks in 1.2 s\n"
     )
 
 
 def test_nothing_to_measure_is_2(made_up):
     result = made_up(matrix(not_made=(known("four"), known("five"))))
-    assert (result.exit_code, result.stderr) == (2, "goldformer: nothing to measure: nobody makes four, five\n")
+    assert (result.exit_code, result.stderr) == (2, "goldformer: nothing to measure: no code makes four, five\n")
 
 
 def test_the_whole_matrix_is_saved_as_json(made_up, tmp_path):

@@ -95,7 +95,7 @@ def test_a_ready_one_conforms_in_every_published_case(kind, tmp_path):
     text = path.read_text(encoding="utf-8")
     path.write_text(text.replace("fresh: {cases: 4}", "fresh: {cases: 0}"), encoding="utf-8")
     result = assignment("check", path)
-    assert result.stdout.splitlines()[-2:] == ["solution.py earns all points", "the starter earns none"]
+    assert result.stdout.splitlines()[-2:] == ["solution.py earns all points", "the starter earns no points"]
     assert result.stderr == (
         "Warning: there are no fresh cases: code that answers the published ones from a table earns all points\n"
     )
@@ -165,7 +165,7 @@ def test_a_right_one_is_0_and_says_what_was_judged(small):
     assert lines[2].split() == ["softmax", "10", "30", "of", "30", "6", "of", "6"]
     assert lines[3].startswith("72 checks in ")
     assert re.fullmatch(r"a class of 100 takes about \d+ \w+ in one process \(goldformer grade --jobs 1\)", lines[4])
-    assert lines[5:] == ["solution.py earns all points", "the starter earns none"]
+    assert lines[5:] == ["solution.py earns all points", "the starter earns no points"]
 
 
 def test_a_component_that_the_adapter_has_and_nobody_asks_for_is_warned_of(small):

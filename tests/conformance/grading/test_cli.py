@@ -445,7 +445,7 @@ def test_the_weakest_level_must_be_asked_for(run: Run, monkeypatch: pytest.Monke
     why = "isolation files cannot be had on this machine:\n  no landlock"
 
     def refuse(session: Session) -> None:
-        assert session.exam.require == "files"
+        assert session.task.require == "files"
         raise Unusable(why)
 
     monkeypatch.setattr("goldformer.conformance.commands.grade.Session.run", refuse)

@@ -144,7 +144,7 @@ def test_the_assignment_names_its_starter_and_is_checked_with_it(course):
     assert "starter.py" not in (course / "README.md").read_text(encoding="utf-8")
     result = CliRunner().invoke(main, ["assignment", "check", str(course / "assignment.yaml")])
     assert (result.exit_code, result.stderr) == (0, "")
-    assert result.stdout.splitlines()[-2:] == ["solution.py earns all points", "the starter earns none"]
+    assert result.stdout.splitlines()[-2:] == ["solution.py earns all points", "the starter earns no points"]
 
 
 def test_its_last_cell_checks_what_the_cells_define(course):

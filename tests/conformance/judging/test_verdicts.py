@@ -430,4 +430,4 @@ def test_on_a_cpu_a_model_of_full_size_is_run_in_float32_alone(dtype, spec, benc
     case = next(c for c in spec.cases.values() if c.full_size)
     verdict = check_case(case, bench("reference", dtype))
     assert (verdict.status, verdict.reason) == (Status.SKIPPED, "dtype")
-    assert verdict.message.startswith("on a CPU a model of full size is run in float32 alone: ")
+    assert verdict.message.startswith("on a CPU a model of full size is run only in float32: ")

@@ -252,7 +252,7 @@ CAUGHT: dict[str, tuple[Any, str]] = {
         ForgetsTheMask,
         r"the output changes when what the mask hides is replaced: the samples keep \[1, 2\] tokens",
     ),
-    "sdpa-batch": (SoftmaxOverTheBatch, "a sample gives something else in a batch than alone"),
+    "sdpa-batch": (SoftmaxOverTheBatch, "a sample gives something else in a batch than by itself"),
     "pe-batch": (encoding_by_sample, "two samples that are equal get different encodings"),
     "pe-shift-is-rotation": (
         CosineExponent,
@@ -282,7 +282,7 @@ CAUGHT: dict[str, tuple[Any, str]] = {
         r"the output changes when the heads, with their rows of w_o, come in the order \[\d, \d, \d\]",
     ),
     "mha-heads": (InterleavesHeads, "head [01] matters although its rows of w_o are 0"),
-    "mha-batch": (SoftmaxOverTheBatch, "a sample gives something else in a batch than alone"),
+    "mha-batch": (SoftmaxOverTheBatch, "a sample gives something else in a batch than by itself"),
     "fmha-permutation": (
         lean_towards_early_queries,
         PERMUTED,
@@ -292,12 +292,12 @@ CAUGHT: dict[str, tuple[Any, str]] = {
         implementations()["qkv-layout"].make,
         r"the output changes when the heads, with their rows of w_o, come in the order \[\d, \d, \d\]",
     ),
-    "enc-batch": (SoftmaxOverTheBatch, "a sample gives something else in a batch than alone"),
-    "dec-batch": (SoftmaxOverTheBatch, "a sample gives something else in a batch than alone"),
-    "out-batch": (SoftmaxOverAll, "a sample gives something else in a batch than alone"),
-    "fmha-batch": (SoftmaxOverTheBatch, "a sample gives something else in a batch than alone"),
+    "enc-batch": (SoftmaxOverTheBatch, "a sample gives something else in a batch than by itself"),
+    "dec-batch": (SoftmaxOverTheBatch, "a sample gives something else in a batch than by itself"),
+    "out-batch": (SoftmaxOverAll, "a sample gives something else in a batch than by itself"),
+    "fmha-batch": (SoftmaxOverTheBatch, "a sample gives something else in a batch than by itself"),
     "ffn-positions": (feeds_the_mean, r"the output up to position 0 changes when later rows of x are replaced"),
-    "ln-rows": (norm_over_the_batch, "a row gives something else when other rows stand beside it"),
+    "ln-rows": (norm_over_the_batch, "a row gives something else when other rows are next to it"),
     "enc-permutation": (lean_towards_early_queries, PERMUTED),
     "dec-causality": (sees_one_ahead, r"the output up to position 0 changes when later rows of x are replaced"),
     "dec-memory": (ignores_the_memory, "another memory gives the same output: the layer ignores it"),
@@ -307,7 +307,7 @@ CAUGHT: dict[str, tuple[Any, str]] = {
     ),
     "encoder-batch": (
         ForgetsTheMask,
-        "the output of a sample changes when 1 padding follows it and a longer sample stands beside it",
+        "the output of a sample changes when 1 padding follows it and a longer sample is next to it",
     ),
     "model-prefix": (
         implementations()["scale-seq-len"].make,
@@ -315,7 +315,7 @@ CAUGHT: dict[str, tuple[Any, str]] = {
     ),
     "model-padding": (
         forgets_source_padding,
-        "the logits of a sample change when \\d padding follows it and a longer sample stands beside it",
+        "the logits of a sample change when \\d padding follows it and a longer sample is next to it",
     ),
     "out-simplex": (not_normalised, "the words' probabilities do not sum to 1"),
     "ls-sums-to-one": (shares_nothing, "a smoothed row does not sum to 1"),
@@ -351,7 +351,7 @@ CAUGHT: dict[str, tuple[Any, str]] = {
     ),
     "greedy-batch": (
         implementations()["batch-eos"].make,
-        "the (sentence|score) of a sample changes when 1 padding follows its source and a longer one stands beside it",
+        "the (sentence|score) of a sample changes when 1 padding follows its source and a longer one is next to it",
     ),
     "beam-sentences": (begins_with_copies, r"the same sentence is returned twice: \[\[(.*)\], \[\1\]\]"),
     "beam-teacher-forcing": (
@@ -362,7 +362,7 @@ CAUGHT: dict[str, tuple[Any, str]] = {
     "beam-of-one": (keeps_the_worst, "a beam of one gives another sentence than greedy decoding"),
     "beam-batch": (
         implementations()["beam-batch-index"].make,
-        "the (sentences|scores) of a sample change when 1 padding follows its source and a longer one stands beside it",
+        "the (sentences|scores) of a sample change when 1 padding follows its source and a longer one is next to it",
     ),
     "sha-permutation": (lean_towards_early_queries, PERMUTED),
     "sha-hidden-gradient": (
@@ -720,7 +720,7 @@ def test_who_declares_the_cpu_alone_may_make_tensors_there(strict, judge):
     functions = {ATTENTION: zeros_on_the_cpu, "DEVICES": ("cpu",)}
     verdict = judge("device-hygiene", ATTENTION, functions, strict=strict)
     assert (verdict.status, verdict.reason) == (Status.SKIPPED, "not-checkable")
-    assert verdict.message == "it runs on the CPU alone, as DEVICES declares"
+    assert verdict.message == "it runs only on the CPU, as DEVICES declares"
 
 
 @pytest.mark.parametrize("strict", [False, True])
