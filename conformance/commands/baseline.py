@@ -308,7 +308,7 @@ def check_baseline(
     rounding     within the case's own tolerance
     precision    beyond it, as a lower working precision explains: TF32, float16, bfloat16
     semantic     a known mistake or an option of a convention explains it, and is named
-    unexplained  none of these
+    unexplained  no precision, mistake or option explains it
     form         another dtype or shape, new, gone, or no longer a result
 
     Exit status 0 means that nothing is worse than --allow.
