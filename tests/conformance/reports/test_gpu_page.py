@@ -41,7 +41,7 @@ def test_the_table_has_the_thirteen_kinds_of_mixtures_and_mistakes_of_the_catalo
 def test_without_a_gpu_the_page_stays_and_a_sentence_says_so(gpu, monkeypatch):
     monkeypatch.setattr(gpu, "find_gpu", lambda: None)
     with pytest.raises(
-        SystemExit, match=r"^PyTorch finds no GPU here, so none was measured: docs/gpu\.md stays as it is\.$"
+        SystemExit, match=r"^PyTorch finds no GPU here, so nothing was measured: docs/gpu\.md stays as it is\.$"
     ):
         run(gpu, monkeypatch)
     assert gpu.PAGE.read_text("utf-8") == PAGE.read_text("utf-8")
