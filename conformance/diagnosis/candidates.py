@@ -15,6 +15,7 @@ from goldformer.adapters.options import OPTIONS
 from goldformer.adapters.protocol import Adapter, bind_arguments
 from goldformer.adapters.textbook.build import build_textbook
 from goldformer.adapters.textbook.checks import Array
+from goldformer.adapters.textbook.steps import Instead
 from goldformer.conformance.diagnosis.causes import IN
 from goldformer.conformance.diagnosis.failure import FailingCase, Options
 from goldformer.conformance.diagnosis.mistakes.differentiation import (
@@ -82,6 +83,10 @@ class Candidate:
         if len(set(both.mistakes)) < len(both.mistakes):
             return None
         made = [find_made(id_) for id_ in both.mistakes]
+        # An option of which a mistake replaces every step does nothing, such as one of eps where another eps is made.
+        replaced = {step for one in made for step, change in one.steps.items() if isinstance(change, Instead)}
+        if any(steps and steps.keys() <= replaced for steps in (OPTIONS.get(item) for item in both.options)):
+            return None
         return both if all(one.can_be_made_with(two) for one, two in combinations(made, 2)) else None
 
     def add_placed(self, placed: Candidate) -> Candidate | None:

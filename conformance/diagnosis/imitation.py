@@ -211,7 +211,8 @@ class Imitator:
         # What nothing known explains in a part shows in the whole, unless it is too small: a short search will do.
         short = decides or self._has_unknown_part(component)
         most = _TRIED // estimate_cost(case)
-        found = self._match_candidates(near, failure)
+        found = self._match_candidates(near, failure) or self._match_candidates(bases, failure)
+        # On top of bases that explain the failure, whatever does nothing in this case would explain it too.
         if not found:
             some = self._drop_idle_options(some, failure)
             found = self._match_candidates(islice(self._list_combined(component, bases, some), most), failure)
@@ -430,7 +431,7 @@ class Imitator:
         return filter(None, (one.combine(other) for one, other in pairs))
 
     def _list_combined(self, component: str, bases: list[Candidate], near: list[Candidate]) -> Iterator[Candidate]:
-        """Yield the bases, several options at once, and these and single candidates on top of each base.
+        """Yield several options at once, and these and single candidates on top of each base.
 
         What is done on purpose comes with several options, and two such things with one or more.
         """
@@ -442,7 +443,6 @@ class Imitator:
         on_purpose = [list(self._make_candidates(ids)) for ids in own]
         pairs = chain.from_iterable(self._combine_with(one, other) for one, other in combinations(on_purpose, 2))
         every = chain(
-            bases,
             several,
             self._combine_with(bases, [*near, *several]),
             self._combine_with(chain.from_iterable(on_purpose), several),

@@ -71,10 +71,10 @@ def _name_step(attention: Part, off: Collection[str], kept: Collection[str]) -> 
         )
     if any(id_.startswith("mask:") for id_ in kept):
         return "the mask"
-    # A single key has the weight 1, whatever the scores.
-    return (
-        "the weights" if {f"words:{a}" for a in attention.key_axes} & {*kept} else "the values, the heads or the output"
-    )
+    # A single key has the weight 1, whatever the scores. Heads that are mixed with tokens show only among several.
+    if {f"words:{a}" for a in attention.key_axes} & {*kept}:
+        return "the weights, or the cut or merge of the heads," if "heads" in kept else "the weights"
+    return "the values, the heads or the output"
 
 
 def describe_group(group: Sequence[Part], kept: Collection[str]) -> str:

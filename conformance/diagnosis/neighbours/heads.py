@@ -186,7 +186,9 @@ def _change_heads() -> Iterator[Neighbour]:
         def cut(original: Step, x: Array, num_heads: int, split: Any = split) -> Array:
             return np.asarray(split(original(x, num_heads), x, num_heads))
 
-        yield Neighbour(f"{_MHA}.split.{word}", _MHA, title, hint, {split_heads: around(cut)})
+        # Heads in another order from their cut until they are put back are right for all that is returned.
+        either = title.replace("are cut", "are cut, or put back,") if word == "reversed" else title
+        yield Neighbour(f"{_MHA}.split.{word}", _MHA, either, hint, {split_heads: around(cut)})
         for roles in ("q", "k", "v", "qk", "kv"):
             words = " and ".join(f"the {_ROLES[role]}" for role in roles)
 

@@ -23,7 +23,7 @@ from goldformer.adapters.textbook.steps import Replacements, Step, around, hold,
 from goldformer.conformance.diagnosis.neighbours.arguments import change_argument, change_array
 from goldformer.conformance.diagnosis.neighbours.constants import OTHER_EPS, SCALED_RESULTS
 from goldformer.conformance.diagnosis.neighbours.neighbour import EQUALS
-from goldformer.conformance.diagnosis.neighbours.wiring import list_updates
+from goldformer.conformance.diagnosis.neighbours.wiring import list_dropped, list_updates
 
 #: The numbers of the grid to a factor of ten, and the sections after it: they leave six digits.
 _POINTS: Final = 3
@@ -180,6 +180,12 @@ def _list_families() -> Iterator[Family]:
             f"{component}.{step.__name__}.factor", component, f"{words} multiplied by {{}}",
             "Leave the factor out, or declare the option that has it. A dropout that rescales in evaluation too "
             "multiplies by 1/(1 − rate).", _FACTORS, _factor(step), signed=True,
+        )  # fmt: skip
+    for layer, places, words, scale_all in list_dropped():
+        yield Family(
+            f"{layer}.{places}.factor", layer,
+            f"{words} are multiplied by {{}}, as by a dropout that rescales in evaluation",
+            "Leave the factor out: in evaluation dropout does nothing.", _FACTORS, scale_all, signed=True,
         )  # fmt: skip
     for layer, sublayer, words, scale in list_updates():
         yield Family(

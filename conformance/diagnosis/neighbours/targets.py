@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, Final
@@ -199,8 +200,8 @@ def _change_cross_entropy() -> Iterator[Neighbour]:
     for word, title, change in changes:
         yield Neighbour(f"{component}.{word}", component, title, hint, {cross_entropy: around(change)})
     scores: tuple[tuple[str, str, Callable[[Array], Array]], ...] = (
-        ("base-two", "the logarithm has base 2", lambda x: x / np.log(2)),
-        ("base-ten", "the logarithm has base 10", lambda x: x / np.log(10)),
+        ("base-two", "the logarithm has base 2", lambda x: x / math.log(2)),
+        ("base-ten", "the logarithm has base 10", lambda x: x / math.log(10)),
         ("probability", "the probability is used instead of its logarithm", np.exp),
     )
     for word, title, rescale in scores:

@@ -9,15 +9,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain, permutations
+from itertools import chain, combinations, permutations, product
 from typing import Any, Final
 
 import numpy as np
 
+from goldformer.adapters.textbook.attention import weigh_keys
 from goldformer.adapters.textbook.checks import Array
 from goldformer.adapters.textbook.heads import merge_heads, multi_head_attention
 from goldformer.adapters.textbook.layers import (
     SubLayer,
+    activation,
     add_residual,
     cross_attend,
     decoder_layer,
@@ -33,6 +35,7 @@ from goldformer.adapters.textbook.steps import Replacement, Replacements, Step, 
 from goldformer.conformance.diagnosis.neighbours.arguments import (
     Given,
     change_argument,
+    change_array,
     read_argument,
     replace_argument,
 )
@@ -498,6 +501,36 @@ def _normalise_memory() -> Iterator[Neighbour]:
                 f"{_WORDS[sublayer]}",
                 f"Make the {words} of {read} as it is.", {cross_attend: around(attend)},
             )  # fmt: skip
+
+
+#: Where a layer has dropout, in words; `updates` are what the residuals add.
+_DROPPED: Final = {
+    "weights": "the weights of the attention",
+    "activations": "the activations",
+    "updates": "the results of all sub-layers",
+}
+
+
+def list_dropped() -> Iterator[tuple[str, str, str, Callable[[Callable[[], float]], Replacements]]]:
+    """Yield layer, an id, words and a scaling of the places where dropout stands, given what reads the one factor."""
+
+    def scale(layer: Step, places: Sequence[str], read: Callable[[], float]) -> Replacements:
+        multiply = _only_in(layer, lambda own: (own * read()).astype(own.dtype))
+        updates = [_in_sublayer("output", number, multiply) for number in range(1, len(_SUBLAYERS[layer]) + 1)]
+        changes: dict[str, list[Replacements]] = {
+            "weights": [{weigh_keys: change_array(multiply)}],
+            "activations": [{activation: change_array(multiply)}],
+            "updates": updates,
+        }
+        return _join(*(change for place in places for change in changes[place]))
+
+    for layer, count in product(_SUBLAYERS, range(1, len(_DROPPED) + 1)):
+        for places in combinations(_DROPPED, count):
+            # One place alone is that of the attention or of the feed-forward network.
+            if count > 1 or places == ("updates",):
+                *others, last = (_DROPPED[place] for place in places)
+                words = " and ".join(filter(None, (", ".join(others), last)))
+                yield layer.__name__, "-".join(places), f"{words}{_say(layer)},", partial(scale, layer, places)
 
 
 def list_updates() -> Iterator[tuple[str, str, str, Callable[[Callable[[], float]], Replacements]]]:

@@ -131,3 +131,11 @@ def test_gradients_that_are_not_finite_are_compared_without_a_warning(spec, fail
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert not textbooks.differs_along(FIRST, replace(failure, actual=Result(infinite, 0.0)))
+
+
+def test_an_option_is_not_told_with_a_mistake_that_replaces_all_that_it_changes():
+    eps = Candidate(options=(("layer_norm_eps", "1e-12"),))
+    placement = Candidate(options=(("norm_placement", "pre"),))
+    other = Candidate(("layer_norm.eps.1e-10",))
+    assert eps.combine(other) is other.combine(eps) is None
+    assert placement.combine(other) == Candidate(other.mistakes, placement.options)

@@ -23,7 +23,10 @@ from goldformer.conformance.diagnosis.explain import Diagnosis
 from goldformer.conformance.diagnosis.findings import NOTHING_KNOWN, diagnose
 from goldformer.conformance.diagnosis.isolation import calls, isolate
 from goldformer.conformance.diagnosis.isolation.calls import MOST_CALLS, Calls
+from goldformer.conformance.diagnosis.isolation.sentences import describe_part
 from goldformer.conformance.diagnosis.isolation.switches import (
+    Part,
+    Switch,
     list_general,
     list_layer_switches,
     list_of_skeleton,
@@ -241,3 +244,12 @@ def test_a_call_that_leaves_a_query_no_key_says_nothing(spec):
     made = Calls(bench, "encoder_layer")
     assert made.find_differences(empty) is None
     assert made.count == 0
+
+
+def test_heads_that_are_mixed_with_tokens_are_not_placed_in_the_weights():
+    """With one key, or with one head, nothing is mixed."""
+    silence = Switch("attention", "nothing", lambda arguments: arguments)
+    attention = Part("attention", "the attention", "attention", silence, (), (), key_axes=("kv_seq",))
+    assert describe_part(attention, {"attention:weights"}, ["words:kv_seq"]) == "the weights of the attention"
+    mixed = describe_part(attention, {"attention:weights"}, ["words:kv_seq", "heads"])
+    assert mixed == "the weights, or the cut or merge of the heads, of the attention"

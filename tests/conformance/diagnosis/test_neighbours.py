@@ -82,6 +82,16 @@ def test_each_shows_in_a_case_of_its_component(spec):
     assert idle == []
 
 
+def test_none_changes_the_dtype(spec):
+    """A number of NumPy's own makes float64 of float32, and then a neighbour explains nothing."""
+    wider = []
+    for neighbour in neighbours().values():
+        case = small_cases(spec, neighbour.component, gradients=neighbour.backward)[0]
+        verdict = judge_case(case, make_bench(spec, neighbour.steps, neighbour.component, {})).verdict
+        wider += [neighbour.id] if verdict.reason == "wrong-dtype" else []
+    assert wider == []
+
+
 @pytest.mark.parametrize(
     "id_",
     [
@@ -143,6 +153,7 @@ def test_each_shows_in_a_case_of_its_component(spec):
         "multi_head_attention.split.tokens-batch-heads.as.heads-batch-tokens",
         "fused_multi_head_attention.split.interleaved.v",
         "encoder.first-left-out",
+        "cross_entropy.base-two",
     ],
 )
 def test_it_is_named_in_its_own_component(spec, id_):
@@ -318,6 +329,21 @@ def test_what_a_stack_does_with_its_layers_is_not_named_in_one_layer(spec):
     bench = make_bench(spec, neighbours()[id_].steps, "transformer", {"final_norm": "after_stack"})
     said = diagnose_cases(bench, small_cases(spec, "transformer")[:12])
     assert [(f.label, f.mistakes) for f in said if f.mistakes] == [(MISTAKE_FOUND, (id_,))]
+
+
+def test_nothing_idle_is_found_on_top_of_what_explains_the_parts(spec):
+    """A mistake that shows nothing in a case would be found there with each cause that explains it."""
+    neighbour, conventions = neighbours()["transformer.final-norms-first"], {"final_norm": "after_stack"}
+    judgements = [
+        judge_case(case, make_bench(spec, neighbour.steps, component, conventions))
+        for component in ("decoder", "encoder", "transformer")
+        for case in [c for c in small_cases(spec, component) if "final_norm" in c.conventions][:4]
+    ]
+    verdicts = Diagnosis(spec).explain_all(judgements)
+    ids = {cause for v in verdicts for match in v.matches or () for cause in match.causes}
+    assert ids == {"decoder.final-norm-first", "encoder.final-norm-first"}
+    said = [finding for finding in diagnose(verdicts, spec) if finding.mistakes]
+    assert [finding.mistakes for finding in said] == [("decoder.final-norm-first",), ("encoder.final-norm-first",)]
 
 
 def test_the_catalogue_leaves_time_for_neighbours_of_the_decoder_while_it_decodes(spec):

@@ -11,7 +11,7 @@ from goldformer.adapters import Adapter
 from goldformer.adapters.textbook.attention import mask_fill, score_divisor, weigh_keys
 from goldformer.adapters.textbook.build import build_textbook
 from goldformer.adapters.textbook.embedding import wavelength_base
-from goldformer.adapters.textbook.layers import activation, layer_norm_eps
+from goldformer.adapters.textbook.layers import activation, add_residual, layer_norm_eps
 from goldformer.adapters.textbook.steps import around, instead
 from goldformer.conformance.diagnosis.explain import Diagnosis
 from goldformer.conformance.diagnosis.findings import diagnose
@@ -53,6 +53,16 @@ def leak(slope):
             {weigh_keys: around(lambda original, *given: (original(*given) * 0.9).astype(given[0].dtype))},
             "scaled_dot_product_attention",
             "The weights are multiplied by 0.9.",
+        ),
+        (
+            {
+                step: around(lambda original, *given: (original(*given) * 1.25).astype(given[0].dtype))
+                for step in (weigh_keys, activation)
+            }
+            | {add_residual: around(lambda _, x, output, sums: (x + output * 1.25).astype(x.dtype))},
+            "encoder_layer",
+            "The weights of the attention, the activations and the results of all sub-layers, in the encoder layer, "
+            "are multiplied by 1.25, as by a dropout that rescales in evaluation.",
         ),
     ],
 )
