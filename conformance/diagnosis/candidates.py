@@ -16,6 +16,7 @@ from goldformer.adapters.protocol import Adapter, bind_arguments
 from goldformer.adapters.textbook.build import build_textbook
 from goldformer.adapters.textbook.checks import Array
 from goldformer.adapters.textbook.steps import Instead
+from goldformer.conformance.diagnosis.batches import IN_BATCHES
 from goldformer.conformance.diagnosis.causes import IN
 from goldformer.conformance.diagnosis.failure import FailingCase, Options
 from goldformer.conformance.diagnosis.mistakes.differentiation import (
@@ -275,7 +276,8 @@ class Textbooks:
             if len(self._adapters) >= _MOST_ADAPTERS:
                 self._adapters.clear()
             made = [find_made(id_) for id_ in candidate.mistakes]
-            layers = [OPTIONS[item] for item in chosen.items() if item in OPTIONS]
+            layers = [IN_BATCHES] if component == "greedy_decode" else []
+            layers += [OPTIONS[item] for item in chosen.items() if item in OPTIONS]
             # A mistake is applied after the options, and after the gradients of the forward pass in which it is made.
             if not all(one.by_hand for one in made):
                 layers.append(DIFFERENTIATED)

@@ -226,8 +226,12 @@ def _classify_follower(
     if any(e.equals and all(_is_inherited(c, known) and not _may_stay(c) for c in e.causes) for e in ranked):
         return AGAIN
     if any(v.matches is not None and v.differences for v in bad):
-        # A part that nothing known explains cannot be imitated in the whole.
-        return FIX_TOO if all(explained[part] for part in parts) else AGAIN
+        # A part that nothing known explains cannot be imitated in the whole, nor can a cache that reads word by word
+        # what is wrong in a model. What is wrong in the loop itself is said at once.
+        isolated = next(filter(None, (v.isolated for v in bad)), None)
+        in_model = isolated is not None and "loop" not in isolated.places
+        decodes = "bos_id" in spec.contracts[component].attributes
+        return AGAIN if (decodes and in_model) or not all(explained[part] for part in parts) else FIX_TOO
     places = {_find_place(v) for part in parts for v in judged[part] if v.reason == "raised"}
     raised = [v for v in bad if v.reason == "raised"]
     if raised and len(raised) == len(bad):

@@ -8,12 +8,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from goldformer.adapters.protocol import Adapter
+from goldformer.adapters.textbook.build import build_textbook
 from goldformer.conformance.diagnosis import candidates
 from goldformer.conformance.diagnosis.candidates import Candidate, Textbooks
 from goldformer.conformance.diagnosis.failure import FailingCase
 from goldformer.conformance.diagnosis.mistakes import implementations
 from goldformer.conformance.judging.gradient import invoke_gradient
-from goldformer.conformance.judging.invoke import Result, invoke
+from goldformer.conformance.judging.invoke import Result, invoke, read_arguments
 
 ATTENTION = "scaled_dot_product_attention"
 #: Two mistakes that are one in other words, and one that differs from them.
@@ -139,3 +141,22 @@ def test_an_option_is_not_told_with_a_mistake_that_replaces_all_that_it_changes(
     other = Candidate(("layer_norm.eps.1e-10",))
     assert eps.combine(other) is other.combine(eps) is None
     assert placement.combine(other) == Candidate(other.mistakes, placement.options)
+
+
+def test_greedy_decoding_in_one_batch_gives_what_each_sample_gives(spec):
+    """What mixes samples shows there: the mask of the first sample is that of every sample."""
+    cases = [case for case in spec.cases_of("greedy_decode") if case.error is None and case.size < 2000][:12]
+    for case in cases:
+        options = {name: spec.conventions[name].default for name in case.conventions}
+        one = FailingCase(case, spec.contracts["greedy_decode"], Result({}, 0.0), {}, "float64", options)
+        textbook = Adapter.from_object(build_textbook(only="greedy_decode"), "textbook", spec)
+        alone = invoke(textbook, one.contract, read_arguments(case), "float64", "cpu")
+        together = Textbooks(spec, None).run(Candidate(), one)
+        assert isinstance(together, Result)
+        assert np.array_equal(together.outputs["ids"], alone.outputs["ids"])
+        assert np.allclose(together.outputs["scores"], alone.outputs["scores"])
+    seen = replace(one, case=spec.cases["greedy-ordinary-two-sources"])
+    right, wrong = (Textbooks(spec, None).run(Candidate(ids), seen) for ids in ((), ("mask-first-sample",)))
+    assert isinstance(right, Result)
+    assert isinstance(wrong, Result)
+    assert not right.is_identical(wrong)

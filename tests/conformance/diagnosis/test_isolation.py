@@ -20,7 +20,7 @@ from goldformer.adapters.textbook.steps import around
 from goldformer.adapters.textbook.transformer import embed
 from goldformer.conformance.cli import main
 from goldformer.conformance.diagnosis.explain import Diagnosis
-from goldformer.conformance.diagnosis.findings import NOTHING_KNOWN, diagnose
+from goldformer.conformance.diagnosis.findings import AGAIN, FIX_TOO, NOTHING_KNOWN, diagnose
 from goldformer.conformance.diagnosis.isolation import calls, isolate
 from goldformer.conformance.diagnosis.isolation.calls import MOST_CALLS, Calls
 from goldformer.conformance.diagnosis.isolation.sentences import describe_part
@@ -34,6 +34,7 @@ from goldformer.conformance.diagnosis.isolation.switches import (
     list_single_steps,
     make_uneven,
 )
+from goldformer.conformance.diagnosis.neighbours import find_made
 from goldformer.conformance.judging.cases import Bench, judge_case, select_plain_cases
 from goldformer.conformance.judging.invoke import Arguments, read_arguments
 from goldformer.conformance.judging.verdict import Verdict
@@ -253,3 +254,18 @@ def test_heads_that_are_mixed_with_tokens_are_not_placed_in_the_weights():
     assert describe_part(attention, {"attention:weights"}, ["words:kv_seq"]) == "the weights of the attention"
     mixed = describe_part(attention, {"attention:weights"}, ["words:kv_seq", "heads"])
     assert mixed == "the weights, or the cut or merge of the heads, of the attention"
+
+
+@pytest.mark.parametrize(
+    ("id_", "label"), [("layer_norm.beta-left-out", AGAIN), ("greedy_decode.sees.itself", FIX_TOO)]
+)
+def test_decoding_with_a_wrong_model_is_checked_again_unless_its_loop_is_wrong(id_, label, spec):
+    """A cache reads what is wrong in a model word by word, which no textbook does."""
+    judgements = []
+    for component, made in (("transformer", "cross-raw-src"), ("greedy_decode", id_)):
+        book = build_textbook(find_made(made).steps, only=component)
+        bench = Bench(spec, Adapter.from_object(book, "mine.py", spec), "float32", "cpu")
+        cases = [case for case in select_plain_cases(component, bench) if case.size < 3000]
+        judgements += [judge_case(case, bench) for case in cases[:6]]
+    verdicts = Diagnosis(spec, {id_}).explain_all(judgements)
+    assert [f.label for f in diagnose(verdicts, spec) if f.text == "greedy_decode"] == [label]
