@@ -429,13 +429,16 @@ def _describe_explanation(e: Explanation, among: str, *, was: bool) -> Finding:
     mistakes = tuple(c.id for c in e.causes if not c.option)
     labels = (MISTAKE_FOUND, CLOSEST) if mistakes else (OPTION_FOUND, CLOSEST_OPTION)
     # What is wrong comes before what is only to be declared.
-    first, *others = sorted(e.causes, key=lambda c: bool(c.option))
+    wrong, options = ([c for c in e.causes if bool(c.option) is is_option] for is_option in (False, True))
+    first, *others = wrong or options
     # A sentence of its own becomes a part of one.
     headings = [
         first.heading,
         *(f"{c.heading[0].lower()}{c.heading[1:]}" if c.generated else c.heading for c in others),
     ]
-    parts = (f"{' and '.join(headings)}.", f"{seen}.", "" if was else write_hint(e.causes))
+    both = " and ".join(c.heading for c in options) if wrong else ""
+    also = f"The code also has {both}, which is not declared." if both else ""
+    parts = (f"{' and '.join(headings)}.", also, f"{seen}.", "" if was else write_hint(e.causes))
     return Finding(labels[not e.certain], " ".join(filter(None, parts)), mistakes=mistakes)
 
 

@@ -268,6 +268,10 @@ def test_a_declared_option_that_is_not_what_is_computed_is_named_as_what_it_is(j
 def test_a_mistake_beside_an_option_that_was_not_declared(judged, spec):
     verdicts = judged(only(under(PRE, mistake="ffn-gelu"), "encoder_layer"), "encoder_layer")
     assert set(named(verdicts, "encoder_layer", spec)[0].split(" and ")) == {"norm_placement: pre", "ffn-gelu"}
+    text = " ".join(" ".join(closing(verdicts, spec)).split())
+    # What is to be declared is a sentence of its own.
+    assert "in the place of ReLU. The code also has norm_placement: pre (" in text
+    assert "), which is not declared. It reproduces your output" in text
 
 
 def test_nan_in_empty_rows_is_no_mistake_once_declared(judged, spec):
