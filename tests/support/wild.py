@@ -300,7 +300,7 @@ _UNCERTAIN = ("Closest known mistake", "Closest option", "Possible causes", "Cau
 #: What an option that is not declared looks like: the adapters take zeros for a table that the call does not have, and
 #: a number that is added to masked scores is why a row without a key follows its scores.
 _LOOKS_LIKE = {
-    "positions: learned": ("pe-missing",),
+    "positions: learned": ("pe-missing", "transformer.embedding-scaled-positions-missing"),
     "empty_row: unspecified": ("mask-added-1e4", "mask-added-1e9"),
 }
 

@@ -201,7 +201,8 @@ MISTAKES = {
         "(self.tok_embedding(ids) * self.scale) + self.pos_embedding(pos)",
         "(self.tok_embedding(ids) + self.pos_embedding(pos)) / self.scale",
         "The embedding is divided by the root of the width where it should be multiplied.",
-        ("emb-scale-divide",),
+        # Without the declaration of learned positions, the adapter's table is zero.
+        ("emb-scale-divide", "transformer.embedding-divided-positions-missing"),
     ),
     "cross-reads-itself": (
         "self.cross_attention(trg, enc_src, enc_src, src_mask)",

@@ -263,7 +263,7 @@ MISTAKES = {
         "self.mha2(enc_output, enc_output, out1, padding_mask)",
         "self.mha2(out1, enc_output, enc_output, padding_mask)",
         "The arguments of the cross-attention are in another order than the layer takes them.",
-        (),
+        ("multi_head_attention.inputs.k-k-q",),
     ),
     "residual-around-nothing": (
         "out2 = self.layernorm2(self.dropout2(attn2, training=training) + out1)",

@@ -176,6 +176,7 @@ MISTAKES = {
         (
             "mask-not-inplace",
             "scaled_dot_product_attention.mask.last-query",
+            "encoder_layer.mask.only-padding",
         ),
     ),
     "decoder-norm-last": (

@@ -250,6 +250,6 @@ MISTAKES = {
         "return dx * self.keep[..., None] * dout",
         "return dx * dout",
         "Padding has a gradient in the loss.",
-        (),
+        ("cross_entropy.backward.padding-kept",),
     ),
 }
