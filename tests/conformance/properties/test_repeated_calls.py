@@ -44,6 +44,26 @@ def test_both_bundled_implementations_pass_for_every_component(property_, spec):
             assert verdict.status is Status.PASSED or drawn, verdict.message
 
 
+def test_what_is_nan_in_every_call_is_repeated(judge):
+    """It is wrong, and golden cases say so; but it does not differ from call to call."""
+
+    def softmax_of_nan(scores):
+        return np.full_like(scores, np.nan)
+
+    assert judge("repeat-calls", "softmax", softmax_of_nan).status is Status.PASSED
+
+
+def test_what_is_nan_in_some_calls_only_is_not_repeated(judge):
+    calls = []
+
+    def softmax_of_nan(scores):
+        calls.append(scores)
+        return softmax(scores) * scores.dtype.type(1 if len(calls) <= 2 else np.nan)
+
+    verdict = judge("repeat-calls", "softmax", softmax_of_nan)
+    assert (verdict.status, verdict.message) == (Status.FAILED, "output is not finite, though all inputs are")
+
+
 # What is remembered
 
 
