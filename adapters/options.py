@@ -196,6 +196,9 @@ OPTIONS: Final[Mapping[tuple[str, str], Replacements]] = {
     # The softmax of a row that holds only −∞ is NaN.
     ("empty_row", "nan"): {mask_fill: instead(lambda dtype: -math.inf)},  # noqa: ARG005 - whatever the dtype
     ("causal_corner", "bottom_right"): {causal_mask: around(align_bottom_right)},
+    # The mask of the call says it.
+    ("later_tokens", "hidden_too"): {},
+    ("later_tokens", "hidden_only"): {},
     ("embedding_scale", "sqrt_d_model"): {
         token_embedding: around(scale_embedding),
         token_embedding_gradient: around(scale_embedding_gradient),

@@ -348,12 +348,13 @@ class _WiringSearch:
         (judgement,) = trial.judgements
         if not isinstance(judgement.outcome, Result):
             return [], False
-        declared, contract = judgement.bench.options(case), wiring.contract
+        called = judgement.case or case
+        declared, contract = judgement.bench.options(called), wiring.contract
         fitting = [
             options
             for options in every
-            if (expected := case.expects({**declared, **options}))
-            and not any(d.wrong for d in measure(judgement.outcome, expected, case, contract, "float32"))
+            if (expected := called.expects({**declared, **options}))
+            and not any(d.wrong for d in measure(judgement.outcome, expected, called, contract, "float32"))
         ]
         return fitting, True
 
@@ -433,9 +434,11 @@ class _WiringSearch:
         return sorted(some, key=lambda case: case.size > _LARGE)
 
     def _plain(self, form: MaskForm) -> list[Case]:
-        """Return the cases without a mask; with the future hidden, those whose only mask hides it."""
+        """Return the cases without a mask; with the future hidden, those first whose only mask hides it."""
         some = [case for case in self._cases if not set(_LATE) & set(case.conventions)]
-        return some if form.shape == "causal" else [case for case in some if not _is_masked(case)]
+        if form.shape == "causal":
+            return sorted(some, key=lambda case: case.changes_mask("only"))
+        return [case for case in some if not _is_masked(case)]
 
     @cached_property
     def _masked(self) -> list[Case]:

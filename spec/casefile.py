@@ -165,6 +165,7 @@ def _build(
         {name: tuple(conventions[name].options) for name in names},
         model.only_with, {}, model.printed, None, place,
         dependent={name: spec for name, spec in param_specs.items() if spec.only_with},
+        later_tokens=contract.later_tokens,
     )  # fmt: skip
     binder = _bind(case, contract)
     for name, size in binder.sizes.items():

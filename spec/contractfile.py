@@ -28,6 +28,8 @@ class ArrayEntry(StrictModel):
     blind: Text | None = None
     only_with: dict[Name, Items[Option]] = {}
     covers: Items[Name] = ()
+    causal_with: dict[Name, Items[Option]] = {}
+    only_causal_with: dict[Name, Items[Option]] = {}
 
 
 class AttributeEntry(StrictModel):
@@ -130,17 +132,21 @@ def _build(file: YamlFile) -> Contract:
 def _list_unknown_options(
     file: YamlFile, contract: Contract, conventions: Mapping[str, Convention]
 ) -> Iterator[Problem]:
-    """Yield a problem for each parameter that depends on an option that the contract does not have."""
+    """Yield a problem for each array that depends on an option that the contract does not have."""
     model = file.parse(ContractFile)
-    entries: dict[Where, Mapping[str, Iterable[str]]] = {("params", n): e.only_with for n, e in model.params.items()}
-    entries |= {("blocks", name): entry.only_with for name, entry in model.blocks.items()}
-    for where, only_with in entries.items():
-        for name, options in only_with.items():
+    entries: dict[Where, Mapping[str, Iterable[str]]] = {
+        ("params", name, "only_with"): entry.only_with for name, entry in model.params.items()
+    }
+    entries |= {("blocks", name, "only_with"): entry.only_with for name, entry in model.blocks.items()}
+    entries |= {("inputs", name, "causal_with"): entry.causal_with for name, entry in model.inputs.items()}
+    entries |= {("inputs", name, "only_causal_with"): entry.only_causal_with for name, entry in model.inputs.items()}
+    for where, depends in entries.items():
+        for name, options in depends.items():
             known = conventions[name].options if name in contract.conventions else ()
             for option in options:
                 if option not in known:
                     message = f"{name}: {option} is no option of the conventions of {contract.component}"
-                    yield file.problem((*where, "only_with"), message)
+                    yield file.problem(where, message)
 
 
 def _refuse_unknown_sizes(file: YamlFile, contract: Contract) -> None:
@@ -188,6 +194,7 @@ def _read_arrays(file: YamlFile, group: str, models: Mapping[str, ArrayEntry]) -
             raise SpecError([file.problem(where, str(error))]) from error
         flags = (
             model.broadcast is not None, model.optional, model.below, model.blind, model.only_with, model.covers,
+            model.causal_with, model.only_causal_with,
         )  # fmt: skip
         specs[name] = ArraySpec(name, model.kind, shape, *flags)
     return specs

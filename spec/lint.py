@@ -46,6 +46,8 @@ def lint_cases(spec: Spec) -> Iterator[Problem]:
 
 def _list_unused_conventions(spec: Spec) -> Iterator[Problem]:
     tried = {name for case in spec.cases.values() for name in (*case.conventions, *_list_other_options(case, spec))}
+    # A mask that is causal under an option is so in every case that fits it.
+    tried |= {name for contract in spec.contracts.values() for name in contract.conventions_of_masks}
     for name in spec.conventions:
         if name not in tried:
             yield Location(spec.root / "conventions.yaml", 1).problem(name, "is a convention that no case depends on")
@@ -87,9 +89,10 @@ def _check_conventions(spec: Spec) -> Iterator[Problem]:
     for case in spec.cases.values():
         if case.golden is None:
             continue
-        # Which parameters a case has says under which options they are.
-        silent = _ON_SOME_INPUTS | spec.contracts[case.component].conventions_of_params
-        for name in spec.contracts[case.component].conventions:
+        # Which parameters and which mask a case has says under which options they are.
+        contract = spec.contracts[case.component]
+        silent = _ON_SOME_INPUTS | contract.conventions_of_params | contract.conventions_of_masks
+        for name in contract.conventions:
             if name not in case.conventions and name not in case.only_with and name not in silent:
                 message = f"depends on {name}: make it the case's convention, or name the option in only_with"
                 yield case.place.problem(f"{case.id}.only_with", message)

@@ -17,6 +17,7 @@ from pydantic import Field
 
 from goldformer.spec import draw
 from goldformer.spec.draw import Recipe
+from goldformer.spec.later import Hiding, LaterTokens
 from goldformer.spec.lazy import Cases
 from goldformer.spec.shapes import Shape
 from goldformer.spec.strict import Items, Location, Param, StrictModel, Text
@@ -64,6 +65,8 @@ class ArraySpec:
 
     `blind` says why no result depends on its elements; a step on the way may repeat them. `only_with` maps conventions
     to the options under which the array exists. `covers` are the sizes that its first axis must at least have.
+    `causal_with` maps conventions to the options under which a mask always hides later tokens too, `only_causal_with`
+    to those under which it hides nothing else.
     """
 
     name: str
@@ -75,10 +78,15 @@ class ArraySpec:
     blind: str | None = None
     only_with: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     covers: tuple[str, ...] = ()
+    causal_with: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    only_causal_with: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def rename(self, name: str) -> ArraySpec:
         """Return the same array under another name: a deep model has thousands, and dataclasses.replace is slow."""
-        flags = (self.broadcast, self.optional, self.below, self.blind, self.only_with, self.covers)
+        flags = (
+            self.broadcast, self.optional, self.below, self.blind, self.only_with, self.covers, self.causal_with,
+            self.only_causal_with,
+        )  # fmt: skip
         return ArraySpec(name, self.kind, self.shape, *flags)
 
     def exists_under(self, options: Mapping[str, str]) -> bool:
@@ -146,6 +154,20 @@ class Contract:
         of_layers = (spec for stack in self.layers for spec in stack.params.values())
         return frozenset(name for spec in (*self.params.values(), *of_layers) for name in spec.only_with)
 
+    @property
+    def conventions_of_masks(self) -> frozenset[str]:
+        """The conventions whose options differ in the mask of a call."""
+        return self.later_tokens.conventions if self.later_tokens is not None else frozenset()
+
+    @cached_property
+    def later_tokens(self) -> LaterTokens | None:
+        """The mask that always hides later tokens under some options; None if the contract has none."""
+        results = {name: spec.shape for name, spec in self.outputs.items()}
+        counts = tuple(stack.count for stack in self.layers)
+        masks = (spec for spec in self.inputs.values() if spec.causal_with or spec.only_causal_with)
+        made = (LaterTokens(m.name, m.shape, m.causal_with, m.only_causal_with, results, counts) for m in masks)
+        return next(made, None)
+
     def params_under(self, attributes: Mapping[str, Any], options: Mapping[str, str]) -> Mapping[str, ArraySpec]:
         """Return the parameters that a call with these attributes has under these options of the conventions."""
         return {name: spec for name, spec in self.params_for(attributes).items() if spec.exists_under(options)}
@@ -204,8 +226,15 @@ class GoldenArray:
         same = np.ones(self.values.shape, dtype=bool)
         for other in others:
             same &= (self.values == other) | (np.isnan(self.values) & np.isnan(other))
-        places = np.argwhere(same) if self.indices is None else np.array(self.indices)[same]
-        return replace(self, values=self.values[same], indices=tuple(tuple(map(int, place)) for place in places))
+        return self._keep(same)
+
+    def select_where(self, same: NDArray[np.bool_]) -> GoldenArray:
+        """Return the values at the places of the output that are True, as probes."""
+        return self._keep(self.select(same))
+
+    def _keep(self, kept: NDArray[np.bool_]) -> GoldenArray:
+        places = np.argwhere(kept) if self.indices is None else np.array(self.indices)[kept]
+        return replace(self, values=self.values[kept], indices=tuple(tuple(map(int, place)) for place in places))
 
     @cached_property
     def magnitude(self) -> float:
@@ -242,11 +271,39 @@ class Golden:
     options: Mapping[str, Mapping[str, GoldenArray] | None]
     margin: float | None = None
 
+    def select_where(self, same: Mapping[str, NDArray[np.bool_]]) -> Golden:
+        """Return the values at the places of each output that are True; outputs without any are left out."""
+        return replace(self, options=_SomePlaces(self.options, same))
+
     def select_agreed(self, keys: Iterable[str]) -> dict[str, GoldenArray]:
         """Return the values that several combinations share, as probes; outputs without any are left out."""
         first, *others = [outputs for key in keys if (outputs := self.options[key]) is not None]
         agreed = {name: golden.select_equal([o[name].values for o in others]) for name, golden in first.items()}
         return {name: golden for name, golden in agreed.items() if golden.values.size}
+
+
+class _SomePlaces(Mapping[str, "Mapping[str, GoldenArray] | None"]):
+    """The golden values of a case at some places of its outputs, selected on first use."""
+
+    def __init__(
+        self, options: Mapping[str, Mapping[str, GoldenArray] | None], same: Mapping[str, NDArray[np.bool_]]
+    ) -> None:
+        self._options, self._same = options, same
+        self._selected: dict[str, Mapping[str, GoldenArray] | None] = {}
+
+    def __getitem__(self, key: str) -> Mapping[str, GoldenArray] | None:
+        if key not in self._selected:
+            outputs = self._options[key]
+            some = {name: golden.select_where(self._same[name]) for name, golden in (outputs or {}).items()}
+            kept = {name: golden for name, golden in some.items() if golden.values.size}
+            self._selected[key] = None if outputs is None else kept
+        return self._selected[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._options)
+
+    def __len__(self) -> int:
+        return len(self._options)
 
 
 class Blind(StrictModel):
@@ -262,8 +319,8 @@ class Case:
 
     `meant_for` are the mistakes that it was designed to reveal, `kills` those for which it was measured to fail.
     `conventions` are those on which its results depend, with their options: it has golden values for every combination.
-    `dependent` are the parameters of its contract that exist under some options only. `whole` is the case before an
-    option left parameters out, None if this is it.
+    `dependent` are the parameters of its contract that exist under some options only, `later_tokens` is the mask that
+    always hides later tokens under some. `whole` is the case before an option changed its call, None if this is it.
     """
 
     id: str
@@ -292,28 +349,71 @@ class Case:
     cotangent: Recipe | None = None
     blind: tuple[Blind, ...] = ()
     dependent: Mapping[str, ArraySpec] = field(default_factory=dict)
+    later_tokens: LaterTokens | None = None
+    #: What was done to its mask because later tokens are always hidden.
+    hiding: Hiding = ""
     whole: Case | None = None
 
     def under(self, *options: Mapping[str, str]) -> Case:
         """Return the case as it is called under some options: without the parameters that do not exist under them.
 
-        Under several choices of options, a parameter exists if it does under each.
+        Under several choices of options, a parameter exists if it does under each, and the first choice decides on the
+        mask. Where later tokens are always hidden, only those golden values are left that hold all the same.
         """
         whole = self.whole or self
         left_out = (whole._left_out[name, chosen[name]] for chosen in options for name in whole.conventions)
         absent = frozenset[str]().union(*left_out)
-        if absent not in whole._variants:
-            whole._variants[absent] = replace(
+        hiding = whole.later_tokens.find_hiding(options[0]) if whole.later_tokens is not None and options else ""
+        key = (absent, hiding if whole.changes_mask(hiding) else "")
+        if key not in whole._variants:
+            variant = replace(
                 whole,
                 whole=whole,
                 params={name: recipe for name, recipe in whole.params.items() if name not in absent},
                 expect={name: wanted for name, wanted in whole.expect.items() if name not in absent},
             )
-        return whole._variants[absent]
+            whole._variants[key] = variant._hide_later(key[1]) if key[1] else variant
+        return whole._variants[key]
 
     @cached_property
-    def _variants(self) -> dict[frozenset[str], Case]:
-        return {frozenset(): self}
+    def _variants(self) -> dict[tuple[frozenset[str], Hiding], Case]:
+        return {(frozenset(), ""): self}
+
+    def _make_mask(self, hiding: Hiding) -> Array | None:
+        """Return the mask of the call where later tokens are always hidden; no bad input is changed."""
+        later = self.later_tokens
+        assert later is not None
+        mask = self.input_arrays.get(later.mask)
+        return mask if self.error in self.inputs else later.hide(mask, hiding, self.sizes, self.lead)
+
+    def changes_mask(self, hiding: Hiding) -> bool:
+        """Return True if the call has another mask where later tokens are always hidden."""
+        if not hiding or self.later_tokens is None:
+            return False
+        before, after = self.input_arrays.get(self.later_tokens.mask), self._make_mask(hiding)
+        if before is None or after is None:
+            return before is not after
+        both = np.broadcast_arrays(before, after)
+        return not np.array_equal(both[0], both[1])
+
+    def _find_same(self, hiding: Hiding) -> Mapping[str, NDArray[np.bool_]]:
+        """Return the elements of each output that are the same where later tokens are always hidden."""
+        later, after = self.later_tokens, self._make_mask(hiding)
+        assert later is not None
+        assert after is not None
+        layers = max((int(self.attributes[count]) for count in later.counts), default=1)
+        return later.find_same(self.input_arrays.get(later.mask), after, self.sizes, self.lead, layers)
+
+    def _hide_later(self, hiding: Hiding) -> Case:
+        """Return the call with the mask that hides later tokens, and what holds there of the golden values."""
+        assert self.later_tokens is not None
+        mask, golden = self._make_mask(hiding), self.golden
+        assert mask is not None
+        if golden is not None:
+            golden = None if self.cotangent or self.random else golden.select_where(self._find_same(hiding))
+        return replace(
+            self, inputs={**self.inputs, self.later_tokens.mask: draw.Values(mask)}, golden=golden, hiding=hiding
+        )
 
     @cached_property
     def _left_out(self) -> Mapping[tuple[str, str], frozenset[str]]:
@@ -359,7 +459,25 @@ class Case:
             for name, allowed in array.only_with.items():
                 if reason := self._explain_unfit_array(array, name, allowed, options):
                     return reason
-        return ""
+        return self._explain_unfit_later(options)
+
+    def _explain_unfit_later(self, options: Mapping[str, str]) -> str:
+        """Return why nothing of a case holds where later tokens are always hidden, or ""."""
+        whole, later = self.whole or self, self.later_tokens
+        hiding = later.find_hiding(options) if later is not None else ""
+        if later is None or not hiding:
+            return ""
+        declared = f"the adapter declares {later.describe(options)}"
+        if self.error is not None:
+            return f"its fault is in {later.mask}; {declared}" if self.error == later.mask else ""
+        *_, q_seq, kv_seq = later.shape.sizes(self.sizes, self.lead)
+        if q_seq != kv_seq:
+            return f"it has {q_seq} queries and {kv_seq} keys; {declared}"
+        if self.shape_only or not whole.changes_mask(hiding):
+            return ""
+        same = {} if whole.cotangent or whole.random else whole._find_same(hiding)
+        holds = any(same[name].any() for name in whole.expect if name in same)
+        return "" if holds else f"no value of it holds where later tokens are always hidden; {declared}"
 
     def _explain_unfit_array(
         self, array: ArraySpec, name: str, allowed: Collection[str], options: Mapping[str, str]

@@ -55,7 +55,8 @@ class Wiring:
     @property
     def declared(self) -> dict[str, str]:
         """Its conventions, of those that the component has."""
-        both = {**self.naming.conventions, **self.conventions}
+        hidden = {"later_tokens": "hidden_only"} if self.mask.shape == "causal" else {}
+        both = {**self.naming.conventions, **self.conventions, **hidden}
         return {name: option for name, option in both.items() if name in self.contract.conventions}
 
     @property
@@ -203,7 +204,7 @@ def _write_refusals(wiring: Wiring) -> list[str]:
         lines += _refuse(same, f"{name} reads keys and values from one input")
     for mask, query, key in list_masks(wiring):
         if wiring.mask.shape == "causal":
-            test = f"{mask} is None or not is_causal({mask}, q_seq={query}.shape[1], kv_seq={key}.shape[1])"
+            test = f"not is_causal({mask}, q_seq={query}.shape[1], kv_seq={key}.shape[1])"
             lines += _refuse(test, f"{name} always hides the future")
         elif mask not in wiring.arguments.masks or wiring.mask.shape == "absent":
             lines += _refuse(f"{mask} is not None", f"{name} takes no such mask")

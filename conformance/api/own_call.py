@@ -73,6 +73,10 @@ class OwnCall:
             raise ValueError(f"{component}: {violation}") from violation
         adapter = Adapter.from_trusted(types.SimpleNamespace(), component, spec, arrays=library.name)
         adapter = adapter.declare(conventions or {}, spec)
+        if later := contract.later_tokens:
+            hiding = later.find_hiding(adapter.options(component, spec))
+            mask = later.hide(inputs.get(later.mask), hiding, binder.sizes, binder.lead or ())
+            inputs |= {} if mask is None else {later.mask: mask}
         first = next((array for array in (*arrays.values(), result) if find_library(array) is library), None)
         case = Case(
             f"this call of {component}", component, contract.title, (), None, (), (), dict(binder.sizes),

@@ -101,7 +101,7 @@ class ExpectedResult:
         self._has_run = False
         self._scales: dict[str, float] | None = None
         #: The golden values of the case itself.
-        self.golden: Mapping[str, GoldenArray] = case.expects(options) or {}
+        self.golden: Mapping[str, GoldenArray] = self.case.expects(options) or {}
 
     def whole(self, output: str) -> GoldenArray | None:
         """Return the expected values of all elements of an output; None if nothing says how large rounding errors are.

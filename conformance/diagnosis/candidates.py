@@ -170,7 +170,7 @@ class Textbooks:
     def __init__(self, spec: Spec, imitations: Imitations | None) -> None:
         self._spec = spec
         self._imitations = Imitations(_KEPT) if imitations is None else imitations
-        self._arguments: dict[tuple[str, frozenset[str]], Arguments] = {}
+        self._arguments: dict[tuple[str, frozenset[str], str], Arguments] = {}
         self._adapters = self._imitations.adapters
         self._gradients = _Gradients((), "")
 
@@ -263,7 +263,7 @@ class Textbooks:
 
     def _read_arguments(self, case: Case) -> Arguments:
         """Return the arguments of a case, the same object for each imitation: their sizes are solved once."""
-        key = (case.id, frozenset(case.params))
+        key = (case.id, frozenset(case.params), case.hiding)
         if key not in self._arguments:
             self._arguments[key] = read_arguments(case)
         return self._arguments[key]

@@ -88,7 +88,8 @@ def _declare_ordinary(component: str, options: Mapping[str, str], spec: Spec) ->
 def _declare(case: Case, entry: Entry, options: Mapping[str, str], spec: Spec) -> Entry:
     """Return the entry of a case in its file as a case of only these options."""
     contract = spec.contracts[case.component]
-    named = {*case.conventions, *case.only_with, *contract.conventions_of_params}
+    deciding = contract.conventions_of_params | contract.conventions_of_masks
+    named = {*case.conventions, *case.only_with, *deciding}
     exist = contract.params_under(case.attributes, {name: options[name] for name in contract.conventions_of_params})
     params = entry["params"]
     return {
@@ -97,7 +98,17 @@ def _declare(case: Case, entry: Entry, options: Mapping[str, str], spec: Spec) -
         "only_with": {name: options[name] for name in sorted(named)},
         "params": {**params, "but": {name: drawn for name, drawn in params.get("but", {}).items() if name in exist}},
         "sizes": _name_positions(entry, options),
+        "inputs": {**entry["inputs"], **_hide_later(case, options)},
     }
+
+
+def _hide_later(case: Case, options: Mapping[str, str]) -> Entry:
+    """Return the mask of a case as code has it that always hides later tokens; nothing if that is the case's own."""
+    if not (called := case.under(options)).hiding:
+        return {}
+    assert called.later_tokens is not None
+    name = called.later_tokens.mask
+    return {name: {"values": called.input_arrays[name].tolist()}}
 
 
 def _name_positions(entry: Entry, options: Mapping[str, str]) -> Mapping[str, int]:

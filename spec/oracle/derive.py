@@ -95,7 +95,7 @@ def apply(
     """Run a component's formula on arrays that are made already."""
     # Components with parts take all parameters as one mapping; the others name each parameter.
     arguments: Mapping[str, Any] = {"params": params} if any("." in name for name in params) else params
-    options = {n: option for n, option in conventions.items() if n not in layer_formulas.DECIDED_BY_PARAMS}
+    options = {n: option for n, option in conventions.items() if n not in layer_formulas.DECIDED_BY_ARGUMENTS}
     outputs: Outputs = FORMULAS[component](number, **inputs, **arguments, **attributes, **options)
     return outputs
 

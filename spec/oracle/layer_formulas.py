@@ -29,8 +29,8 @@ Mask = NDArray[np.bool_] | None
 Params = Mapping[str, Objects]
 Sublayer = Callable[[Objects], dict[str, Objects]]
 
-#: The conventions that the parameters of a call decide: a formula reads which parameters there are, and no option.
-DECIDED_BY_PARAMS: Final = frozenset({"biases", "final_norm", "output_layer", "positions"})
+#: The conventions that the arguments of a call decide: a formula reads its parameters and its mask, and no option.
+DECIDED_BY_ARGUMENTS: Final = frozenset({"biases", "final_norm", "later_tokens", "output_layer", "positions"})
 
 
 def pad_or_truncate(number: Number, x: Objects, *, length: int) -> dict[str, Objects]:

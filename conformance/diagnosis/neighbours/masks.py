@@ -94,8 +94,8 @@ def _hide_future_always() -> Iterator[Neighbour]:
         return mask & causal if reads_mask else np.array(np.broadcast_to(causal, mask.shape))
 
     hint = (
-        "Hide later keys only where the mask hides them. If it is deliberate, as in a model with only a decoder, let "
-        "the adapter raise NotImplementedError unless layouts.is_causal(mask, q_seq=…, kv_seq=…)."
+        "Hide later keys only where the mask hides them. If it is deliberate, as in a model with only a decoder, "
+        'declare CONVENTIONS = {"later_tokens": "hidden_only"}, or "hidden_too" if it hides what the mask hides too.'
     )
     ways = (
         ("always-causal", False, "whatever mask is given"),

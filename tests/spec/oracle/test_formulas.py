@@ -14,7 +14,7 @@ from goldformer.conformance.judging.tolerance import tolerance
 from goldformer.spec import ROOT, Spec
 from goldformer.spec.oracle import balls, formulas
 from goldformer.spec.oracle.derive import FORMULAS, choose_options, evaluate
-from goldformer.spec.oracle.layer_formulas import DECIDED_BY_PARAMS
+from goldformer.spec.oracle.layer_formulas import DECIDED_BY_ARGUMENTS
 
 #: Two kinds of number for one set of loops. In float64 the largest score is taken off first (SM-3).
 EXACT = SimpleNamespace(
@@ -230,7 +230,7 @@ def single_head_attention_step(m, x, output_gradient, causal, learning_rate, ste
 def in_loops(component, m, inputs, params, attributes, conventions):
     make = np.frompyfunc(m.number, 1, 1)
     arrays = {k: make(a) if a.dtype.kind == "f" else a for k, a in {**inputs, **params}.items()}
-    options = {name: option for name, option in conventions.items() if name not in DECIDED_BY_PARAMS}
+    options = {name: option for name, option in conventions.items() if name not in DECIDED_BY_ARGUMENTS}
     return globals()[component](m, **arrays, **attributes, **options)
 
 
