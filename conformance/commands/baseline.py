@@ -101,6 +101,17 @@ _FILTERS: Final = (
 )
 
 
+def _refuse_baseline(context: click.Context, _: click.Parameter, adapter: str) -> str:
+    """Return the adapter; CannotRun if it is the folder of a baseline, whose place is the second one."""
+    if (Path(adapter) / NAME).is_file():
+        first = f"goldformer baseline {context.info_name} ADAPTER {shlex.quote(adapter)}"
+        raise CannotRun(f"{adapter} is a baseline: name the adapter first, and then the baseline: {first}")
+    return adapter
+
+
+_ADAPTER: Final = click.argument("adapter", shell_complete=options.complete_adapter, callback=_refuse_baseline)
+
+
 def _add_filters(command: Any) -> Any:
     """Give a command the options that select a part of a baseline."""
     for option in reversed(_FILTERS):
@@ -268,7 +279,7 @@ def record_baseline(
 
 
 @baseline.command("check", epilog=STATUSES)
-@options.ADAPTER
+@_ADAPTER
 @click.argument("folder", metavar="DIR", type=options.FOLDER)
 @_add_filters
 @click.option(
@@ -280,6 +291,7 @@ def record_baseline(
 @click.option("--json", type=options.FILE, help="Save all that moved as JSON.")
 @options.MARKDOWN
 @click.option("--html", type=options.FILE, help="Save a report as one HTML page, with the worst moves drawn.")
+@click.option("--junit", type=options.FILE, help="Save every output as JUnit XML, which build servers list as tests.")
 @click.option("--all", "everything", is_flag=True, help="Show every move that is not allowed, not only the worst.")
 def check_baseline(
     *,
@@ -297,6 +309,7 @@ def check_baseline(
     json: Path | None,
     markdown: Path | None,
     html: Path | None,
+    junit: Path | None,
     everything: bool,
 ) -> int:
     """Say what moved since the baseline in DIR was recorded.
@@ -313,7 +326,7 @@ def check_baseline(
 
     Exit status 0 means that nothing is worse than --allow.
     """  # noqa: D301 - click reads \b
-    require_folders({"--json": json, "--markdown": markdown, "--html": html})
+    require_folders({"--json": json, "--markdown": markdown, "--html": html, "--junit": junit})
     spec = load_spec()
     with contextlib.closing(find_adapter(adapter, spec, timeout)) as found:
         drift = measure_drift(found, spec, adapter, folder, Filter(components, cases, dtypes, devices, threads))
@@ -330,6 +343,10 @@ def check_baseline(
             save_text(markdown, drift_data.markdown(drift, allow))
         if html:
             save_text(html, drift_page(drift, allow))
+        if junit:
+            from goldformer.conformance.baseline.drift_junit import junit_xml  # XML, which no other check needs
+
+            save_text(junit, junit_xml(drift, allow))
     return FAILS if fails else OK
 
 
@@ -357,7 +374,7 @@ def _attribute(drift: Drift, adapter: str, python: Path | None, old_adapter: str
 
 
 @baseline.command("update", epilog=STATUSES)
-@options.ADAPTER
+@_ADAPTER
 @click.argument("folder", metavar="DIR", type=options.FOLDER)
 @click.option("--create", is_flag=True, help="Add what is new. This is done if no other change is asked for.")
 @click.option("--fix", is_flag=True, help="Replace what moved further than allowed.")

@@ -28,9 +28,13 @@ def junit_xml(implementation: Implementation, spec: Spec) -> str:
         suite = ET.SubElement(root, "testsuite", name=_RUN)
         case = ET.SubElement(suite, "testcase", classname=_RUN, name="run", time="0.000")
         ET.SubElement(case, "error", message=printable(implementation.problem), type="unusable")
-    for suite in root:
-        _count_tests(suite, suite.iter("testcase"))
-    _count_tests(root, root.iter("testcase"))
+    return count_and_serialise(root)
+
+
+def count_and_serialise(root: ET.Element) -> str:
+    """Return a document in which every suite, and the whole, says how many tests there are of each kind."""
+    for element in (*root, root):
+        _count_tests(element, element.iter("testcase"))
     return serialise(root)
 
 

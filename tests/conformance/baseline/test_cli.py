@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+from xml.etree import ElementTree
 
 import pytest
 from click.testing import CliRunner
@@ -258,6 +259,34 @@ def test_what_cannot_be_checked_is_2(mine, folder, options, message):
     done = baseline("check", mine, folder, *options)
     assert done.exit_code == 2
     assert message in done.stderr
+
+
+@pytest.mark.parametrize("command", ["check", "update"])
+def test_swapped_arguments_are_2_with_the_command_as_it_should_be(mine, folder, command):
+    done = baseline(command, folder, mine, "--dry-run" if command == "update" else "--all")
+    assert done.exit_code == 2
+    said = f"{folder} is a baseline: name the adapter first, and then the baseline"
+    assert done.stderr == f"goldformer: {said}: goldformer baseline {command} ADAPTER {folder}\n"
+
+
+def test_a_build_server_gets_a_test_for_each_output(mine, folder, adapter_file, tmp_path):
+    path = tmp_path / "junit.xml"
+    assert baseline("check", mine, folder, "--junit", path).exit_code == 0
+    same = ElementTree.parse(path).getroot()
+    assert (int(same.get("tests")) > 20, same.get("failures")) == (True, "0")
+    assert baseline("check", adapter_file(EPS), folder, "--junit", path).exit_code == 1
+    moved = ElementTree.parse(path).getroot()
+    assert moved.get("tests") == same.get("tests")
+    assert {suite.get("name"): suite.get("failures") == "0" for suite in moved} == {
+        "softmax": True,
+        "layer_norm": False,
+    }
+    failure = next(moved.iter("failure"))
+    assert failure.get("type") == "semantic"
+    assert "times the tolerance" in failure.get("message")
+    assert "goldformer baseline check" in failure.text
+    allowed = baseline("check", adapter_file(EPS), folder, "--junit", path, "--allow", "semantic")
+    assert (allowed.exit_code, ElementTree.parse(path).getroot().get("failures")) == (0, "0")
 
 
 def test_a_bad_folder_is_2_with_what_to_do(mine, tmp_path):

@@ -99,6 +99,7 @@ def test_an_output_that_cannot_be_written_is_a_sentence_and_status_2(buffered: s
 @pytest.mark.skipif(sys.platform != "linux", reason="submissions are kept apart on Linux")
 def test_a_class_goes_on_where_the_disk_was_full(place: Path) -> None:
     write_assignment(place)
+    (place / "solution.py").write_text(CORRECT, encoding="utf-8")
     # Pages show the source, and take more than it does.
     write_class(place / "class", alice=CORRECT, bob=CORRECT + "# a line\n" * 2500)
     words = ["grade", "class", "--assignment", "assignment.yaml", "--out", "out", "--jobs", "1"]
@@ -122,6 +123,7 @@ def test_a_class_goes_on_where_the_disk_was_full(place: Path) -> None:
 def test_a_class_whose_files_cannot_be_written_is_not_graded(place: Path) -> None:
     """Where submissions run there is no space for them: nobody gets a grade for that."""
     write_assignment(place)
+    (place / "solution.py").write_text(CORRECT, encoding="utf-8")
     write_class(place / "class", alice=CORRECT + "#" * 200_000)
     words = ["grade", "class", "--assignment", "assignment.yaml", "--out", "out", "--jobs", "1"]
     with full_disk(100_000):
