@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Final
 
 from goldformer.conformance.baseline.drift import remarks
@@ -18,6 +19,11 @@ _HEIGHT: Final = 220.0
 _STEP: Final = 130.0
 _LEFT: Final = 70.0
 _TOP: Final = 20.0
+
+#: The width of the names to the right of the lines, the height of one, and the most names at one height.
+_LABELS: Final = 320.0
+_LABEL_HEIGHT: Final = 14.0
+_NAMED: Final = 2
 
 #: The least power of ten of move ÷ tolerance that is drawn; smaller moves are at the bottom, as if nothing moved.
 _LEAST: Final = -3
@@ -44,8 +50,17 @@ class PlotLine:
 
 
 @dataclass(frozen=True, slots=True)
+class PlotLabel:
+    """The components whose lines end at one place, to its right."""
+
+    x: float
+    y: float
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class Plot:
-    """The lines, the powers of ten next to them, and the names below them, with their places."""
+    """The lines and their labels, the powers of ten next to them, and the names below them, with their places."""
 
     width: float
     height: float
@@ -53,6 +68,7 @@ class Plot:
     lines: tuple[PlotLine, ...]
     powers: tuple[tuple[float, str], ...]
     names: tuple[tuple[float, str], ...]
+    labels: tuple[PlotLabel, ...]
 
 
 def page(found: History) -> str:
@@ -98,11 +114,13 @@ def make_plot(found: History) -> Plot:
     scale = Scale(max([1, *(math.ceil(math.log10(ratio)) for ratio in ratios)]) + 1)
     powers = [(scale.height_of(10.0**p, Kind.ROUNDING), f"10{_superscript(p)}") for p in range(_LEAST + 1, scale.top)]
     bottom = _TOP + _HEIGHT
+    lines = tuple(_lines(found, scale))
     return Plot(
-        width=_LEFT + _STEP * (len(found.columns) - 1) + _STEP / 2,
+        width=_LEFT + _STEP * (len(found.columns) - 1) + _LABELS,
         height=bottom + 2 * _TOP,
         bottom=bottom,
-        lines=tuple(_lines(found, scale)),
+        lines=lines,
+        labels=tuple(_label_lines(lines)),
         powers=((_TOP, "∞"), *powers, (bottom, "0")),
         names=tuple((_x(nth), column.name) for nth, column in enumerate(found.columns)),
     )
@@ -126,6 +144,16 @@ def _lines(found: History, scale: Scale) -> Iterator[PlotLine]:
                 points.append(PlotPoint(_x(nth), scale.height_of(tally.ratio, tally.worst), str(tally.worst), tooltip))
         worst = max((t.worst for c in found.columns if (t := c.tallies.get(name))), default=Kind.IDENTICAL)
         yield PlotLine(name, " ".join(f"{p.x},{p.y}" for p in points), str(worst), tuple(points))
+
+
+def _label_lines(lines: Iterable[PlotLine]) -> Iterator[PlotLabel]:
+    """Yield the names of the lines at their ends; lines that end at almost one height share a label."""
+    ends = sorted((line.points[-1].y, line.points[-1].x, line.component) for line in lines if line.points)
+    for _, group in groupby(ends, key=lambda end: round(end[0] / _LABEL_HEIGHT)):
+        listed = list(group)
+        names = [name for _, _, name in listed]
+        more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+        yield PlotLabel(max(x for _, x, _ in listed) + 10, listed[0][0] + 4, ", ".join(names[:_NAMED]) + more)
 
 
 def _superscript(power: int) -> str:

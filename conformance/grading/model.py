@@ -28,6 +28,9 @@ SEVERITY: Final[tuple[Outcome, ...]] = (
 #: The origin of a check: a published golden case, one drawn with the assignment's seed, or a property.
 Origin = Literal["published", "fresh", "property"]
 
+#: The kind of a golden case: ordinary numbers, those of scores that overflow a plain exponential, or an error.
+Kind = Literal["value", "extreme", "refusal"]
+
 #: The outcomes of checks that got no result.
 _OUTCOMES: Final[Mapping[Reason, Outcome]] = {
     "raised": "error",
@@ -207,7 +210,8 @@ class ComponentGrade:
     """The points of a component. `shares` are the numbers of passed and of counted checks by their origin.
 
     Checks that fail only because of a mistake in `carried` cost nothing; `shares` counts them as failed. `automatic`
-    are the points that grading gave, if the staff changed them.
+    are the points that grading gave, if the staff changed them. `kinds` are the numbers of passed and of counted golden
+    cases of each kind by their origin, from which the points follow: failures that cost nothing count as passed.
     """
 
     component: str
@@ -217,6 +221,7 @@ class ComponentGrade:
     deductions: tuple[Deduction, ...] = ()
     carried: tuple[CarriedMistake, ...] = ()
     automatic: float | None = None
+    kinds: Mapping[Kind, Mapping[Origin, tuple[int, int]]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from goldformer.conformance.grading.model import (
     Deduction,
     DiagnosisLine,
     GradedComponent,
+    Kind,
     Origin,
     Outcome,
 )
@@ -53,7 +54,7 @@ class CheckKinds:
     extreme: Collection[str] = frozenset()
     advised: Collection[str] = frozenset()
 
-    def find_kind(self, check: Check) -> str:
+    def find_kind(self, check: Check) -> Kind:
         """Return the kind of a golden case. Published cases of a kind are compared with fresh ones of that kind."""
         id_ = check.verdict.check
         return "refusal" if id_ in self.refusals else "extreme" if id_ in self.extreme else "value"
@@ -111,13 +112,14 @@ def _grade_component(
     # Code that refuses every input also refuses the bad ones: that counts only if something else works.
     passed = [c for c in kept if works or c.verdict.check not in kinds.refusals]
     shares = {origin: (_count_correct(passed, origin), number) for origin, number in _count_origins(counted).items()}
+    counts = _count_kinds(counted, passed, kinds)
     earned = Decimal(0)
     if works:
-        share = _compute_share(part, counted, passed, kinds)
+        share = _compute_share(part, counted, passed, counts)
         earned = Decimal(repr(part.points)) * Decimal(share.numerator) / Decimal(share.denominator)
     lost = sum((Decimal(repr(deduction.points)) for deduction in deductions), Decimal(0))
     points = round_points(max(earned - lost, Decimal(0)))
-    return ComponentGrade(part.component, part.points, points, shares, deductions, carried.mistakes)
+    return ComponentGrade(part.component, part.points, points, shares, deductions, carried.mistakes, kinds=counts)
 
 
 def _find_works(counted: Sequence[Check], kept: Sequence[Check], kinds: CheckKinds) -> bool:
@@ -139,8 +141,23 @@ def _count_correct(checks: Iterable[Check], origin: Origin) -> int:
     return sum(check.origin == origin and check.outcome == "correct" for check in checks)
 
 
+def _count_kinds(
+    counted: Iterable[Check], passed: Iterable[Check], kinds: CheckKinds
+) -> dict[Kind, dict[Origin, tuple[int, int]]]:
+    """Return the numbers of passed and of counted golden cases of each kind, by their origin."""
+    among = Counter((kinds.find_kind(check), check.origin) for check in counted if check.origin != "property")
+    right = Counter((kinds.find_kind(check), check.origin) for check in passed)
+    counts: dict[Kind, dict[Origin, tuple[int, int]]] = {}
+    for kind, origin in sorted(among):
+        counts.setdefault(kind, {})[origin] = (right[kind, origin], among[kind, origin])
+    return counts
+
+
 def _compute_share(
-    part: GradedComponent, counted: Sequence[Check], passed: Sequence[Check], kinds: CheckKinds
+    part: GradedComponent,
+    counted: Sequence[Check],
+    passed: Sequence[Check],
+    counts: Mapping[Kind, Mapping[Origin, tuple[int, int]]],
 ) -> Fraction:
     """Return the share of its points that a component earns.
 
@@ -148,7 +165,7 @@ def _compute_share(
     table of the few published refusals, for instance, must not make up for fresh refusals that fail. An assignment may
     weigh published and fresh cases instead.
     """
-    golden = _compute_golden_share(part, counted, passed, kinds)
+    golden = _compute_golden_share(part, counts)
     properties = [check for check in counted if check.origin == "property"]
     if not properties or not part.properties:
         return golden
@@ -158,19 +175,14 @@ def _compute_share(
     return golden * (weight + other * held) / (weight + other)
 
 
-def _compute_golden_share(
-    part: GradedComponent, counted: Sequence[Check], passed: Sequence[Check], kinds: CheckKinds
-) -> Fraction:
+def _compute_golden_share(part: GradedComponent, counts: Mapping[Kind, Mapping[Origin, tuple[int, int]]]) -> Fraction:
     """Return the share of golden cases that pass; each kind weighs as much as it has published cases."""
-    golden = [check for check in counted if check.origin != "property"]
-    among = Counter(_classify(check, kinds) for check in golden)
-    right = Counter(_classify(check, kinds) for check in passed if check.origin != "property")
-    if part.rule == "all" or not golden:
-        return Fraction(bool(golden) and right == among)
-    origin: Origin = "published" if any(check.origin == "published" for check in golden) else "fresh"
-    weights = {kind: number for (of, kind), number in among.items() if of == origin}
-    shares = {key: Fraction(right[key], number) for key, number in among.items()}
-    earned = {kind: _weigh_origins(part, {o: s for (o, of), s in shares.items() if of == kind}) for kind in weights}
+    if part.rule == "all" or not counts:
+        every = [passed == among for of_kind in counts.values() for passed, among in of_kind.values()]
+        return Fraction(bool(every) and all(every))
+    origin: Origin = "published" if any("published" in of_kind for of_kind in counts.values()) else "fresh"
+    weights = {kind: of_kind[origin][1] for kind, of_kind in counts.items() if origin in of_kind}
+    earned = {kind: _weigh_origins(part, {o: Fraction(*c) for o, c in counts[kind].items()}) for kind in weights}
     return sum((earned[kind] * number for kind, number in weights.items()), Fraction(0)) / sum(weights.values())
 
 
@@ -180,11 +192,6 @@ def _weigh_origins(part: GradedComponent, shares: Mapping[Origin, Fraction]) -> 
         return min(shares.values())
     visible, hidden = Fraction(repr(part.visible)), Fraction(repr(part.hidden))
     return (visible * shares["published"] + hidden * shares["fresh"]) / (visible + hidden)
-
-
-def _classify(check: Check, kinds: CheckKinds) -> tuple[Origin, str]:
-    """Return the origin and the kind of a golden case."""
-    return check.origin, kinds.find_kind(check)
 
 
 def _assign_deductions(

@@ -19,6 +19,7 @@ from goldformer.conformance.grading.model import (
     DiagnosisLine,
     Grade,
     GradedComponent,
+    Origin,
     derive_outcome,
 )
 from goldformer.conformance.grading.sandbox import Isolation
@@ -97,15 +98,20 @@ def graded(id_, listed, *, message="", outcome=None, assignment=ASSIGNMENT, **mo
     )  # fmt: skip
 
 
-def _part(part, listed):
-    passed, among = Counter(), Counter()
+def _part(part, listed) -> ComponentGrade:
+    passed: Counter[Origin] = Counter()
+    among: Counter[Origin] = Counter()
     for check in listed:
         if check.verdict.component == part.component and check.counts:
             among[check.origin] += 1
             passed[check.origin] += check.outcome == "correct"
     shares = {origin: (passed[origin], among[origin]) for origin in among}
     golden = min((passed[o] / among[o] for o in ("published", "fresh") if among[o]), default=0.0)
-    return ComponentGrade(part.component, part.points, round(part.points * golden, 2), shares)
+    golden_shares: dict[Origin, tuple[int, int]] = {
+        origin: share for origin, share in shares.items() if origin != "property"
+    }
+    earned = round(part.points * golden, 2)
+    return ComponentGrade(part.component, part.points, earned, shares, kinds={"value": golden_shares})
 
 
 def passing(id_="ada"):

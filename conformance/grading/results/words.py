@@ -16,6 +16,7 @@ from goldformer.conformance.grading.model import (
     ForbiddenUse,
     Grade,
     GradedComponent,
+    Kind,
     Origin,
     Outcome,
 )
@@ -30,6 +31,11 @@ ORIGINS: Final[Mapping[Origin, str]] = {
     "fresh": "cases drawn for grading",
     "property": "properties",
 }
+
+#: The name of each kind of golden cases.
+_KINDS: Final[Mapping[Kind, str]] = {
+    "value": "ordinary numbers", "extreme": "large scores", "refusal": "calls to be refused",
+}  # fmt: skip
 
 #: An outcome in a few words, for tables.
 BRIEF: Final[Mapping[Outcome, str]] = {
@@ -142,15 +148,23 @@ def describe_rule(asked: GradedComponent, part: ComponentGrade) -> tuple[str, ..
             f"and drawn ones {asked.hidden:g}"
         )
     if asked.rule != "all":
-        rule += (
-            ". This is counted by itself for ordinary numbers, for large scores and for calls to be refused; each kind "
-            "weighs as much as it has published cases"
+        counts = "; ".join(
+            f"{name} {_count_passed(part.kinds[kind])}" for kind, name in _KINDS.items() if kind in part.kinds
         )
+        rule += f". Each kind of cases counts by itself, and weighs as much as it has published cases: {counts}"
+        if part.carried:
+            rule += ". What is not deducted again counts as passed here"
     if asked.properties:
         rule += f". All this weighs {asked.golden:g}, and properties {asked.properties:g} of what it earns"
     if not found:
         rule += ". It earns nothing unless a drawn case of numbers passes"
     return (f"{points(found)} of {points(part.points)} points: {rule}.",)
+
+
+def _count_passed(counts: Mapping[Origin, tuple[int, int]]) -> str:
+    """Say how many cases of a kind passed, such as "66 of 110 published, 6 of 12 drawn"."""
+    names: Mapping[Origin, str] = {"published": "published", "fresh": "drawn"}
+    return ", ".join(f"{counts[o][0]} of {counts[o][1]} {name}" for o, name in names.items() if o in counts)
 
 
 def describe_carried(carried: CarriedMistake, *, named: bool = True) -> str:

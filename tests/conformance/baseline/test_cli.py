@@ -627,6 +627,8 @@ def test_the_plot_has_larger_moves_higher_up(three, spec):
     form = lines["softmax"].points[2]
     assert form.y == 20
     assert [x for x, _ in drawn.names] == [dot.x for dot in lines["softmax"].points]
+    # Each line has its name where it ends.
+    assert {(label.text, label.y) for label in drawn.labels} == {("softmax", form.y + 4), ("layer_norm", third.y + 4)}
 
 
 def test_baselines_without_a_common_case_are_2(adapter_file, folder, tmp_path):

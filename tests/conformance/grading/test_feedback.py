@@ -222,6 +222,8 @@ def test_how_points_come_about_is_said_where_some_are_lost(both, part, rule):
     for shown in both(grades.failing(), assignment):
         assert rule in shown
         assert shown.count(" of 6 points: ") == 1
+        passed, among = next(p for p in grades.failing().parts if p.component == ATTENTION).kinds["value"]["published"]
+        assert ("rule" in part) is not (f"ordinary numbers {passed} of {among} published" in shown)
     assert not any(" points: " in shown for shown in both(grades.passing(), assignment))
 
 

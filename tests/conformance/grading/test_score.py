@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
 from typing import Literal
 
@@ -19,6 +20,7 @@ from goldformer.conformance.grading.model import (
     Origin,
     Outcome,
 )
+from goldformer.conformance.grading.results.words import describe_rule
 from goldformer.conformance.grading.sandbox import Isolation
 from goldformer.conformance.grading.score import CheckKinds, grade_components, round_points, summarize_outcomes
 from goldformer.conformance.grading.store import BadRecord, from_json, to_json
@@ -83,6 +85,19 @@ def test_a_table_of_a_rare_kind_earns_what_honest_code_earns(kind: str) -> None:
     assert (honest.earned, table.earned) == (6.67, 6.67)
     # A rare kind weighs as much as it has published cases, however few cases are drawn.
     assert graded(*rest[:3], check(f"new-{kind}", origin="fresh"), check(kind)).earned == 10.0
+
+
+def test_a_student_can_compute_the_points_from_the_numbers_that_are_told() -> None:
+    fresh = [check("new", "wrong", "fresh"), check("new", origin="fresh"), check("new-large", origin="fresh")]
+    grade = graded(check("one"), check("two"), check("large", "wrong"), check("refused"), check("refused"), *fresh)
+    (said,) = describe_rule(GradedComponent("softmax", 10.0), grade)
+    told = re.findall(r"(?:: |; )([a-z ]+) (\d+) of (\d+) published(?:, (\d+) of (\d+) drawn)?", said)
+    assert [kind for kind, *_ in told] == ["ordinary numbers", "large scores", "calls to be refused"]
+    among = [int(number) for _, _, number, _, _ in told]
+    shares = [min(int(p) / int(n), int(q or 1) / int(m or 1)) for _, p, n, q, m in told]
+    earned = 10.0 * sum(share * number for share, number in zip(shares, among, strict=True)) / sum(among)
+    assert grade.earned == pytest.approx(earned) == 6.0
+    assert said.startswith("6 of 10 points: ")
 
 
 def test_a_table_with_refusals_of_its_own_earns_nothing() -> None:
