@@ -28,6 +28,9 @@ Ending = Mapping[str, Any]
 #: The state of a process: whether it has ended, and the seconds of cpu that it and those that it started have used.
 State = Mapping[str, Any]
 _LONGEST_HANDSHAKE: Final = 64 << 10
+#: The most numbers that an answer may write out, instead of as bytes. To decode 60 MiB of them takes seconds of the
+#: grader, which no limit counts, and a gigabyte.
+_MOST_WRITTEN: Final = 200_000
 _MEMORY: Final = re.compile(
     r"(\S+:\d+: )?_?(Array)?MemoryError\b|.*(DefaultCPUAllocator: can't allocate memory|cannot allocate memory)", re.S
 )
@@ -201,6 +204,8 @@ class SandboxClient(Client):
         if method == "initialize" and len(line) > _LONGEST_HANDSHAKE:
             # Its names are looked up, and quoted if they are unknown.
             raise ChildFault("protocol", f"says more of itself than {_LONGEST_HANDSHAKE >> 10} KiB")
+        if line.count(b",") > _MOST_WRITTEN:
+            raise ChildFault("protocol", f"writes out more than {_MOST_WRITTEN} numbers: they are sent as bytes")
         return line
 
     def _find_patience(self, method: str) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
 import time
@@ -10,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from goldformer.conformance.grading.sandbox import Limits, Sandbox
+from goldformer.adapters.process.faults import CallFault
+from goldformer.conformance.grading.sandbox import Limits, Sandbox, SandboxClient
 from sandboxes import DOING, LIMITS, SOFTMAX, clients, fault_of, make_folder, softmax_of
 
 #: Which of the two limits ends a call, the load of the machine may decide.
@@ -151,3 +153,40 @@ def test_a_line_that_nobody_asked_for_is_tampering(client, when):
     fault = fault_of(one)
     assert fault.reason == "tampered"
     assert "asked" in str(fault) or "id is 1, expected 2" in str(fault)
+
+
+class _Talkative:
+    """A process that answers everything with the same line."""
+
+    owner = os.getpid()
+
+    def __init__(self, line: bytes) -> None:
+        self.line, self.asked = line, 0
+
+    def exchange(self, message: bytes, seconds: float) -> bytes:
+        del seconds
+        self.asked += 1
+        if self.asked == 1:
+            hello = {"protocol": 1, "name": "s", "version": "1", "components": ["softmax"]}
+            return json.dumps({"jsonrpc": "2.0", "id": json.loads(message)["id"], "result": hello}).encode()
+        return self.line
+
+    def stop(self) -> None:
+        pass
+
+    def end(self, grace: float = 0.0) -> None:
+        pass
+
+    def stderr_tail(self) -> str:
+        return ""
+
+
+def test_millions_of_numbers_that_are_written_out_are_not_decoded() -> None:
+    line = b'{"jsonrpc":"2.0","id":2,"result":{"output":{"dtype":"float64","shape":[1],"data":[' + b"0.5," * 10_000_000
+    talkative = _Talkative(line + b"1]}}}")
+    client = SandboxClient(lambda: talkative, Limits())
+    before = time.process_time()
+    with pytest.raises(CallFault, match="writes out more than 200000 numbers: they are sent as bytes") as raised:
+        client.call("softmax", {})
+    assert raised.value.reason == "protocol"
+    assert time.process_time() - before < 0.5
