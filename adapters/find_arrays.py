@@ -43,7 +43,7 @@ def find_named_library(function: Callable[..., Any]) -> str | None:
 
 
 def find_arrays(functions: Mapping[str, Callable[..., Any]], spec: Spec) -> str:
-    """Return the name of the array library of some components; AdapterError if they differ or nothing tells.
+    """Return the name of the array library of some components; AdapterError if they differ or nothing shows them.
 
     Where their code names no or several libraries, the first decides in which a component returns arrays when it is
     called with its first golden cases.
@@ -66,7 +66,7 @@ def find_arrays(functions: Mapping[str, Callable[..., Any]], spec: Spec) -> str:
                 return name
     if len(ordered) > 1 and any(not explain_wrong_parameters(f, spec.contracts[c]) for c, f in functions.items()):
         names = " or ".join(f'"{name}"' for name in ordered)
-        raise AdapterError(f"nothing tells which arrays {', '.join(functions)} works on: say arrays={names}")
+        raise AdapterError(f"nothing shows which arrays {', '.join(functions)} works on: say arrays={names}")
     return ordered[0]
 
 

@@ -403,7 +403,7 @@ def _broadcast_to(mask: Array, shape: tuple[int, ...]) -> Array:
 
 # The state of a module
 
-#: How a layer keeps its weight: nn.Linear (out, in), GPT-2's Conv1D (in, out), nn.Conv1d of width 1 (out, in, 1).
+#: The shapes of a weight in a layer: nn.Linear (out, in), GPT-2's Conv1D (in, out), nn.Conv1d of width 1 (out, in, 1).
 Kind = Literal["linear", "gpt2_conv1d", "conv1d"]
 
 #: The lines of a mapping of our parameters to those of a module.
@@ -468,7 +468,7 @@ def map_state(
     that are not trained, such as a table of positions, and zeros for each bias that the call does not have. ValueError
     lists the names that do not fit on either side, and the sizes.
     NotImplementedError says that the module has no place for the call's biases. A constructor may fix some sizes:
-    `other_sizes="skip"` makes these a NotImplementedError too, and "take" hands them over all the same, which works
+    `other_sizes="skip"` makes these a NotImplementedError too, and "take" passes them on, which works
     where the module does not read its own sizes.
     """
     lines = _complete_lines(names)

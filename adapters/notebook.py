@@ -86,7 +86,7 @@ def read_notebook(raw: bytes, name: str) -> tuple[CodeCell, ...]:
 
 
 def write_source(cells: Sequence[CodeCell]) -> bytes:
-    """Return the cells as one Python file, each under a heading; `CellNames` tells the cell of its lines."""
+    """Return the cells as one Python file, each under a heading; `CellNames` finds the cell of its lines."""
     futures = sorted({name for cell in cells for name in _list_futures(cell.text)})
     first = [f"from __future__ import {', '.join(futures)}"] if futures else []
     parts = [f"# {cell.name}\n{_blank_futures(cell.text)}" for cell in cells]

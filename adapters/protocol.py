@@ -186,7 +186,7 @@ def explain_wrong_parameters(function: Callable[..., Any], contract: Contract) -
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
-        return None  # a builtin has no signature; the call will tell
+        return None  # a builtin has no signature; the call will show it
     if any(p.kind is p.POSITIONAL_ONLY for p in parameters):
         return f"takes positional-only parameters; the suite calls it by name: {', '.join(names)}"
     takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters)

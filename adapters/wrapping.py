@@ -1,7 +1,7 @@
 """An adapter whose functions pass through a transformation of PyTorch: compile, export, vmap or script.
 
-The functions keep their names and parameters, so that the same calls judge them. What cannot pass raises: an exception
-of PyTorch, or NotImplementedError where PyTorch is not asked at all.
+The functions keep their names and parameters, so that the same calls judge them. If one cannot pass, it raises
+an exception of PyTorch, or NotImplementedError if PyTorch is not asked.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ WRAPPERS: Final = {
 #: needs its own, and PyTorch gives up after 8.
 _VERSIONS: Final = 4096
 
-#: The name of the axis that vmap takes away.
+#: The name of the axis that vmap removes.
 _BATCH: Final = ("batch",)
 
 
@@ -56,7 +56,7 @@ def _replace_functions(
     spec: Spec,
 ) -> Adapter:
     def each(functions: Mapping[str, Function], how: Callable[[Function, Contract], Function]) -> dict[str, Function]:
-        # The wrapped function tells its parameters, which decide the arguments of a call.
+        # The wrapped function shows its parameters, which decide the arguments of a call.
         return {name: functools.wraps(f)(how(f, spec.contracts[name])) for name, f in functions.items()}
 
     return replace(adapter, functions=each(adapter.functions, wrap), gradients=each(adapter.gradients, wrap_gradient))

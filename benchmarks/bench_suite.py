@@ -85,7 +85,7 @@ def test_help(benchmark: Benchmark) -> None:
     benchmark.pedantic(command, (GOLDFORMER, "--help"), rounds=7, warmup_rounds=1)
 
 
-#: What is checked, the array library of the adapter, the options, and the goal in seconds of user CPU time.
+#: The subject, the array library of the adapter, the options, and the goal in seconds of user CPU time.
 CHECKS = {
     "`goldformer check soft.py --component softmax`": (SOFTMAX, "numpy", ("--component", "softmax"), 0.6),
     "the same, one case": (SOFTMAX, "numpy", ("--case", "sm-several-rows"), 0.4),

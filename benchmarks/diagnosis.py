@@ -10,7 +10,7 @@ in float32:
 - held out: one neighbour in five, drawn at random, is left out of the diagnosis;
 - pairs: two mistakes of the catalogue or the neighbours at once, in one component, or one of them in a part of it.
 
-Each bench is drawn in a random order, and ends after `--cpu` seconds. What is said to be found is right if it is what
+Each bench is drawn in a random order, and ends after `--cpu` seconds. A finding is right if it is what
 was made, or if the code with it instead gives the same results for arguments that no case has.
 """
 
@@ -50,7 +50,7 @@ from goldformer.spec import Spec, load_spec
 
 #: One mistake in this many is left out.
 FOLDS: Final = 5
-#: What the place of an unknown mistake ends with, and the components that are there.
+#: The end of the place of an unknown mistake, and the components that are there.
 PLACED: Final = {
     "attention": {"softmax", "scaled_dot_product_attention", "multi_head_attention", "fused_multi_head_attention"},
     "feed_forward": {"feed_forward"},
@@ -157,7 +157,7 @@ def assess(
 
 
 def list_claims(verdicts: list[Verdict], remarks: list[Finding], spec: Spec, *labels: str) -> Iterator[Claim]:
-    """Yield what is said under some labels, of each component: without any, what is said to be found."""
+    """Yield the claims under some labels, by component; without labels, the claims of what was found."""
     component = ""
     for remark in remarks:
         component = component if remark.inner else remark.text
@@ -239,7 +239,7 @@ def describe_wrong(outcomes: list[DiagnosisOutcome]) -> Iterator[str]:
 @click.option("--cpu", type=float, default=150.0, show_default=True, help="Seconds of CPU time for each bench.")
 @click.option("--most", type=int, default=1000, show_default=True, help="The most tasks of a bench.")
 @click.option("--bench", "benches", type=click.Choice(BENCHES), multiple=True, default=BENCHES, help="Only this one.")
-@click.option("--verbose", "-v", is_flag=True, help="What is said of those that are misnamed, or not named.")
+@click.option("--verbose", "-v", is_flag=True, help="Print the findings about mistakes that are misnamed or not named.")
 def main(jobs: int | None, seed: int, cpu: float, most: int, benches: tuple[str, ...], *, verbose: bool) -> None:
     """Print how many are caught, placed and named, how many are called by a wrong name, and the CPU time of it."""
     titles = ("caught", "placed", "named", "misnamed", "unnamed", "isolated")

@@ -23,7 +23,7 @@ PAGE: Final = REPOSITORY / "docs" / "gpu.md"
 #: The line of the page after which all is written by this module.
 _MEASURED: Final = "## Measured\n"
 
-#: What a dry run takes: seconds.
+#: The components of a dry run, which takes seconds.
 _SAMPLE: Final = {"names": ("reference",), "dtypes": ("float32",), "components": ("softmax", "layer_norm")}
 
 

@@ -1,4 +1,4 @@
-"""The judge of a diagnosis: does the code do what is said of it? Both are called with numbers that no case has."""
+"""The judge of a diagnosis: does the code do what a finding says? Both are called with numbers that no case has."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ def build_mistaken(ids: Sequence[str], spec: Spec) -> Adapter:
 def is_true(claim: Claim, code: Adapter, made: Sequence[str], spec: Spec) -> bool:
     """Return True if the code, in which the mistakes `made` are, computes what the claim says.
 
-    Both are called in float64 with the arguments of the component's cases, moved at random. What no case compares, such
-    as rows of padding that nothing reads, tells nothing: two mistakes that differ only there are one.
+    Both are called in float64 with the arguments of the component's cases, moved at random. Values that no case
+    compares, such as rows of padding that nothing reads, do not count: two mistakes that differ only there are one.
     """
     declared = code.options(claim.component, spec)
     ids = [cause.partition(IN)[0] for cause in claim.causes if ": " not in cause]

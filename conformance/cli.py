@@ -60,7 +60,7 @@ class LazyGroup(click.Group):
             print_error("stopped")
             status = STOPPED
         except BrokenPipeError:
-            raise  # nobody reads on: click ends the command without a word
+            raise  # the reader is gone: click ends the command silently
         except OSError as error:
             from goldformer.conformance.commands._console import refuse_os_error
 

@@ -47,7 +47,7 @@ from goldformer.spec.model import UNSPECIFIED
 _MOST: Final = 320
 _MOST_COST: Final = 1 << 20
 
-#: How many cases decide: without a mask, with one, and on a convention.
+#: The numbers of cases that decide: without a mask, with one, and on a convention.
 _PLAIN, _MASKED, _DECIDING = 3, 12, 4
 
 #: The most trials of a component, and the most other ways to name parameters that are tried after one that fits.
@@ -57,7 +57,7 @@ _MOST_RIVALS: Final = 24
 #: A case of more numbers than this decides only where no smaller one can be called.
 _LARGE: Final = 6000
 
-#: What a call may return, in the order in which it is tried.
+#: The results that a call may return, in the order in which they are tried.
 _RETURNS: Final = ("as_it_is", "pair", "first")
 
 #: The numbers of axes that arrays of any number may be held to, 0 for any, in the order in which they are tried.
@@ -291,7 +291,7 @@ class _WiringSearch:
                 ]
                 runs, misfits = False, []
                 for wiring in arranged:
-                    # What cannot be called in this form cannot be called with its weights in another order.
+                    # If the target cannot be called in this form, another order of its weights does not help.
                     called = (wiring.construction, wiring.arguments, wiring.naming.turned)
                     if called in misfits:
                         continue
@@ -335,7 +335,7 @@ class _WiringSearch:
         return None, runs
 
     def _narrow_options(self, wiring: Wiring) -> tuple[list[dict[str, str]], bool]:
-        """Return the options whose golden values one call has, all of them if no case tells, and whether that call ran.
+        """Return the options whose golden values one call has, or all of them, and whether that call ran.
 
         The tolerance is that of float32: code that computes in it is tried further.
         """
@@ -505,7 +505,7 @@ class _WiringSearch:
     def guess(self) -> Wiring:
         """Return the wiring that came furthest, with a form of the masks that can be called.
 
-        If no form can, its adapter hands the masks over all the same, so that a check shows what happens.
+        If no form can, its adapter passes the masks on, so that a check shows what happens.
         """
         ranked = self._rank_trials()
         best = ranked[0].wiring if ranked else self.wirings[0]
@@ -531,7 +531,7 @@ class _Catalogue:
         parts = {component, *spec.list_dependencies(component)}
         forward = (id_ for id_, mistaken in implementations().items() if not mistaken.by_hand)
         self._ids = [id_ for id_ in forward if spec.mistakes[id_].component in parts]
-        #: What was spent on imitations, in numbers of cases.
+        #: The cost of the imitations so far, in numbers of cases.
         self.cost = 0
         self._textbooks = Textbooks(spec, Imitations())
         self._made: set[tuple[Any, ...]] = set()

@@ -9,5 +9,5 @@ from goldformer.spec import Case
 
 
 def test_golden(bench: Bench, golden_case: Case, settle: Callable[[Judgement], None]) -> None:
-    """One case: its values, its shape, or its refusal."""
+    """Judge one case: its values, its shape, or its refusal."""
     settle(judge_case(golden_case, bench))

@@ -10,5 +10,5 @@ from goldformer.spec import Property
 
 
 def test_property(bench: Bench, component: str, prop: Property, settle: Callable[[Judgement], None]) -> None:
-    """One relation, on drawn inputs."""
+    """Judge one relation, on drawn inputs."""
     settle(judge_property(prop, component, bench))

@@ -1,6 +1,6 @@
 """The schema of the files of cases, as pydantic models; `goldformer schema` prints all of it for editors.
 
-Unknown keys are refused everywhere. What needs more than one file to judge is judged in load.py.
+Unknown keys are refused everywhere. Checks that need more than one file are in load.py.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ class DrawnModel(StrictModel):
 
 
 class RealModel(StrictModel):
-    """The rows before each sample's length: what stands in padded rows is nobody's business."""
+    """The rows before each sample's length; padded rows are not compared."""
 
     lengths: Annotated[list[int], Field(min_length=1)]
 

@@ -13,7 +13,7 @@ from typing import Final
 
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _FORBIDDEN: Final = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
-#: The disk is full or read-only: nothing is wrong with the work, which can go on elsewhere or later.
+#: The disk is full or read-only: the work is not at fault, and can go on elsewhere or later.
 DISK_FAULTS: Final = _FULL | {errno.EROFS}
 #: Opens a pipe without waiting for a writer. Windows has no such pipes.
 _NO_WAITING: Final[int] = getattr(os, "O_NONBLOCK", 0)
@@ -43,7 +43,7 @@ def unpack_gzip(data: bytes, most: int) -> bytes:
 
 
 def resolve_path(path: Path) -> Path:
-    """Return the path without links; one that leads in a circle is left to whoever opens it, unlike Path.resolve."""
+    """Return the path without links; unlike Path.resolve, it accepts a circle, on which opening then fails."""
     return Path(os.path.realpath(path))
 
 

@@ -85,7 +85,7 @@ _ON_SOME_INPUTS = frozenset({"empty_row", "causal_corner", "odd_d_model", "pad_r
 
 
 def _check_conventions(spec: Spec) -> Iterator[Problem]:
-    """Yield the golden cases that ignore a convention: whoever declares another option would fail them."""
+    """Yield the golden cases that ignore a convention: an adapter that declares another option would fail them."""
     for case in spec.cases.values():
         if case.golden is None:
             continue

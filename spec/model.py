@@ -37,7 +37,7 @@ ANY = ""
 #: The option that permits to refuse a call. It has no golden values.
 REFUSED: Final = "refused"
 
-#: What joins the options of several conventions to a key, as in "pre, 1e-6".
+#: The separator of the options of several conventions in a key, as in "pre, 1e-6".
 _AND: Final = ", "
 
 #: The option that an adapter declares for a convention that it leaves open.

@@ -17,7 +17,7 @@ _HEAD = """\
 
 # The spec
 
-What the components of a Transformer compute, as data that any language can read.
+The spec says what the components of a Transformer compute, as data that any language can read.
 Begin with [transformer.md](transformer.md): its first part explains how to read everything else.
 
 | file | what it holds |

@@ -168,7 +168,7 @@ class Mistake(TableEntry):
     seen: Items[Link] = ()
 
 
-#: What a result must not depend on.
+#: The settings that a result must not depend on.
 Setting = Literal["batch size", "padding", "memory layout", "threads"]
 
 

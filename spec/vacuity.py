@@ -1,6 +1,6 @@
 """Golden cases that cannot fail: arguments without effect, and outputs whose elements are all equal.
 
-Each argument of a case is changed, one at a time and roughly. Where that moves no compared value, whoever gets the
+Each argument of a case is changed, one at a time and roughly. If that moves no compared value, code that gets the
 argument wrong passes; where that is the point of a case, the case says so in `blind`.
 """
 
@@ -141,7 +141,7 @@ def _list_changed_laws(plain: PlainCase, changed: Changed) -> set[str]:
 
 
 def _is_saturated(array: GoldenArray) -> bool:
-    """Return True if every weight is 0 or 1, as far as float32 can tell."""
+    """Return True if every weight is 0 or 1, as far as float32 shows."""
     return bool(np.all(np.minimum(np.abs(array.values), np.abs(array.values - 1)) <= ENOUGH * array.error_scale))
 
 

@@ -144,7 +144,7 @@ def compose_nodes(path: Path, raw: bytes) -> yaml.Node | None:
 
 @dataclass(slots=True)
 class _Composed:
-    """The nodes of a file, once they are composed: they tell the field of a fault."""
+    """The nodes of a file, once they are composed: they show the field of a fault."""
 
     node: yaml.Node | None = None
 

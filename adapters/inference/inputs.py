@@ -12,7 +12,7 @@ from goldformer.adapters.inference.names import ARGUMENTS, list_roles, says
 from goldformer.adapters.inference.target import Argument, Target
 from goldformer.spec import Contract
 
-#: The shapes in which a mask is handed over, those that hold most masks first.
+#: The shapes in which a mask is passed on, those that hold most masks first.
 MaskShape = Literal[
     "any", "four_axes", "whole", "flat", "no_heads", "split", "split_rows", "keys", "lengths", "absent", "causal"
 ]
@@ -103,13 +103,13 @@ def has_batch_axis(contract: Contract) -> bool:
     return "..." not in str(contract.inputs[next(iter(contract.inputs))].shape)
 
 
-#: What says that the sequence comes before the batch: an unpacked shape, a comment, or the library's own flag.
+#: The signs that the sequence comes before the batch: an unpacked shape, a comment, or the library's own flag.
 _SEQUENCE_FIRST: Final = re.compile(
     r"\b(\w*(len|length|seq|time)|[lts])\s*,\s*(b|n|bs|bsz|batch|batch_size)\b\s*[,)=]"
     r"|\b(seq\w*|time)\W{1,3}batch\b|batch_first|sequence\W+(comes\W+)?first",
     re.IGNORECASE,
 )
-#: What says that True hides a key: the name of the mask, a comment, or the library's own argument. "True = attend,
+#: The signs that True hides a key: the name of the mask, a comment, or the library's own argument. "True = attend,
 #: False = ignore" and "True where not padded" say the opposite.
 _IGNORE_NAME: Final = re.compile(r"pad|ignore|attn_mask|hid|exclu|invalid|block", re.IGNORECASE)
 _IGNORE_TEXT: Final = re.compile(
@@ -136,7 +136,7 @@ def _is_mask(name: str, contract: Contract) -> bool:
 
 
 def _is_input(argument: Argument) -> bool:
-    """Return True for an argument with a default that is an input all the same, such as context=None."""
+    """Return True for an argument that is an input although it has a default, such as context=None."""
     return argument.default is None and bool({*list_roles(argument.name, ARGUMENTS)} - {"mask", "pad"})
 
 

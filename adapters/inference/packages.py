@@ -15,7 +15,7 @@ from goldformer.adapters.find import explain_import_error, import_file
 from goldformer.adapters.imports import forget_modules
 from goldformer.adapters.protocol import AdapterError
 
-#: How many folders above its own a file is imported from, at most.
+#: The largest number of folders above its own that a file is imported from.
 _MOST: Final = 4
 
 

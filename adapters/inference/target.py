@@ -305,7 +305,7 @@ def _choose_constant(name: str) -> Any:
     return "cpu" if lowered == "device" else None
 
 
-#: What two arguments may stand for: the source and the target have one each.
+#: The sizes that two arguments may stand for: the source and the target have one each.
 _SHARED: Final = ("positions", "pad")
 
 #: The sizes that a name without a meaning may stand for.

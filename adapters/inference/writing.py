@@ -17,8 +17,8 @@ from goldformer.adapters.inference.parameters import Names, Naming
 from goldformer.adapters.inference.target import Construction, Part, Target
 from goldformer.spec import Contract
 
-#: What the call returns: only the output, or everything in our order, the output and the weights, the output first, or
-#: what is to be added to the input.
+#: The result of the call: only the output, or everything in our order, the output and the weights, the output first, or
+#: a term to add to the input.
 Returns = Literal["as_it_is", "pair", "first", "addend"]
 
 _LINE: Final = 110

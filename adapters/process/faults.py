@@ -110,7 +110,7 @@ def clip_text(text: str, most: int) -> str:
 
 
 def describe_exception(error: BaseException) -> str:
-    """Return the type and the message of an exception of somebody else's code."""
+    """Return the type and the message of an exception of foreign code."""
     return f"{clip_text(type(error).__name__, LONGEST_MESSAGE)}: {quote_message(error)}"
 
 

@@ -94,7 +94,7 @@ def feed_forward(
 @step
 def activation(x: Array) -> Array:
     """Return ReLU, max(0, x)."""
-    # Of a complex number, which carries a derivative, the real part decides: at exactly 0 the derivative is 0 (GRAD-4).
+    # The real part of a complex number, which carries a derivative, decides: at exactly 0 the derivative is 0 (GRAD-4).
     return np.where(np.real(x) <= 0, x.dtype.type(0), x)
 
 

@@ -267,7 +267,7 @@ def stack_gradient(
 
 @step
 def sum_memory_gradients(of_layers: list[Array]) -> Array:
-    """Sum the gradients of the memory over the layers, all of which read it."""
+    """Sum the gradients of the memory over the layers, which all read it."""
     return np.asarray(sum(of_layers[1:], of_layers[0]))
 
 

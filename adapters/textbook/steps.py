@@ -115,7 +115,7 @@ def bind_replacements(function: Callable[P, R], replaced: Mapping[Step, Step]) -
         finally:
             _replaced.reset(token)
 
-    # Found once for each step: whoever calls the function asks for it, and there are thousands of such functions.
+    # Found once for each step: every caller of the function asks for it, and there are thousands of such functions.
     # `inspect` reads the attribute; the type of a function does not list it.
     run.__signature__ = _find_signature(function)  # type: ignore[attr-defined]
     return run

@@ -107,7 +107,7 @@ def _load(what: Any, component: str | None, arrays: str | None, accept: Words, t
 
 
 def _read_function(what: Any, component: str | None, arrays: str | None, accept: Words, spec: Spec) -> Adapter:
-    """Return the adapter of a function; if it or its arguments have other names, calls tell which is which."""
+    """Return the adapter of a function; if it or its arguments have other names, calls show which is which."""
     name = _find_name(what)
     if message := unknown([component or name], spec.components, "component"):
         if component:

@@ -53,7 +53,7 @@ class OwnCall:
     ) -> OwnCall:
         """Read a call; TypeError or ValueError names the argument at fault.
 
-        `result` is an array of the answer: it tells the library and the dtype if no argument is an array of floats.
+        `result` is an array of the answer: it shows the library and the dtype if no argument is an array of floats.
         """
         __tracebackhide__ = True  # the caller's own line is at fault
         if message := unknown([component], spec.components, "component"):

@@ -75,9 +75,9 @@ class ClassResults:
         assignment = self.task.assignment
         people = list_people(self.found)
         before, now = self._read_gradebook(), gradebook.make_gradebook(lines, assignment, people)
-        alike = self._find_alike()
+        pairs = self._find_similar_pairs()
         self.store.write("grades.csv", gradebook.to_csv(lines, assignment, people))
-        self.store.write("class.html", classroom.class_page(lines, assignment, self.spec, alike))
+        self.store.write("class.html", classroom.class_page(lines, assignment, self.spec, pairs))
         self.store.write("class-anonymous.html", classroom.anonymous_page(lines, assignment, self.spec))
         self.store.write("junit.xml", platforms.junit_xml(lines, assignment))
         self.store.write("feedback.zip", make_feedback_zip(self._read_feedback(lines)))
@@ -144,7 +144,7 @@ class ClassResults:
         for line in gradebook.sort_by_id(lines):
             yield line.submission, (self.store.student(line.submission) / "feedback.html").read_bytes()
 
-    def _find_alike(self) -> list[AlikePair]:
+    def _find_similar_pairs(self) -> list[AlikePair]:
         """Return the submissions that share code which was not handed out."""
         assignment = self.task.assignment
         given = {"adapter.py": self.task.adapter}

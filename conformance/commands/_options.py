@@ -29,7 +29,7 @@ def split_words(*default: str) -> Callable[[click.Context, click.Parameter, tupl
     return split
 
 
-#: What puts an option on a command.
+#: A decorator that puts an option on a command.
 Option = Callable[[Callable[..., Any]], Callable[..., Any]]
 Completion = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
 

@@ -43,7 +43,7 @@ _SEED: Final = "check"
 #: The size of the class whose duration is estimated.
 _CLASS: Final = 100
 
-#: How many failing checks are listed.
+#: The number of failing checks that are listed.
 _LISTED: Final = 8
 
 

@@ -356,7 +356,7 @@ def _attribute(drift: Drift, adapter: str, python: Path | None, old_adapter: str
         return None
     if python is not None and old_adapter is None and is_this_interpreter(python):
         raise BaselineError(
-            f"--attribute {python}: is the interpreter that runs this, and tells nothing: "
+            f"--attribute {python}: is the interpreter that runs this, and shows nothing: "
             "name one that has the old code or the old libraries, or the old adapter with --old-adapter"
         )
     third = record_elsewhere(python, old_adapter or adapter, drift.new.request)

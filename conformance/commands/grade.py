@@ -65,7 +65,7 @@ _SEED: Final = "fresh/seed"
 _LONGEST_SEED: Final = 4096
 #: The most bytes of a packed transcript or grade.
 _LARGEST: Final = 256 << 20
-#: What the fresh cases were drawn for.
+#: The file that says what the fresh cases were drawn for.
 _DRAWN_FOR: Final = "fresh/drawn-for.json"
 
 
@@ -174,7 +174,7 @@ def grade(
         if scheduler is None:
             require_arrays(arrays, str(assignment.adapter))
         solution = Solution.of(assignment, solution_file)
-        # A platform hands over one submission, whatever is in it.
+        # A platform passes one submission, whatever is in it.
         single = gradescope_results is not None or github_output is not None
         found = find_submissions(submissions, single=single, export=export)
         chosen = _choose(found, only)
@@ -266,7 +266,7 @@ def _draw_fresh_cases(assignment: Assignment, seed: str | None, spec: Spec, stor
     digests = (digest_assignment(assignment), digest_folder(spec.root), __version__, seed)
     drawn_for = hashlib.sha256(json.dumps(digests).encode()).hexdigest() + "\n"
     made, cases = store.folder / _DRAWN_FOR, store.folder / FRESH
-    # What is damaged is drawn again.
+    # Damaged cases are drawn again.
     with suppress(FileNotFoundError, UnicodeDecodeError):
         if made.read_text("utf-8") == drawn_for:
             return cases.read_text("utf-8")

@@ -34,7 +34,7 @@ NAME = "{stem}"
 # DTYPES = ("float64", "float32")
 '''
 
-#: What is written unless components are named.
+#: The component that is written unless some are named.
 _FIRST: Final = ("scaled_dot_product_attention",)
 _OTHERS: Final = "There are more components (goldformer new another.py --component NAME, or --all, writes their stubs):"
 

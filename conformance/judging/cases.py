@@ -99,7 +99,7 @@ class Bench:
                 "dtype",
                 f"{self.adapter.name} works in {', '.join(self.adapter.dtypes)}, not in {self.dtype}",
             )
-        # Whoever works on a GPU works on the device that stands in for one.
+        # An adapter that works on a GPU also works on the pretend device.
         kind = self.device.partition(":")[0]
         if ("cuda" if kind == "pretend" else kind) not in self.adapter.devices:
             return (
@@ -188,7 +188,7 @@ class Judgement:
 class PreparedCase:
     """A case with everything that is the same for all implementations with the same declarations.
 
-    Each part is made when it is first used: whoever judges many implementations by a case prepares it once. `bench` has
+    Each part is made when it is first used: many implementations share a prepared case. `bench` has
     one of these implementations.
     """
 
@@ -461,8 +461,8 @@ def explain_out_of_reach(case: Case, dtype: str) -> str:
         return f"numbers up to {case.golden.peak:.3g} on the way overflow {dtype}"
     margin = case.golden.margin if case.golden is not None else None
     if margin is not None and margin <= (least := least_margin(dtype)):
-        closer = f"closer together than {dtype}'s rounding tells apart"
-        return f"the best candidates lie {closer} (margin {margin:.3g}, {dtype} needs {least:.3g})"
+        needed = f"(margin {margin:.3g}, {dtype} needs {least:.3g})"
+        return f"the best candidates lie too close for {dtype} to separate them {needed}"
     return ""
 
 

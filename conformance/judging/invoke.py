@@ -32,7 +32,7 @@ from goldformer.spec.shapes import Binder
 Array = NDArray[Any]
 _MOST_NAMES: Final = 12
 
-#: How the message begins if the implementation keeps a property from running, although nothing is wrong with it.
+#: The beginning of the message if the implementation prevents a property from running, although it may be right.
 NOT_RUN: Final = "cannot run"
 
 #: The files of libraries, in which the implementation's own line is not looked for.
@@ -269,7 +269,7 @@ def _explain_mixed_devices(error: BaseException, library: ArrayLibrary, given: M
 def _list_parameters(error: BaseException, given: Mapping[str, Any], contract: Contract) -> str:
     """Return the names of the parameters if the function asked for one that is missing, or "".
 
-    Where an option would bring the one that was asked for, that is said first.
+    If an option would add the missing parameter, the text says so first.
     """
     asked, params = error.args[0] if isinstance(error, KeyError) and error.args else None, given.get("params")
     if not isinstance(asked, str) or not isinstance(params, Mapping) or asked in params:

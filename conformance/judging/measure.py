@@ -14,7 +14,7 @@ from goldformer.conformance.judging.verdict import Difference, Reason
 from goldformer.spec import Case, Contract
 from goldformer.spec.model import GoldenArray
 
-#: The fewest digits of a number in a sentence, and those that tell all numbers apart.
+#: The fewest digits of a number in a sentence, and those that show every number exactly.
 _DIGITS: Final = 3
 _MOST_DIGITS: Final = 17
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final, Literal, NamedTuple
 
-#: What a tensor is to the operation that it meets the others in; "other" if the message does not say, or anything fits.
+#: The role of a tensor in the operation that mixes devices; "other" if the message does not say, or anything fits.
 Role = Literal["mask", "ids", "weight", "constant", "part", "target", "result", "other"]
 
 #: The messages of PyTorch about an operation on tensors of two devices. Any other error may be honest: code that looks
@@ -21,7 +21,7 @@ _NAMED: Final = re.compile(
     r"|at least two devices, .*\bcpu\b.*for argument (?P<argument>\w+) in method wrapper_CUDA_+(?P<method>\w+)"
 )
 
-#: What goldformer says of a result that comes back on the CPU.
+#: The message of goldformer about a result on the CPU.
 _RESULT: Final = re.compile(r"(?P<output>\w+) is on cpu(,| though) the inputs are on")
 
 #: The operations between whose operands nothing but their place differs.

@@ -15,7 +15,7 @@ from goldformer.conformance.judging.verdict import Difference
 from goldformer.spec.laws import FALSE_ALARM
 from goldformer.spec.model import GoldenArray, Statistic
 
-#: Of an output in float64.
+#: The statistics of an output in float64.
 STATISTICS: Final[Mapping[Statistic, Callable[[NDArray[Any]], Any]]] = {
     "zeros": lambda output: (output == 0).mean(),
     "mean": np.mean,

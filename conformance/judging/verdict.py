@@ -60,7 +60,7 @@ Reason = Literal[
     "precision",
 ]
 
-#: What a check asks for: values, shapes only, an error for bad input, or a law that holds for every input.
+#: The kinds of checks: values, shapes only, an error for bad input, or a law that holds for every input.
 Asks = Literal["values", "shape", "refusal", "law"]
 
 #: The reasons of departures that are reported but fail only if they are required: a departure from advice, a bad input
@@ -76,7 +76,7 @@ WITHHELD: Final[Reason] = "missing-output"
 #: The reasons of failures that no mistake in the code explains.
 NO_MISTAKE: Final[tuple[Reason, ...]] = ("wrapper", "bitwise")
 
-#: How the message begins if a transformation such as torch.compile cannot take a function.
+#: The beginning of the message if a transformation such as torch.compile cannot take a function.
 NOT_WRAPPED: Final = "not wrapped: "
 
 #: The reasons for which there is no result to judge: the implementation did not answer.
@@ -157,7 +157,7 @@ class IsolatedMistake:
     calls: int
 
 
-#: How a function compares with itself under a transformation.
+#: The results of comparing a function with itself under a transformation.
 Agreement = Literal["equal", "both right", "wrapped is wrong", "both wrong", "only wrapped is right"]
 
 

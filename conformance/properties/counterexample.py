@@ -28,7 +28,7 @@ from goldformer.spec.oracle.write import number
 
 _WIDTH: Final = 108
 
-#: What is added to the seed of an example for the arrays that are to differ from its own.
+#: The number added to the seed of an example for the arrays that are to differ from its own.
 OTHER_SEEDS: Final = (0, 1, 1000)
 
 

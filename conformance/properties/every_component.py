@@ -35,7 +35,7 @@ from goldformer.conformance.properties.subject import (
 )
 from goldformer.spec import Case
 
-#: How often a call is repeated: a few random numbers are equal now and then.
+#: The number of repeated calls: a few random numbers are equal now and then.
 _REPEATED: Final = 4
 
 #: The numbers of threads on which a call is repeated.
@@ -176,7 +176,7 @@ def memory_layout(subject: Subject) -> None:
     with suppress(CallProblem):
         arguments = with_all_digits(arguments)
         expected = subject.call(subject.component, arguments)
-        # What is no distribution any longer may have no finite result.
+        # Inputs that are no distribution any longer may have no finite result.
         if all(np.isfinite(output).all() for output in expected.values()):
             _compare_layouts(subject, arguments, expected)
 

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
-#: How many inputs each property draws.
+#: The number of inputs that each property draws.
 EXAMPLES: Final = 10
 
 #: The seed. Without it Hypothesis would take one from the text of `body` below, which changes.

@@ -22,7 +22,7 @@ SIZES: Final = {"vocab": VOCAB, "heads": 2, "d_k": 2, "d_v": 2, "d_model": 4, "d
 STACKS: Final = {"num_heads": 2, "num_encoder_layers": 1, "num_decoder_layers": 1}
 IDS: Final = {"pad_id": PAD, "bos_id": BOS, "eos_id": EOS}
 
-#: How many sources are tried for a neighbour whose sentence ends first.
+#: The number of sources that are tried for a neighbour whose sentence ends first.
 _NEIGHBOURS: Final = 6
 
 Ids = NDArray[np.int64]

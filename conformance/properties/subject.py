@@ -52,7 +52,7 @@ class Subject:
     ratio: float | None = None
     seconds: float = 0.0
     calls: list[RecordedCall] = field(default_factory=list)
-    #: How closely the same call agrees in other settings.
+    #: The closeness of the same call in other settings.
     invariances: dict[Setting, Invariance] = field(default_factory=dict)
 
     def options(self, component: str) -> dict[str, str]:

@@ -96,7 +96,7 @@ class Implementation:
         return {name: found[name] for name in spec.components if name in found}
 
     def remarks(self, spec: Spec, *, whole: bool = False) -> list[Finding]:
-        """Return what is said of it below its table; `whole` names everything that could not show."""
+        """Return the remarks below its table; `whole` names everything that could not show."""
         return make_remarks(self.verdicts, [*self.results(spec).values()], spec, whole=whole)
 
     def clauses(self, spec: Spec) -> dict[str, Counts]:
@@ -174,7 +174,7 @@ def list_libraries(adapter: Adapter) -> dict[str, str]:
 def _find_problem(verdicts: Sequence[Verdict], absent: Sequence[str], adapter: Adapter) -> str:
     """Return why no verdict on the implementation is possible, or "" if one is.
 
-    A fault of goldformer leaves open whether the rest conforms; what fails, fails all the same.
+    A fault of goldformer leaves open whether the rest conforms; failures still count.
     """
     faults = [v for v in verdicts if v.is_fault]
     if faults and not any(v.bad for v in verdicts):

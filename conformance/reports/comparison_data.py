@@ -129,7 +129,7 @@ def _list_failures(implementation: Implementation) -> Iterator[str]:
 
 
 def list_remarks(remarks: Iterable[Finding]) -> Iterator[str]:
-    """Yield remarks as a list in Markdown; what is said of a component is indented below it."""
+    """Yield remarks as a list in Markdown; remarks on a component are indented below it."""
     for remark in remarks:
         yield f"{'  ' if remark.inner else ''}- **{remark.label}**: {escape(remark.text)}"
 
@@ -176,7 +176,7 @@ def as_json(comparison: Comparison, spec: Spec) -> dict[str, Any]:
 
 
 def diagnosis_as_json(implementation: Implementation, spec: Spec) -> list[dict[str, Any]]:
-    """Return the sentences of the diagnosis and what is said besides, with the ids of the mistakes that they name."""
+    """Return the sentences of the diagnosis and the other remarks, with the ids of the mistakes that they name."""
     return [asdict(finding) for finding in implementation.remarks(spec, whole=True)]
 
 

@@ -17,13 +17,13 @@ FEW_CASES_APPLY: Final = "Few cases apply"
 COULD_NOT_SHOW: Final = "Could not show"
 ROBUSTNESS: Final = "Robustness"
 MISSING: Final = "Not implemented"
-#: What a transformation such as torch.compile changes.
+#: The label of what a transformation such as torch.compile changes.
 WRAPPED: Final = "Wrapped"
 
-#: Over which settings results stay the same bit for bit.
+#: The label of the settings over which results stay the same bit for bit.
 BITS: Final = "Bit for bit"
 
-#: What is no diagnosis of a failure.
+#: The labels that are no diagnosis of a failure.
 NOTES: Final = frozenset({BITS, FEW_CASES_APPLY, COULD_NOT_SHOW, ROBUSTNESS, MISSING})
 
 #: The number of reasons that are given for what cannot be wrapped.
@@ -33,7 +33,7 @@ _MOST_REASONS: Final = 3
 def make_remarks(
     verdicts: Sequence[Verdict], results: Sequence[ComponentResult], spec: Spec, *, whole: bool = False
 ) -> list[Finding]:
-    """Return what is said of a run; `whole` names all known mistakes that could not show, and all that is missing."""
+    """Return the remarks on a run; `whole` names all known mistakes that could not show, and all that is missing."""
     return [
         *_compare_wrapped(verdicts, whole=whole),
         *(finding for finding in diagnose(verdicts, spec) if finding.label != MISSING),

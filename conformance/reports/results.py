@@ -116,7 +116,7 @@ class CaseCoverage:
         return f"{self.judged} of {self.cases} cases apply" if self.cases else ""
 
 
-#: What to do about cases that are skipped for a reason.
+#: The remedy for cases that are skipped, by reason.
 _REMEDIES: Final[Mapping[Reason, str]] = {
     "not-implemented": "if your code can do it, let the adapter call that; if a convention has it, declare it",
     "dtype": "add a dtype with --dtype",

@@ -1,4 +1,4 @@
-"""A person's first look at a run: the verdict, what to fix, one failure in full, and what is said besides."""
+"""A person's first look at a run: the verdict, what to fix, one failure in full, and the other remarks."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def list_verdict(implementation: Implementation, spec: Spec) -> Iterator[Line]:
 
 
 def list_remarks(remarks: Iterable[Finding]) -> Iterator[Line]:
-    """Yield what is said of a run below its table."""
+    """Yield the remarks below the table of a run."""
     yield from map(Line, format_remarks(remarks))
 
 

@@ -183,11 +183,11 @@ def table(rows: Sequence[ComponentResult]) -> str:
 def closing(
     verdicts: Sequence[Verdict], spec: Spec, results: Sequence[ComponentResult] | None = None, *, whole: bool = False
 ) -> list[str]:
-    """Return what is said of a run below its table, in lines; `whole` names everything that could not show."""
+    """Return the remarks below the table of a run, in lines; `whole` names everything that could not show."""
     found = summarize(verdicts, spec, spec.components) if results is None else results
     return format_remarks(make_remarks(verdicts, found, spec, whole=whole))
 
 
 def format_remarks(remarks: Iterable[Finding]) -> list[str]:
-    """Return remarks in lines; what is said of a component is indented below it."""
+    """Return remarks in lines; remarks on a component are indented below it."""
     return [line for r in remarks for line in wrap(r.text, f"{'  ' if r.inner else ''}{r.label}: ")]

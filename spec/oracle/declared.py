@@ -16,7 +16,7 @@ from goldformer.spec.yamlfile import YamlFile
 
 #: The number of cases with values that every combination of options should have.
 LEAST: Final = 20
-#: What ends the id of a case that is derived for what an implementation declares.
+#: The end of the id of a case that is derived for the options that an implementation declares.
 AS_DECLARED: Final = "-as-declared"
 
 #: The most cases of a search that are derived: each takes a tenth of a second, and a check should not wait longer.
@@ -27,9 +27,9 @@ _LENGTHS: Final = ("source_seq", "seq", "max_length")
 #: A case as its file has it.
 Entry = Mapping[str, Any]
 
-#: What the ids of the cases of ordinary form have in common.
+#: The common part of the ids of the cases of ordinary form.
 _ORDINARY: Final = "-ordinary-"
-#: What concerns the stored case only: the options that it is derived under, and proofs about its numbers.
+#: The fields that concern only the stored case: the options that it is derived under, and proofs about its numbers.
 _OF_STORED: Final = ("convention", "blind", "meant_for")
 
 
@@ -45,7 +45,7 @@ def count_missing(component: str, options: Mapping[str, str], spec: Spec) -> int
 
 
 def derive_declared(component: str, options: Mapping[str, str], spec: Spec) -> dict[str, Case]:
-    """Return cases under these options by their ids, with golden values: as many as are missing, if so many fit.
+    """Return cases under these options by their ids, with golden values: as many as are missing, or all that fit.
 
     Of a search there are at most seven. Left out are cases that these options contradict, and those whose values are
     not certain. ImportError if python-flint is missing.

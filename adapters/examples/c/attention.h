@@ -6,7 +6,7 @@
 #include <stddef.h>
 
 /* The softmax over the scores that `keep` keeps (all, when it is NULL); the others get 0, so a row that keeps
-   none is all zeros. */
+   no key is all zeros. */
 void softmax(const double *scores, const bool *keep, size_t n, double *weights);
 
 /* The lengths and widths of one attention. */

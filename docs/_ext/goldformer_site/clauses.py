@@ -30,7 +30,7 @@ class Section:
 
 
 def sections(spec: Spec) -> Iterator[Section]:
-    """Those of transformer.md, in its order."""
+    """Return the sections of transformer.md, in its order."""
     lines = (spec.root / "transformer.md").read_text(encoding="utf-8").splitlines()
     starts = [index for index, line in enumerate(lines) if line.startswith("## ")]
     for start, end in zip(starts, [*starts[1:], len(lines)], strict=True):
@@ -75,14 +75,14 @@ class _ClauseWriter:
         self.coverage: Coverage = cover(spec)
 
     def section(self, section: Section) -> str:
-        """One page."""
+        """Return the page of one section."""
         # The fragment is that of GitHub too, so that links to it hold here and there.
         head = f"{target('section', section.name)}({section.name})=\n# {section.title}\n"
         parts = [head, self.words.body(section.text), *map(self.clause, section.clauses)]
         return "\n".join(part for part in parts if part) + "\n"
 
     def clause(self, clause: Clause) -> str:
-        """One clause, and what shows it."""
+        """Render one clause, and the checks that show it."""
         conventions = [c.id for c in self.spec.conventions.values() if c.clause == clause.id]
         errata = [erratum.id for erratum in self.spec.errata.values() if clause.id in erratum.clauses]
         said = fields(

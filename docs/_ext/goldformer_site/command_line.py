@@ -12,14 +12,14 @@ _HEAD = """\
 (the-command-line)=
 # The command line
 
-What `goldformer --help` and `goldformer COMMAND --help` say. What a command returns is its
+The texts of `goldformer --help` and `goldformer COMMAND --help`. A command returns its
 [exit status](../exit-status.md).
 
 """
 
 
 def page() -> str:
-    """Every command with its arguments and options."""
+    """Return the page of every command with its arguments and options."""
     context = click.Context(main, info_name="goldformer")
     parts = [_HEAD + "```text\n" + _usage(main, context) + "\n```\n"]
     for name in main.list_commands(context):

@@ -72,7 +72,7 @@ class _ComponentWriter:
         self.spec, self.words = spec, Words(spec)
 
     def page(self, name: str) -> str:
-        """One component."""
+        """Return the page of one component."""
         contract = self.spec.contracts[name]
         own = [prop for prop in self.spec.properties.values() if prop.component == name]
         cases = self.spec.cases_of(name)
@@ -110,7 +110,7 @@ class _ComponentWriter:
     def _contract(self, contract: Contract) -> Iterable[str]:
         params = [*contract.params.values()]
         for stack in contract.layers:
-            # Of all layers the pages show one, whose number is n.
+            # The pages show one of the layers, with the number n.
             params += [replace(spec, name=f"{stack.prefix}.n.{name}") for name, spec in stack.params.items()]
         outputs = [contract.outputs[name] for name in contract.flow]
         first = f"\nA bare result is `{contract.first_output}`; the outputs stand in the order of their computation.\n"

@@ -11,22 +11,22 @@ _DOCUMENTS = """\
 (the-documents)=
 # The documents
 
-What the spec rests on. A row is one thing that a document defines; of the paper a row is a section that is cited. Under
-each stand the clauses that say the same, the cases and properties that show it, and its errata.
+The spec rests on these. A row is one thing that a document defines; of the paper, a cited section. Under
+each row are the clauses that say the same, the cases and properties that show it, and its errata.
 """
 
 _ERRATA = """\
 (the-errata)=
 # Errata
 
-What the documents get wrong, {number} places, each with what is right, why, and the cases and properties that prove it.
+The documents are wrong in {number} places. Each entry says what is right, why, and which cases and properties prove it.
 
 <div class="filter" data-of="errata" data-such="softmax"></div>
 """
 
 
 def documents(spec: Spec) -> str:
-    """Every document with its rows."""
+    """Return the page of all documents with their rows."""
     words, coverage = Words(spec), cover(spec)
     parts = [_DOCUMENTS]
     for document in spec.documents.values():
@@ -36,7 +36,7 @@ def documents(spec: Spec) -> str:
 
 
 def errata(spec: Spec) -> str:
-    """Every erratum with its proof, by document."""
+    """Return the page of all errata with their proofs, by document."""
     words, coverage = Words(spec), cover(spec)
     parts = [_ERRATA.format(number=len(spec.errata))]
     for document in spec.documents.values():

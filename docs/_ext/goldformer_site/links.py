@@ -33,7 +33,7 @@ _PAGES = {
 
 
 class Links:
-    """What links of the pages in one folder stand for."""
+    """The targets of the links of the pages in one folder."""
 
     def __init__(self, spec: Spec, folder: Path) -> None:
         self.spec, self.folder = spec, folder

@@ -29,7 +29,7 @@ def link(kind: str, id_: str, text: str | None = None) -> str:
 
 
 def links(kind: str, ids: Iterable[str]) -> str:
-    """Links to the places of several ids."""
+    """Return links to the places of several ids."""
     return ", ".join(link(kind, id_) for id_ in ids)
 
 
@@ -46,9 +46,9 @@ class Words:
         self.spec = spec
 
     def plain(self, text: str, *, but: str = "") -> str:
-        """Prose, whatever signs it holds; what stands in backticks stays code, and clauses other than `but` are links.
+        """Escape prose; text in backticks stays code, and clauses other than `but` become links.
 
-        A sign that would end a cell of a table is escaped everywhere.
+        A sign that would end a table cell is escaped everywhere.
         """
         parts = _CODE.split(" ".join(text.split()))
         return "".join(
@@ -66,7 +66,7 @@ class Words:
         return _CLAUSE.sub(led, text)
 
     def body(self, text: str, *, but: str = "") -> str:
-        """Markdown that is Markdown already, such as that of a clause, with links outside of code and formulas."""
+        """Return Markdown, such as that of a clause, with links outside of code and formulas."""
         parts = re.split(r"(\$\$.*?\$\$|``.+?``|`[^`]+`)", text, flags=re.DOTALL)
         return "".join(part if index % 2 else self.linked(part, but=but) for index, part in enumerate(parts))
 
@@ -75,7 +75,7 @@ class Words:
         return link("case" if id_ in self.spec.cases else "property", id_)
 
     def checks(self, ids: Sequence[str], shown: int = 8) -> str:
-        """Links to the first cases and properties, and how many others there are."""
+        """Return links to the first cases and properties, and the number of the others."""
         first = ", ".join(map(self.check, ids if len(ids) <= shown + 1 else ids[:shown]))
         return first if len(ids) <= shown + 1 else f"{first} and {len(ids) - shown} more"
 
@@ -87,7 +87,7 @@ def _escaped(text: str) -> str:
 
 
 def fields(items: Iterable[tuple[str, str]]) -> str:
-    """Names with what they say, those left out that say nothing; one line each."""
+    """Return names and their texts, one line each; names without a text are left out."""
     return "".join(f":{name}: {text}\n" for name, text in items if text)
 
 

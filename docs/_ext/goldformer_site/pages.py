@@ -10,7 +10,7 @@ from goldformer_site.clauses import clause_pages
 
 
 def pages(spec: Spec) -> Mapping[str, str]:
-    """Each page's path below the folder of generated ones, with its Markdown; the same for the same spec."""
+    """Return the Markdown of each page by its path below the folder of generated pages; the same for the same spec."""
     return {
         **clause_pages(spec),
         **components.pages(spec),

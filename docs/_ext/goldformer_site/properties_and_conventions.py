@@ -30,7 +30,7 @@ declared says so.
 
 
 def properties(spec: Spec) -> str:
-    """All of them, by component."""
+    """Return the page of all properties, by component."""
     words = Words(spec)
     parts = [_PROPERTIES]
     for component in dict.fromkeys(prop.component for prop in spec.properties.values()):
@@ -46,7 +46,7 @@ def properties(spec: Spec) -> str:
 
 
 def conventions(spec: Spec) -> str:
-    """All of them, the default option first."""
+    """Return the page of all conventions, the default option first."""
     words = Words(spec)
     parts = [_CONVENTIONS]
     for convention in spec.conventions.values():

@@ -521,7 +521,7 @@ def test_another_interpreter_is_run_with_this_goldformer(mine, folder, adapter_f
 def test_the_interpreter_that_runs_it_tells_nothing(mine, folder):
     done = baseline("check", mine, folder, "--attribute", sys.executable)
     assert done.exit_code == 2
-    assert "is the interpreter that runs this, and tells nothing: name one that has the old code" in done.stderr
+    assert "is the interpreter that runs this, and shows nothing: name one that has the old code" in done.stderr
 
 
 def interpreter(folder, preamble):

@@ -454,8 +454,7 @@ def test_a_case_is_skipped_where_rounding_may_turn_a_decision(bench_of, spec: Sp
     else:
         assert (verdict.status, verdict.reason, ran) == (Status.SKIPPED, "dtype", [])
         assert verdict.message == (
-            "the best candidates lie closer together than bfloat16's rounding tells apart "
-            "(margin 0.00518, bfloat16 needs 0.0312)"
+            "the best candidates lie too close for bfloat16 to separate them (margin 0.00518, bfloat16 needs 0.0312)"
         )
 
 
