@@ -87,7 +87,7 @@ class DiagnosisOutcome:
     is_placed: bool
     is_isolated: bool
     wrong: tuple[Claim, ...]
-    said: str
+    findings: str
     seconds: float
 
 
@@ -151,7 +151,7 @@ def assess(
         or any(id_.endswith(end) and homes & PLACED[end] for id_ in places for end in PLACED),
         is_isolated=bool(places),
         wrong=tuple(c for c in claims if c not in right),
-        said="\n".join(f"{r.label}: {r.text}" for r in remarks),
+        findings="\n".join(f"{r.label}: {r.text}" for r in remarks),
         seconds=seconds,
     )
 
@@ -251,7 +251,7 @@ def main(jobs: int | None, seed: int, cpu: float, most: int, benches: tuple[str,
             print(describe(bench, outcomes), *describe_wrong(outcomes), sep="\n", flush=True)
             if verbose:
                 for o in (o for o in outcomes if o.wrong or not o.is_named):
-                    print(f"── {' + '.join(o.task.made)}\n{o.said}")
+                    print(f"── {' + '.join(o.task.made)}\n{o.findings}")
 
 
 if __name__ == "__main__":

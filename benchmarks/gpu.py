@@ -71,17 +71,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", help="the GPU, such as cuda:1 (default: the first that PyTorch finds)")
     parser.add_argument("--dry-run", action="store_true", help="a sample on the pretend device; the page stays")
-    asked = parser.parse_args()
-    device = "pretend" if asked.dry_run else asked.device or find_gpu()
+    arguments = parser.parse_args()
+    device = "pretend" if arguments.dry_run else arguments.device or find_gpu()
     if device is None:
         sys.exit("PyTorch finds no GPU here, so nothing was measured: docs/gpu.md stays as it is.")
     if why := LIBRARIES["torch"].unavailable(device):
         sys.exit(f"{why}: docs/gpu.md stays as it is.")
     whole = {"names": (*BUILT_IN, *OF_LIBRARIES), "dtypes": DTYPES, "components": load_spec().components}
     with tempfile.TemporaryDirectory() as folder:
-        runs = measure(device, Path(folder), **(_SAMPLE if asked.dry_run else whole))
+        runs = measure(device, Path(folder), **(_SAMPLE if arguments.dry_run else whole))
     measured = describe(device, name_hardware(device), runs)
-    if asked.dry_run:
+    if arguments.dry_run:
         print(measured)
     else:
         write(measured)

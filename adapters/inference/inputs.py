@@ -142,23 +142,23 @@ def _is_input(argument: Argument) -> bool:
 
 def _match(names: list[str], wanted: list[str]) -> Iterator[dict[str, str]]:
     """Yield the input of each argument: as names say, else in order, else in any order."""
-    said = {name: _read_role(name, wanted) for name in names}
-    if len({*said.values()} - {None}) == len(names):
-        yield {name: str(role) for name, role in said.items()}
+    roles = {name: _read_role(name, wanted) for name in names}
+    if len({*roles.values()} - {None}) == len(names):
+        yield {name: str(role) for name, role in roles.items()}
         return
     for chosen in permutations(wanted):
         pairs = dict(zip(names, chosen, strict=True))
-        if all(said[name] in (None, role) for name, role in pairs.items()):
+        if all(roles[name] in (None, role) for name, role in pairs.items()):
             yield pairs
 
 
 def _match_repeated(names: list[str], contract: Contract) -> Iterator[dict[str, str]]:
     """Yield the input of each argument of a layer that is called as an attention is: with query, key and value."""
-    said = {name: next(iter(list_roles(name, ARGUMENTS)), None) for name in names}
-    if contract.component == "encoder_layer" and sorted(map(str, said.values())) == ["key", "query", "value"]:
+    roles = {name: next(iter(list_roles(name, ARGUMENTS)), None) for name in names}
+    if contract.component == "encoder_layer" and sorted(map(str, roles.values())) == ["key", "query", "value"]:
         yield dict.fromkeys(names, "x")
-    if contract.component == "decoder_layer" and {"key", "value"} < set(said.values()) and len(names) == 3:
-        yield {name: "memory" if role in ("key", "value") else "x" for name, role in said.items()}
+    if contract.component == "decoder_layer" and {"key", "value"} < set(roles.values()) and len(names) == 3:
+        yield {name: "memory" if role in ("key", "value") else "x" for name, role in roles.items()}
 
 
 def _read_role(name: str, wanted: list[str]) -> str | None:

@@ -139,8 +139,8 @@ def _rename(naming: Naming, old: str, new: str) -> Naming:
 
 def _list_orders(leaf: Leaf) -> tuple[str, ...]:
     """Return the orders of the columns of a fused projection; one if its name says it."""
-    said = re.search(r"(?=[qkv]{3})(qkv|kqv|qvk|kvq|vqk|vkq)", leaf.stem.lower())
-    return (said.group(),) if said else _ORDERS
+    order = re.search(r"(?=[qkv]{3})(qkv|kqv|qvk|kvq|vqk|vkq)", leaf.stem.lower())
+    return (order.group(),) if order else _ORDERS
 
 
 def _name_heads(ours: list[Leaf], others: list[Leaf], sizes: _Sizes) -> Iterator[Naming]:
@@ -173,8 +173,8 @@ def _name_norm(leaves: list[Leaf], sizes: _Sizes) -> Iterator[Naming]:
     if len(leaves) != 2 or any(leaf.shape != (sizes.width,) for leaf in leaves):
         return
     for gain, shift in permutations(leaves):
-        said = [says(leaf.path.rpartition(".")[2], pattern) for leaf in (gain, shift) for pattern in (GAIN, SHIFT)]
-        if said in ([True, False, False, True], [False] * 4):
+        matches = [says(leaf.path.rpartition(".")[2], pattern) for leaf in (gain, shift) for pattern in (GAIN, SHIFT)]
+        if matches in ([True, False, False, True], [False] * 4):
             yield Naming({"gamma": gain.path, "beta": shift.path})
 
 
@@ -308,12 +308,12 @@ def _orient(leaf: Leaf, sizes: _Sizes) -> tuple[int, int]:
 
 def _match(weights: list[Leaf], roles: Sequence[str], sizes: _Sizes) -> Iterator[tuple[Leaf, ...]]:
     """Yield the weights in the order of roles: as names say, with those that say nothing in every order that fits."""
-    said = {leaf.path: find_projection(leaf.stem) for leaf in weights}
-    if len({role for role in said.values() if role in roles}) < sum(role in roles for role in said.values()):
-        said = dict.fromkeys(said)  # two names mean one role, so neither decides
+    found = {leaf.path: find_projection(leaf.stem) for leaf in weights}
+    if len({role for role in found.values() if role in roles}) < sum(role in roles for role in found.values()):
+        found = dict.fromkeys(found)  # two names mean one role, so neither decides
     for chosen in permutations(weights):
         pairs = list(zip(roles, chosen, strict=True))
-        if all(said[leaf.path] in (role, None) or said[leaf.path] not in roles for role, leaf in pairs) and all(
+        if all(found[leaf.path] in (role, None) or found[leaf.path] not in roles for role, leaf in pairs) and all(
             _orient(leaf, sizes) == sizes.shape(role) for role, leaf in pairs
         ):
             yield chosen
@@ -359,9 +359,9 @@ def _order_norms(norms: list[dict[str, Leaf]], parts: Sequence[str]) -> list[dic
     if len(norms) != len(parts):
         return None
     wanted = {"self_attention": "self", "cross_attention": "cross", "feed_forward": "feed"}
-    said = [find_part(pair["gamma"].owner) for pair in norms]
+    found = [find_part(pair["gamma"].owner) for pair in norms]
     order = [wanted[part] for part in parts]
-    return [norms[said.index(part)] for part in order] if sorted(map(str, said)) == sorted(order) else norms
+    return [norms[found.index(part)] for part in order] if sorted(map(str, found)) == sorted(order) else norms
 
 
 def _split_attentions(weights: list[Leaf], attentions: Sequence[str]) -> list[list[Leaf]] | None:

@@ -277,19 +277,19 @@ def _choose_sizes(
 ) -> Iterator[Construction]:
     """Yield the sizes that the arguments may stand for: those that names say, then guesses for the names left."""
     constants = {a.name: target.kept[a.name] for a in arguments if a.name in target.kept}
-    said: dict[str, list[str]] = {}
+    roles_of: dict[str, list[str]] = {}
     for argument in arguments:
         own = [role for role in list_roles(argument.name, SIZES) if role in roles]
         if own and not isinstance(argument.default, bool | str) and argument.name not in constants:
             # A default says enough of what merely limits the length.
             if argument.is_required or own[0] not in ("positions", "pad", "expansion"):
-                said[argument.name] = own
+                roles_of[argument.name] = own
         elif argument.is_required and argument.name not in constants:
             if (constant := _choose_constant(argument.name)) is not None:
                 constants[argument.name] = constant
             else:
-                said[argument.name] = []
-    for sizes in _assign(said, [role for role in _UNNAMED if role in roles] if guesses else []):
+                roles_of[argument.name] = []
+    for sizes in _assign(roles_of, [role for role in _UNNAMED if role in roles] if guesses else []):
         yield Construction(sizes, constants, wrapper)
 
 
@@ -312,11 +312,11 @@ _SHARED: Final = ("positions", "pad")
 _UNNAMED: Final = ("width", "heads", "inner", "vocab", "layers", "head_width")
 
 
-def _assign(said: Mapping[str, list[str]], unnamed: Sequence[str]) -> Iterator[dict[str, str]]:
+def _assign(roles_of: Mapping[str, list[str]], unnamed: Sequence[str]) -> Iterator[dict[str, str]]:
     """Yield a role for every name: the first ones that names say and that differ; other names get what is left."""
     fixed: dict[str, str] = {}
     silent = []
-    for name, roles in sorted(said.items(), key=lambda item: len(item[1]) or 99):
+    for name, roles in sorted(roles_of.items(), key=lambda item: len(item[1]) or 99):
         free = [role for role in roles if role in _SHARED or role not in fixed.values()]
         if free:
             fixed[name] = free[0]
@@ -332,7 +332,7 @@ def _assign(said: Mapping[str, list[str]], unnamed: Sequence[str]) -> Iterator[d
             guessed = dict(zip(silent, chosen, strict=True))
             # The output of a head is as wide as the head; no other name may stand for that width.
             if all(role != "head_width" or "out" in name for name, role in guessed.items()):
-                yield {name: (way | guessed)[name] for name in said}
+                yield {name: (way | guessed)[name] for name in roles_of}
     # A network's only "hidden" width may be that of the model.
     if not silent and "inner" in ways[-1].values() and "width" not in ways[-1].values():
         yield {name: "width" if role == "inner" else role for name, role in ways[-1].items()}

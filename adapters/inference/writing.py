@@ -317,11 +317,11 @@ def _write_call(wiring: Wiring) -> str:
         given |= {masks["padding"]: "padding", masks["mask"]: "positions"}
     elif form.shape not in ("absent", "causal"):
         heads = ", num_heads" if _reads_heads(wiring) else ""
-        asked = {
+        mask_calls = {
             ours: ours if form == MaskForm("any") else f"hide({ours}, {query}, {key}{heads})"
             for ours, query, key in list_masks(wiring)
         }
-        given |= {theirs: asked[ours] for ours, theirs in masks.items()}
+        given |= {theirs: mask_calls[ours] for ours, theirs in masks.items()}
     else:
         required = {a.name for a in wiring.target.list_arguments() if a.is_required}
         given |= {theirs: "None" for theirs in masks.values() if theirs in required}
@@ -488,5 +488,5 @@ def _describe_mask(wiring: Wiring) -> list[str]:
         "split": "one of keys and one of positions", "split_rows": "one of keys and one of (q_seq, kv_seq)",
     }  # fmt: skip
     meaning = {"keep": "True = may attend", "ignore": "True = ignore", "added": "added to the scores"}[form.polarity]
-    said = shapes[form.shape] if form.shape == "lengths" else f"{shapes[form.shape]}, {meaning}"
-    return [f"mask: {said}"]
+    text = shapes[form.shape] if form.shape == "lengths" else f"{shapes[form.shape]}, {meaning}"
+    return [f"mask: {text}"]

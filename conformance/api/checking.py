@@ -226,12 +226,12 @@ def _require_known(selection: Selection, spec: Spec) -> None:
     """Raise ValueError for the first word that is unknown, with a guess."""
     if not selection.dtypes:
         raise ValueError(f"dtypes is empty: name one of {', '.join(DTYPES)}")
-    asked = (
+    filters = (
         (selection.dtypes, DTYPES, "dtypes"),
         (selection.components, spec.components, "component"),
         (selection.properties, spec.properties, "properties"),
     )
-    for words, known, name in asked:
+    for words, known, name in filters:
         if message := unknown(words, known, name):
             raise ValueError(message)
 
@@ -253,9 +253,9 @@ def _describe_call(what: Any, component: str | None, verdict: Verdict, options: 
     shown = repr(str(what)) if isinstance(what, str | Path) else _find_name(what)
     named = f", {component!r}" if component not in (None, shown) else ""
     only = "cases" if verdict.kind == "case" else "properties"
-    said = {only: verdict.check, "dtypes": verdict.dtype}
-    said |= {name: value for name, value in options.items() if value != _DEFAULTS[name]}
-    return f"goldformer.check({shown}{named}, {', '.join(f'{name}={value!r}' for name, value in said.items())})"
+    arguments = {only: verdict.check, "dtypes": verdict.dtype}
+    arguments |= {name: value for name, value in options.items() if value != _DEFAULTS[name]}
+    return f"goldformer.check({shown}{named}, {', '.join(f'{name}={value!r}' for name, value in arguments.items())})"
 
 
 def _forget_modules(what: Any) -> AbstractContextManager[None]:

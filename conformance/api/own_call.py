@@ -118,8 +118,8 @@ def _split_arguments(given: Mapping[str, Any], contract: Contract) -> tuple[dict
         what = f"params is {type(params).__name__}"
         raise TypeError(f"{what}: give a mapping of names to arrays, such as {{{_list_params(contract)}: …}}")
     arrays = {n: a for n, a in {**given, **params}.items() if n not in (*contract.attributes, "params")}
-    said = {name: _read_attribute(given[name]) for name in contract.attributes if name in given}
-    attributes = {name: value for name, value in said.items() if value is not None}
+    read = {name: _read_attribute(given[name]) for name in contract.attributes if name in given}
+    attributes = {name: value for name, value in read.items() if value is not None}
     known = contract.params_for({n: count for n, count in attributes.items() if isinstance(count, int)})
     if message := unknown(params, known, f"{contract.component}() has no parameter", every=True):
         raise TypeError(message)

@@ -62,12 +62,12 @@ class ClassResults:
         assignment = self.task.assignment
         adjustment = self.adjustments.get(grade.submission)
         adjusted = adjust_grade(grade, adjustment, assignment)
-        said = json.dumps(asdict(adjustment), sort_keys=True) + "\n" if adjustment else ""
-        if said != self.store.read_adjustment(grade.submission):
+        text = json.dumps(asdict(adjustment), sort_keys=True) + "\n" if adjustment else ""
+        if text != self.store.read_adjustment(grade.submission):
             (handed,) = (handed for handed in self.found.handed if handed.id == grade.submission)
             files = self.found.read(handed, assignment.limits).files
             pages = write_pages(adjusted, files, self.task.adapter, assignment, self.spec)
-            self.store.keep_adjusted(grade.submission, pages, said)
+            self.store.keep_adjusted(grade.submission, pages, text)
         return adjusted
 
     def write(self, lines: Sequence[GradeSummary]) -> None:

@@ -82,10 +82,10 @@ SPEC: Final = click.option(
 )
 
 
-def _select(option: str, words: str, list_words: Callable[[], Iterable[str]], said: str) -> Option:
+def _select(option: str, words: str, list_words: Callable[[], Iterable[str]], help_text: str) -> Option:
     """Return a repeatable option that takes words between commas, which a shell completes."""
     completion = complete(list_words)
-    return click.option(option, words, multiple=True, callback=split_words(), shell_complete=completion, help=said)
+    return click.option(option, words, multiple=True, callback=split_words(), shell_complete=completion, help=help_text)
 
 
 COMPONENTS: Final = _select("--component", "components", _list_components, "Only this component (repeatable, or a,b).")

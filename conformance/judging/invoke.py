@@ -145,11 +145,11 @@ def invoke(
     """
     binder = arguments.bind(contract)
     library = LIBRARIES[adapter.arrays]
-    handed = convert_arguments(library, contract, arguments, dtype, device, layout)
-    returned, seconds = call(adapter, contract, handed)
+    inputs = convert_arguments(library, contract, arguments, dtype, device, layout)
+    returned, seconds = call(adapter, contract, inputs)
     # Another process gets copies and cannot change these arrays.
     if check_inputs and adapter.arrays != Wire.name:
-        check_inputs_unchanged(library, handed, convert_arguments(library, contract, arguments, dtype, device))
+        check_inputs_unchanged(library, inputs, convert_arguments(library, contract, arguments, dtype, device))
     named = name_outputs(returned, contract)
     read = {}
     for name, value in named.items():
@@ -290,10 +290,10 @@ def _name_option(asked: str, given: Mapping[str, Any], contract: Contract) -> st
     return ""
 
 
-def check_inputs_unchanged(library: ArrayLibrary, handed: Mapping[str, Any], fresh: Mapping[str, Any]) -> None:
+def check_inputs_unchanged(library: ArrayLibrary, inputs: Mapping[str, Any], fresh: Mapping[str, Any]) -> None:
     """Raise BadResult if the call changed an array of the caller (CALL-2)."""
     # Names added to or removed from `params` do not matter: every call gets a new mapping.
-    for name, value in handed.items():
+    for name, value in inputs.items():
         if name not in fresh:
             continue
         if isinstance(value, Mapping):

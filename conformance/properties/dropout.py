@@ -79,10 +79,10 @@ def elements_are_dropped_one_by_one(subject: Subject, seed: int) -> None:
         surprise = SHAPE[axis] * (math.log(2) - _entropy(share))
         if surprise.max() > limit:
             worst = np.unravel_index(int(surprise.argmax()), share.shape)
-            said = f"at one place {share[worst]:.0%} of {SHAPE[axis]} {name}s lose theirs"
+            lost = f"at one place {share[worst]:.0%} of {SHAPE[axis]} {name}s lose theirs"
             if dropped.any() and np.isin(share, (0, 1)).all():
-                said = f"all {name}s lose the same ones"
-            raise Violation(f"elements are not dropped one by one: {said} at a rate of 0.5")
+                lost = f"all {name}s lose the same ones"
+            raise Violation(f"elements are not dropped one by one: {lost} at a rate of 0.5")
 
 
 def _entropy(share: Array) -> Array:

@@ -10,7 +10,7 @@ from goldformer.conformance.properties.subject import Subject, draw_arguments
 
 
 @holds("ffn-positions", batch=st.integers(1, 2), seq=st.integers(2, 5), seed=st.integers(0, 999))
-def positions_are_computed_alone(subject: Subject, batch: int, seq: int, seed: int) -> None:
+def positions_do_not_mix(subject: Subject, batch: int, seq: int, seed: int) -> None:
     """Require that permuted positions give permuted rows, and that no row depends on later positions."""
     sizes = {"batch": batch, "seq": seq, "d_model": 4, "d_ff": 6}
     arguments, other = (draw_arguments("feed_forward", subject.bench, sizes, s) for s in (seed, seed + 1000))

@@ -64,7 +64,7 @@ def test_words_of_the_spec_are_text_and_their_clauses_are_links(spec):
     ],
 )
 def test_a_link_that_holds_on_github_leads_to_a_page(written, read, spec):
-    assert Links(spec, REPOSITORY / "docs").in_page(f"{written}\n") == f"{read}\n"
+    assert Links(spec, REPOSITORY / "docs").lead_page(f"{written}\n") == f"{read}\n"
 
 
 def test_a_page_that_is_not_in_the_contents_stands_under_more():

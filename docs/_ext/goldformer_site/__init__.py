@@ -50,6 +50,6 @@ def _list_notebooks(app: Sphinx, env: BuildEnvironment, *changes: object) -> lis
 
 def _follow_links(app: Sphinx, name: str, source: list[str]) -> None:
     if not name.startswith(f"{GENERATED}/"):
-        source[0] = Links(load_spec(), Path(app.srcdir)).in_page(source[0])
+        source[0] = Links(load_spec(), Path(app.srcdir)).lead_page(source[0])
     if name == app.config.root_doc:
         source[0] += contents(name, app.env.found_docs)

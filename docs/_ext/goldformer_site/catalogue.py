@@ -43,7 +43,7 @@ def _sentence(mistake: Mistake, words: Words) -> str:
 def _page(mistake: Mistake, spec: Spec, words: Words) -> str:
     checks = [check.id for check in spec.checks_catching(mistake.id)]
     component = mistake.component
-    said = fields(
+    facts = fields(
         [
             ("Component", link("component", component) if component in spec.contracts else ""),
             ("Written", words.plain(mistake.does)),
@@ -58,4 +58,4 @@ def _page(mistake: Mistake, spec: Spec, words: Words) -> str:
     )
     # The list leads here: hundreds of pages in the sidebar of every page would hide the others.
     head = f"---\norphan: true\n---\n\n{target('mistake', mistake.id)}# {mistake.id}\n"
-    return f"{head}\n{_sentence(mistake, words)}\n\n{said}\n[All known mistakes](#known-mistakes)\n"
+    return f"{head}\n{_sentence(mistake, words)}\n\n{facts}\n[All known mistakes](#known-mistakes)\n"

@@ -10,7 +10,7 @@ from goldformer.spec import Spec
 from goldformer.spec.coverage import Coverage, cover
 from goldformer.spec.readme import anchor, numbers
 from goldformer.spec.tables import Clause
-from goldformer_site.markdown import Words, cited, fields, link, links, target, toctree
+from goldformer_site.markdown import Words, cite_rows, fields, link, links, target, toctree
 
 _TITLE = "The spec"
 
@@ -85,13 +85,13 @@ class _ClauseWriter:
         """Render one clause, and the checks that show it."""
         conventions = [c.id for c in self.spec.conventions.values() if c.clause == clause.id]
         errata = [erratum.id for erratum in self.spec.errata.values() if clause.id in erratum.clauses]
-        said = fields(
+        facts = fields(
             [
-                ("Source", "; ".join(map(cited, clause.sources))),
+                ("Source", "; ".join(map(cite_rows, clause.sources))),
                 ("Convention", links("convention", conventions)),
                 ("Shown by", self.words.checks(self.coverage.clauses[clause.id].proofs.ids) or "every call"),
                 ("Errata", links("erratum", errata)),
             ]
         )
         heading = f"## {clause.id} · {clause.level.value} · {clause.title}"
-        return f"\n{target('clause', clause.id)}{heading}\n\n{self.words.body(clause.text, but=clause.id)}\n\n{said}"
+        return f"\n{target('clause', clause.id)}{heading}\n\n{self.words.body(clause.text, but=clause.id)}\n\n{facts}"

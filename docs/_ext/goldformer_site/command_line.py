@@ -6,7 +6,7 @@ import click
 
 from goldformer.conformance.cli import main
 from goldformer.spec.readme import escape
-from goldformer_site.markdown import defined, target
+from goldformer_site.markdown import render_term, target
 
 _HEAD = """\
 (the-command-line)=
@@ -45,4 +45,4 @@ def _option(option: click.Option, context: click.Context) -> str:
     record = option.get_help_record(context)
     assert record is not None, "every option of ours is shown"
     names, help_text = record
-    return defined(f"`{names}`", escape(help_text))
+    return render_term(f"`{names}`", escape(help_text))

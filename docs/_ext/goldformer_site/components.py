@@ -11,7 +11,7 @@ from goldformer.spec import Case, Contract, Spec
 from goldformer.spec.model import ArraySpec, AttributeSpec
 from goldformer.spec.readme import markdown_table
 from goldformer.spec.tables import Property
-from goldformer_site.markdown import Words, cited, defined, fields, link, links, target, toctree
+from goldformer_site.markdown import Words, cite_rows, fields, link, links, render_term, target, toctree
 
 #: The components under headings, for who looks for one.
 GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -128,13 +128,13 @@ class _ComponentWriter:
 
     def _remarks(self, array: ArraySpec) -> str:
         blind = f"no result depends on it: {self.words.plain(array.blind)}" if array.blind else ""
-        said = ("optional" if array.optional else "", f"0 ≤ id < `{array.below}`" if array.below else "", blind)
-        return "; ".join(filter(None, said))
+        facts = ("optional" if array.optional else "", f"0 ≤ id < `{array.below}`" if array.below else "", blind)
+        return "; ".join(filter(None, facts))
 
     def _attributes(self, attributes: Iterable[AttributeSpec]) -> str:
         rows = []
         for a in attributes:
-            said = (
+            facts = (
                 "optional" if a.optional else "",
                 f"is the size `{a.size}`" if a.size else "",
                 f"at least {a.minimum:g}" if a.minimum is not None else "",
@@ -142,7 +142,7 @@ class _ComponentWriter:
                 f"at most `{a.at_most}`" if a.at_most else "",
                 f"0 ≤ id < `{a.below}`" if a.below else "",
             )
-            rows.append((f"`{a.name}`", a.kind, "; ".join(filter(None, said))))
+            rows.append((f"`{a.name}`", a.kind, "; ".join(filter(None, facts))))
         return "## Attributes\n\n" + markdown_table(("name", "kind", ""), rows) if rows else ""
 
     def _clauses(self, showing: Iterable[Case | Property]) -> str:
@@ -158,24 +158,24 @@ class _ComponentWriter:
         leading = [f"lead {list(case.lead)}"] if case.lead else []
         sizes = ", ".join([*leading, *(f"{name} {size}" for name, size in case.sizes.items())])
         only = ", ".join(f"`{c}` = `{option}`" for c, option in case.only_with.items())
-        said = [
+        facts = [
             ("asks for", asked),
             ("sizes", self.words.plain(sizes)),
             ("shows", links("clause", case.clauses)),
-            ("source", cited(case.source) if case.source else ""),
+            ("source", cite_rows(case.source) if case.source else ""),
             ("under every option of", links("convention", case.conventions)),
             ("with", only),
             ("catches", links("mistake", case.kills)),
         ]
-        return target("case", case.id) + defined(
+        return target("case", case.id) + render_term(
             f"`{case.id}`",
             f"{self.words.plain(case.title)}.",
-            "; ".join(f"{name} {text}" for name, text in said if text) + ".",
+            "; ".join(f"{name} {text}" for name, text in facts if text) + ".",
         )
 
     def _refusal(self, case: Case) -> str:
         base = f"like {link('case', case.base)} but for the fault; " if case.base else ""
-        return target("case", case.id) + defined(
+        return target("case", case.id) + render_term(
             f"`{case.id}`",
             f"{self.words.plain(case.title)}.",
             f"must refuse `{case.error}`; {base}shows {links('clause', case.clauses)}.",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from goldformer.spec import Spec
 from goldformer.spec.coverage import ErratumCoverage, RowCoverage, cover
 from goldformer.spec.tables import Document, Erratum
-from goldformer_site.markdown import Words, defined, fields, link, links, target
+from goldformer_site.markdown import Words, fields, link, links, render_term, target
 
 _DOCUMENTS = """\
 (the-documents)=
@@ -54,19 +54,19 @@ def _title(document: Document, words: Words) -> str:
 def _row(covered: RowCoverage, words: Words) -> str:
     row = covered.row
     section = "" if row.section == row.id else f", section {words.plain(row.section)}"
-    said = [
+    facts = [
         ("clauses", links("clause", covered.clauses)),
         ("shown by", words.checks(covered.proofs.ids)),
         ("errata", links("erratum", covered.errata)),
     ]
-    return target("row", f"{covered.document}-{row.id}") + defined(
-        f"{row.id}{section}", words.plain(row.says), "; ".join(f"{name} {text}" for name, text in said if text) + "."
+    return target("row", f"{covered.document}-{row.id}") + render_term(
+        f"{row.id}{section}", words.plain(row.says), "; ".join(f"{name} {text}" for name, text in facts if text) + "."
     )
 
 
 def _erratum(covered: ErratumCoverage, words: Words) -> str:
     erratum = covered.erratum
-    said = fields(
+    facts = fields(
         [
             ("Where", _where(erratum, words)),
             ("Printed", words.plain(erratum.printed)),
@@ -80,7 +80,7 @@ def _erratum(covered: ErratumCoverage, words: Words) -> str:
             ),
         ]
     )
-    return f"{target('erratum', erratum.id)}### {erratum.id}\n\n{said}"
+    return f"{target('erratum', erratum.id)}### {erratum.id}\n\n{facts}"
 
 
 def _where(erratum: Erratum, words: Words) -> str:

@@ -38,14 +38,14 @@ class Links:
     def __init__(self, spec: Spec, folder: Path) -> None:
         self.spec, self.folder = spec, folder
 
-    def in_page(self, text: str) -> str:
+    def lead_page(self, text: str) -> str:
         """Return a page whose links lead to pages of the site, or to the file if the site has no page for it."""
         parts = _FENCE.split(text)
         # Each fence comes with the group of its ticks.
         kept = [part for index, part in enumerate(parts) if index % 3 != 2]
-        return "".join(part if index % 2 else _LINK.sub(self._led, part) for index, part in enumerate(kept))
+        return "".join(part if index % 2 else _LINK.sub(self._lead_link, part) for index, part in enumerate(kept))
 
-    def _led(self, match: re.Match[str]) -> str:
+    def _lead_link(self, match: re.Match[str]) -> str:
         text, path, fragment = match[1], match[2].rstrip("/"), match[3]
         place = self._label(path, fragment)
         if place is not None:

@@ -33,7 +33,7 @@ def links(kind: str, ids: Iterable[str]) -> str:
     return ", ".join(link(kind, id_) for id_ in ids)
 
 
-def cited(source: Citation) -> str:
+def cite_rows(source: Citation) -> str:
     """Return a citation with links to the document and its rows; other text is returned unchanged."""
     rows = " ".join(link("row", f"{source.document}-{row}", row) for row in source.rows)
     return f"{link('document', source.document, source.document)} {rows}" if rows else source.document
@@ -52,23 +52,23 @@ class Words:
         """
         parts = _CODE.split(" ".join(text.split()))
         return "".join(
-            part.replace("|", "\\|") if index % 2 else self.linked(_escaped(part), but=but)
+            part.replace("|", "\\|") if index % 2 else self.link_clauses(_escape_part(part), but=but)
             for index, part in enumerate(parts)
         )
 
-    def linked(self, text: str, *, but: str = "") -> str:
+    def link_clauses(self, text: str, *, but: str = "") -> str:
         """Return the text with links on the clauses that it names."""
 
-        def led(match: re.Match[str]) -> str:
+        def link_if_known(match: re.Match[str]) -> str:
             known = match[0] in self.spec.clauses and match[0] != but
             return link("clause", match[0]) if known else match[0]
 
-        return _CLAUSE.sub(led, text)
+        return _CLAUSE.sub(link_if_known, text)
 
     def body(self, text: str, *, but: str = "") -> str:
         """Return Markdown, such as that of a clause, with links outside of code and formulas."""
         parts = re.split(r"(\$\$.*?\$\$|``.+?``|`[^`]+`)", text, flags=re.DOTALL)
-        return "".join(part if index % 2 else self.linked(part, but=but) for index, part in enumerate(parts))
+        return "".join(part if index % 2 else self.link_clauses(part, but=but) for index, part in enumerate(parts))
 
     def check(self, id_: str) -> str:
         """Return a link to a case or a property."""
@@ -80,7 +80,7 @@ class Words:
         return first if len(ids) <= shown + 1 else f"{first} and {len(ids) - shown} more"
 
 
-def _escaped(text: str) -> str:
+def _escape_part(text: str) -> str:
     """Return a part of a line with the spaces at its ends."""
     words = escape(text)
     return f"{' ' * text[:1].isspace()}{words}{' ' * text[-1:].isspace()}" if words else text
@@ -91,10 +91,10 @@ def fields(items: Iterable[tuple[str, str]]) -> str:
     return "".join(f":{name}: {text}\n" for name, text in items if text)
 
 
-def defined(term: str, *paragraphs: str) -> str:
+def render_term(term: str, *paragraphs: str) -> str:
     """Return a term with its description."""
-    said = "\n\n".join(f"  {paragraph}" for paragraph in paragraphs if paragraph)
-    return f"{term}\n: {said.lstrip()}\n"
+    text = "\n\n".join(f"  {paragraph}" for paragraph in paragraphs if paragraph)
+    return f"{term}\n: {text.lstrip()}\n"
 
 
 def toctree(names: Iterable[str], *, hidden: bool = False) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from goldformer.spec import Spec
-from goldformer_site.markdown import Words, defined, link, links, target
+from goldformer_site.markdown import Words, link, links, render_term, target
 
 _PROPERTIES = """\
 (the-properties)=
@@ -40,7 +40,7 @@ def properties(spec: Spec) -> str:
                 calls = f"; calls {links('component', prop.needs)} too" if prop.needs else ""
                 catches = f"; catches {links('mistake', prop.catches)}" if prop.catches else ""
                 shown = f"shows {links('clause', prop.clauses)}{catches}{calls}."
-                term = defined(f"`{prop.id}`", f"{words.plain(prop.title)}.", shown)
+                term = render_term(f"`{prop.id}`", f"{words.plain(prop.title)}.", shown)
                 parts.append(target("property", prop.id) + term)
     return "\n".join(parts)
 
