@@ -26,7 +26,7 @@ TO_BE_WRITTEN: Final = "call yours here"
 #: The end of the message for a NotImplementedError without one, as starters raise it.
 RAISES_NOT_IMPLEMENTED: Final = "raises NotImplementedError"
 
-#: The components whose functions `goldformer infer` reads: they take their parameters one by one, or have none.
+#: The components whose functions `goldformer infer` reads: they have no parameters, or take them one by one.
 INFERRED_FUNCTIONS: Final = ("layer_norm", "scaled_dot_product_attention", "softmax")
 
 #: Array libraries; an adapter may import one of their functions that happens to have the name of a component.

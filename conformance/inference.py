@@ -77,7 +77,7 @@ _EPS: Final = "layer_norm.eps"
 CHOICES: Final[Mapping[str, str]] = {
     "sequence-first": "the sequence comes before the batch",
     "ignore": "True in its mask hides a key",
-    "addend": "its result is yet to be added to x",
+    "addend": "its result still has to be added to x",
 }
 
 
@@ -128,7 +128,7 @@ class Inference:
         if self.mistakes:
             return f"golden values fit with a known mistake, {' or '.join(self.mistakes)}."
         if self.is_proven:
-            return f"golden values fit, but in {self.failing} cases not."
+            return f"golden values fit, except in {self.failing} cases."
         return "names and shapes fit, golden values do not."
 
 
@@ -189,7 +189,7 @@ def _find_mistaken(searches: Sequence[_WiringSearch]) -> tuple[Wiring, tuple[str
 
 
 def _guess(searches: Sequence[_WiringSearch]) -> tuple[Wiring, tuple[str, ...]]:
-    """Return the wiring that says what names say, and the eps with which it fits; InferenceError if none is called."""
+    """Return the wiring that says what names say, and the eps with which it fits, or raise InferenceError."""
     called = next((search for search in searches if search.running), None)
     if called is None:
         raise InferenceError(_ask_how(searches[0]))
@@ -497,7 +497,7 @@ class _WiringSearch:
         return self._try(wiring, small, most=len(small), thorough=True).judgements
 
     def find_eps(self, judgements: Sequence[Judgement]) -> tuple[str, ...]:
-        """Return the eps, no option, with which the norms give what is wrong or right to float32 only; () if none."""
+        """Return the eps that no option has and that gives the values, wrong or right only to float32; or ()."""
         if "layer_norm_eps" not in self.spec.contracts[self.component].conventions:
             return ()
         return _Catalogue(self.spec, self.component).find_eps(judgements)

@@ -122,7 +122,7 @@ class Arguments:
 def read_arguments(case: Case) -> Arguments:
     """Return the arguments of a case."""
     arguments = Arguments(case.input_arrays, case.param_arrays, case.attributes)
-    # Its sizes were solved when it was read. The call of an error case contradicts the contract and has none.
+    # Its sizes were solved when it was read. The call of an error case contradicts the contract and has no sizes.
     if case.error is None:
         arguments._bound[case.component] = Binder(dict(case.sizes), case.lead)
     return arguments

@@ -163,7 +163,7 @@ def test_the_file_that_is_written_runs_by_itself(place, spec, tmp_path):
     [
         ("SequenceForgotten", "sequence-first", "encoder_layer only if the sequence comes before the batch"),
         ("MaskInverted", "ignore", "multi_head_attention only if True in its mask hides a key"),
-        ("EncodingAlone", "addend", "positional_encoding only if its result is yet to be added to x"),
+        ("EncodingAlone", "addend", "positional_encoding only if its result still has to be added to x"),
     ],
 )
 def test_a_choice_that_a_mistake_looks_like_must_be_said(name, choice, said, spec):
