@@ -66,7 +66,7 @@ def find_arrays(functions: Mapping[str, Callable[..., Any]], spec: Spec) -> str:
                 return name
     if len(ordered) > 1 and any(not explain_wrong_parameters(f, spec.contracts[c]) for c, f in functions.items()):
         names = " or ".join(f'"{name}"' for name in ordered)
-        raise AdapterError(f"nothing shows which arrays {', '.join(functions)} works on: say arrays={names}")
+        raise AdapterError(f"nothing shows which arrays {', '.join(functions)} works on: pass arrays={names}")
     return ordered[0]
 
 

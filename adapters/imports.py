@@ -23,7 +23,7 @@ def forget_modules(folder: Path, *, unless_done: bool = False) -> Iterator[None]
     finally:
         if not (done and unless_done):
             sys.path[:] = path
-            # All are listed before one goes: a folder without __init__.py asks its parents where it is.
+            # List all before removing one: a folder without __init__.py asks its parents for its place.
             for name in [name for name in set(sys.modules) - before if _is_own(name, sys.modules[name], place)]:
                 del sys.modules[name]
 
@@ -32,7 +32,7 @@ def _is_own(name: str, module: ModuleType, folder: Path) -> bool:
     """Return True for a module of a folder, unless it is installed there, or part of goldformer."""
     if name.partition(".")[0] == "goldformer":
         return False
-    # Some modules of libraries answer for every attribute that they are asked for.
+    # Some modules of libraries claim to have every attribute.
     known = vars(module)
     places = [Path(place) for place in (known.get("__file__"), *known.get("__path__", ())) if place is not None]
     return any(p.resolve().is_relative_to(folder) and "site-packages" not in p.parts for p in places)

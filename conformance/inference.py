@@ -218,12 +218,12 @@ def _ask_what(target: Target, component: str | None) -> str:
 
 def _ask_how(search: _WiringSearch) -> str:
     looks = f"{search.target.name} has the arguments and parameters of {search.component}"
-    return f"{looks}, but no call of it works: {search.problem}. If it is something else, say --component"
+    return f"{looks}, but no call of it works: {search.problem}. If it is something else, pass --component"
 
 
 def _ask_whether(wiring: Wiring, choice: str) -> str:
     fits = f"golden values fit {wiring.target.name} as {wiring.component} only if {CHOICES[choice]}"
-    meant = f"say --accept {choice}, or accept={choice!r} in Python"
+    meant = f"pass --accept {choice}, or accept={choice!r} in Python"
     return f"{fits}, and nothing in its code says so. If it is meant, {meant}; if not, it is a mistake"
 
 
@@ -231,7 +231,7 @@ def _ask_which(target: Target, found: Sequence[Wiring]) -> str:
     first, second = (set(wiring.facts) for wiring in found[:2])
     names = list(dict.fromkeys(wiring.component for wiring in found))
     if len(names) > 1:
-        return f"{target.name} fits {' and '.join(names)}. Which is it? Say --component {names[0]}"
+        return f"{target.name} fits {' and '.join(names)}. Which is it? Pass --component {names[0]}"
     differences = [" · ".join(sorted(facts)) for facts in (first - second, second - first)]
     ways = f"{differences[0]}, or {differences[1]}"
     return f"{target.name} fits in two ways: {ways}. Which is meant? `goldformer new` writes an adapter that can say it"

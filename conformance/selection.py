@@ -116,8 +116,8 @@ def _wrapped_checks(bench: Bench, selection: Selection, components: Iterable[str
 
     @cache
     def judge_plain() -> list[Judgement]:
-        # All of them before the first one that is wrapped: what traces a function leaves its own kind of tensors where
-        # the function keeps a table, and calls of the function itself then fail.
+        # Call all functions themselves before the first wrapped one. Tracing may leave its own kind of tensors in a
+        # table that a function keeps, and later calls of the function itself then fail.
         return [judge_case(case, at) for case, at in planned]
 
     return [lambda place=place: judge_wrapped(judge_plain()[place]) for place in range(len(planned))]  # type: ignore[misc]

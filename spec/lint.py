@@ -89,7 +89,7 @@ def _check_conventions(spec: Spec) -> Iterator[Problem]:
     for case in spec.cases.values():
         if case.golden is None:
             continue
-        # Which parameters and which mask a case has says under which options they are.
+        # The parameters and the mask of a case show the options under which they exist.
         contract = spec.contracts[case.component]
         silent = _ON_SOME_INPUTS | contract.conventions_of_params | contract.conventions_of_masks
         for name in contract.conventions:

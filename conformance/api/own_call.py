@@ -88,7 +88,7 @@ class OwnCall:
         )  # fmt: skip
         if why := case.explain_unfit(adapter.options(component, spec)):
             advice = why.replace("the adapter declares", "the conventions say")
-            raise ValueError(f"{component}: these arguments do not fit: {advice}. Say conventions={{…}}")
+            raise ValueError(f"{component}: these arguments do not fit: {advice}. Pass conventions={{…}}")
         return cls(case, spec, adapter, dtype, _find_device(first, library))
 
     def derive(self, outputs: Collection[str] = ()) -> Case:
@@ -152,7 +152,7 @@ def _find_common_library(arrays: Mapping[str, Any], result: Any) -> ArrayLibrary
 
 def _find_common_dtype(floats: Mapping[str, Any], library: ArrayLibrary, result: Any) -> str:
     """Return the dtype of all floating-point arguments, or of the result; TypeError for two, or another one."""
-    # Whole numbers where the contract has floats are refused by the contract.
+    # The contract refuses whole numbers where it has floats.
     found = {dtype: name for name, array in floats.items() if "float" in (dtype := library.dtype(array))}
     if len(found) > 1:
         both = ", ".join(f"{name} is {dtype}" for dtype, name in found.items())

@@ -84,7 +84,7 @@ class ClassResults:
         self.changes = find_changes(before, now) if before else []
         if self.changes:
             self.store.write(_CHANGES, changes_to_csv(self.changes))
-        # Last: what changed is found by it.
+        # Write it last: the next run compares with it to find the changes.
         self.store.write(_GRADES, gradebook.to_json(lines, assignment, people))
         self.written += ["class.html", "grades.csv", "feedback.zip"]
 

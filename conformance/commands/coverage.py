@@ -180,7 +180,7 @@ def _show_row(spec: Spec, part: Coverage, row: str, form: str) -> int:
         require_known((row,), known, "--row", every=True)
     if len(rows) > 1:
         found = " and ".join(covered.document for covered in rows)
-        raise CannotRun(f"--row {row} stands in {found}: say --document too")
+        raise CannotRun(f"--row {row} stands in {found}: add --document")
     covered = rows[0]
     match form:
         case "json":

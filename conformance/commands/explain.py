@@ -58,7 +58,7 @@ def find_entry(name: str, spec: Spec) -> Entry | None:
     for table, describe in tables:
         if name in table:
             return describe(table[name], spec)
-    # Rows come last: which sections of a paper are rows, only all cases say.
+    # Rows come last: only all cases together show which sections of a paper are rows.
     return next((_describe_row(covered) for covered in _cover(spec).rows if covered.row.id == name), None)
 
 

@@ -81,9 +81,9 @@ def mistakes(
     require_known(components, spec.components, "--component")
     for option, path in {"--json": json, "--html": html}.items():
         if path is not None and not matrix:
-            raise CannotRun(f"{option} saves the kill matrix: say --matrix too")
+            raise CannotRun(f"{option} saves the kill matrix: add --matrix")
     if write and not matrix:
-        raise CannotRun("--write writes what the kill matrix measures: say --matrix too")
+        raise CannotRun("--write writes what the kill matrix measures: add --matrix")
     if write and dtype != WRITTEN:
         raise CannotRun(f"--write writes what the kill matrix measures in {WRITTEN}, not in {dtype}: leave out --dtype")
     require_folders({"--json": json, "--html": html})

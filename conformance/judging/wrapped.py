@@ -45,7 +45,7 @@ def _judge_again(plain: Judgement, case: Case, result: Result, bench: Bench) -> 
     blank = replace(plain.verdict, status=Status.PASSED, reason="", message="", ratio=None, differences=())
     raised = isinstance(outcome, BadResult) and outcome.reason == "raised"
     if raised or isinstance(outcome, NotImplementedHere | NotCheckable):
-        # The function itself gave a result, so it is the transformation that could not.
+        # The function itself gave a result, so the transformation failed.
         message = f"{NOT_WRAPPED}{_take_first_line(str(outcome))}"
         return plain if plain.verdict.bad else Judgement(skip_check(blank, "not-wrapped", message), bench, case)
     again = judge_outcome(case, outcome, plain.expected, bench, blank)
@@ -55,9 +55,9 @@ def _judge_again(plain: Judgement, case: Case, result: Result, bench: Bench) -> 
     if again.verdict.bad:
         verdict = replace(again.verdict, reason="wrapper", wrapped=Wrapped(bench.wrapper, "wrapped is wrong"))
         message = f"{bench.wrapper} is wrong, the function itself is right: {again.verdict.message}"
-        # Without the outcome nothing is looked for in the code of the function.
+        # Leave out the outcome, so that the diagnosis does not search the code of the function.
         return Judgement(replace(verdict, status=Status.FAILED, message=message), bench, case)
-    assert isinstance(outcome, Result), "what is not bad is a result"
+    assert isinstance(outcome, Result), "an outcome that is not bad is a result"
     compared = _compare(case, result, outcome, plain.expected, bench)
     return replace(again, verdict=replace(again.verdict, wrapped=compared))
 

@@ -18,7 +18,7 @@ NAME = "dropout"
 
 RATE, SEED = st.sampled_from([0.1, 0.25, 0.5, 0.75]), st.integers(0, 999)
 
-#: Samples, tokens and channels. Each has enough elements that chance drops neither all of them nor no element.
+#: Samples, tokens and channels. Each has enough elements: chance never drops all of them, and never keeps all.
 SHAPE: Final = (70, 71, 72)
 
 

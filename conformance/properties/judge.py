@@ -87,7 +87,7 @@ def _tolerate(prop: Property, violation: Violation, failed: Verdict, bench: Benc
     coarser = bench.find_coarser()
     if coarser is None or violation.difference is None:
         return failed
-    # A second run says nothing of code that remembers the first one, so the numbers of this one have to fit too.
+    # Code may remember the first run, so a second run proves nothing: the numbers of the first have to fit too.
     wider = UNIT_ROUNDOFF[coarser.rounds_to] / UNIT_ROUNDOFF[bench.rounds_to]
     fits = violation.difference.ratio <= wider and _holds(prop, failed.component, coarser)
     return tolerate_precision(failed, coarser) if fits else failed

@@ -28,7 +28,7 @@ def summarise(implementation: Implementation, spec: Spec, *, brief: bool = False
     yield from list_remarks(remark for remark in remarks if remark.label not in NOTES)
     failing = [verdict for verdict in implementation.verdicts if verdict.bad or verdict.is_fault]
     if failing and not brief:
-        # The one that isolates a mistake has the smallest wrong call; a bad call that is accepted tells least.
+        # Prefer a check that isolates a mistake: its wrong call is the smallest. An accepted bad call helps least.
         shown = min(failing, key=lambda verdict: (not verdict.isolated, verdict.reason == ACCEPTED))
         yield Line(f"\n{explain_verdict(shown, spec)}\n")
         yield from map(Line, describe_rest([verdict for verdict in failing if verdict is not shown], shown))

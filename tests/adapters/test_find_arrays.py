@@ -123,7 +123,7 @@ def test_functions_of_two_libraries_are_refused():
 
 
 def test_a_function_that_works_on_nothing_must_say_its_arrays():
-    with pytest.raises(AdapterError, match=r'nothing shows which arrays softmax works on: say arrays="torch" or "num'):
+    with pytest.raises(AdapterError, match=r'nothing shows which arrays softmax works on: pass arrays="torch" or "num'):
         find_arrays({"softmax": lambda scores: scores.nothing}, load_spec())
 
 

@@ -168,7 +168,7 @@ def test_the_file_that_is_written_runs_by_itself(place, spec, tmp_path):
 )
 def test_a_choice_that_a_mistake_looks_like_must_be_said(name, choice, said, spec):
     question = (
-        f"golden values fit {name} as {said}, and nothing in its code says so. If it is meant, say --accept {choice}"
+        f"golden values fit {name} as {said}, and nothing in its code says so. If it is meant, pass --accept {choice}"
     )
     with pytest.raises(InferenceError, match=question):
         infer_adapter(f"{STYLES}/defective_parts.py:{name}", spec=spec)

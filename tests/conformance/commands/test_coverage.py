@@ -185,7 +185,7 @@ def test_a_row_of_two_documents_needs_its_document(coverage, small_spec):
         path.write_text(path.read_text(encoding="utf-8").replace("L1", "R1"), encoding="utf-8")
     result = coverage("--row", "R1")
     assert (result.exit_code, result.stderr) == (
-        2, "goldformer: --row R1 stands in notes and letters: say --document too\n",
+        2, "goldformer: --row R1 stands in notes and letters: add --document\n",
     )  # fmt: skip
     assert coverage("--row", "R1", "--document", "letters").stdout.startswith("letters R1 · first\n")
 

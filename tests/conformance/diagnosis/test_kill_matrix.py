@@ -316,8 +316,8 @@ def test_some_of_it_is_listed(spec):
         (["scale-mising"], "no such mistake scale-mising: did you mean scale-missing?"),
         (["--component", "softmx"], "--component softmx: did you mean softmax?"),
         (["scale-missing", "--component", "softmax"], "no such mistake is in softmax"),
-        (["--json", "a.json"], "--json saves the kill matrix: say --matrix too"),
-        (["--html", "a.html"], "--html saves the kill matrix: say --matrix too"),
+        (["--json", "a.json"], "--json saves the kill matrix: add --matrix"),
+        (["--html", "a.html"], "--html saves the kill matrix: add --matrix"),
         (["--matrix", "--html", "no/a.html"], "--html no/a.html: there is no folder no"),
     ],
 )
@@ -503,7 +503,7 @@ def test_kills_are_written_into_the_golden_files_and_nothing_else_moves(spec_cop
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--write"], "--write writes what the kill matrix measures: say --matrix too"),
+        (["--write"], "--write writes what the kill matrix measures: add --matrix"),
         (
             ["--write", "--matrix", "--dtype", "float64"],
             "--write writes what the kill matrix measures in float32, not in float64: leave out --dtype",
