@@ -279,7 +279,7 @@ class _WiringSearch:
 
     def _requires_mask(self) -> bool:
         """Return True if a mask has no default."""
-        masks = self.wirings[0].arguments.masks.values()
+        masks = self.wirings[0].arguments.all_masks
         return any(argument.is_required and argument.name in masks for argument in self.target.list_arguments())
 
     def _find_among(self, forms: Iterable[MaskForm]) -> list[Wiring]:
@@ -369,7 +369,7 @@ class _WiringSearch:
 
     def _fit_masks(self, wiring: Wiring) -> Wiring | None:
         """Return the wiring whose masks fit too, or None. A narrower form counts where no wider one can be called."""
-        if wiring.mask.shape == "causal" or not wiring.arguments.masks or not self._masked:
+        if wiring.mask.shape == "causal" or not wiring.arguments.all_masks or not self._masked:
             return wiring
         works: set[str] = set()
         for form in self._list_forms() if wiring.mask.shape == "absent" else [wiring.mask]:
@@ -520,7 +520,7 @@ class _WiringSearch:
 
     def _list_further_forms(self, wiring: Wiring) -> list[MaskForm]:
         """Return the forms of masks that are open: every one for calls that were tried without."""
-        is_open = wiring.arguments.masks and wiring.mask.shape == "absent"
+        is_open = wiring.arguments.all_masks and wiring.mask.shape == "absent"
         return self._list_forms() if is_open else [wiring.mask]
 
 

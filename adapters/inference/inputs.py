@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import permutations
 from typing import Final, Literal
 
@@ -42,13 +42,18 @@ class MaskForm:
 class ForwardArguments:
     """The arguments of a call by their names: the input that each takes, and the masks in the order of ours.
 
-    `masks` maps our masks to their arguments; a self-attention that has one for padded keys and one for positions has
-    "padding" and "mask".
+    `masks` maps our masks to their arguments, and `paddings` those of which padded keys have an argument of their own.
     """
 
     inputs: Mapping[str, str]
     masks: Mapping[str, str]
     pad: str = ""
+    paddings: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def all_masks(self) -> tuple[str, ...]:
+        """Their arguments that are masks."""
+        return (*self.masks.values(), *self.paddings.values())
 
 
 #: The inputs of a component that are no masks, where two of them may come as one.
@@ -72,19 +77,20 @@ def list_arguments(target: Target, contract: Contract) -> Iterator[ForwardArgume
     names = [a.name for a in data]
     for inputs in _match(names, wanted) if len(data) == len(wanted) else _match_repeated(names, contract):
         read = {theirs: f'params["{ours}"]' if ours in contract.params else ours for theirs, ours in inputs.items()}
-        yield ForwardArguments(read, named, pad if "pad_id" in contract.attributes else "")
+        yield ForwardArguments(read, named[0], pad if "pad_id" in contract.attributes else "", named[1])
 
 
 def list_forms(arguments: ForwardArguments, contract: Contract, target: Target) -> Iterator[MaskForm]:
     """Yield the forms in which the masks of a call may come, those that hold most masks first."""
-    if not arguments.masks:
+    if not arguments.all_masks:
         if any(spec.optional for spec in contract.inputs.values()) and re.search("tril|triu|causal", target.text):
             yield MaskForm("causal")
         return
     polarities: tuple[Polarity, ...] = ("keep", "ignore", "added")
-    if "padding" in arguments.masks:
+    if arguments.paddings and arguments.masks.keys() <= arguments.paddings.keys():
         yield from (MaskForm("split", polarity) for polarity in polarities)
         yield from (MaskForm("split_rows", polarity) for polarity in polarities)
+    if not arguments.paddings.keys() <= arguments.masks.keys():
         return
     has_axes = has_batch_axis(contract)
     shapes: tuple[MaskShape, ...] = ("any", "whole")
@@ -126,7 +132,7 @@ def says_sequence_first(target: Target) -> bool:
 
 def says_ignore(target: Target, arguments: ForwardArguments) -> bool:
     """Return True if a mask's name, or the code of a target, says that True hides a key."""
-    named = any(_IGNORE_NAME.search(name) for name in arguments.masks.values())
+    named = any(_IGNORE_NAME.search(name) for name in arguments.all_masks)
     return named or _IGNORE_TEXT.search(target.text) is not None
 
 
@@ -171,20 +177,42 @@ def _read_role(name: str, wanted: list[str]) -> str | None:
     return next((role for role in roles if role in wanted), None)
 
 
-def _name_masks(masks: list[Argument], wanted: list[str], contract: Contract) -> dict[str, str] | None:
-    """Return their argument for each of our masks; None if there are more than we have."""
+#: The masks of a call by ours: their arguments, and those that take padded keys alone.
+_Masks = tuple[Mapping[str, str], Mapping[str, str]]
+
+
+def _name_masks(masks: list[Argument], wanted: list[str], contract: Contract) -> _Masks | None:
+    """Return their arguments for each of our masks; None if there are more than we have."""
     names = [a.name for a in masks]
     if "source" in contract.inputs:
         wanted = ["self_mask", "memory_mask"]  # a model's own, made of its ids
+    if not names or not wanted or len(names) > 2 * len(wanted):
+        return None if names else ({}, {})
     if len(wanted) == 1:
-        padding = [name for name in names if re.search("pad", name)]
-        if len(names) == 2 and len(padding) == 1:
-            return {"padding": padding[0], wanted[0]: next(name for name in names if name not in padding)}
-        return dict(zip(wanted, names, strict=True)) if len(names) == 1 else {} if not names else None
-    if len(wanted) == 2 and len(names) <= 2:
-        crossing = [name for name in names if re.search("src|source|enc|mem|cross|context", name.lower())]
+        return _group_masks({wanted[0]: names})
+    crossing = [name for name in names if re.search("src|source|enc|mem|cross|context", name.lower())]
+    if len(names) == 1:
+        return {wanted[bool(crossing)]: names[0]}, {}
+    if len(names) == 2:
         ranked = sorted(names, key=lambda name: name in crossing) if len(crossing) == 1 else names
-        if len(names) == 1:
-            return {wanted[bool(crossing)]: names[0]}
-        return dict(zip(wanted, ranked, strict=False))
-    return None if names else {}
+        return dict(zip(wanted, ranked, strict=True)), {}
+    # Padded keys have an argument of their own; a model makes its masks of ids, and needs none.
+    own = [name for name in names if name not in crossing]
+    return None if "source" in contract.inputs else _group_masks({wanted[0]: own, wanted[1]: crossing})
+
+
+def _group_masks(groups: Mapping[str, list[str]]) -> _Masks | None:
+    """Return the arguments of each of our masks, of which one may take padded keys; None if two take the same."""
+    whole: dict[str, str] = {}
+    paddings: dict[str, str] = {}
+    for ours, names in groups.items():
+        padding = [name for name in names if "pad" in name.lower()] if len(groups) > 1 or len(names) > 1 else []
+        others = [name for name in names if name not in padding]
+        if len(padding) > 1 or len(others) > 1:
+            return None
+        if padding:
+            paddings[ours] = padding[0]
+        if others:
+            whole[ours] = others[0]
+    fits = whole.keys() <= paddings.keys() or paddings.keys() <= whole.keys()
+    return (whole, paddings) if fits else None

@@ -121,7 +121,7 @@ _LIBRARIES: Final = {
 _LAYOUTS: Final = (
     "additive_mask", "batch_first", "drop_heads", "flatten_heads", "four_axes", "ignore_mask", "is_causal",
     "join_projections", "key_padding", "leave_out_key_biases", "linear_weight", "map_state", "read_lengths",
-    "require_square_projections", "separate_projections", "sequence_first", "split_by_head",
+    "require_square_projections", "separate_projections", "sequence_first", "split_by_head", "split_causal",
 )  # fmt: skip
 
 
@@ -206,9 +206,15 @@ def _write_refusals(wiring: Wiring) -> list[str]:
         if wiring.mask.shape == "causal":
             test = f"not is_causal({mask}, q_seq={query}.shape[1], kv_seq={key}.shape[1])"
             lines += _refuse(test, f"{name} always hides the future")
-        elif mask not in wiring.arguments.masks or wiring.mask.shape == "absent":
+        elif mask not in _list_taken(wiring) or wiring.mask.shape == "absent":
             lines += _refuse(f"{mask} is not None", f"{name} takes no such mask")
     return lines
+
+
+def _list_taken(wiring: Wiring) -> set[str]:
+    """Return our masks that the call takes in the form of the wiring."""
+    arguments = wiring.arguments
+    return {*arguments.masks, *(arguments.paddings if wiring.mask.is_split else ())}
 
 
 def list_masks(wiring: Wiring) -> list[tuple[str, str, str]]:
@@ -253,7 +259,7 @@ def _write_hide(wiring: Wiring) -> list[str]:
         form == MaskForm("any")
         or form.shape in ("absent", "causal")
         or "source" in wiring.contract.inputs
-        or not wiring.arguments.masks
+        or not wiring.arguments.all_masks
     ):
         return []
     name = wiring.target.name
@@ -286,8 +292,16 @@ def _write_hide(wiring: Wiring) -> list[str]:
         if form.shape == "split":
             lines.append(f"    mask = flatten_heads(mask, heads=num_heads, {sizes})")
         else:
-            refusal = _refuse("mask.ndim != 2", f"{name} takes a mask of keys, or one of (q_seq, kv_seq)")
-            lines += [f"    {line}" for line in refusal]
+            lines += [
+                "    if mask.ndim == 2:",
+                f"        return None, {flat}",
+                f"    split = split_causal(mask, {sizes})",
+            ]
+            refusal = _refuse("split is None", f"{name} takes a mask of keys, and one of (q_seq, kv_seq)")
+            ones = "torch.ones(query.shape[1], key.shape[1], dtype=torch.bool, device=query.device)"
+            lines += [*(f"    {line}" for line in refusal), "    padding, is_causal = split"]
+            lines += [f"    mask = {ones}.tril()", f"    return {padded}, {flat} if is_causal else None", "", ""]
+            return lines
         return [*lines, f"    return None, {flat}", "", ""]
     lines += ["    if mask is None:", f"        {absent}", *(f"    {step}" for step in steps)]
     return [*lines, f"    return {_turn(wiring, 'mask', 'query')}", "", ""]
@@ -314,7 +328,8 @@ def _write_call(wiring: Wiring) -> str:
     if "source" in wiring.contract.inputs:
         given |= {theirs: ours for ours, theirs in masks.items()}
     elif form.is_split:
-        given |= {masks["padding"]: "padding", masks["mask"]: "positions"}
+        given |= {theirs: _name_split(wiring, ours)[0] for ours, theirs in wiring.arguments.paddings.items()}
+        given |= {theirs: _name_split(wiring, ours)[1] for ours, theirs in masks.items()}
     elif form.shape not in ("absent", "causal"):
         heads = ", num_heads" if _reads_heads(wiring) else ""
         mask_calls = {
@@ -322,12 +337,17 @@ def _write_call(wiring: Wiring) -> str:
             for ours, query, key in list_masks(wiring)
         }
         given |= {theirs: mask_calls[ours] for ours, theirs in masks.items()}
-    else:
-        required = {a.name for a in wiring.target.list_arguments() if a.is_required}
-        given |= {theirs: "None" for theirs in masks.values() if theirs in required}
+    required = {a.name for a in wiring.target.list_arguments() if a.is_required}
+    given |= {theirs: "None" for theirs in wiring.arguments.all_masks if theirs in required and theirs not in given}
     if wiring.arguments.pad:
         given[wiring.arguments.pad] = "pad_id"
     return ", ".join(f"{theirs}={ours}" for theirs, ours in given.items())
+
+
+def _name_split(wiring: Wiring, mask: str) -> tuple[str, str]:
+    """Return the names of the two masks that one of ours becomes: of keys, and of positions."""
+    start = mask.removesuffix("mask") if len(list_masks(wiring)) > 1 else ""
+    return f"{start}padding", f"{start}positions"
 
 
 def _write_module(wiring: Wiring) -> list[str]:
@@ -426,9 +446,12 @@ def _write_size(wiring: Wiring, role: str) -> str:
 
 def _write_return(wiring: Wiring, call: str) -> list[str]:
     lines = []
-    if wiring.mask.is_split:
-        ((mask, query, key),) = list_masks(wiring)
-        lines.append(f"padding, positions = hide({mask}, {query}, {key}, num_heads)")
+    for mask, query, key in list_masks(wiring) if wiring.mask.is_split else ():
+        padding, positions = _name_split(wiring, mask)
+        lines.append(f"{padding}, {positions} = hide({mask}, {query}, {key}, num_heads)")
+        if mask not in wiring.arguments.masks:
+            why = f"{wiring.target.name} takes a mask of keys for its {mask}"
+            lines += _refuse(f"{positions} is not None", why)
     if not wiring.target.is_class:
         called = f"{wiring.local_name}({call})"
     elif wiring.naming.names:
@@ -479,7 +502,7 @@ def _describe_mask(wiring: Wiring) -> list[str]:
     form = wiring.mask
     if form.shape == "causal":
         return ["mask: none, it always hides the future"]
-    if form.shape == "absent" or not wiring.arguments.masks:
+    if form.shape == "absent" or not wiring.arguments.all_masks:
         return []
     shapes = {
         "any": "as it comes", "four_axes": "(batch, heads, q_seq, kv_seq)",
@@ -489,4 +512,5 @@ def _describe_mask(wiring: Wiring) -> list[str]:
     }  # fmt: skip
     meaning = {"keep": "True = may attend", "ignore": "True = ignore", "added": "added to the scores"}[form.polarity]
     text = shapes[form.shape] if form.shape == "lengths" else f"{shapes[form.shape]}, {meaning}"
-    return [f"mask: {text}"]
+    unused = [] if form.is_split else wiring.arguments.paddings.values()
+    return [f"mask: {text}", *(f"{name} of the call: not used, all masks go to the other argument" for name in unused)]

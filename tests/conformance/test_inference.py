@@ -67,6 +67,8 @@ HITS = {
     "ready_modules.py:ReadyLayer": ("encoder_layer", "no_heads", KEEP, {"norm_placement": "pre"}),
     "ready_modules.py:ReadyDecoderLayer": ("decoder_layer", "no_heads", KEEP, {"norm_placement": "pre"}),
     "ready_modules.py:ReadyEncoder": ("encoder", "no_heads", KEEP, {"final_norm": "after_stack"}),
+    "masks_of_keys.py:ThreeMasks": ("decoder_layer", "split_rows", IGNORE, {"empty_row": "nan"}),
+    "masks_of_keys.py:JoinsMasks": ("decoder_layer", "any", IGNORE, {"norm_placement": "post"}),
     "whole_layers.py:LibraryLayer": ("encoder_layer", "flat", IGNORE, {"norm_placement": "post"}),
     "whole_layers.py:CourseBlock": ("encoder_layer", "any", KEEP, {"norm_placement": "post"}),
     "whole_layers.py:CalledAsAttention": ("encoder_layer", "any", KEEP, {"norm_placement": "post"}),
@@ -201,6 +203,25 @@ def test_an_eps_that_is_no_option_is_told_with_its_remedy(spec):
         "EncoderOfOtherEps computes encoder, but the normalisation fits eps = 1e-10. Use the declared eps. If yours is "
         "meant, no option has it: let the adapter give the norms one that is an option, such as norm.eps = 1e-5."
     )
+
+
+def test_the_masks_of_the_librarys_decoder_layer_are_told_apart(spec):
+    found = infer_adapter(nn.TransformerDecoderLayer(16, 2, 32), spec=spec)
+    assert (found.fits, found.wiring.mask.shape) == (True, "split")
+    assert (found.wiring.arguments.masks, found.wiring.arguments.paddings) == (
+        {"self_mask": "tgt_mask", "memory_mask": "memory_mask"},
+        {"self_mask": "tgt_key_padding_mask", "memory_mask": "memory_key_padding_mask"},
+    )
+
+
+def test_a_mask_of_padded_keys_that_is_lost_fails(spec):
+    found = infer_adapter(f"{STYLES}/masks_of_keys.py:PaddingOfTargetsLost", spec=spec)
+    assert (found.is_proven, found.fits) == (True, False)
+
+
+def test_a_mask_that_is_not_used_is_said(spec):
+    found = infer_adapter(f"{STYLES}/masks_of_keys.py:JoinsMasks", spec=spec)
+    assert "tgt_padding_mask of the call: not used, all masks go to the other argument" in found.wiring.facts
 
 
 def test_ready_modules_are_said_with_the_calls_that_build_them(spec):
