@@ -144,7 +144,7 @@ def test_an_option_is_not_told_with_a_mistake_that_replaces_all_that_it_changes(
 
 
 def test_greedy_decoding_in_one_batch_gives_what_each_sample_gives(spec):
-    """What mixes samples shows there: the mask of the first sample is that of every sample."""
+    """A mistake that mixes samples shows there: the mask of the first sample is that of every sample."""
     cases = [case for case in spec.cases_of("greedy_decode") if case.error is None and case.size < 2000][:12]
     for case in cases:
         options = {name: spec.conventions[name].default for name in case.conventions}

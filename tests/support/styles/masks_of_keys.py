@@ -26,7 +26,7 @@ class SplitAttention(nn.Module):
 
 
 class DecoderLayerOfParts(nn.Module):
-    """What the layers here share."""
+    """The parts that the layers here share."""
 
     def __init__(self, d_model, num_heads, d_ff, dropout):
         super().__init__()
