@@ -119,7 +119,8 @@ VARIANTS = [wild for wild in BENCH if not wild.is_correct]
 MISTAKES = [(wild, name) for wild in BENCH for name in wild.mistakes]
 #: Code that has not every form that cases ask for, such as masks that are no lengths, or a second sentence of a beam.
 KEEPS_FEWER = {
-    "beam_log_probs", "bert_style_encoder", "conv_feed_forward", "gpt_blocks_thirds", "greedy_with_cache",
+    "beam_log_probs", "bert_style_encoder", "conv_feed_forward", "gpt_blocks_thirds", "gpt_without_masks",
+    "greedy_with_cache",
     "keras_like_tied_blocks", "lengths_masked_softmax", "losses_kl_padding", "numpy_lengths_and_losses",
     "sequence_first_greedy",
 }  # fmt: skip

@@ -118,7 +118,7 @@ def test_a_case_in_recipes_and_few_lines():
         "      key: {draw: dyadic, seed: 0, range: [-2, 2], step: 1/64}",
         "      value: {draw: dyadic, seed: 0, range: [-2, 2], step: 1/64}",
         "      mask: {causal: true, shape: [2, 2]}",
-        "    only_with: {empty_row: uniform}",
+        "    only_with: {empty_row: uniform, later_tokens: as_masked}",
         "    expect: {output: all, weights: all, scores: all, scaled_scores: all}",
     ]
 
