@@ -22,14 +22,15 @@ class Naming:
     """Our names for the parameters of a module, and what must be done with ours before they fit.
 
     `order` is the order of a fused projection, such as "qkv" or "kv", `per_head` says that it goes head by head.
-    `head_list` is True if each head has weights of its own. `turned` is True if the class multiplies by x·Wᵀ with
-    matrices that it made itself.
+    `head_list` is True if each head has weights of its own, `stacked` if projections have an axis for the heads.
+    `turned` is True if the class multiplies by x·Wᵀ with matrices that it made itself.
     """
 
     names: Names
     order: str = ""
     per_head: bool = False
     head_list: bool = False
+    stacked: bool = False
     turned: bool = False
     conventions: Mapping[str, str] = field(default_factory=dict)
 
@@ -87,11 +88,27 @@ class _Sizes:
 
 def name_parameters(component: str, leaves: Sequence[Leaf], construction: Construction) -> Iterator[Naming]:
     """Yield the namings of all parameters of a module for a component, the likeliest first, if they fit."""
-    for turned in (False, True) if any(leaf.kind == "raw" and len(leaf.shape) == 2 for leaf in leaves) else (False,):
+    heads = [_drop_head_axis(leaf, _Sizes.of(construction, turned=False)) for leaf in leaves]
+    stacked = heads != list(leaves)
+    has_matrices = not stacked and any(leaf.kind == "raw" and len(leaf.shape) == 2 for leaf in leaves)
+    for turned in (False, True) if has_matrices else (False,):
         sizes = _Sizes.of(construction, turned=turned)
-        for naming in _NAMERS[component](list(leaves), sizes):
+        for naming in _NAMERS[component](heads, sizes):
             if _count(naming, leaves) == len(leaves):
-                yield replace(naming, turned=turned, conventions=_find_conventions(component, naming))
+                conventions = _find_conventions(component, naming)
+                yield replace(naming, turned=turned, stacked=stacked, conventions=conventions)
+
+
+def _drop_head_axis(leaf: Leaf, sizes: _Sizes) -> Leaf:
+    """Return a parameter that has an axis for the heads, as code that projects by einsum has it, without that axis."""
+    if leaf.kind != "raw" or len(leaf.shape) < 2 or leaf.shape[0] != sizes.heads:
+        return leaf
+    heads, *inner, last = leaf.shape
+    if not inner and last in (sizes.keys // heads, sizes.values // heads):
+        return replace(leaf, shape=(heads * last,))
+    if inner in ([sizes.reads], [sizes.width]):
+        return replace(leaf, shape=(*inner, heads * last))
+    return replace(leaf, shape=(heads * inner[0], last)) if len(inner) == 1 and last == sizes.width else leaf
 
 
 def _count(naming: Naming, leaves: Sequence[Leaf]) -> int:

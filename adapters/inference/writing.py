@@ -122,6 +122,7 @@ _LAYOUTS: Final = (
     "additive_mask", "batch_first", "drop_heads", "flatten_heads", "four_axes", "ignore_mask", "is_causal",
     "join_projections", "key_padding", "leave_out_key_biases", "linear_weight", "map_state", "read_lengths",
     "require_square_projections", "separate_projections", "sequence_first", "split_by_head", "split_causal",
+    "stack_heads",
 )  # fmt: skip
 
 
@@ -367,6 +368,8 @@ def _write_module(wiring: Wiring) -> list[str]:
         lines.append(f'params = join_projections(params, num_heads, "{naming.order}"{form})')
     if naming.head_list:
         lines.append("params = split_by_head(params, num_heads)")
+    if naming.stacked:
+        lines.append("params = stack_heads(params, num_heads)")
     if naming.turned:
         lines.append("params = {name: linear_weight(w) if w.ndim == 2 else w for name, w in params.items()}")
     if naming.names:
@@ -487,6 +490,8 @@ def _describe_layout(wiring: Wiring) -> list[str]:
         facts.append(f"fused projection: {', '.join(naming.order)}, {form}")
     if naming.head_list:
         facts.append("each head has weights of its own")
+    if naming.stacked:
+        facts.append("its projections have an axis for the heads")
     if naming.turned:
         facts.append("its own matrices are (out, in)")
     if wiring.sequence_first:

@@ -35,6 +35,7 @@ HITS = {
     "separate_attention.py:KernelCall": ("multi_head_attention", "four_axes", KEEP, {"empty_row": "zeros"}),
     "separate_attention.py:ValidLengths": ("multi_head_attention", "lengths", KEEP, {"biases": "none"}),
     "separate_attention.py:IgnoreMask": ("multi_head_attention", "any", IGNORE, {"empty_row": "nan"}),
+    "separate_attention.py:EinsumHeads": ("multi_head_attention", "any", KEEP, {"biases": "all"}),
     "separate_attention.py:NeedsMask": ("multi_head_attention", "no_heads", KEEP, {"empty_row": "zeros"}),
     "fused_attention.py:VisionQkv": ("fused_multi_head_attention", "absent", KEEP, {}),
     "fused_attention.py:ConfiguredCausal": ("fused_multi_head_attention", "causal", KEEP, {}),

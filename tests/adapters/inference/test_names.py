@@ -10,7 +10,7 @@ from goldformer.adapters.inference.names import ARGUMENTS, SIZES, find_part, fin
 CONSTRUCTORS = {
     "width": "d_model embed_dim embed_size emb model_dim num_hiddens n_embd n_embed dim features size",
     "heads": "h heads n_head num_heads nhead n_heads attn_heads num_attention_heads number_of_heads head_num",
-    "head_width": "d_k d_key dim_head head_dim head_size dim_per_head",
+    "head_width": "d_k d_key d_head dim_head head_dim head_size dim_per_head",
     "value_width": "d_v d_value",
     "inner": "d_ff dim_feedforward ffn_dim ffn_hidden intermediate_size filter_size d_inner pf_dim ffn_num_hiddens",
     "expansion": "forward_expansion expansion mlp_ratio ff_mult",

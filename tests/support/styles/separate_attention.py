@@ -295,3 +295,22 @@ class NeedsMask(nn.Module):
         powers = (scores - scores.amax(-1, keepdim=True)).exp() * visible
         weights = powers / powers.sum(-1, keepdim=True).clamp_min(torch.finfo(q.dtype).tiny)
         return self.proj(torch.cat((weights @ v).unbind(1), dim=-1))
+
+
+class EinsumHeads(nn.Module):
+    """Every projection has an axis for the heads."""
+
+    def __init__(self, n_heads, d_model, d_head):
+        super().__init__()
+        self.W_Q, self.W_K, self.W_V = (nn.Parameter(torch.zeros(n_heads, d_model, d_head)) for _ in range(3))
+        self.b_Q, self.b_K, self.b_V = (nn.Parameter(torch.zeros(n_heads, d_head)) for _ in range(3))
+        self.W_O, self.b_O = nn.Parameter(torch.zeros(n_heads, d_head, d_model)), nn.Parameter(torch.zeros(d_model))
+
+    def forward(self, query, key, value, mask=None):
+        q = torch.einsum("bsd,hdk->bhsk", query, self.W_Q) + self.b_Q[:, None]
+        k = torch.einsum("bsd,hdk->bhsk", key, self.W_K) + self.b_K[:, None]
+        v = torch.einsum("bsd,hdk->bhsk", value, self.W_V) + self.b_V[:, None]
+        scores = torch.einsum("bhqk,bhsk->bhqs", q, k) / math.sqrt(q.shape[-1])
+        if mask is not None:
+            scores = scores.masked_fill(~mask, -1e30)
+        return torch.einsum("bhsk,hkd->bsd", scores.softmax(-1) @ v, self.W_O) + self.b_O
