@@ -348,8 +348,8 @@ class Imitator:
 
         The cases that list its mistakes, though they are made in one place, come first, and small ones before others.
         """
-        listing = [p for p in self._passed[component] if not set(candidate.mistakes).isdisjoint(p.case.kills)]
-        chosen = (*listing, *(p for p in self._passed[component] if p not in listing))
+        mistakes = set(candidate.mistakes)
+        chosen = sorted(self._passed[component], key=lambda passing: mistakes.isdisjoint(passing.case.kills))
         return any(self._is_excluded(candidate, passing) for passing in chosen[:_PASSED])
 
     def note_passed(self, passing: FailingCase) -> None:

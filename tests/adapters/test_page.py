@@ -39,6 +39,11 @@ ADAPTERS = {
         {"attention without an axis for the heads", "scaled_dot_product_attention takes no dropout_rate"},
         "float64,float16",
     ),
+    "causal_adapter.py": (
+        {"fused_multi_head_attention"},
+        {ONE_WIDTH, "CausalAttention always hides later tokens", "fused_multi_head_attention takes no dropout_rate"},
+        "float32,bfloat16",
+    ),
     PROCESS: ({"softmax"}, set(), "float64,float32"),
 }
 
@@ -56,11 +61,11 @@ def folder(tmp_path, monkeypatch):
 
 def test_every_block_of_code_is_a_file_that_is_used():
     assert len(re.findall("```python", PAGE)) == len(FILES)
-    adapters = {"module_adapter.py", "encoder_adapter.py", "functions_adapter.py"}
+    adapters = {"module_adapter.py", "encoder_adapter.py", "functions_adapter.py", "causal_adapter.py"}
     assert FILES.keys() == {"my_model.py", "my_encoder.py", "my_process.py"} | adapters
 
 
-@pytest.mark.parametrize("adapter", ADAPTERS, ids=["module", "encoder", "functions", "process"])
+@pytest.mark.parametrize("adapter", ADAPTERS, ids=["module", "encoder", "functions", "causal", "process"])
 def test_the_adapters_of_the_page_pass_what_they_implement(adapter, folder):
     components, reasons, dtypes = ADAPTERS[adapter]
     result = CliRunner().invoke(main, ["check", adapter, "--json", "--dtype", dtypes])
@@ -73,7 +78,7 @@ def test_the_adapters_of_the_page_pass_what_they_implement(adapter, folder):
     variants = {text for text in declined if "gradient" not in text and "differentiate" not in text}
     assert {text.partition(" ")[2] if ONE_WIDTH in text else text for text in variants} == reasons
     passed = {v["dtype"] for v in mine if v["status"] == "passed"}
-    assert len(passed) == (2 if adapter in ("module_adapter.py", "encoder_adapter.py") else 1)
+    assert len(passed) == (2 if adapter in ("module_adapter.py", "encoder_adapter.py", "causal_adapter.py") else 1)
     for component in components:
         assert sum(v["status"] == "passed" and v["component"] == component for v in mine) > 15
 

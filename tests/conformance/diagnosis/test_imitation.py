@@ -410,3 +410,12 @@ def test_an_exception_is_shown_and_is_no_evidence_of_a_mistake(judged, spec):
     text = " ".join(" ".join(closing(verdicts, spec)).split())
     assert "First seen: pe-5000: raised ValueError: operands could not be broadcast together" in text
     assert "Possible causes" not in text
+
+
+def test_a_case_that_passes_in_two_dtypes_refutes_what_it_reveals(spec):
+    imitator = Imitator(spec)
+    textbook = find_adapter("textbook", spec)
+    for dtype in ("float32", "float64"):
+        judgement = judge_case(spec.cases["sdpa-causal"], Bench(spec, textbook, dtype, "cpu"))
+        imitator.note_passed(FailingCase.of(judgement))
+    assert imitator.is_refuted("scale-missing", "scaled_dot_product_attention")
