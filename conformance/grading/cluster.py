@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import threading
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -36,6 +37,7 @@ def grade_on_cluster(task: GradingTask, submissions: Iterable[Submission], addre
         from distributed.comm import CommClosedError
     except ImportError as error:
         raise Unusable(f"--scheduler needs Dask: {install_hint('cluster')} ({error})") from error
+    _silence_logs()
     try:
         client = Client(address, timeout=_PATIENCE, set_as_default=False)
     except (OSError, ValueError) as error:
@@ -50,6 +52,13 @@ def grade_on_cluster(task: GradingTask, submissions: Iterable[Submission], addre
         except (CancelledError, CommClosedError) as error:
             what = "the connection to the cluster was lost; start it again, and run the same command"
             raise Unusable(f"--scheduler {address}: {what}: finished grades are stored") from error
+
+
+def _silence_logs() -> None:
+    """Keep Dask from logging what this module says in a sentence: it logs a lost scheduler with a traceback."""
+    for name in [*logging.root.manager.loggerDict]:
+        if name.split(".")[0] == "distributed":
+            logging.getLogger(name).setLevel(logging.CRITICAL)
 
 
 def _grade_all(task: GradingTask, submissions: Iterable[Submission], client: Any) -> Iterator[ResultFiles]:
