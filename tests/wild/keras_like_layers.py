@@ -293,7 +293,7 @@ MISTAKES = {
         "dk = np.asarray(k.shape[-1], dtype=q.dtype)",
         "dk = np.asarray(k.shape[-2], dtype=q.dtype)",
         "The scores are divided by the root of the number of keys.",
-        ("scale-seq-len",),
+        ("scale-seq-len", "scaled_dot_product_attention.divisor.root.kv_seq"),
     ),
     "training-always": (
         "attn_output, _ = self.mha(x, x, x, mask)\n        out1 = self.layernorm1(x + self.dropout1(attn_output, training=training))",
