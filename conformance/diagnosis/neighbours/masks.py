@@ -70,6 +70,8 @@ _CHANGES: Final[tuple[tuple[str, str, Change], ...]] = (
     ("all-samples", "a key is hidden where any sample's mask hides it", lambda m: m.all(0, keepdims=True)),
     ("self-always", "each position sees itself whatever the mask says",
      lambda m: m | np.eye(m.shape[-2], m.shape[-1], dtype=np.bool_)),
+    ("self-never", "each position is hidden from itself, whatever the mask says",
+     lambda m: m & ~np.eye(m.shape[-2], m.shape[-1], dtype=np.bool_)),
     ("first-always", "every position sees the first key whatever the mask says",
      lambda m: m | (np.arange(m.shape[-1]) == 0)),
     ("and-causal", "later keys are hidden besides those that the mask hides",

@@ -98,6 +98,7 @@ def test_none_changes_the_dtype(spec):
         "scaled_dot_product_attention.divisor.root.d_k_plus_one",
         "scaled_dot_product_attention.mask.transposed",
         "scaled_dot_product_attention.mask.always-causal",
+        "scaled_dot_product_attention.mask.self-never",
         "scaled_dot_product_attention.mask.always-causal-too",
         "scaled_dot_product_attention.weigh_keys.read-by-columns",
         "layer_norm.beta-left-out",
