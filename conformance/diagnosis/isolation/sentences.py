@@ -71,9 +71,11 @@ def _name_step(attention: Part, off: Collection[str], kept: Collection[str]) -> 
         )
     if any(id_.startswith("mask:") for id_ in kept):
         return "the mask"
-    # A single key has the weight 1, whatever the scores. Heads that are mixed with tokens show only among several.
+    # A single key has the weight 1, whatever the scores. Heads that are mixed with tokens, and keys and values that are
+    # made of several rows, show only among several too.
     if {f"words:{a}" for a in attention.key_axes} & {*kept}:
-        return "the weights, or the cut or merge of the heads," if "heads" in kept else "the weights"
+        merged = ", the cut or merge of the heads" if "heads" in kept else ""
+        return f"the weights{merged} or the rows of the keys and values"
     return "the values, the heads or the output"
 
 

@@ -247,13 +247,14 @@ def test_a_call_that_leaves_a_query_no_key_says_nothing(spec):
     assert made.count == 0
 
 
-def test_heads_that_are_mixed_with_tokens_are_not_placed_in_the_weights():
+def test_what_is_mixed_among_tokens_is_not_placed_in_the_weights_only():
     """With one key, or with one head, nothing is mixed."""
     silence = Switch("attention", "nothing", lambda arguments: arguments)
     attention = Part("attention", "the attention", "attention", silence, (), (), key_axes=("kv_seq",))
-    assert describe_part(attention, {"attention:weights"}, ["words:kv_seq"]) == "the weights of the attention"
+    single = describe_part(attention, {"attention:weights"}, ["words:kv_seq"])
+    assert single == "the weights or the rows of the keys and values of the attention"
     mixed = describe_part(attention, {"attention:weights"}, ["words:kv_seq", "heads"])
-    assert mixed == "the weights, or the cut or merge of the heads, of the attention"
+    assert mixed == "the weights, the cut or merge of the heads or the rows of the keys and values of the attention"
 
 
 @pytest.mark.parametrize(
