@@ -1,8 +1,10 @@
-"""Greedy decoding of a whole batch at once, as implementations do it: only there shows what mixes samples."""
+"""Decoding of a whole batch or beam at once, as implementations do it: only there shows what mixes samples."""
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Mapping
+from contextvars import ContextVar
+from typing import Any, Final
 
 import numpy as np
 
@@ -12,13 +14,15 @@ from goldformer.adapters.textbook.decoding import (
     Task,
     append_word,
     decoder_input,
+    extend_beam,
     greedy_sentences,
     has_ended,
     is_full,
     model_logits,
+    next_logits,
     score_words,
 )
-from goldformer.adapters.textbook.steps import Replacements, instead
+from goldformer.adapters.textbook.steps import Replacements, Step, around, hold, instead
 
 
 def _decode_together(source: Array, task: Task) -> list[Sentence]:
@@ -42,5 +46,30 @@ def _append_best(sentence: Sentence, logits: Array) -> Sentence:
     return append_word(sentence, word, score_words(logits)[word])
 
 
-#: Greedy decoding with the same results where samples do not depend on one another, by fewer calls of the model.
-IN_BATCHES: Final[Replacements] = {greedy_sentences: instead(_decode_together)}
+#: The next logits of the sentences of a beam, by the source and the words that are read.
+_known: Final[ContextVar[Mapping[tuple[bytes, tuple[int, ...]], Array]]] = ContextVar("known")
+
+
+def _extend_together(original: Step, source: Array, sample: int, beam: list[Sentence], task: Task) -> Any:
+    """Extend a beam with the logits of one call of the model for all of its sentences that go on."""
+    own = source[[sample]]
+    read = [tuple(decoder_input(s, task)) for s in beam if not (has_ended(s, task) or is_full(s, task))]
+    known = {}
+    if len(read) > 1 and len({len(words) for words in read}) == 1:
+        logits = model_logits(np.repeat(own, len(read), axis=0), np.array(read, dtype=np.int64), task)[:, -1]
+        known = {(own.tobytes(), words): row for words, row in zip(read, logits, strict=True)}
+    with hold(_known, known):
+        return original(source, sample, beam, task)
+
+
+def _look_up(original: Step, source: Array, sentence: Sentence, task: Task) -> Array:
+    row = _known.get({}).get((source.tobytes(), tuple(decoder_input(sentence, task))))
+    return np.asarray(original(source, sentence, task) if row is None else row)
+
+
+#: Decoding with the same results where samples do not depend on one another, by fewer calls of the model.
+IN_BATCHES: Final[Replacements] = {
+    greedy_sentences: instead(_decode_together),
+    extend_beam: around(_extend_together),
+    next_logits: around(_look_up),
+}

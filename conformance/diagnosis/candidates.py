@@ -276,7 +276,7 @@ class Textbooks:
             if len(self._adapters) >= _MOST_ADAPTERS:
                 self._adapters.clear()
             made = [find_made(id_) for id_ in candidate.mistakes]
-            layers = [IN_BATCHES] if component == "greedy_decode" else []
+            layers = [IN_BATCHES] if component in ("greedy_decode", "beam_search") else []
             layers += [OPTIONS[item] for item in chosen.items() if item in OPTIONS]
             # A mistake is applied after the options, and after the gradients of the forward pass in which it is made.
             if not all(one.by_hand for one in made):

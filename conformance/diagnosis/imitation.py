@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from itertools import chain, combinations, islice, product
 from typing import Final
@@ -211,7 +212,8 @@ class Imitator:
         # What nothing known explains in a part shows in the whole, unless it is too small: a short search will do.
         short = decides or self._has_unknown_part(component)
         most = _TRIED // estimate_cost(case)
-        found = self._match_candidates(near, failure) or self._match_candidates(bases, failure)
+        joined = [*bases, *self._list_halves(component)]
+        found = self._match_candidates(near, failure) or self._match_candidates(joined, failure)
         # On top of bases that explain the failure, whatever does nothing in this case would explain it too.
         if not found:
             some = self._drop_idle_options(some, failure)
@@ -397,6 +399,14 @@ class Imitator:
             # Which of two that exclude one another is made in its half only, and which everywhere, is not known.
             bases.append(self._join_matches(parts[::-1]))
         return [base for base in dict.fromkeys(bases) if base.causes and base.place in (None, *HALVES.values())]
+
+    def _list_halves(self, component: str) -> Iterator[Candidate]:
+        """Yield what explains the layers or the stack of one half of a model, made in that half only."""
+        for half, place in HALVES.items():
+            if place in PLACES.get(component, ()):
+                best = [self._find_best_match(part) for part in (f"{half}_layer", half)]
+                single = (c for c in dict.fromkeys(best) if len(c.mistakes) == 1 and not (c.options or c.place))
+                yield from (replace(candidate, place=place) for candidate in single)
 
     def _join_matches(self, parts: Iterable[str]) -> Candidate:
         """Return what explains these parts; what excludes something before it is made in the half of its part only."""

@@ -10,7 +10,8 @@ import pytest
 
 from goldformer.adapters.protocol import Adapter
 from goldformer.adapters.textbook.build import build_textbook
-from goldformer.conformance.diagnosis import candidates
+from goldformer.adapters.textbook.decoding import model_logits
+from goldformer.conformance.diagnosis import batches, candidates
 from goldformer.conformance.diagnosis.candidates import Candidate, Textbooks
 from goldformer.conformance.diagnosis.failure import FailingCase
 from goldformer.conformance.diagnosis.mistakes import implementations
@@ -141,6 +142,26 @@ def test_an_option_is_not_told_with_a_mistake_that_replaces_all_that_it_changes(
     other = Candidate(("layer_norm.eps.1e-10",))
     assert eps.combine(other) is other.combine(eps) is None
     assert placement.combine(other) == Candidate(other.mistakes, placement.options)
+
+
+def test_the_sentences_of_a_beam_are_read_in_one_call(spec, monkeypatch):
+    seen = []
+
+    def note(source, target, task):
+        seen.append(len(target))
+        return model_logits(source, target, task)
+
+    monkeypatch.setattr(batches, "model_logits", note)
+    case = spec.cases["beam-small-four-steps"]
+    options = {name: spec.conventions[name].default for name in case.conventions}
+    one = FailingCase(case, spec.contracts["beam_search"], Result({}, 0.0), {}, "float64", options)
+    together = Textbooks(spec, None).run(Candidate(), one)
+    assert max(seen) > 1
+    monkeypatch.setattr(candidates, "IN_BATCHES", {})
+    alone = Textbooks(spec, None).run(Candidate(), one)
+    assert isinstance(together, Result)
+    assert isinstance(alone, Result)
+    assert np.array_equal(together.outputs["ids"], alone.outputs["ids"])
 
 
 def test_greedy_decoding_in_one_batch_gives_what_each_sample_gives(spec):

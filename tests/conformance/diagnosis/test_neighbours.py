@@ -12,8 +12,10 @@ from goldformer.adapters.protocol import Adapter
 from goldformer.adapters.textbook.attention import scaled_dot_product_attention
 from goldformer.adapters.textbook.build import build_textbook
 from goldformer.conformance.diagnosis.explain import Diagnosis
-from goldformer.conformance.diagnosis.findings import CLOSEST, MISTAKE_FOUND, diagnose
+from goldformer.conformance.diagnosis.findings import BECAUSE, CLOSEST, MISTAKE_FOUND, diagnose
+from goldformer.conformance.diagnosis.imitation import Imitator
 from goldformer.conformance.diagnosis.mistakes import implementations
+from goldformer.conformance.diagnosis.mistakes.places import HALVES, TRACKED, restrict_to
 from goldformer.conformance.diagnosis.neighbours import find_made, neighbours
 from goldformer.conformance.judging.cases import Bench, judge_case
 
@@ -345,6 +347,22 @@ def test_nothing_idle_is_found_on_top_of_what_explains_the_parts(spec):
     assert ids == {"decoder.final-norm-first", "encoder.final-norm-first"}
     said = [finding for finding in diagnose(verdicts, spec) if finding.mistakes]
     assert [finding.mistakes for finding in said] == [("decoder.final-norm-first",), ("encoder.final-norm-first",)]
+
+
+def test_what_explains_the_layers_of_one_half_is_tried_there_before_any_search(spec, monkeypatch):
+    layer, whole = find_made("norm-before-add").steps, "transformer"
+    half = restrict_to(HALVES["encoder"], layer)
+    made = {"decoder_layer": ({},), "encoder_layer": (layer,), whole: (half, TRACKED)}
+    judgements = []
+    for component, layers in made.items():
+        book = build_textbook(*layers, only=component)
+        bench = Bench(spec, Adapter.from_object(book, "mine.py", spec), "float32", "cpu")
+        judgements += [judge_case(case, bench) for case in small_cases(spec, component)[:4]]
+    for further in ("_list_combined", "_place_mistakes", "_list_neighbours"):
+        monkeypatch.setattr(Imitator, further, lambda *_, **__: iter(()))
+    said = list(diagnose(Diagnosis(spec).explain_all(judgements), spec))
+    assert [f.mistakes for f in said if f.mistakes] == [("norm-before-add",)]
+    assert (BECAUSE, whole) in [(f.label, f.text) for f in said]
 
 
 def test_the_catalogue_leaves_time_for_neighbours_of_the_decoder_while_it_decodes(spec):
