@@ -11,13 +11,14 @@ conformance: $(STAMP)  ## The suite against the bundled reference
 
 # A test that hangs is named, long before a build server gives up.
 # Neighbours run in one process, which makes what a module shares once.
-TESTS := -m pytest tests conformance -q -r fE -n auto --dist worksteal --timeout 600
+# They start Python hundreds of times: without bytecode, which the environment may forbid, that takes 20 seconds more.
+TESTS := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest tests conformance -q -r fE -n auto --dist worksteal --timeout 600
 
 test: $(STAMP)  ## Our own tests, with one run of the suite on the reference
-	@$(BIN)/python $(TESTS)
+	@$(TESTS)
 
 test-all: $(STAMP)  ## The same, with exhaustive tests in full
-	@$(BIN)/python $(TESTS) --all
+	@$(TESTS) --all
 
 check: $(STAMP)  ## Format, lint, types, import rules, spec, tests
 	@$(BIN)/ruff format --check --quiet .
