@@ -159,40 +159,26 @@ def gradients(
     """
     count = sum(array.size for array in arrays.values())
 
-    def compute(rows: range) -> Tangent:
-        return _differentiate(formula, arrays, cotangent, output, number, read, lambda k: unit(rows, k))
+    def differentiate(rows: range) -> Tangent:
+        made = 0
 
-    total = Draw.compute_in_parts(count, _ROWS, compute) if unit is unit_draw else compute(range(count))
+        def seed(value: float) -> Dual:
+            nonlocal made
+            made += 1
+            return Dual(read(value), unit(rows, made - 1))
+
+        outputs = formula(lambda value: Dual(number(value)), seed)
+        assert made == count, "every input element is made once, in the order of `arrays`"
+        total: Tangent = None
+        # A loss has no axes; NumPy hands such an array out as its element.
+        weights, results = (np.asarray(a, dtype=object).ravel() for a in (cotangent, outputs[output]))
+        for weight, result in zip(weights, results, strict=True):
+            if result.tangent is not None:
+                total = _sum(total, result.tangent * weight)
+        return total
+
+    total = Draw.compute_in_parts(count, _ROWS, differentiate) if unit is unit_draw else differentiate(range(count))
     return _split_tangent(total, arrays)
-
-
-def _differentiate(
-    formula: Callable[[Callable[[Any], Any], Callable[[float], Any]], Mapping[str, Objects]],
-    arrays: Mapping[str, NDArray[np.float64]],
-    cotangent: Objects,
-    output: str,
-    number: Callable[[Any], Any],
-    read: Callable[[float], Any],
-    unit: Callable[[int], Tangent],
-) -> Tangent:
-    """Return the derivatives of Σ cotangent·output by every element of `arrays`, in rows of the tangents `unit(k)`."""
-    count = sum(array.size for array in arrays.values())
-    made = 0
-
-    def seed(value: float) -> Dual:
-        nonlocal made
-        made += 1
-        return Dual(read(value), unit(made - 1))
-
-    outputs = formula(lambda value: Dual(number(value)), seed)
-    assert made == count, "every input element is made once, in the order of `arrays`"
-    total: Tangent = None
-    # A loss has no axes; NumPy hands such an array out as its element.
-    weights, results = (np.asarray(a, dtype=object).ravel() for a in (cotangent, outputs[output]))
-    for weight, result in zip(weights, results, strict=True):
-        if result.tangent is not None:
-            total = _sum(total, result.tangent * weight)
-    return total
 
 
 def _split_tangent(total: Tangent, arrays: Mapping[str, NDArray[np.float64]]) -> dict[str, Objects]:
