@@ -9,10 +9,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from goldformer.adapters.dtypes import WireArray
 from goldformer.adapters.process.faults import CallFault
-from goldformer.conformance.grading.sandbox import Limits
+from goldformer.conformance.grading.sandbox import Limits, Sandbox, SandboxError
 from goldformer.conformance.grading.sandbox import _linux as linux
 
 #: All that lies between a submission and everything else, beside limits and another user.
@@ -50,6 +51,14 @@ def make_folder(folder, submission, adapter=ADAPTER, **others):
     for name, text in {"submission": submission, **others}.items():
         (folder / "submission" / f"{name}.py").write_text(text, encoding="utf-8")
     return folder
+
+
+def make_sandbox(*given, **named):
+    """Start a sandbox; skip the test, with the reason, if this machine and user cannot have it."""
+    try:
+        return Sandbox(*given, **named)
+    except SandboxError as error:
+        pytest.skip(" ".join(str(error).split("\n")[:2]))  # the others say what would help
 
 
 @contextmanager

@@ -39,6 +39,7 @@ from sandboxes import (
     fault_of,
     found_by,
     make_folder,
+    make_sandbox,
     softmax_of,
 )
 
@@ -96,10 +97,7 @@ def softmax(scores):
     time.sleep(0.3)
     return scores
 """
-    try:
-        sandbox = Sandbox(LIMITS, "numpy", without=WALLS if level == "process" else ())
-    except SandboxError:
-        pytest.skip("not on this machine as this user")
+    sandbox = make_sandbox(LIMITS, "numpy", without=WALLS if level == "process" else ())
     with sandbox:
         one = sandbox.client(make_folder(tmp_path / "code", source))
         softmax_of(one)
@@ -131,15 +129,12 @@ def softmax(scores):
     time.sleep(0.5)
     return scores
 """
-    try:
-        sandbox = Sandbox(
-            replace(LIMITS, processes=48), "numpy", without=[wall for wall in WALLS if wall != "system-calls"]
-        )
-    except SandboxError:
-        pytest.skip("not on this machine as this user")
+    sandbox = make_sandbox(
+        replace(LIMITS, processes=48), "numpy", without=[wall for wall in WALLS if wall != "system-calls"]
+    )
     with sandbox:
         if "system-calls" not in sandbox.isolation.features:
-            pytest.skip("not on this machine")
+            pytest.skip(sandbox.isolation.missing["system-calls"])
         one = sandbox.client(make_folder(tmp_path / "code", source))
         softmax_of(one)
         assert named(name)
@@ -332,10 +327,7 @@ def test_a_sandbox_belongs_to_the_process_that_made_it(sandbox, tmp_path):
 
 def test_elsewhere_than_on_linux_there_are_limits(tmp_path, monkeypatch):
     monkeypatch.setattr(door, "_MAIN", f"import platform; platform.system = lambda: 'Darwin'; {door._MAIN}")
-    try:
-        sandbox = Sandbox(LIMITS, "numpy")
-    except SandboxError as error:
-        pytest.skip(str(error).splitlines()[1].strip())
+    sandbox = make_sandbox(LIMITS, "numpy")
     with sandbox:
         assert sandbox.isolation.level == "process"
         # There are no control groups elsewhere: here they are found where this machine has them.
@@ -357,10 +349,7 @@ def found():
         if pid == 0: time.sleep(60); os._exit(0)
     return "no limit"
 """
-    try:
-        sandbox = Sandbox(LIMITS, "numpy", without=WALLS if level == "process" else ())
-    except SandboxError:
-        pytest.skip("not on this machine as this user")
+    sandbox = make_sandbox(LIMITS, "numpy", without=WALLS if level == "process" else ())
     with sandbox:
         if not {"process-limit", "cgroup"} & set(sandbox.isolation.features):
             pytest.skip(sandbox.isolation.missing["process-limit"])
@@ -386,10 +375,7 @@ def found():
 @pytest.mark.parametrize("prepare", ["pass", "os.fork() and os._exit(0)"])
 def test_without_control_groups_the_sum_of_memory_is_watched(tmp_path, prepare):
     limits = replace(LIMITS, call=6.0, processes=16)
-    try:
-        sandbox = Sandbox(limits, "numpy", "full", without=("cgroup",))
-    except SandboxError as error:
-        pytest.skip(str(error))
+    sandbox = make_sandbox(limits, "numpy", "full", without=("cgroup",))
     with sandbox:
         assert "memory-watch" in sandbox.isolation.features
         one = sandbox.client(make_folder(tmp_path / "six", SIX.replace("PREPARE", prepare), ASKING))
@@ -403,10 +389,7 @@ def test_without_control_groups_the_sum_of_memory_is_watched(tmp_path, prepare):
 
 @pytest.mark.parametrize("missing", ["system-calls", "memory-watch"])
 def test_without_a_bound_on_all_memory_the_level_is_not_full(missing):
-    try:
-        whole = Sandbox(LIMITS, "numpy", "full", without=("cgroup",))
-    except SandboxError as error:
-        pytest.skip(str(error))
+    whole = make_sandbox(LIMITS, "numpy", "full", without=("cgroup",))
     whole.close()
     with Sandbox(LIMITS, "numpy", without=("cgroup", missing)) as sandbox:
         assert sandbox.isolation.level == "files"

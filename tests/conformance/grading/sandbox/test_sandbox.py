@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 
 import sandboxes
-from goldformer.conformance.grading.sandbox import Limits, Sandbox, SandboxError
+from goldformer.conformance.grading.sandbox import Limits
 from goldformer.conformance.grading.sandbox import _isolation as isolation
 from goldformer.conformance.grading.sandbox import _landlock as landlock
 from goldformer.spec import ROOT
 from repository import REPOSITORY, SUPPORT
-from sandboxes import NOBODY, WALLS, found_by
+from sandboxes import NOBODY, WALLS, found_by, make_sandbox
 
 LIMITS = Limits(memory=1024, processes=8, file=2)
 #: What is left out for each test to see what the rest holds back.
@@ -28,11 +28,7 @@ WITHOUT = {"full": (), "landlock-alone": ("mount-namespace",), "process": WALLS}
 
 @pytest.fixture(scope="module", params=WITHOUT)
 def sandbox(request):
-    try:
-        made = Sandbox(LIMITS, "numpy", without=WITHOUT[request.param])
-    except SandboxError as error:
-        pytest.skip("not on this machine as this user: " + str(error).splitlines()[1].strip())
-    with made:
+    with make_sandbox(LIMITS, "numpy", without=WITHOUT[request.param]) as made:
         yield made
 
 
