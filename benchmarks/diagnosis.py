@@ -34,6 +34,7 @@ from goldformer.conformance.diagnosis.explain import Diagnosis
 from goldformer.conformance.diagnosis.findings import (
     CLOSEST,
     FIX_FIRST,
+    FIX_TOO,
     MISTAKE_FOUND,
     OPTION_FOUND,
     POSSIBLE_CAUSES,
@@ -141,12 +142,15 @@ def assess(
     if first and first not in true and is_true(first, code, task.made, spec):
         true.add(first)
     whole = {c for c in true if c.component not in spec.list_dependencies(component)}
+    # One mistake that sits in two halves of a model may be found in a part of each.
+    to_fix = {r.text for r in remarks if r.label in (FIX_FIRST, FIX_TOO)}
+    in_parts = len(made) == 1 and bool(to_fix) and to_fix <= {c.component for c in true}
     homes = {find_component(id_) for id_ in made}
     places = [id_ for v in verdicts if v.isolated for id_ in v.isolated.places]
     return DiagnosisOutcome(
         task,
         is_caught=any(v.bad for v in verdicts),
-        is_named=made <= named or (first is not None and made <= {*first.causes}) or bool(whole),
+        is_named=made <= named or (first is not None and made <= {*first.causes}) or bool(whole) or in_parts,
         is_placed=any(r.label == FIX_FIRST and r.text in homes for r in remarks)
         or any(id_.endswith(end) and homes & PLACED[end] for id_ in places for end in PLACED),
         is_isolated=bool(places),

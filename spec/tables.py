@@ -95,7 +95,10 @@ class Digits(StrictModel):
 
 
 class Erratum(TableEntry):
-    """A wrong statement of a document, with the cases and properties that prove it wrong."""
+    """A wrong statement of a document, with the cases and properties that prove it wrong.
+
+    With `raises`, code that follows it raises in the cases that prove it, and gives no wrong numbers.
+    """
 
     id: Id
     document: Id
@@ -106,6 +109,7 @@ class Erratum(TableEntry):
     why: Text
     clauses: Annotated[Items[ClauseId], Field(min_length=1)]
     proof: Annotated[Items[Id], Field(min_length=1)]
+    raises: bool = False
     digits: Items[Digits] = ()
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations
 
 from goldformer.conformance.diagnosis.causes import Cause, write_declaration, write_hint
 from goldformer.conformance.diagnosis.suspects import (
@@ -28,6 +30,8 @@ _ABSENT = "raise NotImplementedError in the adapter (a process answers −32001)
 _NO_VARIANT = tuple(
     f"raised {name}" for name in ("NameError", "UnboundLocalError", "AttributeError", "ImportError", "ModuleNotFound")
 )
+#: Words in which NumPy and torch say that shapes do not fit.
+_OF_SHAPES = re.compile("shape|size|dimension|broadcast|align")
 #: The mistake that only one property can find.
 _DIFFERS = "nondeterminism"
 #: The mistake that leaves a tensor on the CPU, by what it is to the operation that stops.
@@ -66,6 +70,7 @@ BECAUSE = "These also fail, perhaps only because of it"
 AGAIN = "These also fail; check them again after the fix"
 #: What to change in the adapter, and not in the implementation.
 NO_VARIANT = "If it has no such variant"
+PRINTED = "If it follows {}"
 COUNTS_AXES = "If it counts a mask's axes"
 NO_DTYPE = "If it has no such dtype"
 DECLARE_ALL = "For all of these"
@@ -135,6 +140,7 @@ def _describe_first_seen(judged: Sequence[Verdict], spec: Spec) -> Iterator[Find
     yield Finding(FIRST_SEEN, f"{first.check}: {first.message}")
     if first.reason == "raised" and (variant := _find_variant(judged, spec)):
         yield Finding(NO_VARIANT, f"{_ABSENT}. Only calls {variant} raise")
+        yield from _describe_errata(judged, spec)
     yield from _describe_dtypes(judged)
     yield from _describe_mask_axes(judged, spec)
 
@@ -159,6 +165,15 @@ def _list_mask_axes(verdict: Verdict, spec: Spec) -> set[int]:
     return {len(recipe.shape) for name, recipe in case.inputs.items() if inputs[name].kind == "bool"}
 
 
+def _describe_errata(judged: Sequence[Verdict], spec: Spec) -> Iterator[Finding]:
+    """Yield the wrong statements of a document with which code raises in cases that raise here."""
+    raised = {v.check for v in judged if v.reason == "raised"}
+    for erratum in spec.errata.values():
+        if erratum.raises and raised >= {*erratum.proof}:
+            text = f"{erratum.id}, {erratum.printed}. It is wrong: {erratum.correct}"
+            yield Finding(PRINTED.format(erratum.document), text)
+
+
 def _describe_dtypes(judged: Sequence[Verdict]) -> Iterator[Finding]:
     """Yield what to declare if calls raise in some dtypes only, in which the code may never have been meant to run."""
     raising = {v.dtype for v in judged if v.bad and v.reason == "raised"}
@@ -173,7 +188,8 @@ def _describe_dtypes(judged: Sequence[Verdict]) -> Iterator[Finding]:
 def _find_variant(judged: Sequence[Verdict], spec: Spec) -> str:
     """Return what all calls that raise have and no call that passes has, in words, or "".
 
-    Only what an implementation may do without counts: an optional argument that is given, or one that is left out.
+    Only what an implementation may do without counts: an optional argument that is given, or one that is left out, or
+    two widths that differ, where the exceptions are about shapes.
     """
     raised = [v for v in judged if v.reason == "raised" and v.kind == "case" and _asks_for_result(v, spec)]
     if any(v.message.startswith(_NO_VARIANT) or find_mixed_devices(v.message) for v in raised):
@@ -181,6 +197,9 @@ def _find_variant(judged: Sequence[Verdict], spec: Spec) -> str:
     passed = [v for v in judged if v.status is Status.PASSED and v.kind == "case"]
     usual = {trait for v in passed for trait in _list_traits(v, spec)}
     unusual = [_list_traits(v, spec) - usual for v in raised]
+    if not any(unusual) and all(_OF_SHAPES.search(v.message) for v in raised):
+        usual = {trait for v in passed for trait in _list_widths(v, spec)}
+        unusual = [_list_widths(v, spec) - usual for v in raised]
     return " or ".join(sorted(set().union(*unusual))) if passed and all(unusual) else ""
 
 
@@ -201,6 +220,17 @@ def _list_traits(verdict: Verdict, spec: Spec) -> set[str]:
     traits = {f"with {name}" for name in contract.optional & given}
     traits |= {f"without {name.rpartition('.')[2]}" for name in left_out}
     return traits | ({"of gradients"} if case.cotangent is not None else set())
+
+
+def _list_widths(verdict: Verdict, spec: Spec) -> set[str]:
+    """Return which widths of the parameters differ in the call of a case."""
+    case = spec.cases.get(verdict.check)
+    if case is None or case.error is not None:
+        return set()
+    params = spec.contracts[verdict.component].params_for(case.attributes)
+    widths = {str(axis): axis.size(case.sizes) for array in params.values() for axis in array.shape.axes}
+    differing = combinations([name for name in widths if "d_" in name], 2)
+    return {f"where {one} is not {other}" for one, other in differing if widths[one] != widths[other]}
 
 
 def _classify_follower(

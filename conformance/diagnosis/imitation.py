@@ -20,6 +20,7 @@ from goldformer.conformance.diagnosis.mistakes.places import (
     can_be_made,
 )
 from goldformer.conformance.diagnosis.neighbours import find_made, neighbours
+from goldformer.conformance.diagnosis.neighbours.results import Call, list_relations
 from goldformer.conformance.diagnosis.neighbours.solved import (
     TRIALS,
     families,
@@ -184,6 +185,8 @@ class Imitator:
         self._searched[component, dtype] += 1
         if backward:
             found = self._match_candidates(self._select_neighbours(component, backward=True), failure)
+            read_off = self._read_off(failure, component, [], [])
+            found = found or self._keep_possible(self._match_candidates(read_off, failure), failure)
         else:
             found = self._search_forward(failure)
         self._in_vain[component, dtype] += not found
@@ -229,11 +232,12 @@ class Imitator:
             (partial(self._list_neighbours, distance=2), _NEIGHBOURS * most),
             # One case shows a constant as well as the next one.
             (partial(self._solve_numbers, failure, 0 if in_vain else most // TRIALS), most),
+            (partial(self._read_off, failure), most),
             (self._pair_candidates, most),
             (self._pair_neighbours, most),
         )
-        for further, count in searches:
-            if not found and not short:
+        for further, count in [(partial(self._read_off, failure), most)] if short else searches:
+            if not found:
                 untried = self._filter_untried(component, further(component, near, bases))
                 found = self._keep_possible(self._match_candidates(islice(untried, count), failure), failure)
         found |= self._match_simpler(found, failure)
@@ -322,6 +326,24 @@ class Imitator:
             solved = (Candidate((name_solved(family, number),)) for number in rounded)
             fitting = (c for c in solved if failure.distance(self._textbooks.imitate(c, failure)) is not None)
             yield from islice(fitting, 1)
+
+    def _read_off(
+        self, failure: FailingCase, component: str, near: list[Candidate], bases: list[Candidate]
+    ) -> Iterator[Candidate]:
+        """Yield what became of the right result of a failing case, and of the result of each base."""
+        del component, near
+        if not isinstance(failure.actual, Result):
+            return
+        case, call = failure.case, Call.of(failure.case, failure.contract)
+        backward = case.cotangent is not None
+        for base in (Candidate(), *bases):
+            right = self._textbooks.imitate(base, failure)
+            if isinstance(right, Result):
+                found = list_relations(
+                    case.component, failure.wrong, failure.expected, failure.actual.outputs, right.outputs, call,
+                    backward=backward,
+                )  # fmt: skip
+                yield from filter(None, (base.combine(Candidate((id_,))) for id_ in found))
 
     def _find_residual(self, trial: Candidate, failure: FailingCase, value: float) -> float:
         """Return how far the family of a trial is from a failing result with this number."""
@@ -491,13 +513,16 @@ class Imitator:
     def _choose_known_matches(self, case: Case) -> list[Candidate]:
         """Return the known matches that are compared with a case.
 
-        Only a few are compared with a gradient: those that explain most, with the fewest causes among equals.
+        Only a few forward passes are compared with a gradient: those that explain most, with the fewest causes among
+        equals. A backward pass by hand takes one call.
         """
         known = self._list_known_matches(case.component)
         if case.cotangent is None:
             return known
         counted = self._counted[case.component]
-        return sorted(known, key=lambda c: (-counted[c], len(c.causes)))[:_DIFFERENTIATED]
+        ranked = sorted(known, key=lambda c: (-counted[c], len(c.causes)))
+        by_hand = [c for c in ranked if c.mistakes and all(find_made(id_).by_hand for id_ in c.mistakes)]
+        return [*by_hand, *(c for c in ranked if c not in by_hand)][: max(_DIFFERENTIATED, len(by_hand))]
 
     def _list_claimed(self, component: str) -> set[str]:
         """Return the ids of the mistakes that cases of a component list."""

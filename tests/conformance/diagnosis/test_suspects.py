@@ -455,3 +455,16 @@ def test_a_fault_of_goldformer_is_no_failure_of_the_implementation(spec):
     (remark,) = diagnose(verdicts, spec)
     assert remark.label == "Fault in goldformer"
     assert remark.text == f"a fault in goldformer: boom. Not judged: {lost.check} (float32)"
+
+
+def test_sizes_that_differ_are_a_trait_and_an_erratum_that_makes_code_raise_is_named(spec):
+    message = "raised RuntimeError: shape '[3, 6, 5]' is invalid for input of size 144 (my.py:9, f)"
+    narrow, wide = "fmha-input-narrower", "fmha-input-wider"
+    raised = [of_case(id_, ERRORED, spec, reason="raised", message=message) for id_ in (narrow, wide)]
+    said = list(diagnose([*raised, of_case("fmha-square", PASSED, spec)], spec))
+    variant, erratum = said[-2:]
+    assert variant.text.endswith("Only calls where d_input is not heads*d_k raise")
+    assert erratum.label == "If it follows walkthrough"
+    assert erratum.text.startswith("walkthrough-output-width, the heads are reshaped to the last size of the input")
+    both = [raised[0], of_case(wide, PASSED, spec)]
+    assert [f.label for f in diagnose(both, spec)] == ["Fix first", "First seen"]

@@ -1,0 +1,247 @@
+"""What became of a whole result: it is multiplied, in another order, or another array of the call.
+
+These neighbours are read off the arrays: the actual result is compared with what the textbook gives. They say what is
+wrong where no changed step explains it. An id such as "layer_norm.gradient.x=times:0.5" holds all that makes one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from itertools import combinations
+from typing import Any, Final
+
+import numpy as np
+
+from goldformer.adapters import textbook
+from goldformer.adapters.textbook.checks import Array
+from goldformer.adapters.textbook.steps import Step, around
+from goldformer.conformance.diagnosis.neighbours.arguments import Given, read_argument
+from goldformer.conformance.diagnosis.neighbours.neighbour import EQUALS, Neighbour
+from goldformer.spec import Case, Contract
+from goldformer.spec.model import GoldenArray
+
+#: In the place of names: all of those that the call returns.
+ALL: Final = "all"
+_RESULT, _GRADIENT = ".result.", ".gradient."
+#: What a relation finds in the arrays is tried in full afterwards: only what is far off is left out here.
+_NEAR: Final = 1e-3
+_HINT: Final = "Look for the step that does this on the way to it, and leave it out."
+_DIGITS: Final = 9
+
+
+def _swap_first(x: Array, one: int, two: int) -> Array:
+    return np.ascontiguousarray(x.swapaxes(one, two)).reshape(x.shape)
+
+
+def _swap_last(x: Array, one: int, two: int) -> Array:
+    turned = list(x.shape)
+    turned[one], turned[two] = turned[two], turned[one]
+    return x.reshape(turned).swapaxes(one, two)
+
+
+#: Functions of each element, in words.
+_FUNCTIONS: Final[Mapping[str, tuple[str, Callable[[Array], Any]]]] = {
+    "zero": ("0 everywhere", np.zeros_like),
+    "absolute": ("what it must be without its sign", np.abs),
+    "square": ("the square of what it must be", np.square),
+    "root": ("the root of what it must be", np.sqrt),
+    "inverse": ("one divided by what it must be", np.reciprocal),
+    "exponential": ("the exponential of what it must be", np.exp),
+    "logarithm": ("the logarithm of what it must be", np.log),
+    "rectified": ("0 where it must be negative", lambda x: np.maximum(x, 0)),
+    "complement": ("one minus what it must be", lambda x: 1 - x),
+}
+#: Changes along an axis, in words.
+_ALONG: Final[Mapping[str, tuple[str, Callable[[Array, int], Any]]]] = {
+    "reversed": ("reversed along axis {}", np.flip),
+    "next": ("moved by one to the front along axis {}", lambda x, axis: np.roll(x, -1, axis)),
+    "before": ("moved by one to the back along axis {}", lambda x, axis: np.roll(x, 1, axis)),
+    "first": ("everywhere what it must be at index 0 of axis {}",
+              lambda x, axis: np.broadcast_to(x.take([0], axis), x.shape)),
+    "last": ("everywhere what it must be at the last index of axis {}",
+             lambda x, axis: np.broadcast_to(x.take([-1], axis), x.shape)),
+    "mean": ("averaged over axis {}", lambda x, axis: np.broadcast_to(x.mean(axis, keepdims=True), x.shape)),
+    "running": ("summed up along axis {}", np.cumsum),
+}  # fmt: skip
+#: Changes of the order of two axes, in words.
+_BETWEEN: Final[Mapping[str, tuple[str, Callable[[Array, int, int], Any]]]] = {
+    "transposed": ("transposed over the axes {} and {}", lambda x, one, two: x.swapaxes(one, two)),
+    "reshaped": ("swapped over the axes {} and {} and then reshaped", _swap_first),
+    "unread": ("reshaped where the axes {} and {} should be swapped", _swap_last),
+}
+#: Another array of the call in it, in words.
+_OTHERS: Final[Mapping[str, tuple[str, Callable[[Array, Array], Any]]]] = {
+    "is": ("{} itself", lambda _, other: other),
+    "plus": ("what it must be, plus {}", lambda x, other: x + other),
+    "minus": ("what it must be, minus {}", lambda x, other: x - other),
+    "product": ("what it must be, times {}", lambda x, other: x * other),
+}
+#: What becomes of it with a power of a size, in words.
+_POWERS: Final = {"1": "multiplied by {}", "-1": "divided by {}", "0.5": "multiplied by the root of {}",
+                  "-0.5": "divided by the root of {}"}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """The arrays of a call by name, and the axes of them that differ, with their symbols: ("x", -2) is "seq"."""
+
+    arrays: Mapping[str, Array]
+    axes: Mapping[tuple[str, int], str]
+
+    @classmethod
+    def of(cls, case: Case, contract: Contract) -> Call:
+        """Return the arrays that a case passes, each size where it is read first."""
+        arrays = {**case.input_arrays, **case.param_arrays}
+        shapes = {**contract.inputs, **contract.params_for(case.attributes)}
+        axes: dict[str, tuple[str, int]] = {}
+        for name, array in arrays.items():
+            symbols = list(map(str, shapes[name].shape.axes))
+            lead = array.ndim - len(symbols)
+            for axis in range(array.ndim):
+                named = axis >= lead
+                symbol = symbols[axis - lead] if named else f"lead {axis}"
+                axes.setdefault(symbol, (name, axis - array.ndim if named else axis))
+        return cls(arrays, {place: "" if place[1] >= 0 else symbol for symbol, place in axes.items()})
+
+
+def make_neighbour(id_: str) -> Neighbour:
+    """Return the neighbour of an id."""
+    place, _, relation = id_.partition(EQUALS)
+    backward = _GRADIENT in place
+    component, _, names = place.partition(_GRADIENT if backward else _RESULT)
+    says, change = _parse(relation)
+    step: Step = getattr(textbook, f"{component}_gradient" if backward else component)
+    chosen = names.split("+")
+    title = f"{_name_subject(chosen, backward=backward)} {says}"
+    return Neighbour(id_, component, title, _HINT, {step: around(partial(_run, step, chosen, change))}, backward)
+
+
+def _name_subject(names: list[str], *, backward: bool) -> str:
+    what = "gradient" if backward else "output"
+    if names == [ALL]:
+        return f"every {what} is"
+    if names == ["output"]:
+        return "the output is"
+    if len(names) == 1:
+        return f"the gradient of {names[0]} is" if backward else f"the output {names[0]} is"
+    return f"each of the {what}s {'of ' if backward else ''}{', '.join(names[:-1])} and {names[-1]} is"
+
+
+def _run(step: Step, names: list[str], change: Any, original: Step, *args: Any, **named: Any) -> Any:
+    found = original(*args, **named)
+    read = partial(_read_argument, step, (args, named))
+    if not isinstance(found, Mapping):
+        return np.asarray(change(found, read))
+    return {
+        name: np.asarray(change(array, read)).astype(array.dtype) if names == [ALL] or name in names else array
+        for name, array in found.items()
+    }
+
+
+def _read_argument(step: Step, given: Given, name: str) -> Array:
+    """Return an input of a call, or a parameter."""
+    params = given[1].get("params") or {}
+    return np.asarray(params[name] if name in params else read_argument(step, name, given))
+
+
+def _parse(relation: str) -> tuple[str, Callable[[Array, Callable[[str], Array]], Any]]:
+    """Return a relation in words, and the function of the right result and of what reads an argument."""
+    word, *rest = relation.split(":")
+    if word in _FUNCTIONS:
+        says, function = _FUNCTIONS[word]
+        return says, lambda x, _: function(x)
+    if word in _ALONG:
+        says, along = _ALONG[word]
+        axis = int(rest[0])
+        return says.format(_write(axis)), lambda x, _: along(x, axis) if _has(x, axis) else x
+    if word in _BETWEEN:
+        says, between = _BETWEEN[word]
+        one, two = int(rest[0]), int(rest[1])
+        return says.format(_write(one), _write(two)), lambda x, _: between(x, one, two) if _has(x, one, two) else x
+    if word in _OTHERS:
+        says, join = _OTHERS[word]
+        return says.format(rest[0]), lambda x, read: join(x, read(rest[0]))
+    if word == "times":
+        factor = float(rest[0])
+        return f"multiplied by {_write(rest[0])}", lambda x, _: x * factor
+    name, index, symbol, power = rest
+    size = f"the size of axis {_write(index)} of {name}" + (f" ({symbol})" if symbol else "")
+    return _POWERS[power].format(size), lambda x, read: x * float(read(name).shape[int(index)]) ** float(power)
+
+
+def _has(x: Array, *axes: int) -> bool:
+    return all(-x.ndim <= axis < x.ndim for axis in axes)
+
+
+def _write(number: int | str) -> str:
+    return str(number).replace("-", "−")
+
+
+def list_relations(
+    component: str,
+    wrong: Iterable[str],
+    golden: Mapping[str, GoldenArray],
+    actual: Mapping[str, Array],
+    right: Mapping[str, Array],
+    call: Call,
+    *,
+    backward: bool,
+) -> Iterator[str]:
+    """Yield the ids of what became of the wrong results, the plainer first; nothing if they have nothing in common."""
+    names = [name for name in golden if name in wrong and name in right]
+    given = [name for name in golden if name in right]
+    if not names or not hasattr(textbook, f"{component}_gradient" if backward else component):
+        return
+    told = ALL if names == given and len(names) > 1 else "+".join(names)
+    place = f"{component}{_GRADIENT if backward else _RESULT}{told}{EQUALS}"
+    pairs = [(golden[name], actual[name], right[name]) for name in names]
+    if all(wanted.shape == got.shape for _, got, wanted in pairs):
+        for relation in dict.fromkeys(_list_possible(pairs, call)):
+            _, change = _parse(relation)
+            if all(_fits(selected, got, change, wanted, call) for selected, got, wanted in pairs):
+                yield f"{place}{relation}"
+
+
+def _list_possible(pairs: list[tuple[GoldenArray, Array, Array]], call: Call) -> Iterator[str]:
+    """Yield the relations that two arrays of these shapes can have."""
+    axes = min(wanted.ndim for _, _, wanted in pairs)
+    factor = _find_factor(*pairs[0])
+    if factor is not None:
+        for (name, axis), symbol in call.axes.items():
+            size = call.arrays[name].shape[axis]
+            fitting = (p for p in _POWERS if size > 1 and math.isclose(size ** float(p), factor, rel_tol=_NEAR))
+            yield from (f"size:{name}:{axis}:{symbol}:{power}" for power in fitting)
+        yield from (f"times:{float(f'{factor:.{digits}g}'):g}" for digits in range(1, _DIGITS + 1))
+    yield from _FUNCTIONS
+    # The axes that a contract names are counted from the end; those before them differ in number.
+    yield from (f"{word}:{axis}" for word in _ALONG for axis in range(-axes, axes))
+    pairs_of_axes = [*combinations(range(-axes, 0), 2), *combinations(range(axes), 2)]
+    yield from (f"{word}:{one}:{two}" for word in _BETWEEN for one, two in pairs_of_axes)
+    floats = {name: array for name, array in call.arrays.items() if array.dtype.kind == "f"}
+    like = [name for name, array in floats.items() if all(array.shape == wanted.shape for _, _, wanted in pairs)]
+    yield from (f"{word}:{name}" for word in _OTHERS for name in like)
+
+
+def _find_factor(golden: GoldenArray, actual: Array, right: Array) -> float | None:
+    """Return the number by which the right values are multiplied, if there is one besides 0 and 1."""
+    got, wanted = (golden.select(array).astype(np.float64).ravel() for array in (actual, right))
+    square = float(wanted @ wanted)
+    factor = float(got @ wanted) / square if square and math.isfinite(square) else 0.0
+    return factor if math.isfinite(factor) and factor not in (0.0, 1.0) else None
+
+
+def _fits(golden: GoldenArray, actual: Array, change: Any, right: Array, call: Call) -> bool:
+    """Return True if a relation gives the actual values, roughly."""
+    try:
+        with np.errstate(all="ignore"):
+            made = np.asarray(change(right, call.arrays.__getitem__))
+    except ValueError:  # two arrays that cannot be joined
+        return False
+    if made.shape != actual.shape or made.dtype.kind not in "fiub":
+        return False
+    one, other = (golden.select(array).astype(np.float64) for array in (made, actual))
+    scale = float(np.abs(other[np.isfinite(other)]).max(initial=0.0))
+    return np.allclose(one, other, rtol=_NEAR, atol=_NEAR * scale, equal_nan=True)
