@@ -150,6 +150,8 @@ class Imitator:
         case, component, base = failure.case, failure.case.component, self._matched.get(causes)
         if base is None or base.place or case.full_size or case.size > _LARGE:
             return ()
+        if failure.may_be_rounded(self._textbooks.imitate(base, failure)):
+            return ()
         found = self._keep_possible(self._match_candidates(self._list_second(base, failure), failure), failure)
         self._fitted[component].update(dict.fromkeys(found))
         # What explains one case more comes before it where only the first few are compared.
@@ -217,6 +219,8 @@ class Imitator:
         most = _TRIED // estimate_cost(case)
         joined = [*bases, *self._list_halves(component)]
         found = self._match_candidates(near, failure) or self._match_candidates(joined, failure)
+        if not found and any(failure.may_be_rounded(self._textbooks.imitate(base, failure)) for base in bases):
+            return {}
         # On top of bases that explain the failure, whatever does nothing in this case would explain it too.
         if not found:
             some = self._drop_idle_options(some, failure)

@@ -13,14 +13,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from goldformer.conformance.diagnosis.causes import Cause, find_cause
+from goldformer.conformance.diagnosis.failure import COARSE
 from goldformer.conformance.judging.verdict import ERRORS, Status, Verdict
 from goldformer.spec import Mistake, Spec
 
 #: The reason of a call that should have been refused: what it says of values is nothing.
 ACCEPTED: Final = "no-error"
-
-#: Dtypes so coarse that a mistake may hide in rounding: a pass in them rules nothing out.
-_COARSE: Final = frozenset({"float16", "bfloat16"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +201,7 @@ def _has_bias(verdict: Verdict, spec: Spec) -> bool:
 
 def _rule_out(verdict: Verdict) -> Iterator[str]:
     """Yield the mistakes that a passing check rules out, in the dtypes in which they show."""
-    if verdict.status is not Status.PASSED or verdict.dtype in _COARSE:
+    if verdict.status is not Status.PASSED or verdict.dtype in COARSE:
         return
     # What is wrong in the forward pass alone does not show in a backward pass of its own.
     seen = (id_ for id_ in verdict.catches if not verdict.by_hand or _is_by_hand(id_))

@@ -85,6 +85,12 @@ def test_no_number_of_a_declared_variant_is_called_wrong(wild, spec):
     assert wrong == []
 
 
+def test_what_is_wrong_on_purpose_gets_no_second_name_from_rounding(spec):
+    (vision,) = read_bench(["vision_blocks_gelu"])
+    record = run(vision, DECLARED, None, Settings("bfloat16", cases_only=True, small=True), spec)
+    assert {id_ for _, _, ids in record["findings"] for id_ in ids} == {*vision.on_purpose}
+
+
 #: Code that fails in half types for a reason of its own: a fill of −1e9 raises, or is −∞ and makes NaN of empty rows,
 #: and a scale that is a tensor of float32 meets halves.
 FAILS_IN = {
