@@ -219,7 +219,12 @@ class GoldenArray:
 
     def select(self, output: Array) -> Array:
         """Return the elements of an output that are compared with these values."""
-        return output if self.indices is None else output[tuple(np.array(self.indices).T)]
+        return output if self.indices is None else output[self._places]
+
+    @cached_property
+    def _places(self) -> tuple[Array, ...]:
+        """The indices by axis, as NumPy selects by them."""
+        return tuple(np.array(self.indices).T)
 
     def select_equal(self, others: Sequence[Array]) -> GoldenArray:
         """Return the values that equal those of all other arrays, as probes."""
@@ -520,7 +525,7 @@ class Case:
         """True if the parameters are those of a whole model, many megabytes of them."""
         return sum(math.prod(recipe.shape) for recipe in self.params.values()) >= FULL_SIZE
 
-    @property
+    @cached_property
     def size(self) -> int:
         """The number of numbers that an implementation is given: inputs and parameters."""
         return sum(array.size for array in (*self.input_arrays.values(), *self.param_arrays.values()))

@@ -226,7 +226,7 @@ class FailingCase:
             scale = golden.error_scale * max(grown, default=1.0)
             return replace(golden, values=made, within=doubled, error_scale=scale)
         imitated = golden.select(values)
-        return replace(golden, values=imitated, error_scale=self._find_scale(name, golden, find_magnitude(imitated)))
+        return GoldenArray(imitated, self._find_scale(name, golden, find_magnitude(imitated)), golden.indices)
 
     def _find_scale(self, name: str, golden: GoldenArray, magnitude: float) -> float:
         """Return the error scale of an imitation of an output, which is as large as `magnitude`."""

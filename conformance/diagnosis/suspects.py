@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Final
 
 from goldformer.conformance.diagnosis.causes import Cause, find_cause
@@ -91,13 +92,14 @@ def rank_explanations(verdicts: Iterable[Verdict], component: str, spec: Spec) -
             twins[match.causes].update(match.twins)
             equal[match.causes].add((verdict.check, verdict.dtype))
             ratios[match.causes] = max(ratios[match.causes], match.ratio)
-    passed = Counter(m for v in judged for m in _rule_out(v))
     named = {id_ for ids in equal for id_ in ids}
+    passed = Counter(m for v in judged if not named.isdisjoint(v.catches) for m in _rule_out(v))
     others = [v for v in verdicts if v.component != component and not named.isdisjoint(v.catches)]
     passed_elsewhere = Counter(m for v in others for m in _rule_out(v))
     dtypes = {v.dtype for v in examined}
     # A result that is right only to a coarser dtype otherwise differs from an exact imitation by more than rounding.
-    exact = [v for v in examined if v.dtype not in {other.dtype for other in judged if other.reason == "precision"}]
+    coarser = {v.dtype for v in judged if v.reason == "precision"}
+    exact = [v for v in examined if v.dtype not in coarser]
     found = []
     for ids, checks in equal.items():
         causes = tuple(find_cause(id_, spec) for id_ in ids)
@@ -220,6 +222,7 @@ def _is_by_hand(id_: str) -> bool:
     return "." in id_ and find_neighbour(id_).backward
 
 
+@cache
 def _shows(mistake: str, dtype: str) -> bool:
     """Return True if a mistake shows in a dtype."""
     from goldformer.conformance.diagnosis.mistakes import implementations
