@@ -75,9 +75,15 @@ def multi_head_attention_gradient(
     of_heads, gradients = heads_backward(forward, cotangent, mask, params)
     for role, (name, x) in zip("qkv", {"query": query, "key": key, "value": value}.items(), strict=True):
         projected = merge_heads(of_heads[name])  # (batch, seq, heads·width)
-        gradients[name] = projected @ params[f"w_{role}"].T
+        gradients[name] = unproject(projected, params, role)
         gradients |= projection_gradients(x, projected, params, role)
     return gradients
+
+
+@step
+def unproject(projected: Array, params: Params, role: str) -> Array:
+    """Return the gradient of the input of a projection, given that of its result."""
+    return np.asarray(projected @ params[f"w_{role}"].T)
 
 
 @step

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from goldformer.conformance.diagnosis.distinguish import tell_apart
-from goldformer.conformance.diagnosis.failure import FailingCase
+from goldformer.conformance.diagnosis.failure import COARSE, FailingCase
 from goldformer.conformance.diagnosis.findings import list_unknown
 from goldformer.conformance.diagnosis.other_options import advise_option
 from goldformer.conformance.diagnosis.refutation import can_refute, rule_out_causes
@@ -20,6 +20,9 @@ from goldformer.spec import Spec
 if TYPE_CHECKING:
     from goldformer.conformance.diagnosis.candidates import Imitations
     from goldformer.conformance.diagnosis.imitation import Imitator
+
+#: An explanation that misses at most one failing case in this many, by rounding, holds for all.
+_RARE: Final = 10
 
 
 class Diagnosis:
@@ -61,6 +64,7 @@ class Diagnosis:
         judgement of a verdict is None if another process made it.
         """
         completed = self._add_all_late(judgements, [self._leave_out_refuted(verdict) for verdict in verdicts])
+        self._add_near(judgements, completed)
         if self._search_second(judgements, completed):
             completed = self._add_all_late(judgements, completed)
         if any(v.bad and v.matches for v in completed):
@@ -76,6 +80,25 @@ class Diagnosis:
             _add_matches(j, v, self._imitator.find_late_matches) if j and v.bad and v.matches is not None else v
             for j, v in judged
         ]
+
+    def _add_near(self, judgements: Sequence[Judgement | None], verdicts: list[Verdict]) -> None:
+        """Let the best explanation of a component, or a part of it, explain what it misses by rounding, if few cases.
+
+        Where it is not rare, something small is wrong as well, such as eps. In a coarse dtype rounding does as much.
+        """
+        for component in dict.fromkeys(v.component for v in verdicts if v.bad and v.matches):
+            ranked = rank_explanations(verdicts, component, self._spec)
+            for e in (e for e in ranked if {*e.ids} <= {*ranked[0].ids}):
+                missed = {
+                    index: judgement
+                    for index, judgement in enumerate(judgements)
+                    if judgement is not None and judgement.verdict.bad and judgement.verdict.check in e.refuting
+                }
+                rare = _RARE * len(missed) <= e.case_count
+                near = partial(self._imitator.match_near, e.ids)
+                for index, judgement in missed.items():
+                    if rare or judgement.bench.dtype in COARSE:
+                        verdicts[index] = _add_matches(judgement, verdicts[index], near)
 
     def _leave_out_refuted(self, verdict: Verdict) -> Verdict:
         """Return a failing property without the mistakes that would fail a case which passes."""

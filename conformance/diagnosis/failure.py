@@ -152,18 +152,21 @@ class FailingCase:
         shared = self._select_shared(imitation)
         return any(self._measure(name, imitation.outputs[name], golden) >= _CLEAR for name, golden in shared.items())
 
-    def may_be_rounded(self, imitation: Result | BadResult | None) -> bool:
-        """Return True if an imitation differs from the actual result by no more than rounding can do in a coarse dtype.
+    def measure_near(self, imitation: Result | BadResult | None) -> float | None:
+        """Return the distance ÷ tolerance of an imitation that rounding alone may keep from the actual result.
 
-        Several layers in bfloat16 may round so far apart that what is wrong in them all explains a case no more.
+        Wrong numbers may be so small, or go through so many layers, that rounding moves them by more than right ones.
+        None if the distance is larger, or if there is nothing to compare.
         """
-        if self.dtype not in COARSE or not isinstance(imitation, Result) or not isinstance(self.actual, Result):
-            return False
+        if not isinstance(imitation, Result) or not isinstance(self.actual, Result) or self.case.random:
+            return None
         outputs = ((name, golden, imitation.outputs[name]) for name, golden in self._select_shared(imitation).items())
-        return all(
-            self._measure(name, self.actual.outputs[name], self._use_as_golden(name, golden, made)) < _CLEAR
+        ratios = [
+            self._measure(name, self.actual.outputs[name], self._use_as_golden(name, golden, made))
             for name, golden, made in outputs
-        )
+        ]
+        largest = max(ratios, default=math.inf)
+        return largest if largest < _CLEAR else None
 
     def differs_in_rest(self, imitation: Result | BadResult | None) -> bool:
         """Return True if an imitation differs in elements that have no golden value.

@@ -200,7 +200,11 @@ def _find_variant(judged: Sequence[Verdict], spec: Spec) -> str:
     if not any(unusual) and all(_OF_SHAPES.search(v.message) for v in raised):
         usual = {trait for v in passed for trait in _list_widths(v, spec)}
         unusual = [_list_widths(v, spec) - usual for v in raised]
-    return " or ".join(sorted(set().union(*unusual))) if passed and all(unusual) else ""
+    if not passed or not all(unusual):
+        return ""
+    # Where calls of many kinds raise and none is common to all, the kinds say nothing.
+    listed = set.intersection(*unusual) or set().union(*unusual)
+    return " or ".join(sorted(listed)) if len(listed) <= _FEW else ""
 
 
 def _asks_for_result(verdict: Verdict, spec: Spec) -> bool:
@@ -432,6 +436,8 @@ def describe_explanations(found: Sequence[Explanation], among: str = "failing", 
     `was` says that it explains an earlier result: there is nothing to fix.
     """
     best = [e for e in found if is_as_good(e, found[0])]
+    # The first one is contradicted only if all are.
+    best = [e for e in best if e.contradicted is best[0].contradicted]
     told = [e for place, e in enumerate(best) if not any(e.adds_nothing_to(better) for better in best[:place])]
     # Two neighbours that no case tells apart are two descriptions of one thing, and so is one mistake in two places.
     told = [e for place, e in enumerate(told) if not place or not (e.generated or _is_elsewhere(e, told[0]))]

@@ -12,7 +12,7 @@ from typing import Final
 from goldformer.adapters.options import OPTIONS
 from goldformer.conformance.diagnosis.candidates import RUNS_BACKWARD, Candidate, Imitations, Textbooks
 from goldformer.conformance.diagnosis.causes import find_cause
-from goldformer.conformance.diagnosis.failure import FailingCase, Options, estimate_cost, is_decoding
+from goldformer.conformance.diagnosis.failure import COARSE, FailingCase, Options, estimate_cost, is_decoding
 from goldformer.conformance.diagnosis.mistakes import ON_PURPOSE, implementations
 from goldformer.conformance.diagnosis.mistakes.places import (
     HALVES,
@@ -142,6 +142,15 @@ class Imitator:
         candidate = self._matched.get(causes, Candidate())
         return bool(candidate.mistakes) and all(find_made(id_).by_hand for id_ in candidate.mistakes)
 
+    def _is_near(self, candidate: Candidate, failure: FailingCase) -> bool:
+        return failure.measure_near(self._textbooks.imitate(candidate, failure)) is not None
+
+    def match_near(self, causes: tuple[str, ...], failure: FailingCase) -> tuple[Match, ...]:
+        """Return the causes of a match for a failing case that they explain but for rounding, if they do."""
+        candidate = self._matched.get(causes)
+        distance = failure.measure_near(self._textbooks.imitate(candidate, failure)) if candidate else None
+        return () if distance is None else (Match(causes, distance),)
+
     def search_second(self, causes: tuple[str, ...], failure: FailingCase) -> tuple[Match, ...]:
         """Return the causes of a match with one more, for a failing case that refutes them by themselves.
 
@@ -149,8 +158,6 @@ class Imitator:
         """
         case, component, base = failure.case, failure.case.component, self._matched.get(causes)
         if base is None or base.place or case.full_size or case.size > _LARGE:
-            return ()
-        if failure.may_be_rounded(self._textbooks.imitate(base, failure)):
             return ()
         found = self._keep_possible(self._match_candidates(self._list_second(base, failure), failure), failure)
         self._fitted[component].update(dict.fromkeys(found))
@@ -219,8 +226,11 @@ class Imitator:
         most = _TRIED // estimate_cost(case)
         joined = [*bases, *self._list_halves(component)]
         found = self._match_candidates(near, failure) or self._match_candidates(joined, failure)
-        if not found and any(failure.may_be_rounded(self._textbooks.imitate(base, failure)) for base in bases):
+        if not found and failure.dtype in COARSE and any(self._is_near(base, failure) for base in bases):
             return {}
+        # A passing case may rule out all that fits, such as a mask without effect where one of two masks is lost.
+        if found and not decides and all(self._is_refuted(candidate, component) for candidate in found):
+            return found | self._search_neighbours(component, failure, most)
         # On top of bases that explain the failure, whatever does nothing in this case would explain it too.
         if not found:
             some = self._drop_idle_options(some, failure)
@@ -234,6 +244,7 @@ class Imitator:
             (partial(self._list_neighbours, distance=0), _NEIGHBOURS * most),
             (partial(self._list_neighbours, distance=1), _NEIGHBOURS * most),
             (partial(self._list_neighbours, distance=2), _NEIGHBOURS * most),
+            (self._place_neighbours, _NEIGHBOURS * most),
             # One case shows a constant as well as the next one.
             (partial(self._solve_numbers, failure, 0 if in_vain else most // TRIALS), most),
             (partial(self._read_off, failure), most),
@@ -250,6 +261,11 @@ class Imitator:
         if decides and not unknown and all(self._is_refuted(c, component) for c in found):
             found = self._search_model(component, bases, failure) or found
         return found
+
+    def _search_neighbours(self, component: str, failure: FailingCase, most: int) -> dict[Candidate, float]:
+        """Return the neighbours that explain a failure and that no passing case rules out, the nearest ones first."""
+        untried = self._filter_untried(component, self._select_neighbours(component, backward=False))
+        return self._keep_possible(self._match_candidates(islice(untried, _NEIGHBOURS * most), failure), failure)
 
     def _match_simpler(self, found: Mapping[Candidate, float], failure: FailingCase) -> dict[Candidate, float]:
         """Return the neighbours that explain alone what only two known mistakes at once explain, in the same parts.
@@ -299,6 +315,16 @@ class Imitator:
         ]
         yield from known
         yield from self._combine_with(bases, known)
+
+    def _place_neighbours(self, component: str, near: list[Candidate], bases: list[Candidate]) -> Iterator[Candidate]:
+        """Yield the neighbours of a layer's parts in one sub-layer only, those of an attention in one of two."""
+        del near, bases
+        places = [place for place in PLACES.get(component, ()) if place.sublayer[1] and not place.role]
+        for candidate in self._select_neighbours(component, backward=False) if places else ():
+            made = neighbours()[candidate.mistakes[0]]
+            if self._find_distance(made.component, component):
+                fitting = (place for place in places if made.component in place.parts)
+                yield from (replace(candidate, place=place) for place in fitting if can_be_made(place, made.made))
 
     def _find_distance(self, part: str, component: str) -> int:
         """Return 0 for the component itself, 2 for a part with cases that passed or were searched, else 1."""

@@ -53,6 +53,8 @@ class Explanation:
     faint: int = 0
     backward: tuple[str, ...] = ()
     twins: frozenset[tuple[str, ...]] = frozenset()
+    #: True if another component follows the declared option of which this names another one.
+    contradicted: bool = False
 
     @property
     def case_count(self) -> int:
@@ -100,6 +102,7 @@ def rank_explanations(verdicts: Iterable[Verdict], component: str, spec: Spec) -
     # A result that is right only to a coarser dtype otherwise differs from an exact imitation by more than rounding.
     coarser = {v.dtype for v in judged if v.reason == "precision"}
     exact = [v for v in examined if v.dtype not in coarser]
+    kept = _list_kept_conventions(verdicts, component, spec) if equal else set()
     found = []
     for ids, checks in equal.items():
         causes = tuple(find_cause(id_, spec) for id_ in ids)
@@ -111,14 +114,27 @@ def rank_explanations(verdicts: Iterable[Verdict], component: str, spec: Spec) -
         faint = sum(not _shows(c.id, dtype) for c in causes for dtype in dtypes)
         same = frozenset(twins[ids])
         found.append(
-            Explanation(ids, causes, len(checks), ratios[ids], spared, refuting, passing, faint, backward, same)
+            Explanation(
+                ids,
+                causes,
+                len(checks),
+                ratios[ids],
+                spared,
+                refuting,
+                passing,
+                faint,
+                backward,
+                same,
+                contradicted=any(c.convention in kept for c in causes),
+            )
         )
     order = {name: place for place, name in enumerate(spec.components)}
     catalogue = {id_: place for place, id_ in enumerate((*spec.mistakes, *_order_generated(found)))}
 
     def rank(e: Explanation) -> tuple[int, int, int, int, int, bool, int, float, str]:
-        # Options come before mistakes, and mistakes of the component itself before those of its parts.
-        own = -max(order[c.component] if c.component else len(order) for c in e.causes)
+        # Options come before mistakes, unless another component has the declared one, and mistakes of the component
+        # itself before those of its parts.
+        own = 1 if e.contradicted else -max(order[c.component] if c.component else len(order) for c in e.causes)
         # The catalogue lists the more common mistake first: it decides between equals.
         first = -1 if e.causes[0].option else catalogue[e.causes[0].id]
         # The nearer one of two options comes first.
@@ -127,6 +143,21 @@ def rank_explanations(verdicts: Iterable[Verdict], component: str, spec: Spec) -
         return e.spared - e.equals, len(e.causes), e.faint, own, e.spared, elsewhere, first, far, e.causes[0].id
 
     return sorted(found, key=rank)
+
+
+def _list_kept_conventions(verdicts: Iterable[Verdict], component: str, spec: Spec) -> set[str]:
+    """Return the conventions of which another component follows the declared option, in cases that depend on it.
+
+    A declaration holds for all components: with another option these cases would fail.
+    """
+    passing: defaultdict[str, set[str]] = defaultdict(set)
+    for verdict in verdicts:
+        case = spec.cases.get(verdict.check) if verdict.kind == "case" and verdict.component != component else None
+        if case is not None and verdict.bad:
+            passing[verdict.component].add("")
+        elif case is not None and verdict.status is Status.PASSED:
+            passing[verdict.component].update(case.conventions)
+    return {name for names in passing.values() if "" not in names for name in names}
 
 
 def _order_generated(found: Iterable[Explanation]) -> list[str]:

@@ -240,7 +240,7 @@ def mask_by_first_head(
     original: Attended, query: Array, key: Array, value: Array, *, mask: Array | None, params: Params
 ) -> dict[str, Array]:
     """Return all heads attended under the mask of the first."""
-    first = mask[:, :1] if mask is not None and mask.ndim == 4 else mask
+    first = mask[..., :1, :, :] if mask is not None and mask.ndim > 2 else mask
     return original(query, key, value, mask=first, params=params)
 
 

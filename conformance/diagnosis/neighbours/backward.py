@@ -33,7 +33,7 @@ from goldformer.adapters.textbook.backward import (
 from goldformer.adapters.textbook.checks import Array
 from goldformer.adapters.textbook.heads import Params, project
 from goldformer.adapters.textbook.layers import channel_mean, channel_variance, norm_denominator, subtract_mean
-from goldformer.adapters.textbook.layers_backward import join_residual_gradient, sublayer_gradient
+from goldformer.adapters.textbook.layers_backward import join_residual_gradient, sublayer_gradient, unproject
 from goldformer.adapters.textbook.losses import average_gradient, cross_entropy_gradient, find_words
 from goldformer.adapters.textbook.steps import Replacements, Step, around, hold, instead
 from goldformer.adapters.textbook.targets import one_hot
@@ -316,6 +316,25 @@ def _average_projections() -> Iterator[Neighbour]:
         )  # fmt: skip
 
 
+def _swap_matrices() -> Iterator[Neighbour]:
+    """Yield attentions whose gradient of an input goes back through the matrix of another projection."""
+    for (role, name), other in product((("q", "query"), ("k", "key"), ("v", "value")), "qkv"):
+        if role == other:
+            continue
+
+        def run(
+            original: Step, projected: Array, params: Params, of: str, role: str = role, other: str = other
+        ) -> Array:
+            same = params[f"w_{role}"].shape == params[f"w_{other}"].shape
+            return np.asarray(original(projected, params, other if of == role and same else of))
+
+        yield _make(
+            f"{name}.through-w_{other}", "multi_head_attention",
+            f"the gradient of {name} goes back through w_{other} instead of w_{role}",
+            f"d{name} is the gradient of its projection times w_{role}ᵀ.", {unproject: around(run)},
+        )  # fmt: skip
+
+
 # Layer normalisation
 
 
@@ -326,7 +345,9 @@ def _differentiate_norm(x: Array, cotangent: Array, *, params: Params, change: s
     root = norm_denominator(channel_variance(centred))
     normal, gamma = centred / root, params["gamma"]
     gradient = cotangent if change in ("gamma-left-out", "gamma-outside") else cotangent * gamma
-    mean, variance = channel_mean(gradient), normal * channel_mean(gradient * normal)
+    of_mean = cotangent if change in ("mean-without-gamma", "means-without-gamma") else gradient
+    of_variance = cotangent if change in ("variance-without-gamma", "means-without-gamma") else gradient
+    mean, variance = channel_mean(of_mean), normal * channel_mean(of_variance * normal)
     flows = {"no-mean-term": variance, "no-variance-term": mean, "no-terms": 0 * mean}.get(change, mean + variance)
     if change == "summed-terms":
         flows = flows * x.shape[-1]
@@ -356,6 +377,9 @@ def _change_norm() -> Iterator[Neighbour]:
         "summed-terms": "the means in the gradient of x are sums",
         "gamma-left-out": "the gradient of x is formed without gamma",
         "gamma-outside": "gamma multiplies the gradient of x after the means instead of before",
+        "mean-without-gamma": "the mean in the gradient of x is that of dOut, without gamma",
+        "variance-without-gamma": "the term through the variance in the gradient of x is formed without gamma",
+        "means-without-gamma": "both means in the gradient of x are formed without gamma",
         "not-divided": "the gradient of x is not divided by the deviation",
         "variance-divided": "the gradient of x is divided by the variance instead of the deviation",
         "gamma-of-centred": "the gradient of gamma has the centred row instead of the normalised one",
@@ -460,6 +484,7 @@ def generate() -> Iterator[Neighbour]:
     yield from _change_attention()
     yield from _change_feed_forward()
     yield from _average_projections()
+    yield from _swap_matrices()
     yield from _change_norm()
     yield from _change_embedding()
     yield from _change_losses()

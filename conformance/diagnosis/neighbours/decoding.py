@@ -31,6 +31,7 @@ from goldformer.adapters.textbook.decoding import (
     next_beam,
     next_logits,
     pad_words,
+    penalty_length,
     return_best,
     score_words,
     select_best,
@@ -268,6 +269,13 @@ def _keep_otherwise() -> Iterator[Neighbour]:
         ended = [s for s in kept if has_ended(s, task)]
         return [s for s in kept if s not in ended[1:]][: task.beam_size]
 
+    def repeat_ended(original: Step, beam: list[Sentence], extensions: Any, task: Task) -> list[Sentence]:
+        repeated = [
+            list(own) * (task.beam_size if has_ended(sentence, task) else 1)
+            for sentence, own in zip(beam, extensions, strict=True)
+        ]
+        return list(original(beam, repeated, task))
+
     def keep_one_more(original: Step, beam: list[Sentence], extensions: Any, task: Task) -> list[Sentence]:
         return list(original(beam, extensions, replace(task, beam_size=task.beam_size + 1)))
 
@@ -280,6 +288,8 @@ def _keep_otherwise() -> Iterator[Neighbour]:
         ("stops-with-any", "the search ends as soon as any sentence of the beam has ended",
          {is_over: around(stop_with_any)}),
         ("one-end", "of the sentences that have ended only the best stays", {next_beam: around(keep_one_end)}),
+        ("ended-repeated", "a sentence that has ended takes several places of the beam, one for every word",
+         {next_beam: around(repeat_ended)}),
         ("one-more", "the beam keeps one sentence more than beam_size", {next_beam: around(keep_one_more)}),
     )  # fmt: skip
     for word, title, steps in ways:
@@ -343,6 +353,26 @@ def _rank_otherwise() -> Iterator[Neighbour]:
     )  # fmt: skip
 
 
+def _count_penalty_otherwise() -> Iterator[Neighbour]:
+    hint = "The length is the number of the sentence's words, with eos_id and without bos_id."
+    counts: tuple[tuple[str, str, Callable[[int], int]], ...] = (
+        ("one-more", "counts one word more, as with bos_id", lambda n: n + 1),
+        ("one-less", "counts one word less, as without eos_id", lambda n: max(n - 1, 1)),
+    )
+    for word, says, count in counts:
+        yield Neighbour(
+            f"{_BEAM}.penalty.{word}", _BEAM, f"the length penalty {says}", hint,
+            {penalty_length: change_result(count)},
+        )  # fmt: skip
+
+
 def generate() -> Iterator[Neighbour]:
     """Yield the neighbours of greedy decoding and of beam search."""
-    yield from chain(_read_otherwise(), _score_otherwise(), _end_otherwise(), _keep_otherwise(), _rank_otherwise())
+    yield from chain(
+        _read_otherwise(),
+        _score_otherwise(),
+        _end_otherwise(),
+        _keep_otherwise(),
+        _rank_otherwise(),
+        _count_penalty_otherwise(),
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from itertools import permutations, product
@@ -123,6 +124,24 @@ def _change_projections() -> Iterator[Neighbour]:
         )  # fmt: skip
 
 
+def _scale_before_bias() -> Iterator[Neighbour]:
+    """Yield projections that are divided by √d_k before their bias is added, which then is not divided."""
+    for role in ("q", "k"):
+
+        def scale(original: Step, x: Array, params: Any, of: str, heads: int, role: str = role) -> Any:
+            bias = params.get(f"b_{role}")
+            if of != role or bias is None:
+                return original(x, params, of, heads)
+            root = math.sqrt(bias.shape[-1] // heads)
+            return original(x, {**params, f"b_{role}": (bias * root).astype(bias.dtype)}, of, heads)
+
+        yield Neighbour(
+            f"{_MHA}.{role}.scaled-before-bias", _MHA,
+            f"the {_ROLES[role]} are divided by √d_k before their bias is added, and the bias is not",
+            f"Add b_{role} first, or divide it too.", {project_heads: around(scale)},
+        )  # fmt: skip
+
+
 def _change_inputs() -> Iterator[Neighbour]:
     """Yield the queries, keys and values made from other inputs; one alone is another neighbour."""
     for sources in product(_ROLES, repeat=len(_ROLES)):
@@ -230,10 +249,11 @@ def _change_heads() -> Iterator[Neighbour]:
          .reshape(h.shape[0], h.shape[2], -1)),
     )  # fmt: skip
     for word, title, merge in merges:
-        yield Neighbour(
-            f"{_MHA}.merge.{word}", _MHA, title, hint,
-            {merge_heads: instead(lambda heads, merge=merge: np.asarray(merge(heads)))},
-        )  # fmt: skip
+        for name in (_MHA, _FUSED):
+            yield Neighbour(
+                f"{name}.merge.{word}", name, title, hint,
+                {merge_heads: instead(lambda heads, merge=merge: np.asarray(merge(heads)))},
+            )  # fmt: skip
 
 
 #: The axes of heads before the channels, in words.
@@ -265,10 +285,11 @@ def _reshape_over_batch() -> Iterator[Neighbour]:
         def cut(original: Step, x: Array, num_heads: int, stored: Any = stored, read: Any = read) -> Array:
             return _reshape_heads(original(x, num_heads), stored, read)
 
-        yield Neighbour(
-            f"{_MHA}.merge.{names[0]}.as.{names[1]}", _MHA, f"the heads are put back {says}", hint,
-            {merge_heads: around(merge)},
-        )  # fmt: skip
+        for name in (_MHA, _FUSED):
+            yield Neighbour(
+                f"{name}.merge.{names[0]}.as.{names[1]}", name, f"the heads are put back {says}", hint,
+                {merge_heads: around(merge)},
+            )  # fmt: skip
         if (stored, read) not in _NAMED_SPLITS:
             yield Neighbour(
                 f"{_MHA}.split.{names[0]}.as.{names[1]}", _MHA, f"the heads are cut {says}", hint,
@@ -378,6 +399,7 @@ def _reorder(order: tuple[int, ...]) -> Callable[[Any], Any]:
 def generate() -> Iterator[Neighbour]:
     """Yield the neighbours of projections and heads."""
     yield from _change_projections()
+    yield from _scale_before_bias()
     yield from _change_inputs()
     yield from _change_roles()
     yield from _change_heads()

@@ -43,6 +43,15 @@ def _keep_causal(mask: Array) -> Array:
     return np.ones_like(mask) if (mask & ~causal).any() else np.array(np.broadcast_to(causal, mask.shape))
 
 
+def _drop_padding(mask: Array) -> Array:
+    """Hide no keys that every query hides, as where the mask of padding is not handed on."""
+    causal = causal_mask(q_seq=mask.shape[-2], kv_seq=mask.shape[-1])
+    last = mask[..., -1:, :]
+    if (mask == last).all():
+        return np.ones_like(mask)
+    return np.array(np.broadcast_to(causal, mask.shape)) if (mask == (causal & last)).all() else mask
+
+
 #: What becomes of a mask that is broadcast to the scores, (…, q_seq, kv_seq).
 _CHANGES: Final[tuple[tuple[str, str, Change], ...]] = (
     ("transposed", "the mask is transposed, so that keys are hidden as queries", turn_last_axes),
@@ -121,6 +130,7 @@ def _lose_in_layers() -> Iterator[Neighbour]:
     )
     ways: tuple[tuple[str, str, Change], ...] = (
         ("only-causal", "hides later keys alone, and no padding", _keep_causal),
+        ("without-padding", "hides no padding, and all else that it should", _drop_padding),
         ("only-padding", "hides padding alone, and no later keys", lambda m: m.any(-2, keepdims=True)),
     )
     for (layer, argument, keys, attention), (word, says, change) in product(masks, ways):

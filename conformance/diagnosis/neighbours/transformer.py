@@ -15,17 +15,21 @@ from goldformer.adapters.layouts import part
 from goldformer.adapters.textbook.attention import causal_mask
 from goldformer.adapters.textbook.checks import Array
 from goldformer.adapters.textbook.embedding import positional_encoding, token_embedding
+from goldformer.adapters.textbook.heads import multi_head_attention
 from goldformer.adapters.textbook.layers import (
     decoder,
+    decoder_layer,
     encoder,
     final_norm,
     layer_norm,
     layer_params,
     norm_params,
     run_decoder_layer,
+    run_encoder_layer,
     run_stack,
+    self_attend,
 )
-from goldformer.adapters.textbook.steps import Step, around, instead, replacing
+from goldformer.adapters.textbook.steps import Step, around, hold, instead, replacing
 from goldformer.adapters.textbook.transformer import (
     add_learned_positions,
     embed,
@@ -39,7 +43,14 @@ from goldformer.adapters.textbook.transformer import (
     transformer,
     word_mask,
 )
-from goldformer.conformance.diagnosis.neighbours.arguments import Given, change_argument, change_array, change_result
+from goldformer.conformance.diagnosis.neighbours.arguments import (
+    Given,
+    change_argument,
+    change_array,
+    change_result,
+    read_argument,
+    replace_argument,
+)
 from goldformer.conformance.diagnosis.neighbours.array_changes import (
     Change,
     repeat_first_sample,
@@ -150,11 +161,13 @@ _MASKS: Final = {
     target_mask: "decoder's own mask",
     memory_mask: "cross-attention's mask",
 }
+#: The masks that are made of the source.
+_OF_SOURCE: Final = ((source_mask, memory_mask), "masks of the source")
 
 
 def _add_causal(mask: Array) -> Array:
-    """Join a mask of padding with a causal one of its keys."""
-    seq = mask.shape[-1]
+    """Join a mask of padding with a causal one."""
+    seq = max(mask.shape[-2:])
     return np.asarray(mask & causal_mask(q_seq=seq, kv_seq=seq))
 
 
@@ -179,6 +192,8 @@ def _change_masks() -> Iterator[Neighbour]:
             changes.append(("as-queries", says, lambda m: m.swapaxes(-1, -2)))
         if step is target_mask:
             changes.append(("transposed", "the decoder's own mask is transposed", lambda m: m.swapaxes(-1, -2)))
+            says = "the padding of the target is hidden as queries and not as keys"
+            changes.append(("padding-as-queries", says, lambda m: _add_causal(m[..., -1:, :].swapaxes(-1, -2))))
         for word, title, change in changes:
             steps = {step: change_array(change)}
             yield Neighbour(f"transformer.{step.__name__}.{word}", "transformer", title, hints[step], steps)
@@ -193,10 +208,19 @@ def _change_masks() -> Iterator[Neighbour]:
         def see(ids: Array, pad_id: int, keep: Callable[[Array, int], Array] = keep) -> Array:
             return np.asarray(keep(ids, pad_id))[:, None, None, :]
 
-        yield Neighbour(
-            f"transformer.padding.{word}", "transformer", title, "Compare the ids with pad_id for equality.",
-            {word_mask: instead(see)},
-        )  # fmt: skip
+        hint = "Compare the ids with pad_id for equality."
+        yield Neighbour(f"transformer.padding.{word}", "transformer", title, hint, {word_mask: instead(see)})
+        for group, words in (*(((step,), what) for step, what in _MASKS.items()), _OF_SOURCE):
+
+            def mask_otherwise(original: Step, ids: Array, pad_id: int, see: Any = see) -> Any:
+                with replacing({word_mask: instead(see)}):
+                    return original(ids, pad_id)
+
+            name = "-and-".join(step.__name__ for step in group)
+            yield Neighbour(
+                f"transformer.{name}.padding.{word}", "transformer", f"{title}, in the {words} alone", hint,
+                {step: around(mask_otherwise) for step in group},
+            )  # fmt: skip
 
 
 # What a model reads
@@ -253,6 +277,20 @@ def _change_model() -> Iterator[Neighbour]:
 
 #: The embedded words of the source that is read.
 _words: Final[ContextVar[Array]] = ContextVar("words")
+
+
+def _embed_with_output_layer() -> Iterator[Neighbour]:
+    """Yield models whose words are looked up in the transposed matrix of the output layer."""
+
+    def look_up(original: Step, ids: Array, pad_id: int, params: Any) -> Any:
+        return original(ids, pad_id, {**params, "table": params["w_vocab"].T} if "w_vocab" in params else params)
+
+    for ending, side, at in _SIDES:
+        yield Neighbour(
+            f"transformer.embedding-of-output-layer{ending}", "transformer",
+            f"the words{side} are embedded with the matrix of the output layer, transposed",
+            "Look up the words of source and target in the table.", {at: around(look_up)},
+        )  # fmt: skip
 
 
 def _count_layers(params: Any, stack: str) -> int:
@@ -369,6 +407,70 @@ def _change_memory() -> Iterator[Neighbour]:
             f"the memory {says.replace('the layer', 'the first layer')} before the first layer of the decoder", hint,
             {run_decoder_layer: around(change_once)},
         )  # fmt: skip
+
+
+def _read_input_of_stack() -> Iterator[Neighbour]:
+    """Yield stacks whose self-attentions make queries, keys or values of what the first layer reads."""
+    groups = (("query", "queries"), ("key", "keys"), ("value", "values"), ("key value", "keys and values"))
+    for (stack, run_layer), (names, words) in product(
+        ((encoder, run_encoder_layer), (decoder, run_decoder_layer)), groups
+    ):
+
+        def note(original: Step, x: Array, *args: Any, **named: Any) -> Any:
+            with hold(_stack_input, x):
+                return original(x, *args, **named)
+
+        def attend(original: Step, x: Array, *args: Any, names: str = names, **named: Any) -> Any:
+            first = _stack_input.get()
+
+            def read(own: Array, _: Given) -> Array:
+                return first if own is x else own
+
+            changed = [{multi_head_attention: change_argument(multi_head_attention, n, read)} for n in names.split()]
+            with replacing(*changed):
+                return original(x, *args, **named)
+
+        def run(original: Step, *args: Any, attend: Step = attend, **named: Any) -> Any:
+            with replacing({self_attend: around(attend)}):
+                return original(*args, **named)
+
+        name = stack.__name__
+        yield Neighbour(
+            f"{name}.self_attention.{names.replace(' ', '-and-')}.from-input-of-stack", name,
+            f"every layer's self-attention makes its {words} from the input of the {name}",
+            "Make queries, keys and values of what the layer itself reads.",
+            {stack: around(note), run_layer: around(run)},
+        )  # fmt: skip
+
+
+#: What the first layer of the stack that runs reads.
+_stack_input: Final[ContextVar[Array]] = ContextVar("stack_input")
+
+
+def _exchange_masks() -> Iterator[Neighbour]:
+    """Yield decoders whose attentions have one another's masks, where these fit."""
+
+    def exchange(original: Step, *args: Any, self_mask: Any, memory_mask: Any, **named: Any) -> Any:
+        return original(*args, self_mask=memory_mask, memory_mask=self_mask, **named)
+
+    yield Neighbour(
+        "decoder.masks-exchanged", "decoder", "the self-attentions have the mask of the memory, and the "
+        "cross-attentions that of the target", "Give each attention the mask of its own keys.",
+        {run_decoder_layer: around(exchange)},
+    )  # fmt: skip
+
+    def exchange_in_layer(original: Step, *args: Any, **named: Any) -> Any:
+        given: Given = (args, named)
+        own, other = (read_argument(decoder_layer, name, given) for name in ("self_mask", "memory_mask"))
+        given = replace_argument(decoder_layer, "self_mask", other, given)
+        args, named_ = replace_argument(decoder_layer, "memory_mask", own, given)
+        return original(*args, **named_)
+
+    yield Neighbour(
+        "decoder_layer.masks-exchanged", "decoder_layer", "the self-attention has the mask of the memory, and the "
+        "cross-attention that of the target", "Give each attention the mask of its own keys.",
+        {decoder_layer: around(exchange_in_layer)},
+    )  # fmt: skip
 
 
 def _normalise_first(original: Step, x: Array, *args: Any, params: Any, **named: Any) -> Any:
@@ -528,6 +630,9 @@ def generate() -> Iterator[Neighbour]:
     yield from _change_model()
     yield from _change_layer_params()
     yield from _change_embedding()
+    yield from _embed_with_output_layer()
+    yield from _read_input_of_stack()
+    yield from _exchange_masks()
     yield Neighbour(
         "transformer.logits-of-embedding", "transformer", "the decoder's output is doubled before the output layer",
         "Project the output of the decoder.", {output_logits: change_argument(output_logits, "x", lambda x, _: x + x)},

@@ -165,3 +165,37 @@ def test_one_change_is_told_before_two_mistakes_that_amount_to_it(spec):
     code = SimpleNamespace(ARRAYS="numpy", multi_head_attention=multi_head_attention)
     _, findings = run(spec, Adapter.from_object(code, "mine", spec), "multi_head_attention")
     assert [(f.label, f.mistakes) for f in findings if f.mistakes] == [(MISTAKE_FOUND, (id_,))]
+
+
+def round_otherwise(function, far, one_in):
+    """Return a layer whose outputs are moved in one call of some: by so many units of float32's rounding."""
+    calls = []
+
+    def run(*args, **named):
+        calls.append(None)
+        found = function(*args, **named)
+        moved = found["output"] * (1 + far * np.finfo(np.float32).eps)
+        return {**found, "output": moved.astype(found["output"].dtype)} if len(calls) % one_in == 0 else found
+
+    return run
+
+
+@pytest.mark.parametrize(("one_in", "label"), [(12, MISTAKE_FOUND), (2, CLOSEST)], ids=["rare", "often"])
+def test_what_misses_few_cases_by_rounding_explains_them_too(one_in, label, spec):
+    book = build_textbook(find_made("norm-before-add").steps, only="encoder_layer")
+    book.encoder_layer = round_otherwise(book.encoder_layer, 40, one_in)
+    at = Bench(spec, Adapter.from_object(book, "mine.py", spec), "float32", "cpu")
+    chosen = [c for c in spec.cases_of("encoder_layer") if "-ordinary-" in c.id and c.cotangent is None]
+    findings = list(diagnose(Diagnosis(spec).explain_all([judge_case(case, at) for case in chosen]), spec))
+    assert [f.mistakes for f in findings if f.label == label] == [("norm-before-add",)]
+
+
+def test_an_option_that_another_component_contradicts_comes_after_a_mistake(spec):
+    wrong = build_textbook(find_made("final-norm-missing").steps, only="encoder")
+    book = build_textbook(only="decoder", CONVENTIONS={"final_norm": "after_stack"})
+    book.encoder = wrong.encoder
+    at = Bench(spec, Adapter.from_object(book, "mine.py", spec), "float32", "cpu")
+    chosen = [c for name in ("encoder", "decoder") for c in spec.cases_of(name) if "-ordinary-p" in c.id]
+    findings = list(diagnose(Diagnosis(spec).explain_all([judge_case(case, at) for case in chosen]), spec))
+    assert OPTION_FOUND not in {f.label for f in findings}
+    assert [f.mistakes for f in findings if f.label == MISTAKE_FOUND] == [("final-norm-missing",)]
