@@ -10,12 +10,13 @@ from typing import Final
 from urllib.parse import quote
 
 from goldformer.adapters.process.faults import printable
+from goldformer.conformance.diagnosis.causes import find_cause
 from goldformer.conformance.grading.likeness import AlikePair
 from goldformer.conformance.grading.model import SEVERITY, Assignment, Origin, Outcome
 from goldformer.conformance.grading.results import words
 from goldformer.conformance.grading.results.gradebook import GradeSummary, sort_by_id
 from goldformer.conformance.reports.page import render
-from goldformer.spec import Mistake, Spec
+from goldformer.spec import Spec
 
 #: The number of bars of the histogram, and the size of its drawing.
 _BARS: Final = 10
@@ -42,9 +43,15 @@ class HistogramBar:
 
 @dataclass(frozen=True, slots=True)
 class MistakeStatistics:
-    """A mistake, and the students whose diagnosis is certain of it, or calls it possible."""
+    """A mistake or a neighbour, and the students whose diagnosis is certain of it, or calls it possible.
 
-    mistake: Mistake
+    `name` is the id of a mistake of the catalogue; a neighbour has none for readers.
+    """
+
+    id: str
+    name: str
+    title: str
+    hint: str
     certain: tuple[GradeSummary, ...]
     maybe: tuple[GradeSummary, ...]
 
@@ -107,6 +114,8 @@ def _render(
     if not listed:
         raise ValueError("lines: no student, expected at least one")
     earned = [line.earned for line in listed]
+    mistakes = list(_rate_mistakes(listed, spec))
+    names = {made.id: made.name or made.title for made in mistakes}
     return printable(
         render(
             "class.html",
@@ -117,7 +126,9 @@ def _render(
             size=(_WIDTH, _HEIGHT, _FOOT),
             asked=list(_rate_components(listed, assignment, spec)),
             outcomes=_group_by_outcome(listed),
-            mistakes=list(_rate_mistakes(listed, spec)),
+            mistakes=mistakes,
+            names=names,
+            name_all=lambda ids: ", ".join(names[id_] for id_ in ids),
             unnamed=[line for line in listed if line.outcome == "wrong" and not line.mistakes + line.maybe],
             alone=[line for line in listed if any(part.alone for part in line.parts)],
             hardest=_find_hardest(listed, spec, fresh=not anonymous),
@@ -193,9 +204,10 @@ def _rate_mistakes(lines: Iterable[GradeSummary], spec: Spec) -> Iterator[Mistak
             certain[id_].append(line)
         for id_ in line.maybe:
             maybe[id_].append(line)
-    known = sorted({*certain, *maybe} & spec.mistakes.keys())
-    for id_ in sorted(known, key=lambda id_: (-len(certain[id_]), -len(maybe[id_]), id_)):
-        yield MistakeStatistics(spec.mistakes[id_], tuple(certain[id_]), tuple(maybe[id_]))
+    for id_ in sorted({*certain, *maybe}, key=lambda id_: (-len(certain[id_]), -len(maybe[id_]), id_)):
+        cause = find_cause(id_, spec)
+        name, title = ("", cause.title) if cause.generated else (id_, spec.mistakes[id_].title)
+        yield MistakeStatistics(id_, name, title, cause.hint, tuple(certain[id_]), tuple(maybe[id_]))
 
 
 def _list_columns(assignment: Assignment) -> list[TableColumn]:

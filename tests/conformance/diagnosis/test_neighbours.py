@@ -26,6 +26,7 @@ UNDER = (
     {"positions": "learned"},
     {"final_norm": "after_stack"},
     {"length_penalty": "mean"},
+    {"layer_norm_eps": "1e-6"},
 )
 
 

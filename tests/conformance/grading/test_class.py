@@ -54,6 +54,13 @@ def page(lines, spec):
     return Page(class_page(lines, ASSIGNMENT, spec))
 
 
+def test_a_slip_that_no_catalogue_lists_stands_on_the_page_in_words(lines, spec):
+    slip = "scaled_dot_product_attention.weigh_keys.factor=1.01"
+    text = class_page([replace(lines[1], mistakes=(slip,)), *lines], ASSIGNMENT, spec)
+    assert text.count("the weights are multiplied by 1.01") >= 3  # among the mistakes, the choices, and in the row
+    assert f'<td class="w">{slip}' not in text
+
+
 # ── a line ──
 
 
