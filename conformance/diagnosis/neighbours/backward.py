@@ -33,7 +33,12 @@ from goldformer.adapters.textbook.backward import (
 from goldformer.adapters.textbook.checks import Array
 from goldformer.adapters.textbook.heads import Params, project
 from goldformer.adapters.textbook.layers import channel_mean, channel_variance, norm_denominator, subtract_mean
-from goldformer.adapters.textbook.layers_backward import join_residual_gradient, sublayer_gradient, unproject
+from goldformer.adapters.textbook.layers_backward import (
+    join_residual_gradient,
+    multi_head_attention_gradient,
+    sublayer_gradient,
+    unproject,
+)
 from goldformer.adapters.textbook.losses import average_gradient, cross_entropy_gradient, find_words
 from goldformer.adapters.textbook.steps import Replacements, Step, around, hold, instead
 from goldformer.adapters.textbook.targets import one_hot
@@ -316,6 +321,52 @@ def _average_projections() -> Iterator[Neighbour]:
         )  # fmt: skip
 
 
+def _swap_inputs() -> Iterator[Neighbour]:
+    """Yield attentions whose gradients of one projection are formed with what another one kept of its forward pass."""
+    inputs = {"q": "query", "k": "key", "v": "value"}
+
+    def note(original: Step, *args: Any, **named: Any) -> Any:
+        given = (args, named)
+        arrays = {role: read_argument(multi_head_attention_gradient, name, given) for role, name in inputs.items()}
+        with hold(_kept, arrays):
+            return original(*args, **named)
+
+    for role, other in product(inputs, repeat=2):
+        if role == other:
+            continue
+
+        def form(
+            original: Step, x: Array, gradient: Array, params: Params, of: str, role: str = role, other: str = other
+        ) -> Gradients:
+            theirs = _kept.get().get(other)
+            fits = of == role and theirs is not None and theirs.shape == x.shape
+            found: Gradients = original(theirs if fits else x, gradient, params, of)
+            return found
+
+        def return_through(
+            original: Step, projected: Array, params: Params, of: str, role: str = role, other: str = other
+        ) -> Array:
+            same = params[f"w_{role}"].shape == params[f"w_{other}"].shape
+            return np.asarray(original(projected, params, other if of == role and same else of))
+
+        name, theirs = inputs[role], inputs[other]
+        steps: Replacements = {multi_head_attention_gradient: around(note), projection_gradients: around(form)}
+        yield _make(
+            f"w_{role}.of-{theirs}", "multi_head_attention", f"the gradient of w_{role} is formed with {theirs}",
+            f"dw_{role} is {name}ᵀ times the gradient of its projection.", steps,
+        )  # fmt: skip
+        yield _make(
+            f"{name}.cache-of-{theirs}", "multi_head_attention",
+            f"the gradients of {name} and w_{role} are formed with the input and the matrix of {theirs}",
+            f"Keep {name} and w_{role} for the backward pass of this projection.",
+            {**steps, unproject: around(return_through)},
+        )  # fmt: skip
+
+
+#: The inputs of the attention whose gradients are formed, by role.
+_kept: Final[ContextVar[Mapping[str, Array]]] = ContextVar("kept")
+
+
 def _swap_matrices() -> Iterator[Neighbour]:
     """Yield attentions whose gradient of an input goes back through the matrix of another projection."""
     for (role, name), other in product((("q", "query"), ("k", "key"), ("v", "value")), "qkv"):
@@ -485,6 +536,7 @@ def generate() -> Iterator[Neighbour]:
     yield from _change_feed_forward()
     yield from _average_projections()
     yield from _swap_matrices()
+    yield from _swap_inputs()
     yield from _change_norm()
     yield from _change_embedding()
     yield from _change_losses()

@@ -23,6 +23,7 @@ from goldformer.adapters.textbook.heads import (
 from goldformer.adapters.textbook.steps import Step, around, hold, instead
 from goldformer.conformance.diagnosis.neighbours.arguments import Given, change_result, read_argument, replace_argument
 from goldformer.conformance.diagnosis.neighbours.neighbour import Neighbour
+from goldformer.conformance.properties.relations import join_names
 
 _MHA: Final = "multi_head_attention"
 _FUSED: Final = "fused_multi_head_attention"
@@ -139,6 +140,23 @@ def _scale_before_bias() -> Iterator[Neighbour]:
             f"{_MHA}.{role}.scaled-before-bias", _MHA,
             f"the {_ROLES[role]} are divided by √d_k before their bias is added, and the bias is not",
             f"Add b_{role} first, or divide it too.", {project_heads: around(scale)},
+        )  # fmt: skip
+
+
+def _interleave_weights() -> Iterator[Neighbour]:
+    """Yield projections whose weights belong to the heads by turns, and whose biases by blocks, as they should."""
+    for roles in ("qkv", "qk", "q", "k", "v"):
+
+        def project(original: Step, x: Array, params: Any, of: str, heads: int, roles: str = roles) -> Any:
+            weight = params[f"w_{of}"]
+            turned = weight.reshape(len(weight), -1, heads).swapaxes(1, 2).reshape(weight.shape)
+            return original(x, {**params, f"w_{of}": turned} if of in roles else params, of, heads)
+
+        words = join_names([_ROLES[role] for role in roles])
+        yield Neighbour(
+            f"{_MHA}.weights-interleaved.{roles}", _MHA,
+            f"every heads-th column of the weights of {words} belongs to a head, but its bias is a block",
+            "Head h has the columns h·d_k … (h + 1)·d_k − 1 of the weight.", {project_heads: around(project)},
         )  # fmt: skip
 
 
@@ -400,6 +418,7 @@ def generate() -> Iterator[Neighbour]:
     """Yield the neighbours of projections and heads."""
     yield from _change_projections()
     yield from _scale_before_bias()
+    yield from _interleave_weights()
     yield from _change_inputs()
     yield from _change_roles()
     yield from _change_heads()

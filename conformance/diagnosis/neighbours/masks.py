@@ -37,6 +37,11 @@ def _reorder(mask: Array, axes: int) -> Array:
     return mask.reshape(-1, *rest).reshape(*lead[::-1], *rest).swapaxes(0, 1) if axes == 2 else mask
 
 
+def _reorder_back(mask: Array, axes: int) -> Array:
+    """Lay masks out by heads and then samples, and read them by samples and then heads."""
+    return mask.swapaxes(0, 1).reshape(mask.shape) if axes == 2 else mask
+
+
 def _keep_causal(mask: Array) -> Array:
     """Keep of a causal mask that hides padding too what is causal, and nothing of any other mask."""
     causal = causal_mask(q_seq=mask.shape[-2], kv_seq=mask.shape[-1])
@@ -66,6 +71,8 @@ _CHANGES: Final[tuple[tuple[str, str, Change], ...]] = (
     ("last-head", "the last head's mask is used for all heads", lambda m: m[:, -1:] if m.ndim > 3 else m),
     ("heads-reversed", "the heads have one another's masks", reverse_heads),
     ("tiled", "the mask is repeated for heads and samples in the other order", lambda m: _reorder(m, m.ndim - 2)),
+    ("laid-out-by-heads", "the masks are laid out head by head, and the scores sample by sample",
+     lambda m: _reorder_back(m, m.ndim - 2)),
     ("shifted", "the mask is shifted by one key", shift_last_axis),
     ("one-more", "one key behind the last one that may be seen is seen too",
      lambda m: np.concatenate([m[..., :1], m[..., 1:] | m[..., :-1]], axis=-1)),

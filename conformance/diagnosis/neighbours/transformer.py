@@ -473,6 +473,55 @@ def _exchange_masks() -> Iterator[Neighbour]:
     )  # fmt: skip
 
 
+def _lose_masks() -> Iterator[Neighbour]:
+    """Yield stacks that hand a mask to some of their layers only."""
+    masks = (
+        (encoder, run_encoder_layer, "mask", "mask"),
+        (decoder, run_decoder_layer, "self_mask", "mask of the self-attention"),
+        (decoder, run_decoder_layer, "memory_mask", "mask of the memory"),
+    )
+    ways: tuple[tuple[str, str, Callable[[int], bool]], ...] = (
+        ("only-first", "only the first layer gets", lambda index: index == 0),
+        ("not-first", "every layer but the first gets", lambda index: index > 0),
+    )
+    for (stack, run_layer, argument, words), (word, says, has) in product(masks, ways):
+
+        def run(original: Step, *args: Any, index: int, argument: str = argument, has: Any = has, **named: Any) -> Any:
+            given = named[argument] if has(index) else None
+            return original(*args, index=index, **{**named, argument: given})
+
+        name = stack.__name__
+        yield Neighbour(
+            f"{name}.{argument}.{word}", name, f"{says} the {words}, in the {name}",
+            f"Hand the {words} to every layer.", {run_layer: around(run)},
+        )  # fmt: skip
+
+
+def _add_learned_positions_again() -> Iterator[Neighbour]:
+    """Yield models that add learned positions to what every layer of a stack reads."""
+
+    def run_model(original: Step, *args: Any, params: Any, **named: Any) -> Any:
+        with hold(_learned, params if "position_table" in params else {}):
+            return original(*args, params=params, **named)
+
+    def run_layer(original: Step, x: Array, *, index: int, **named: Any) -> Any:
+        learned = _learned.get()
+        again = add_learned_positions(x, learned) if index and learned else x
+        return original(again, index=index, **named)
+
+    for stack, layer in ((encoder, run_encoder_layer), (decoder, run_decoder_layer)):
+        yield Neighbour(
+            f"transformer.positions-in-every-layer.{stack.__name__}", "transformer",
+            f"the learned positions are added to what every layer of the {stack.__name__} reads",
+            "Add the positions once, to what the first layer reads.",
+            {transformer: around(run_model), layer: around(run_layer)},
+        )  # fmt: skip
+
+
+#: The parameters of the model that runs, if its positions are learned.
+_learned: Final[ContextVar[Any]] = ContextVar("learned")
+
+
 def _normalise_first(original: Step, x: Array, *args: Any, params: Any, **named: Any) -> Any:
     """Run a stack on its normalised input, and leave its output as it is."""
     if not (norm := part(params, "norm")):
@@ -633,6 +682,8 @@ def generate() -> Iterator[Neighbour]:
     yield from _embed_with_output_layer()
     yield from _read_input_of_stack()
     yield from _exchange_masks()
+    yield from _lose_masks()
+    yield from _add_learned_positions_again()
     yield Neighbour(
         "transformer.logits-of-embedding", "transformer", "the decoder's output is doubled before the output layer",
         "Project the output of the decoder.", {output_logits: change_argument(output_logits, "x", lambda x, _: x + x)},
