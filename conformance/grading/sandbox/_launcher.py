@@ -201,6 +201,8 @@ class Launcher:
         if "system-calls" not in self._steps:
             raise OSError("memory that belongs to no process cannot be refused without system-calls")
         check_measurable()
+        # One page fault counts as one page: with huge pages it would make five hundred.
+        linux.refuse_huge_pages()
 
     def _watch_memory(self) -> None:
         """Kill the running processes if they take more memory together than they may."""

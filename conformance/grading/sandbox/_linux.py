@@ -35,6 +35,8 @@ _SECCOMP_MODE_FILTER: Final = 2
 _PR_CAPBSET_DROP: Final = 24
 _PR_SET_CHILD_SUBREAPER: Final = 36
 _PR_SET_NO_NEW_PRIVS: Final = 38
+#: Public, because the filter of system calls refuses to undo it.
+PR_SET_THP_DISABLE: Final = 41
 _IPC_RMID: Final = 0
 _CAPABILITY_VERSION_3: Final = 0x20080522
 #: More than there are capabilities: the kernel refuses to drop one that it does not know.
@@ -81,6 +83,11 @@ def die_with_parent(signal: int) -> None:
 def adopt_orphans() -> None:
     """Become the parent of descendants whose own parent ends."""
     _prctl("PR_SET_CHILD_SUBREAPER", _PR_SET_CHILD_SUBREAPER, 1)
+
+
+def refuse_huge_pages() -> None:
+    """Give this process, and all that it starts, memory only in ordinary pages."""
+    _prctl("PR_SET_THP_DISABLE", PR_SET_THP_DISABLE, 1)
 
 
 def forbid_new_privileges() -> None:

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from goldformer.conformance.grading.sandbox._linux import set_filter
+from goldformer.conformance.grading.sandbox._linux import PR_SET_THP_DISABLE, set_filter
 
 #: Numbers that are the same on every architecture: io_uring, mounts, clone3 (whose flags no filter can see),
 #: descriptors of other processes, secret memory.
@@ -52,12 +52,13 @@ class _Machine:
     refused: tuple[int, ...]
     clone: int
     prlimit: int
+    prctl: int
     beyond: int = 0
 
 
 _MACHINES: Final[Mapping[str, _Machine]] = {
-    "x86_64": _Machine(0xC000003E, _OF_X86_64, clone=56, prlimit=302, beyond=0x40000000),
-    "aarch64": _Machine(0xC00000B7, _OF_ARM64, clone=220, prlimit=261),
+    "x86_64": _Machine(0xC000003E, _OF_X86_64, clone=56, prlimit=302, prctl=157, beyond=0x40000000),
+    "aarch64": _Machine(0xC00000B7, _OF_ARM64, clone=220, prlimit=261, prctl=167),
 }
 
 #: The flags of clone that make namespaces.
@@ -94,6 +95,8 @@ def _write_program(machine: _Machine) -> list[tuple[int, int, int, int]]:
         program += [(_EQUAL, 0, 1, number), absent]
     flags = [(_LOAD, 0, 0, _FIRST), (_ANY_BIT, 0, 1, _NAMESPACES), forbidden, allowed]
     own = [(_LOAD, 0, 0, _FIRST), (_EQUAL, 1, 0, 0), forbidden, allowed]  # 0 is the calling process
-    for number, then in ((machine.clone, flags), (machine.prlimit, own)):
+    # Memory in huge pages could not be measured by page faults.
+    pages = [(_LOAD, 0, 0, _FIRST), (_EQUAL, 0, 1, PR_SET_THP_DISABLE), forbidden, allowed]
+    for number, then in ((machine.clone, flags), (machine.prlimit, own), (machine.prctl, pages)):
         program += [(_EQUAL, 0, len(then), number), *then]
     return [*program, allowed]

@@ -32,7 +32,7 @@ def measure_descendants() -> int:
     """Return the bytes that all descendants of this process have for themselves.
 
     A fork shares the pages of this process until it writes to them: each of its page faults may have copied one. So
-    the result is too large rather than too small.
+    the result is too large rather than too small, if no fault makes a huge page.
     """
     inherited, _ = _read_memory("self")
     total = 0
@@ -77,13 +77,16 @@ def _list_children(pid: str) -> Iterator[str]:
 
 
 def _read_memory(pid: str) -> tuple[int, int]:
-    """Return the bytes of anonymous memory of a process, and those of shared memory."""
+    """Return the bytes of anonymous memory of a process, and those of shared memory and reserved huge pages."""
     fields = _read_status(pid)
     if "RssAnon" not in fields:
         # A process that is ending has no memory any more.
         return 0, 0
-    private, shared = (int(fields[name].split()[0]) * _KIB for name in ("RssAnon", "RssShmem"))
-    return private, shared
+    # A kernel that was built without reserved huge pages does not list them.
+    private, shared, reserved = (
+        int(fields.get(name, "0").split()[0]) * _KIB for name in ("RssAnon", "RssShmem", "HugetlbPages")
+    )
+    return private, shared + reserved
 
 
 def _read_status(pid: str) -> dict[str, str]:

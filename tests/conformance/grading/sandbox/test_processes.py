@@ -387,6 +387,19 @@ def test_without_control_groups_the_sum_of_memory_is_watched(tmp_path, prepare):
         assert found_by(sandbox, tmp_path / "one", source) == "held"
 
 
+def test_memory_that_is_watched_has_no_huge_pages(tmp_path):
+    """The watch counts page faults, and one fault makes a whole huge page."""
+    source = """
+import ctypes
+libc = ctypes.CDLL(None)
+def found():
+    before = libc.prctl(42, 0, 0, 0, 0)  # PR_GET_THP_DISABLE
+    return before, libc.prctl(41, 0, 0, 0, 0), libc.prctl(42, 0, 0, 0, 0)
+"""
+    with make_sandbox(LIMITS, "numpy", "full", without=("cgroup",)) as sandbox:
+        assert found_by(sandbox, tmp_path / "code", source) == (1, -1, 1)
+
+
 @pytest.mark.parametrize("missing", ["system-calls", "memory-watch"])
 def test_without_a_bound_on_all_memory_the_level_is_not_full(missing):
     whole = make_sandbox(LIMITS, "numpy", "full", without=("cgroup",))
