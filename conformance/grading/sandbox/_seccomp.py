@@ -18,9 +18,9 @@ from typing import Final
 
 from goldformer.conformance.grading.sandbox._linux import PR_SET_THP_DISABLE, set_filter
 
-#: Numbers that are the same on every architecture: io_uring, mounts, clone3 (whose flags no filter can see),
-#: descriptors of other processes, secret memory.
-_EVERYWHERE: Final = (425, 426, 427, 428, 429, 430, 431, 432, 433, 435, 438, 440, 442, 447)
+#: Numbers that are the same on every architecture: io_uring, mounts and lists of them, clone3 (whose flags no filter
+#: can see), descriptors of other processes, secret memory.
+_EVERYWHERE: Final = (425, 426, 427, 428, 429, 430, 431, 432, 433, 435, 438, 440, 442, 447, 457, 458, 467)
 #: Numbers that differ: on x86-64, and on arm64.
 _REFUSED: Final[Mapping[str, tuple[int, int]]] = {
     "ptrace": (101, 117), "syslog": (103, 116), "pivot_root": (155, 41), "chroot": (161, 51), "mount": (165, 40),

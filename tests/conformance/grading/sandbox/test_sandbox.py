@@ -263,7 +263,7 @@ def found():
     child = subprocess.run([sys.executable, "-c", "print(7)"], capture_output=True).stdout
     clone = {{"x86_64": 56, "aarch64": 220}}[platform.machine()]
     spaces = [called(clone, flag | 17, 0, 0, 0, 0) for flag in (0x10000000, 0x20000, 0x40000000)]
-    refused = [called(n, 0, 0, 0, 0) for n in (*keys, 425, 428, 430, 435, 438, 447)]
+    refused = [called(n, 0, 0, 0, 0) for n in (*keys, 425, 428, 430, 435, 438, 447, 457, 458, 467)]
     sockets = [*(tried(socket.socket, kind) for kind in (1, 2, 10, 16, 38, 40)), tried(socket.socketpair)]
     own, other = (tried(resource.prlimit, pid, resource.RLIMIT_NOFILE, (64, 64)) for pid in (0, os.getppid() or 1))
     return refused, spaces, sockets, own, other, child
