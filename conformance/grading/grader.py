@@ -44,7 +44,7 @@ from goldformer.conformance.grading.transcript import BadTranscript, Recorder, R
 from goldformer.conformance.judging.cases import Bench, Judgement, PreparedCase
 from goldformer.conformance.judging.verdict import WITHHELD, Status, Verdict
 from goldformer.spec import Case, Spec
-from goldformer.spec.files import DISK_FAULTS, replace_file
+from goldformer.spec.files import DISK_FAULTS, read_regular_file, replace_file
 
 #: After this many timeouts, or this many answers outside the protocol, a component's other checks are skipped.
 _PATIENCE: Final = 3
@@ -342,7 +342,7 @@ def _find_changed(files: Mapping[Path, bytes]) -> str:
     """Return the name of the first file that has changed, or nothing."""
     for path, data in files.items():
         try:
-            same = not path.is_symlink() and path.read_bytes() == data
+            same = not path.is_symlink() and read_regular_file(path, len(data)) == data
         except OSError:
             same = False
         if not same:

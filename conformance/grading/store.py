@@ -14,6 +14,7 @@ import fcntl
 import gzip
 import hashlib
 import json
+import math
 import os
 import re
 import zlib
@@ -28,7 +29,7 @@ from goldformer import __version__
 from goldformer.conformance.grading.model import Grade
 from goldformer.conformance.grading.sandbox import SweptFolder
 from goldformer.conformance.reports.json_data import finite
-from goldformer.spec.files import replace_file, resolve_path, unpack_gzip
+from goldformer.spec.files import read_regular_file, replace_file, resolve_path, unpack_gzip
 
 GRADE: Final = "grade.json.gz"
 #: The error of the grader itself, if there was one.
@@ -85,11 +86,17 @@ def _encode_enum(item: Any) -> Any:
 def from_json(text: str | bytes) -> Grade:
     """Return the grade that `to_json` wrote; BadRecord for anything else."""
     try:
-        return _ADAPTER.validate_json(text)
+        grade: Grade = _ADAPTER.validate_json(text)
     except pydantic.ValidationError as error:
         first = error.errors(include_url=False)[0]
         at = ".".join(map(str, first["loc"])) or "the record"
         raise BadRecord(f"{at}: {first['msg']}") from error
+    numbers = [("the grade", grade.earned, grade.points), *((p.component, p.earned, p.points) for p in grade.parts)]
+    for name, earned, points in numbers:
+        # Grading itself never gives more than all points, and NaN is in no range.
+        if not 0 <= earned <= points < math.inf:
+            raise BadRecord(f"{name}: earned is {earned} of {points} points")
+    return grade
 
 
 def make_key(submission: str, assignment: str, fresh: str, spec: str, outputs: str) -> str:
@@ -177,11 +184,12 @@ class Store:
         return grade is not None and grade.key == key and grade.outcome != "grader-error"
 
     def grade(self, id_: str) -> Grade | None:
-        """Return the grade of a submission; None if there is none, or one that cannot be read."""
+        """Return the grade of a submission; None if there is none, one that cannot be read, or that of another."""
         try:
-            return unpack_grade((self.student(id_) / GRADE).read_bytes())
+            grade = unpack_grade(read_regular_file(self.student(id_) / GRADE, _LARGEST))
         except (OSError, BadRecord):
             return None
+        return grade if grade.submission == id_ else None
 
     def has_grade(self, id_: str) -> bool:
         """Return True if a submission has been graded, whatever has changed since."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import subprocess
 import sys
 from collections import Counter
@@ -244,6 +245,19 @@ def test_a_submission_that_changes_itself_earns_nothing(grader: Grader, sandbox:
     assert (graded.grade.outcome, graded.grade.earned) == ("tampered", 0.0)
     assert "changed submission.py" in graded.grade.message
     assert to_json(grader.replay(Transcript.unpack(graded.transcript))) == to_json(graded.grade)
+
+
+def test_a_pipe_in_the_place_of_a_file_is_found_without_waiting(grader: Grader, sandbox: OpenSandbox) -> None:
+    def before(folder: Path, message: bytes) -> None:
+        notes = folder / "submission" / "notes.py"
+        if b"layer_norm" in message and not notes.is_fifo():
+            notes.unlink()
+            os.mkfifo(notes)
+
+    sandbox.before = before
+    graded = grader.grade(Submission("alice", {"submission.py": CORRECT.encode(), "notes.py": b""}, "digest"))
+    assert (graded.grade.outcome, graded.grade.earned) == ("tampered", 0.0)
+    assert "changed notes.py" in graded.grade.message
 
 
 CLASS = {"a": CORRECT, "b": UNSTABLE, "c": UNKNOWN, "d": SOFTMAX, "e": "def softmax(:\n", "f": UNSTABLE + "# f\n"}

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
+import json
+import math
 import os
 import signal
 import subprocess
@@ -64,6 +67,30 @@ def test_a_damaged_grade_is_none(store: Store) -> None:
     store.keep("alice", {"grade.json.gz": pack_grade(grade())[:-20]})
     assert store.grade("alice") is None
     assert not store.is_finished("alice", "k")
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        {"earned": math.nan},
+        {"earned": 2.0},
+        {"earned": -1.0},
+        {"points": math.inf, "earned": 5.0},
+        {"submission": "zoe"},
+    ],
+)
+def test_a_grade_that_contradicts_itself_or_belongs_to_another_is_none(
+    store: Store, damaged: dict[str, float | str]
+) -> None:
+    plain = {**json.loads(gzip.decompress(pack_grade(grade()))), **damaged}
+    store.keep("alice", {"grade.json.gz": gzip.compress(json.dumps(plain).encode())})
+    assert store.grade("alice") is None
+
+
+def test_a_pipe_in_the_place_of_a_grade_is_none(store: Store) -> None:
+    store.student("alice").mkdir(parents=True)
+    os.mkfifo(store.student("alice") / "grade.json.gz")
+    assert store.grade("alice") is None
 
 
 def test_the_grade_is_written_last(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
