@@ -26,6 +26,9 @@ TO_BE_WRITTEN: Final = "call yours here"
 #: The end of the message for a NotImplementedError without one, as starters raise it.
 RAISES_NOT_IMPLEMENTED: Final = "raises NotImplementedError"
 
+#: The most characters of a declared name in a message.
+_LONGEST: Final = 100
+
 #: The components whose functions `goldformer infer` reads: they have no parameters, or take them one by one.
 INFERRED_FUNCTIONS: Final = ("layer_norm", "scaled_dot_product_attention", "softmax")
 
@@ -159,24 +162,34 @@ def _read_choice(declared: Any, known: tuple[str, ...], what: str) -> tuple[str,
     return names
 
 
+def _quote(declared: Any) -> str:
+    """Return a short representation: another process may declare names of any length."""
+    text = repr(declared)
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
+
+
 def _read_conventions(declared: Any, origin: str, spec: Spec) -> Mapping[str, str]:
     if not isinstance(declared, Mapping):
         raise AdapterError(f'{origin}: CONVENTIONS is {declared!r}: write a mapping such as {{"empty_row": "zeros"}}')
     for key, option in declared.items():
         component, _, name = str(key).rpartition(".")
         if name not in spec.conventions:
-            raise AdapterError(f"{origin}: CONVENTIONS has {key!r}; conventions are {', '.join(spec.conventions)}")
+            raise AdapterError(
+                f"{origin}: CONVENTIONS has {_quote(key)}; conventions are {', '.join(spec.conventions)}"
+            )
         if component and component not in spec.contracts:
             close = difflib.get_close_matches(component, spec.contracts, n=1)
             guess = f": did you mean {close[0]}?" if close else f"; components are {', '.join(spec.contracts)}"
-            raise AdapterError(f"{origin}: CONVENTIONS has {key!r}, but {component} is no component{guess}")
+            raise AdapterError(
+                f"{origin}: CONVENTIONS has {_quote(key)}, but {_quote(component)[1:-1]} is no component{guess}"
+            )
         if component and name not in spec.contracts[component].conventions:
             raise AdapterError(f"{origin}: CONVENTIONS has {key!r}, but {component} does not depend on {name}")
         convention = spec.conventions[name]
         known = [*convention.options, *([UNSPECIFIED] if convention.left_open else [])]
         if option not in known:
             options = ", ".join(known)
-            raise AdapterError(f"{origin}: CONVENTIONS has {key!r}: {option!r}; its options are {options}")
+            raise AdapterError(f"{origin}: CONVENTIONS has {_quote(key)}: {_quote(option)}; its options are {options}")
     return dict(declared)
 
 

@@ -28,8 +28,10 @@ from goldformer.adapters.process.faults import (
     Stray,
     TooLarge,
     WireError,
+    abbreviate,
     clip_text,
     printable,
+    printable_name,
 )
 from goldformer.adapters.process.messages import (
     INVALID_REQUEST,
@@ -271,13 +273,13 @@ def adapter_object(client: Client, contracts: Mapping[str, Contract]) -> Any:
                 close = difflib.get_close_matches(name, known, n=1)
                 guess = f": did you mean {close[0]}?" if close else f"; components are {', '.join(known)}"
                 client.close()
-                raise ValueError(f"initialize: {kind} has {name!r}{guess}")
+                raise ValueError(f"initialize: {kind} has {abbreviate(name)}{guess}")
     functions = {name: _make_function(client, name, len(contracts[name].outputs)) for name in handshake.components}
     functions |= {f"{name}_gradient": _make_gradient(client, f"{name}_gradient") for name in handshake.gradients}
     return SimpleNamespace(
         ARRAYS=Wire.name,
-        NAME=printable(handshake.name),
-        VERSION=printable(handshake.version),
+        NAME=printable_name(handshake.name),
+        VERSION=printable_name(handshake.version),
         CONVENTIONS=handshake.conventions,
         DTYPES=tuple(handshake.dtypes),
         DEVICES=("cpu",),

@@ -56,6 +56,8 @@ _INTEGER: Final = re.compile(r"\d|(an )?integer")
 #: The most characters of an exception's message and of its stack trace.
 LONGEST_MESSAGE: Final = 2000
 LONGEST_TRACE: Final = 32 << 10
+#: The most characters of a name or a version.
+_LONGEST_NAME: Final = 200
 
 
 class WireError(ValueError):
@@ -120,6 +122,11 @@ def quote_message(error: BaseException) -> str:
         return clip_text(str(error), LONGEST_MESSAGE)
     except Exception:
         return "(its message cannot be shown)"
+
+
+def printable_name(text: str) -> str:
+    """Return a name or a version of an untrusted program: one printable line, clipped."""
+    return " ".join(printable(clip_text(text, _LONGEST_NAME)).split())
 
 
 def printable(text: str) -> str:

@@ -184,6 +184,8 @@ def _find_problem(verdicts: Sequence[Verdict], absent: Sequence[str], adapter: A
     missing = describe_missing(adapter, ", ".join(absent)) if absent else "no check fits all of these options"
     reasons = Counter(v.message for v in verdicts) or Counter([missing])
     ((reason, _),) = reasons.most_common(1)
+    # One line: in the log of a build server, a further line could be a command to the server.
+    reason = " ".join(reason.split())
     return f"nothing was checked: {reason if len(reasons) == 1 else f'everything was skipped, most for: {reason}'}"
 
 

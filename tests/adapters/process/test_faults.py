@@ -10,9 +10,11 @@ import time
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from goldformer.adapters import AdapterError, find_adapter
 from goldformer.adapters.process import child
+from goldformer.conformance.cli import main
 from goldformer.conformance.judging.cases import Bench, check_case
 from goldformer.conformance.judging.verdict import Status
 from goldformer.conformance.properties.judge import check_property
@@ -442,3 +444,36 @@ def test_an_adapter_that_is_forgotten_leaves_no_process(spec, tmp_path, command)
     assert len(children() - before) == 1
     del adapter
     assert children() == before
+
+
+#: Lists softmax, with a name and a version of its own choice, and implements it for no call.
+NAMED = """
+import json, sys
+for line in sys.stdin:
+    request = json.loads(line)
+    reply = {"error": {"code": -32001, "message": "no\\n::error::no"}}
+    if request["method"] == "initialize":
+        reply = {"result": {"protocol": 1, "name": NAME, "version": "1\\n::error::1", "components": ["softmax"]}}
+    print(json.dumps({"jsonrpc": "2.0", "id": request["id"], **reply}), flush=True)
+"""
+
+
+def test_a_convention_of_any_length_is_quoted_in_a_short_message(tmp_path, command):
+    program = tmp_path / "named.py"
+    source = NAMED.replace('"version"', '"conventions": {"k" * 1_000_000: "nan"}, "version"')
+    program.write_text(f"NAME = 'n'\n{source}", encoding="utf-8")
+    result = CliRunner().invoke(main, ["check", command(program)])
+    assert result.exit_code == 2
+    assert "CONVENTIONS has 'kkk" in result.stderr
+    assert len(result.stderr) < 1000
+
+
+def test_names_and_reasons_of_a_process_are_one_line_of_bounded_length(tmp_path, command):
+    """A further line in the log of a build server could be a command to the server."""
+    program = tmp_path / "named.py"
+    program.write_text(f"NAME = 'n\\n::error::n\\x1b' + 'x' * 1_000_000\n{NAMED}", encoding="utf-8")
+    result = CliRunner().invoke(main, ["check", command(program), "--component", "softmax"])
+    assert result.exit_code == 2
+    assert "nothing was checked" in result.stderr
+    assert not [line for line in result.output.splitlines() if line.lstrip().startswith("::")]
+    assert len(result.output) < 5000
