@@ -178,8 +178,8 @@ def _count(number: int) -> str:
 
 
 def escape(text: str) -> str:
-    """Escape Markdown signs inside a table."""
-    for sign in ("\\", "|", "<", "*", "`", "$"):
+    """Escape Markdown signs inside a table, and what would make a link or an image."""
+    for sign in ("\\", "|", "<", "*", "`", "$", "]("):
         text = text.replace(sign, f"\\{sign}")
     return " ".join(text.split())
 

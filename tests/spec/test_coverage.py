@@ -218,6 +218,7 @@ def test_long_lists_of_ids_are_folded(ids, text):
 
 
 def test_words_are_safe_from_markdown():
+    assert escape("[x](https://example.org) ![y](z.png) w[0]") == r"[x\](https://example.org) ![y\](z.png) w[0]"
     assert escape("a | b <eos> 2*i*\n $x$ `y` \\z") == r"a \| b \<eos> 2\*i\* \$x\$ \`y\` \\z"
 
 
