@@ -13,6 +13,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Protocol
 
+import pydantic
+
 from goldformer import __version__
 from goldformer.adapters import Adapter, AdapterError
 from goldformer.adapters.arrays import Wire
@@ -53,6 +55,19 @@ _STRANGE: Final = frozenset({"protocol", "tampered"})
 #: The isolation of a submission that did not run.
 _NOT_RUN: Final = Isolation("process", ())
 _BROKEN: Final = Check("published", "grader-error", Verdict("", "case", "", "", Status.SKIPPED, "", "", "", "", (), ""))
+
+
+@dataclass(frozen=True, slots=True)
+class _Head:
+    """The part of a transcript's head that a replay reads."""
+
+    submission: str
+    key: str
+    isolation: Isolation
+    forbidden: tuple[ForbiddenUse, ...] = ()
+
+
+_HEAD: Final = pydantic.TypeAdapter(_Head)
 
 
 class ClientFactory(Protocol):
@@ -141,11 +156,11 @@ class Grader:
         if not transcript.events:
             raise ReplayMismatch("nothing was run, so there is nothing to judge again")
         try:
-            id_, key, kept = head["submission"], head["key"], head["isolation"]
-            isolation = Isolation(kept["level"], tuple(kept["features"]), kept["missing"])
-            forbidden = tuple(ForbiddenUse(**use) for use in head.get("forbidden", ()))
-        except (KeyError, TypeError) as error:
-            raise BadTranscript(f"is no transcript: its first line is not as it was written: {error}") from error
+            written = _HEAD.validate_python(head)
+        except pydantic.ValidationError as error:
+            at = ".".join(map(str, error.errors()[0]["loc"]))
+            raise BadTranscript(f"is no transcript: its first line is not as it was written: {at}") from error
+        id_, key, isolation, forbidden = written.submission, written.key, written.isolation, written.forbidden
         limits = self._task.assignment.limits
         replayer = Replayer(transcript, limits.total)
         client = SandboxClient(replayer.spawn, limits)

@@ -82,10 +82,13 @@ class Transcript:
     def unpack(cls, data: bytes) -> Transcript:
         """Return the transcript that `pack` wrote; BadTranscript for other bytes."""
         try:
-            head, *events = [json.loads(line) for line in unpack_gzip(data, _MOST).splitlines()]
+            lines = [json.loads(line) for line in unpack_gzip(data, _MOST).splitlines()]
         except (OSError, EOFError, ValueError, RecursionError, zlib.error) as error:
             raise BadTranscript(f"is no transcript: {error}") from error
-        if not all(isinstance(line, dict) for line in (head, *events)):
+        if not lines:
+            raise BadTranscript("is no transcript: it is empty")
+        head, *events = lines
+        if not all(isinstance(line, dict) for line in lines):
             raise BadTranscript("is no transcript: a line is no JSON object")
         if not all(map(_is_event, events)):
             raise BadTranscript("is no transcript: a line is no event as it was written")

@@ -313,7 +313,15 @@ def test_a_transcript_that_answers_other_questions_is_refused(
     for bad in (b"", b"no gzip", bytes(damaged), *(gzip.compress(text) for text in texts)):
         with pytest.raises(BadTranscript, match="is no transcript"):
             Transcript.unpack(bad)
-    for head in ({}, {**whole.head, "isolation": 5}, {**whole.head, "forbidden": [{"a": 1}]}):
+    with pytest.raises(BadTranscript, match="is no transcript: it is empty"):
+        Transcript.unpack(gzip.compress(b""))
+    isolation = whole.head["isolation"]
+    changes: tuple[dict[str, object], ...] = (
+        {"isolation": 5}, {"forbidden": [{"a": 1}]}, {"forbidden": [{"file": 1, "line": "x", "name": None}]},
+        {"submission": 5}, {"key": None}, {"isolation": {**isolation, "level": "divine"}},
+        {"isolation": {**isolation, "features": [[1]]}}, {"isolation": {**isolation, "missing": {"x": 1}}},
+    )  # fmt: skip
+    for head in ({}, *({**whole.head, **change} for change in changes)):
         with pytest.raises(BadTranscript, match="is no transcript: its first line is not as it was written"):
             grader.replay(Transcript(head, whole.events))
 
