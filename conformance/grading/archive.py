@@ -218,7 +218,9 @@ def _inflate(archive: zipfile.ZipFile, info: zipfile.ZipInfo, name: str) -> Iter
                     raise BadSubmission(f"{abbreviate(name)} unpacks to more than {_RATIO} times its size")
                 yield chunk
     except (zipfile.BadZipFile, zlib.error, OSError, EOFError, ValueError, RuntimeError) as error:
-        why = clip_text(str(error), _LONGEST_REASON)
+        # The zip library says nothing of an early end, and OSError begins with a number.
+        why = (isinstance(error, OSError) and error.strerror) or str(error) or "the zip ends within it"
+        why = clip_text(why, _LONGEST_REASON)
         raise BadSubmission(f"{abbreviate(name)} cannot be unpacked: {why}") from error
 
 

@@ -271,6 +271,17 @@ def test_a_name_that_is_there_twice_is_refused(tmp_path: Path) -> None:
     assert only(tmp_path / "m.zip").problem == "the zip has 'submission.py' twice"
 
 
+def test_a_file_that_ends_too_early_is_explained(tmp_path: Path) -> None:
+    """Its size in the list of files is more than the zip has."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        archive.writestr("submission.py", "x = 1\n")
+    raw = bytearray(buffer.getvalue())
+    struct.pack_into("<II", raw, raw.find(b"PK\x01\x02") + 20, 1 << 31, 1 << 31)
+    (tmp_path / "m.zip").write_bytes(raw)
+    assert only(tmp_path / "m.zip").problem == "'submission.py' cannot be unpacked: the zip ends within it"
+
+
 def test_a_bomb_is_counted_as_it_unpacks(tmp_path: Path) -> None:
     """It says that it is small, and 64 MiB of zeros come out of it."""
     buffer = io.BytesIO()
