@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import dis
 import importlib.util
 import json
 import os
@@ -12,6 +13,7 @@ import sys
 import sysconfig
 import traceback
 from collections.abc import Callable
+from types import TracebackType
 from typing import Any, BinaryIO, Final
 
 from goldformer.adapters.process.faults import LONGEST_MESSAGE, LONGEST_TRACE, clip_text, describe_exception
@@ -103,6 +105,15 @@ def _make_refusal(why: str) -> Callable[..., Any]:
     return function
 
 
+def _ends_in_import(trace: TracebackType | None) -> bool:
+    """Return True if the innermost frame is at an import, so that no line of the imported module has run."""
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    if trace is None:
+        return False
+    return dis.opname[trace.tb_frame.f_code.co_code[trace.tb_lasti]] == "IMPORT_NAME"
+
+
 class _ErrorDescriber:
     """Describes exceptions in the submission's own terms: no folder of this machine, no frame of this package."""
 
@@ -119,6 +130,9 @@ class _ErrorDescriber:
         frames = traceback.extract_tb(error.__traceback__)
         last = next((frame for frame in reversed(frames) if frame.filename.startswith(self._own)), None)
         where = f"{self._shorten(last.filename)}:{last.lineno}: " if last else ""
+        if isinstance(error, (RecursionError, MemoryError)) and _ends_in_import(error.__traceback__):
+            # Python says that its stack is full, or its memory, and removes the frames of its compiler.
+            return f"{where}what is imported here is nested too deeply for Python ({type(error).__name__})"
         return self._shorten(f"{where}{describe_exception(error)}")
 
     def format_traceback(self, error: BaseException) -> str:

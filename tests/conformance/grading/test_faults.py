@@ -96,6 +96,10 @@ def test_a_submission_that_cannot_be_imported_says_where(client):
         # Python quotes the line, which is longer than a handshake may be.
         f"x = [{'1, ' * 50_000}\n": r"submission.py:1: SyntaxError: '\[' was never closed",
         "raise ValueError('x' * 100_000)\n": "submission.py:1: ValueError: xxx",
+        # Python says MemoryError of the first and RecursionError of the second.
+        f"x = {'-' * 50_000}1\n": "what is imported here is nested too deeply for Python",
+        f"x = {'1+' * 100_000}1\n": "what is imported here is nested too deeply for Python",
+        "def f():\n    return f()\nf()\n": "submission.py:2: RecursionError: maximum recursion depth exceeded",
     }
     for source, words in cases.items():
         fault = fault_of(client(source, helper="undefined\n"))
