@@ -11,6 +11,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
+
+#: The most characters of a field and of a message that are shown.
+_LONGEST_FIELD: Final = 400
+_LONGEST_MESSAGE: Final = 8000
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +28,13 @@ class Problem:
     message: str
 
     def __str__(self) -> str:
-        return f"{self.file}:{self.line}: {self.field}: {self.message}"
+        field, message = _clip(self.field, _LONGEST_FIELD), _clip(self.message, _LONGEST_MESSAGE)
+        return f"{self.file}:{self.line}: {field}: {message}"
+
+
+def _clip(text: str, most: int) -> str:
+    """Return the text, or its beginning and its end: a file may have names and values of any length."""
+    return text if len(text) <= most else f"{text[: most // 2]} … {text[-(most // 2) :]}"
 
 
 class SpecError(Exception):

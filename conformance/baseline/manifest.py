@@ -12,6 +12,7 @@ from typing import Annotated, Final
 import yaml
 from pydantic import Field
 
+from goldformer.adapters.process.faults import clip_text
 from goldformer.conformance.baseline.array_files import DTYPES, LARGE, StoredArray
 from goldformer.conformance.baseline.model import (
     Baseline,
@@ -35,6 +36,9 @@ NAME: Final = "manifest.yaml"
 FORMAT: Final = 3
 
 AGAIN: Final = "record it again: goldformer baseline record ADAPTER --out"
+
+#: The most characters of a format that is no format, and of a version, in a message.
+_LONGEST: Final = 100
 
 #: The largest number of elements of an array.
 _MOST: Final = 2**63 - 1
@@ -96,9 +100,12 @@ def read_manifest(folder: Path) -> Manifest:
         if not isinstance(file.data, Mapping) or "format" not in file.data:
             raise BaselineError(f"{path}: format: is missing, so this is no baseline's manifest; {AGAIN} {folder}")
         if file.data["format"] != FORMAT:
+            found, wrote = (
+                clip_text(str(file.data.get(name, "unknown")), _LONGEST) for name in ("format", "goldformer")
+            )
             raise BaselineError(
-                f"{path}: format: is {file.data['format']}, and this goldformer reads {FORMAT}; "
-                f"use the goldformer that wrote it ({file.data.get('goldformer', 'unknown')}), or check out the code "
+                f"{path}: format: is {found}, and this goldformer reads {FORMAT}; "
+                f"use the goldformer that wrote it ({wrote}), or check out the code "
                 f"that it was recorded from and {AGAIN} {folder}"
             )
         manifest = file.parse(Manifest)

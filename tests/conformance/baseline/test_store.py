@@ -312,6 +312,13 @@ def test_a_folder_of_the_format_before_is_recorded_again_without_its_arrays(pair
     assert {p.name for p in tmp_path.iterdir()} == FILES
 
 
+def test_a_format_of_any_length_is_refused_in_a_short_message(tmp_path):
+    (tmp_path / "manifest.yaml").write_text(f"format: {'z' * 100_000}\n", encoding="utf-8")
+    with pytest.raises(BaselineError, match="format: is zzz") as caught:
+        load(tmp_path)
+    assert len(str(caught.value)) < 1000
+
+
 class Killed(BaseException):
     """The end of a recording at some step."""
 

@@ -11,7 +11,7 @@ import pytest
 
 from goldformer.conformance.grading.assignment import REASONS, digest_assignment, list_published_cases, read_assignment
 from goldformer.conformance.grading.model import Deduction, Feedback, GradedComponent, ManualQuestion, SubmissionLimits
-from goldformer.spec import SpecError
+from goldformer.spec import Spec, SpecError
 from repository import REPOSITORY
 
 FULL = """\
@@ -347,3 +347,10 @@ def test_the_digest_changes_with_the_files_that_it_names(name, written, spec):
     before = digest_assignment(read_assignment(path, spec))
     (path.parent / name).write_text("import submission as s\n", encoding="utf-8")
     assert digest_assignment(read_assignment(path, spec)) != before
+
+
+def test_a_name_of_any_length_is_refused_in_a_short_message(written, spec: Spec) -> None:
+    with pytest.raises(SpecError) as caught:
+        read_assignment(written(f"{SHORT}dtypes: [{'z' * 100_000}]\n"), spec)
+    assert "dtypes[0]: unknown dtype zzz" in str(caught.value)
+    assert len(str(caught.value)) < 10_000
