@@ -30,6 +30,8 @@ _REFUSED: Final[Mapping[str, tuple[int, int]]] = {
     "userfaultfd": (323, 282), "memfd_create": (319, 279), "shmget": (29, 194), "shmat": (30, 196), "shmctl": (31, 195),
     "shmdt": (67, 197), "semget": (64, 190), "semop": (65, 193), "semctl": (66, 191), "semtimedop": (220, 192),
     "msgget": (68, 186), "msgsnd": (69, 189), "msgrcv": (70, 188), "msgctl": (71, 187), "mq_open": (240, 180),
+    # Pages in a pipe outlive their memory, which belongs to no process then.
+    "vmsplice": (278, 75),
     # Sockets of every kind: by Unix sockets, services of this machine answer that no rule on files covers, and the
     # buffers of a pair hold memory that belongs to no process.
     "socket": (41, 198), "socketpair": (53, 199),
