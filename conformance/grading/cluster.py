@@ -76,7 +76,7 @@ def _grade_all(task: GradingTask, submissions: Iterable[Submission], client: Any
         return future
 
     #: Submissions that took too long next to others: each is graded once more, when nothing else runs.
-    timed_out: deque[Submission] = deque()
+    disturbed: deque[Submission] = deque()
     alone = False
     done = as_completed([submit(s) for s in itertools.islice(left, _AHEAD * max(1, threads))], loop=client.loop)
     for future in done:
@@ -86,8 +86,8 @@ def _grade_all(task: GradingTask, submissions: Iterable[Submission], client: Any
             result = future.result()
             if isinstance(result, str):
                 raise Unusable(f"a worker: {result}")
-            if result.timed_out and not alone:
-                timed_out.append(submission)
+            if result.disturbed and not alone:
+                disturbed.append(submission)
             else:
                 yield result
         elif isinstance(error, CancelledError):
@@ -99,8 +99,8 @@ def _grade_all(task: GradingTask, submissions: Iterable[Submission], client: Any
         # The cluster need not keep the result.
         future.release()
         following = next(left, None)
-        if following is None and not in_flight and timed_out:
-            following, alone = timed_out.popleft(), True
+        if following is None and not in_flight and disturbed:
+            following, alone = disturbed.popleft(), True
         if following is not None:
             done.add(submit(following))
 

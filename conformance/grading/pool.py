@@ -131,8 +131,8 @@ class _Pool:
         self._running = running
         self._workers: list[_WorkerProcess] = []
         self._again: deque[_Job] = deque()
-        #: Submissions that took too long next to others: each is graded once more, when nothing else runs.
-        self._timed_out: deque[_Job] = deque()
+        #: Submissions that others may have disturbed: each is graded once more, when nothing else runs.
+        self._disturbed: deque[_Job] = deque()
 
     def run(self) -> Iterator[ResultFiles]:
         """Grade until everything is done."""
@@ -169,8 +169,8 @@ class _Pool:
         submission = next(self._submissions, None)
         if submission is not None:
             return _Job(submission, alone=self._jobs == 1)
-        if self._timed_out and not any(worker.job for worker in self._workers):
-            return replace(self._timed_out.popleft(), alone=True)
+        if self._disturbed and not any(worker.job for worker in self._workers):
+            return replace(self._disturbed.popleft(), alone=True)
         return None
 
     def _receive(self, worker: _WorkerProcess) -> ResultFiles | None:
@@ -185,8 +185,8 @@ class _Pool:
         if isinstance(message, _Refusal):
             raise Unusable(message.why)
         assert isinstance(message, ResultFiles)
-        if message.timed_out and not job.alone:
-            self._timed_out.append(job)
+        if message.disturbed and not job.alone:
+            self._disturbed.append(job)
             return None
         return message
 

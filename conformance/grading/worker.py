@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -17,13 +18,16 @@ from goldformer.conformance.selection import Numerics
 from goldformer.spec import Spec
 
 TRANSCRIPT: Final = "transcript.jsonl.gz"
+#: What Python says if a user has as many processes and threads as it may. Without a namespace or a group of their own,
+#: those of all submissions that an ordinary user grades count together.
+_NO_PROCESS: Final = re.compile(r"can't start new thread|\[Errno 11\] Resource temporarily unavailable")
 
 
 @dataclass(frozen=True, slots=True)
 class ResultFiles:
     """The result files of one submission by their names, and what the terminal prints about it.
 
-    `answers` are what it answered. `timed_out` is true if a check took too long.
+    `answers` are what it answered. `disturbed` is true if a check may have failed because others ran meanwhile.
     """
 
     id: str
@@ -32,7 +36,7 @@ class ResultFiles:
     earned: float
     points: float
     answers: Answers = NOTHING_REQUIRED
-    timed_out: bool = False
+    disturbed: bool = False
 
     @property
     def line(self) -> str:
@@ -72,8 +76,10 @@ def write_results(graded: GradedSubmission, submission: Submission, task: Gradin
     }
     if graded.problem:
         files[PROBLEM] = graded.problem
-    timed_out = any(check.outcome == "timeout" for check in grade.checks)
-    return ResultFiles(grade.submission, files, grade.outcome, grade.earned, grade.points, graded.answers, timed_out)
+    disturbed = any(
+        check.outcome == "timeout" or _NO_PROCESS.search(check.verdict.message) for check in grade.checks
+    ) or bool(_NO_PROCESS.search(grade.message))
+    return ResultFiles(grade.submission, files, grade.outcome, grade.earned, grade.points, graded.answers, disturbed)
 
 
 def give_up(submission: Submission, why: str, task: GradingTask, spec: Spec) -> ResultFiles:

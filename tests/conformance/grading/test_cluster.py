@@ -122,7 +122,7 @@ def test_a_timeout_next_to_others_is_tried_again_alone_on_a_cluster(tmp_path: Pa
         beside = len(list(Path(folder).glob("*-runs"))) - 1
         running.unlink()
         late = submission.id in ("s03", "s04") and beside > 0
-        return ResultFiles(submission.id, {}, "timeout" if late else "correct", 0.0, 1.0, timed_out=late)
+        return ResultFiles(submission.id, {}, "timeout" if late else "correct", 0.0, 1.0, disturbed=late)
 
     monkeypatch.setattr(cluster, "_finish", finish)
     with Client(processes=False, n_workers=1, threads_per_worker=3, dashboard_address=None) as client:

@@ -26,6 +26,7 @@ from goldformer.conformance.grading.model import Submission
 from goldformer.conformance.grading.store import to_json
 from goldformer.conformance.grading.task import GradingTask
 from goldformer.conformance.grading.transcript import BadTranscript, ReplayMismatch, Transcript
+from goldformer.conformance.grading.worker import write_results
 from goldformer.conformance.judging.cases import Judgement, judge_case, report_fault
 from goldformer.conformance.judging.verdict import Verdict
 from goldformer.conformance.properties.judge import judge_property
@@ -100,6 +101,24 @@ def test_answers_from_the_published_cases_earn_nothing(grader: Grader, exam: Gra
     assert softmax.shares["published"][0] >= 10
     assert softmax.shares["fresh"][0] == 0
     assert softmax.earned == 0.0
+
+
+@pytest.mark.parametrize(
+    ("raised", "disturbed"),
+    [
+        ('RuntimeError("can\'t start new thread")', True),
+        ('BlockingIOError(11, "Resource temporarily unavailable")', True),
+        ('RuntimeError("no")', False),
+    ],
+)
+def test_who_can_start_no_process_may_have_been_disturbed_by_others(
+    grader: Grader, exam: GradingTask, spec: Spec, raised: str, disturbed: bool
+) -> None:
+    in_call = submitted(f"def softmax(scores):\n    raise {raised}\n{NORM}")
+    at_start = submitted(f"raise ImportError(str({raised}))\n")
+    for submission in (in_call, at_start):
+        files = write_results(grader.grade(submission), submission, exam, spec)
+        assert files.disturbed is disturbed
 
 
 def test_what_is_not_there_is_missing_and_costs_its_component(grader: Grader) -> None:

@@ -398,7 +398,7 @@ class SlowBeside:
         self.running.add(id_)
         self.given.append((id_, len(others)))
         late = id_ == "bob" and (self.always or not job.alone)
-        self._theirs.send(ResultFiles(id_, {}, "timeout" if late else "correct", 0.0, 1.0, timed_out=late))
+        self._theirs.send(ResultFiles(id_, {}, "timeout" if late else "correct", 0.0, 1.0, disturbed=late))
 
     def end(self) -> None:
         self.connection.close()
