@@ -217,8 +217,8 @@ def explain_import_error(name: str, error: BaseException) -> AdapterError:
         line = f"\n    {error.text.strip()}" if error.text else ""
         return AdapterError(f"{name} is not valid Python: {error.msg} ({where}){line}")
     frames = [f for f in traceback.extract_tb(error.__traceback__) if "importlib" not in f.filename]
-    # The loaders are next to this file.
-    theirs = [f for f in frames if Path(f.filename).parent != Path(__file__).parent]
+    # The loaders are next to this file, and in folders below.
+    theirs = [f for f in frames if Path(__file__).parent not in Path(f.filename).parents]
     # The innermost frame in the adapter's folder is the line at fault; deeper frames are in libraries.
     own = [f for f in theirs if Path(f.filename).parent == Path(theirs[0].filename).parent]
     where = f" ({own[-1].filename}:{own[-1].lineno})" if own else ""

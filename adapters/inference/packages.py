@@ -41,19 +41,27 @@ def import_target(path: Path) -> Imported:
         if not isinstance(error.__cause__, ImportError):
             raise
         first = error
-    reason = first
+    reason, tried = first, [place.parent]
     for folder, name in _list_packages(place):
         try:
             with forget_modules(folder, unless_done=True):
                 sys.path.insert(0, str(folder))
                 return Imported(importlib.import_module(name), name, folder)
         except ImportError as error:
-            # A package that is not installed is missing from everywhere, and says more than a relative import does.
-            if isinstance(error, ModuleNotFoundError) and str(error.name).partition(".")[0] not in name.split("."):
+            # A package that is not installed is missing from everywhere, and says more than a relative import does. A
+            # file next to this one is missing only from here.
+            missing = str(error.name).partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
+            if missing and missing not in name.split(".") and not any(_has_module(one, missing) for one in tried):
                 reason = explain_import_error(str(path), error)
+            tried.append(folder)
         except (Exception, SystemExit) as error:
             raise explain_import_error(str(path), error) from error
     raise reason from first.__cause__
+
+
+def _has_module(folder: Path, name: str) -> bool:
+    """Return True if a folder has a file or a package of this name."""
+    return (folder / f"{name}.py").is_file() or (folder / name).is_dir()
 
 
 def _list_packages(place: Path) -> Iterator[tuple[Path, str]]:

@@ -70,6 +70,20 @@ def test_what_works_from_nowhere_is_told_with_its_reason_and_leaves_nothing(fold
     assert (sys.path, set(sys.modules) - known) == (path, set())
 
 
+def test_what_a_file_next_to_it_misses_is_named_and_not_that_file(folder):
+    write_files(folder, repo_g__in__model="from tools_g import X", repo_g__in__tools_g="import package_of_nobody")
+    with pytest.raises(AdapterError, match=r"No module named 'package_of_nobody' \(.*tools_g.py:1\)"):
+        import_target(folder / "repo_g" / "model.py")
+
+
+def test_the_line_of_a_file_at_fault_is_named_where_it_works_only_from_above(folder):
+    write_files(
+        folder, net_h__in__model="from .width import WIDTH\nraise ValueError('no')", net_h__in__width="WIDTH = 3"
+    )
+    with pytest.raises(AdapterError, match=r"ValueError: no \(.*net_h/model.py:2\)"):
+        import_target(folder / "net_h" / "model.py")
+
+
 def test_a_failed_import_leaves_modules_of_libraries_as_they_are(folder):
     # In a process of its own, where the failed import is the first that needs torch.
     write_files(folder, net_d__in__model="import torch\nfrom .width import WIDTH", net_d__in__width="WIDTH = 3")
