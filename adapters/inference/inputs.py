@@ -64,7 +64,8 @@ def list_arguments(target: Target, contract: Contract) -> Iterator[ForwardArgume
     """Yield the inputs that the arguments of a call may take, as names say; names that say nothing in every order."""
     given = target.list_arguments()
     takes_masks = "source" in contract.inputs or any(spec.optional for spec in contract.inputs.values())
-    masks = [a for a in given if takes_masks and _is_mask(a.name, contract)]
+    # An argument whose default is True or False is a switch, such as causal_mask=False.
+    masks = [a for a in given if takes_masks and _is_mask(a.name, contract) and not isinstance(a.default, bool)]
     pad = next((a.name for a in given if says(a.name, ARGUMENTS["pad"])), "")
     data = [a for a in given if a not in masks and a.name != pad and (a.is_required or _is_input(a))]
     wanted = [name for name, spec in contract.inputs.items() if not spec.optional]

@@ -131,7 +131,7 @@ def _name_attention(leaves: list[Leaf], sizes: _Sizes) -> Iterator[Naming]:
             [leaf for leaf in by_head if leaf.path in shared],
             sizes,
         )
-        return
+    # A list of as many modules as there are heads may be that of the projections.
     weights = [leaf for leaf in leaves if len(leaf.shape) > 1]
     for roles in (("q", "k", "v", "o"), ("qkv", "o"), ("q", "kv", "o")):
         if len(weights) != len(roles):

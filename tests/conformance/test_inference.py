@@ -37,6 +37,7 @@ HITS = {
     "separate_attention.py:IgnoreMask": ("multi_head_attention", "any", IGNORE, {"empty_row": "nan"}),
     "separate_attention.py:EinsumHeads": ("multi_head_attention", "any", KEEP, {"biases": "all"}),
     "separate_attention.py:NeedsMask": ("multi_head_attention", "no_heads", KEEP, {"empty_row": "zeros"}),
+    "separate_attention.py:ListOfProjections": ("multi_head_attention", "any", KEEP, {"biases": "all"}),
     "fused_attention.py:VisionQkv": ("fused_multi_head_attention", "absent", KEEP, {}),
     "fused_attention.py:ConfiguredCausal": ("fused_multi_head_attention", "causal", KEEP, {}),
     "fused_attention.py:PerHeadChunks": ("fused_multi_head_attention", "any", KEEP, {}),

@@ -314,3 +314,25 @@ class EinsumHeads(nn.Module):
         if mask is not None:
             scores = scores.masked_fill(~mask, -1e30)
         return torch.einsum("bhsk,hkd->bsd", scores.softmax(-1) @ v, self.W_O) + self.b_O
+
+
+class ListOfProjections(nn.Module):
+    """The projections but the last are a list, and a switch next to the mask hides the future."""
+
+    def __init__(self, n_heads, hidden_size):
+        super().__init__()
+        self.n_heads = n_heads
+        self.reads = nn.ModuleList(nn.Linear(hidden_size, hidden_size) for _ in range(3))
+        self.gives = nn.Linear(hidden_size, hidden_size)
+
+    def forward(self, q, k, v, causal_mask=False, mask=None):
+        q, k, v = (
+            read(x).unflatten(-1, (self.n_heads, -1)).transpose(1, 2)
+            for read, x in zip(self.reads, (q, k, v), strict=True)
+        )
+        scores = q @ k.mT / math.sqrt(q.shape[-1])
+        if causal_mask:
+            scores = scores.masked_fill(torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1), -1e9)
+        if mask is not None:
+            scores = scores.masked_fill(mask == 0, -1e9)
+        return self.gives((scores.softmax(-1) @ v).transpose(1, 2).flatten(2))
