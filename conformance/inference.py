@@ -179,13 +179,16 @@ def describe_fit(found: Inference, spec: Spec) -> str:
             f"Golden values decide it, but {found.failing} small cases fail: `goldformer check` looks for the mistake."
         )
     return (
-        f"No way to call {name} gives golden values, with a known mistake or without. It has another mistake, or it is "
-        f"called in a way that is not tried. The adapter says what the names say: compare it with your code first."
+        f"No call of {name} that was tried gives golden values, with a known mistake or without. It has another "
+        f"mistake, or it is called in a way that was not tried. The adapter says what the names say: compare it with "
+        f"your code first."
     )
 
 
 def _find_mistaken(searches: Sequence[_WiringSearch]) -> tuple[Wiring, tuple[str, ...]] | None:
-    return next(filter(None, (search.find_mistaken() for search in searches)), None)
+    # A constant that was rounded to float32 hides in float64 what else is wrong.
+    searched = (search.find_mistaken(dtype) for dtype in ("float64", "float32") for search in searches)
+    return next(filter(None, searched), None)
 
 
 def _guess(searches: Sequence[_WiringSearch]) -> tuple[Wiring, tuple[str, ...]]:
@@ -397,10 +400,18 @@ class _WiringSearch:
                 wiring = fitting
         return wiring
 
-    def _try(self, wiring: Wiring, cases: Iterable[Case], *, most: int = _PLAIN, thorough: bool = False) -> _Trial:
+    def _try(
+        self,
+        wiring: Wiring,
+        cases: Iterable[Case],
+        *,
+        most: int = _PLAIN,
+        thorough: bool = False,
+        dtype: str = "float64",
+    ) -> _Trial:
         """Judge cases until enough are judged or one fails; with `thorough`, values that are wrong do not end it."""
         self.trials += 1
-        bench = Bench(self.spec, self._load(wiring), "float64", "cpu")
+        bench = Bench(self.spec, self._load(wiring), dtype, "cpu")
         judged: list[Judgement] = []
         for case in cases:
             judgement = judge_case(case, bench)
@@ -417,8 +428,8 @@ class _WiringSearch:
             self.running.append(trial)
         return trial
 
-    def _try_masks(self, wiring: Wiring) -> _Trial:
-        return self._try(wiring, self._masked, most=_MASKED, thorough=True)
+    def _try_masks(self, wiring: Wiring, dtype: str = "float64") -> _Trial:
+        return self._try(wiring, self._masked, most=_MASKED, thorough=True, dtype=dtype)
 
     def _load(self, wiring: Wiring) -> Adapter:
         """Return the adapter of a wiring; that of the last one, if only the options differ."""
@@ -453,7 +464,7 @@ class _WiringSearch:
             for options in product(*(self.spec.conventions[name].options for name in names))
         ]
 
-    def find_mistaken(self) -> tuple[Wiring, tuple[str, ...]] | None:
+    def find_mistaken(self, dtype: str) -> tuple[Wiring, tuple[str, ...]] | None:
         """Return the first wiring that fits with known mistakes, and these; None if no wiring fits."""
         catalogue = _Catalogue(self.spec, self.component)
         wirings: list[Wiring] = []
@@ -464,12 +475,12 @@ class _WiringSearch:
         for wiring in wirings:
             if catalogue.cost > _MOST_COST:
                 break
-            plain = self._try(wiring, self._plain(wiring.mask), thorough=True).judgements
+            plain = self._try(wiring, self._plain(wiring.mask), thorough=True, dtype=dtype).judgements
             if any(j.verdict.bad for j in plain) and not catalogue.find(plain):
                 continue
             for form in self._list_further_forms(wiring):
                 some = replace(wiring, mask=form)
-                masked = self._try_masks(some)
+                masked = self._try_masks(some, dtype)
                 if not masked.is_misfit and (found := catalogue.find((*plain, *masked.judgements))):
                     return some, found
         return None
@@ -516,7 +527,7 @@ class _WiringSearch:
 
     def _rank_trials(self) -> list[_Trial]:
         """Return the trials that gave values, those that came furthest first."""
-        return sorted(self.running, key=lambda trial: (trial.wiring.mask.shape == "absent", -trial.passed))
+        return sorted(self.running, key=lambda trial: (trial.wiring.mask.shape != "absent", -trial.passed))
 
     def _list_further_forms(self, wiring: Wiring) -> list[MaskForm]:
         """Return the forms of masks that are open: every one for calls that were tried without."""

@@ -78,23 +78,32 @@ def propose(target: Target, component: str, spec: Spec) -> Iterator[Wiring]:
         return
     # A guess at the number that scores are divided by would look like a mistake.
     guesses = component != "scaled_dot_product_attention"
-    for construction in _list_constructions(target, component, guesses=guesses):
-        module = _try_to_build(target, construction)
-        if module is None:
-            continue
-        for naming in name_parameters(component, list_leaves(module), construction):
-            yield from (Wiring(target, contract, one, construction, naming) for one in listed)
+    # Some code takes a width for its heads, and only one that they share.
+    for shared in (False, True):
+        found = False
+        for construction in _list_constructions(target, component, guesses=guesses, shared=shared):
+            module = _try_to_build(target, construction)
+            for naming in name_parameters(component, list_leaves(module), construction) if module is not None else ():
+                found = True
+                yield from (Wiring(target, contract, one, construction, naming) for one in listed)
+        if found:
+            return
 
 
-def _list_constructions(target: Target, component: str, *, guesses: bool = True) -> Iterator[Construction]:
-    """Yield the ways to build a class for a component, with ready modules where its constructor takes them."""
+def _list_constructions(
+    target: Target, component: str, *, guesses: bool = True, shared: bool = False
+) -> Iterator[Construction]:
+    """Yield the ways to build a class for a component, with ready modules where its constructor takes them.
+
+    With `shared`, the heads share the width of the model.
+    """
     roles, kinds = SIZES_OF[component], _find_kinds(target, component)
     found = {kind: list(islice(_list_parts(target, kind), _MOST_PARTS)) for kind in {*kinds.values()}}
     # Attentions of one layer are of one class.
     for chosen in product(*found.values()):
         parts = dict(zip(found, chosen, strict=True))
         given = {name: parts[kind] for name, kind in kinds.items()}
-        yield from target.list_constructions(roles, given, guesses=guesses)
+        yield from target.list_constructions(roles, given, guesses=guesses, shared=shared)
 
 
 def _find_kinds(target: Target, component: str) -> dict[str, str]:

@@ -36,7 +36,7 @@ class ChoiceError(InferenceError):
 PROBE: Final[Mapping[str, int]] = {
     "width": 12, "heads": 3, "head_width": 5, "value_width": 7, "input_width": 14, "inner": 20, "expansion": 5,
     "vocab": 17, "source_vocab": 17, "target_vocab": 17, "layers": 5, "encoder_layers": 5, "decoder_layers": 5,
-    "positions": 64, "pad": 0, "temperature": 2,
+    "positions": 64, "pad": 0, "temperature": 2, "width_by_heads": 4, "width_of_heads": 12,
 }  # fmt: skip
 
 
@@ -171,21 +171,27 @@ class Target:
         return [Target(thing, name, f"{line} import {name}") for name, thing in others.items()]
 
     def list_constructions(
-        self, roles: Collection[str], parts: Mapping[str, Part] | None = None, *, guesses: bool = True
+        self,
+        roles: Collection[str],
+        parts: Mapping[str, Part] | None = None,
+        *,
+        guesses: bool = True,
+        shared: bool = False,
     ) -> Iterator[Construction]:
         """Yield the ways to call the constructor with sizes of these roles, the likeliest by their names first.
 
-        `parts` are ready modules by argument. Without `guesses`, yield nothing if a name does not say its size.
+        `parts` are ready modules by argument. Without `guesses`, yield nothing if a name does not say its size. With
+        `shared`, the heads share the width of the model.
         """
         arguments = [a for a in self.list_sizes() if a.name not in (parts or {})]
         if parts:
-            for construction in _choose_sizes(arguments, self, roles, "", guesses=guesses):
+            for construction in _choose_sizes(arguments, self, roles, "", guesses=guesses, shared=shared):
                 yield dataclasses.replace(construction, parts=parts)
         elif len(arguments) == 1 and (config := _read_config(arguments[0], self)):
             wrapper, arguments = config
-            yield from _choose_sizes(arguments, self, roles, wrapper, guesses=guesses)
+            yield from _choose_sizes(arguments, self, roles, wrapper, guesses=guesses, shared=shared)
         else:
-            yield from _choose_sizes(arguments, self, roles, "", guesses=guesses)
+            yield from _choose_sizes(arguments, self, roles, "", guesses=guesses, shared=shared)
 
     def build(self, construction: Construction, sizes: Mapping[str, int]) -> Any:
         """Return a module of these sizes; the constructor's own exceptions are passed on."""
@@ -273,13 +279,14 @@ def _list_arguments(function: Callable[..., Any], *, skip_self: bool) -> list[Ar
 
 
 def _choose_sizes(
-    arguments: list[Argument], target: Target, roles: Collection[str], wrapper: str, *, guesses: bool
+    arguments: list[Argument], target: Target, roles: Collection[str], wrapper: str, *, guesses: bool, shared: bool
 ) -> Iterator[Construction]:
     """Yield the sizes that the arguments may stand for: those that names say, then guesses for the names left."""
     constants = {a.name: target.kept[a.name] for a in arguments if a.name in target.kept}
     roles_of: dict[str, list[str]] = {}
     for argument in arguments:
         own = [role for role in list_roles(argument.name, SIZES) if role in roles]
+        own = _share_width(argument.name, own) if shared and "heads" in roles else own
         if own and not isinstance(argument.default, bool | str) and argument.name not in constants:
             # A default says enough of what merely limits the length.
             if argument.is_required or own[0] not in ("positions", "pad", "expansion"):
@@ -291,6 +298,13 @@ def _choose_sizes(
                 roles_of[argument.name] = []
     for sizes in _assign(roles_of, [role for role in _UNNAMED if role in roles] if guesses else []):
         yield Construction(sizes, constants, wrapper)
+
+
+def _share_width(name: str, roles: list[str]) -> list[str]:
+    """Return the sizes that a name may say where all heads together are as wide as the model."""
+    if not roles and re.fullmatch(r"\w*(dim|size|width)", name.lower()):
+        return ["width_of_heads"]
+    return ["width_by_heads" if role in ("head_width", "value_width") else role for role in roles]
 
 
 def _choose_constant(name: str) -> Any:
@@ -305,8 +319,8 @@ def _choose_constant(name: str) -> Any:
     return "cpu" if lowered == "device" else None
 
 
-#: The sizes that two arguments may stand for: the source and the target have one each.
-_SHARED: Final = ("positions", "pad")
+#: The sizes that two arguments may stand for: the source and the target have one each, and so have keys and values.
+_SHARED: Final = ("positions", "pad", "width_by_heads", "width_of_heads")
 
 #: The sizes that a name without a meaning may stand for.
 _UNNAMED: Final = ("width", "heads", "inner", "vocab", "layers", "head_width")

@@ -440,6 +440,7 @@ def _write_size(wiring: Wiring, role: str) -> str:
         "width": width, "input_width": f"{first}.shape[-1]", "heads": "num_heads",
         "head_width": f'params["{projections}w_q"].shape[1] // num_heads' if wiring.contract.params else width,
         "value_width": f'params["{projections}w_v"].shape[1] // num_heads',
+        "width_by_heads": f"{width} // num_heads", "width_of_heads": width,
         "temperature": f"{width} ** 0.5", "inner": inner, "expansion": "1", "positions": length, "pad": "pad_id",
         "vocab": 'params["table"].shape[0]', "source_vocab": 'params["table"].shape[0]',
         "target_vocab": 'params["table"].shape[0]', "layers": layers, "encoder_layers": "num_encoder_layers",

@@ -38,6 +38,7 @@ HITS = {
     "separate_attention.py:EinsumHeads": ("multi_head_attention", "any", KEEP, {"biases": "all"}),
     "separate_attention.py:NeedsMask": ("multi_head_attention", "no_heads", KEEP, {"empty_row": "zeros"}),
     "separate_attention.py:ListOfProjections": ("multi_head_attention", "any", KEEP, {"biases": "all"}),
+    "separate_attention.py:GivenHeadWidth": ("multi_head_attention", "any", KEEP, {"biases": "all"}),
     "fused_attention.py:VisionQkv": ("fused_multi_head_attention", "absent", KEEP, {}),
     "fused_attention.py:ConfiguredCausal": ("fused_multi_head_attention", "causal", KEEP, {}),
     "fused_attention.py:PerHeadChunks": ("fused_multi_head_attention", "any", KEEP, {}),
@@ -91,6 +92,7 @@ HITS = {
 DEFECTS = {
     "Unscaled": ("scale-missing",),
     "ScaledByModel": ("scale-all-heads", "scale-d-model"),
+    "ScaledInSingle": ("scale-all-heads", "scale-d-model"),
     "ScaledByWidth": ("scale-no-root", "scale-twice"),
     "OverQueries": ("softmax-query-axis",),
     "MaskAfterSoftmax": ("mask-after-softmax",),
@@ -101,6 +103,7 @@ DEFECTS = {
     "LinearFeedForward": ("ffn-no-relu",),
     "SwappedWaves": ("pe-sin-cos-swap",),
     "SampleDeviationNorm": ("ln-std-plus-eps",),
+    "SampleDeviationLayer": ("ln-std-plus-eps",),
     # Not the option next to it, which is right to float32.
     "LayerOfOtherEps": ("layer_norm.eps.1e-10",),
     "EncoderOfOtherEps": ("layer_norm.eps.1e-10",),

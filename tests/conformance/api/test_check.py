@@ -250,7 +250,10 @@ def flat(text):
             "Linear has arguments or parameters that no component has. Its arguments are (input): infer a part of it, "
             "such as its layer or its attention. `goldformer new` writes an adapter",
         ),
-        (torch.nn.Sigmoid(), "No way to call Sigmoid gives golden values, with a known mistake or without. "),
+        (
+            torch.nn.Sigmoid(),
+            "No call of Sigmoid that was tried gives golden values, with a known mistake or without. ",
+        ),
         (3, "an adapter is inferred for an nn.Module class, an object of one, or a function, not for 3"),
     ],
     ids=["layer", "object", "number"],

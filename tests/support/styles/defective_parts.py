@@ -52,6 +52,13 @@ class ScaledByModel(Attention):
         return q @ k.mT / math.sqrt(q.shape[-1] * self.num_heads)
 
 
+class ScaledInSingle(Attention):
+    """The scores are computed in float32, which alone costs digits in float64."""
+
+    def score(self, q, k):
+        return (q.float() @ k.float().mT / math.sqrt(q.shape[-1] * self.num_heads)).to(q.dtype)
+
+
 class ScaledByWidth(Attention):
     def score(self, q, k):
         return q @ k.mT / q.shape[-1]
@@ -132,6 +139,30 @@ class SampleDeviationNorm(nn.Module):
 
     def forward(self, x):
         return self.gamma * (x - x.mean(-1, keepdim=True)) / (x.std(-1, keepdim=True) + self.eps) + self.beta
+
+
+class ReshapingAttention(Attention):
+    """A mask of four axes gets a fifth, and the result of another order a shape that fits."""
+
+    def forward(self, query, key, value, mask):
+        mask = None if mask is None else mask.unsqueeze(1)
+        q, k, v = (heads_of(m(x), self.num_heads) for m, x in ((self.w_q, query), (self.w_k, key), (self.w_v, value)))
+        scores = self.score(q, k) if mask is None else self.score(q, k).masked_fill(mask == 0, -1e9)
+        return self.w_o((scores.softmax(-1) @ v).transpose(1, 2).reshape(query.shape))
+
+
+class SampleDeviationLayer(nn.Module):
+    """Pre-norm, with a mask that has no default."""
+
+    def __init__(self, d_model, num_heads, d_ff):
+        super().__init__()
+        self.self_attn, self.feed_forward = ReshapingAttention(d_model, num_heads), Positionwise(d_model, d_ff)
+        self.norm1, self.norm2 = SampleDeviationNorm(d_model), SampleDeviationNorm(d_model)
+
+    def forward(self, x, mask):
+        read = self.norm1(x)
+        x = x + self.self_attn(read, read, read, mask)
+        return x + self.feed_forward(self.norm2(x))
 
 
 class NoResidualLayer(nn.Module):

@@ -336,3 +336,24 @@ class ListOfProjections(nn.Module):
         if mask is not None:
             scores = scores.masked_fill(mask == 0, -1e9)
         return self.gives((scores.softmax(-1) @ v).transpose(1, 2).flatten(2))
+
+
+class GivenHeadWidth(nn.Module):
+    """It asks for the width of a head, and for that of all heads, which must be that of the model."""
+
+    def __init__(self, emb_dim, d_head, n_heads, proj_dim):
+        super().__init__()
+        if emb_dim != d_head * n_heads or proj_dim != emb_dim:
+            raise ValueError("emb_dim must be d_head times n_heads")
+        self.d_head = d_head
+        self.q, self.k, self.v = (nn.Linear(emb_dim, proj_dim) for _ in range(3))
+        self.out = nn.Linear(proj_dim, emb_dim)
+
+    def forward(self, q, k, v, mask=None):
+        q, k, v = (
+            m(x).unflatten(-1, (-1, self.d_head)).transpose(1, 2) for m, x in ((self.q, q), (self.k, k), (self.v, v))
+        )
+        scores = q @ k.mT / math.sqrt(self.d_head)
+        if mask is not None:
+            scores = scores.masked_fill(mask == 0, -1e9)
+        return self.out((scores.softmax(-1) @ v).transpose(1, 2).flatten(2))
