@@ -19,6 +19,7 @@ from goldformer.conformance.diagnosis.isolation.sentences import (
     MEMORY,
     OR_MEMORY,
     PAST_ATTENTION,
+    ActingNorms,
     describe_call,
     describe_element,
     describe_group,
@@ -156,7 +157,7 @@ class _Search:
                 places.append(place)  # noqa: PERF402 - a place that was found before the last call is kept
         if not places:
             return None
-        first, skeleton = places[0], name_skeleton(self.calls.component)
+        first, skeleton = places[0], name_skeleton(self.calls.component, self.acting_norms)
         around = any("normalisation" in place.words for place in places)
         wrong = [d for d in self.tried[first.off] or () if len(places) == 1 or d.output in self.judged]
         mistake = IsolatedMistake(
@@ -169,6 +170,13 @@ class _Search:
             calls=self.calls.count,
         )
         return mistake, self._write_case(first, mistake.wrong_call)
+
+    @property
+    def acting_norms(self) -> ActingNorms:
+        """The normalisations that act when all parts are silent."""
+        if self.is_post:
+            return "all"
+        return "last" if {"norm.gamma", "decoder_norm.gamma"} & {*self.base.params} else "none"
 
     def _write_case(self, place: _Place, claim: str) -> str:
         """Write the smallest wrong call as a file of one case."""
@@ -222,7 +230,7 @@ class _Search:
                 yield self._examine((), skeleton)
                 return
         if not self.parts[0].is_whole and self._is_right(silent):
-            self.holds.append(name_skeleton(self.calls.component))
+            self.holds.append(name_skeleton(self.calls.component, self.acting_norms))
         wrong = list(self._find_wrong_alone(silent))
         if wrong:
             for part in wrong[:_MOST_PLACES]:
@@ -271,7 +279,7 @@ class _Search:
         kept += tuple(s.id for s in probes if self._is_right(off | {s.id}))
         past = PAST_ATTENTION if "memory" in kept else ""
         if not acting:
-            id_, words = describe_skeleton(self.calls.component, off, kept)
+            id_, words = describe_skeleton(self.calls.component, self.acting_norms, off, kept)
             return _Place(id_, words + past, off, kept)
         last = sort_by_flow(acting)[-1]
         words = describe_part(last, off, kept) if len(acting) == 1 else describe_group(acting, kept)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from typing import Final, Literal
 
 from goldformer.conformance.diagnosis.isolation.switches import Part, Switch
 from goldformer.conformance.judging.verdict import Difference
@@ -18,25 +19,29 @@ MEMORY = "the memory: the source's embedding, or the encoder's residuals and nor
 PAST_ATTENTION = ", which the memory reaches past the cross-attention"
 #: What is added to the decoder's cross-attention where nobody sees the memory.
 OR_MEMORY = ", or the memory that it reads"
-_SKELETON_WORDS = {
-    "multi_head_attention": "what is added to the output without passing w_o",
-    "fused_multi_head_attention": "what is added to the output without passing w_o",
-    "transformer": "the embedding, the normalisations and the output layer",
-    "greedy_decode": "the embedding, the normalisations and the output layer",
-}
+#: Which normalisations act when all parts are silent. One that only a part reads does not.
+ActingNorms = Literal["all", "last", "none"]
+_NORMS: Final[Mapping[ActingNorms, str]] = {"all": "normalisations", "last": "last normalisation"}
 
 
-def name_skeleton(component: str) -> str:
+def name_skeleton(component: str, norms: ActingNorms) -> str:
     """Return the name of what acts in a component when all its parts are silent."""
-    return _SKELETON_WORDS.get(component, "the residuals and normalisations")
+    if component in ("multi_head_attention", "fused_multi_head_attention"):
+        return "what is added to the output without passing w_o"
+    if component in ("transformer", "greedy_decode"):
+        middle = f", the {_NORMS[norms]}" if norms in _NORMS else ""
+        return f"the embedding{middle} and the output layer"
+    return f"the residuals and {_NORMS[norms]}" if norms in _NORMS else "the residuals"
 
 
-def describe_skeleton(component: str, off: Collection[str], kept: Collection[str]) -> tuple[str, str]:
+def describe_skeleton(
+    component: str, norms: ActingNorms, off: Collection[str], kept: Collection[str]
+) -> tuple[str, str]:
     """Return the id and the name of the place of a mistake that shows when all parts are silent."""
     after, before = _list_cut_norms(off), _list_cut_norms(kept)
     if component not in ("transformer", "greedy_decode"):
         where = f", after {after[-1]}" if after else f", up to {before[0]}" if before else ""
-        return SKELETON, f"{name_skeleton(component)}{where}"
+        return SKELETON, f"{name_skeleton(component, norms)}{where}"
     # The first that fits: a later one is less special.
     fitting = {
         ("output_layer", "the output layer, or what lies between it and the last normalisation"): after,
@@ -44,7 +49,7 @@ def describe_skeleton(component: str, off: Collection[str], kept: Collection[str
         ("embedding", "the token embedding"): {"ids", "words:table"} & {*kept},
         ("positions", "the positional encoding, or how a position reaches a word"): "words:seq" in kept,
         ("positions", "the positional encoding, or the normalisations and what lies around them"): "words:table" in off,
-        (SKELETON, name_skeleton(component)): True,
+        (SKELETON, name_skeleton(component, norms)): True,
     }
     return next(place for place, fits in fitting.items() if fits)
 

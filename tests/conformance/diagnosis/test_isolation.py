@@ -7,6 +7,7 @@ import sys
 import textwrap
 from contextlib import closing
 from dataclasses import replace
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -39,7 +40,7 @@ from goldformer.conformance.judging.cases import Bench, judge_case, select_plain
 from goldformer.conformance.judging.invoke import Arguments, read_arguments
 from goldformer.conformance.judging.verdict import Verdict
 from goldformer.conformance.reports.text import format_remarks
-from goldformer.spec import load_own_cases
+from goldformer.spec import load_own_cases, load_spec
 from goldformer.spec.oracle.run import derive_golden
 from slips import make_bench, read_slips
 
@@ -162,6 +163,26 @@ def test_another_process_is_isolated_by_the_same_calls(spec, tmp_path):
     with closing(find_adapter(command, spec)) as adapter:
         there = isolate_small("encoder_layer", replace(here, adapter=adapter))
     assert there == isolate_small("encoder_layer", here)
+
+
+class OtherGains:
+    """The library's pre-norm layer, with other gains than those of the call."""
+
+    ARRAYS = "torch"
+    CONVENTIONS: ClassVar = {"norm_placement": "pre", "empty_row": "nan"}
+
+    @staticmethod
+    def encoder_layer(x, mask=None, *, num_heads, params):
+        library = find_adapter("torch-nn-pre", load_spec()).functions["encoder_layer"]
+        other = {name: value * value + 0.3 if name.endswith("gamma") else value for name, value in params.items()}
+        return library(x=x, mask=mask, num_heads=num_heads, params=other)
+
+
+def test_a_norm_that_only_a_silent_part_reads_is_not_called_right(spec):
+    bench = Bench(spec, Adapter.from_object(OtherGains, "mine.py", spec), "float32", "cpu")
+    found = isolate_small("encoder_layer", bench)
+    assert found.holds == ("the residuals",)
+    assert set(found.places) == {"self_attention", "feed_forward"}
 
 
 def test_nothing_is_isolated_where_something_is_named(spec):
