@@ -24,11 +24,13 @@ from goldformer.adapters.inference import (
     explain_parts,
     explain_unbuilt,
     find_embedding_stack,
+    find_shared_projections,
     list_forms,
     load_wiring,
     propose,
     read_target,
 )
+from goldformer.adapters.inference.names import ARGUMENTS, list_roles
 from goldformer.conformance.diagnosis.candidates import Candidate, Imitations, Textbooks
 from goldformer.conformance.diagnosis.causes import find_cause
 from goldformer.conformance.diagnosis.failure import FailingCase, estimate_cost
@@ -207,6 +209,13 @@ def _ask_what(target: Target, component: str | None) -> str:
         return f"{target.name} {kind}, and one is called with x. Infer its layer, or {ways}"
     if target.is_class and (ready := explain_parts(target)):
         return f"{target.name} {ready}"
+    if target.is_class and (shared := find_shared_projections(target)):
+        listed = f"{', '.join(shared[:3])}{', …' if shared[3:] else ''}"
+        return (
+            f"{target.name} cuts its input into heads and then projects all of them by the same weights, as wide as "
+            f"one head ({listed}): only cases of one head have such parameters. In the paper each head reads the whole "
+            f"input by a projection of its own (MHA-1): make them nn.Linear(d_model, d_model), and cut the heads after"
+        )
     unbuilt = explain_unbuilt(target) if target.is_class else ""
     problem = f"has arguments or parameters that {f'{component} has not' if component else 'no component has'}"
     if unbuilt:
@@ -214,9 +223,20 @@ def _ask_what(target: Target, component: str | None) -> str:
     elif component is None:
         arguments = ", ".join(argument.name for argument in target.list_arguments())
         part = "infer a part of it, such as its layer or its attention"
+        if len(_find_attention_roles(target)) == 3:
+            part = "compare its parameters with those that `goldformer explain multi_head_attention` shows"
         rename = "give them usual names, such as query, key, value and mask"
         problem += f". Its arguments are ({arguments}): {part if target.is_class else rename}"
+    if target.is_class and not unbuilt and (silent := target.list_silent()):
+        remedy = "a subclass whose __init__ takes its sizes by usual names can"
+        problem += f". Nothing says the meaning of {' and '.join(silent)} in its constructor: {remedy}"
     return f"{target.name} {problem}. `goldformer new` writes an adapter to fill in"
+
+
+def _find_attention_roles(target: Target) -> set[str]:
+    """Return which of query, key and value the arguments of a call say."""
+    said = {role for argument in target.list_arguments() for role in list_roles(argument.name, ARGUMENTS)[:1]}
+    return said & {"query", "key", "value"}
 
 
 def _ask_how(search: _WiringSearch) -> str:

@@ -6,6 +6,7 @@ from goldformer.adapters.inference.proposals import (
     explain_parts,
     explain_unbuilt,
     find_embedding_stack,
+    find_shared_projections,
     load_wiring,
     propose,
 )
@@ -22,6 +23,7 @@ __all__ = [
     "explain_parts",
     "explain_unbuilt",
     "find_embedding_stack",
+    "find_shared_projections",
     "list_forms",
     "load_wiring",
     "propose",

@@ -12,7 +12,9 @@ _WIDTH: Final = r"(d|dim|emb|embed|embedding|hidden|model|features?|size|width|c
 SIZES: Final[Mapping[str, str]] = {
     "heads": r"h|n?_?heads?|(num|n|number)(_of)?(_attention|_attn)?_?heads?|attn_heads|head_num|num_attention_heads",
     "temperature": r"temperature|temp|sqrt_d_?k",
-    "head_width": r"d_?k|d_?head|d_key|d_qk|d_kv|dim_?(per_)?head|head_?(dim|size|width)|(dim|size)_per_head|dim_k",
+    "head_width": (
+        r"d_?[kq]|d_?head|d_key|d_query|d_qk|d_kv|dim_?(per_)?head|head_?(dim|size|width)|(dim|size)_per_head|dim_k"
+    ),
     "value_width": r"d_?v|d_value|dim_v|v_dim",
     "input_width": r"(input|in)_?(dim|size|features|channels)|(dim|d)_in|d_input",
     "expansion": r"(forward_)?expansion(_factor)?|(ff_?|ffn_?)?mult|mlp_ratio|widen(ing)?(_factor)?",

@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import Any, Final
 
 from goldformer.adapters.inference.inputs import list_arguments
-from goldformer.adapters.inference.names import SIZES, find_part, list_roles, split_words
+from goldformer.adapters.inference.names import SIZES, find_part, find_projection, list_roles, split_words
 from goldformer.adapters.inference.parameters import name_parameters
 from goldformer.adapters.inference.target import PROBE, Construction, Part, Target, find_config, list_leaves
 from goldformer.adapters.inference.writing import Wiring
@@ -176,6 +176,19 @@ def explain_unbuilt(target: Target) -> str:
             return ""
     reason = reasons[0] if reasons else "nothing says what the arguments of its constructor are"
     return f"{reason}. Give a subclass whose __init__ takes its sizes by usual names, such as d_model and num_heads"
+
+
+def find_shared_projections(target: Target) -> list[str]:
+    """Return the projections of an attention that are as wide as one head, so that all heads share them; or []."""
+    share = (PROBE["width"] // PROBE["heads"],) * 2
+    for component in ("multi_head_attention", "encoder_layer", "decoder_layer", "transformer"):
+        for construction in _list_constructions(target, component):
+            module = _try_to_build(target, construction)
+            leaves = list_leaves(module) if module is not None else []
+            shared = [leaf for leaf in leaves if leaf.shape == share and find_projection(leaf.stem)]
+            if {find_projection(leaf.stem) for leaf in shared} == {"q", "k", "v"}:
+                return [leaf.path for leaf in shared]
+    return []
 
 
 def find_embedding_stack(target: Target) -> str:

@@ -70,11 +70,27 @@ class Argument:
 
     name: str
     default: Any
+    annotation: Any = inspect.Parameter.empty
 
     @property
     def is_required(self) -> bool:
         """Return True if it has no default."""
         return self.default is inspect.Parameter.empty
+
+    @property
+    def constant(self) -> Any:
+        """The value for a required argument that is no size; None if nothing says what it is."""
+        lowered = self.name.lower()
+        if re.fullmatch(r".*drop.*|p|pdrop|p_drop", lowered):
+            return 0.0
+        if re.fullmatch(r"eps|.*epsilon", lowered):
+            return 1e-5
+        if re.fullmatch(r".*bias", lowered):
+            return True
+        # A switch such as causal: what it adds to the documents' form is off.
+        if self.annotation in (bool, "bool") or re.fullmatch(r"(is_)?(causal|masked)|(use_)?mask", lowered):
+            return False
+        return "cpu" if lowered == "device" else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +209,14 @@ class Target:
         else:
             yield from _choose_sizes(arguments, self, roles, "", guesses=guesses, shared=shared)
 
+    def list_silent(self) -> list[str]:
+        """Return the required arguments of the constructor, or of its config, that no name explains."""
+        arguments = self.list_sizes()
+        if len(arguments) == 1 and (config := _read_config(arguments[0], self)):
+            arguments = config[1]
+        required = [a for a in arguments if a.is_required and a.name not in self.kept]
+        return [a.name for a in required if not list_roles(a.name, SIZES) and a.constant is None]
+
     def build(self, construction: Construction, sizes: Mapping[str, int]) -> Any:
         """Return a module of these sizes; the constructor's own exceptions are passed on."""
         given = {name: sizes[role] for name, role in construction.sizes.items()} | dict(construction.constants)
@@ -275,7 +299,9 @@ def _find_kind(path: str, kinds: Mapping[str, str]) -> str:
 
 def _list_arguments(function: Callable[..., Any], *, skip_self: bool) -> list[Argument]:
     parameters = list(inspect.signature(function).parameters.values())[skip_self:]
-    return [Argument(p.name, p.default) for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    return [
+        Argument(p.name, p.default, p.annotation) for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
+    ]
 
 
 def _choose_sizes(
@@ -292,8 +318,8 @@ def _choose_sizes(
             if argument.is_required or own[0] not in ("positions", "pad", "expansion"):
                 roles_of[argument.name] = own
         elif argument.is_required and argument.name not in constants:
-            if (constant := _choose_constant(argument.name)) is not None:
-                constants[argument.name] = constant
+            if argument.constant is not None:
+                constants[argument.name] = argument.constant
             else:
                 roles_of[argument.name] = []
     for sizes in _assign(roles_of, [role for role in _UNNAMED if role in roles] if guesses else []):
@@ -305,18 +331,6 @@ def _share_width(name: str, roles: list[str]) -> list[str]:
     if not roles and re.fullmatch(r"\w*(dim|size|width)", name.lower()):
         return ["width_of_heads"]
     return ["width_by_heads" if role in ("head_width", "value_width") else role for role in roles]
-
-
-def _choose_constant(name: str) -> Any:
-    """Return the value for a required argument that is no size, or None if its name does not say what it is."""
-    lowered = name.lower()
-    if re.fullmatch(r".*drop.*|p|pdrop|p_drop", lowered):
-        return 0.0
-    if re.fullmatch(r"eps|.*epsilon", lowered):
-        return 1e-5
-    if re.fullmatch(r".*bias", lowered):
-        return True
-    return "cpu" if lowered == "device" else None
 
 
 #: The sizes that two arguments may stand for: the source and the target have one each, and so have keys and values.

@@ -39,6 +39,7 @@ HITS = {
     "separate_attention.py:NeedsMask": ("multi_head_attention", "no_heads", KEEP, {"empty_row": "zeros"}),
     "separate_attention.py:ListOfProjections": ("multi_head_attention", "any", KEEP, {"biases": "all"}),
     "separate_attention.py:GivenHeadWidth": ("multi_head_attention", "any", KEEP, {"biases": "all"}),
+    "separate_attention.py:SwitchedCausal": ("multi_head_attention", "any", KEEP, {"biases": "all"}),
     "fused_attention.py:VisionQkv": ("fused_multi_head_attention", "absent", KEEP, {}),
     "fused_attention.py:ConfiguredCausal": ("fused_multi_head_attention", "causal", KEEP, {}),
     "fused_attention.py:PerHeadChunks": ("fused_multi_head_attention", "any", KEEP, {}),
@@ -271,6 +272,33 @@ class ScaledBy(nn.Module):
         return (q @ k.mT / self.alpha).softmax(-1) @ v
 
 
+class HeadsShareWeights(nn.Module):
+    """The heads are cut before they are projected, all by the same weights."""
+
+    def __init__(self, embed_size, heads):
+        super().__init__()
+        self.heads, width = heads, embed_size // heads
+        self.values, self.keys, self.queries = (nn.Linear(width, width, bias=False) for _ in range(3))
+        self.fc_out = nn.Linear(embed_size, embed_size)
+
+    def forward(self, values, keys, query, mask):
+        v, k, q = (x.unflatten(-1, (self.heads, -1)).transpose(1, 2) for x in (values, keys, query))
+        scores = self.queries(q) @ self.keys(k).mT / q.shape[-1] ** 0.5
+        return self.fc_out((scores.softmax(-1) @ self.values(v)).transpose(1, 2).flatten(2))
+
+
+class ProjectsNothing(nn.Module):
+    """An attention without projections but the last."""
+
+    def __init__(self, d_model, heads):
+        super().__init__()
+        self.heads, self.out = heads, nn.Linear(d_model, d_model)
+
+    def forward(self, q, k, v):
+        q, k, v = (x.unflatten(-1, (self.heads, -1)).transpose(1, 2) for x in (q, k, v))
+        return self.out(((q @ k.mT / q.shape[-1] ** 0.5).softmax(-1) @ v).transpose(1, 2).flatten(2))
+
+
 class Doubled(nn.Module):
     """An input of any kind, and a result of its shape."""
 
@@ -302,7 +330,21 @@ class Doubled(nn.Module):
             r"one there, or infer a subclass that builds them: def __init__\(self, d_model, num_heads, d_ff\): "
             r"super\(\).__init__\(size=…, self_attn=YourClass\(…\), feed_forward=YourClass\(…\), dropout=…\)",
         ),
-        (ScaledBy, None, "ScaledBy has arguments or parameters that no component has"),
+        (
+            ScaledBy,
+            None,
+            "ScaledBy has arguments .* Nothing says the meaning of alpha in its constructor: a subclass",
+        ),
+        (
+            HeadsShareWeights,
+            None,
+            "projects all of them by the same weights, as wide as one head .values.weight, keys.weight, queri",
+        ),
+        (
+            ProjectsNothing,
+            None,
+            r"Its arguments are \(q, k, v\): compare its parameters with those that `goldformer explain multi_head",
+        ),
         (
             Doubled,
             None,

@@ -248,7 +248,8 @@ def flat(text):
         (
             torch.nn.Linear,
             "Linear has arguments or parameters that no component has. Its arguments are (input): infer a part of it, "
-            "such as its layer or its attention. `goldformer new` writes an adapter",
+            "such as its layer or its attention. Nothing says the meaning of out_features in its constructor: a "
+            "subclass whose __init__ takes its sizes by usual names can. `goldformer new` writes an adapter",
         ),
         (
             torch.nn.Sigmoid(),

@@ -357,3 +357,16 @@ class GivenHeadWidth(nn.Module):
         if mask is not None:
             scores = scores.masked_fill(mask == 0, -1e9)
         return self.out((scores.softmax(-1) @ v).transpose(1, 2).flatten(2))
+
+
+class SwitchedCausal(CourseAttention):
+    """Its constructor asks if later tokens are hidden."""
+
+    def __init__(self, causal: bool, hidden_dim, n_heads):
+        super().__init__(hidden_dim, n_heads)
+        self.causal = causal
+
+    def forward(self, value, key, query, mask=None):
+        if self.causal:
+            mask = torch.ones(query.shape[1], key.shape[1], dtype=torch.bool).tril()
+        return super().forward(value, key, query, mask)
