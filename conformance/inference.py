@@ -31,6 +31,7 @@ from goldformer.adapters.inference import (
     read_target,
 )
 from goldformer.adapters.inference.names import ARGUMENTS, list_roles
+from goldformer.adapters.protocol import INFERRED_FUNCTIONS
 from goldformer.conformance.diagnosis.candidates import Candidate, Imitations, Textbooks
 from goldformer.conformance.diagnosis.causes import find_cause
 from goldformer.conformance.diagnosis.failure import FailingCase, estimate_cost
@@ -63,7 +64,7 @@ _LARGE: Final = 6000
 _RETURNS: Final = ("as_it_is", "pair", "first")
 
 #: The numbers of axes that arrays of any number may be held to, 0 for any, in the order in which they are tried.
-_AXES: Final = {"scaled_dot_product_attention": (0, 4, 3), "layer_norm": (0, 3, 2), "softmax": (0, 3, 2)}
+_AXES: Final = {"scaled_dot_product_attention": (0, 4, 3, 2), "layer_norm": (0, 3, 2), "softmax": (0, 3, 2)}
 
 #: The conventions that show in cases without a mask; parameters decide some others, and empty rows come last.
 _SHOWN: Final = ("norm_placement", "layer_norm_eps", "embedding_scale", "pe_layout")
@@ -145,6 +146,8 @@ def infer_adapter(
     spec, target = spec or load_spec(), read_target(what)
     if component is not None and component not in COMPONENTS:
         raise InferenceError(f"{component}: no adapter is inferred for it; components are {', '.join(COMPONENTS)}")
+    if component is None and not target.is_class and target.name in INFERRED_FUNCTIONS:
+        component = target.name
     searches = [_WiringSearch(spec, target, name) for name in ([component] if component else COMPONENTS)]
     searches = [search for search in searches if search.wirings]
     if not searches:
@@ -217,11 +220,13 @@ def _ask_what(target: Target, component: str | None) -> str:
             f"input by a projection of its own (MHA-1): make them nn.Linear(d_model, d_model), and cut the heads after"
         )
     unbuilt = explain_unbuilt(target) if target.is_class else ""
+    arguments = ", ".join(argument.name for argument in target.list_arguments())
     problem = f"has arguments or parameters that {f'{component} has not' if component else 'no component has'}"
     if unbuilt:
         problem = f"cannot be built: {unbuilt}"
+    elif component is not None and not target.is_class:
+        problem = f"takes ({arguments}), which are not the inputs and parameters that {component} has"
     elif component is None:
-        arguments = ", ".join(argument.name for argument in target.list_arguments())
         part = "infer a part of it, such as its layer or its attention"
         if len(_find_attention_roles(target)) == 3:
             part = "compare its parameters with those that `goldformer explain multi_head_attention` shows"

@@ -15,6 +15,7 @@ from goldformer.adapters.inference.inputs import (
 )
 from goldformer.adapters.inference.parameters import Names, Naming
 from goldformer.adapters.inference.target import Construction, Part, Target
+from goldformer.adapters.protocol import INFERRED_FUNCTIONS
 from goldformer.spec import Contract
 
 #: The result of the call: only the output, or everything in our order, the output and the weights, the output first, or
@@ -49,8 +50,8 @@ class Wiring:
 
     @property
     def local_name(self) -> str:
-        """The name of the target in the file, in which the adapter's function has that of the component."""
-        return f"own_{self.target.name}" if self.target.name == self.component else self.target.name
+        """The name of the target in the file, in which the functions have those of components."""
+        return f"own_{self.target.name}" if self.target.name in INFERRED_FUNCTIONS else self.target.name
 
     @property
     def declared(self) -> dict[str, str]:

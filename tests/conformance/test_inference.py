@@ -62,6 +62,7 @@ HITS = {
     "small_parts.py:attend": ("scaled_dot_product_attention", "any", ADDED, {"empty_row": "nan"}),
     "small_parts.py:attend_always_masked": ("scaled_dot_product_attention", "any", KEEP, {"empty_row": "nan"}),
     "small_parts.py:attend_in_numpy": ("scaled_dot_product_attention", "any", KEEP, {}),
+    "small_parts.py:attend_to_rows": ("scaled_dot_product_attention", "absent", KEEP, {}),
     "small_parts.py:ScaledScores": ("scaled_dot_product_attention", "whole", IGNORE, {}),
     "small_parts.py:DividedByTemperature": ("scaled_dot_product_attention", "any", KEEP, {}),
     "small_parts.py:BatchedScores": ("scaled_dot_product_attention", "any", KEEP, {"empty_row": "nan"}),
@@ -299,6 +300,11 @@ class ProjectsNothing(nn.Module):
         return self.out(((q @ k.mT / q.shape[-1] ** 0.5).softmax(-1) @ v).transpose(1, 2).flatten(2))
 
 
+def layer_norm(x, eps=1e-6):
+    """Return normalised rows, as a softmax would be called."""
+    return (x - x.mean(-1, keepdim=True)) / (x.std(-1, keepdim=True) + eps)
+
+
 class Doubled(nn.Module):
     """An input of any kind, and a result of its shape."""
 
@@ -335,6 +341,7 @@ class Doubled(nn.Module):
             None,
             "ScaledBy has arguments .* Nothing says the meaning of alpha in its constructor: a subclass",
         ),
+        (layer_norm, None, r"layer_norm takes \(x, eps\), which are not the inputs and parameters that layer_norm has"),
         (
             HeadsShareWeights,
             None,

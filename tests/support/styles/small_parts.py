@@ -170,6 +170,14 @@ def attend_in_numpy(q, k, v, mask):
     return powers / powers.sum(-1, keepdims=True) @ v
 
 
+def attend_to_rows(Q, K, V):
+    """Return output and weights of a single sequence, in float32 too."""
+    scores = Q @ K.T / math.sqrt(Q.shape[-1])
+    powers = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    weights = powers / powers.sum(axis=-1, keepdims=True)
+    return weights @ V, weights
+
+
 class ScaledScores(nn.Module):
     """Its width comes first, and its mask has an element for every score."""
 
