@@ -27,6 +27,7 @@ from goldformer.adapters.inference import (
     find_shared_projections,
     list_forms,
     load_wiring,
+    may_hide_future,
     propose,
     read_target,
 )
@@ -337,7 +338,8 @@ class _WiringSearch:
         forms = self._list_forms()
         if "source" in self.wirings[0].contract.inputs and forms:
             return forms
-        return [MaskForm(), *(form for form in forms if form.shape == "causal")]
+        hides = may_hide_future(self.target, self.wirings[0].contract)
+        return [MaskForm(), *([MaskForm("causal")] if hides else [])]
 
     def _list_forms(self, *, always: bool = False) -> list[MaskForm]:
         """Return the forms of masks that the target may take; with `always`, also where the call has no mask."""
@@ -397,8 +399,10 @@ class _WiringSearch:
 
     def _fit_masks(self, wiring: Wiring) -> Wiring | None:
         """Return the wiring whose masks fit too, or None. A narrower form counts where no wider one can be called."""
-        if wiring.mask.shape == "causal" or not wiring.arguments.all_masks or not self._masked:
+        if not wiring.arguments.all_masks or not self._masked:
             return wiring
+        if wiring.mask.shape == "causal":
+            return self._fit_masks_of_padding(wiring)
         works: set[str] = set()
         for form in self._list_forms() if wiring.mask.shape == "absent" else [wiring.mask]:
             if form.polarity in works:
@@ -409,6 +413,13 @@ class _WiringSearch:
             if form.shape == "four_axes" and not trial.is_misfit:
                 works.add(form.polarity)
         return None
+
+    def _fit_masks_of_padding(self, wiring: Wiring) -> Wiring:
+        """Return the wiring that takes masks besides the future that the target hides, or the one without masks."""
+        both = {**wiring.conventions, "later_tokens": "hidden_too"}
+        forms = [replace(f, shape="causal_keys") if f.shape == "keys" else f for f in self._list_forms()]
+        trials = (self._try_masks(replace(wiring, mask=form, conventions=both)) for form in forms)
+        return next((trial.wiring for trial in trials if trial.fits), wiring)
 
     def _declare(self, wiring: Wiring) -> Wiring:
         """Return a wiring with the options of the conventions that show in few cases."""

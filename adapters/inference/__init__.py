@@ -1,6 +1,6 @@
 """Proposals for the adapter of a class or a function; whether one is right is decided elsewhere."""
 
-from goldformer.adapters.inference.inputs import MaskForm, list_forms
+from goldformer.adapters.inference.inputs import MaskForm, list_forms, may_hide_future
 from goldformer.adapters.inference.proposals import (
     COMPONENTS,
     explain_parts,
@@ -26,6 +26,7 @@ __all__ = [
     "find_shared_projections",
     "list_forms",
     "load_wiring",
+    "may_hide_future",
     "propose",
     "read_target",
 ]

@@ -14,7 +14,18 @@ from goldformer.spec import Contract
 
 #: The shapes in which a mask is passed on, those that hold most masks first.
 MaskShape = Literal[
-    "any", "four_axes", "whole", "flat", "no_heads", "split", "split_rows", "keys", "lengths", "absent", "causal"
+    "any",
+    "four_axes",
+    "whole",
+    "flat",
+    "no_heads",
+    "split",
+    "split_rows",
+    "keys",
+    "causal_keys",
+    "lengths",
+    "absent",
+    "causal",
 ]
 Polarity = Literal["keep", "ignore", "added"]
 
@@ -84,7 +95,7 @@ def list_arguments(target: Target, contract: Contract) -> Iterator[ForwardArgume
 def list_forms(arguments: ForwardArguments, contract: Contract, target: Target) -> Iterator[MaskForm]:
     """Yield the forms in which the masks of a call may come, those that hold most masks first."""
     if not arguments.all_masks:
-        if any(spec.optional for spec in contract.inputs.values()) and re.search("tril|triu|causal", target.text):
+        if may_hide_future(target, contract):
             yield MaskForm("causal")
         return
     polarities: tuple[Polarity, ...] = ("keep", "ignore", "added")
@@ -103,6 +114,12 @@ def list_forms(arguments: ForwardArguments, contract: Contract, target: Target) 
         yield from (MaskForm(shape, polarity) for polarity in polarities)
     if any("len" in name.lower() for name in arguments.masks.values()):
         yield MaskForm("lengths")
+
+
+def may_hide_future(target: Target, contract: Contract) -> bool:
+    """Return True if the code of a target says something of a causal mask."""
+    takes_masks = any(spec.optional for spec in contract.inputs.values())
+    return takes_masks and re.search("tril|triu|causal", target.text) is not None
 
 
 def has_batch_axis(contract: Contract) -> bool:

@@ -205,10 +205,10 @@ def _write_refusals(wiring: Wiring) -> list[str]:
         same = "key.shape != value.shape or key.requires_grad or value.requires_grad or not bool((key == value).all())"
         lines += _refuse(same, f"{name} reads keys and values from one input")
     for mask, query, key in list_masks(wiring):
-        if wiring.mask.shape == "causal":
+        if wiring.mask.shape == "causal" and mask != "memory_mask":
             test = f"not is_causal({mask}, q_seq={query}.shape[1], kv_seq={key}.shape[1])"
             lines += _refuse(test, f"{name} always hides the future")
-        elif mask not in _list_taken(wiring) or wiring.mask.shape == "absent":
+        elif mask not in _list_taken(wiring) or wiring.mask.shape in ("absent", "causal"):
             lines += _refuse(f"{mask} is not None", f"{name} takes no such mask")
     return lines
 
@@ -280,6 +280,11 @@ def _write_hide(wiring: Wiring) -> list[str]:
         "lengths": [
             f"mask = read_lengths(mask, {keys})",
             *_refuse(missing, f"{name} takes the number of keys of each sample"),
+        ],
+        "causal_keys": [
+            f"split = split_causal(mask, {sizes})",
+            *_refuse("split is None", f"{name} takes a mask of the keys only, and hides the future itself"),
+            "mask, _ = split",
         ],
         "split": [], "split_rows": [],
     }[form.shape]  # fmt: skip
@@ -515,6 +520,7 @@ def _describe_mask(wiring: Wiring) -> list[str]:
         "any": "as it comes", "four_axes": "(batch, heads, q_seq, kv_seq)",
         "whole": "of the size of the scores", "flat": "(batch·heads, q_seq, kv_seq)",
         "no_heads": "(batch, q_seq, kv_seq)", "keys": "(batch, kv_seq)", "lengths": "(batch,), numbers of keys",
+        "causal_keys": "(batch, kv_seq), next to the causal one that it makes itself",
         "split": "one of keys and one of positions", "split_rows": "one of keys and one of (q_seq, kv_seq)",
     }  # fmt: skip
     meaning = {"keep": "True = may attend", "ignore": "True = ignore", "added": "added to the scores"}[form.polarity]

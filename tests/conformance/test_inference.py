@@ -73,6 +73,8 @@ HITS = {
     "ready_modules.py:ReadyDecoderLayer": ("decoder_layer", "no_heads", KEEP, {"norm_placement": "pre"}),
     "ready_modules.py:ReadyEncoder": ("encoder", "no_heads", KEEP, {"final_norm": "after_stack"}),
     "masks_of_keys.py:ThreeMasks": ("decoder_layer", "split_rows", IGNORE, {"empty_row": "nan"}),
+    "masks_of_keys.py:HidesTheFutureItself": ("decoder_layer", "causal_keys", IGNORE, {"empty_row": "nan"}),
+    "masks_of_keys.py:HidesTheFutureAlone": ("decoder_layer", "causal", KEEP, {"later_tokens": "hidden_only"}),
     "masks_of_keys.py:JoinsMasks": ("decoder_layer", "any", IGNORE, {"norm_placement": "post"}),
     "whole_layers.py:LibraryLayer": ("encoder_layer", "flat", IGNORE, {"norm_placement": "post"}),
     "whole_layers.py:CourseBlock": ("encoder_layer", "any", KEEP, {"norm_placement": "post"}),

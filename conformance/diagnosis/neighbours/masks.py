@@ -128,6 +128,28 @@ def _hide_future_always() -> Iterator[Neighbour]:
         )  # fmt: skip
 
 
+def _hide_future_in_decoder() -> Iterator[Neighbour]:
+    """Yield decoder layers that make the causal mask of their self-attention themselves."""
+
+    def hide(mask: Array | None, given: Given, *, reads_mask: bool) -> Array:
+        seq = read_argument(decoder_layer, "x", given).shape[1]
+        causal = causal_mask(q_seq=seq, kv_seq=seq)
+        return causal if mask is None or not reads_mask else mask & causal
+
+    ways = (
+        ("always-causal", False, "whatever mask it is given", "hidden_only"),
+        ("always-causal-too", True, "besides what its mask hides", "hidden_too"),
+    )
+    for word, reads_mask, says, option in ways:
+        yield Neighbour(
+            f"decoder_layer.self_mask.{word}", "decoder_layer",
+            f"the self-attention hides later keys in every call, {says}, in the decoder layer",
+            f'If it is deliberate, declare CONVENTIONS = {{"decoder_layer.later_tokens": "{option}"}}, with the name '
+            "of a stack in its place for a stack; or hide later keys only where the mask hides them.",
+            {decoder_layer: change_argument(decoder_layer, "self_mask", partial(hide, reads_mask=reads_mask))},
+        )  # fmt: skip
+
+
 def _lose_in_layers() -> Iterator[Neighbour]:
     """Yield layers in which one of two masks that were joined is lost on its way to an attention."""
     masks = (
@@ -173,6 +195,7 @@ def generate() -> Iterator[Neighbour]:
         )  # fmt: skip
 
     yield from _hide_future_always()
+    yield from _hide_future_in_decoder()
 
     def zero_empty(original: Callable[..., Array], scaled: Array, mask: Array | None) -> Array:
         weights = original(scaled, mask)

@@ -118,6 +118,8 @@ def test_none_changes_the_dtype(spec):
         "multi_head_attention.v.b-of-q",
         "encoder_layer.feed_forward.applied-twice",
         "decoder_layer.cross_attention.query.from.x",
+        "decoder_layer.self_mask.always-causal",
+        "decoder_layer.self_mask.always-causal-too",
         "decoder_layer.feed_forward.norm.of.self_attention",
         "decoder_layer.feed_forward.norm.for-all",
         "decoder_layer.memory-normed-by.cross_attention",

@@ -2,6 +2,7 @@
 
 import math
 
+import torch
 from separate_attention import IgnoreMask
 from torch import nn
 
@@ -49,6 +50,22 @@ class ThreeMasks(DecoderLayerOfParts):
 
     def forward(self, tgt, memory, tgt_mask=None, tgt_key_padding_mask=None, memory_key_padding_mask=None):
         return self.run(tgt, memory, (tgt_mask, tgt_key_padding_mask), (None, memory_key_padding_mask))
+
+
+class HidesTheFutureItself(DecoderLayerOfParts):
+    """Its masks say only which keys are padding; its causal mask is its own."""
+
+    def forward(self, x, encoder_output, src_pad_mask, tgt_pad_mask):
+        later = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool, device=x.device).triu(1)
+        return self.run(x, encoder_output, (later, tgt_pad_mask), (None, src_pad_mask))
+
+
+class HidesTheFutureAlone(DecoderLayerOfParts):
+    """It takes no mask at all."""
+
+    def forward(self, x, encoder_output):
+        later = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool, device=x.device).triu(1)
+        return self.run(x, encoder_output, (later,), ())
 
 
 class PaddingOfTargetsLost(DecoderLayerOfParts):
