@@ -24,6 +24,7 @@ from goldformer.adapters.inference import (
     explain_parts,
     explain_unbuilt,
     find_embedding_stack,
+    find_shared_norm,
     find_shared_projections,
     list_forms,
     load_wiring,
@@ -219,6 +220,13 @@ def _ask_what(target: Target, component: str | None) -> str:
             f"{target.name} cuts its input into heads and then projects all of them by the same weights, as wide as "
             f"one head ({listed}): only cases of one head have such parameters. In the paper each head reads the whole "
             f"input by a projection of its own (MHA-1): make them nn.Linear(d_model, d_model), and cut the heads after"
+        )
+    if target.is_class and (layer := find_shared_norm(target)):
+        many = "three" if layer == "decoder_layer" else "two"
+        return (
+            f"{target.name} is {layer} but for its norm: its sub-layers share one, and no golden case has such "
+            f"parameters. In the paper each sub-layer has a norm with a gain and a shift of its own (LAYER-1, "
+            f"LAYER-2): make {many} of them"
         )
     unbuilt = explain_unbuilt(target) if target.is_class else ""
     arguments = ", ".join(argument.name for argument in target.list_arguments())

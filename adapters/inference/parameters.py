@@ -392,7 +392,29 @@ def _split_attentions(weights: list[Leaf], attentions: Sequence[str]) -> list[li
         if len(groups) == len(attentions) and len({len(group) for group in groups.values()}) == 1:
             ranked = sorted(groups, key=lambda root: find_part(root) == "cross")
             return [groups[root] for root in ranked]
+    # The projections may stand next to the attentions, with a number each: W_q_1 and attention_2.W_o.
+    numbered: dict[str, list[Leaf]] = {}
+    for leaf in weights:
+        numbered.setdefault("".join(re.findall(r"\d+", leaf.path)[:1]), []).append(leaf)
+    if (
+        len(numbered) == len(attentions)
+        and len({len(group) for group in numbered.values()}) == 1
+        and "" not in numbered
+    ):
+        return [numbered[number] for number in sorted(numbered)]
     return None
+
+
+def has_shared_norm(component: str, leaves: Sequence[Leaf], construction: Construction) -> bool:
+    """Return True if the parameters are those of a layer, but for one norm where a layer has two or three."""
+    sizes = _Sizes.of(construction, turned=False)
+    weights = [leaf for leaf in leaves if len(leaf.shape) > 1]
+    norms = [leaf for leaf in leaves if len(leaf.shape) == 1 and not _owns_weight(leaf, weights)]
+    if component not in ("encoder_layer", "decoder_layer") or len(_pair_norms(norms, sizes)) != 1:
+        return False
+    copies = [replace(leaf, path=f"copy{i}.{leaf.path}") for i in range(1, 3) for leaf in norms]
+    more = copies if component == "decoder_layer" else copies[: len(norms)]
+    return any(name_parameters(component, [*leaves, *more], construction))
 
 
 def _collapse(leaves: Sequence[Leaf], count: int) -> list[Leaf]:

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from goldformer.adapters.inference.inputs import list_arguments
 from goldformer.adapters.inference.names import SIZES, find_part, find_projection, list_roles, split_words
-from goldformer.adapters.inference.parameters import name_parameters
+from goldformer.adapters.inference.parameters import has_shared_norm, name_parameters
 from goldformer.adapters.inference.target import PROBE, Construction, Part, Target, find_config, list_leaves
 from goldformer.adapters.inference.writing import Wiring
 from goldformer.adapters.protocol import INFERRED_FUNCTIONS, Adapter
@@ -189,6 +189,16 @@ def find_shared_projections(target: Target) -> list[str]:
             if {find_projection(leaf.stem) for leaf in shared} == {"q", "k", "v"}:
                 return [leaf.path for leaf in shared]
     return []
+
+
+def find_shared_norm(target: Target) -> str:
+    """Return the layer that a class is but for a norm that its sub-layers share, or ""."""
+    for component in ("encoder_layer", "decoder_layer"):
+        for construction in _list_constructions(target, component):
+            module = _try_to_build(target, construction)
+            if module is not None and has_shared_norm(component, list_leaves(module), construction):
+                return component
+    return ""
 
 
 def find_embedding_stack(target: Target) -> str:

@@ -82,6 +82,7 @@ HITS = {
     "whole_layers.py:DecoderOfBlocks": ("decoder_layer", "any", KEEP, {"norm_placement": "post"}),
     "whole_layers.py:PreNormLayer": ("encoder_layer", "no_heads", KEEP, {"norm_placement": "pre"}),
     "whole_layers.py:PreNormDecoderLayer": ("decoder_layer", "no_heads", KEEP, {"layer_norm_eps": "1e-6"}),
+    "whole_layers.py:NumberedProjections": ("decoder_layer", "any", KEEP, {"norm_placement": "post"}),
     "whole_layers.py:PostNormDecoderLayer": ("decoder_layer", "any", ADDED, {"norm_placement": "post"}),
     "whole_layers.py:LayerOfHeads": ("encoder_layer", "no_heads", KEEP, {"norm_placement": "post"}),
     "whole_layers.py:EncoderOfHeads": ("encoder", "no_heads", KEEP, {"final_norm": "none"}),
@@ -290,6 +291,20 @@ class HeadsShareWeights(nn.Module):
         return self.fc_out((scores.softmax(-1) @ self.values(v)).transpose(1, 2).flatten(2))
 
 
+class OneNormForAll(nn.Module):
+    """One norm serves both sub-layers."""
+
+    def __init__(self, d_model, num_heads, d_ff):
+        super().__init__()
+        self.attention = nn.MultiheadAttention(d_model, num_heads, batch_first=True)
+        self.norm = nn.LayerNorm(d_model)
+        self.feed_forward = nn.Sequential(nn.Linear(d_model, d_ff), nn.ReLU(), nn.Linear(d_ff, d_model))
+
+    def forward(self, x):
+        x = self.norm(x + self.attention(x, x, x)[0])
+        return self.norm(x + self.feed_forward(x))
+
+
 class ProjectsNothing(nn.Module):
     """An attention without projections but the last."""
 
@@ -348,6 +363,11 @@ class Doubled(nn.Module):
             HeadsShareWeights,
             None,
             "projects all of them by the same weights, as wide as one head .values.weight, keys.weight, queri",
+        ),
+        (
+            OneNormForAll,
+            None,
+            "OneNormForAll is encoder_layer but for its norm: its sub-layers share one, .* make two of",
         ),
         (
             ProjectsNothing,

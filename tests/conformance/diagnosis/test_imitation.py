@@ -164,6 +164,7 @@ def test_what_differs_from_call_to_call_is_said_to_do_that_and_nothing_else(spec
         "Mistake found: nondeterminism, the same call gives different results: a second call with the same inputs"
         in text
     )
+    assert "`F.dropout(x, p)` drops in evaluation too, unless it gets `training=self.training`" in text
     assert "No known mistake" not in text
     assert "Possible causes" not in text
 

@@ -117,6 +117,30 @@ class PreNormDecoderLayer(nn.Module):
         return self.sublayer[2](x, self.feed_forward)
 
 
+class NumberedProjections(nn.Module):
+    """Its projections stand next to the attentions, with a number each."""
+
+    def __init__(self, d_model, heads, d_ff):
+        super().__init__()
+        self.heads = heads
+        self.W_q_1, self.W_k_1, self.W_v_1, self.W_o_1 = (nn.Linear(d_model, d_model) for _ in range(4))
+        self.W_q_2, self.W_k_2, self.W_v_2, self.W_o_2 = (nn.Linear(d_model, d_model) for _ in range(4))
+        self.norm_1, self.norm_2, self.norm_3 = (nn.LayerNorm(d_model) for _ in range(3))
+        self.ffn = Positionwise(d_model, d_ff)
+
+    def attend(self, q, k, v, mask):
+        q, k, v = (x.unflatten(-1, (self.heads, -1)).transpose(1, 2) for x in (q, k, v))
+        scores = q @ k.mT / q.shape[-1] ** 0.5
+        scores = scores if mask is None else scores.masked_fill(mask == 0, -1e9)
+        return (scores.softmax(-1) @ v).transpose(1, 2).flatten(2)
+
+    def forward(self, x, encoder_output, src_mask=None, trg_mask=None):
+        x = self.norm_1(x + self.W_o_1(self.attend(self.W_q_1(x), self.W_k_1(x), self.W_v_1(x), trg_mask)))
+        k, v = self.W_k_2(encoder_output), self.W_v_2(encoder_output)
+        x = self.norm_2(x + self.W_o_2(self.attend(self.W_q_2(x), k, v, src_mask)))
+        return self.norm_3(x + self.ffn(x))
+
+
 class PostNormDecoderLayer(nn.Module):
     """Post-norm; the parts are not registered in the order in which they run."""
 
