@@ -31,6 +31,7 @@ from goldformer.adapters.inference import (
     may_hide_future,
     propose,
     read_target,
+    says_ignore,
 )
 from goldformer.adapters.inference.names import ARGUMENTS, list_roles
 from goldformer.adapters.protocol import INFERRED_FUNCTIONS
@@ -562,12 +563,15 @@ class _WiringSearch:
 
         If no form can, its adapter passes the masks on, so that a check shows what happens.
         """
-        ranked = self._rank_trials()
-        best = ranked[0].wiring if ranked else self.wirings[0]
+        running = self._rank_trials()
+        best = running[0].wiring if running else self.wirings[0]
         forms = self._list_further_forms(best)
         tried = [self._try_masks(replace(best, mask=form)) for form in forms]
         called = [trial for trial in tried if trial.judgements and not trial.is_misfit]
-        return max(called, key=lambda trial: trial.passed).wiring if called else replace(best, mask=forms[0])
+        # Where values decide nothing, names such as key_padding_mask do.
+        likely = "ignore" if says_ignore(self.target, best.arguments) else "keep"
+        ranked = sorted(called, key=lambda trial: (-trial.passed, trial.wiring.mask.polarity != likely))
+        return ranked[0].wiring if ranked else replace(best, mask=forms[0])
 
     def _rank_trials(self) -> list[_Trial]:
         """Return the trials that gave values, those that came furthest first."""

@@ -1,6 +1,6 @@
 """Proposals for the adapter of a class or a function; whether one is right is decided elsewhere."""
 
-from goldformer.adapters.inference.inputs import MaskForm, list_forms, may_hide_future
+from goldformer.adapters.inference.inputs import MaskForm, list_forms, may_hide_future, says_ignore
 from goldformer.adapters.inference.proposals import (
     COMPONENTS,
     explain_parts,
@@ -31,4 +31,5 @@ __all__ = [
     "may_hide_future",
     "propose",
     "read_target",
+    "says_ignore",
 ]

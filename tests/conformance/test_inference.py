@@ -194,6 +194,11 @@ def test_a_mask_that_cannot_be_given_is_handed_over_all_the_same(spec):
     assert "Boolean value of Tensor with more than one value is ambiguous" in verdict.message
 
 
+def test_a_name_says_what_true_means_where_values_decide_nothing(spec):
+    found = infer_adapter(f"{STYLES}/defective_parts.py:SineOfPadded", spec=spec)
+    assert (found.is_proven, found.wiring.mask.polarity) == (False, "ignore")
+
+
 def test_a_pair_of_mistaken_weights_is_not_permuted_into_a_right_one(spec):
     found = infer_adapter(f"{STYLES}/defective_parts.py:QueriesAsKeys", spec=spec)
     assert found.wiring.naming.names["w_q"] == "w_q.weight"

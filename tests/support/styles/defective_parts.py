@@ -141,6 +141,16 @@ class SampleDeviationNorm(nn.Module):
         return self.gamma * (x - x.mean(-1, keepdim=True)) / (x.std(-1, keepdim=True) + self.eps) + self.beta
 
 
+class SineOfPadded(Attention):
+    """A name says that True hides, and no known mistake explains the values."""
+
+    def forward(self, query, key, value, key_padding_mask=None):
+        return super().forward(query, key, value, None if key_padding_mask is None else ~key_padding_mask)
+
+    def score(self, q, k):
+        return torch.sin(q @ k.mT)
+
+
 class ReshapingAttention(Attention):
     """A mask of four axes gets a fifth, and the result of another order a shape that fits."""
 
