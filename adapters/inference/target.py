@@ -304,6 +304,15 @@ def _list_arguments(function: Callable[..., Any], *, skip_self: bool) -> list[Ar
     ]
 
 
+#: The length of the longest sequence that a positional encoding is asked for.
+_LONGEST: Final = 5000
+
+
+def _is_short(default: Any) -> bool:
+    """Return True if a default of a length is too small for some case."""
+    return isinstance(default, int) and default < _LONGEST
+
+
 def _choose_sizes(
     arguments: list[Argument], target: Target, roles: Collection[str], wrapper: str, *, guesses: bool, shared: bool
 ) -> Iterator[Construction]:
@@ -315,7 +324,8 @@ def _choose_sizes(
         own = _share_width(argument.name, own) if shared and "heads" in roles else own
         if own and not isinstance(argument.default, bool | str) and argument.name not in constants:
             # A default says enough of what merely limits the length.
-            if argument.is_required or own[0] not in ("positions", "pad", "expansion"):
+            is_short = own[0] == "positions" and "heads" not in roles and _is_short(argument.default)
+            if argument.is_required or is_short or own[0] not in ("positions", "pad", "expansion"):
                 roles_of[argument.name] = own
         elif argument.is_required and argument.name not in constants:
             if argument.constant is not None:

@@ -55,6 +55,7 @@ HITS = {
     "small_parts.py:Sinusoids": ("positional_encoding", "absent", KEEP, {"odd_d_model": "refused"}),
     "small_parts.py:FrozenTable": ("positional_encoding", "absent", KEEP, {"odd_d_model": "refused"}),
     "small_parts.py:HalvedSinusoids": ("positional_encoding", "absent", KEEP, {"pe_layout": "concatenated"}),
+    "small_parts.py:ShortTable": ("positional_encoding", "absent", KEEP, {"pe_layout": "interleaved"}),
     "small_parts.py:CourseTable": ("positional_encoding", "absent", KEEP, {"pe_layout": "interleaved"}),
     "small_parts.py:ScaledEmbedding": ("token_embedding", "absent", KEEP, {"embedding_scale": "sqrt_d_model"}),
     "small_parts.py:PlainEmbedding": ("token_embedding", "absent", KEEP, {"embedding_scale": "none"}),
@@ -197,6 +198,12 @@ def test_a_mask_that_cannot_be_given_is_handed_over_all_the_same(spec):
 def test_a_name_says_what_true_means_where_values_decide_nothing(spec):
     found = infer_adapter(f"{STYLES}/defective_parts.py:SineOfPadded", spec=spec)
     assert (found.is_proven, found.wiring.mask.polarity) == (False, "ignore")
+
+
+def test_a_table_is_as_long_as_the_longest_sequence(spec):
+    found = infer_adapter(f"{STYLES}/small_parts.py:ShortTable", spec=spec)
+    verdict = judge_case(spec.cases["pe-5000"], Bench(spec, found.adapter, "float32", "cpu")).verdict
+    assert verdict.status is Status.PASSED, verdict.message
 
 
 def test_a_pair_of_mistaken_weights_is_not_permuted_into_a_right_one(spec):

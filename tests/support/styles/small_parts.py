@@ -240,6 +240,18 @@ def subsequent_mask(size):
     return torch.triu(torch.ones(1, size, size), diagonal=1) == 0
 
 
+class ShortTable(nn.Module):
+    """Its default is shorter than some sequences."""
+
+    def __init__(self, d_model, max_len=64):
+        super().__init__()
+        angles = torch.arange(max_len)[:, None] / 10000 ** (torch.arange(0, d_model, 2) / d_model)
+        self.register_buffer("table", torch.stack((angles.sin(), angles.cos()), -1).flatten(1)[:, :d_model])
+
+    def forward(self, x):
+        return x + self.table[: x.shape[1]]
+
+
 class CourseTable(nn.Module):
     """A table in float32, whatever the dtype of the input; the width of the model comes last."""
 
