@@ -96,7 +96,7 @@ def _check_devices(case: Case, bench: Bench, device: str) -> None:
             returned, _ = call(bench.adapter, contract, given)
     except (BadResult, NotImplementedHere) as bad:
         if mixed := find_mixed_devices(str(bad.__cause__)):
-            raise Violation(f"mixes devices: {mixed.words} is on the CPU, whatever the inputs are on ({bad})") from bad
+            raise Violation(f"mixes devices: {mixed.words} is on the CPU, although the inputs are not ({bad})") from bad
         raise NotCheckable(f"{NOT_RUN} on the {device} device: {bad}") from bad
     if not isinstance(returned, dict):
         values = returned if isinstance(returned, (tuple, list)) else (returned,)

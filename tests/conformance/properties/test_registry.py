@@ -597,7 +597,7 @@ def test_an_embedding_of_ids_on_the_cpu_is_caught_by_the_pretend_device_alone(ju
     )
 
 
-MIXES = "mixes devices: {} is on the CPU, whatever the inputs are on ("
+MIXES = "mixes devices: {} is on the CPU, although the inputs are not ("
 TERM = "a constant or another term"
 
 

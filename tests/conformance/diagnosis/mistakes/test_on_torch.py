@@ -20,7 +20,7 @@ HERE = r"\(.*on_torch\.py:\d+, \w+\)"
 def mixes(words, operand):
     """The message of the property about an operand that is on the CPU."""
     return (
-        f"mixes devices: {words} is on the CPU, whatever the inputs are on "
+        f"mixes devices: {words} is on the CPU, although the inputs are not "
         rf"\(raised RuntimeError: .* \({operand} is on cpu\) {HERE}\)"
     )
 
