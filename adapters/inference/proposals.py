@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import re
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -145,7 +147,10 @@ def explain_parts(target: Target) -> str:
         missing = [name for name, kind in kinds.items() if not any(_list_parts(target, kind))]
         if missing:
             sizes = [argument.name for argument in target.list_sizes() if argument.is_required]
-            given = ", ".join(f"{name}=YourClass(…)" if name in kinds else f"{name}=…" for name in sizes)
+            # Some constructors take classes, and call them.
+            text = inspect.getsource(target.thing.__init__)
+            parts = {n: "YourClass" if re.search(rf"\b{n}\(", text) else "YourClass(…)" for n in kinds}
+            given = ", ".join(f"{name}={parts.get(name, '…')}" for name in sizes)
             own = "d_model, num_heads, d_ff" + (", num_layers" if component in ("encoder", "decoder") else "")
             return (
                 f"takes ready modules, and its file has no class that fits {' and '.join(missing)}. Import one there, "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import click
@@ -23,7 +24,9 @@ from goldformer.spec.files import replace_file
     multiple=True,
     help="A choice that is meant, although nothing in the code says so.",
 )
-@click.option("--out", type=options.FILE, help="Save the adapter as this file, in the folder of the class.")
+@click.option(
+    "--out", type=options.FILE, help="Save the adapter as this file, in the folder that the class is imported from."
+)
 @click.option("--force", is_flag=True, help="Overwrite an existing file.")
 def infer(*, what: str, component: str | None, accept: tuple[str, ...], out: Path | None, force: bool) -> int:
     """Infer the adapter of a class or a function.
@@ -65,6 +68,6 @@ def _require_place(out: Path, target: Target, *, force: bool) -> None:
         place = f"the folder of {target.file}, which it imports"
         if target.folder != target.file.resolve().parent:
             place = f"{target.folder}, from where its line `{target.import_line}` works"
-        raise CannotRun(f"--out {out}: write it into {place}")
+        raise CannotRun(f"--out {out}: write it into {place}: --out {os.path.relpath(target.folder / out.name)}")
     if target.file.resolve() == out.resolve():
         raise CannotRun(f"--out {out}: that is the file of the class, name another one")

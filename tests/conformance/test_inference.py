@@ -277,6 +277,17 @@ class TakesParts(nn.Module):
         return self.feed_forward(x + self.self_attn(x, x, x, mask))
 
 
+class TakesClasses(nn.Module):
+    """Nothing here gives its parts, which it builds itself."""
+
+    def __init__(self, hid_dim, n_heads, self_attention, feed_forward):
+        super().__init__()
+        self.sa, self.ff = self_attention(hid_dim, n_heads), feed_forward(hid_dim)
+
+    def forward(self, src, src_mask):
+        return self.ff(src + self.sa(src, src, src, src_mask))
+
+
 class ScaledBy(nn.Module):
     """No name says if its number multiplies or divides the scores."""
 
@@ -364,6 +375,11 @@ class Doubled(nn.Module):
             "TakesParts takes ready modules, and its file has no class that fits self_attn and feed_forward. Import "
             r"one there, or infer a subclass that builds them: def __init__\(self, d_model, num_heads, d_ff\): "
             r"super\(\).__init__\(size=…, self_attn=YourClass\(…\), feed_forward=YourClass\(…\), dropout=…\)",
+        ),
+        (
+            TakesClasses,
+            None,
+            r"super\(\).__init__\(hid_dim=…, n_heads=…, self_attention=YourClass, feed_forward=YourClass\)",
         ),
         (
             ScaledBy,

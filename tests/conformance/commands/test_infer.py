@@ -104,7 +104,10 @@ def test_the_wrong_component_is_a_question():
     [
         ("mine.txt", "--out mine.txt: an adapter is a Python file, so its name ends in .py"),
         ("small_parts.py", "--out small_parts.py exists: give another name, or --force to overwrite it"),
-        ("other/mine.py", "--out other/mine.py: write it into the folder of small_parts.py, which it imports"),
+        (
+            "other/mine.py",
+            "--out other/mine.py: write it into the folder of small_parts.py, which it imports: --out mine.py",
+        ),
         ("missing/mine.py", "--out missing/mine.py: there is no folder missing"),
     ],
 )
@@ -120,7 +123,7 @@ def test_a_class_of_a_package_is_inferred_and_its_adapter_stands_above(tmp_path)
     (tmp_path / "net_c" / "norms.py").write_text("from .parts import BertNorm\n\n\nclass Mine(BertNorm): ...\n")
     beside = goldformer("infer", "net_c/norms.py:Mine", "--out", "net_c/mine.py")
     line = "`from net_c.norms import Mine`"
-    refusal = f"--out net_c/mine.py: write it into {tmp_path}, from where its line {line} works"
+    refusal = f"--out net_c/mine.py: write it into {tmp_path}, from where its line {line} works: --out mine.py"
     assert (beside.exit_code, beside.stderr) == (2, f"goldformer: {refusal}\n")
     above = goldformer("infer", "net_c/norms.py:Mine", "--out", "mine.py")
     assert (above.exit_code, above.stderr) == (0, "")
