@@ -287,6 +287,8 @@ def _name_ends(leaves: list[Leaf], sizes: _Sizes) -> Names | None:
     vocab, width = PROBE["vocab"], sizes.width
     outputs = [leaf for leaf in leaves if leaf.kind == "linear" and leaf.shape == (vocab, width)]
     tables = [leaf for leaf in leaves if leaf.kind != "linear" and leaf.shape == (vocab, width)]
+    tied = [leaf for leaf in outputs if leaf.first in {table.first for table in tables}]
+    outputs, tables = [leaf for leaf in outputs if leaf not in tied], tables + tied
     places = [leaf for leaf in leaves if leaf.shape == (PROBE["positions"], width)]
     biases = [leaf for leaf in leaves if leaf.shape == (vocab,)]
     norms = _pair_norms([leaf for leaf in leaves if leaf.shape == (width,)], sizes)
@@ -385,7 +387,8 @@ def _split_attentions(weights: list[Leaf], attentions: Sequence[str]) -> list[li
     """Return the weights of each attention: as their paths say, or in the order in which they were made."""
     if len(attentions) == 1:
         return [weights]
-    for depth in (1, 2, 3):
+    # A model may have its stacks in classes of their own: decoder.layers.*.cross_attention.
+    for depth in range(1, 6):
         groups: dict[str, list[Leaf]] = {}
         for leaf in weights:
             groups.setdefault(".".join(leaf.path.split(".")[:depth]), []).append(leaf)

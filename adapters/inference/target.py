@@ -45,12 +45,13 @@ class Leaf:
     """A parameter of a module: its name, its shape, and the kind of layer that it belongs to.
 
     `kind` is "linear" for a weight (out, in), "gain" and "table" for those of nn.LayerNorm and nn.Embedding, and "raw"
-    for a parameter that the class made itself.
+    for a parameter that the class made itself. `first` is the first name of a parameter that has several.
     """
 
     path: str
     shape: tuple[int, ...]
     kind: str
+    first: str
 
     @property
     def owner(self) -> str:
@@ -273,8 +274,11 @@ def list_leaves(module: Any) -> list[Leaf]:
         elif isinstance(layer, nn.Embedding):
             kind = "table"
         kinds[path] = kind
-    named = module.named_parameters(remove_duplicate=False)
-    return [Leaf(path, tuple(p.shape), _find_kind(path, kinds)) for path, p in named if p.requires_grad]
+    named = [(path, p) for path, p in module.named_parameters(remove_duplicate=False) if p.requires_grad]
+    first: dict[int, str] = {}
+    for path, p in named:
+        first.setdefault(id(p), path)
+    return [Leaf(path, tuple(p.shape), _find_kind(path, kinds), first[id(p)]) for path, p in named]
 
 
 def _read_sources(thing: Any, seen: set[Any]) -> Iterator[str]:

@@ -89,6 +89,7 @@ HITS = {
     "whole_layers.py:EncoderOfHeads": ("encoder", "no_heads", KEEP, {"final_norm": "none"}),
     "whole_layers.py:NormedEncoder": ("encoder", "no_heads", KEEP, {"final_norm": "after_stack"}),
     "whole_layers.py:NormedDecoder": ("decoder", "no_heads", KEEP, {"final_norm": "after_stack"}),
+    "whole_layers.py:TiedStacks": ("transformer", "absent", KEEP, {"output_layer": "tied_with_bias"}),
     "whole_layers.py:TranslationModel": ("transformer", "absent", KEEP, {"output_layer": "separate"}),
     "whole_layers.py:TwoLimits": ("transformer", "absent", KEEP, {"output_layer": "separate"}),
     "whole_layers.py:SharedTable": ("transformer", "no_heads", KEEP, {"output_layer": "tied"}),

@@ -229,6 +229,39 @@ class NormedDecoder(nn.Module):
         return self.norm(x)
 
 
+class StackOf(nn.Module):
+    """A stack without a final norm."""
+
+    def __init__(self, kind, n_layers, d_model, heads, d_ff):
+        super().__init__()
+        self.layers = nn.ModuleList([kind(d_model, heads, d_ff) for _ in range(n_layers)])
+
+    def forward(self, x, *others):
+        for layer in self.layers:
+            x = layer(x, *others)
+        return x
+
+
+class TiedStacks(nn.Module):
+    """Both stacks have classes of their own, and the output layer has the weight of both tables."""
+
+    def __init__(self, vocab_size, embed_size, heads, ff_size, n_layers):
+        super().__init__()
+        self.words, self.other_words = (nn.Embedding(vocab_size, embed_size) for _ in range(2))
+        self.places = Sinusoids(embed_size)
+        self.encoder = StackOf(LibraryFreeLayer, n_layers, embed_size, heads, ff_size)
+        self.decoder = StackOf(LibraryFreeDecoder, n_layers, embed_size, heads, ff_size)
+        self.out = nn.Linear(embed_size, vocab_size)
+        self.words.weight = self.other_words.weight = self.out.weight
+
+    def forward(self, src, tgt):
+        src_mask = (src != 0)[:, None, None, :]
+        causal = torch.ones(tgt.shape[1], tgt.shape[1], device=tgt.device).tril().bool()
+        memory = self.encoder(self.places(self.words(src)), src_mask)
+        y = self.places(self.other_words(tgt))
+        return self.out(self.decoder(y, memory, src_mask, (tgt != 0)[:, None, None, :] & causal))
+
+
 class TranslationModel(nn.Module):
     """From ids to logits, with masks of its own."""
 
