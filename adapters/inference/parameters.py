@@ -22,7 +22,8 @@ class Naming:
     """Our names for the parameters of a module, and what must be done with ours before they fit.
 
     `order` is the order of a fused projection, such as "qkv" or "kv", `per_head` says that it goes head by head.
-    `head_list` is True if each head has weights of its own, `stacked` if projections have an axis for the heads.
+    `head_list` is True if each head has weights of its own, `stacked` if projections have an axis for the heads,
+    `flat_output` if the last one has none all the same.
     `turned` is True if the class multiplies by x·Wᵀ with matrices that it made itself.
     """
 
@@ -31,6 +32,7 @@ class Naming:
     per_head: bool = False
     head_list: bool = False
     stacked: bool = False
+    flat_output: bool = False
     turned: bool = False
     conventions: Mapping[str, str] = field(default_factory=dict)
 
@@ -89,14 +91,17 @@ class _Sizes:
 def name_parameters(component: str, leaves: Sequence[Leaf], construction: Construction) -> Iterator[Naming]:
     """Yield the namings of all parameters of a module for a component, the likeliest first, if they fit."""
     heads = [_drop_head_axis(leaf, _Sizes.of(construction, turned=False)) for leaf in leaves]
-    stacked = heads != list(leaves)
+    changed = {leaf.path for leaf, flat in zip(leaves, heads, strict=True) if flat != leaf}
+    stacked = bool(changed)
     has_matrices = not stacked and any(leaf.kind == "raw" and len(leaf.shape) == 2 for leaf in leaves)
     for turned in (False, True) if has_matrices else (False,):
         sizes = _Sizes.of(construction, turned=turned)
         for naming in _NAMERS[component](heads, sizes):
             if _count(naming, leaves) == len(leaves):
                 conventions = _find_conventions(component, naming)
-                yield replace(naming, turned=turned, stacked=stacked, conventions=conventions)
+                outputs = [theirs for ours, theirs in naming.names.items() if ours.endswith("w_o")]
+                flat = stacked and not changed & {*outputs}
+                yield replace(naming, turned=turned, stacked=stacked, flat_output=flat, conventions=conventions)
 
 
 def _drop_head_axis(leaf: Leaf, sizes: _Sizes) -> Leaf:

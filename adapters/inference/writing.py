@@ -375,7 +375,10 @@ def _write_module(wiring: Wiring) -> list[str]:
     if naming.head_list:
         lines.append("params = split_by_head(params, num_heads)")
     if naming.stacked:
-        lines.append("params = stack_heads(params, num_heads)")
+        if naming.flat_output:
+            lines.append('outputs = {name: w for name, w in params.items() if name.endswith("w_o")}')
+        also = " | outputs" if naming.flat_output else ""
+        lines.append(f"params = stack_heads(params, num_heads){also}")
     if naming.turned:
         lines.append("params = {name: linear_weight(w) if w.ndim == 2 else w for name, w in params.items()}")
     if naming.names:

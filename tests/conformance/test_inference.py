@@ -36,6 +36,7 @@ HITS = {
     "separate_attention.py:ValidLengths": ("multi_head_attention", "lengths", KEEP, {"biases": "none"}),
     "separate_attention.py:IgnoreMask": ("multi_head_attention", "any", IGNORE, {"empty_row": "nan"}),
     "separate_attention.py:EinsumHeads": ("multi_head_attention", "any", KEEP, {"biases": "all"}),
+    "separate_attention.py:EinsumReads": ("multi_head_attention", "absent", KEEP, {"biases": "none"}),
     "separate_attention.py:NeedsMask": ("multi_head_attention", "no_heads", KEEP, {"empty_row": "zeros"}),
     "separate_attention.py:ListOfProjections": ("multi_head_attention", "any", KEEP, {"biases": "all"}),
     "separate_attention.py:GivenHeadWidth": ("multi_head_attention", "any", KEEP, {"biases": "all"}),

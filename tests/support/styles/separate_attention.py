@@ -370,3 +370,18 @@ class SwitchedCausal(CourseAttention):
         if self.causal:
             mask = torch.ones(query.shape[1], key.shape[1], dtype=torch.bool).tril()
         return super().forward(value, key, query, mask)
+
+
+class EinsumReads(nn.Module):
+    """The projections that read have an axis for the heads; the last one has none."""
+
+    def __init__(self, d_model, n_heads):
+        super().__init__()
+        width = d_model // n_heads
+        self.query, self.key, self.value = (nn.Parameter(torch.zeros(n_heads, d_model, width)) for _ in range(3))
+        self.out = nn.Linear(d_model, d_model, bias=False)
+
+    def forward(self, q, k, v):
+        q, k, v = (torch.einsum("bsd,hdk->bhsk", x, w) for x, w in ((q, self.query), (k, self.key), (v, self.value)))
+        weights = (q @ k.mT / math.sqrt(q.shape[-1])).softmax(-1)
+        return self.out((weights @ v).transpose(1, 2).flatten(2))
