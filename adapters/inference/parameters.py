@@ -353,7 +353,8 @@ def _name_bias_of(weight: Leaf) -> str:
     if weight.path.endswith("weight"):
         return f"{weight.path.removesuffix('weight')}bias"
     start, dot, last = weight.path.rpartition(".")
-    return f"{start}{dot}{re.sub('^(w|weight)', 'b', last, flags=re.IGNORECASE)}"
+    old, new = ("weight", "bias") if last.lower().startswith("weight") else ("w", "b")
+    return f"{start}{dot}{re.sub(f'^{old}', new, last, flags=re.IGNORECASE)}"
 
 
 def _name_biases(leaves: Sequence[Leaf], roles: Mapping[str, Leaf]) -> dict[str, str]:

@@ -171,7 +171,7 @@ def _try_to_build(target: Target, construction: Construction) -> Any:
 def explain_unbuilt(target: Target) -> str:
     """Return why no module of a class can be built, as a sentence with a remedy; "" if one can."""
     reasons = []
-    for construction in target.list_constructions(PROBE):
+    for construction in (c for shared in (False, True) for c in target.list_constructions(PROBE, shared=shared)):
         try:
             target.build(construction, PROBE)
         except Exception as error:

@@ -51,6 +51,7 @@ HITS = {
     "small_parts.py:SequentialNet": ("feed_forward", "absent", KEEP, {}),
     "small_parts.py:Convolutions": ("feed_forward", "absent", KEEP, {}),
     "small_parts.py:RawMatrices": ("feed_forward", "absent", KEEP, {"biases": "none"}),
+    "small_parts.py:InnerAndOuter": ("feed_forward", "absent", KEEP, {"biases": "all"}),
     "small_parts.py:OwnNorm": ("layer_norm", "absent", KEEP, {"layer_norm_eps": "1e-6"}),
     "small_parts.py:BertNorm": ("layer_norm", "absent", KEEP, {"layer_norm_eps": "1e-12"}),
     "small_parts.py:Sinusoids": ("positional_encoding", "absent", KEEP, {"odd_d_model": "refused"}),
@@ -330,6 +331,19 @@ class OneNormForAll(nn.Module):
         return self.norm(x + self.feed_forward(x))
 
 
+class OneWidthOnly(nn.Module):
+    """It can be built only where the heads share the width of the model, and is no component."""
+
+    def __init__(self, d_model, d_head, n_heads):
+        super().__init__()
+        if d_model != d_head * n_heads:
+            raise ValueError("d_model must be a multiple of d_head")
+        self.one = nn.Linear(d_model, d_model)
+
+    def forward(self, x):
+        return self.one(x)
+
+
 class ProjectsNothing(nn.Module):
     """An attention without projections but the last."""
 
@@ -399,6 +413,7 @@ class Doubled(nn.Module):
             None,
             "OneNormForAll is encoder_layer but for its norm: its sub-layers share one, .* make two of",
         ),
+        (OneWidthOnly, None, "OneWidthOnly has arguments or parameters that no component has. Its arguments are"),
         (
             ProjectsNothing,
             None,

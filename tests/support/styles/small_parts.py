@@ -54,6 +54,19 @@ class RawMatrices(nn.Module):
         return F.linear(F.relu(F.linear(x, self.p)), self.q)
 
 
+class InnerAndOuter(nn.Module):
+    """Weights and biases are parameters of its own, called so in full."""
+
+    def __init__(self, d_model, d_mlp):
+        super().__init__()
+        self.weight_inner, self.bias_inner = nn.Parameter(torch.zeros(d_model, d_mlp)), nn.Parameter(torch.zeros(d_mlp))
+        self.weight_outer = nn.Parameter(torch.zeros(d_mlp, d_model))
+        self.bias_outer = nn.Parameter(torch.zeros(d_model))
+
+    def forward(self, x):
+        return torch.relu(x @ self.weight_inner + self.bias_inner) @ self.weight_outer + self.bias_outer
+
+
 class OwnNorm(nn.Module):
     """The names of its parameters say nothing of gain and shift."""
 
