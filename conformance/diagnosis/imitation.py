@@ -441,16 +441,29 @@ class Imitator:
     def _list_bases(self, component: str) -> list[Candidate]:
         """Return what explains the parts of a component, all of it together, and with what explains the component.
 
-        An implementation that departs in a part departs in the whole as well, and a second cause comes on top of it.
+        An implementation that departs in a part departs in the whole as well, and a second cause comes on top of it. So
+        it does with the options of other components.
         """
         parts = list(self.spec.list_dependencies(component))
         of_parts = self._join_matches(parts)
         own = self._find_best_match(component)
         bases = [of_parts, own if of_parts.place else own.add(of_parts)]
+        if not of_parts.place:
+            bases.append(of_parts.add(self._join_options(component)))
         if of_parts.place:
             # Which of two that exclude one another is made in its half only, and which everywhere, is not known.
             bases.append(self._join_matches(parts[::-1]))
         return [base for base in dict.fromkeys(bases) if base.causes and base.place in (None, *HALVES.values())]
+
+    def _join_options(self, component: str) -> Candidate:
+        """Return the options that explain other components: an author seldom mixes two of one convention."""
+        conventions = self.spec.contracts[component].conventions
+        options: dict[str, str] = {}
+        for other in self._counted if len(self._counted) > 1 else ():
+            for name, option in self._find_best_match(other).options if other != component else ():
+                if name in conventions:
+                    options.setdefault(name, option)
+        return Candidate(options=tuple(sorted(options.items())))
 
     def _list_halves(self, component: str) -> Iterator[Candidate]:
         """Yield what explains the layers or the stack of one half of a model, made in that half only."""

@@ -199,3 +199,17 @@ def test_an_option_that_another_component_contradicts_comes_after_a_mistake(spec
     findings = list(diagnose(Diagnosis(spec).explain_all([judge_case(case, at) for case in chosen]), spec))
     assert OPTION_FOUND not in {f.label for f in findings}
     assert [f.mistakes for f in findings if f.label == MISTAKE_FOUND] == [("final-norm-missing",)]
+
+
+def test_options_of_another_component_are_assumed_for_a_slip_that_no_catalogue_lists(spec):
+    slip = "decoder_layer.cross_attention.query.from.x"
+    options = [OPTIONS[PRE], OPTIONS[EPS]]
+    book = build_textbook(*options, only="encoder_layer")
+    book.decoder_layer = build_textbook(*options, find_made(slip).steps, only="decoder_layer").decoder_layer
+    at = Bench(spec, Adapter.from_object(book, "mine.py", spec), "float32", "cpu")
+    names = ("encoder_layer", "decoder_layer")
+    chosen = [c for name in names for c in spec.cases_of(name) if "-ordinary-" in c.id and c.cotangent is None]
+    findings = list(diagnose(Diagnosis(spec).explain_all([judge_case(case, at) for case in chosen]), spec))
+    assert [f.mistakes for f in findings if f.label == MISTAKE_FOUND] == [(slip,)]
+    (found,) = [f for f in findings if f.label == MISTAKE_FOUND]
+    assert "norm_placement: pre" in found.text
