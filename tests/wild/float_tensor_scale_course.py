@@ -220,7 +220,7 @@ MISTAKES = {
         "trg_mask = (trg != self.pad_idx).unsqueeze(1).unsqueeze(2) & trg_sub_mask",
         "trg_mask = (trg != self.pad_idx).unsqueeze(1).unsqueeze(3) & trg_sub_mask",
         "The target's padding hides rows of queries and not columns of keys.",
-        ("pad-on-query",),
+        ("pad-on-query", "transformer.target_mask.padding-as-queries"),
     ),
     "permute-of-output": (
         "x = x.permute(0, 2, 1, 3).contiguous()",

@@ -114,7 +114,7 @@ MISTAKES = {
         "true_dist.scatter_(1, target.unsqueeze(1), self.confidence)",
         "true_dist.scatter_(1, target.flip(0).unsqueeze(1), self.confidence)",
         "The targets are written in reverse order.",
-        (),
+        ("label_smoothing.result.output=reversed:-2", "label_smoothing.result.output=reversed:-3"),
     ),
     "norm-counts-padding": (
         "targets, (targets != pad_id).sum())",

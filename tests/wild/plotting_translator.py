@@ -205,7 +205,7 @@ MISTAKES = {
         "values = self.to_values(y).view(b, s, h, e // h).transpose(1, 2).reshape(b * h, s, e // h)",
         "values = self.to_values(y).view(b, s, h, e // h).reshape(b * h, s, e // h)",
         "The values' heads are folded into the batch without moving their axis first.",
-        ("head-split-view",),
+        ("head-split-view", "multi_head_attention.split.by-reshape.v"),
     ),
     "heads-unified-unmoved": (
         "self.unify(out.transpose(1, 2).reshape(b, t, e))",

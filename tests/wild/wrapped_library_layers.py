@@ -184,7 +184,7 @@ MISTAKES = {
         "            tgt_mask=hidden,\n            memory_mask=memory_hidden,",
         "            tgt_mask=memory_hidden,\n            memory_mask=hidden,",
         "The masks of self-attention and cross-attention change places.",
-        ("cross-uses-tgt-mask",),
+        ("cross-uses-tgt-mask", "decoder_layer.masks-exchanged"),
     ),
     "memory-is-embedding": (
         "memory = self.encoder(self.positions(self.embedding(source)), padding=source_padding)",

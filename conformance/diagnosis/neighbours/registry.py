@@ -47,14 +47,14 @@ def _generate() -> Iterator[Neighbour]:
 @cache
 def find_neighbour(id_: str) -> Neighbour:
     """Return the neighbour of an id, also one that was read off arrays, or whose number was solved for or is tried."""
-    from goldformer.conformance.diagnosis.neighbours.results import make_neighbour
+    from goldformer.conformance.diagnosis.neighbours.results import is_read_off, make_neighbour
     from goldformer.conformance.diagnosis.neighbours.solved import families, read_trial  # made of others
 
     if id_ in neighbours():
         return neighbours()[id_]
-    name, _, number = id_.partition(EQUALS)
-    if name not in families():
+    if is_read_off(id_):
         return make_neighbour(id_)
+    name, _, number = id_.partition(EQUALS)
     family = families()[name]
     if not number:
         return Neighbour(id_, family.component, family.title, family.hint, read_trial(family))

@@ -107,6 +107,12 @@ class Call:
         return cls(arrays, {place: "" if place[1] >= 0 else symbol for symbol, place in axes.items()})
 
 
+def is_read_off(id_: str) -> bool:
+    """Return True for the id of a neighbour that was read off a result."""
+    place, equals, _ = id_.partition(EQUALS)
+    return bool(equals) and (_RESULT in place or _GRADIENT in place)
+
+
 def make_neighbour(id_: str) -> Neighbour:
     """Return the neighbour of an id."""
     place, _, relation = id_.partition(EQUALS)
