@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 #: An explanation that misses at most one failing case in this many, by rounding, holds for all.
 _RARE: Final = 10
 
+#: The number of failing cases of a component that are searched under other options.
+_MOST_UNDER_OPTIONS: Final = 2
+
 
 class Diagnosis:
     """Explains failures by mistakes and options that reproduce them; a match of one is tried first on all others.
@@ -43,6 +46,8 @@ class Diagnosis:
     ) -> None:
         self._spec, self._left_out, self._imitations, self._isolates = spec, left_out, imitations, isolates
         self._passed: list[Judgement] = []
+        #: The components that were searched under options which they do not declare.
+        self._under_options: set[str] = set()
 
     @cached_property
     def _imitator(self) -> Imitator:
@@ -63,16 +68,24 @@ class Diagnosis:
         A mistake that was found late is compared with the failures before it too, and with the cases that pass. The
         judgement of a verdict is None if another process made it.
         """
-        completed = self._add_all_late(judgements, [self._leave_out_refuted(verdict) for verdict in verdicts])
-        self._add_near(judgements, completed)
-        if self._search_second(judgements, completed):
-            completed = self._add_all_late(judgements, completed)
-        if any(v.bad and v.matches for v in completed):
-            rule_out_causes(judgements, completed, self._imitator, self._spec)
-            tell_apart(judgements, completed, self._imitator, self._spec, calls=self._isolates)
+        completed = self._settle(judgements, [self._leave_out_refuted(verdict) for verdict in verdicts])
         if self._isolates:
+            # What explains a layer lets the stack above it be searched.
+            while self._search_under_options(judgements, completed):
+                completed = self._settle(judgements, completed)
             self._isolate_unknown(judgements, completed)
         return completed
+
+    def _settle(self, judgements: Sequence[Judgement | None], verdicts: Sequence[Verdict]) -> list[Verdict]:
+        """Return verdicts with what all failures together say of their explanations, and the cases that pass."""
+        settled = self._add_all_late(judgements, verdicts)
+        self._add_near(judgements, settled)
+        if self._search_second(judgements, settled):
+            settled = self._add_all_late(judgements, settled)
+        if any(v.bad and v.matches for v in settled):
+            rule_out_causes(judgements, settled, self._imitator, self._spec)
+            tell_apart(judgements, settled, self._imitator, self._spec, calls=self._isolates)
+        return settled
 
     def _add_all_late(self, judgements: Sequence[Judgement | None], verdicts: Sequence[Verdict]) -> list[Verdict]:
         judged = zip(judgements, verdicts, strict=True)
@@ -129,6 +142,29 @@ class Diagnosis:
                 index = min(refuting, key=lambda index: _rank_case(refuting[index]))
                 search = partial(self._imitator.search_second, best.ids)
                 verdicts[index] = _add_matches(refuting[index], verdicts[index], search)
+        return verdicts != before
+
+    def _search_under_options(self, judgements: Sequence[Judgement | None], verdicts: list[Verdict]) -> bool:
+        """Search the failures that nothing explains again, under options that a call with silent parts shows.
+
+        Return True if something is found.
+        """
+        before = list(verdicts)
+        for component in list_unknown(verdicts, self._spec):
+            if component in self._under_options:
+                continue
+            from goldformer.conformance.diagnosis.isolation import find_options  # few runs need it
+
+            self._under_options.add(component)
+            mine = {i: j for i, j in enumerate(judgements) if j is not None and j.verdict.component == component}
+            options = find_options(mine, self._spec)
+            failing = [i for i, j in mine.items() if j.verdict.bad and verdicts[i].matches is not None]
+            ranked = sorted(failing, key=lambda index: _rank_case(mine[index]))
+            for index in ranked[:_MOST_UNDER_OPTIONS] if options else ():
+                search = partial(self._imitator.search_under, options)
+                verdicts[index] = _add_matches(mine[index], verdicts[index], search)
+                if verdicts[index].matches:
+                    break
         return verdicts != before
 
     def _isolate_unknown(self, judgements: Sequence[Judgement | None], verdicts: list[Verdict]) -> None:

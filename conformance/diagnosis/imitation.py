@@ -92,6 +92,8 @@ class Imitator:
         self._matched: dict[tuple[str, ...], Candidate] = {}
         #: The candidates that each failing case was compared with.
         self._compared: defaultdict[tuple[str, str], set[Candidate]] = defaultdict(set)
+        #: What explains a component under options that it does not declare.
+        self._assumed: dict[str, Candidate] = {}
         #: The components of which a case without a cotangent failed.
         self._fails_forward: set[str] = set()
         #: Some cases of each component that passed.
@@ -163,6 +165,29 @@ class Imitator:
         self._fitted[component].update(dict.fromkeys(found))
         # What explains one case more comes before it where only the first few are compared.
         self._counted[component].update(dict.fromkeys(found, self._counted[component][base] + 1))
+        return tuple(Match(candidate.causes, distance) for candidate, distance in found.items())
+
+    def search_under(self, options: Options, failure: FailingCase) -> tuple[Match, ...]:
+        """Return the causes of a failing case under some options: what is wrong on top of them.
+
+        What is found is a late match of the other failing cases.
+        """
+        case, component = failure.case, failure.case.component
+        if case.cotangent is not None or case.full_size or case.size > _LARGE:
+            return ()
+        base = Candidate(options=tuple(sorted(options.items())))
+        bases = [base, base.add(self._join_options(component))]
+        bases = list(
+            dict.fromkeys([*bases, *(base.add(part) for part in self._list_bases(component) if not part.place)])
+        )
+        known = chain(self._list_near(component, failure.options), self._list_far(component))
+        others = chain(known, self._select_neighbours(component, backward=False))
+        most = _NEIGHBOURS * (_TRIED // estimate_cost(case))
+        listed = chain(bases, islice(self._combine_with(bases, others), most))
+        found = self._keep_possible(self._match_candidates(listed, failure), failure)
+        self._fitted[component].update(dict.fromkeys(found))
+        if found:
+            self._assumed[component] = next(iter(found))
         return tuple(Match(candidate.causes, distance) for candidate, distance in found.items())
 
     def _list_second(self, base: Candidate, failure: FailingCase) -> Iterator[Candidate]:
@@ -486,6 +511,8 @@ class Imitator:
 
     def _find_best_match(self, component: str) -> Candidate:
         """Return the candidate that explains most failing cases of a component, with the fewest causes among equals."""
+        if component in self._assumed:
+            return self._assumed[component]
         counted = self._counted[component]
         best = max(counted, key=lambda c: (counted[c], -len(c.causes)), default=Candidate())
         return best if 2 * counted[best] >= self._looked_at[component] else Candidate()

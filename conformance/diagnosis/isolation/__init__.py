@@ -1,5 +1,6 @@
-"""The place of a mistake that nothing known explains, found by calls that leave only one part acting."""
+"""The place of a mistake that nothing known explains, and the options behind it, found by calls with silent parts."""
 
+from goldformer.conformance.diagnosis.isolation.options import find_options
 from goldformer.conformance.diagnosis.isolation.search import isolate
 
-__all__ = ["isolate"]
+__all__ = ["find_options", "isolate"]

@@ -6,6 +6,7 @@ sides were rounded: a result is wrong if it differs by more than the tolerances 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -13,7 +14,7 @@ import numpy as np
 
 from goldformer.conformance.judging.cases import Bench
 from goldformer.conformance.judging.comparator import compare
-from goldformer.conformance.judging.invoke import Arguments, BadResult, CallProblem
+from goldformer.conformance.judging.invoke import Arguments, Array, BadResult, CallProblem
 from goldformer.conformance.judging.tolerance import least_margin, tolerance
 from goldformer.conformance.judging.verdict import UNANSWERED, Difference
 from goldformer.conformance.properties.measuring import measure_call
@@ -46,33 +47,52 @@ class Calls:
         if has_empty_row(arguments):
             return None
         measured = measure_call(component, arguments, options)
-        # An implementation that is right to a coarser dtype was judged by that one.
-        rounds_to = (self.bench.find_coarser() or self.bench).rounds_to
-        if measured.margin <= least_margin(rounds_to):
+        if measured.margin <= least_margin(self._rounds_to):
             return None
+        actual = self.call(arguments, component)
+        return None if actual is None else self.compare(actual, arguments, options, measured.scales, component)
+
+    def call(self, arguments: Arguments, component: str = "") -> Mapping[str, Array] | None:
+        """Return the outputs of a call; None if it has none, and Exhausted if there are no more calls."""
         if self.count >= MOST_CALLS:
             raise Exhausted
         self.count += 1
         try:
-            actual = self.bench.call(component, arguments).outputs
+            return self.bench.call(component or self.component, arguments).outputs
         except BadResult as bad:
             if bad.reason in UNANSWERED:
                 raise Exhausted from bad
             return None
         except CallProblem:
             return None
+
+    def compare(
+        self,
+        actual: Mapping[str, Array],
+        arguments: Arguments,
+        options: Mapping[str, str],
+        scales: Mapping[str, float],
+        component: str = "",
+    ) -> tuple[Difference, ...]:
+        """Return the outputs that differ from those of the formulas under some options, as data flows to them."""
+        component = component or self.component
         with np.errstate(all="ignore"):
             given = (arguments.inputs, arguments.params, arguments.attributes)
             expected = apply(component, float, *given, options)
         differences = (
-            compare(name, actual[name], expected[name], self._widen(measured.scales.get(name, 0.0), rounds_to))
+            compare(name, actual[name], expected[name], self._widen(scales.get(name, 0.0)))
             for name in self.bench.spec.contracts[component].flow
             if name in actual and name in expected
         )
         return tuple(difference for difference in differences if difference.wrong)
 
-    def _widen(self, scale: float, dtype: str) -> float:
-        return tolerance(dtype, scale, 0.0) + tolerance("float64", scale, 0.0)
+    @property
+    def _rounds_to(self) -> str:
+        """The dtype to which results are right: an implementation that is right to a coarser one was judged by that."""
+        return (self.bench.find_coarser() or self.bench).rounds_to
+
+    def _widen(self, scale: float) -> float:
+        return tolerance(self._rounds_to, scale, 0.0) + tolerance("float64", scale, 0.0)
 
 
 def has_empty_row(arguments: Arguments) -> bool:

@@ -64,12 +64,15 @@ def isolate(judgements: Mapping[int, Judgement], spec: Spec) -> dict[int, tuple[
     The judgements are those of one component; the key of the failing case that began the search is that of the result,
     which is empty if no case can tell. At most MOST_CALLS calls are made, and no more once one is not answered.
     """
+    first = choose_first(judgements)
+    found = None if first is None else _Search.of(judgements[first], spec).find_mistake()
+    return {} if first is None or found is None else {first: found}
+
+
+def choose_first(judgements: Mapping[int, Judgement]) -> int | None:
+    """Return the key of the failing case with which a search begins; None if there is none."""
     fitting = [key for key, judgement in judgements.items() if _can_begin(judgement)]
-    if not fitting:
-        return {}
-    first = min(fitting, key=lambda key: _rank(judgements[key]))
-    found = _Search.of(judgements[first], spec).find_mistake()
-    return {} if found is None else {first: found}
+    return min(fitting, key=lambda key: _rank(judgements[key]), default=None)
 
 
 def _can_begin(judgement: Judgement) -> bool:

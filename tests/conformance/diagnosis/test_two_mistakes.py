@@ -213,3 +213,23 @@ def test_options_of_another_component_are_assumed_for_a_slip_that_no_catalogue_l
     assert [f.mistakes for f in findings if f.label == MISTAKE_FOUND] == [(slip,)]
     (found,) = [f for f in findings if f.label == MISTAKE_FOUND]
     assert "norm_placement: pre" in found.text
+
+
+def test_options_show_while_the_parts_are_silent_and_the_slip_is_found_under_them(spec):
+    slip = "multi_head_attention.q.w-of-k"
+    steps = [OPTIONS[PRE], OPTIONS[FINAL], find_made(slip).steps]
+    book = build_textbook(*steps, only="encoder_layer")
+    book.encoder = build_textbook(*steps, only="encoder").encoder
+    at = Bench(spec, Adapter.from_object(book, "mine.py", spec), "float32", "cpu")
+    judgements = [
+        judge_case(case, at)
+        for name in ("encoder_layer", "encoder")
+        for case in spec.cases_of(name)
+        if "-ordinary-" in case.id and case.cotangent is None
+    ]
+    found = [f for f in diagnose(Diagnosis(spec).explain_all(judgements), spec) if f.label == MISTAKE_FOUND]
+    assert [f.mistakes for f in found] == [(slip,)] * 2
+    assert all("norm_placement: pre" in f.text for f in found)
+    assert "final_norm: after_stack" in found[1].text
+    alone = list(diagnose(Diagnosis(spec, isolates=False).explain_all(judgements), spec))
+    assert MISTAKE_FOUND not in {f.label for f in alone}

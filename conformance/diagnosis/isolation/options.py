@@ -1,0 +1,82 @@
+"""The options that an implementation follows though it declares others, read from a call whose parts are silent.
+
+What is wrong in an attention or a feed-forward network does not show there. What is left are residuals, normalisations
+and embedding, whose options then show by themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from itertools import product
+from typing import Final
+
+import numpy as np
+
+from goldformer.conformance.diagnosis.isolation.calls import Calls, Exhausted
+from goldformer.conformance.diagnosis.isolation.search import choose_first
+from goldformer.conformance.diagnosis.isolation.switches import list_parts, make_uneven
+from goldformer.conformance.judging.cases import Bench, Judgement
+from goldformer.conformance.judging.invoke import Arguments, Array, read_arguments
+from goldformer.conformance.properties.measuring import measure_call
+from goldformer.spec import Spec
+
+#: The conventions of what is left when all parts are silent.
+_CONVENTIONS: Final = ("norm_placement", "layer_norm_eps", "final_norm", "embedding_scale", "pe_layout")
+
+
+def find_options(judgements: Mapping[int, Judgement], spec: Spec) -> dict[str, str]:
+    """Return the options to assume instead of declared ones, the fewest that fit; none if the declared ones fit.
+
+    The judgements are those of one component.
+    """
+    first = choose_first(judgements)
+    if first is None:
+        return {}
+    case, bench = judgements[first].case, judgements[first].bench
+    assert case is not None, "only cases can begin"
+    arguments = read_arguments(case)
+    parts = [part for part in list_parts(arguments) if not part.is_whole]
+    for switch in (*(part.silence for part in parts), make_uneven(arguments)) if parts else ():
+        arguments = switch.change(arguments)
+    calls, actual = Calls(bench, case.component), None
+    with suppress(Exhausted):
+        actual = calls.call(arguments) if parts else None
+    # Silent parts still return their weights.
+    main = spec.contracts[case.component].first_output
+    if actual is None or main not in actual:
+        return {}
+    actual = {main: actual[main]}
+    declared = bench.adapter.options(case.component, spec)
+    combined = _list_combinations(case.component, bench, spec)
+    fitting = next((options for options in combined if _fits(calls, arguments, options, actual)), declared)
+    return {name: option for name, option in fitting.items() if option != declared[name]}
+
+
+def _list_combinations(component: str, bench: Bench, spec: Spec) -> Iterator[dict[str, str]]:
+    """Yield all combinations of the options, those with the fewest changes first; the declared one is the first."""
+    declared = bench.adapter.options(component, spec)
+    names = [name for name in _CONVENTIONS if name in declared]
+    choices = [list(spec.conventions[name].options) for name in names]
+    combined = [{**declared, **dict(zip(names, options, strict=True))} for options in product(*choices)]
+    yield from sorted(combined, key=lambda options: sum(options[name] != declared[name] for name in names))
+
+
+def _fits(calls: Calls, arguments: Arguments, options: dict[str, str], actual: Mapping[str, Array]) -> bool:
+    """Return True if the formulas give the outputs of a call under some options."""
+    if options.get("final_norm") == "after_stack":
+        arguments = _add_norms(calls.component, arguments)
+    try:
+        scales = measure_call(calls.component, arguments, options).scales
+        return not calls.compare(actual, arguments, options, scales)
+    except (KeyError, ValueError):  # an option that needs parameters which this call has not
+        return False
+
+
+def _add_norms(component: str, arguments: Arguments) -> Arguments:
+    """Return a call with final norms of gamma 1 and beta 0 where it has none: code that has one begins with these."""
+    stacks = {"transformer": ("encoder_norm", "decoder_norm")}.get(component, ("norm",))
+    one = np.ones_like(next(a for name, a in arguments.params.items() if name.endswith(".beta")))
+    added = {f"{stack}.{name}": array for stack in stacks for name, array in (("gamma", one), ("beta", 0 * one))}
+    return replace(arguments, params={**added, **arguments.params})
