@@ -46,7 +46,7 @@ class Classifier:
 
     def __init__(self, spec: Spec) -> None:
         self.spec = spec
-        self.imitator = Imitator(spec)
+        self.imitator = Imitator(spec, reads_off=False)
         self.expected = ExpectedResults(spec, self.imitator)
         #: The lower precision that a component looks like, by component, dtype and device.
         self.precisions: dict[tuple[str, str, str], Precision] = {}

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Final
 
+from goldformer.conformance.diagnosis.causes import find_cause
 from goldformer.conformance.diagnosis.distinguish import tell_apart
 from goldformer.conformance.diagnosis.failure import COARSE, FailingCase
 from goldformer.conformance.diagnosis.findings import list_unknown
@@ -74,7 +76,7 @@ class Diagnosis:
             while self._search_under_options(judgements, completed):
                 completed = self._settle(judgements, completed)
             self._isolate_unknown(judgements, completed)
-        return completed
+        return _drop_single_fits(completed, self._spec)
 
     def _settle(self, judgements: Sequence[Judgement | None], verdicts: Sequence[Verdict]) -> list[Verdict]:
         """Return verdicts with what all failures together say of their explanations, and the cases that pass."""
@@ -213,6 +215,20 @@ class Diagnosis:
         if failure is None or judgement.verdict.reason == WITHHELD:
             return None
         return self._imitator.find_matches(failure)
+
+
+def _drop_single_fits(verdicts: Sequence[Verdict], spec: Spec) -> list[Verdict]:
+    """Return verdicts without the matches of solved numbers that fit one case of a component only: by chance."""
+    fits = Counter((v.component, match.causes) for v in verdicts for match in v.matches or ())
+    single = {
+        (component, causes)
+        for (component, causes), count in fits.items()
+        if count == 1 and any(find_cause(id_, spec).solved for id_ in causes)
+    }
+    return [
+        replace(v, matches=tuple(m for m in v.matches if (v.component, m.causes) not in single)) if v.matches else v
+        for v in verdicts
+    ]
 
 
 def _add_matches(judgement: Judgement, verdict: Verdict, search: Callable[[FailingCase], tuple[Match, ...]]) -> Verdict:

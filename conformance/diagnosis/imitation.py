@@ -72,11 +72,20 @@ class Imitator:
     """Finds the causes of failing outputs; it remembers its matches, so that later cases are quick.
 
     `left_out` are mistakes that it must not know. `imitations` is a cache for one spec. Several imitators may share
-    it, one after the other, and their findings do not depend on it.
+    it, one after the other, and their findings do not depend on it. Without `reads_off` no result is read off: one fits
+    by chance where nobody compares it with other cases.
     """
 
-    def __init__(self, spec: Spec, left_out: Collection[str] = (), imitations: Imitations | None = None) -> None:
+    def __init__(
+        self,
+        spec: Spec,
+        left_out: Collection[str] = (),
+        imitations: Imitations | None = None,
+        *,
+        reads_off: bool = True,
+    ) -> None:
         self.spec = spec
+        self._reads_off = reads_off
         self._left_out = frozenset(left_out)
         self._textbooks = Textbooks(spec, imitations)
         self._in_one_call: dict[str, bool] = {}
@@ -387,7 +396,7 @@ class Imitator:
     ) -> Iterator[Candidate]:
         """Yield what became of the right result of a failing case, and of the result of each base."""
         del component, near
-        if not isinstance(failure.actual, Result):
+        if not self._reads_off or not isinstance(failure.actual, Result):
             return
         case, call = failure.case, Call.of(failure.case, failure.contract)
         backward = case.cotangent is not None

@@ -274,7 +274,7 @@ MISTAKES = {
         "self.layer_norm = nn.LayerNorm(d_model, eps=1e-6)",
         "self.layer_norm = nn.LayerNorm(d_model, eps=1e-3)",
         "The normalisation of attention adds a thousandth to the variance.",
-        (),
+        ("encoder_layer.norm_1.eps.0.001",),
     ),
     "relu-missing": (
         "self.w_2(F.relu(self.w_1(output)))",

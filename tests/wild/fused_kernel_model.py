@@ -185,7 +185,7 @@ MISTAKES = {
         "target_keep = causal & (target != self.pad)",
         "target_keep = causal & (target == self.pad)",
         "The target's words are hidden and its padding is kept.",
-        (),
+        ("transformer.target_mask.padding.inverted",),
     ),
     "last-layer-skipped": (
         "        for layer in self.enc:\n            memory = layer(memory, keep)",

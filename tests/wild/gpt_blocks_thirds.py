@@ -178,7 +178,7 @@ MISTAKES = {
         "v = v.view(B, T, self.n_head, C // self.n_head).transpose(1, 2)",
         "v = v.reshape(B, self.n_head, T, C // self.n_head)",
         "The values are cut into heads without regard to the tokens.",
-        ("head-split-view", "multi_head_attention.split.by-reshape.v"),
+        ("head-split-view", "multi_head_attention.split.by-reshape.v", "fused_multi_head_attention.split.by-reshape.v"),
     ),
     "second-norm-unused": (
         "x = x + self.mlp(self.ln_2(x))",

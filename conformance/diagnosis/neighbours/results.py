@@ -1,4 +1,4 @@
-"""What became of a whole result: it is multiplied, in another order, or another array of the call.
+"""Changes of a whole result: it is multiplied, in another order, or another array of the call.
 
 These neighbours are read off the arrays: the actual result is compared with what the textbook gives. They say what is
 wrong where no changed step explains it. An id such as "layer_norm.gradient.x=times:0.5" holds all that makes one.

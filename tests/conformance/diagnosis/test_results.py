@@ -1,4 +1,4 @@
-"""What became of a whole result is read off the arrays, where no changed step explains it."""
+"""Changes of a whole result are read off the arrays, where no changed step explains it."""
 
 from __future__ import annotations
 
