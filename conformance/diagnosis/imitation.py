@@ -6,11 +6,11 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
-from itertools import chain, combinations, islice, product
+from itertools import chain, combinations, islice
 from typing import Final
 
-from goldformer.adapters.options import OPTIONS
-from goldformer.conformance.diagnosis.candidates import RUNS_BACKWARD, Candidate, Imitations, Textbooks
+from goldformer.conformance.diagnosis.candidates import Candidate, Imitations, Textbooks
+from goldformer.conformance.diagnosis.catalogue import Catalogue, combine_options, combine_with
 from goldformer.conformance.diagnosis.causes import find_cause
 from goldformer.conformance.diagnosis.failure import COARSE, FailingCase, Options, estimate_cost, is_decoding
 from goldformer.conformance.diagnosis.mistakes import ON_PURPOSE, implementations
@@ -52,9 +52,6 @@ _NEIGHBOURS: Final = 4
 #: The components of which code that decodes has more often versions of its own, such as one with a cache.
 _DECODES: Final = ("beam_search", "greedy_decode", "decoder")
 
-#: The most neighbours of a component of which all pairs are tried: they are then several hundred.
-_FEW: Final = 30
-
 #: The number of passing cases of a component that are compared with a neighbour.
 _PASSED: Final = 6
 #: The number of those that they are chosen of.
@@ -63,9 +60,6 @@ _CHOSEN_OF: Final = 60
 #: The number of candidates, those that explain most cases first, that are compared with the gradients of a case: each
 #: of their arguments' elements takes a call.
 _DIFFERENTIATED: Final = 3
-
-#: The number of combinations of options from which no wider ones are made.
-_MOST_COMBINED: Final = 200
 
 
 class Imitator:
@@ -86,9 +80,8 @@ class Imitator:
     ) -> None:
         self.spec = spec
         self._reads_off = reads_off
-        self._left_out = frozenset(left_out)
+        self._catalogue = Catalogue(spec, left_out)
         self._textbooks = Textbooks(spec, imitations)
-        self._in_one_call: dict[str, bool] = {}
         self._fitted: dict[str, dict[Candidate, None]] = defaultdict(dict)
         self._searched: Counter[tuple[str, str]] = Counter()
         self._in_vain: Counter[tuple[str, str]] = Counter()
@@ -189,10 +182,10 @@ class Imitator:
         bases = list(
             dict.fromkeys([*bases, *(base.add(part) for part in self._list_bases(component) if not part.place)])
         )
-        known = chain(self._list_near(component, failure.options), self._list_far(component))
-        others = chain(known, self._select_neighbours(component, backward=False))
+        known = chain(self._catalogue.list_near(component, failure.options), self._catalogue.list_far(component))
+        others = chain(known, self._catalogue.select_neighbours(component, backward=False))
         most = _NEIGHBOURS * (_TRIED // estimate_cost(case))
-        listed = chain(bases, islice(self._combine_with(bases, others), most))
+        listed = chain(bases, islice(combine_with(bases, others), most))
         found = self._keep_possible(self._match_candidates(listed, failure), failure)
         self._fitted[component].update(dict.fromkeys(found))
         if found:
@@ -204,13 +197,15 @@ class Imitator:
         case, component = failure.case, failure.case.component
         backward = case.cotangent is not None
         most = _TRIED // estimate_cost(case)
-        mistakes: Iterable[Candidate] = chain(self._list_near(component, failure.options), self._list_far(component))
+        mistakes: Iterable[Candidate] = chain(
+            self._catalogue.list_near(component, failure.options), self._catalogue.list_far(component)
+        )
         if backward:
             # A forward pass that is wrong has shown in the cases without a cotangent, which are quick.
-            listed = self._make_candidates(case.kills)
+            listed = self._catalogue.make_candidates(case.kills)
             mistakes = (c for c in listed if find_made(c.mistakes[0]).by_hand)
-        others = chain(mistakes, self._select_neighbours(component, backward=backward))
-        yield from islice(self._combine_with([base], others), most)
+        others = chain(mistakes, self._catalogue.select_neighbours(component, backward=backward))
+        yield from islice(combine_with([base], others), most)
 
     def _search(self, failure: FailingCase) -> dict[Candidate, float]:
         """Search the catalogue and the neighbours; return nothing if the search would take too long."""
@@ -227,7 +222,7 @@ class Imitator:
             return {}
         self._searched[component, dtype] += 1
         if backward:
-            found = self._match_candidates(self._select_neighbours(component, backward=True), failure)
+            found = self._match_candidates(self._catalogue.select_neighbours(component, backward=True), failure)
             read_off = self._read_off(failure, component, [], [])
             found = found or self._keep_possible(self._match_candidates(read_off, failure), failure)
         else:
@@ -239,19 +234,21 @@ class Imitator:
     def _match_listed(self, failure: FailingCase) -> dict[Candidate, float]:
         """Return the mistakes that the case lists, alone and on bases, that explain it."""
         case, component = failure.case, failure.case.component
-        listed = list(self._make_candidates(case.kills))
+        listed = list(self._catalogue.make_candidates(case.kills))
         if case.cotangent is not None and self._passed[component]:
             # The forward pass is right: what would show in it is not the cause.
             made = {c: find_made(c.mistakes[0]) for c in listed}
-            listed = [c for c in listed if made[c].by_hand or not self._shows_in_one_call(made[c].id, component)]
-        on_bases = self._combine_with(self._list_bases(component), listed)
+            listed = [
+                c for c in listed if made[c].by_hand or not self._catalogue.shows_in_one_call(made[c].id, component)
+            ]
+        on_bases = combine_with(self._list_bases(component), listed)
         return self._match_candidates(chain(listed, on_bases), failure)
 
     def _search_forward(self, failure: FailingCase) -> dict[Candidate, float]:
         """Search options and mistakes, then neighbours, numbers and pairs, as many as there is time for."""
         case, component = failure.case, failure.case.component
         bases = self._list_bases(component)
-        near = list(self._list_near(component, failure.options))
+        near = list(self._catalogue.list_near(component, failure.options))
         # Decoding takes long, and with two mistakes at once it need not end.
         decides = is_decoding(case)
         some = [one for one in near if one.options] if decides else near
@@ -270,11 +267,11 @@ class Imitator:
             some = self._drop_idle_options(some, failure)
             found = self._match_candidates(islice(self._list_combined(component, bases, some), most), failure)
         if not found and not short and not self._in_vain[component, failure.dtype]:
-            far = list(self._list_far(component))
-            found = self._match_candidates(chain(far, islice(self._combine_with(bases, far), most)), failure)
+            far = list(self._catalogue.list_far(component))
+            found = self._match_candidates(chain(far, islice(combine_with(bases, far), most)), failure)
         in_vain = bool(self._in_vain[component, failure.dtype])
         searches = (
-            (self._place_mistakes, most),
+            (self._catalogue.place_mistakes, most),
             (partial(self._list_neighbours, distance=0), _NEIGHBOURS * most),
             (partial(self._list_neighbours, distance=1), _NEIGHBOURS * most),
             (partial(self._list_neighbours, distance=2), _NEIGHBOURS * most),
@@ -283,7 +280,7 @@ class Imitator:
             (partial(self._solve_numbers, failure, 0 if in_vain else most // TRIALS), most),
             (partial(self._read_off, failure), most),
             (self._pair_candidates, most),
-            (self._pair_neighbours, most),
+            (self._catalogue.pair_neighbours, most),
         )
         for further, count in [(partial(self._read_off, failure), most)] if short else searches:
             if not found:
@@ -298,7 +295,7 @@ class Imitator:
 
     def _search_neighbours(self, component: str, failure: FailingCase, most: int) -> dict[Candidate, float]:
         """Return the neighbours that explain a failure and that no passing case rules out, the nearest ones first."""
-        untried = self._filter_untried(component, self._select_neighbours(component, backward=False))
+        untried = self._filter_untried(component, self._catalogue.select_neighbours(component, backward=False))
         return self._keep_possible(self._match_candidates(islice(untried, _NEIGHBOURS * most), failure), failure)
 
     def _match_simpler(self, found: Mapping[Candidate, float], failure: FailingCase) -> dict[Candidate, float]:
@@ -312,7 +309,7 @@ class Imitator:
         component = failure.case.component
         single = [
             candidate
-            for candidate in self._select_neighbours(component, backward=False)
+            for candidate in self._catalogue.select_neighbours(component, backward=False)
             if neighbours()[candidate.mistakes[0]].component in parts
         ]
         untried = self._filter_untried(component, single)
@@ -324,10 +321,13 @@ class Imitator:
         homes = (*_DECODES, *reversed(list(self.spec.components)))
         found: dict[Candidate, float] = {}
         # A neighbour that equals a mistake of the catalogue takes its name, so the catalogue comes first.
-        for changed in (list(self._list_far(component)), self._select_neighbours(component, backward=False)):
+        for changed in (
+            list(self._catalogue.list_far(component)),
+            self._catalogue.select_neighbours(component, backward=False),
+        ):
             places = {c: homes.index(find_cause(c.mistakes[0], self.spec).component or component) for c in changed}
             outer = sorted(changed, key=places.__getitem__)
-            untried = self._filter_untried(component, chain(outer, self._combine_with(bases, outer)))
+            untried = self._filter_untried(component, chain(outer, combine_with(bases, outer)))
             found |= self._keep_possible(self._match_candidates(islice(untried, most), failure), failure)
             if not all(self._is_refuted(candidate, component) for candidate in found):
                 break
@@ -344,17 +344,17 @@ class Imitator:
         del near
         known = [
             candidate
-            for candidate in self._select_neighbours(component, backward=False)
+            for candidate in self._catalogue.select_neighbours(component, backward=False)
             if self._find_distance(neighbours()[candidate.mistakes[0]].component, component) == distance
         ]
         yield from known
-        yield from self._combine_with(bases, known)
+        yield from combine_with(bases, known)
 
     def _place_neighbours(self, component: str, near: list[Candidate], bases: list[Candidate]) -> Iterator[Candidate]:
         """Yield the neighbours of a layer's parts in one sub-layer only, those of an attention in one of two."""
         del near, bases
         places = [place for place in PLACES.get(component, ()) if place.sublayer[1] and not place.role]
-        for candidate in self._select_neighbours(component, backward=False) if places else ():
+        for candidate in self._catalogue.select_neighbours(component, backward=False) if places else ():
             made = neighbours()[candidate.mistakes[0]]
             if self._find_distance(made.component, component):
                 fitting = (place for place in places if made.component in place.parts)
@@ -365,15 +365,6 @@ class Imitator:
         if part == component:
             return 0
         return 2 if self._passed[part] or self._looked_at[part] else 1
-
-    def _select_neighbours(self, component: str, *, backward: bool) -> list[Candidate]:
-        """Return the neighbours of forward or of backward passes, the component's own before those of its parts."""
-        homes = (component, *reversed(self.spec.list_dependencies(component)))
-        ranks = {home: rank for rank, home in enumerate(homes)}
-        both = component in RUNS_BACKWARD
-        mine = (n for n in neighbours().values() if n.component in ranks and (both or n.backward is backward))
-        ordered = sorted((n for n in mine if n.id not in self._left_out), key=lambda n: ranks[n.component])
-        return [Candidate((n.id,)) for n in ordered]
 
     def _solve_numbers(
         self, failure: FailingCase, most: int, component: str, near: list[Candidate], bases: list[Candidate]
@@ -526,51 +517,25 @@ class Imitator:
         best = max(counted, key=lambda c: (counted[c], -len(c.causes)), default=Candidate())
         return best if 2 * counted[best] >= self._looked_at[component] else Candidate()
 
-    def _combine_with(self, bases: Iterable[Candidate], others: Iterable[Candidate]) -> Iterator[Candidate]:
-        """Yield each base with each other candidate, where both can be made."""
-        listed = list(others)
-        for base in bases:
-            yield from filter(None, (base.combine(other) for other in listed))
-
-    def _pair_neighbours(self, component: str, near: list[Candidate], bases: list[Candidate]) -> Iterator[Candidate]:
-        """Yield all pairs of the component's own neighbours and mistakes, or nothing where there are too many."""
-        del bases
-        own = [c for c in near if c.mistakes and self.spec.mistakes[c.mistakes[0]].component == component]
-        generated = self._select_neighbours(component, backward=False)
-        mine = [c for c in generated if neighbours()[c.mistakes[0]].component == component]
-        pairs = [*product(own, mine), *combinations(mine, 2)] if len(mine) <= _FEW else []
-        return filter(None, (one.combine(other) for one, other in pairs))
-
     def _list_combined(self, component: str, bases: list[Candidate], near: list[Candidate]) -> Iterator[Candidate]:
         """Yield several options at once, and these and single candidates on top of each base.
 
         What is done on purpose comes with several options, and two such things with one or more.
         """
-        options, several = [one for one in near if one.options], self._combine_options(near)
+        options, several = [one for one in near if one.options], combine_options(near)
         known = self._list_known_matches(component)
         # A search that decides has options alone, and so has this one then.
         parts = self.spec.list_dependencies(component) if len(options) < len(near) else ()
         own = ([id_ for id_ in ON_PURPOSE if self.spec.mistakes[id_].component == part] for part in parts)
-        on_purpose = [list(self._make_candidates(ids)) for ids in own]
-        pairs = chain.from_iterable(self._combine_with(one, other) for one, other in combinations(on_purpose, 2))
+        on_purpose = [list(self._catalogue.make_candidates(ids)) for ids in own]
+        pairs = chain.from_iterable(combine_with(one, other) for one, other in combinations(on_purpose, 2))
         every = chain(
             several,
-            self._combine_with(bases, [*near, *several]),
-            self._combine_with(chain.from_iterable(on_purpose), several),
-            self._combine_with(pairs, [*options, *several]),
+            combine_with(bases, [*near, *several]),
+            combine_with(chain.from_iterable(on_purpose), several),
+            combine_with(pairs, [*options, *several]),
         )
         return (candidate for candidate in every if candidate not in known)
-
-    def _combine_options(self, near: list[Candidate]) -> list[Candidate]:
-        """Return the combinations of two or more options of different conventions, the fewest options first."""
-        singles = [one for one in near if one.options]
-        found: dict[Candidate, None] = dict.fromkeys(singles)
-        wider = singles
-        while wider and len(found) < _MOST_COMBINED:
-            wider = list(filter(None, (one.combine(other) for one in wider for other in singles)))
-            wider = [one for one in dict.fromkeys(wider) if one not in found]
-            found.update(dict.fromkeys(wider))
-        return list(found)[len(singles) :]
 
     def run_textbook(self, case: Case, options: Options) -> Result | None:
         """Return the textbook's result for a case in float64 under these options; None if it has none."""
@@ -580,7 +545,7 @@ class Imitator:
 
     def find_accepting_mistakes(self, case: Case, dtype: str, options: Options) -> tuple[Match, ...] | None:
         """Return the mistakes that the case lists and that also accept its call; None if it lists none."""
-        listed = list(self._make_candidates(case.kills))
+        listed = list(self._catalogue.make_candidates(case.kills))
         accepting = [one for one in listed if self._textbooks.accepts(one, case, dtype, options)]
         return tuple(Match(one.causes, 0.0) for one in accepting) if listed else None
 
@@ -603,78 +568,12 @@ class Imitator:
         by_hand = [c for c in ranked if c.mistakes and all(find_made(id_).by_hand for id_ in c.mistakes)]
         return [*by_hand, *(c for c in ranked if c not in by_hand)][: max(_DIFFERENTIATED, len(by_hand))]
 
-    def _list_claimed(self, component: str) -> set[str]:
-        """Return the ids of the mistakes that cases of a component list."""
-        return {id_ for case in self.spec.cases_of(component) for id_ in case.kills}
-
-    def _list_near(self, component: str, options: Options) -> Iterator[Candidate]:
-        """Yield the options that were not declared, the component's own mistakes, and those that its cases list."""
-        for name, declared in options.items():
-            others = (
-                option
-                for option in self.spec.conventions[name].options
-                # An option that only leaves parameters out of the call changes no step of the textbook.
-                if option != declared and {(name, option), (name, declared)} & OPTIONS.keys()
-            )
-            yield from (Candidate(options=((name, option),)) for option in others)
-        listed, mistakes = self._list_claimed(component), self.spec.mistakes
-        own = [id_ for id_ in implementations() if mistakes[id_].component == component]
-        of_others = [id_ for id_ in implementations() if id_ in listed and mistakes[id_].component != component]
-        yield from self._make_candidates(id_ for id_ in (*own, *of_others) if self._shows_in_one_call(id_, component))
-
-    def _list_far(self, component: str) -> Iterator[Candidate]:
-        """Yield the mistakes of a component's parts that no case of the component lists."""
-        listed = self._list_claimed(component)
-        parts = self.spec.list_dependencies(component)
-        homes = {id_: self.spec.mistakes[id_].component for id_ in implementations() if id_ not in listed}
-        far = (id_ for id_, home in homes.items() if home in parts and self._shows_in_one_call(id_, home))
-        yield from self._make_candidates(far)
-
-    def _shows_in_one_call(self, mistake: str, component: str) -> bool:
-        """Return True unless a mistake shows only in gradients, or only after other calls.
-
-        The cases of the component mostly decide, and then no other component's files are read.
-        """
-        if mistake not in self._in_one_call:
-            killing = self.spec.cases_killing(mistake, component)
-            self._in_one_call[mistake] = any(case.cotangent is None for case in killing)
-        return self._in_one_call[mistake]
-
-    def _make_candidates(self, ids: Iterable[str]) -> Iterator[Candidate]:
-        """Yield a candidate for each mistake that has an implementation and is not left out."""
-        return (Candidate((id_,)) for id_ in ids if id_ in implementations() and id_ not in self._left_out)
-
     def _filter_untried(self, component: str, candidates: Iterable[Candidate]) -> Iterator[Candidate]:
         """Yield the candidates that were not tried for this component yet, and mark them as tried."""
         for candidate in candidates:
             if candidate not in self._tried[component]:
                 self._tried[component].add(candidate)
                 yield candidate
-
-    def _place_mistakes(self, component: str, near: list[Candidate], bases: list[Candidate]) -> Iterator[Candidate]:
-        """Yield mistakes in one place of the component only, near ones first: alone, on bases, and under options."""
-        placed = list(self._list_placed(component, near))
-        yield from placed
-        own = [one for one in placed if self.spec.mistakes[one.mistakes[0]].component == component]
-        for some in (*(one for one in near if one.options), *self._combine_options(near)):
-            yield from filter(None, map(some.add_placed, own))
-        for base in (*bases, *(one for one in near if one.options)):
-            yield from filter(None, map(base.add_placed, placed))
-
-    def _list_placed(self, component: str, near: list[Candidate]) -> Iterator[Candidate]:
-        """Yield each mistake in each place where it can be made; those of whole components before those of parts."""
-        ranks = {name: rank for rank, name in enumerate(reversed(list(self.spec.components)))}
-        for some in (near, list(self._list_far(component))):
-            homes: defaultdict[str, list[str]] = defaultdict(list)
-            for id_ in (id_ for c in some for id_ in c.mistakes):
-                homes[self.spec.mistakes[id_].component].append(id_)
-            for home in sorted(homes, key=ranks.__getitem__):
-                for place, id_ in product(PLACES.get(component, ()), homes[home]):
-                    # What a stack does with its layers is not done in one of them.
-                    if place.layers and home in HALVES:
-                        continue
-                    if (not place.parts or home in place.parts) and can_be_made(place, implementations()[id_]):
-                        yield Candidate((id_,), place=place)
 
     def _pair_candidates(self, component: str, near: list[Candidate], bases: list[Candidate]) -> Iterator[Candidate]:
         """Yield pairs: a known match and another, an option and a mistake, two of the component's own.
@@ -685,7 +584,7 @@ class Imitator:
         options = [c for c in near if c.options]
         parts = self.spec.list_dependencies(component)
         on_purpose = list(
-            self._make_candidates(id_ for id_ in ON_PURPOSE if self.spec.mistakes[id_].component in parts)
+            self._catalogue.make_candidates(id_ for id_ in ON_PURPOSE if self.spec.mistakes[id_].component in parts)
         )
         own = [c for c in near if c.mistakes and self.spec.mistakes[c.mistakes[0]].component == component]
         seen = [c for c in self._list_known_matches(component) if len(c.causes) == 1 and c not in bases]
@@ -696,7 +595,7 @@ class Imitator:
             ((option, other) for other in near if other.mistakes for option in options),
             ((one, other) for other in near if other.mistakes for one in on_purpose),
             combinations(own, 2),
-            ((one, other) for one in self._combine_options(near) for other in own),
+            ((one, other) for one in combine_options(near) for other in own),
         )
         for one, other in chosen:
             both = one.combine(other)

@@ -1,0 +1,133 @@
+"""The mistakes, options and neighbours that may explain a component, in the order in which they are tried."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator
+from itertools import combinations, product
+from typing import Final
+
+from goldformer.adapters.options import OPTIONS
+from goldformer.conformance.diagnosis.candidates import RUNS_BACKWARD, Candidate
+from goldformer.conformance.diagnosis.failure import Options
+from goldformer.conformance.diagnosis.mistakes import implementations
+from goldformer.conformance.diagnosis.mistakes.places import HALVES, PLACES, can_be_made
+from goldformer.conformance.diagnosis.neighbours import neighbours
+from goldformer.spec import Spec
+
+#: The most neighbours of a component of which all pairs are tried: they are then several hundred.
+_FEW: Final = 30
+#: The number of combinations of options from which no wider ones are made.
+_MOST_COMBINED: Final = 200
+
+
+class Catalogue:
+    """Lists candidates of a component; `left_out` are mistakes and neighbours that it must not know."""
+
+    def __init__(self, spec: Spec, left_out: Collection[str] = ()) -> None:
+        self._spec = spec
+        self._left_out = frozenset(left_out)
+        self._in_one_call: dict[str, bool] = {}
+
+    def list_near(self, component: str, options: Options) -> Iterator[Candidate]:
+        """Yield the options that were not declared, the component's own mistakes, and those that its cases list."""
+        for name, declared in options.items():
+            others = (
+                option
+                for option in self._spec.conventions[name].options
+                # An option that only leaves parameters out of the call changes no step of the textbook.
+                if option != declared and {(name, option), (name, declared)} & OPTIONS.keys()
+            )
+            yield from (Candidate(options=((name, option),)) for option in others)
+        listed, mistakes = self._list_claimed(component), self._spec.mistakes
+        own = [id_ for id_ in implementations() if mistakes[id_].component == component]
+        of_others = [id_ for id_ in implementations() if id_ in listed and mistakes[id_].component != component]
+        yield from self.make_candidates(id_ for id_ in (*own, *of_others) if self.shows_in_one_call(id_, component))
+
+    def list_far(self, component: str) -> Iterator[Candidate]:
+        """Yield the mistakes of a component's parts that no case of the component lists."""
+        listed = self._list_claimed(component)
+        parts = self._spec.list_dependencies(component)
+        homes = {id_: self._spec.mistakes[id_].component for id_ in implementations() if id_ not in listed}
+        far = (id_ for id_, home in homes.items() if home in parts and self.shows_in_one_call(id_, home))
+        yield from self.make_candidates(far)
+
+    def make_candidates(self, ids: Iterable[str]) -> Iterator[Candidate]:
+        """Yield a candidate for each mistake that has an implementation and is not left out."""
+        return (Candidate((id_,)) for id_ in ids if id_ in implementations() and id_ not in self._left_out)
+
+    def select_neighbours(self, component: str, *, backward: bool) -> list[Candidate]:
+        """Return the neighbours of forward or of backward passes, the component's own before those of its parts."""
+        homes = (component, *reversed(self._spec.list_dependencies(component)))
+        ranks = {home: rank for rank, home in enumerate(homes)}
+        both = component in RUNS_BACKWARD
+        mine = (n for n in neighbours().values() if n.component in ranks and (both or n.backward is backward))
+        ordered = sorted((n for n in mine if n.id not in self._left_out), key=lambda n: ranks[n.component])
+        return [Candidate((n.id,)) for n in ordered]
+
+    def shows_in_one_call(self, mistake: str, component: str) -> bool:
+        """Return True unless a mistake shows only in gradients, or only after other calls.
+
+        The cases of the component mostly decide, and then no other component's files are read.
+        """
+        if mistake not in self._in_one_call:
+            killing = self._spec.cases_killing(mistake, component)
+            self._in_one_call[mistake] = any(case.cotangent is None for case in killing)
+        return self._in_one_call[mistake]
+
+    def _list_claimed(self, component: str) -> set[str]:
+        """Return the ids of the mistakes that cases of a component list."""
+        return {id_ for case in self._spec.cases_of(component) for id_ in case.kills}
+
+    def place_mistakes(self, component: str, near: list[Candidate], bases: list[Candidate]) -> Iterator[Candidate]:
+        """Yield mistakes in one place of the component only, near ones first: alone, on bases, and under options."""
+        placed = list(self._list_placed(component, near))
+        yield from placed
+        own = [one for one in placed if self._spec.mistakes[one.mistakes[0]].component == component]
+        for some in (*(one for one in near if one.options), *combine_options(near)):
+            yield from filter(None, map(some.add_placed, own))
+        for base in (*bases, *(one for one in near if one.options)):
+            yield from filter(None, map(base.add_placed, placed))
+
+    def _list_placed(self, component: str, near: list[Candidate]) -> Iterator[Candidate]:
+        """Yield each mistake in each place where it can be made; those of whole components before those of parts."""
+        ranks = {name: rank for rank, name in enumerate(reversed(list(self._spec.components)))}
+        for some in (near, list(self.list_far(component))):
+            homes: defaultdict[str, list[str]] = defaultdict(list)
+            for id_ in (id_ for c in some for id_ in c.mistakes):
+                homes[self._spec.mistakes[id_].component].append(id_)
+            for home in sorted(homes, key=ranks.__getitem__):
+                for place, id_ in product(PLACES.get(component, ()), homes[home]):
+                    # What a stack does with its layers is not done in one of them.
+                    if place.layers and home in HALVES:
+                        continue
+                    if (not place.parts or home in place.parts) and can_be_made(place, implementations()[id_]):
+                        yield Candidate((id_,), place=place)
+
+    def pair_neighbours(self, component: str, near: list[Candidate], bases: list[Candidate]) -> Iterator[Candidate]:
+        """Yield all pairs of the component's own neighbours and mistakes, or nothing where there are too many."""
+        del bases
+        own = [c for c in near if c.mistakes and self._spec.mistakes[c.mistakes[0]].component == component]
+        generated = self.select_neighbours(component, backward=False)
+        mine = [c for c in generated if neighbours()[c.mistakes[0]].component == component]
+        pairs = [*product(own, mine), *combinations(mine, 2)] if len(mine) <= _FEW else []
+        return filter(None, (one.combine(other) for one, other in pairs))
+
+
+def combine_with(bases: Iterable[Candidate], others: Iterable[Candidate]) -> Iterator[Candidate]:
+    """Yield each base with each other candidate, where both can be made."""
+    listed = list(others)
+    for base in bases:
+        yield from filter(None, (base.combine(other) for other in listed))
+
+
+def combine_options(near: list[Candidate]) -> list[Candidate]:
+    """Return the combinations of two or more options of different conventions, the fewest options first."""
+    singles = [one for one in near if one.options]
+    found: dict[Candidate, None] = dict.fromkeys(singles)
+    wider = singles
+    while wider and len(found) < _MOST_COMBINED:
+        wider = list(filter(None, (one.combine(other) for one in wider for other in singles)))
+        wider = [one for one in dict.fromkeys(wider) if one not in found]
+        found.update(dict.fromkeys(wider))
+    return list(found)[len(singles) :]
