@@ -8,7 +8,7 @@ from goldformer.conformance.grading.task import CheckPlan
 
 #: Seconds of a golden case and of a property of right code, measured with PyTorch on a server's core; and of the start
 #: of the processes that grade.
-_CASE: Final = 0.006
+_CASE: Final = 0.001
 _PROPERTY: Final = 0.2
 _START: Final = 8.0
 
