@@ -272,10 +272,8 @@ class Imitator:
         in_vain = bool(self._in_vain[component, failure.dtype])
         searches = (
             (self._catalogue.place_mistakes, most),
-            (partial(self._list_neighbours, distance=0), _NEIGHBOURS * most),
-            (partial(self._list_neighbours, distance=1), _NEIGHBOURS * most),
-            (partial(self._list_neighbours, distance=2), _NEIGHBOURS * most),
-            (self._place_neighbours, _NEIGHBOURS * most),
+            (self._list_own_neighbours, _NEIGHBOURS * most),
+            (self._list_further_neighbours, _NEIGHBOURS * most),
             # One case shows a constant as well as the next one.
             (partial(self._solve_numbers, failure, 0 if in_vain else most // TRIALS), most),
             (partial(self._read_off, failure), most),
@@ -333,15 +331,28 @@ class Imitator:
                 break
         return found
 
-    def _list_neighbours(
-        self, component: str, near: list[Candidate], bases: list[Candidate], *, distance: int
+    def _list_own_neighbours(
+        self, component: str, near: list[Candidate], bases: list[Candidate]
     ) -> Iterator[Candidate]:
-        """Yield the neighbours at a distance from a component, alone and on bases.
+        """Yield the neighbours of a component's own steps, which are few."""
+        del near
+        yield from self._list_neighbours(component, bases, 0)
 
-        Its own steps, which are few, have the distance 0, and those of its parts 1. A part that was judged by itself
-        has 2: its mistakes have shown there, unless the component has its own code for it.
+    def _list_further_neighbours(
+        self, component: str, near: list[Candidate], bases: list[Candidate]
+    ) -> Iterator[Candidate]:
+        """Yield the neighbours of a component's parts, those made everywhere before those made in one place only.
+
+        A part that was judged by itself comes last: its mistakes have shown there, unless the component has its own
+        code for it.
         """
         del near
+        yield from self._list_neighbours(component, bases, 1)
+        yield from self._list_neighbours(component, bases, 2)
+        yield from self._place_neighbours(component)
+
+    def _list_neighbours(self, component: str, bases: list[Candidate], distance: int) -> Iterator[Candidate]:
+        """Yield the neighbours at a distance from a component, alone and on bases."""
         known = [
             candidate
             for candidate in self._catalogue.select_neighbours(component, backward=False)
@@ -350,9 +361,8 @@ class Imitator:
         yield from known
         yield from combine_with(bases, known)
 
-    def _place_neighbours(self, component: str, near: list[Candidate], bases: list[Candidate]) -> Iterator[Candidate]:
+    def _place_neighbours(self, component: str) -> Iterator[Candidate]:
         """Yield the neighbours of a layer's parts in one sub-layer only, those of an attention in one of two."""
-        del near, bases
         places = [place for place in PLACES.get(component, ()) if place.sublayer[1] and not place.role]
         for candidate in self._catalogue.select_neighbours(component, backward=False) if places else ():
             made = neighbours()[candidate.mistakes[0]]
@@ -455,8 +465,9 @@ class Imitator:
         return kept
 
     def _has_searched_enough(self, component: str, dtype: str) -> bool:
-        """Return True if a further search would take too long for what it is likely to find."""
-        most = 1 if self._has_unknown_part(component) else _SEARCHES_IN_VAIN
+        """Return True if a further search would take too long for what it is likely to find: a whole model is slow."""
+        deep = len(self.spec.contracts[component].layers) > 1
+        most = 1 if deep or self._has_unknown_part(component) else _SEARCHES_IN_VAIN
         return self._in_vain[component, dtype] >= most or self._searched[component, dtype] >= _SEARCHES
 
     def _has_unknown_part(self, component: str) -> bool:
