@@ -11,6 +11,7 @@ from goldformer.adapters.options import OPTIONS
 from goldformer.adapters.protocol import Adapter
 from goldformer.adapters.textbook.attention import scaled_dot_product_attention
 from goldformer.adapters.textbook.build import build_textbook
+from goldformer.conformance.diagnosis.catalogue import Catalogue
 from goldformer.conformance.diagnosis.explain import Diagnosis
 from goldformer.conformance.diagnosis.findings import BECAUSE, CLOSEST, MISTAKE_FOUND, diagnose
 from goldformer.conformance.diagnosis.imitation import Imitator
@@ -364,8 +365,9 @@ def test_what_explains_the_layers_of_one_half_is_tried_there_before_any_search(s
         book = build_textbook(*layers, only=component)
         bench = Bench(spec, Adapter.from_object(book, "mine.py", spec), "float32", "cpu")
         judgements += [judge_case(case, bench) for case in small_cases(spec, component)[:4]]
-    for further in ("_list_combined", "_place_mistakes", "_list_neighbours"):
-        monkeypatch.setattr(Imitator, further, lambda *_, **__: iter(()))
+    for further in ("_list_combined", "_list_neighbours"):
+        monkeypatch.setattr(Imitator, further, lambda *_: iter(()))
+    monkeypatch.setattr(Catalogue, "place_mistakes", lambda *_: iter(()))
     said = list(diagnose(Diagnosis(spec).explain_all(judgements), spec))
     assert [f.mistakes for f in said if f.mistakes] == [("norm-before-add",)]
     assert (BECAUSE, whole) in [(f.label, f.text) for f in said]
