@@ -260,6 +260,8 @@ def _change_heads() -> Iterator[Neighbour]:
          lambda h: _join(np.roll(h, -1, 1))),
         ("before", "each head is put back in the place of the next one",
          lambda h: _join(np.roll(h, 1, 1))),
+        ("accumulated", "each head's result contains those of the heads before it, as of a sum that is not cleared",
+         lambda h: _join(np.cumsum(h, axis=1))),
         ("first-everywhere", "the first head stands in the place of every head",
          lambda h: np.broadcast_to(h[:, :1], h.shape).swapaxes(1, 2).reshape(h.shape[0], h.shape[2], -1)),
         ("averaged", "the mean of the heads stands in the place of every head",

@@ -522,6 +522,62 @@ def _add_learned_positions_again() -> Iterator[Neighbour]:
 _learned: Final[ContextVar[Any]] = ContextVar("learned")
 
 
+#: The source of the model that runs, and the number of layers of each of its stacks.
+_source: Final[ContextVar[Array]] = ContextVar("source")
+_layers: Final[ContextVar[dict[str, int]]] = ContextVar("layers")
+
+
+def _note_call(original: Step, source: Array, target: Array, **named: Any) -> Any:
+    counts = {"encoder": named["num_encoder_layers"], "decoder": named["num_decoder_layers"]}
+    with hold(_source, source), hold(_layers, counts):
+        return original(source, target, **named)
+
+
+def _confuse_stacks() -> Iterator[Neighbour]:
+    """Yield models in which one stack has what is the other's: a number of layers, parameters, positions."""
+
+    def go_on(original: Step, target: Array, pad_id: int, params: Any) -> Any:
+        source = _source.get()
+        last = len(params["position_table"]) if "position_table" in params else None
+        if last is not None and source.shape[1] + target.shape[1] > last:
+            return original(target, pad_id, params)
+        return original(np.concatenate([source, target], axis=1), pad_id, params)[:, source.shape[1] :]
+
+    yield Neighbour(
+        "transformer.target-positions-after-source", "transformer",
+        "the positions of the target go on after those of the source", "Begin the positions of the target with 0.",
+        {transformer: around(_note_call), embed_target: around(go_on)},
+    )  # fmt: skip
+    stacks: dict[str, Step] = {"encoder": encoder, "decoder": decoder}
+    for (name, stack), other in zip(stacks.items(), reversed(stacks), strict=True):
+
+        def run_as_many(original: Step, *args: Any, num_layers: int, other: str = other, **named: Any) -> Any:
+            return original(*args, num_layers=min(num_layers, _layers.get()[other]), **named)
+
+        yield Neighbour(
+            f"transformer.{name}.as-many-layers-as-{other}", "transformer",
+            f"the {name} runs as many layers as the {other} has, if it has so many",
+            f"Run all layers of the {name}.", {transformer: around(_note_call), stack: around(run_as_many)},
+        )  # fmt: skip
+        for piece in ("self_attention", "feed_forward"):
+
+            def share(
+                original: Step, params: Any, of: str, index: int, name: str = name, other: str = other,
+                piece: str = piece,
+            ) -> Any:  # fmt: skip
+                mine, count = original(params, of, index), _count_layers(params, other)
+                if of != name or not count:
+                    return mine
+                theirs = original(params, other, min(index, count - 1))
+                return {n: theirs.get(n, a) if n.startswith(f"{piece}.") else a for n, a in mine.items()}
+
+            yield Neighbour(
+                f"transformer.{name}.{piece}-of-{other}", "transformer",
+                f"the layers of the {name} have the {_PARTS[piece]} of the {other}'s layers",
+                f"Give the layers of the {name} a {_PARTS[piece]} of their own.", {layer_params: around(share)},
+            )  # fmt: skip
+
+
 def _normalise_first(original: Step, x: Array, *args: Any, params: Any, **named: Any) -> Any:
     """Run a stack on its normalised input, and leave its output as it is."""
     if not (norm := part(params, "norm")):
@@ -683,6 +739,7 @@ def generate() -> Iterator[Neighbour]:
     yield from _read_input_of_stack()
     yield from _exchange_masks()
     yield from _lose_masks()
+    yield from _confuse_stacks()
     yield from _add_learned_positions_again()
     yield Neighbour(
         "transformer.logits-of-embedding", "transformer", "the decoder's output is doubled before the output layer",
