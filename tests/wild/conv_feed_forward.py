@@ -244,7 +244,7 @@ MISTAKES = {
         "k = self.w_ks(k).view(sz_b, len_k, n_head, d_k)\n",
         "k = self.w_ks(k).view(sz_b, n_head, len_k, d_k).transpose(1, 2)\n",
         "The keys are cut into heads without regard to the tokens.",
-        ("head-split-view",),
+        ("head-split-view", "multi_head_attention.split.by-reshape.k"),
     ),
     "memory-as-query": (
         "self.enc_attn(dec_output, enc_output, enc_output, mask=dec_enc_attn_mask)",

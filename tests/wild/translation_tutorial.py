@@ -189,6 +189,6 @@ MISTAKES = {
         "* math.sqrt(self.emb_size)",
         "* self.emb_size",
         "The embedding is multiplied by the width and not by its root.",
-        ("token_embedding.times-root",),
+        ("token_embedding.times-root", "token_embedding.times-d"),
     ),
 }
