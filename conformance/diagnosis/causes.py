@@ -52,7 +52,8 @@ def find_cause(id_: str, spec: Spec) -> Cause:
 
     neighbour = find_neighbour(made)
     title = f"{neighbour.title}, only in {place}" if place else neighbour.title
-    heading = title[0].upper() + title[1:]
+    # A name of the contract keeps its small letter.
+    heading = title if "_" in title.split()[0] else title[0].upper() + title[1:]
     return Cause(made, neighbour.component, title, heading, neighbour.hint, generated=True, solved=neighbour.solved)
 
 

@@ -136,7 +136,7 @@ def _change_attention() -> Iterator[Neighbour]:
     rows: tuple[tuple[str, str, Callable[[Array, Array], Any]], ...] = (
         ("row-term-mean", "the row term is a mean instead of a sum", lambda p, g: (g * p).mean(-1, keepdims=True)),
         ("row-term-unweighted", "the row term is the sum of dP without P", lambda _, g: g.sum(-1, keepdims=True)),
-        ("row-term-of-column", "the row term is summed over the queries", _sum_columns),
+        ("row-term-of-column", "the row term is summed over another axis than the last", _sum_columns),
     )
     for word, title, term in rows:
         yield _make(word, "softmax", title, hint, {softmax_row_term: instead(term)})
