@@ -234,8 +234,9 @@ def _list_possible(pairs: list[tuple[GoldenArray, Array, Array]], call: Call) ->
 def _find_factor(golden: GoldenArray, actual: Array, right: Array) -> float | None:
     """Return the number by which the right values are multiplied, if there is one besides 0 and 1."""
     got, wanted = (golden.select(array).astype(np.float64).ravel() for array in (actual, right))
-    square = float(wanted @ wanted)
-    factor = float(got @ wanted) / square if square and math.isfinite(square) else 0.0
+    with np.errstate(all="ignore"):
+        square, product = float(wanted @ wanted), float(got @ wanted)
+    factor = product / square if square and math.isfinite(square) else 0.0
     return factor if math.isfinite(factor) and factor not in (0.0, 1.0) else None
 
 

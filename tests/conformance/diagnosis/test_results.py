@@ -60,3 +60,9 @@ def test_what_fits_only_some_cases_is_not_said(spec):
     told = say(spec, "layer_norm", layer_norm=change)
     assert NOTHING_KNOWN in told
     assert not {MISTAKE_FOUND, CLOSEST} & told.keys()
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_result_that_is_not_finite_is_read_off_in_silence(spec):
+    told = say(spec, "layer_norm", layer_norm=norm(lambda y: np.where(y > 0, np.inf, y)))
+    assert NOTHING_KNOWN in told
