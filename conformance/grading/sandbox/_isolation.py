@@ -147,6 +147,8 @@ def _set_limits(setup: SandboxSetup) -> None:
     _lower_limit(resource.RLIMIT_CORE, 0)
     if platform.system() == "Linux":  # macOS has the number and does not enforce it
         _lower_limit(resource.RLIMIT_AS, limits.memory * _MIB)
+        # Timers count against it, and their memory belongs to the kernel.
+        _lower_limit(resource.RLIMIT_SIGPENDING, 256)
 
 
 def _limit_processes(setup: SandboxSetup) -> None:

@@ -2,8 +2,8 @@
 
 They reach what namespaces do not separate, such as keys; memory that no limit of a process counts, or that outlives it
 (files in memory, buffers of sockets, System V objects, message queues); the network, and the services of this machine;
-the priorities and limits of other processes; and large parts of the kernel that nothing else here uses. A refused call
-fails as in a kernel that does not have it.
+the priorities and limits of other processes; modes, owners, times and leases of files; and large parts of the kernel
+that nothing else here uses. A refused call fails as in a kernel that does not have it, or for lack of a right.
 """
 
 from __future__ import annotations
@@ -42,8 +42,23 @@ _REFUSED: Final[Mapping[str, tuple[int, int]]] = {
     "setpriority": (141, 140), "sched_setparam": (142, 118), "sched_setscheduler": (144, 119),
     "sched_setaffinity": (203, 122), "sched_setattr": (314, 274), "ioprio_set": (251, 30), "migrate_pages": (256, 238),
     "move_pages": (279, 239),
+    # One process could take all requests that the machine allows.
+    "io_setup": (206, 0),
+    # They show which files others open, and an ordinary user has few of them.
+    "inotify_init1": (294, 26), "fanotify_init": (300, 262),
 }  # fmt: skip
 _OF_X86_64, _OF_ARM64 = (tuple(numbers[place] for numbers in _REFUSED.values()) for place in (0, 1))
+#: Modes, owners, times and attributes of files, which Landlock does not cover: an ordinary user's submission could
+#: close the other submissions to the grader, and open the seed to everybody.
+_ATTRIBUTES: Final[Mapping[str, tuple[int, int]]] = {
+    "fchmod": (91, 52), "fchmodat": (268, 53), "fchmodat2": (452, 452), "fchown": (93, 55), "fchownat": (260, 54),
+    "utimensat": (280, 88), "setxattr": (188, 5), "lsetxattr": (189, 6), "fsetxattr": (190, 7),
+    "setxattrat": (463, 463), "removexattr": (197, 14), "lremovexattr": (198, 15), "fremovexattr": (199, 16),
+    "removexattrat": (466, 466), "file_setattr": (469, 469),
+}  # fmt: skip
+#: Older calls that only x86-64 has: inotify_init; chmod, chown, lchown, utime, utimes, futimesat.
+_OLD_WATCH: Final = 253
+_OLD_ATTRIBUTES: Final = (90, 92, 94, 132, 235, 261)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,15 +67,34 @@ class _Machine:
 
     identifier: int
     refused: tuple[int, ...]
+    attributes: tuple[int, ...]
     clone: int
+    fcntl: int
     prlimit: int
     prctl: int
     beyond: int = 0
 
 
 _MACHINES: Final[Mapping[str, _Machine]] = {
-    "x86_64": _Machine(0xC000003E, _OF_X86_64, clone=56, prlimit=302, prctl=157, beyond=0x40000000),
-    "aarch64": _Machine(0xC00000B7, _OF_ARM64, clone=220, prlimit=261, prctl=167),
+    "x86_64": _Machine(
+        0xC000003E,
+        (*_OF_X86_64, _OLD_WATCH),
+        (*(numbers[0] for numbers in _ATTRIBUTES.values()), *_OLD_ATTRIBUTES),
+        clone=56,
+        fcntl=72,
+        prlimit=302,
+        prctl=157,
+        beyond=0x40000000,
+    ),
+    "aarch64": _Machine(
+        0xC00000B7,
+        _OF_ARM64,
+        tuple(numbers[1] for numbers in _ATTRIBUTES.values()),
+        clone=220,
+        fcntl=25,
+        prlimit=261,
+        prctl=167,
+    ),
 }
 
 #: The flags of clone that make namespaces.
@@ -69,8 +103,11 @@ _NAMESPACES: Final = 0x7E020000
 # Instructions: load a word; compare it and jump; answer.
 _LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _ANSWER = 0x20, 0x15, 0x35, 0x45, 0x06
 _ALLOW, _ERROR = 0x7FFF0000, 0x00050000
-#: Offsets of the number of the call, the architecture and the first argument.
-_NUMBER, _ARCHITECTURE, _FIRST = 0, 4, 16
+#: Offsets of the number of the call, the architecture and the first two arguments.
+_NUMBER, _ARCHITECTURE, _FIRST, _SECOND = 0, 4, 16, 24
+#: Commands of fcntl. While a process holds a lease, another one that opens the file waits, up to 45 seconds for each
+#: file of Python; and a process can be told of what others do in a folder.
+_SET_LEASE, _NOTIFY = 1024, 1026
 
 
 class Instruction(ctypes.Structure):
@@ -95,10 +132,14 @@ def _write_program(machine: _Machine) -> list[tuple[int, int, int, int]]:
         program += [(_AT_LEAST, 0, 1, machine.beyond), absent]
     for number in (*machine.refused, *_EVERYWHERE):
         program += [(_EQUAL, 0, 1, number), absent]
+    for number in machine.attributes:
+        program += [(_EQUAL, 0, 1, number), forbidden]
     flags = [(_LOAD, 0, 0, _FIRST), (_ANY_BIT, 0, 1, _NAMESPACES), forbidden, allowed]
     own = [(_LOAD, 0, 0, _FIRST), (_EQUAL, 1, 0, 0), forbidden, allowed]  # 0 is the calling process
     # Memory in huge pages could not be measured by page faults.
     pages = [(_LOAD, 0, 0, _FIRST), (_EQUAL, 0, 1, PR_SET_THP_DISABLE), forbidden, allowed]
-    for number, then in ((machine.clone, flags), (machine.prlimit, own), (machine.prctl, pages)):
+    waits = [(_LOAD, 0, 0, _SECOND), (_EQUAL, 1, 0, _SET_LEASE), (_EQUAL, 0, 1, _NOTIFY), forbidden, allowed]
+    judged = ((machine.clone, flags), (machine.prlimit, own), (machine.prctl, pages), (machine.fcntl, waits))
+    for number, then in judged:
         program += [(_EQUAL, 0, len(then), number), *then]
     return [*program, allowed]

@@ -253,9 +253,9 @@ def called(*given):
     return libc.syscall(*given) < 0 and errno.errorcode[ctypes.get_errno()]
 keys = {{
     "x86_64": (278, 248, 249, 250, 272, 319, 29, 30, 31, 64, 66, 68, 71, 240, 112, 141, 142, 144, 203, 251, 256, 279,
-               314),
+               314, 206, 253, 294, 300),
     "aarch64": (75, 217, 218, 219, 97, 279, 194, 196, 195, 190, 191, 186, 187, 180, 157, 140, 118, 119, 122, 30, 238,
-                239, 274),
+                239, 274, 0, 26, 262),
 }}[platform.machine()]
 def found():
     thread = threading.Thread(target=int)
@@ -277,6 +277,48 @@ def found():
     assert isinstance(own, tuple | list)
     assert other == "PermissionError"
     assert child == b"7\n"
+
+
+def test_what_files_are_like_cannot_be_changed(sandbox, found):
+    """Landlock covers no modes, owners, times, attributes or leases, and an ordinary user owns what others hand in."""
+    if "system-calls" not in sandbox.isolation.features:
+        pytest.skip("system-calls: " + sandbox.isolation.missing["system-calls"])
+    source = f"""
+import ctypes, errno, fcntl, os, pathlib, tempfile{TRIED}
+libc = ctypes.CDLL(None, use_errno=True)
+def newer(number):
+    ctypes.set_errno(0)
+    return libc.syscall(number, -100, b"f", 0, 0, 0, 0) < 0 and errno.errorcode[ctypes.get_errno()]
+def found():
+    pathlib.Path("f").touch()
+    pathlib.Path("f").touch()
+    with open("f") as file, tempfile.TemporaryDirectory():
+        number = file.fileno()
+        refused = [
+            tried(os.chmod, "f", 0), tried(os.chmod, number, 0),
+            tried(lambda: os.chmod("f", 0, dir_fd=os.open(".", 0))),
+            tried(os.chown, "f", -1, -1), tried(os.chown, number, -1, -1), tried(os.lchown, "f", -1, -1),
+            tried(os.utime, "f"), tried(os.utime, number), tried(os.setxattr, "f", "user.a", b""),
+            tried(os.removexattr, "f", "user.a"), tried(fcntl.fcntl, number, fcntl.F_SETLEASE, fcntl.F_RDLCK),
+            tried(fcntl.fcntl, os.open(".", 0), fcntl.F_NOTIFY, fcntl.DN_CREATE),
+        ]
+        return refused, [newer(number) for number in (452, 463, 466, 469)], fcntl.fcntl(number, fcntl.F_GETLEASE)
+"""
+    refused, newer, lease = found(source)
+    assert refused == ["PermissionError"] * 12
+    assert newer == ["EPERM"] * 4
+    assert lease == 2  # F_UNLCK: other commands of fcntl work
+
+
+def test_timers_are_limited(found):
+    """They hold memory of the kernel, and count against all processes of an ordinary user."""
+    source = """
+import resource
+def found(): return resource.getrlimit(resource.RLIMIT_SIGPENDING)
+"""
+    if sys.platform != "linux":
+        pytest.skip("only Linux has this limit")
+    assert max(found(source)) <= 256
 
 
 @pytest.fixture
