@@ -68,5 +68,8 @@ def _find_costs(
 ) -> _Costs:
     """Return the causes of the failures that a component does not inherit, each with the component."""
     own = [v for v in verdicts if v.component == component and (v.check, v.dtype) not in inherited]
-    causes = find_certain_causes(own, component, spec)
+    found = find_certain_causes(own, component, spec)
+    # Among thousands of generated changes some leave nothing of a result, such as "0 everywhere" or weights that are
+    # rounded: these would explain whatever is built of it.
+    causes = {heading: cause for heading, cause in found.items() if not cause.generated}
     return _Costs(causes, dict.fromkeys(causes, component))

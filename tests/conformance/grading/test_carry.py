@@ -131,3 +131,15 @@ def test_what_is_called_alike_in_two_components_is_not_inherited(spec, part, is_
     )
     assert zero.heading == find_cause(f"{SDPA}.backward.all.zero", spec).heading
     assert bool(find_inherited([failed], {zero.heading: zero}, spec)) is is_inherited
+
+
+@pytest.mark.parametrize(
+    "nothing", ["0 * (weights @ value)", "(weights @ value).mean(-1, keepdim=True) + 0 * value[..., :1, :]"]
+)
+def test_what_became_of_a_result_is_not_carried(graded, nothing):
+    # "The output is 0 everywhere" would explain all that is built of it, and whoever returns zeros kept those points.
+    wrong = SOLUTION.replace("return weights @ value, weights", f"return {nothing}, weights")
+    assert wrong != SOLUTION
+    grade = graded(wrong)
+    assert [m for part in grade.parts for m in part.carried] == []
+    assert earned(grade)[MHA] < 4
