@@ -14,7 +14,7 @@ from typing import Any, Final
 from goldformer.adapters.inference.inputs import list_arguments
 from goldformer.adapters.inference.names import SIZES, find_part, find_projection, list_roles, split_words
 from goldformer.adapters.inference.parameters import has_shared_norm, name_parameters
-from goldformer.adapters.inference.target import PROBE, Construction, Part, Target, find_config, list_leaves
+from goldformer.adapters.inference.target import PROBE, Construction, Leaf, Part, Target, find_config, list_leaves
 from goldformer.adapters.inference.writing import Wiring
 from goldformer.adapters.protocol import INFERRED_FUNCTIONS, Adapter
 from goldformer.spec import Spec
@@ -83,9 +83,8 @@ def propose(target: Target, component: str, spec: Spec) -> Iterator[Wiring]:
     # Some code takes a width for its heads, and only one that they share.
     for shared in (False, True):
         found = False
-        for construction in _list_constructions(target, component, guesses=guesses, shared=shared):
-            module = _try_to_build(target, construction)
-            for naming in name_parameters(component, list_leaves(module), construction) if module is not None else ():
+        for construction, leaves in _build_each(target, component, guesses=guesses, shared=shared):
+            for naming in name_parameters(component, leaves, construction):
                 found = True
                 yield from (Wiring(target, contract, one, construction, naming) for one in listed)
         if found:
@@ -106,6 +105,16 @@ def _list_constructions(
         parts = dict(zip(found, chosen, strict=True))
         given = {name: parts[kind] for name, kind in kinds.items()}
         yield from target.list_constructions(roles, given, guesses=guesses, shared=shared)
+
+
+def _build_each(
+    target: Target, component: str, *, guesses: bool = True, shared: bool = False
+) -> Iterator[tuple[Construction, list[Leaf]]]:
+    """Yield the ways to build a class for a component that work, each with the parameters of its module."""
+    for construction in _list_constructions(target, component, guesses=guesses, shared=shared):
+        module = _try_to_build(target, construction)
+        if module is not None:
+            yield construction, list_leaves(module)
 
 
 def _find_kinds(target: Target, component: str) -> dict[str, str]:
@@ -187,9 +196,7 @@ def find_shared_projections(target: Target) -> list[str]:
     """Return the projections of an attention that are as wide as one head, so that all heads share them; or []."""
     share = (PROBE["width"] // PROBE["heads"],) * 2
     for component in ("multi_head_attention", "encoder_layer", "decoder_layer", "transformer"):
-        for construction in _list_constructions(target, component):
-            module = _try_to_build(target, construction)
-            leaves = list_leaves(module) if module is not None else []
+        for _, leaves in _build_each(target, component):
             shared = [leaf for leaf in leaves if leaf.shape == share and find_projection(leaf.stem)]
             if {find_projection(leaf.stem) for leaf in shared} == {"q", "k", "v"}:
                 return [leaf.path for leaf in shared]
@@ -199,10 +206,8 @@ def find_shared_projections(target: Target) -> list[str]:
 def find_shared_norm(target: Target) -> str:
     """Return the layer that a class is but for a norm that its sub-layers share, or ""."""
     for component in ("encoder_layer", "decoder_layer"):
-        for construction in _list_constructions(target, component):
-            module = _try_to_build(target, construction)
-            if module is not None and has_shared_norm(component, list_leaves(module), construction):
-                return component
+        if any(has_shared_norm(component, leaves, made) for made, leaves in _build_each(target, component)):
+            return component
     return ""
 
 
