@@ -52,6 +52,11 @@ class Catalogue:
         far = (id_ for id_, home in homes.items() if home in parts and self.shows_in_one_call(id_, home))
         yield from self.make_candidates(far)
 
+    def list_known(self, component: str, options: Options) -> Iterator[Candidate]:
+        """Yield all options and mistakes, near ones first."""
+        yield from self.list_near(component, options)
+        yield from self.list_far(component)
+
     def make_candidates(self, ids: Iterable[str]) -> Iterator[Candidate]:
         """Yield a candidate for each mistake that has an implementation and is not left out."""
         return (Candidate((id_,)) for id_ in ids if id_ in implementations() and id_ not in self._left_out)

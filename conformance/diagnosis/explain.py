@@ -104,11 +104,7 @@ class Diagnosis:
         for component in dict.fromkeys(v.component for v in verdicts if v.bad and v.matches):
             ranked = rank_explanations(verdicts, component, self._spec)
             for e in (e for e in ranked if {*e.ids} <= {*ranked[0].ids}):
-                missed = {
-                    index: judgement
-                    for index, judgement in enumerate(judgements)
-                    if judgement is not None and judgement.verdict.bad and judgement.verdict.check in e.refuting
-                }
+                missed = _select_failing(judgements, e.refuting)
                 rare = _RARE * len(missed) <= e.case_count
                 near = partial(self._imitator.match_near, e.ids)
                 for index, judgement in missed.items():
@@ -134,12 +130,7 @@ class Diagnosis:
             best = rank_explanations(verdicts, component, self._spec)[0]
             if 2 * best.equals < best.case_count:
                 continue
-            refuting = {
-                index: judgement
-                for index, judgement in enumerate(judgements)
-                if judgement is not None and judgement.verdict.bad
-                if judgement.verdict.check in (best.refuting or best.backward)
-            }
+            refuting = _select_failing(judgements, best.refuting or best.backward)
             if refuting:
                 index = min(refuting, key=lambda index: _rank_case(refuting[index]))
                 search = partial(self._imitator.search_second, best.ids)
@@ -215,6 +206,11 @@ class Diagnosis:
         if failure is None or judgement.verdict.reason == WITHHELD:
             return None
         return self._imitator.find_matches(failure)
+
+
+def _select_failing(judgements: Sequence[Judgement | None], checks: Collection[str]) -> dict[int, Judgement]:
+    """Return the judgements of some checks that fail, by their indices."""
+    return {i: j for i, j in enumerate(judgements) if j is not None and j.verdict.bad and j.verdict.check in checks}
 
 
 def _drop_single_fits(verdicts: Sequence[Verdict], spec: Spec) -> list[Verdict]:

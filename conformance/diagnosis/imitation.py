@@ -112,14 +112,14 @@ class Imitator:
             self._fails_forward.add(case.component)
         self._explained[case.component] += bool(found)
         self._counted[case.component].update(found.keys())
-        return tuple(Match(candidate.causes, distance) for candidate, distance in found.items())
+        return _describe_matches(found)
 
     def find_late_matches(self, failure: FailingCase) -> tuple[Match, ...]:
         """Return the matches among candidates that were found only after the search for this case."""
         compared = self._compared[failure.case.id, failure.dtype]
         late = [candidate for candidate in self._choose_known_matches(failure.case) if candidate not in compared]
         found = self._match_candidates(late, failure)
-        return tuple(Match(candidate.causes, distance) for candidate, distance in found.items())
+        return _describe_matches(found)
 
     def would_fail(self, causes: tuple[str, ...], passing: FailingCase) -> bool:
         """Return True if the causes of a match would clearly fail a case in which the actual result is right."""
@@ -167,7 +167,7 @@ class Imitator:
         self._fitted[component].update(dict.fromkeys(found))
         # What explains one case more comes before it where only the first few are compared.
         self._counted[component].update(dict.fromkeys(found, self._counted[component][base] + 1))
-        return tuple(Match(candidate.causes, distance) for candidate, distance in found.items())
+        return _describe_matches(found)
 
     def search_under(self, options: Options, failure: FailingCase) -> tuple[Match, ...]:
         """Return the causes of a failing case under some options: what is wrong on top of them.
@@ -182,24 +182,24 @@ class Imitator:
         bases = list(
             dict.fromkeys([*bases, *(base.add(part) for part in self._list_bases(component) if not part.place)])
         )
-        known = chain(self._catalogue.list_near(component, failure.options), self._catalogue.list_far(component))
-        others = chain(known, self._catalogue.select_neighbours(component, backward=False))
+        others = chain(
+            self._catalogue.list_known(component, failure.options),
+            self._catalogue.select_neighbours(component, backward=False),
+        )
         most = _NEIGHBOURS * (_TRIED // estimate_cost(case))
         listed = chain(bases, islice(combine_with(bases, others), most))
         found = self._keep_possible(self._match_candidates(listed, failure), failure)
         self._fitted[component].update(dict.fromkeys(found))
         if found:
             self._assumed[component] = next(iter(found))
-        return tuple(Match(candidate.causes, distance) for candidate, distance in found.items())
+        return _describe_matches(found)
 
     def _list_second(self, base: Candidate, failure: FailingCase) -> Iterator[Candidate]:
         """Yield a base with each mistake, option and neighbour, as many as there is time for."""
         case, component = failure.case, failure.case.component
         backward = case.cotangent is not None
         most = _TRIED // estimate_cost(case)
-        mistakes: Iterable[Candidate] = chain(
-            self._catalogue.list_near(component, failure.options), self._catalogue.list_far(component)
-        )
+        mistakes: Iterable[Candidate] = self._catalogue.list_known(component, failure.options)
         if backward:
             # A forward pass that is wrong has shown in the cases without a cotangent, which are quick.
             listed = self._catalogue.make_candidates(case.kills)
@@ -627,6 +627,11 @@ class Imitator:
                 found[candidate] = distance
         self._matched.update({candidate.causes: candidate for candidate in found})
         return found
+
+
+def _describe_matches(found: Mapping[Candidate, float]) -> tuple[Match, ...]:
+    """Return the matches of candidates and their distances."""
+    return tuple(Match(candidate.causes, distance) for candidate, distance in found.items())
 
 
 def _are_equal(one: Result | BadResult | None, other: Result | BadResult | None) -> bool:

@@ -102,10 +102,12 @@ def rank_explanations(verdicts: Iterable[Verdict], component: str, spec: Spec) -
     # A result that is right only to a coarser dtype otherwise differs from an exact imitation by more than rounding.
     coarser = {v.dtype for v in judged if v.reason == "precision"}
     exact = [v for v in examined if v.dtype not in coarser]
-    kept = _list_kept_conventions(verdicts, component, spec) if equal else set()
+    known = {id_: find_cause(id_, spec) for id_ in named}
+    has_options = any(cause.option for cause in known.values())
+    kept = _list_kept_conventions(verdicts, component, spec) if has_options else set()
     found = []
     for ids, checks in equal.items():
-        causes = tuple(find_cause(id_, spec) for id_ in ids)
+        causes = tuple(known[id_] for id_ in ids)
         passing = tuple(v.check for v in judged if ids in v.rules_out)
         spared = sum(passed[id_] for id_ in ids) + len(passing)
         differing = [v for v in exact if (v.check, v.dtype) not in checks]

@@ -321,6 +321,12 @@ def _average_projections() -> Iterator[Neighbour]:
         )  # fmt: skip
 
 
+def _return_through(original: Step, projected: Array, params: Params, of: str, *, role: str, other: str) -> Array:
+    """Return the gradient of one role's input by the matrix of another, where it has the same shape."""
+    same = params[f"w_{role}"].shape == params[f"w_{other}"].shape
+    return np.asarray(original(projected, params, other if of == role and same else of))
+
+
 def _swap_inputs() -> Iterator[Neighbour]:
     """Yield attentions whose gradients of one projection are formed with what another one kept of its forward pass."""
     inputs = {"q": "query", "k": "key", "v": "value"}
@@ -343,12 +349,6 @@ def _swap_inputs() -> Iterator[Neighbour]:
             found: Gradients = original(theirs if fits else x, gradient, params, of)
             return found
 
-        def return_through(
-            original: Step, projected: Array, params: Params, of: str, role: str = role, other: str = other
-        ) -> Array:
-            same = params[f"w_{role}"].shape == params[f"w_{other}"].shape
-            return np.asarray(original(projected, params, other if of == role and same else of))
-
         name, theirs = inputs[role], inputs[other]
         steps: Replacements = {multi_head_attention_gradient: around(note), projection_gradients: around(form)}
         yield _make(
@@ -359,7 +359,7 @@ def _swap_inputs() -> Iterator[Neighbour]:
             f"{name}.cache-of-{theirs}", "multi_head_attention",
             f"the gradients of {name} and w_{role} are formed with the input and the matrix of {theirs}",
             f"Keep {name} and w_{role} for the backward pass of this projection.",
-            {**steps, unproject: around(return_through)},
+            {**steps, unproject: around(partial(_return_through, role=role, other=other))},
         )  # fmt: skip
 
 
@@ -373,16 +373,11 @@ def _swap_matrices() -> Iterator[Neighbour]:
         if role == other:
             continue
 
-        def run(
-            original: Step, projected: Array, params: Params, of: str, role: str = role, other: str = other
-        ) -> Array:
-            same = params[f"w_{role}"].shape == params[f"w_{other}"].shape
-            return np.asarray(original(projected, params, other if of == role and same else of))
-
         yield _make(
             f"{name}.through-w_{other}", "multi_head_attention",
             f"the gradient of {name} goes back through w_{other} instead of w_{role}",
-            f"d{name} is the gradient of its projection times w_{role}ᵀ.", {unproject: around(run)},
+            f"d{name} is the gradient of its projection times w_{role}ᵀ.",
+            {unproject: around(partial(_return_through, role=role, other=other))},
         )  # fmt: skip
 
 
