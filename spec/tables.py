@@ -157,7 +157,8 @@ class Mistake(TableEntry):
 
     `title` describes it in a phrase, `does` the wrong code, `symptom` its visible effect, `why` the reason why it is
     wrong, `hint` the fix; `reveals` is the smallest input that shows it, `hides` are inputs that do not, and `seen`
-    are public places where it was made or discussed, as owner/name#thread.
+    are public places where it was made or discussed, as owner/name#thread. `error` are words of an error that only
+    this mistake raises.
     """
 
     id: Id
@@ -169,6 +170,7 @@ class Mistake(TableEntry):
     hint: Text
     reveals: Text
     hides: Text
+    error: Text | None = None
     seen: Items[Link] = ()
 
 

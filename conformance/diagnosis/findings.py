@@ -22,7 +22,7 @@ from goldformer.conformance.judging.invoke import NOT_RUN
 from goldformer.conformance.judging.mixed_devices import MixedDevices, Role, find_mixed_devices
 from goldformer.conformance.judging.verdict import ERRORS, NO_MISTAKE, WITHHELD, IsolatedMistake, Status, Verdict
 from goldformer.conformance.properties.relations import join_names
-from goldformer.spec import Spec
+from goldformer.spec import Mistake, Spec
 
 _MOST_SUSPECTS = 3
 _ABSENT = "raise NotImplementedError in the adapter (a process answers −32001): that call is then skipped"
@@ -192,7 +192,7 @@ def _find_variant(judged: Sequence[Verdict], spec: Spec) -> str:
     two widths that differ, where the exceptions are about shapes.
     """
     raised = [v for v in judged if v.reason == "raised" and v.kind == "case" and _asks_for_result(v, spec)]
-    if any(v.message.startswith(_NO_VARIANT) or find_mixed_devices(v.message) for v in raised):
+    if any(v.message.startswith(_NO_VARIANT) or find_mixed_devices(v.message) or _name_error(v, spec) for v in raised):
         return ""
     passed = [v for v in judged if v.status is Status.PASSED and v.kind == "case"]
     usual = {trait for v in passed for trait in _list_traits(v, spec)}
@@ -335,7 +335,7 @@ def _find_possible_causes(
         text = f"{_DIFFERS}, {mistake.title}: {differs.message}. {mistake.hint}"
         yield Finding(MISTAKE_FOUND, text, mistakes=(_DIFFERS,))
         return
-    mixed = _describe_mixed_devices(bad, component, spec)
+    mixed = _describe_mixed_devices(bad, component, spec) + _describe_errors(bad, spec)
     yield from mixed
     advice = _select_advice(bad)
     yield from (Finding("Convention", text) for text in advice)
@@ -377,6 +377,26 @@ def _describe_mixed_devices(bad: Sequence[Verdict], component: str, spec: Spec) 
         label = POSSIBLE_CAUSES if mixed.role == "constant" else MISTAKE_FOUND
         findings.append(Finding(label, text, mistakes=(id_,)))
     return findings
+
+
+def _describe_errors(bad: Sequence[Verdict], spec: Spec) -> list[Finding]:
+    """Return the mistakes whose errors the failing checks raise."""
+    counted = Counter(mistake for v in bad if (mistake := _name_error(v, spec)))
+    return [
+        Finding(
+            MISTAKE_FOUND,
+            f"{mistake.id}, {mistake.title}. It raises the error of {count} of {len(bad)} failing checks. {mistake.hint}",
+            mistakes=(mistake.id,),
+        )
+        for mistake, count in counted.most_common()
+    ]
+
+
+def _name_error(verdict: Verdict, spec: Spec) -> Mistake | None:
+    """Return the known mistake that a check's error gives away, if any."""
+    if verdict.reason != "raised":
+        return None
+    return next((m for m in spec.mistakes.values() if m.error and m.error in verdict.message), None)
 
 
 def _describe_isolated(isolated: IsolatedMistake | None) -> Iterator[Finding]:

@@ -52,6 +52,7 @@ def _page(mistake: Mistake, spec: Spec, words: Words) -> str:
             ("Fix", words.plain(mistake.hint)),
             ("Shown by", words.plain(mistake.reveals)),
             ("Hidden by", words.plain(mistake.hides)),
+            ("Error", words.plain(mistake.error or "")),
             ("Seen", ", ".join(f"[{words.plain(place)}]({find_address(place)})" for place in mistake.seen)),
             ("Caught by", words.checks(checks)),
         ]

@@ -189,6 +189,15 @@ def test_no_variant_is_offered_if_nothing_passes_or_a_passing_call_is_like_it(ot
     assert [f.label for f in diagnose([raised, *passed], spec)] == ["Fix first", "First seen"]
 
 
+def test_an_error_that_only_one_mistake_raises_names_it_and_is_no_variant(spec):
+    message = "raised RuntimeError: value cannot be converted to type c10::Half without overflow (my.py:9, attention)"
+    raised = of_case("mha-distinct-sizes-causal", ERRORED, spec, reason="raised", message=message, dtype="float16")
+    passed = of_case("mha-distinct-sizes", PASSED, spec, dtype="float16")
+    *_, found = diagnose([raised, passed], spec)
+    assert (found.label, found.mistakes) == ("Mistake found", ("fill-1e9-fp16",))
+    assert "It raises the error of 1 of 1 failing checks. Fill with −∞ or" in found.text
+
+
 @pytest.mark.parametrize("exception", ["NameError", "AttributeError", "UnboundLocalError", "ModuleNotFoundError"])
 def test_a_name_that_is_misspelt_is_no_variant(exception, spec):
     raised = of_case("mha-no-bias", ERRORED, spec, reason="raised", message=f"raised {exception}: … (my.py:9, f)")
