@@ -124,7 +124,8 @@ def _describe_mistake(mistake: Mistake, spec: Spec) -> Entry:
     return {
         "mistake": mistake.id, "component": mistake.component, "title": mistake.title, "does": mistake.does,
         "symptom": mistake.symptom, "why": mistake.why, "hint": mistake.hint, "reveals": mistake.reveals,
-        "hides": mistake.hides, "error": mistake.error, "seen": {place: find_address(place) for place in mistake.seen}, "caught by": caught,
+        "hides": mistake.hides, "error": mistake.error,
+        "seen": {place: find_address(place) for place in mistake.seen}, "caught by": caught,
     }  # fmt: skip
 
 

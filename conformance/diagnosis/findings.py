@@ -382,14 +382,12 @@ def _describe_mixed_devices(bad: Sequence[Verdict], component: str, spec: Spec) 
 def _describe_errors(bad: Sequence[Verdict], spec: Spec) -> list[Finding]:
     """Return the mistakes whose errors the failing checks raise."""
     counted = Counter(mistake for v in bad if (mistake := _name_error(v, spec)))
-    return [
-        Finding(
-            MISTAKE_FOUND,
-            f"{mistake.id}, {mistake.title}. It raises the error of {count} of {len(bad)} failing checks. {mistake.hint}",
-            mistakes=(mistake.id,),
-        )
-        for mistake, count in counted.most_common()
-    ]
+    findings = []
+    for mistake, count in counted.most_common():
+        explains = f"It raises the error of {count} of {len(bad)} failing checks."
+        text = f"{mistake.id}, {mistake.title}. {explains} {mistake.hint}"
+        findings.append(Finding(MISTAKE_FOUND, text, mistakes=(mistake.id,)))
+    return findings
 
 
 def _name_error(verdict: Verdict, spec: Spec) -> Mistake | None:
