@@ -9,6 +9,7 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Final
 
 from goldformer.conformance.diagnosis.causes import find_cause
+from goldformer.conformance.diagnosis.confirmation import confirm_causes
 from goldformer.conformance.diagnosis.distinguish import tell_apart
 from goldformer.conformance.diagnosis.failure import COARSE, FailingCase
 from goldformer.conformance.diagnosis.findings import list_unknown
@@ -50,6 +51,8 @@ class Diagnosis:
         self._passed: list[Judgement] = []
         #: The components that were searched under options which they do not declare.
         self._under_options: set[str] = set()
+        #: The explanations of components that were compared with new calls.
+        self._confirmed: set[tuple[str, tuple[str, ...]]] = set()
 
     @cached_property
     def _imitator(self) -> Imitator:
@@ -87,6 +90,8 @@ class Diagnosis:
         if any(v.bad and v.matches for v in settled):
             rule_out_causes(judgements, settled, self._imitator, self._spec)
             tell_apart(judgements, settled, self._imitator, self._spec, calls=self._isolates)
+            if self._isolates:
+                confirm_causes(judgements, settled, self._imitator, self._spec, self._confirmed)
         return settled
 
     def _add_all_late(self, judgements: Sequence[Judgement | None], verdicts: Sequence[Verdict]) -> list[Verdict]:

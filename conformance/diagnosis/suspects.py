@@ -37,7 +37,8 @@ class Explanation:
 
     `ids` are the causes as a `Match` names them. `ratio` is the largest distance in these cases, over the tolerance.
     `spared` counts passing cases that list one of the causes, and those that were seen to refute them: `passing` are
-    the ids of the latter. `refuting` are the ids of the failing cases in which they give another result. `faint`
+    the ids of the latter. `refuting` are the ids of the failing cases in which they give another result, `anew` those
+    of cases like which a new call shows that. `faint`
     counts the dtypes of these cases in which one of the causes does not show. `backward` are failing gradients that a
     backward pass of the implementation's own gives, of which causes in the forward pass say nothing. `twins` are other
     causes that give the same in every case.
@@ -53,6 +54,7 @@ class Explanation:
     faint: int = 0
     backward: tuple[str, ...] = ()
     twins: frozenset[tuple[str, ...]] = frozenset()
+    anew: tuple[str, ...] = ()
     #: True if another component follows the declared option of which this names another one.
     contradicted: bool = False
 
@@ -63,8 +65,8 @@ class Explanation:
 
     @property
     def certain(self) -> bool:
-        """Return True if no case refutes it, neither a failing nor a passing one."""
-        return not (self.refuting or self.passing)
+        """Return True if nothing refutes it: no failing case, no passing one, and no new call."""
+        return not (self.refuting or self.passing or self.anew)
 
     @property
     def generated(self) -> bool:
@@ -109,7 +111,8 @@ def rank_explanations(verdicts: Iterable[Verdict], component: str, spec: Spec) -
     for ids, checks in equal.items():
         causes = tuple(known[id_] for id_ in ids)
         passing = tuple(v.check for v in judged if ids in v.rules_out)
-        spared = sum(passed[id_] for id_ in ids) + len(passing)
+        anew = tuple(v.check for v in judged if ids in v.refutes)
+        spared = sum(passed[id_] for id_ in ids) + len(passing) + len(anew)
         differing = [v for v in exact if (v.check, v.dtype) not in checks]
         refuting = tuple(v.check for v in differing if can_refute(v, causes, spec))
         backward = tuple(v.check for v in differing if v.by_hand and v.check not in refuting)
@@ -127,6 +130,7 @@ def rank_explanations(verdicts: Iterable[Verdict], component: str, spec: Spec) -
                 faint,
                 backward,
                 same,
+                anew,
                 contradicted=any(c.convention in kept for c in causes),
             )
         )

@@ -194,7 +194,8 @@ class Verdict:
     `differences` are the outputs that are wrong, in the order in which data flows to them.
     `matches` are the known mistakes and options that reproduce the wrong output; None if the search was skipped.
     `by_hand` says that it is about gradients that a backward pass of the implementation's own gives.
-    `rules_out` are the causes of other cases' matches that would fail this case, which passes.
+    `rules_out` are the causes of other cases' matches that would fail this case, which passes. `refutes` are those that
+    do not give what the implementation gives in a new call like this one.
     `isolated` is the place of the mistake, at the failing case with which the search for it began.
     `wrapped` compares the function with itself under the transformation that the run asks for.
     `invariances` say how closely a property holds that compares the same call in other settings.
@@ -224,6 +225,7 @@ class Verdict:
     asks: Asks = "values"
     by_hand: bool = False
     rules_out: tuple[tuple[str, ...], ...] = ()
+    refutes: tuple[tuple[str, ...], ...] = ()
     isolated: IsolatedMistake | None = None
     wrapped: Wrapped | None = None
     invariances: tuple[Invariance, ...] = ()
@@ -277,7 +279,8 @@ class Verdict:
                 Match(tuple(m["causes"]), m["ratio"], tuple(map(tuple, m.get("twins", ())))) for m in matches
             )
         made = {**lists, "differences": differences, "matches": matches, "status": Status(data["status"])}
-        made["rules_out"] = tuple(map(tuple, data.get("rules_out", ())))
+        for name in ("rules_out", "refutes"):
+            made[name] = tuple(map(tuple, data.get(name, ())))
         if found := data.get("isolated"):
             names = {name: tuple(found[name]) for name in ("places", "names", "holds", "right_with")}
             made["isolated"] = IsolatedMistake(**{**found, **names})

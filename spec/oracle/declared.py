@@ -14,7 +14,7 @@ from goldformer.spec.errors import SpecError
 from goldformer.spec.model import Case, Spec
 from goldformer.spec.yamlfile import YamlFile
 
-#: The number of cases with values that every combination of options should have.
+#: The number of cases with values that every combination of options should have, gradients not counted.
 LEAST: Final = 20
 #: The end of the id of a case that is derived for the options that an implementation declares.
 AS_DECLARED: Final = "-as-declared"
@@ -39,6 +39,7 @@ def count_missing(component: str, options: Mapping[str, str], spec: Spec) -> int
     `options` has an option of every convention.
     """
     stored = [case for case in spec.cases_of(component) if case.error is None and not case.shape_only]
+    stored = [case for case in stored if case.cotangent is None]
     if not any(_ORDINARY in case.id for case in stored):
         return 0
     return max(0, LEAST - sum(not case.explain_unfit(options) for case in stored))
@@ -47,8 +48,8 @@ def count_missing(component: str, options: Mapping[str, str], spec: Spec) -> int
 def derive_declared(component: str, options: Mapping[str, str], spec: Spec) -> dict[str, Case]:
     """Return cases under these options by their ids, with golden values: as many as are missing, or all that fit.
 
-    Of a search there are at most seven. Left out are cases that these options contradict, and those whose values are
-    not certain. ImportError if python-flint is missing.
+    Gradients come on top. Of a search there are at most seven. Left out are cases that these options contradict, and
+    those whose values are not certain. ImportError if python-flint is missing.
     """
     from goldformer.spec.oracle.balls import Unproven  # only deriving needs python-flint
     from goldformer.spec.oracle.run import derive_golden
@@ -62,7 +63,7 @@ def derive_declared(component: str, options: Mapping[str, str], spec: Spec) -> d
             derived[case.id] = derive_golden(case, spec)
         except Unproven:
             continue
-        if len(derived) == missing:
+        if sum(case.cotangent is None for case in derived.values()) == missing:
             break
     return derived
 

@@ -5,7 +5,7 @@ is subtracted on the way, so that with h = 2⁻³⁰⁰ only rounding is left. N
 parts first, so a maximum and a ReLU choose as they do for real numbers.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from typing import Any, Final
@@ -41,15 +41,25 @@ def asking(names: Collection[str] | None) -> AbstractContextManager[None]:
 
 
 def derive_along_all(
-    function: Callable[..., Any], arguments: Mapping[str, Any], names: Collection[str] | None
+    function: Callable[..., Any],
+    arguments: Mapping[str, Any],
+    names: Collection[str] | None,
+    places: Mapping[str, Sequence[tuple[int, ...]] | None],
 ) -> tuple[dict[str, Array], Array]:
     """Return a random direction for each of these arguments, and the derivative of the first result along all at once.
 
-    The directions are always the same. Functions with one such derivative have the same gradients.
+    The directions are always the same, and 0 but at the places of an argument that has some. Functions with one such
+    derivative have the same gradients there.
     """
     given, leaves = _read_leaves(arguments, names)
     rng = np.random.default_rng(0)
     directions = {name: rng.standard_normal(leaf.shape) for name, leaf in leaves.items()}
+    for name, direction in directions.items():
+        if (indices := places.get(name)) is not None:
+            chosen = tuple(np.array(indices).T)
+            kept = direction[chosen]
+            direction[...] = 0.0
+            direction[chosen] = kept
     for name, leaf in leaves.items():
         np.add(leaf, 1j * STEP * directions[name], out=leaf)
     return directions, _first(function(**given)).imag / STEP

@@ -104,11 +104,11 @@ def test_an_entry_says_what_one_wants_to_know(id_, lines):
 def test_a_mistake_is_explained_in_full(spec):
     mistake = spec.mistakes["fill-1e9-fp16"]
     lines = explain(mistake.id).stdout.splitlines()
-    fields = ("component", "title", "does", "symptom", "why", "hint", "reveals", "hides")
+    fields = ("component", "title", "does", "symptom", "why", "hint", "reveals", "hides", "error")
     assert all(getattr(mistake, name) for name in fields)
-    assert lines[1:9] == [f"{name}: {getattr(mistake, name)}" for name in fields]
-    assert lines[9:11] == ["seen", "  NVIDIA/apex#1105: https://github.com/NVIDIA/apex/issues/1105"]
-    assert lines[9 + len(mistake.seen) + 1] == "caught by"
+    assert lines[1:10] == [f"{name}: {getattr(mistake, name)}" for name in fields]
+    assert lines[10:12] == ["seen", "  NVIDIA/apex#1105: https://github.com/NVIDIA/apex/issues/1105"]
+    assert lines[10 + len(mistake.seen) + 1] == "caught by"
 
 
 PLACES = {

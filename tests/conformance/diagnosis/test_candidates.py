@@ -87,7 +87,7 @@ def test_where_each_digit_counts_each_candidate_has_a_gradient_of_its_own(case, 
 
 def test_one_derivative_rules_out_what_differs_and_nothing_that_fits(spec, failing, formed):
     textbooks = Textbooks(spec, None)
-    for case in ("mha-gradient", "sdpa-gradient", "dec-ordinary-gradient"):
+    for case in ("mha-gradient", "sdpa-gradient", "dec-gradient", "enc-ordinary-gradient"):
         failure = failing(case, {})
         made = textbooks.imitate(FIRST, failure)
         assert isinstance(made, Result)

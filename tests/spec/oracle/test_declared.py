@@ -44,7 +44,7 @@ def test_every_combination_of_the_model_has_twenty_right_cases(conventions, spec
     options = name_all(spec, conventions)
     missing = count_missing("transformer", options, spec)
     derived = derive_declared("transformer", options, spec)
-    assert 0 < missing == len(derived) <= LEAST
+    assert 0 < missing == sum(case.cotangent is None for case in derived.values()) <= LEAST
     bench = make_bench(spec, conventions)
     for id_, case in derived.items():
         verdict = judge_case(case, bench).verdict

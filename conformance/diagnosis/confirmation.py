@@ -1,0 +1,181 @@
+"""Calls with numbers that no case has: an explanation that is true gives what the implementation gives there too.
+
+Few failing cases, or numbers that are alike, let a wrong explanation fit. The calls are those of failing cases with
+their numbers drawn again. Gradients have few cases, so they are also taken of a call that is a case without them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from fractions import Fraction
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from goldformer.conformance.diagnosis.failure import FailingCase, estimate_cost
+from goldformer.conformance.diagnosis.suspects import Explanation, is_as_good, rank_explanations
+from goldformer.conformance.judging.cases import Judgement, call_case
+from goldformer.conformance.judging.invoke import Result
+from goldformer.conformance.judging.verdict import Verdict
+from goldformer.spec import Case, Spec
+from goldformer.spec.draw import Dyadic, Recipe
+from goldformer.spec.model import GoldenArray
+
+if TYPE_CHECKING:
+    from goldformer.conformance.diagnosis.imitation import Imitator
+
+#: The most calls of one component, and the most explanations that are compared with them.
+_MOST_CALLS: Final = 2
+_MOST_EXPLANATIONS: Final = 8
+#: The numbers of the calls that one explanation is compared with, by their cost: at most half a second.
+_MOST_NUMBERS: Final = 600_000
+#: How much larger the error scale of a gradient may be than that of another one of the same call.
+_WIDE: Final = 100.0
+#: The end of the id of such a call, and what is added to the seeds of its case.
+AGAIN: Final = "-again"
+_OTHER_SEED: Final = 7_000_003
+
+Causes = tuple[str, ...]
+
+
+def confirm_causes(
+    judgements: Sequence[Judgement | None],
+    verdicts: list[Verdict],
+    imitator: Imitator,
+    spec: Spec,
+    compared: set[tuple[str, Causes]],
+) -> None:
+    """Note in the verdicts of failing cases which of the best explanations a call with other numbers refutes.
+
+    `compared` are the explanations, with their components, that were compared before; those of now are added.
+    """
+    for component in dict.fromkeys(v.component for v in verdicts if v.bad and v.matches):
+        ranked = rank_explanations(verdicts, component, spec)
+        best = [e for e in ranked if is_as_good(e, ranked[0]) and e.certain and (component, e.ids) not in compared]
+        best = best[:_MOST_EXPLANATIONS]
+        compared.update((component, e.ids) for e in best)
+        failing = {
+            index: judgement
+            for index, judgement in enumerate(judgements)
+            if judgement is not None and verdicts[index].component == component and verdicts[index].matches
+        }
+        for index, seen in _make_calls(best, failing, verdicts, imitator, spec):
+            refuted = tuple(e.ids for e in best if _is_refuted(e.ids, seen, imitator))
+            verdicts[index] = replace(verdicts[index], refutes=(*verdicts[index].refutes, *refuted))
+            best = [e for e in best if e.ids not in refuted]
+
+
+def _is_refuted(causes: Causes, seen: FailingCase, imitator: Imitator) -> bool:
+    made = imitator.imitate(causes, seen)
+    return isinstance(made, Result) and seen.measure_near(made) is None
+
+
+def _make_calls(
+    best: Sequence[Explanation],
+    failing: Mapping[int, Judgement],
+    verdicts: Sequence[Verdict],
+    imitator: Imitator,
+    spec: Spec,
+) -> Iterator[tuple[int, FailingCase]]:
+    """Yield results of calls with other numbers, each with the index of the failing case that it is made from."""
+    explained = {
+        index: judgement
+        for index, judgement in failing.items()
+        if any(m.causes == e.ids for e in best for m in verdicts[index].matches or ())
+    }
+    by_hand = all(imitator.are_by_hand(e.ids) for e in best)
+    left, calls = _MOST_NUMBERS, 0
+    for index, case in _list_calls(explained, spec):
+        judgement, failure = explained[index], FailingCase.of(explained[index])
+        slow = case.cotangent is not None and not by_hand
+        left -= len(best) * estimate_cost(case) * (case.size if slow else 1)
+        if failure is None or left < 0 or calls == _MOST_CALLS:
+            return
+        options = judgement.bench.adapter.options(case.component, spec)
+        if case.explain_unfit(options):
+            continue
+        calls += 1
+        actual = call_case(case.under(options), judgement.bench)
+        if isinstance(actual, Result):
+            expected = _widen(failure, actual) if case.cotangent is not None else failure.expected
+            yield index, replace(failure, case=case.under(options), actual=actual, expected=expected)
+
+
+def _widen(failure: FailingCase, actual: Result) -> dict[str, GoldenArray]:
+    """Return the error scales of the gradients of a new call: those of the failing case, and wide ones for the others.
+
+    Scales grow with the numbers; the values are compared with nothing.
+    """
+    inexact = {name: golden for name, golden in failure.expected.items() if golden.error_scale and golden.magnitude}
+    known = {name: replace(golden, indices=None) for name, golden in inexact.items()}
+    largest = max((golden.error_scale / golden.magnitude for golden in known.values()), default=1.0)
+    one = GoldenArray(np.ones(1), _WIDE * max(largest, 1.0))
+    return {name: known.get(name, one) for name in actual.outputs}
+
+
+def _list_calls(explained: Mapping[int, Judgement], spec: Spec) -> Iterator[tuple[int, Case]]:
+    """Yield calls with other numbers, the cheapest first, with the failing cases that they are made from."""
+    cases = {
+        index: judgement.case
+        for index, judgement in explained.items()
+        if judgement.case is not None and _can_be_drawn(judgement.case) and isinstance(judgement.outcome, Result)
+    }
+    ranked = sorted(cases, key=lambda index: (cases[index].cotangent is not None, cases[index].size))
+    forward = [index for index in ranked if cases[index].cotangent is None]
+    gradient = next((index for index in ranked if cases[index].cotangent is not None), None)
+    if ranked:
+        yield ranked[0], _draw_again(cases[ranked[0]])
+    if gradient is not None and (case := _choose_for_gradient(cases[gradient], spec)) is not None:
+        yield gradient, _draw_gradient(case, spec)
+    for index in forward[1:]:
+        one, first = cases[index], cases[forward[0]]
+        if one.inputs.keys() != first.inputs.keys() or one.attributes != first.attributes:
+            yield index, _draw_again(one)
+            return
+
+
+def _choose_for_gradient(like: Case, spec: Spec) -> Case | None:
+    """Return a case without gradients whose axes differ in size, and that has what the gradients of one are of."""
+    fitting = [
+        case
+        for case in spec.cases_of(like.component)
+        if case.cotangent is None and _can_be_drawn(case)
+        if like.inputs.keys() <= case.inputs.keys() and like.expect.keys() <= {*case.inputs, *case.params}
+    ]
+    return min(fitting, key=lambda case: (-_count_sizes(case), case.size), default=None)
+
+
+def _can_be_drawn(case: Case) -> bool:
+    """Return True for a case with drawn numbers whose results are values."""
+    drawn = any(isinstance(recipe, Dyadic) for recipe in (*case.inputs.values(), *case.params.values()))
+    return drawn and not (case.error or case.random or case.full_size or case.shape_only)
+
+
+def _count_sizes(case: Case) -> int:
+    """Return the number of different sizes of a case that are no accident: neither 1 nor 2."""
+    return len({size for size in (*case.sizes.values(), *case.lead) if size > 2})
+
+
+def _draw_again(case: Case) -> Case:
+    whole = case.whole or case
+    return replace(
+        whole,
+        id=whole.id + AGAIN,
+        inputs={name: _draw_other(recipe) for name, recipe in whole.inputs.items()},
+        params={name: _draw_other(recipe) for name, recipe in whole.params.items()},
+        cotangent=None if whole.cotangent is None else _draw_other(whole.cotangent),
+    )
+
+
+def _draw_other(recipe: Recipe) -> Recipe:
+    return replace(recipe, seed=recipe.seed + _OTHER_SEED) if isinstance(recipe, Dyadic) else recipe
+
+
+def _draw_gradient(case: Case, spec: Spec) -> Case:
+    """Return a case without gradients as one that asks for them."""
+    output = next(iter(spec.contracts[case.component].outputs.values()))
+    shape = output.shape.sizes(case.sizes, case.lead)
+    cotangent = Dyadic(math.prod(shape) + _OTHER_SEED, Fraction(-1), Fraction(1), Fraction(1, 32), shape)
+    return replace(_draw_again(case), cotangent=cotangent)

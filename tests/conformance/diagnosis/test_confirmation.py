@@ -1,0 +1,76 @@
+"""New calls, with numbers that no case has, refute what fits the cases by chance, and nothing that is true."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from goldformer.adapters import Adapter
+from goldformer.adapters.textbook.build import build_textbook
+from goldformer.conformance.diagnosis.explain import Diagnosis
+from goldformer.conformance.diagnosis.findings import CLOSEST, MISTAKE_FOUND, diagnose
+from goldformer.conformance.diagnosis.mistakes.differentiation import DIFFERENTIATED
+from goldformer.conformance.diagnosis.neighbours import find_made
+from goldformer.conformance.judging.cases import Bench, judge_case
+
+ATTENTION = "scaled_dot_product_attention"
+
+
+class ScaledUnlessKnown:
+    """Attention that forgets the scale where it was given the queries of a case, or everywhere."""
+
+    ARRAYS = "numpy"
+    DTYPES = ("float32",)
+
+    def __init__(self, known):
+        self.known = known
+
+    def scaled_dot_product_attention(self, query, key, value, mask=None):
+        scores = query @ key.swapaxes(-1, -2)
+        if self.known is not None and query.tobytes() not in self.known:
+            scores = scores / scores.dtype.type(math.sqrt(query.shape[-1]))
+        if mask is not None:
+            scores = np.where(mask, scores, scores.dtype.type(-1e9))
+        powers = np.exp(scores - scores.max(-1, keepdims=True))
+        weights = powers / powers.sum(-1, keepdims=True)
+        return weights @ value, weights
+
+
+@pytest.mark.parametrize(("everywhere", "label"), [(True, MISTAKE_FOUND), (False, CLOSEST)])
+def test_a_name_is_found_only_if_it_holds_in_a_new_call(everywhere, label, spec):
+    cases = [case for case in spec.cases_of(ATTENTION) if case.error is None and case.cotangent is None]
+    known = {case.input_arrays["query"].astype(np.float32).tobytes() for case in cases}
+    adapter = Adapter.from_object(ScaledUnlessKnown(None if everywhere else known), "mine.py", spec)
+    bench = Bench(spec, adapter, "float32", "cpu")
+    verdicts = Diagnosis(spec).explain_all(judge_case(case, bench) for case in cases)
+    (said,) = [f for f in diagnose(verdicts, spec) if "scale-missing" in f.mistakes]
+    assert said.label == label
+    assert ("but not in a new call like " in said.text) == (not everywhere)
+    assert sum(bool(v.refutes) for v in verdicts) == (not everywhere)
+
+
+def name(spec, *made, left_out=(), **options):
+    """Return the label and the names of the first finding about a feed-forward network with some slips."""
+    book = build_textbook(DIFFERENTIATED, *(find_made(id_).steps for id_ in made))
+    bench = Bench(spec, Adapter.from_object(book, "mine", spec), "float32", "cpu")
+    judged = (judge_case(case, bench) for case in spec.cases_of("feed_forward"))
+    verdicts = Diagnosis(spec, left_out, **options).explain_all(judged)
+    first = next(f for f in diagnose(verdicts, spec) if f.mistakes)
+    return first.label, {*first.mistakes}
+
+
+SHIFTED, HALVED, BATCH = (
+    f"feed_forward.{name}" for name in ("x.shifted", "backward.b_2.halved", "backward.b_2.over-batch")
+)
+
+
+def test_gradients_of_a_new_call_tell_apart_what_those_of_the_cases_do_not(spec):
+    """The only gradient that differs where tokens are shifted is that of b_2, for two samples."""
+    assert name(spec, SHIFTED, BATCH) == (MISTAKE_FOUND, {SHIFTED, BATCH})
+    assert name(spec, SHIFTED, BATCH, isolates=False)[1] != {SHIFTED, BATCH}
+
+
+def test_what_only_fits_the_gradients_of_the_cases_is_not_found(spec):
+    assert name(spec, SHIFTED, BATCH, left_out=(HALVED, BATCH)) == (MISTAKE_FOUND, {SHIFTED})
