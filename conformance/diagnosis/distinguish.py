@@ -23,7 +23,7 @@ from goldformer.spec import Spec
 if TYPE_CHECKING:
     from goldformer.conformance.diagnosis.imitation import Imitator
 
-_FINEST: Final = "float64"
+FINEST: Final = "float64"
 #: The most calls of one component.
 _MOST_CALLS: Final = 4
 #: The most explanations that are compared, and the numbers of their cases, by their cost: a quarter of a second.
@@ -51,13 +51,14 @@ def tell_apart(
         ranked = rank_explanations(verdicts, component, spec)
         best = [e.ids for e in ranked if is_as_good(e, ranked[0]) and not e.passing][:_MOST_EXPLANATIONS]
         try:
+            best = _leave_out_idle(best, mine, imitator)
             for index, causes in _find_raising(best, mine, imitator):
                 verdicts[index] = replace(verdicts[index], matches=tuple(Match(ids, 0.0) for ids in causes))
             for index, causes in _find_differing_in_rest(best, mine, imitator):
                 verdicts[index] = _note_refuted(verdicts[index], causes)
                 best = [ids for ids in best if ids not in causes]
             _note_twins(best, mine, verdicts, imitator)
-            if calls and best and all(j.bench.dtype != _FINEST for j in mine.values()):
+            if calls and best and all(j.bench.dtype != FINEST for j in mine.values()):
                 for index, causes in _find_refuted(best, mine, imitator):
                     verdicts[index] = _note_refuted(verdicts[index], causes)
         except Exception as error:
@@ -127,7 +128,7 @@ def _note_twins(
         left -= len(causes) * estimate_cost(case)
         if left < 0 or not others:
             break
-        seen = replace(failing, case=case, actual=BadResult("raised", ""), dtype=_FINEST)
+        seen = replace(failing, case=case, actual=BadResult("raised", ""), dtype=FINEST)
         result = imitator.imitate(first, seen)
         others = [ids for ids in others if _equals_whole(result, imitator.imitate(ids, seen))]
         count += 1
@@ -135,6 +136,25 @@ def _note_twins(
         matches = verdicts[index].matches or ()
         noted = tuple(replace(m, twins=tuple(others)) if m.causes == first else m for m in matches)
         verdicts[index] = replace(verdicts[index], matches=noted)
+
+
+def _leave_out_idle(causes: Sequence[Causes], judgements: Mapping[int, Judgement], imitator: Imitator) -> list[Causes]:
+    """Return some causes without those that give what fewer of them give: rounding alone tells them apart."""
+    cases = [
+        (j.case.size, index) for index, j in judgements.items() if j.verdict.bad and j.case and not j.case.cotangent
+    ]
+    seen = FailingCase.of(judgements[min(cases)[1]]) if cases else None
+    return [
+        ids for ids in causes if not any({*fewer} < {*ids} and is_idle(ids, fewer, seen, imitator) for fewer in causes)
+    ]
+
+
+def is_idle(causes: Causes, fewer: Causes, failure: FailingCase | None, imitator: Imitator) -> bool:
+    """Return True if some causes give in float64 what fewer of them give, so that the others do nothing."""
+    if failure is None or failure.case.cotangent is not None or causes == fewer:
+        return False
+    exact = replace(failure, dtype=FINEST)
+    return _equals_whole(imitator.imitate(causes, exact), imitator.imitate(fewer, exact))
 
 
 def _equals_whole(one: Result | BadResult | None, other: Result | BadResult | None) -> bool:
@@ -198,10 +218,10 @@ def _select_cases(
         if cost > left:
             continue
         left -= cost
-        failing, bench = FailingCase.of(judgements[index]), replace(judgements[index].bench, dtype=_FINEST)
+        failing, bench = FailingCase.of(judgements[index]), replace(judgements[index].bench, dtype=FINEST)
         if failing is None or bench.explain_unusable():
             return
-        yield index, bench, replace(failing, dtype=_FINEST)
+        yield index, bench, replace(failing, dtype=FINEST)
 
 
 def _group_same(made: Mapping[Causes, Result | BadResult | None], case: FailingCase) -> list[Causes]:

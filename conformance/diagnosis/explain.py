@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from goldformer.conformance.diagnosis.causes import find_cause
 from goldformer.conformance.diagnosis.confirmation import confirm_causes
-from goldformer.conformance.diagnosis.distinguish import tell_apart
+from goldformer.conformance.diagnosis.distinguish import is_idle, tell_apart
 from goldformer.conformance.diagnosis.failure import COARSE, FailingCase
 from goldformer.conformance.diagnosis.findings import list_unknown
 from goldformer.conformance.diagnosis.other_options import advise_option
@@ -102,9 +102,10 @@ class Diagnosis:
         ]
 
     def _add_near(self, judgements: Sequence[Judgement | None], verdicts: list[Verdict]) -> None:
-        """Let the best explanation of a component, or a part of it, explain what it misses by rounding, if few cases.
+        """Let the best explanation of a component, or a part of it, explain what it misses by rounding, if little.
 
-        Where it is not rare, something small is wrong as well, such as eps. In a coarse dtype rounding does as much.
+        Where it is not rare, something small is wrong as well, such as eps; but not if that changes nothing in float64,
+        as a bias that a normalisation takes away. In a coarse dtype rounding does as much.
         """
         for component in dict.fromkeys(v.component for v in verdicts if v.bad and v.matches):
             ranked = rank_explanations(verdicts, component, self._spec)
@@ -113,7 +114,8 @@ class Diagnosis:
                 rare = _RARE * len(missed) <= e.case_count
                 near = partial(self._imitator.match_near, e.ids)
                 for index, judgement in missed.items():
-                    if rare or judgement.bench.dtype in COARSE:
+                    idle = partial(is_idle, ranked[0].ids, e.ids, FailingCase.of(judgement), self._imitator)
+                    if rare or judgement.bench.dtype in COARSE or idle():
                         verdicts[index] = _add_matches(judgement, verdicts[index], near)
 
     def _leave_out_refuted(self, verdict: Verdict) -> Verdict:

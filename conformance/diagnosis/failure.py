@@ -28,7 +28,7 @@ _FIXED: Final = 600
 #: How many times decoding runs the model, roughly.
 _STEPS: Final = 10
 #: Careful code stays below 0.4 of the tolerance: an error this many times as large is no rounding.
-_CLEAR: Final = 10.0
+CLEAR: Final = 10.0
 
 #: Dtypes so coarse that a mistake may hide in rounding: a pass in them rules nothing out.
 COARSE: Final = frozenset({"float16", "bfloat16"})
@@ -150,7 +150,7 @@ class FailingCase:
         if not isinstance(imitation, Result) or not isinstance(self.actual, Result):
             return isinstance(imitation, BadResult) and isinstance(self.actual, Result)
         shared = self._select_shared(imitation)
-        return any(self._measure(name, imitation.outputs[name], golden) >= _CLEAR for name, golden in shared.items())
+        return any(self._measure(name, imitation.outputs[name], golden) >= CLEAR for name, golden in shared.items())
 
     def measure_near(self, imitation: Result | BadResult | None) -> float | None:
         """Return the distance ÷ tolerance of an imitation that rounding alone may keep from the actual result.
@@ -158,15 +158,19 @@ class FailingCase:
         Wrong numbers may be so small, or go through so many layers, that rounding moves them by more than right ones.
         None if the distance is larger, or if there is nothing to compare.
         """
+        largest = self.measure_apart(imitation)
+        return largest if largest < CLEAR else None
+
+    def measure_apart(self, imitation: Result | BadResult | None) -> float:
+        """Return the distance ÷ tolerance of an imitation from the actual result; inf if nothing is compared."""
         if not isinstance(imitation, Result) or not isinstance(self.actual, Result) or self.case.random:
-            return None
+            return math.inf
         outputs = ((name, golden, imitation.outputs[name]) for name, golden in self._select_shared(imitation).items())
         ratios = [
             self._measure(name, self.actual.outputs[name], self._use_as_golden(name, golden, made))
             for name, golden, made in outputs
         ]
-        largest = max(ratios, default=math.inf)
-        return largest if largest < _CLEAR else None
+        return max(ratios, default=math.inf)
 
     def differs_in_rest(self, imitation: Result | BadResult | None) -> bool:
         """Return True if an imitation differs in elements that have no golden value.

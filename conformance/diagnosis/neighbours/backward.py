@@ -321,6 +321,50 @@ def _average_projections() -> Iterator[Neighbour]:
         )  # fmt: skip
 
 
+#: Of which samples and tokens a gradient that should be summed over all of them is the sum.
+_PARTS: Final[tuple[tuple[str, str, tuple[slice, slice]], ...]] = (
+    ("first-sample", "the first sample", (slice(1), slice(None))),
+    ("last-sample", "the last sample", (slice(-1, None), slice(None))),
+    ("first-token", "the first token of each sample", (slice(None), slice(1))),
+    ("last-token", "the last token of each sample", (slice(None), slice(-1, None))),
+)
+
+
+def _sum_parts() -> Iterator[Neighbour]:
+    """Yield gradients of parameters that are summed over some samples or tokens only."""
+
+    def of_projection(
+        original: Step, x: Array, gradient: Array, params: Params, role: str, *, which: str, part: tuple[slice, slice]
+    ) -> Gradients:
+        found, some = original(x, gradient, params, role), original(x[part], gradient[part], params, role)
+        return {name: some[name] if name.startswith(which) else g for name, g in found.items()}
+
+    def of_norm(
+        original: Step, x: Array, cotangent: Array, *, params: Params, which: str, part: tuple[slice, slice]
+    ) -> Gradients:
+        found = original(x, cotangent, params=params)
+        if x.ndim < 3:
+            return dict(found)
+        some = original(x[part], cotangent[part], params=params)
+        return {name: some[name] if name != "x" and name.startswith(which) else g for name, g in found.items()}
+
+    groups = {"": "the gradients of the parameters are", "w_": "the gradients of the weights are"}
+    groups["b_"] = "the gradients of the biases are"
+    steps: tuple[tuple[str, Step, Callable[..., Gradients], tuple[str, ...]], ...] = (
+        ("feed_forward", projection_gradients, of_projection, ("", "w_", "b_", "w_1", "b_1", "w_2", "b_2")),
+        ("multi_head_attention", projection_gradients, of_projection, ("", "w_", "b_")),
+        ("fused_multi_head_attention", projection_gradients, of_projection, ("", "w_", "b_")),
+        ("layer_norm", layer_norm_gradient, of_norm, ("", "gamma", "beta")),
+    )
+    for component, step, change, names in steps:
+        for which, (word, says, part) in product(names, _PARTS):
+            title = f"{groups.get(which, f'the gradient of {which} is')} summed over {says} only"
+            yield _make(
+                f"{which.strip('_') or 'parameters'}-of-{word}", component, title,
+                "Sum over all samples and tokens.", {step: around(partial(change, which=which, part=part))},
+            )  # fmt: skip
+
+
 def _return_through(original: Step, projected: Array, params: Params, of: str, *, role: str, other: str) -> Array:
     """Return the gradient of one role's input by the matrix of another, where it has the same shape."""
     same = params[f"w_{role}"].shape == params[f"w_{other}"].shape
@@ -530,6 +574,7 @@ def generate() -> Iterator[Neighbour]:
     yield from _change_attention()
     yield from _change_feed_forward()
     yield from _average_projections()
+    yield from _sum_parts()
     yield from _swap_matrices()
     yield from _swap_inputs()
     yield from _change_norm()

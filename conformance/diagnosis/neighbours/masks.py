@@ -57,6 +57,20 @@ def _drop_padding(mask: Array) -> Array:
     return np.array(np.broadcast_to(causal, mask.shape)) if (mask == (causal & last)).all() else mask
 
 
+def _keep_one(mask: Array, changed: Array) -> Array:
+    """Return a changed mask with the own rows of queries that it leaves without a key."""
+    return np.where(changed.any(-1, keepdims=True), changed, mask)
+
+
+def _hide_last(mask: Array) -> Array:
+    """Hide the last key that each query may see."""
+    return np.concatenate([mask[..., :-1] & mask[..., 1:], mask[..., -1:]], axis=-1)
+
+
+def _hide_self(mask: Array) -> Array:
+    return mask & ~np.eye(mask.shape[-2], mask.shape[-1], dtype=np.bool_)
+
+
 #: What becomes of a mask that is broadcast to the scores, (…, q_seq, kv_seq).
 _CHANGES: Final[tuple[tuple[str, str, Change], ...]] = (
     ("transposed", "the mask is transposed, so that keys are hidden as queries", turn_last_axes),
@@ -76,8 +90,9 @@ _CHANGES: Final[tuple[tuple[str, str, Change], ...]] = (
     ("shifted", "the mask is shifted by one key", shift_last_axis),
     ("one-more", "one key behind the last one that may be seen is seen too",
      lambda m: np.concatenate([m[..., :1], m[..., 1:] | m[..., :-1]], axis=-1)),
-    ("one-less", "the last key that may be seen is hidden too",
-     lambda m: np.concatenate([m[..., :-1] & m[..., 1:], m[..., -1:]], axis=-1)),
+    ("one-less", "the last key that may be seen is hidden too", _hide_last),
+    ("one-less-if-more", "the last key that may be seen is hidden too, unless it is the only one",
+     lambda m: _keep_one(m, _hide_last(m))),
     ("any-query", "a key is hidden only where every query's row hides it", lambda m: m.any(-2, keepdims=True)),
     ("only-causal", "of the mask only what is causal is used, so padding is seen", _keep_causal),
     ("all-queries", "a key is hidden where any query's row hides it", lambda m: m.all(-2, keepdims=True)),
@@ -86,8 +101,9 @@ _CHANGES: Final[tuple[tuple[str, str, Change], ...]] = (
     ("all-samples", "a key is hidden where any sample's mask hides it", lambda m: m.all(0, keepdims=True)),
     ("self-always", "each position sees itself whatever the mask says",
      lambda m: m | np.eye(m.shape[-2], m.shape[-1], dtype=np.bool_)),
-    ("self-never", "each position is hidden from itself, whatever the mask says",
-     lambda m: m & ~np.eye(m.shape[-2], m.shape[-1], dtype=np.bool_)),
+    ("self-never", "each position is hidden from itself, whatever the mask says", _hide_self),
+    ("self-if-alone", "each position is hidden from itself, unless it sees nothing else",
+     lambda m: _keep_one(m, _hide_self(m))),
     ("first-always", "every position sees the first key whatever the mask says",
      lambda m: m | (np.arange(m.shape[-1]) == 0)),
     ("and-causal", "later keys are hidden besides those that the mask hides",

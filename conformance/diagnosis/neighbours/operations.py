@@ -117,6 +117,11 @@ def _soft_of_array_maximum(scores: Array) -> Array:
     return np.asarray(powers / powers.sum(axis=-1, keepdims=True))
 
 
+def _divide_by_sum_over(scores: Array, axis: int | tuple[int, ...] | None) -> Array:
+    powers = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    return np.asarray(powers / powers.sum(axis=axis, keepdims=True))
+
+
 def _share(scores: Array) -> Array:
     return np.asarray(scores / scores.sum(-1, keepdims=True))
 
@@ -134,6 +139,14 @@ def _change_softmax() -> Iterator[Neighbour]:
         ("over-samples", "the softmax runs over the samples", lambda s: _soft(s, 0)),
         ("over-rows-and-keys", "the softmax runs over queries and keys at once",
          lambda s: _soft(s, (-2, -1) if s.ndim > 1 else -1)),
+        ("sum-over-queries", "the exponentials are divided by their sum over the queries",
+         lambda s: _divide_by_sum_over(s, -2 if s.ndim > 1 else -1)),
+        ("sum-over-samples", "the exponentials are divided by their sum over the samples, the first axis",
+         lambda s: _divide_by_sum_over(s, 0)),
+        ("sum-over-heads", "the exponentials are divided by their sum over the heads",
+         lambda s: _divide_by_sum_over(s, 1 if s.ndim > 3 else -1)),
+        ("sum-over-all", "the exponentials are divided by the sum of all of them",
+         lambda s: _divide_by_sum_over(s, None)),
         ("twice", "the softmax is applied twice", lambda s: _soft(_soft(s, -1), -1)),
         ("left-out", "the softmax is left out", lambda s: s),
         ("array-maximum", "the maximum of the whole array is subtracted, so rows far below it are 0 and become 0/0",
