@@ -133,7 +133,7 @@ def imports_are_undone():
         yield
 
 
-@pytest.mark.sample(16)
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("place", HITS)
 def test_correct_code_is_found_with_what_it_chose(place, spec):
     component, shape, polarity, declared = HITS[place]
@@ -150,6 +150,7 @@ def test_code_that_always_hides_the_future_is_called_on_the_meta_device_too(spec
     assert verdict.status is Status.PASSED, verdict.message
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("name", DEFECTS)
 def test_a_mistake_is_named_or_left_and_never_taken_for_a_choice(name, spec):
     found = infer_adapter(f"{STYLES}/defective_parts.py:{name}", spec=spec)

@@ -192,7 +192,7 @@ CASES = {
 }  # fmt: skip
 
 
-@pytest.mark.sample(15)
+@pytest.mark.sample(8)
 @pytest.mark.parametrize(("component", "id_", "old", "new", "field", "message"), CASES.values(), ids=CASES)
 def test_a_spoilt_case_is_refused_at_its_line(copy: Path, component, id_, old, new, field, message):
     file = bring(copy, component)
@@ -291,6 +291,7 @@ GOLDEN = {
 }  # fmt: skip
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize(("id_", "old", "new", "key", "message"), GOLDEN.values(), ids=GOLDEN)
 def test_a_spoilt_golden_entry_is_refused_at_its_line(copy: Path, id_, old, new, key, message):
     if id_.startswith("pe-"):

@@ -14,6 +14,7 @@ from goldformer.adapters.textbook.checks import Array
 from goldformer.adapters.textbook.heads import (
     Params,
     attend_projected,
+    fused_multi_head_attention,
     merge_heads,
     multi_head_attention,
     project_heads,
@@ -122,6 +123,38 @@ def _change_projections() -> Iterator[Neighbour]:
         yield Neighbour(
             f"{_MHA}.{role}.without-bias", _MHA, f"the bias of the {words} is left out", f"Add b_{role}.",
             {project_heads: around(drop_bias)},
+        )  # fmt: skip
+
+
+def _leave_out_biases() -> Iterator[Neighbour]:
+    """Yield attentions in which several projections have lost their biases."""
+    for roles, words in (("qkv", "the queries, keys and values"), ("qk", "the queries and keys")):
+
+        def drop_biases(original: Step, x: Array, params: Any, of: str, heads: int, roles: str = roles) -> Any:
+            without = {name: array for name, array in params.items() if name != f"b_{of}"}
+            return original(x, without if of in roles else params, of, heads)
+
+        yield Neighbour(
+            f"{_MHA}.{roles}.without-biases", _MHA, f"the biases of {words} are left out",
+            f"Add {join_names([f'b_{role}' for role in roles])}.", {project_heads: around(drop_biases)},
+        )  # fmt: skip
+
+
+def _add_input() -> Iterator[Neighbour]:
+    """Yield attentions with a residual of their own."""
+    for step, name, words in (
+        (multi_head_attention, "query", "queries"), (multi_head_attention, "value", "values"),
+        (fused_multi_head_attention, "x", "tokens"),
+    ):  # fmt: skip
+
+        def add(original: Step, *args: Any, step: Step = step, name: str = name, **named: Any) -> Any:
+            found, given = original(*args, **named), read_argument(step, name, (args, named))
+            return {**found, "output": found["output"] + given} if given.shape == found["output"].shape else found
+
+        component = step.__name__
+        yield Neighbour(
+            f"{component}.residual-of-{name}", component, f"the attention adds the {words} that it reads to its output",
+            "An attention has no residual of its own: the layer adds it.", {step: around(add)},
         )  # fmt: skip
 
 
@@ -419,6 +452,8 @@ def _reorder(order: tuple[int, ...]) -> Callable[[Any], Any]:
 def generate() -> Iterator[Neighbour]:
     """Yield the neighbours of projections and heads."""
     yield from _change_projections()
+    yield from _leave_out_biases()
+    yield from _add_input()
     yield from _scale_before_bias()
     yield from _interleave_weights()
     yield from _change_inputs()

@@ -239,6 +239,17 @@ def generate() -> Iterator[Neighbour]:
             f"masked scores become {value:g}", "Fill masked scores with −∞ or the lowest finite number.",
             {fill_masked: instead(fill)},
         )  # fmt: skip
+    inverses: tuple[tuple[str, str, Change], ...] = (
+        ("inverted", "the causal mask is True where a key is later, and False where it may be seen", np.logical_not),
+        ("transposed", "the causal mask is transposed, so that earlier keys are hidden instead of later ones",
+         lambda m: np.tri(*m.shape[::-1], dtype=np.bool_).T),
+        ("reversed", "the causal mask is reversed along the keys", reverse_last_axis),
+    )  # fmt: skip
+    for word, title, change in inverses:
+        yield Neighbour(
+            f"causal_mask.{word}", "causal_mask", title, "Query i sees the keys 0 … i.",
+            {causal_mask: change_result(change)},
+        )  # fmt: skip
     for corner, diagonal in (("two-before", -2), ("two-after", 2)):
         side = "two keys before it are hidden too" if diagonal < 0 else "two later keys are seen"
         yield Neighbour(

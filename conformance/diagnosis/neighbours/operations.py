@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
+from itertools import product
 from typing import Any, Final
 
 import numpy as np
@@ -145,6 +146,8 @@ def _change_softmax() -> Iterator[Neighbour]:
          lambda s: _divide_by_sum_over(s, 0)),
         ("sum-over-heads", "the exponentials are divided by their sum over the heads",
          lambda s: _divide_by_sum_over(s, 1 if s.ndim > 3 else -1)),
+        ("sum-over-heads-and-keys", "the exponentials are divided by their sum over heads and keys at once",
+         lambda s: _divide_by_sum_over(s, (1, -1) if s.ndim > 3 else -1)),
         ("sum-over-all", "the exponentials are divided by the sum of all of them",
          lambda s: _divide_by_sum_over(s, None)),
         ("twice", "the softmax is applied twice", lambda s: _soft(_soft(s, -1), -1)),
@@ -188,6 +191,21 @@ def _take_log_of_softmax() -> Iterator[Neighbour]:
                 "Use log_softmax, logits − max − log Σ exp(logits − max), which neither rounds to 0 nor adds anything.",
                 {log_softmax: instead(run)},
             )  # fmt: skip
+
+    for component, (word, axis, says) in product(
+        ("cross_entropy", "kl_divergence"),
+        (("tokens", -2, "the tokens"), ("samples", 0, "the samples")),
+    ):
+
+        def normalise(logits: Array, axis: int = axis) -> Array:
+            shifted = logits - logits.max(axis=axis, keepdims=True)
+            return np.asarray(shifted - np.log(np.exp(shifted).sum(axis=axis, keepdims=True)))
+
+        yield Neighbour(
+            f"{component}.log-softmax-over-{word}", component,
+            f"the log-softmax runs over {says} instead of the vocabulary",
+            "Take the log-softmax over the last axis, the vocabulary.", {log_softmax: instead(normalise)},
+        )  # fmt: skip
 
     def multiply_one_hot(logits: Array, targets: Array) -> Array:
         with np.errstate(all="ignore"):

@@ -82,6 +82,7 @@ def generate() -> Iterator[Neighbour]:
         ("all-samples", "a key is hidden where any sample has padding",
          lambda m: np.broadcast_to(m.all(0, keepdims=True), m.shape)),
         ("all-true", "the padding mask hides nothing", np.ones_like),
+        ("inverted", "the padding mask is True at the padding and False at the words", np.logical_not),
     )  # fmt: skip
     for word, title, change in masks:
         yield Neighbour(

@@ -91,6 +91,8 @@ _SHARES: Final[tuple[tuple[str, str, Callable[[float, int], tuple[float, float]]
     ("not-divided", "every word gets s itself instead of s/vocab", lambda s, _: (1 - s + s, s)),
     ("nothing-given", "the target loses s, and nobody gets it", lambda s, _: (1 - s, 0)),
     ("swapped", "the target gets s, and the others share the rest", lambda s, n: (s, (1 - s) / max(n - 1, 1))),
+    ("not-reduced", "nothing is taken from the target before s/vocab is added, so rows sum to more than 1",
+     lambda s, n: (1 + s / n, s / n)),
     ("ignored", "nothing is smoothed", lambda _, __: (1, 0)),
 )  # fmt: skip
 

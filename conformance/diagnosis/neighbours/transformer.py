@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 
 from goldformer.adapters.layouts import part
-from goldformer.adapters.textbook.attention import causal_mask
+from goldformer.adapters.textbook.attention import causal_mask, softmax
 from goldformer.adapters.textbook.checks import Array
 from goldformer.adapters.textbook.embedding import positional_encoding, token_embedding
 from goldformer.adapters.textbook.heads import multi_head_attention
@@ -35,6 +35,7 @@ from goldformer.adapters.textbook.transformer import (
     embed,
     embed_source,
     embed_target,
+    log_softmax,
     memory_mask,
     output_logits,
     select_memory,
@@ -724,6 +725,24 @@ def _scale_logits() -> Iterator[Neighbour]:
         )  # fmt: skip
 
 
+def _return_probabilities() -> Iterator[Neighbour]:
+    """Yield models that return what a loss or a search makes of logits."""
+    ways: tuple[tuple[str, str, Callable[[Array], Array]], ...] = (
+        ("log-softmax", "the model returns log-probabilities instead of logits", log_softmax),
+        ("softmax", "the model returns probabilities instead of logits", softmax),
+    )
+    for word, title, change in ways:
+
+        def run(original: Step, x: Array, params: Any, change: Callable[[Array], Array] = change) -> Array:
+            return change(original(x, params))
+
+        yield Neighbour(
+            f"transformer.logits.{word}", "transformer", title,
+            "Return the logits; the loss takes their log-softmax. If it is deliberate, undo it in the adapter.",
+            {output_logits: around(run)},
+        )  # fmt: skip
+
+
 def generate() -> Iterator[Neighbour]:
     """Yield the neighbours of stacks and models."""
     yield from _share_parts()
@@ -747,6 +766,7 @@ def generate() -> Iterator[Neighbour]:
     )  # fmt: skip
 
     yield from _scale_logits()
+    yield from _return_probabilities()
 
     def reverse(params: Any, _: Given) -> Any:
         return {**params, "position_table": params["position_table"][::-1]}

@@ -278,6 +278,7 @@ def test_what_is_mixed_among_tokens_is_not_placed_in_the_weights_only():
     assert mixed == "the weights, the cut or merge of the heads or the rows of the keys and values of the attention"
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("id_", "label"), [("layer_norm.beta-left-out", AGAIN), ("greedy_decode.sees.itself", FIX_TOO)]
 )
