@@ -2,8 +2,8 @@
 
 They reach what namespaces do not separate, such as keys; memory that no limit of a process counts, or that outlives it
 (files in memory, buffers of sockets, System V objects, message queues); the network, and the services of this machine;
-the priorities and limits of other processes; modes, owners, times and leases of files; and large parts of the kernel
-that nothing else here uses. A refused call fails as in a kernel that does not have it, or for lack of a right.
+the priorities and limits of other processes; modes, owners, times, attributes and leases of files; and large parts of
+the kernel that nothing else here uses. A refused call fails as in a kernel that does not have it, or for lack of a right.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ import ctypes
 import errno
 import platform
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from goldformer.conformance.grading.sandbox._linux import PR_SET_THP_DISABLE, set_filter
 
-#: Numbers that are the same on every architecture: io_uring, mounts and lists of them, clone3 (whose flags no filter
-#: can see), descriptors of other processes, secret memory.
-_EVERYWHERE: Final = (425, 426, 427, 428, 429, 430, 431, 432, 433, 435, 438, 440, 442, 447, 457, 458, 467)
+#: Numbers that are the same on every architecture: io_uring, mounts and lists of them, clone3 and openat2 (whose flags
+#: no filter can see), descriptors of other processes, secret memory.
+_EVERYWHERE: Final = (425, 426, 427, 428, 429, 430, 431, 432, 433, 435, 437, 438, 440, 442, 447, 457, 458, 467)
 #: Numbers that differ: on x86-64, and on arm64.
 _REFUSED: Final[Mapping[str, tuple[int, int]]] = {
     "ptrace": (101, 117), "syslog": (103, 116), "pivot_root": (155, 41), "chroot": (161, 51), "mount": (165, 40),
@@ -48,13 +48,13 @@ _REFUSED: Final[Mapping[str, tuple[int, int]]] = {
     "inotify_init1": (294, 26), "fanotify_init": (300, 262),
 }  # fmt: skip
 _OF_X86_64, _OF_ARM64 = (tuple(numbers[place] for numbers in _REFUSED.values()) for place in (0, 1))
-#: Modes, owners, times and attributes of files, which Landlock does not cover: an ordinary user's submission could
-#: close the other submissions to the grader, and open the seed to everybody.
+#: Modes, owners, times, attributes and lengths of files, which Landlock does not cover, or not in every version: an
+#: ordinary user's submission could close the other submissions to the grader, and open the seed to everybody.
 _ATTRIBUTES: Final[Mapping[str, tuple[int, int]]] = {
     "fchmod": (91, 52), "fchmodat": (268, 53), "fchmodat2": (452, 452), "fchown": (93, 55), "fchownat": (260, 54),
     "utimensat": (280, 88), "setxattr": (188, 5), "lsetxattr": (189, 6), "fsetxattr": (190, 7),
     "setxattrat": (463, 463), "removexattr": (197, 14), "lremovexattr": (198, 15), "fremovexattr": (199, 16),
-    "removexattrat": (466, 466), "file_setattr": (469, 469),
+    "removexattrat": (466, 466), "file_setattr": (469, 469), "truncate": (76, 45),
 }  # fmt: skip
 #: Older calls that only x86-64 has: inotify_init; chmod, chown, lchown, utime, utimes, futimesat.
 _OLD_WATCH: Final = 253
@@ -70,9 +70,13 @@ class _Machine:
     attributes: tuple[int, ...]
     clone: int
     fcntl: int
+    ioctl: int
+    openat: int
     prlimit: int
     prctl: int
     beyond: int = 0
+    #: The older call that takes a path and flags; 0 if there is none.
+    open: int = 0
 
 
 _MACHINES: Final[Mapping[str, _Machine]] = {
@@ -82,9 +86,12 @@ _MACHINES: Final[Mapping[str, _Machine]] = {
         (*(numbers[0] for numbers in _ATTRIBUTES.values()), *_OLD_ATTRIBUTES),
         clone=56,
         fcntl=72,
+        ioctl=16,
+        openat=257,
         prlimit=302,
         prctl=157,
         beyond=0x40000000,
+        open=2,
     ),
     "aarch64": _Machine(
         0xC00000B7,
@@ -92,6 +99,8 @@ _MACHINES: Final[Mapping[str, _Machine]] = {
         tuple(numbers[1] for numbers in _ATTRIBUTES.values()),
         clone=220,
         fcntl=25,
+        ioctl=29,
+        openat=56,
         prlimit=261,
         prctl=167,
     ),
@@ -103,11 +112,21 @@ _NAMESPACES: Final = 0x7E020000
 # Instructions: load a word; compare it and jump; answer.
 _LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _ANSWER = 0x20, 0x15, 0x35, 0x45, 0x06
 _ALLOW, _ERROR = 0x7FFF0000, 0x00050000
-#: Offsets of the number of the call, the architecture and the first two arguments.
-_NUMBER, _ARCHITECTURE, _FIRST, _SECOND = 0, 4, 16, 24
-#: Commands of fcntl. While a process holds a lease, another one that opens the file waits, up to 45 seconds for each
-#: file of Python; and a process can be told of what others do in a folder.
-_SET_LEASE, _NOTIFY = 1024, 1026
+#: Offsets of the number of the call, the architecture and the first three arguments.
+_NUMBER, _ARCHITECTURE, _FIRST, _SECOND, _THIRD = 0, 4, 16, 24, 32
+#: Commands of fcntl that are refused: F_SETOWN, F_SETSIG and F_SETOWN_EX, which have signals sent to others;
+#: F_SETLEASE, as another process that opens the file waits, up to 45 seconds for each file of Python; F_NOTIFY, which
+#: tells what others do in a folder; and F_SETPIPE_SZ, for buffers that belong to no process.
+_FCNTL_REFUSED: Final = (8, 10, 15, 1024, 1026, 1031)
+#: Commands of ioctl that are allowed, those of terminals and pipes: TCGETS, TIOCGPGRP, TIOCGWINSZ, FIONREAD, FIONBIO,
+#: FIONCLEX, FIOCLEX. Others change attributes of files.
+_IOCTL_ALLOWED: Final = (0x5401, 0x540F, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451)
+#: Flags of open. A file that is opened for reading and emptied is written to: old versions of Landlock allow it.
+_TRUNCATES, _WRITES = 0o1000, 0o3
+
+
+#: The fields of an instruction.
+Line = tuple[int, int, int, int]
 
 
 class Instruction(ctypes.Structure):
@@ -124,7 +143,7 @@ def refuse_calls() -> None:
     set_filter([Instruction(*line) for line in _write_program(machine)])
 
 
-def _write_program(machine: _Machine) -> list[tuple[int, int, int, int]]:
+def _write_program(machine: _Machine) -> list[Line]:
     absent, forbidden = ((_ANSWER, 0, 0, _ERROR | e) for e in (errno.ENOSYS, errno.EPERM))
     allowed = (_ANSWER, 0, 0, _ALLOW)
     program = [(_LOAD, 0, 0, _ARCHITECTURE), (_EQUAL, 1, 0, machine.identifier), absent, (_LOAD, 0, 0, _NUMBER)]
@@ -138,8 +157,21 @@ def _write_program(machine: _Machine) -> list[tuple[int, int, int, int]]:
     own = [(_LOAD, 0, 0, _FIRST), (_EQUAL, 1, 0, 0), forbidden, allowed]  # 0 is the calling process
     # Memory in huge pages could not be measured by page faults.
     pages = [(_LOAD, 0, 0, _FIRST), (_EQUAL, 0, 1, PR_SET_THP_DISABLE), forbidden, allowed]
-    waits = [(_LOAD, 0, 0, _SECOND), (_EQUAL, 1, 0, _SET_LEASE), (_EQUAL, 0, 1, _NOTIFY), forbidden, allowed]
-    judged = ((machine.clone, flags), (machine.prlimit, own), (machine.prctl, pages), (machine.fcntl, waits))
-    for number, then in judged:
+    waits = [(_LOAD, 0, 0, _SECOND), *_match(_FCNTL_REFUSED, forbidden, allowed)]
+    controls = [(_LOAD, 0, 0, _SECOND), *_match(_IOCTL_ALLOWED, allowed, forbidden)]
+    empties = [(_ANY_BIT, 0, 2, _TRUNCATES), (_ANY_BIT, 1, 0, _WRITES), forbidden, allowed]
+    judged = {
+        machine.clone: flags, machine.prlimit: own, machine.prctl: pages, machine.fcntl: waits,
+        machine.ioctl: controls, machine.openat: [(_LOAD, 0, 0, _THIRD), *empties],
+    }  # fmt: skip
+    if machine.open:
+        judged[machine.open] = [(_LOAD, 0, 0, _SECOND), *empties]
+    for number, then in judged.items():
         program += [(_EQUAL, 0, len(then), number), *then]
     return [*program, allowed]
+
+
+def _match(values: Sequence[int], then: Line, otherwise: Line) -> list[Line]:
+    """Return the instructions that answer whether what is loaded is one of some values."""
+    lines = [(_EQUAL, len(values) - place, 0, value) for place, value in enumerate(values)]
+    return [*lines, otherwise, then]

@@ -301,13 +301,20 @@ def found():
             tried(os.utime, "f"), tried(os.utime, number), tried(os.setxattr, "f", "user.a", b""),
             tried(os.removexattr, "f", "user.a"), tried(fcntl.fcntl, number, fcntl.F_SETLEASE, fcntl.F_RDLCK),
             tried(fcntl.fcntl, os.open(".", 0), fcntl.F_NOTIFY, fcntl.DN_CREATE),
+            *(tried(fcntl.fcntl, number, command, 0) for command in (8, 10, 15, 1031)),
+            *(tried(fcntl.ioctl, number, command, bytes(64)) for command in (0x40086602, 0x401C5820, 0x40087602)),
+            tried(os.truncate, "f", 0), tried(os.open, "f", os.O_RDONLY | os.O_TRUNC),
         ]
-        return refused, [newer(number) for number in (452, 463, 466, 469)], fcntl.fcntl(number, fcntl.F_GETLEASE)
+        with open("f", "w") as written:
+            written.truncate(3)
+        works = [os.isatty(number), fcntl.fcntl(number, fcntl.F_GETLEASE), os.path.getsize("f")]
+        return refused, [newer(number) for number in (452, 463, 466, 469)], newer(437), works
 """
-    refused, newer, lease = found(source)
-    assert refused == ["PermissionError"] * 12
+    refused, newer, opened, works = found(source)
+    assert refused == ["PermissionError"] * 21
     assert newer == ["EPERM"] * 4
-    assert lease == 2  # F_UNLCK: other commands of fcntl work
+    assert opened == "ENOSYS"
+    assert list(works) == [False, 2, 3]  # F_UNLCK: other commands work, and so does writing
 
 
 def test_timers_are_limited(found):
