@@ -3,7 +3,8 @@
 They reach what namespaces do not separate, such as keys; memory that no limit of a process counts, or that outlives it
 (files in memory, buffers of sockets, System V objects, message queues); the network, and the services of this machine;
 the priorities and limits of other processes; modes, owners, times, attributes and leases of files; and large parts of
-the kernel that nothing else here uses. A refused call fails as in a kernel that does not have it, or for lack of a right.
+the kernel that nothing else here uses. A refused call fails as in a kernel that does not have it, or for lack of a
+right.
 """
 
 from __future__ import annotations
