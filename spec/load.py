@@ -137,7 +137,8 @@ class SpecFiles:
     @cached_property
     def errata(self) -> Mapping[str, Erratum]:
         """The errata."""
-        return read_errata(self._table("errata"), self.documents, self.clauses)
+        mistakes = self.mistakes if self._whole else None
+        return read_errata(self._table("errata"), self.documents, self.clauses, mistakes)
 
     def _table(self, name: str) -> YamlFile:
         return YamlFile.read(self._root / f"{name}.yaml")

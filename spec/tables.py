@@ -97,7 +97,8 @@ class Digits(StrictModel):
 class Erratum(TableEntry):
     """A wrong statement of a document, with the cases and properties that prove it wrong.
 
-    With `raises`, code that follows it raises in the cases that prove it, and gives no wrong numbers.
+    With `raises`, code that follows it raises in the cases that prove it, and gives no wrong numbers. `mistakes` are
+    those of the catalogue that code makes which follows it.
     """
 
     id: Id
@@ -110,6 +111,7 @@ class Erratum(TableEntry):
     clauses: Annotated[Items[ClauseId], Field(min_length=1)]
     proof: Annotated[Items[Id], Field(min_length=1)]
     raises: bool = False
+    mistakes: Items[Id] = ()
     digits: Items[Digits] = ()
 
 
@@ -158,7 +160,7 @@ class Mistake(TableEntry):
     `title` describes it in a phrase, `does` the wrong code, `symptom` its visible effect, `why` the reason why it is
     wrong, `hint` the fix; `reveals` is the smallest input that shows it, `hides` are inputs that do not, and `seen`
     are public places where it was made or discussed, as owner/name#thread. `error` are words of an error that only
-    this mistake raises.
+    this mistake raises, `possible_error` those of one that it shares with others.
     """
 
     id: Id
@@ -171,6 +173,7 @@ class Mistake(TableEntry):
     reveals: Text
     hides: Text
     error: Text | None = None
+    possible_error: Text | None = None
     seen: Items[Link] = ()
 
 
@@ -295,7 +298,9 @@ def read_properties(
     return properties
 
 
-def read_errata(file: YamlFile, documents: Mapping[str, Document], clauses: Collection[str]) -> dict[str, Erratum]:
+def read_errata(
+    file: YamlFile, documents: Mapping[str, Document], clauses: Collection[str], mistakes: Collection[str] | None
+) -> dict[str, Erratum]:
     """Read errata.yaml."""
     errata = _index_entries(file, "errata", file.parse(ErrataFile).errata)
     for index, erratum in enumerate(errata.values()):
@@ -304,4 +309,5 @@ def read_errata(file: YamlFile, documents: Mapping[str, Document], clauses: Coll
         rows = [row.id for row in documents[erratum.document].rows]
         _check_names(file, (*where, "rows"), erratum.rows, rows, f"documents.yaml under {erratum.document}")
         _check_names(file, (*where, "clauses"), erratum.clauses, clauses, "transformer.md")
+        _check_names(file, (*where, "mistakes"), erratum.mistakes, mistakes, "mistakes.yaml")
     return errata

@@ -133,6 +133,7 @@ def _describe_erratum(erratum: Erratum, _: Spec) -> Entry:
     return {
         "erratum": erratum.id, "document": erratum.document, "section": erratum.section, "printed": erratum.printed,
         "correct": erratum.correct, "why": erratum.why, "clauses": list(erratum.clauses), "proof": list(erratum.proof),
+        "mistakes": list(erratum.mistakes),
     }  # fmt: skip
 
 

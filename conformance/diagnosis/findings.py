@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 
 from goldformer.conformance.diagnosis.causes import Cause, write_declaration, write_hint
+from goldformer.conformance.diagnosis.printed import find_printed, write_printed
 from goldformer.conformance.diagnosis.suspects import (
     ACCEPTED,
     Explanation,
@@ -34,6 +35,8 @@ _NO_VARIANT = tuple(
 _OF_SHAPES = re.compile("shape|size|dimension|broadcast|align")
 #: The mistake that only one property can find.
 _DIFFERS = "nondeterminism"
+#: The mistake that gives a result a finer dtype than that of its inputs.
+_PROMOTES = "dtype-promote"
 #: The mistake that leaves a tensor on the CPU, by what it is to the operation that stops.
 _OF_ROLE: Mapping[Role, str] = {
     "mask": "device-mask", "ids": "device-ids", "weight": "device-weight", "constant": "device-const",
@@ -71,6 +74,8 @@ AGAIN = "These also fail; check them again after the fix"
 #: What to change in the adapter, and not in the implementation.
 NO_VARIANT = "If it has no such variant"
 PRINTED = "If it follows {}"
+#: The documents that print the mistake which is named above it.
+AS_PRINTED = "As printed in"
 COUNTS_AXES = "If it counts a mask's axes"
 NO_DTYPE = "If it has no such dtype"
 DECLARE_ALL = "For all of these"
@@ -109,7 +114,10 @@ def diagnose(verdicts: Sequence[Verdict], spec: Spec) -> Iterator[Finding]:
         yield Finding(FIX_FIRST, component, inner=False)
         yield from _describe_first_seen(judged[component], spec)
         bad = [v for v in judged[component] if v.bad]
-        yield from describe_explanations(explained[component]) or _find_possible_causes(verdicts, bad, component, spec)
+        found = describe_explanations(explained[component])
+        found = found or list(_find_possible_causes(verdicts, bad, component, spec))
+        yield from found
+        yield from _describe_printed(found, bad, component, spec)
     groups: dict[str, list[str]] = {BECAUSE: [], AGAIN: []}
     for component in followers:
         ranked = rank_explanations(verdicts, component, spec)
@@ -122,7 +130,9 @@ def diagnose(verdicts: Sequence[Verdict], spec: Spec) -> Iterator[Finding]:
         found = describe_explanations(explained[component])
         if not found:
             yield from _describe_first_seen(judged[component], spec)
-        yield from found or _find_possible_causes(verdicts, bad, component, spec)
+        found = found or list(_find_possible_causes(verdicts, bad, component, spec))
+        yield from found
+        yield from _describe_printed(found, bad, component, spec)
     yield from _declare_together(explained)
     yield from (Finding(label, ", ".join(names), inner=False) for label, names in groups.items() if names)
     if absent:
@@ -133,13 +143,27 @@ def diagnose(verdicts: Sequence[Verdict], spec: Spec) -> Iterator[Finding]:
         yield Finding("Fault in goldformer", text, inner=False)
 
 
+def _describe_printed(
+    found: Sequence[Finding], bad: Sequence[Verdict], component: str, spec: Spec
+) -> Iterator[Finding]:
+    """Yield the documents that print the mistakes which were found, or print code that raises the dtype of a result."""
+    mistakes = {id_ for finding in found for id_ in finding.mistakes}
+    if bad and all(v.reason == "wrong-dtype" for v in bad if v.kind == "case"):
+        mistakes.add(_PROMOTES)
+    errata = find_printed(mistakes, component, {v.check for v in bad}, spec) if mistakes else []
+    if errata:
+        text = f"{write_printed(errata)}; goldformer explain {errata[0].id} says what is right"
+        yield Finding(AS_PRINTED, text)
+
+
 def _describe_first_seen(judged: Sequence[Verdict], spec: Spec) -> Iterator[Finding]:
     """Yield the first failing check, and how to decline a variant if it raises for one."""
     bad = [v for v in judged if v.bad]
     first = next((v for v in bad if v.reason != ACCEPTED), bad[0])
     yield Finding(FIRST_SEEN, f"{first.check}: {first.message}")
-    if first.reason == "raised" and (variant := _find_variant(judged, spec)):
-        yield Finding(NO_VARIANT, f"{_ABSENT}. Only calls {variant} raise")
+    if first.reason == "raised":
+        if variant := _find_variant(judged, spec):
+            yield Finding(NO_VARIANT, f"{_ABSENT}. Only calls {variant} raise")
         yield from _describe_errata(judged, spec)
     yield from _describe_dtypes(judged)
     yield from _describe_mask_axes(judged, spec)
@@ -166,8 +190,14 @@ def _list_mask_axes(verdict: Verdict, spec: Spec) -> set[int]:
 
 
 def _describe_errata(judged: Sequence[Verdict], spec: Spec) -> Iterator[Finding]:
-    """Yield the wrong statements of a document with which code raises in cases that raise here."""
-    raised = {v.check for v in judged if v.reason == "raised"}
+    """Yield the wrong statements of a document with which code raises in cases that raise here, and not in all cases.
+
+    These errors are about shapes; what is known to raise another one explains itself.
+    """
+    if not any(v.status is Status.PASSED and v.kind == "case" for v in judged):
+        return
+    raised = {v.check for v in judged if v.reason == "raised" and _OF_SHAPES.search(v.message)}
+    raised -= {v.check for v in judged if v.reason == "raised" and _name_error(v, spec)}
     for erratum in spec.errata.values():
         if erratum.raises and raised >= {*erratum.proof}:
             text = f"{erratum.id}, {erratum.printed}. It is wrong: {erratum.correct}"
@@ -382,12 +412,21 @@ def _describe_mixed_devices(bad: Sequence[Verdict], component: str, spec: Spec) 
 def _describe_errors(bad: Sequence[Verdict], spec: Spec) -> list[Finding]:
     """Return the mistakes whose errors the failing checks raise."""
     counted = Counter(mistake for v in bad if (mistake := _name_error(v, spec)))
+    possible = Counter(m for v in bad if v.reason == "raised" for m in _list_possible(v, spec))
     findings = []
-    for mistake, count in counted.most_common():
-        explains = f"It raises the error of {count} of {len(bad)} failing checks."
-        text = f"{mistake.id}, {mistake.title}. {explains} {mistake.hint}"
-        findings.append(Finding(MISTAKE_FOUND, text, mistakes=(mistake.id,)))
+    for label, counts in ((MISTAKE_FOUND, counted), (POSSIBLE_CAUSES, possible)):
+        for mistake, count in counts.most_common():
+            explains = f"It raises the error of {count} of {len(bad)} failing checks."
+            text = f"{mistake.id}, {mistake.title}. {explains} {mistake.hint}"
+            findings.append(Finding(label, text, mistakes=(mistake.id,)))
     return findings
+
+
+def _list_possible(verdict: Verdict, spec: Spec) -> list[Mistake]:
+    """Return the mistakes of a component and its parts that raise the error of a check, as other code may."""
+    inside = {verdict.component, *spec.list_dependencies(verdict.component)}
+    named = [m for m in spec.mistakes.values() if m.possible_error and m.component in inside]
+    return [m for m in named if m.possible_error and m.possible_error in verdict.message]
 
 
 def _name_error(verdict: Verdict, spec: Spec) -> Mistake | None:

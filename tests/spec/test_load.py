@@ -396,6 +396,13 @@ def test_an_unknown_reference_is_refused_with_what_is_known(copy: Path, old, new
     assert refusal.split(": ", 1)[1] == f"sm-one-row-by-hand.{field}: {message}"
 
 
+def test_an_erratum_of_an_unknown_mistake_is_refused(copy: Path):
+    edit(copy, "errata.yaml", "mistakes: [scale-no-root]", "mistakes: [scale-no-rot]", "primer-scaled-scores")
+    [refusal] = refusals(copy)
+    assert refusal.startswith("errata.yaml:")
+    assert refusal.endswith("mistakes: 'scale-no-rot' is not in mistakes.yaml")
+
+
 # These were once refused at the line of the case's id, whatever field was named.
 @pytest.mark.parametrize(("old", "new", "field", "message"), REFERENCES.values(), ids=REFERENCES)
 def test_an_unknown_reference_is_refused_at_its_line(copy: Path, old, new, field, message):
