@@ -46,6 +46,9 @@ _LARGE: Final = 100_000
 #: The number of combinations, and of places, that are tried for a case, times the numbers of the case: half a second.
 _TRIED: Final = 500_000
 
+#: The same for gradients of forward passes, each of which takes a call for each number of the case: a second.
+_DIFFERENCES: Final = 6_000_000
+
 #: How many times as many neighbours as other candidates are tried: there are hundreds, each as likely as the other.
 _NEIGHBOURS: Final = 4
 
@@ -204,6 +207,8 @@ class Imitator:
             # A forward pass that is wrong has shown in the cases without a cotangent, which are quick.
             listed = self._catalogue.make_candidates(case.kills)
             mistakes = (c for c in listed if find_made(c.mistakes[0]).by_hand)
+            if not self.are_by_hand(base.causes):
+                most = min(most, _DIFFERENCES // (estimate_cost(case) * case.size))
         others = chain(mistakes, self._catalogue.select_neighbours(component, backward=backward))
         yield from islice(combine_with([base], others), most)
 
