@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from goldformer.conformance.diagnosis.distinguish import FINEST
-from goldformer.conformance.diagnosis.failure import CLEAR, FailingCase, estimate_cost
+from goldformer.conformance.diagnosis.failure import CLEAR, ROUNDINGS, FailingCase, estimate_cost
 from goldformer.conformance.diagnosis.suspects import Explanation, is_as_good, rank_explanations
 from goldformer.conformance.judging.cases import Judgement, call_case
 from goldformer.conformance.judging.invoke import Result
@@ -32,8 +32,6 @@ _MOST_CALLS: Final = 2
 _MOST_EXPLANATIONS: Final = 8
 #: The numbers of the calls that one explanation is compared with, by their cost: at most half a second.
 _MOST_NUMBERS: Final = 600_000
-#: How many times as far as an imitation in another order of operations a result may be from it by rounding.
-_ROUNDINGS: Final = 4.0
 #: How much larger the error scale of a gradient may be than that of another one of the same call.
 _WIDE: Final = 100.0
 #: The end of the id of such a call, and what is added to the seeds of its case.
@@ -77,7 +75,7 @@ def _is_refuted(causes: Causes, seen: FailingCase, imitator: Imitator) -> bool:
         return False
     # A mistake may lose digits that the right formula keeps.
     own = replace(seen, actual=made).measure_apart(exact)
-    return seen.measure_apart(made) > CLEAR * max(1.0, _ROUNDINGS * own)
+    return seen.measure_apart(made) > CLEAR * max(1.0, ROUNDINGS * own)
 
 
 def _make_calls(

@@ -30,6 +30,9 @@ _STEPS: Final = 10
 #: Careful code stays below 0.4 of the tolerance: an error this many times as large is no rounding.
 CLEAR: Final = 10.0
 
+#: How many times as far as an imitation's own rounding a result in another order of operations may be from it.
+ROUNDINGS: Final = 4.0
+
 #: Dtypes so coarse that a mistake may hide in rounding: a pass in them rules nothing out.
 COARSE: Final = frozenset({"float16", "bfloat16"})
 
@@ -161,16 +164,18 @@ class FailingCase:
         largest = self.measure_apart(imitation)
         return largest if largest < CLEAR else None
 
-    def measure_apart(self, imitation: Result | BadResult | None) -> float:
+    def measure_apart(self, imitation: Result | BadResult | None, limit: float = math.inf) -> float:
         """Return the distance ÷ tolerance of an imitation from the actual result; inf if nothing is compared."""
         if not isinstance(imitation, Result) or not isinstance(self.actual, Result) or self.case.random:
             return math.inf
         outputs = ((name, golden, imitation.outputs[name]) for name, golden in self._select_shared(imitation).items())
-        ratios = [
-            self._measure(name, self.actual.outputs[name], self._use_as_golden(name, golden, made))
-            for name, golden, made in outputs
-        ]
-        return max(ratios, default=math.inf)
+        largest = -math.inf
+        for name, golden, made in outputs:
+            ratio = self._measure(name, self.actual.outputs[name], self._use_as_golden(name, golden, made))
+            largest = max(largest, ratio)
+            if not largest < limit:
+                return math.inf
+        return largest if largest >= 0 else math.inf
 
     def differs_in_rest(self, imitation: Result | BadResult | None) -> bool:
         """Return True if an imitation differs in elements that have no golden value.

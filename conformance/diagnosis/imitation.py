@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -12,7 +13,14 @@ from typing import Final
 from goldformer.conformance.diagnosis.candidates import Candidate, Imitations, Textbooks
 from goldformer.conformance.diagnosis.catalogue import Catalogue, combine_options, combine_with
 from goldformer.conformance.diagnosis.causes import find_cause
-from goldformer.conformance.diagnosis.failure import COARSE, FailingCase, Options, estimate_cost, is_decoding
+from goldformer.conformance.diagnosis.failure import (
+    COARSE,
+    ROUNDINGS,
+    FailingCase,
+    Options,
+    estimate_cost,
+    is_decoding,
+)
 from goldformer.conformance.diagnosis.mistakes import ON_PURPOSE, implementations
 from goldformer.conformance.diagnosis.mistakes.places import (
     HALVES,
@@ -48,6 +56,9 @@ _TRIED: Final = 500_000
 
 #: The same for gradients of forward passes, each of which takes a call for each number of the case: a second.
 _DIFFERENCES: Final = 6_000_000
+
+#: How far an imitation that loses digits may be from the result that it explains, in tolerances.
+_LOST: Final = 1000.0
 
 #: How many times as many neighbours as other candidates are tried: there are hundreds, each as likely as the other.
 _NEIGHBOURS: Final = 4
@@ -618,6 +629,22 @@ class Imitator:
             if both is not None:
                 yield both
 
+    def _measure_by_own_rounding(
+        self, candidate: Candidate, made: Result | BadResult | None, failure: FailingCase
+    ) -> float | None:
+        """Return the distance of an imitation ÷ what rounding may do to it; None if it is further away.
+
+        A mistake may lose digits that the right formula keeps, such as a division by the variance of two tokens. How
+        many shows where it is computed in float64.
+        """
+        if failure.case.cotangent is not None or not 1 < (apart := failure.measure_apart(made, _LOST)) < _LOST:
+            return None
+        exact = self._textbooks.imitate(candidate, replace(failure, dtype="float64"))
+        assert made is not None, "it was compared"
+        seen = replace(failure, actual=made)
+        own = ROUNDINGS * seen.measure_apart(exact)
+        return apart / own if apart <= own < math.inf and failure.wrong <= seen.wrong else None
+
     def _match_candidates(self, candidates: Iterable[Candidate], failure: FailingCase) -> dict[Candidate, float]:
         """Return the candidates that explain a failure, each with its distance."""
         found = {}
@@ -627,7 +654,10 @@ class Imitator:
                 continue
             unreached = isinstance(failure.actual, BadResult) and failure.actual.unreached
             right = self._textbooks.imitate(Candidate(), failure) if unreached else None
-            distance = failure.distance(self._textbooks.imitate(candidate, failure), right)
+            made = self._textbooks.imitate(candidate, failure)
+            distance = failure.distance(made, right)
+            if distance is None:
+                distance = self._measure_by_own_rounding(candidate, made, failure)
             if distance is not None:
                 found[candidate] = distance
         self._matched.update({candidate.causes: candidate for candidate in found})

@@ -110,6 +110,8 @@ def rank_explanations(verdicts: Iterable[Verdict], component: str, spec: Spec) -
     found = []
     for ids, checks in equal.items():
         causes = tuple(known[id_] for id_ in ids)
+        if len(ids) > 1 and any(not any(_shows(c.id, dtype) for dtype in dtypes) for c in causes):
+            continue  # what is no mistake in these dtypes only takes the place of rounding
         passing = tuple(v.check for v in judged if ids in v.rules_out)
         anew = tuple(v.check for v in judged if ids in v.refutes)
         spared = sum(passed[id_] for id_ in ids) + len(passing) + len(anew)

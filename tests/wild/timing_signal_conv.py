@@ -263,6 +263,11 @@ MISTAKES = {
         "(-1e9 * (1.0 - lower))[None, None]",
         "(-1e9 * lower)[None, None]",
         "The causal bias hides the earlier positions and the position itself.",
-        ("mask-inverted", "causal-flipped", "scaled_dot_product_attention.mask.inverted-added-1e9"),
+        (
+            "mask-inverted",
+            "causal-flipped",
+            "causal_mask.inverted",
+            "scaled_dot_product_attention.mask.inverted-added-1e9",
+        ),
     ),
 }

@@ -241,8 +241,6 @@ def generate() -> Iterator[Neighbour]:
         )  # fmt: skip
     inverses: tuple[tuple[str, str, Change], ...] = (
         ("inverted", "the causal mask is True where a key is later, and False where it may be seen", np.logical_not),
-        ("transposed", "the causal mask is transposed, so that earlier keys are hidden instead of later ones",
-         lambda m: np.tri(*m.shape[::-1], dtype=np.bool_).T),
         ("reversed", "the causal mask is reversed along the keys", reverse_last_axis),
     )  # fmt: skip
     for word, title, change in inverses:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
+from functools import partial
 from itertools import product
 from typing import Any, Final
 
@@ -318,10 +319,24 @@ def _change_norm() -> Iterator[Neighbour]:
         "layer_norm.variance-about-zero", "layer_norm", "the variance is the mean square of the row as it is", hint,
         {layer_norm: instead(_square_whole_row)},
     )  # fmt: skip
+    others = (("tokens", -2, "the tokens"), ("samples", 0, "the samples"), ("array", None, "the whole array"))
+    for word, axis, says in others:
+        yield Neighbour(
+            f"layer_norm.variance-along-{word}", "layer_norm",
+            f"the variance runs along {says} instead of the channels, the mean along the channels", hint,
+            {layer_norm: instead(partial(_divide_by_variance_along, axis=axis))},
+        )  # fmt: skip
     yield Neighbour(
         "layer_norm.twice", "layer_norm", "the row is normalised twice", hint,
         {layer_norm: around(lambda original, x, *, params: original(original(x, params=params), params=params))},
     )  # fmt: skip
+
+
+def _divide_by_variance_along(x: Array, *, params: Mapping[str, Array], axis: int | None) -> Array:
+    """Return the row minus its mean, over the deviation along another axis."""
+    wide = x.astype(np.promote_types(x.dtype, np.float32))
+    variance = wide.var(axis=axis if axis is None or x.ndim > 1 else -1, keepdims=True)
+    return np.asarray(scale_and_shift(subtract_mean(wide) / norm_denominator(variance), params).astype(x.dtype))
 
 
 def _square_whole_row(x: Array, *, params: Mapping[str, Array]) -> Array:

@@ -174,6 +174,7 @@ def test_none_changes_the_dtype(spec):
         "transformer.logits.log-softmax",
         "padding_mask.inverted",
         "causal_mask.inverted",
+        "layer_norm.variance-along-tokens",
     ],
 )
 def test_it_is_named_in_its_own_component(spec, id_):
