@@ -642,8 +642,11 @@ class Imitator:
         exact = self._textbooks.imitate(candidate, replace(failure, dtype="float64"))
         assert made is not None, "it was compared"
         seen = replace(failure, actual=made)
-        own = ROUNDINGS * seen.measure_apart(exact)
-        return apart / own if apart <= own < math.inf and failure.wrong <= seen.wrong else None
+        own = seen.measure_apart(exact)
+        # One that loses no digits is known as well as what it explains.
+        if not 1.0 <= own < math.inf or not failure.wrong <= seen.wrong:
+            return None
+        return apart / (ROUNDINGS * own) if apart <= ROUNDINGS * own else None
 
     def _match_candidates(self, candidates: Iterable[Candidate], failure: FailingCase) -> dict[Candidate, float]:
         """Return the candidates that explain a failure, each with its distance."""

@@ -8,6 +8,7 @@ from typing import Final
 
 from goldformer.conformance.diagnosis.findings import Finding
 from goldformer.conformance.diagnosis.printed import find_printed, write_printed
+from goldformer.conformance.diagnosis.suspects import TO_FLOAT32
 from goldformer.conformance.judging.tolerance import UNIT_ROUNDOFF
 from goldformer.conformance.judging.verdict import Verdict
 from goldformer.spec import Spec
@@ -25,8 +26,6 @@ _ENTRANCES: Final = {
     "multi_head_attention": _OF_SCORES,
     "single_head_attention": _OF_SCORES,
 }
-#: The mistakes of the catalogue that are seen in float64 only.
-_MISTAKES: Final = ("pe-float32", "scale-float32")
 _ANYWHERE: Final = "a constant, a square root or a cast in float32"
 
 
@@ -52,6 +51,6 @@ def find_precision(verdicts: Sequence[Verdict], spec: Spec) -> Iterator[Finding]
         f"up to {math.log10(worst):.1f} digits are lost. Look for {causes}. Only --strict fails it"
     )
     checks = {v.check for v in coarse}
-    errata = {e.id: e for c in entered for e in find_printed(_MISTAKES, c, checks, spec)}
+    errata = {e.id: e for c in entered for e in find_printed(TO_FLOAT32, c, checks, spec)}
     text += f". Such code is printed in {write_printed(errata.values())}" if errata else ""
     yield Finding(label, text, inner=False)

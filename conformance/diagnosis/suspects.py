@@ -18,6 +18,8 @@ from goldformer.conformance.diagnosis.failure import COARSE
 from goldformer.conformance.judging.verdict import ERRORS, Status, Verdict
 from goldformer.spec import Mistake, Spec
 
+#: Mistakes that round to float32: beside another one they do nothing but that where the call is in float32.
+TO_FLOAT32: Final = frozenset({"pe-float32", "scale-float32"})
 #: The reason of a call that should have been refused: what it says of values is nothing.
 ACCEPTED: Final = "no-error"
 
@@ -110,8 +112,8 @@ def rank_explanations(verdicts: Iterable[Verdict], component: str, spec: Spec) -
     found = []
     for ids, checks in equal.items():
         causes = tuple(known[id_] for id_ in ids)
-        if len(ids) > 1 and any(not any(_shows(c.id, dtype) for dtype in dtypes) for c in causes):
-            continue  # what is no mistake in these dtypes only takes the place of rounding
+        if len(ids) > 1 and not TO_FLOAT32.isdisjoint(ids) and "float64" not in dtypes:
+            continue  # it only takes the place of rounding
         passing = tuple(v.check for v in judged if ids in v.rules_out)
         anew = tuple(v.check for v in judged if ids in v.refutes)
         spared = sum(passed[id_] for id_ in ids) + len(passing) + len(anew)
