@@ -28,7 +28,9 @@ class Problem:
     message: str
 
     def __str__(self) -> str:
-        field, message = _clip(self.field, _LONGEST_FIELD), _clip(self.message, _LONGEST_MESSAGE)
+        # A key of the file may have line breaks, and build servers run commands at the start of a line.
+        field = _clip(" ".join(self.field.splitlines()), _LONGEST_FIELD)
+        message = _clip(self.message, _LONGEST_MESSAGE)
         return f"{self.file}:{self.line}: {field}: {message}"
 
 

@@ -21,7 +21,7 @@ from goldformer.conformance.diagnosis.findings import (
 )
 from goldformer.conformance.diagnosis.suspects import find_failing_roots, rank_explanations
 from goldformer.conformance.judging.verdict import Status, Verdict
-from goldformer.conformance.reports.text import number
+from goldformer.conformance.reports.text import join_lines, number
 from goldformer.spec import Spec
 
 #: The number of reasons that are given of a component.
@@ -66,7 +66,7 @@ class Drift:
         found = dict.fromkeys(d for i in sorted(used) for d in list_differences(self.old.recordings[i], now))
         versions = (("goldformer", self.old.goldformer, self.new.goldformer), ("spec", self.old.spec, self.new.spec))
         own = [(name, then[:16], now_[:16]) for name, then, now_ in versions if then != now_]
-        return [*own, *found]
+        return [(join_lines(name), join_lines(then), join_lines(now_)) for name, then, now_ in (*own, *found)]
 
     @property
     def accepted(self) -> list[tuple[str, str]]:
@@ -75,7 +75,7 @@ class Drift:
         for entry in self.old.entries.values():
             for reason in {self.old.recordings[i].reason for i in entry.recordings} - {""}:
                 found.setdefault(reason, {})[entry.component] = None
-        return [(reason, ", ".join(components)) for reason, components in found.items()]
+        return [(join_lines(reason), ", ".join(components)) for reason, components in found.items()]
 
     @property
     def environment_text(self) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any, Final
 
+from goldformer.adapters.process.faults import printable
 from goldformer.conformance.baseline.drift import Drift, describe_cause, headline, remarks
 from goldformer.conformance.baseline.moves import KINDS, Kind, Move, Tally, group_by_reason, worst_first
 from goldformer.conformance.reports.comparison_data import list_remarks
@@ -68,7 +69,7 @@ def in_brief(tally: Tally) -> str:
 
 def markdown(drift: Drift, allowed: Kind) -> str:
     """Return the moves by component, the worst of them, and the differences of the environment."""
-    return "\n".join(_markdown_lines(drift, allowed)) + "\n"
+    return printable("\n".join(_markdown_lines(drift, allowed)) + "\n")
 
 
 def _markdown_lines(drift: Drift, allowed: Kind) -> Iterator[str]:

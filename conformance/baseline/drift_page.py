@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from goldformer.adapters.process.faults import printable
 from goldformer.conformance.baseline.drift import Drift, describe_cause, remarks
 from goldformer.conformance.baseline.drift_data import SYMBOLS, cells
 from goldformer.conformance.baseline.moves import KINDS, Kind, Move, MoveGroup, group_by_reason, worst_first
@@ -46,12 +47,13 @@ class ComponentMoves:
 def page(drift: Drift, allowed: Kind) -> str:
     """Return the whole page."""
     beyond = list(_list_components(drift, lambda move: move.kind > allowed))
-    return render(
+    made = render(
         "drift.html", drift=drift, now=drift.new.recordings[-1], old=drift.old.recordings[0], allowed=allowed,
         rows=[(name, tally.worst, cells(tally)) for name, tally in drift.ranked(allowed)], beyond=beyond,
         within=list(_list_components(drift, lambda move: Kind.IDENTICAL < move.kind <= allowed)),
         named={part.component for part in beyond}, remarks=list(remarks(drift)), kinds=KINDS, symbols=SYMBOLS,
     )  # fmt: skip
+    return printable(made)
 
 
 def _list_components(drift: Drift, wanted: Callable[[Move], bool]) -> Iterator[ComponentMoves]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from goldformer.adapters.process.faults import printable
 from goldformer.conformance.baseline.classify import Classifier
 from goldformer.conformance.baseline.drift import Drift, remarks
 from goldformer.conformance.baseline.drift_data import count_as_json, in_brief
@@ -101,4 +102,4 @@ def markdown(found: History) -> str:
         assert column.drift is not None, "only the first has none"
         parts.append(f"- **{escape(column.name)}**: {escape(column.drift.environment_text)}")
         parts += [f"  - {r.label}: {escape(r.text)}" for r in remarks(column.drift)]
-    return "\n".join(parts) + "\n"
+    return printable("\n".join(parts) + "\n")

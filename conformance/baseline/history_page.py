@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Final
 
+from goldformer.adapters.process.faults import printable
 from goldformer.conformance.baseline.drift import remarks
 from goldformer.conformance.baseline.history import History, format_cell
 from goldformer.conformance.baseline.moves import Kind, Tally
@@ -82,7 +83,8 @@ def page(found: History) -> str:
         for column in found.columns
         if column.drift is not None
     ]
-    return render("history.html", history=found, plot=make_plot(found), rows=rows, sections=sections)
+    page = render("history.html", history=found, plot=make_plot(found), rows=rows, sections=sections)
+    return printable(page)
 
 
 def _class_of(tally: Tally | None) -> str:

@@ -21,10 +21,12 @@ from goldformer.conformance.baseline.model import (
     Ended,
     Entry,
     Key,
+    Line,
     Output,
     Recording,
     array_name,
 )
+from goldformer.conformance.reports.text import join_lines
 from goldformer.spec import SpecError
 from goldformer.spec.oracle.write import number
 from goldformer.spec.strict import StrictModel
@@ -62,12 +64,12 @@ class ListedOutput(StrictModel):
 class ListedResult(StrictModel):
     """A Key with its Entry."""
 
-    case: str
+    case: Line
     component: Component
-    dtype: str
-    device: str
-    inputs: str
-    outputs: dict[str, ListedOutput] = Field(default_factory=dict)
+    dtype: Line
+    device: Line
+    inputs: Line
+    outputs: dict[Line, ListedOutput] = Field(default_factory=dict)
     ended: Ended | None = None
 
     @property
@@ -80,7 +82,7 @@ class Manifest(StrictModel):
     """The whole file; `files` are the digests of the components' arrays, and `digest` covers all other fields."""
 
     format: int
-    goldformer: str
+    goldformer: Line
     spec: Digest
     digest: Digest
     request: BaselineRequest
@@ -100,9 +102,8 @@ def read_manifest(folder: Path) -> Manifest:
         if not isinstance(file.data, Mapping) or "format" not in file.data:
             raise BaselineError(f"{path}: format: is missing, so this is no baseline's manifest; {AGAIN} {folder}")
         if file.data["format"] != FORMAT:
-            found, wrote = (
-                clip_text(str(file.data.get(name, "unknown")), _LONGEST) for name in ("format", "goldformer")
-            )
+            said = (str(file.data.get(name, "unknown")) for name in ("format", "goldformer"))
+            found, wrote = (join_lines(clip_text(text, _LONGEST)) for text in said)
             raise BaselineError(
                 f"{path}: format: is {found}, and this goldformer reads {FORMAT}; "
                 f"use the goldformer that wrote it ({wrote}), or check out the code "

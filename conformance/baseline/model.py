@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Final, NamedTuple
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
+from pydantic_core import PydanticCustomError
 
 from goldformer.conformance.baseline.array_files import StoredArray
 from goldformer.spec.strict import StrictModel
@@ -15,8 +16,19 @@ from goldformer.spec.strict import StrictModel
 MOST_DRAWN: Final = 1000
 MOST_THREADS: Final = 1024
 
+
+def _require_one_line(text: str) -> str:
+    """Return a text without a line break: messages quote it, and build servers run commands at the start of a line."""
+    if text != " ".join(text.splitlines()):
+        raise PydanticCustomError("one_line", "has a line break, expected one line")
+    return text
+
+
+#: A name that goldformer itself wrote.
+Line = Annotated[str, AfterValidator(_require_one_line)]
+
 #: A list of the file, as a tuple.
-Words = Annotated[tuple[str, ...], Field(strict=False)]
+Words = Annotated[tuple[Line, ...], Field(strict=False)]
 
 
 class BaselineError(Exception):
@@ -79,7 +91,7 @@ class Output:
 class Ended(StrictModel):
     """The end of a call without a result: the reason of its verdict, and its message without places in files."""
 
-    reason: str
+    reason: Line
     message: str
     recording: Annotated[int, Field(ge=0)] = 0
 

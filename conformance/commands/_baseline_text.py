@@ -14,7 +14,7 @@ from goldformer.conformance.baseline.model import Baseline, Key
 from goldformer.conformance.baseline.moves import KINDS, Kind, Move, MoveGroup, group_by_reason, worst_first
 from goldformer.conformance.baseline.update import ACTS, Change, count_changes, list_changes
 from goldformer.conformance.commands._console import plain_table, print_table, say
-from goldformer.conformance.reports.text import format_remarks, number, wrap
+from goldformer.conformance.reports.text import format_remarks, join_lines, number, wrap
 
 #: The largest number of reasons that are shown without --all.
 _SHOWN: Final = 10
@@ -91,7 +91,7 @@ def describe_failed_calls(made: Baseline, adapter: str) -> Iterator[str]:
             check = f"goldformer check {shlex.quote(adapter)} --component {component}"
             yield (
                 f"Warning: {component}: {len(failed)} of {len(mine)} calls gave no result, and their failure is "
-                f"recorded: {failed[0].message}. See: {check}"
+                f"recorded: {join_lines(failed[0].message)}. See: {check}"
             )
 
 
@@ -143,7 +143,7 @@ def _group_by_cause(moves: list[Move], drift: Drift) -> Iterator[tuple[str, tupl
             least = max(group.moves, key=lambda move: move.matches[0].ratio if move.matches else 0.0)
             measured = [move.ratio for move in group.moves if move.furthest is not None and move.ratio is not None]
             far = f"by up to {number(max(measured))} times the tolerance" if measured else ""
-            parts = [part for part in (far, describe_cause(least, drift.spec)) if part]
+            parts = [part for part in (far, join_lines(describe_cause(least, drift.spec))) if part]
             yield f"{component}, {len(group.moves)} {least.kind}" + f": {'; '.join(parts)}" * bool(parts), group.moves
 
 

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
+from goldformer.adapters.process.faults import printable
 from goldformer.conformance.diagnosis.causes import find_cause
 from goldformer.conformance.diagnosis.findings import Finding, describe_distance, list_few
 from goldformer.conformance.judging.verdict import ERRORS, UNANSWERED, Difference, Element, Reason, Verdict
@@ -110,6 +111,11 @@ def describe_rest(failing: Sequence[Verdict], shown: Verdict) -> Iterator[str]:
             yield f"{same} as the one above"
         else:
             yield from wrap(message, f"{same}: ", indent=4)
+
+
+def join_lines(text: str) -> str:
+    """Return an untrusted text as one line: build servers run commands that stand at the start of a line."""
+    return " ".join(printable(text).split())
 
 
 def wrap(text: str, head: str, indent: int | None = None) -> list[str]:

@@ -410,6 +410,25 @@ def test_all_outputs_of_a_call_are_listed_in_one_line(adapter_file, tmp_path):
     ), done.stdout
 
 
+def test_no_text_of_a_baseline_begins_a_line(adapter_file, tmp_path):
+    """Build servers run commands at the start of a line."""
+    folder, forged = tmp_path / "baseline", "a\n::error::b\x1b[2J\u202e"
+    fails = adapter_file(f"{WITHOUT}\n\ndef layer_norm(x, *, params):\n    raise ValueError({forged!r})\n", "fails.py")
+    made = baseline("record", fails, "--out", folder)
+    assert made.exit_code == 0
+    other = adapter_file(EPS)
+    dry = baseline("update", other, folder, "--update", "--dry-run")
+    assert "it was raised ValueError: a ::error::b\\x1b[2J\\u202e" in dry.stdout
+    assert baseline("update", other, folder, "--update", "--yes", "--reason", forged).exit_code == 0
+    page, text = tmp_path / "drift.html", tmp_path / "drift.md"
+    done = baseline("check", other, folder, "--html", page, "--markdown", text)
+    assert r"Accepted earlier: a ::error::b\x1b[2J\u202e (layer_norm)" in done.stdout.splitlines()
+    for file in (page, text):
+        assert not set("\x1b\u202e") & set(file.read_text(encoding="utf-8"))
+    for text in (made.output, dry.output, done.output):
+        assert not re.search("^::", text, re.MULTILINE)
+
+
 def test_the_reason_of_an_update_is_kept_and_said_by_later_checks(folder, adapter_file, tmp_path):
     other, why = adapter_file(EPS), 'as in "the paper\'s code"'
     assert baseline("update", other, folder, "--fix", "--yes", "--reason", why).exit_code == 0

@@ -65,6 +65,15 @@ def list_remarks(found):
 # ── what is no drift, and rounding ──
 
 
+def test_a_difference_of_the_environment_is_one_line(drift, spec):
+    found = drift(on_torch(spec, softmax), on_torch(spec, softmax), "softmax")
+    (made,) = found.old.recordings
+    odd = made.model_copy(update={"name": "a\n::error::b", "environment": {"x\n::c": "y\n::d"}})
+    named = replace(found, old=replace(found.old, recordings=(odd,))).environment
+    assert ("implementation", f"a ::error::b {made.version}".strip(), found.new.recordings[0].title) in named
+    assert ("x ::c", "y ::d", "none") in named
+
+
 @pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16"])
 def test_the_same_code_gives_the_same_bits(spec, drift, dtype):
     mine = on_torch(spec, softmax)

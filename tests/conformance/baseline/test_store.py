@@ -443,6 +443,18 @@ AGAIN = "record it again: goldformer baseline record ADAPTER --out"
             "].outputs.output.shape: ",
             "more than 65536, and there is no",
         ),
+        # These began a line of the output, where build servers run commands.
+        ('- case: "', '- case: "a\\n::error::b', "].case: ", "has a line break, expected one line"),
+        ('  device: "', '  device: "\\L::error::b', "].device: ", "has a line break, expected one line"),
+        ("    output: {", '    "a\\n::error::b": {', "].outputs.", "has a line break, expected one line"),
+        ('  devices: ["', '  devices: ["a\\n::error::b', ": request.devices[0]: ", "has a line break"),
+        ('goldformer: "', 'goldformer: "a\\n::error::b', ": goldformer: ", "has a line break"),
+        (
+            'format: 3\ngoldformer: "',
+            'format: 2\ngoldformer: "a\\n::error::b',
+            ": format: is 2",
+            "wrote it (a ::error::b",
+        ),
         ("  softmax: ", "  ../softmax: ", ": files.../softmax", "should match pattern"),
         ("  component: softmax", "  component: ../softmax", "].component: ", "should match pattern"),
         ("  softmax: ", "  softmin: ", ": files: ", "no result has an output of softmin"),
@@ -484,6 +496,7 @@ def test_a_bad_manifest_is_refused_with_its_file_its_field_and_what_to_do(pair, 
     assert AGAIN in said
     assert field in said
     assert message in said
+    assert not re.search("^::", said, re.MULTILINE)
 
 
 def test_no_folder_and_no_baseline_are_told_apart(tmp_path):
