@@ -7,11 +7,14 @@ computes, so that a mistake in it stays one: then the same proposals are compare
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice, product
 from typing import Any, Final
+
+import numpy as np
 
 from goldformer.adapters import Adapter
 from goldformer.adapters.inference import (
@@ -42,16 +45,17 @@ from goldformer.conformance.diagnosis.mistakes import implementations
 from goldformer.conformance.diagnosis.neighbours import neighbours
 from goldformer.conformance.diagnosis.neighbours.solved import families, fit_number, name_solved, trying
 from goldformer.conformance.judging.cases import Bench, Judgement, judge_case
-from goldformer.conformance.judging.invoke import Result
+from goldformer.conformance.judging.invoke import Arguments, CallProblem, Result
 from goldformer.conformance.judging.measure import measure
 from goldformer.conformance.judging.verdict import Status
 from goldformer.spec import Case, Spec, load_spec
+from goldformer.spec.call import Array
 from goldformer.spec.model import UNSPECIFIED
 
 #: The most wirings of a component that are tried, and the most that a search for mistakes may cost, in numbers of
 #: cases: a second or two.
 _MOST: Final = 320
-_MOST_COST: Final = 1 << 20
+_MOST_COST: Final = 1 << 21
 
 #: The numbers of cases that decide: without a mask, with one, and on a convention.
 _PLAIN, _MASKED, _DECIDING = 3, 12, 4
@@ -75,6 +79,15 @@ _LATE: Final = ("empty_row", "odd_d_model")
 
 #: The reasons of failures that say nothing of values: the call does not work in this form.
 _MISFITS: Final = ("wrong-shape", "not-an-array", "raised", "nothing-returned", "wrong-parameters", "wrong-dtype")
+
+#: The gains of the norms of a layer; a norm after a stack is none of them.
+_NORM_GAIN: Final = re.compile(r"norm_\d\.gamma$")
+
+#: The axes of an input with a batch, and the fewest tokens of which one is later than another.
+_BATCHED, _FEW = 3, 2
+
+#: A change of an output that is smaller may be rounding.
+_ROUNDING: Final = 1e-4
 
 #: The beginning of the name of a norm with an eps that is no option.
 _EPS: Final = "layer_norm.eps"
@@ -512,11 +525,7 @@ class _WiringSearch:
     def find_mistaken(self, dtype: str) -> tuple[Wiring, tuple[str, ...]] | None:
         """Return the first wiring that fits with known mistakes, and these; None if no wiring fits."""
         catalogue = _Catalogue(self.spec, self.component)
-        wirings: list[Wiring] = []
-        for trial, options in product(self._rank_trials(), self._list_options()):
-            some = replace(trial.wiring, conventions={**trial.wiring.conventions, **options})
-            if some not in wirings:
-                wirings.append(some)
+        wirings = self._list_likely()
         for wiring in wirings:
             if catalogue.cost > _MOST_COST:
                 break
@@ -563,8 +572,7 @@ class _WiringSearch:
 
         If no form can, its adapter passes the masks on, so that a check shows what happens.
         """
-        running = self._rank_trials()
-        best = running[0].wiring if running else self.wirings[0]
+        best = next(iter(self._list_likely()), self.wirings[0])
         forms = self._list_further_forms(best)
         tried = [self._try_masks(replace(best, mask=form)) for form in forms]
         called = [trial for trial in tried if trial.judgements and not trial.is_misfit]
@@ -572,6 +580,51 @@ class _WiringSearch:
         likely = "ignore" if says_ignore(self.target, best.arguments) else "keep"
         ranked = sorted(called, key=lambda trial: (-trial.passed, trial.wiring.mask.polarity != likely))
         return ranked[0].wiring if ranked else replace(best, mask=forms[0])
+
+    def _list_likely(self) -> list[Wiring]:
+        """Return the wirings that gave values under every option, those first that agree with what calls show."""
+        trials = self._rank_trials()
+        shown = self._observe(trials[0]) if trials else {}
+        wirings: list[Wiring] = []
+        for trial, options in product(trials, self._list_options()):
+            some = replace(trial.wiring, conventions={**trial.wiring.conventions, **options})
+            if some not in wirings:
+                wirings.append(some)
+
+        def count_disagreements(wiring: Wiring) -> int:
+            is_causal = {"hides_later_tokens": wiring.mask.shape == "causal"}
+            return sum({**wiring.conventions, **is_causal}.get(name, value) != value for name, value in shown.items())
+
+        return sorted(wirings, key=count_disagreements)
+
+    def _observe(self, trial: _Trial) -> dict[str, bool | str]:
+        """Return whether the target hides later tokens and where its norms stand, as far as calls show it.
+
+        Both show without a right value. Earlier outputs do not depend on a later input that is hidden. A norm whose
+        gain is 0 gives its shift: if the norms stand last, no output depends on an input then.
+        """
+        case = next((judgement.case for judgement in trial.judgements if judgement.case is not None), None)
+        inputs = dict(case.input_arrays) if case is not None else {}
+        tokens: list[str] = [name for name in ("x", "query", "key", "value") if name in inputs]
+        if case is None or not tokens or inputs[tokens[0]].ndim < _BATCHED or inputs[tokens[0]].shape[-2] < _FEW:
+            return {}
+        gains = {name: 0 * array for name, array in case.param_arrays.items() if _NORM_GAIN.search(name)}
+        bench = Bench(self.spec, self._load(trial.wiring), "float64", "cpu")
+
+        def run(changes: Mapping[str, Array], params: Mapping[str, Array]) -> Array:
+            given = Arguments({**inputs, **changes}, {**case.param_arrays, **params}, case.attributes)
+            return bench.call(self.component, given).outputs[trial.wiring.contract.first_output]
+
+        later: dict[str, Array] = {name: _change_last(inputs[name]) for name in tokens}
+        try:
+            change = abs(run({}, {}) - run(later, {})) > _ROUNDING
+            shown: dict[str, bool | str] = {"hides_later_tokens": bool(change.any() and not change[..., :-1, :].any())}
+            if gains:
+                is_last = np.allclose(run({}, gains), run(later, gains))
+                shown["norm_placement"] = "post" if is_last else "pre"
+        except CallProblem:
+            return {}
+        return shown
 
     def _rank_trials(self) -> list[_Trial]:
         """Return the trials that gave values, those that came furthest first."""
@@ -657,6 +710,13 @@ def _is_same_naming(one: Wiring, other: Wiring) -> bool:
     return (one.naming.names, one.naming.per_head, one.arguments, one.component) == (
         other.naming.names, other.naming.per_head, other.arguments, other.component,
     )  # fmt: skip
+
+
+def _change_last(array: Array) -> Array:
+    """Return a copy of an input with another last token."""
+    changed = np.array(array)
+    changed[..., -1, :] = changed[..., -1, ::-1] + 1
+    return changed
 
 
 def _may_decide(case: Case) -> bool:

@@ -117,6 +117,7 @@ DEFECTS = {
     "LayerOfOtherEps": ("layer_norm.eps.1e-10",),
     "EncoderOfOtherEps": ("layer_norm.eps.1e-10",),
     "NormOfOddEps": ("layer_norm.eps=3e-09",),
+    "GeluBlock": ("ffn-gelu",),
     # A mistake in one place of two: `check` names it.
     "NoResidualLayer": (),
     "QueriesAsKeys": (),
@@ -124,6 +125,7 @@ DEFECTS = {
     "OutputTwice": (),
     "SquaredReluNet": (),
     "MedianNorm": (),
+    "SineBlock": (),
 }
 
 
@@ -156,6 +158,13 @@ def test_a_mistake_is_named_or_left_and_never_taken_for_a_choice(name, spec):
     found = infer_adapter(f"{STYLES}/defective_parts.py:{name}", spec=spec)
     assert not found.fits
     assert found.mistakes == DEFECTS[name]
+
+
+@pytest.mark.parametrize("name", ["GeluBlock", "SineBlock"])
+def test_code_with_a_mistake_is_declared_as_its_calls_show(name, spec):
+    found = infer_adapter(f"{STYLES}/defective_parts.py:{name}", spec=spec)
+    declared = found.wiring.declared
+    assert (declared["norm_placement"], declared["later_tokens"]) == ("pre", "hidden_only")
 
 
 @pytest.mark.sample(12)

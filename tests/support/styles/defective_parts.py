@@ -4,6 +4,7 @@ import math
 
 import torch
 import torch.nn.functional as F
+from fused_attention import CausalHeads
 from separate_attention import ClonedLinears
 from small_parts import Positionwise
 from torch import nn
@@ -305,3 +306,25 @@ class NormOfOddEps(nn.LayerNorm):
 
     def __init__(self, d_model):
         super().__init__(d_model, eps=3e-9)
+
+
+class GeluBlock(nn.Module):
+    """A block of a language model that always hides the future and normalises first; GELU is its only other choice."""
+
+    def __init__(self, n_embd, n_head, block_size=32):
+        super().__init__()
+        self.ln1, self.ln2 = nn.LayerNorm(n_embd), nn.LayerNorm(n_embd)
+        self.sa = CausalHeads(n_embd, n_head, block_size)
+        self.ffwd = nn.Sequential(nn.Linear(n_embd, 4 * n_embd), nn.GELU(), nn.Linear(4 * n_embd, n_embd))
+
+    def forward(self, x):
+        x = x + self.sa(self.ln1(x))
+        return x + self.ffwd(self.ln2(x))
+
+
+class SineBlock(GeluBlock):
+    """The same with a mistake that has no name."""
+
+    def forward(self, x):
+        x = x + torch.sin(self.sa(self.ln1(x)))
+        return x + self.ffwd(self.ln2(x))
