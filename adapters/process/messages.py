@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Final, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, WithJsonSchema
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, WithJsonSchema
+from pydantic_core import PydanticCustomError
 
 #: The version of the protocol.
 PROTOCOL: Final = 1
@@ -35,6 +36,14 @@ INVALID_PARAMS: Final = -32602
 INTERNAL_ERROR: Final = -32603
 RAISED: Final = -32000
 NOT_IMPLEMENTED: Final = -32001
+
+
+def _require_integer(value: Any) -> Any:
+    """Return an integer; Python takes `true` and `1.0` for the literal 1."""
+    if type(value) is not int:
+        raise PydanticCustomError("int_type", "Input should be a valid integer")
+    return value
+
 
 Id = Annotated[int, Field(ge=0)]
 Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
@@ -81,7 +90,7 @@ class Hello(ProtocolObject):
 class Handshake(ProtocolObject):
     """The result of initialize: a description of the implementation."""
 
-    protocol: Literal[1]
+    protocol: Annotated[Literal[1], BeforeValidator(_require_integer)]
     name: Annotated[str, Field(min_length=1)]
     version: str = ""
     language: str = ""

@@ -376,6 +376,8 @@ def test_an_answer_to_another_request_is_no_log_line(misbehaving, spec):
     [
         ("{}", "the process answered initialize without a valid handshake: result.protocol is missing"),
         ('{"protocol":2,"name":"a","components":[]}', "result.protocol is 2, expected 1"),
+        ('{"protocol":true,"name":"a","components":[]}', "result.protocol is true, expected an integer"),
+        ('{"protocol":1.0,"name":"a","components":[]}', "result.protocol is 1.0, expected an integer"),
         ('{"protocol":1,"name":7,"components":[]}', "result.name is 7, expected a string"),
         ('{"protocol":1,"name":"a","components":"softmax"}', 'result.components is "softmax", expected a list'),
         (

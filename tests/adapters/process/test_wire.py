@@ -164,6 +164,8 @@ GOOD = {"dtype": "float32", "shape": [2], "data": [1, 2]}
         ({**GOOD, "dtype": "int64", "data": [1, 2**63]}, "x.data[1] is 9223372036854775808, expected an integer of 64"),
         ({**GOOD, "data": "AACAPw=="}, "x.data holds 4 bytes, 2 elements of float32 take 8"),
         ({**GOOD, "data": "AACA*w=="}, "x.data is 'AACA*w==', expected base64: "),
+        ({**GOOD, "data": "AACAPwAAgD8====="}, "x.data is 'AACAPwAAgD8=====', expected base64: "),
+        ({**GOOD, "shape": [3], "data": "AACAPwAAgD8AAIA/===="}, "expected base64: "),
         ({**GOOD, "data": "AACAé"}, "x.data is 'AACAé', expected base64: "),
         ({**GOOD, "dtype": "bool", "data": "AQI="}, "x.data holds the byte 2, a bool is 0 or 1"),
     ],
