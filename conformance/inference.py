@@ -131,11 +131,14 @@ class Inference:
         """The component that the target is."""
         return self.wiring.component
 
-    def write(self) -> str:
-        """Return the text of an adapter file, which says at its top what was inferred."""
+    def write(self, detour: str = "") -> str:
+        """Return the text of an adapter file, which says at its top what was inferred.
+
+        `detour` is the folder of the class as seen from the file, if it stands in another one.
+        """
         name = self.wiring.target.name
         lines = [f"Adapter of {name}, inferred by `goldformer infer`: {self.summary}", "", *self.wiring.facts]
-        return self.wiring.write("\n".join(lines) + "\n")
+        return self.wiring.write("\n".join(lines) + "\n", detour)
 
     @property
     def summary(self) -> str:

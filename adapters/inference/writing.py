@@ -81,14 +81,14 @@ class Wiring:
         choices = {"sequence-first": turned, "ignore": hidden, "addend": added}
         return tuple(name for name, is_unsaid in choices.items() if is_unsaid)
 
-    def write(self, head: str = "") -> str:
-        """Return the text of the adapter file."""
+    def write(self, head: str = "", detour: str = "") -> str:
+        """Return the text of the adapter file, which finds the class in the folder `detour` as seen from its own."""
         body = [*_write_hide(self), f"def {self.component}({_write_signature(self)}):", *_write_body(self)]
         text = "\n".join(body)
         used = [name for name in _LAYOUTS if f"{name}(" in text]
         arrays = self.target.arrays
-        module, import_line, _ = _LIBRARIES[arrays]
-        imports = [import_line] if f"{module}." in text else []
+        module, library_line, _ = _LIBRARIES[arrays]
+        imports = [library_line] if f"{module}." in text else []
         imports += ["from types import SimpleNamespace"] if "SimpleNamespace(" in text else []
         imports += ["from torch.func import functional_call"] if "functional_call(" in text else []
         imports += _wrap(f"from goldformer.adapters.layouts import ({', '.join(used)})") if used else []
@@ -97,10 +97,15 @@ class Wiring:
         others += [wrapper] if wrapper not in ("", "SimpleNamespace", "dict") else []
         more = "".join(f", {name}" for name in dict.fromkeys(others))
         renamed = f" as {self.local_name}" if self.local_name != self.target.name else ""
+        import_line = f"{self.target.import_line}{renamed}{more}"
+        if detour:
+            imports = ["import sys", "from pathlib import Path", *imports, ""]
+            imports.append(f'sys.path.insert(0, str(Path(__file__).resolve().parent / "{detour}"))')
+            import_line += "  # noqa: E402"
         lines = [
             f'"""{head}"""' if head else "",
             *imports,
-            f"{self.target.import_line}{renamed}{more}",
+            import_line,
             "",
             f'ARRAYS = "{arrays}"',
         ]

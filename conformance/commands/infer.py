@@ -24,9 +24,7 @@ from goldformer.spec.files import replace_file
     multiple=True,
     help="A choice that is meant, although nothing in the code says so.",
 )
-@click.option(
-    "--out", type=options.FILE, help="Save the adapter as this file, in the folder that the class is imported from."
-)
+@click.option("--out", type=options.FILE, help="Save the adapter as this file, in any folder.")
 @click.option("--force", is_flag=True, help="Overwrite an existing file.")
 def infer(*, what: str, component: str | None, accept: tuple[str, ...], out: Path | None, force: bool) -> int:
     """Infer the adapter of a class or a function.
@@ -35,11 +33,10 @@ def infer(*, what: str, component: str | None, accept: tuple[str, ...], out: Pat
     golden values decide how it is called. `goldformer check` then judges the adapter by all cases.
     """
     target = read_target(what)
-    if out is not None:
-        _require_place(out, target, force=force)
+    detour = "" if out is None else _find_detour(out, target, force=force)
     spec = load_spec()
     found = infer_adapter(target, component, spec, accept=accept)
-    text = found.write()
+    text = found.write(detour)
     name = found.wiring.target.name
     say(f"{name}: {found.component}", "bold")
     for fact in found.wiring.facts:
@@ -55,19 +52,19 @@ def infer(*, what: str, component: str | None, accept: tuple[str, ...], out: Pat
     return FAILS if found.is_proven or found.mistakes else UNUSABLE
 
 
-def _require_place(out: Path, target: Target, *, force: bool) -> None:
-    """Raise CannotRun unless an adapter can be saved there and can import the file of the class."""
+def _find_detour(out: Path, target: Target, *, force: bool) -> str:
+    """Return the folder of the class as seen from the adapter's, empty if it is the same.
+
+    Raise CannotRun if no adapter can be saved there.
+    """
     require_folders({"--out": out})
     if out.suffix != ".py":
         raise CannotRun(f"--out {out}: an adapter is a Python file, so its name ends in .py")
     if out.exists() and not force:
         raise CannotRun(f"--out {out} exists: give another name, or --force to overwrite it")
-    if target.file is None or target.folder is None:
-        return
-    if target.folder != out.resolve().parent:
-        place = f"the folder of {target.file}, which it imports"
-        if target.folder != target.file.resolve().parent:
-            place = f"{target.folder}, from where its line `{target.import_line}` works"
-        raise CannotRun(f"--out {out}: write it into {place}: --out {os.path.relpath(target.folder / out.name)}")
-    if target.file.resolve() == out.resolve():
+    if target.file is not None and target.file.resolve() == out.resolve():
         raise CannotRun(f"--out {out}: that is the file of the class, name another one")
+    here = out.resolve().parent
+    if target.folder is None or target.folder == here:
+        return ""
+    return Path(os.path.relpath(target.folder, here)).as_posix()

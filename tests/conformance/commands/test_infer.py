@@ -104,31 +104,34 @@ def test_the_wrong_component_is_a_question():
     [
         ("mine.txt", "--out mine.txt: an adapter is a Python file, so its name ends in .py"),
         ("small_parts.py", "--out small_parts.py exists: give another name, or --force to overwrite it"),
-        (
-            "other/mine.py",
-            "--out other/mine.py: write it into the folder of small_parts.py, which it imports: --out mine.py",
-        ),
         ("missing/mine.py", "--out missing/mine.py: there is no folder missing"),
     ],
 )
-def test_a_place_where_the_adapter_cannot_stand_is_refused(out, message, tmp_path):
-    (tmp_path / "other").mkdir()
+def test_a_place_where_the_adapter_cannot_stand_is_refused(out, message):
     result = goldformer("infer", "small_parts.py:BertNorm", "--out", out)
     assert (result.exit_code, result.stderr) == (2, f"goldformer: {message}\n")
 
 
-def test_a_class_of_a_package_is_inferred_and_its_adapter_stands_above(tmp_path):
+def test_an_adapter_in_another_folder_finds_the_class(tmp_path):
+    (tmp_path / "other").mkdir()
+    saved = goldformer("infer", "small_parts.py:BertNorm", "--out", "other/mine.py")
+    assert (saved.exit_code, saved.stderr) == (0, "")
+    text = (tmp_path / "other" / "mine.py").read_text(encoding="utf-8")
+    assert 'sys.path.insert(0, str(Path(__file__).resolve().parent / ".."))\nfrom small_parts import BertNorm' in text
+    assert goldformer("check", "other/mine.py", "-q").exit_code == 0
+
+
+@pytest.mark.parametrize(("out", "has_detour"), [("net_c/mine.py", True), ("mine.py", False)])
+def test_the_adapter_of_a_class_of_a_package_finds_the_package(out, has_detour, tmp_path):
     (tmp_path / "net_c").mkdir()
     shutil.copy("small_parts.py", "net_c/parts.py")
     (tmp_path / "net_c" / "norms.py").write_text("from .parts import BertNorm\n\n\nclass Mine(BertNorm): ...\n")
-    beside = goldformer("infer", "net_c/norms.py:Mine", "--out", "net_c/mine.py")
-    line = "`from net_c.norms import Mine`"
-    refusal = f"--out net_c/mine.py: write it into {tmp_path}, from where its line {line} works: --out mine.py"
-    assert (beside.exit_code, beside.stderr) == (2, f"goldformer: {refusal}\n")
-    above = goldformer("infer", "net_c/norms.py:Mine", "--out", "mine.py")
-    assert (above.exit_code, above.stderr) == (0, "")
-    assert "from net_c.norms import Mine\n" in (tmp_path / "mine.py").read_text(encoding="utf-8")
-    assert goldformer("check", "mine.py", "-q").exit_code == 0
+    saved = goldformer("infer", "net_c/norms.py:Mine", "--out", out)
+    assert (saved.exit_code, saved.stderr) == (0, "")
+    text = (tmp_path / out).read_text(encoding="utf-8")
+    assert "from net_c.norms import Mine" in text
+    assert ("sys.path" in text) == has_detour
+    assert goldformer("check", out, "-q").exit_code == 0
 
 
 def test_the_file_of_the_class_is_not_overwritten():
