@@ -230,7 +230,7 @@ def _find_variant(judged: Sequence[Verdict], spec: Spec) -> str:
     if not any(unusual) and all(_OF_SHAPES.search(v.message) for v in raised):
         usual = {trait for v in passed for trait in _list_widths(v, spec)}
         unusual = [_list_widths(v, spec) - usual for v in raised]
-    if not passed or not all(unusual):
+    if not passed or not raised or not all(unusual):
         return ""
     # Where calls of many kinds raise and none is common to all, the kinds say nothing.
     listed = set.intersection(*unusual) or set().union(*unusual)

@@ -171,6 +171,11 @@ def of_case(id_, status, spec, **changed):
     return replace(verdict(status, component=spec.cases[id_].component), check=id_, **changed)
 
 
+def of_property(id_, component, message):
+    """Return the verdict on a property whose call raised."""
+    return replace(verdict(ERRORED, component=component, reason="raised"), check=id_, kind="property", message=message)
+
+
 NO_BIAS = {"reason": "raised", "message": "raised KeyError: 'b_q' (my.py:9, heads); params has w_q, w_k, w_v, w_o"}
 
 
@@ -464,6 +469,12 @@ def test_a_fault_of_goldformer_is_no_failure_of_the_implementation(spec):
     (remark,) = diagnose(verdicts, spec)
     assert remark.label == "Fault in goldformer"
     assert remark.text == f"a fault in goldformer: boom. Not judged: {lost.check} (float32)"
+
+
+def test_a_property_that_raises_where_no_case_does_has_no_variant(spec):
+    raised = of_property("dec-causality", "decoder_layer", "raised RuntimeError: batch1 must be a 3D tensor")
+    passed = of_case("dec-ordinary-plain", PASSED, spec)
+    assert [f.label for f in diagnose([raised, passed], spec)][:2] == ["Fix first", "First seen"]
 
 
 def test_sizes_that_differ_are_a_trait_and_an_erratum_that_makes_code_raise_is_named(spec):
