@@ -93,7 +93,9 @@ class ClassResults:
         try:
             text = read_regular_file(table, _LARGEST_TABLE).decode("utf-8-sig")
             filled = fill_table(text, lines, self.task.assignment, self.found.students)
-        except (OSError, UnicodeDecodeError, BadTable) as error:
+        except OSError as error:
+            raise CannotRun(f"--gradebook {table}: cannot be read: {error.strerror}") from error
+        except (UnicodeDecodeError, BadTable) as error:
             raise CannotRun(f"--gradebook {table}: {error}") from error
         self.store.write(_UPLOAD, filled.text)
         self.written.append(_UPLOAD)

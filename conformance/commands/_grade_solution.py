@@ -18,6 +18,7 @@ from goldformer.conformance.grading.store import GRADE, PROBLEM, Store, unpack_g
 from goldformer.conformance.grading.task import GradingTask
 from goldformer.conformance.grading.worker import ResultFiles
 from goldformer.spec import Spec
+from goldformer.spec.files import read_regular_file
 
 #: The file of the answers of the solution, in the folder of results.
 ANSWERS: Final = "assignment/answers.json"
@@ -43,7 +44,7 @@ class Solution:
         if named is None and not path.is_file():
             return None
         try:
-            data = path.read_bytes()
+            data = read_regular_file(path, assignment.limits.size << 20)
         except OSError as error:
             raise Unusable(f"{path}: the solution cannot be read: {error.strerror}") from error
         return cls(path, Submission("solution", {MAIN: data}, hashlib.sha256(data).hexdigest()))

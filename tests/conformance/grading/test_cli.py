@@ -208,7 +208,19 @@ def test_points_are_filled_into_the_table_of_a_platform(run: Run, tmp_path: Path
     table.unlink()
     os.mkfifo(table)
     result = run("--gradebook", str(table))
-    assert (result.exit_code, "is not a regular file" in result.stderr) == (2, True)
+    assert (result.exit_code, "cannot be read: is not a regular file" in result.stderr) == (2, True)
+
+
+def test_a_solution_that_has_no_end_is_refused(run: Run, tmp_path: Path) -> None:
+    solution = tmp_path / "odd.py"
+    solution.touch()
+    os.truncate(solution, 1 << 26)
+    result = run("--solution", str(solution))
+    assert (result.exit_code, "odd.py: the solution cannot be read: has more than " in result.stderr) == (2, True)
+    solution.unlink()
+    os.mkfifo(solution)
+    result = run("--solution", str(solution))
+    assert (result.exit_code, "cannot be read: is not a regular file" in result.stderr) == (2, True)
 
 
 def test_only_some_are_graded(run: Run, tmp_path: Path) -> None:
