@@ -33,8 +33,10 @@ _CHANGES: Final = "changes.csv"
 _UPLOAD: Final = "upload.csv"
 #: The most changes that are printed; the file has all.
 _LISTED: Final = 12
-#: The most bytes of a table of a platform: a hundred thousand students.
+#: The most bytes of a table of a platform, or of grades.json: a hundred thousand students.
 _LARGEST_TABLE: Final = 64 << 20
+#: The most bytes of a page of a student.
+_LARGEST_PAGE: Final = 64 << 20
 
 
 def find_adjustments(named: Path | None, out: Path, assignment: Assignment, found: ClassList) -> dict[str, Adjustment]:
@@ -136,7 +138,7 @@ class ClassResults:
     def _read_gradebook(self) -> dict[str, Any]:
         """Return the gradebook of the run before; nothing if it cannot be read."""
         try:
-            book = json.loads((self.store.folder / _GRADES).read_text("utf-8"))
+            book = json.loads(read_regular_file(self.store.folder / _GRADES, _LARGEST_TABLE))
             find_changes(book, book)
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             return {}
@@ -144,7 +146,8 @@ class ClassResults:
 
     def _read_feedback(self, lines: Sequence[GradeSummary]) -> Iterator[tuple[str, bytes]]:
         for line in gradebook.sort_by_id(lines):
-            yield line.submission, (self.store.student(line.submission) / "feedback.html").read_bytes()
+            page = self.store.student(line.submission) / "feedback.html"
+            yield line.submission, read_regular_file(page, _LARGEST_PAGE)
 
     def _find_similar_pairs(self) -> list[AlikePair]:
         """Return the submissions that share code which was not handed out."""

@@ -23,6 +23,9 @@ from goldformer.spec.files import read_regular_file
 #: The file of the answers of the solution, in the folder of results.
 ANSWERS: Final = "assignment/answers.json"
 
+#: The most bytes of this file.
+_LARGEST: Final = 64 << 20
+
 _NO_SOLUTION: Final = (
     " has no solution.py, so nobody knows what it answers: a submission that returns None instead of the attention "
     "weights, or raises NotImplementedError for some inputs of a property, loses nothing. Name the solution with "
@@ -80,7 +83,7 @@ def read_answers(folder: Path) -> Answers:
 def _read(path: Path) -> tuple[str, Answers]:
     """Read the key of the solution that was graded, and its answers; both are empty if there is no such file."""
     try:
-        stored: Any = json.loads(path.read_text("utf-8"))
+        stored: Any = json.loads(read_regular_file(path, _LARGEST))
         return str(stored["key"]), Answers.read(stored)
     except FileNotFoundError:
         return "", NOTHING_REQUIRED

@@ -176,6 +176,7 @@ def grade(
         solution = Solution.of(assignment, solution_file)
         # A platform passes one submission, whatever is in it.
         single = gradescope_results is not None or github_output is not None
+        _refuse_results_inside(folder, submissions)
         found = find_submissions(submissions, single=single, export=export)
         chosen = _choose(found, only)
         if gradescope_results is not None:
@@ -227,12 +228,29 @@ def _read_seed(seed: str | None, require: Level | None) -> str | None:
         if require == "process":
             what = "every process of this machine can read the command line, and so can submissions at level process"
             raise CannotRun(f"--seed: {what}: write the seed to a file with mode 600, and name it with --seed @FILE")
-        return seed
+        return _require_seed(seed, "--seed")
     try:
-        return read_regular_file(Path(seed[1:]), _LONGEST_SEED).decode().strip()
+        return _require_seed(read_regular_file(Path(seed[1:]), _LONGEST_SEED).decode(), f"--seed {seed}")
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else error
         raise CannotRun(f"--seed {seed}: the file cannot be read: {why}") from error
+
+
+def _require_seed(seed: str, option: str) -> str:
+    """Return a seed without surrounding space; CannotRun if nothing is left, which would be a random one."""
+    if not seed.strip():
+        raise CannotRun(f"{option}: the seed is empty: write any word or number, or leave the option out")
+    return seed.strip()
+
+
+def _refuse_results_inside(folder: Path, submissions: Path) -> None:
+    """Raise CannotRun if the folder of results lies in the one of submissions."""
+    top = resolve_path(folder)
+    if submissions.is_dir() and resolve_path(submissions) in (top, *top.parents):
+        raise CannotRun(
+            f"--out {folder}: lies in {submissions}, where the next run would take it for a submission: name a folder "
+            "outside"
+        )
 
 
 def _open_store(folder: Path) -> Store:
@@ -267,9 +285,9 @@ def _draw_fresh_cases(assignment: Assignment, seed: str | None, spec: Spec, stor
     drawn_for = hashlib.sha256(json.dumps(digests).encode()).hexdigest() + "\n"
     made, cases = store.folder / _DRAWN_FOR, store.folder / FRESH
     # Damaged cases are drawn again.
-    with suppress(FileNotFoundError, UnicodeDecodeError):
-        if made.read_text("utf-8") == drawn_for:
-            return cases.read_text("utf-8")
+    with suppress(OSError, UnicodeDecodeError):
+        if read_regular_file(made, len(drawn_for)).decode() == drawn_for:
+            return read_regular_file(cases, LARGEST).decode()
     try:
         fresh = draw_fresh(assignment, spec, seed)
     except ImportError as error:
@@ -286,10 +304,10 @@ def _read_stored_seed(store: Store) -> str:
     """Return the seed of an earlier run, or nothing if it was the first."""
     path = store.folder / _SEED
     try:
-        return path.read_text("utf-8").strip()
+        return read_regular_file(path, _LONGEST_SEED).decode().strip()
     except FileNotFoundError:
         return ""
-    except UnicodeDecodeError as error:
+    except (OSError, UnicodeDecodeError) as error:
         raise Unusable(f"{path}: is no seed as it was written: name the seed with --seed @FILE") from error
 
 

@@ -213,8 +213,8 @@ class Store:
     def read_adjustment(self, id_: str) -> str:
         """Return what the pages of a submission show of what the staff say; nothing if they show nothing."""
         try:
-            return (self.student(id_) / ADJUSTMENT).read_text("utf-8")
-        except OSError:
+            return read_regular_file(self.student(id_) / ADJUSTMENT, _LARGEST).decode()
+        except (OSError, UnicodeDecodeError):
             return ""
 
     def keep_adjusted(self, id_: str, pages: Mapping[str, str], adjustment: str) -> None:

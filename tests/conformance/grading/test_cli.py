@@ -283,6 +283,38 @@ def test_a_damaged_file_of_an_earlier_run_is_written_again(run: Run, name: str, 
 
 
 @pytest.mark.parametrize(
+    "name", ["grades.json", "fresh/cases.yaml", "fresh/drawn-for.json", "students/alice/adjustment.json"]
+)
+def test_a_named_pipe_among_the_results_keeps_no_run_waiting(run: Run, name: str, tmp_path: Path) -> None:
+    run()
+    path = tmp_path / "out" / name
+    path.unlink(missing_ok=True)
+    os.mkfifo(path)
+    assert run().exit_code == 0
+    assert name.endswith("adjustment.json") or path.is_file()
+
+
+@pytest.mark.parametrize("words", [("--seed", " "), ("--seed", "@empty")])
+def test_an_empty_seed_is_refused(
+    run: Run, words: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It drew other cases in every folder of results."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty").write_text("\n")
+    result = run(*words)
+    assert (result.exit_code, ": the seed is empty: write any word" in result.stderr) == (2, True)
+
+
+@pytest.mark.parametrize("place", ["class", "class/out", "class/a/b"])
+def test_results_among_the_submissions_are_refused(run: Run, place: str, tmp_path: Path) -> None:
+    """The next run took them for the submission of a student."""
+    result = run("--out", str(tmp_path / place))
+    assert result.exit_code == 2
+    assert "where the next run would take it for a submission: name a folder" in " ".join(result.stderr.split())
+    assert sorted(path.name for path in (tmp_path / "class").iterdir()) == ["alice.py", "bob.py", "carol.py"]
+
+
+@pytest.mark.parametrize(
     ("name", "content", "message"),
     [
         ("fresh/seed", b"\xff", "is no seed as it was written: name the seed with --seed @FILE"),
