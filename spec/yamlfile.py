@@ -249,6 +249,10 @@ class _Loader(_Base):  # type: ignore[misc]
         self.depth -= 1
 
 
+#: A number of base 2, 8, 16 or 60: YAML 1.1 takes 017 for 15, and 1:30 for 90.
+_OTHER_BASE: Final = re.compile(r"^[-+]?0[0-9_xb]|:")
+
+
 def _limit_length(kind: str, construct: Callable[[Any, yaml.ScalarNode], Any]) -> Callable[[Any, yaml.ScalarNode], Any]:
     """Wrap a constructor of PyYAML, which raises whatever Python raises for a scalar that only looks like `kind`."""
 
@@ -257,12 +261,18 @@ def _limit_length(kind: str, construct: Callable[[Any, yaml.ScalarNode], Any]) -
             message = f"is {kind} of {length} characters; write at most {LONGEST_NUMBER}, or put text in quotes"
             raise _NotPlain(message, _line_of(node), node)
         try:
-            return construct(loader, node)
+            value = construct(loader, node)
         except (ValueError, OverflowError) as error:
             message = (
                 f"is {_short(node.value)}, which looks like {kind} but is not one; correct it, or put text in quotes"
             )
             raise _NotPlain(message, _line_of(node), node) from error
+        if isinstance(value, int | float) and _OTHER_BASE.search(node.value):
+            message = (
+                f"is {_short(node.value)}, which YAML reads as {value}; write it in decimal, or put text in quotes"
+            )
+            raise _NotPlain(message, _line_of(node), node)
+        return value
 
     return construct_bounded
 

@@ -19,5 +19,6 @@ def unknown(given: Iterable[str], known: Collection[str], option: str, *, every:
             guess = f"did you mean {close[0]}?" if close else ""
             listed = words if every else () if close else words[:12]
             there_are = f"known are {', '.join(listed)}" + ("…" * (len(words) > len(listed))) if listed else ""
-            return f"{option} {word}: {' '.join(filter(None, (guess, there_are)))}"
+            # Build servers run commands at the start of a line.
+            return f"{option} {' '.join(word.splitlines())}: {' '.join(filter(None, (guess, there_are)))}"
     return None

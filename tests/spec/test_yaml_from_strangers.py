@@ -74,6 +74,11 @@ LONG = "1" * 5000
             "1: a: is an integer of 5002 characters; write at most 1000, or put text in quotes",
         ),
         (f"a: 1.{LONG}\n", "1: a: is a number of 5002 characters; write at most 1000, or put text in quotes"),
+        # Each of these was another number than the one that is written.
+        ("a: 017\n", "1: a: is '017', which YAML reads as 15; write it in decimal, or put text in quotes"),
+        ("a: 1:30:00\n", "1: a: is '1:30:00', which YAML reads as 5400; write it in decimal, or put text in quotes"),
+        ("a: 1:30.5\n", "1: a: is '1:30.5', which YAML reads as 90.5; write it in decimal, or put text in quotes"),
+        ("a: -0x1F\n", "1: a: is '-0x1F', which YAML reads as -31; write it in decimal, or put text in quotes"),
         # 100,000 digits of base 60 took minutes.
         (
             "a: " + ":".join("1" * 100_000) + "\n",

@@ -305,6 +305,15 @@ def test_an_empty_seed_is_refused(
     assert (result.exit_code, ": the seed is empty: write any word" in result.stderr) == (2, True)
 
 
+def test_an_unknown_name_in_a_file_begins_no_line(run: Run, tmp_path: Path) -> None:
+    """Build servers run commands at the start of a line."""
+    file = tmp_path / "adjustments.yaml"
+    file.write_text('submissions: {alice: {points: {"a\\n::error::b": 1}}}\n', "utf-8")
+    result = run("--adjustments", str(file))
+    assert (result.exit_code, "unknown component or question a ::error::b: " in result.stderr) == (2, True)
+    assert not re.search("^::", result.stderr, re.MULTILINE)
+
+
 @pytest.mark.parametrize("place", ["class", "class/out", "class/a/b"])
 def test_results_among_the_submissions_are_refused(run: Run, place: str, tmp_path: Path) -> None:
     """The next run took them for the submission of a student."""
