@@ -138,7 +138,7 @@ _SEQUENCE_FIRST: Final = re.compile(
 _IGNORE_NAME: Final = re.compile(r"pad|ignore|attn_mask|hid|exclu|invalid|block", re.IGNORECASE)
 _IGNORE_TEXT: Final = re.compile(
     r"attn_mask=|true\W+(means|is|=|where|for|marks)"
-    r"((?!\bno[nt]?\b|\bun|keep|kept|attend|visible|allow|valid|false)[^.,;\n])*?(hid|ignor|pad|mask)",
+    r"((?!\bno[nt]?\b|\bun|keep|kept|attend|visible|allow|valid|false)[^.,;\n])*?(hid|ignor|pad|mask|block|exclu)",
     re.IGNORECASE,
 )
 

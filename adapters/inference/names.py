@@ -13,7 +13,7 @@ SIZES: Final[Mapping[str, str]] = {
     "heads": r"h|n?_?heads?|(num|n|number)(_of)?(_attention|_attn)?_?heads?|attn_heads|head_num|num_attention_heads",
     "temperature": r"temperature|temp|sqrt_d_?k",
     "head_width": (
-        r"d_?[kq]|d_?head|d_key|d_query|d_qk|d_kv|dim_?(per_)?head|head_?(dim|size|width)|(dim|size)_per_head|dim_k"
+        r"d_?[kq]|d_?head|d_att(n|ention)|d_key|d_query|d_qk|d_kv|dim_?(per_)?head|head_?(dim|size|width)|(dim|size)_per_head|dim_k"
     ),
     "value_width": r"d_?v|d_value|dim_v|v_dim",
     "input_width": r"(input|in)_?(dim|size|features|channels)|(dim|d)_in|d_input",
@@ -22,9 +22,13 @@ SIZES: Final[Mapping[str, str]] = {
         r"d_?ff|d_?ffn|dim_?feed_?forward|(ff|ffn|mlp|feed_?forward|pf|filter|intermediate|inner)_?"
         r"(hidden_)?(dim|size|width|units|hidden|hiddens|num_hiddens)?|d_(inner|hidden|mlp)|hidden|hidden_?(dim|size|units)"
     ),
-    "source_vocab": r"(src|source|input|enc|encoder)_?(vocab|voc|tokens)(_?(size|len))?|n_src_vocab|(src|source)_size",
+    "source_vocab": (
+        r"(src|source|input|enc|encoder)_?(vocab|voc|tokens)(_?(size|len))?|n_src_vocab|(src|source)_size|"
+        r"(n|num)_?(vocab|tokens)_?(src|source)"
+    ),
     "target_vocab": (
-        r"(tgt|trg|target|output|dec|decoder)_?(vocab|voc|tokens)(_?(size|len))?|n_(trg|tgt)_vocab|(tgt|target)_size"
+        r"(tgt|trg|target|output|dec|decoder)_?(vocab|voc|tokens)(_?(size|len))?|n_(trg|tgt)_vocab|(tgt|target)_size|"
+        r"(n|num)_?(vocab|tokens)_?(tgt|trg|target)"
     ),
     "vocab": r"(n_?|num_?)?(vocab|vocabulary|tokens?|embeddings|words)(_?(size|len))?|ntokens?",
     "encoder_layers": r"(n|num)_?enc(oder)?_?(layers|blocks)|enc(oder)?_layers|n_enc",

@@ -25,6 +25,8 @@ def says(comment, monkeypatch):
         "m: True = masked out, False = keep",
         "m is True for padding",
         "True means: hide this key",
+        "Boolean mask. True = block this position",
+        "True marks the keys to exclude",
     ],
 )
 def test_a_comment_says_that_true_hides_a_key(comment, monkeypatch):
@@ -39,6 +41,8 @@ def test_a_comment_says_that_true_hides_a_key(comment, monkeypatch):
         "m is True where the key is not padding",
         "m is True for non-padded keys",
         "m: True is unmasked",
+        "m: True is not blocked",
+        "m: True is unblocked",
         "m: the mask",
     ],
 )
