@@ -29,6 +29,7 @@ from goldformer.adapters.inference import (
     find_embedding_stack,
     find_shared_norm,
     find_shared_projections,
+    has_batch_axis,
     list_forms,
     load_wiring,
     may_hide_future,
@@ -45,7 +46,7 @@ from goldformer.conformance.diagnosis.mistakes import implementations
 from goldformer.conformance.diagnosis.neighbours import neighbours
 from goldformer.conformance.diagnosis.neighbours.solved import families, fit_number, name_solved, trying
 from goldformer.conformance.judging.cases import Bench, Judgement, judge_case
-from goldformer.conformance.judging.invoke import Arguments, CallProblem, Result
+from goldformer.conformance.judging.invoke import Arguments, CallProblem, NotImplementedHere, Result
 from goldformer.conformance.judging.measure import measure
 from goldformer.conformance.judging.verdict import Status
 from goldformer.spec import Case, Spec, load_spec
@@ -85,6 +86,9 @@ _NORM_GAIN: Final = re.compile(r"norm_\d\.gamma$")
 
 #: The axes of an input with a batch, and the fewest tokens of which one is later than another.
 _BATCHED, _FEW = 3, 2
+
+#: The axes of a mask that says something of each sample, head, query and key.
+_MASK_AXES: Final = 4
 
 #: A change of an output that is smaller may be rounding.
 _ROUNDING: Final = 1e-4
@@ -429,15 +433,37 @@ class _WiringSearch:
         if wiring.mask.shape == "causal":
             return self._fit_masks_of_padding(wiring)
         works: set[str] = set()
+        narrow: Wiring | None = None
         for form in self._list_forms() if wiring.mask.shape == "absent" else [wiring.mask]:
             if form.polarity in works:
                 continue
             trial = self._try_masks(replace(wiring, mask=form))
-            if trial.fits:
+            if trial.fits and self._takes_four_axes(trial):
                 return trial.wiring
+            if trial.fits and narrow is None:
+                narrow = trial.wiring
             if form.shape == "four_axes" and not trial.is_misfit:
                 works.add(form.polarity)
-        return None
+        return narrow
+
+    def _takes_four_axes(self, trial: _Trial) -> bool:
+        """Return False if a mask that fits cannot come with all four axes, and the adapter does not decline that.
+
+        Where only causal masks were judged, all of them had two axes.
+        """
+        case = trial.judgements[0].case
+        if case is None or not has_batch_axis(trial.wiring.contract):
+            return True
+        masks = {name: array for name, array in case.input_arrays.items() if name.endswith("mask")}
+        wide = {name: array.reshape((1,) * (_MASK_AXES - array.ndim) + array.shape) for name, array in masks.items()}
+        given = Arguments({**case.input_arrays, **wide}, case.param_arrays, case.attributes)
+        try:
+            Bench(self.spec, self._load(trial.wiring), "float64", "cpu").call(self.component, given)
+        except NotImplementedHere:
+            return True
+        except CallProblem:
+            return False
+        return True
 
     def _fit_masks_of_padding(self, wiring: Wiring) -> Wiring:
         """Return the wiring that takes masks besides the future that the target hides, or the one without masks."""

@@ -1,6 +1,6 @@
 """Proposals for the adapter of a class or a function; whether one is right is decided elsewhere."""
 
-from goldformer.adapters.inference.inputs import MaskForm, list_forms, may_hide_future, says_ignore
+from goldformer.adapters.inference.inputs import MaskForm, has_batch_axis, list_forms, may_hide_future, says_ignore
 from goldformer.adapters.inference.proposals import (
     COMPONENTS,
     explain_parts,
@@ -26,6 +26,7 @@ __all__ = [
     "find_embedding_stack",
     "find_shared_norm",
     "find_shared_projections",
+    "has_batch_axis",
     "list_forms",
     "load_wiring",
     "may_hide_future",

@@ -88,6 +88,7 @@ HITS = {
     "whole_layers.py:NumberedProjections": ("decoder_layer", "any", KEEP, {"norm_placement": "post"}),
     "whole_layers.py:PostNormDecoderLayer": ("decoder_layer", "any", ADDED, {"norm_placement": "post"}),
     "whole_layers.py:LayerOfHeads": ("encoder_layer", "no_heads", KEEP, {"norm_placement": "post"}),
+    "whole_layers.py:CausalLayerOfHeads": ("decoder_layer", "no_heads", KEEP, {"layer_norm_eps": "1e-6"}),
     "whole_layers.py:EncoderOfHeads": ("encoder", "no_heads", KEEP, {"final_norm": "none"}),
     "whole_layers.py:NormedEncoder": ("encoder", "no_heads", KEEP, {"final_norm": "after_stack"}),
     "whole_layers.py:NormedDecoder": ("decoder", "no_heads", KEEP, {"final_norm": "after_stack"}),

@@ -347,3 +347,18 @@ class SharedTable(nn.Module):
         for layer in self.decoder:
             x = layer(x, memory, source_mask, target_mask)
         return self.dec_norm(x) @ self.embed.lut.weight.T
+
+
+class CausalLayerOfHeads(nn.Module):
+    """A decoder layer of such heads without a mask of the memory; with this eps, all masks that it gets have two axes."""
+
+    def __init__(self, num_heads, d_model, d_ff):
+        super().__init__()
+        self.attention, self.cross = HeadList(num_heads, d_model), HeadList(num_heads, d_model)
+        self.net = Positionwise(d_model, d_ff)
+        self.norm_1, self.norm_2, self.norm_3 = (nn.LayerNorm(d_model, eps=1e-6) for _ in range(3))
+
+    def forward(self, decoder_input, encoder_output, self_attn_mask=None):
+        x = self.norm_1(decoder_input + self.attention(decoder_input, decoder_input, decoder_input, self_attn_mask))
+        x = self.norm_2(x + self.cross(x, encoder_output, encoder_output))
+        return self.norm_3(x + self.net(x))
