@@ -96,7 +96,7 @@ class Implementation:
         return {name: found[name] for name in spec.components if name in found}
 
     def remarks(self, spec: Spec, *, whole: bool = False) -> list[Finding]:
-        """Return the remarks below its table; `whole` names everything that could not show."""
+        """Return the remarks below its table; `whole` names everything that perhaps did not show."""
         return make_remarks(self.verdicts, [*self.results(spec).values()], spec, whole=whole)
 
     def clauses(self, spec: Spec) -> dict[str, Counts]:

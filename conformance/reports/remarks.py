@@ -14,7 +14,7 @@ from goldformer.spec import Spec
 
 #: The labels of the lines below the diagnosis.
 FEW_CASES_APPLY: Final = "Few cases apply"
-COULD_NOT_SHOW: Final = "Could not show"
+PERHAPS_NOT_SHOWN: Final = "Perhaps not shown"
 ROBUSTNESS: Final = "Robustness"
 MISSING: Final = "Not implemented"
 #: The label of what a transformation such as torch.compile changes.
@@ -24,7 +24,7 @@ WRAPPED: Final = "Wrapped"
 BITS: Final = "Bit for bit"
 
 #: The labels that are no diagnosis of a failure.
-NOTES: Final = frozenset({BITS, FEW_CASES_APPLY, COULD_NOT_SHOW, ROBUSTNESS, MISSING})
+NOTES: Final = frozenset({BITS, FEW_CASES_APPLY, PERHAPS_NOT_SHOWN, ROBUSTNESS, MISSING})
 
 #: The number of reasons that are given for what cannot be wrapped.
 _MOST_REASONS: Final = 3
@@ -33,7 +33,7 @@ _MOST_REASONS: Final = 3
 def make_remarks(
     verdicts: Sequence[Verdict], results: Sequence[ComponentResult], spec: Spec, *, whole: bool = False
 ) -> list[Finding]:
-    """Return the remarks on a run; `whole` names all known mistakes that could not show, and all that is missing."""
+    """Return the remarks on a run; `whole` names all that perhaps did not show or is missing."""
     return [
         *_compare_wrapped(verdicts, whole=whole),
         *(finding for finding in diagnose(verdicts, spec) if finding.label != MISSING),
@@ -115,7 +115,7 @@ def _explain_coverage(results: Sequence[ComponentResult]) -> Iterator[Finding]:
 
 
 def _list_unseen(results: Sequence[ComponentResult], *, whole: bool) -> Iterator[Finding]:
-    """Yield the known mistakes that nothing which ran could have shown."""
+    """Yield the known mistakes that no check which ran is known to show."""
     judged = [r for r in results if r.counts.number_judged and r.coverage.unseen]
     if not judged:
         return
@@ -126,8 +126,8 @@ def _list_unseen(results: Sequence[ComponentResult], *, whole: bool) -> Iterator
         listed = names.join(unseen) if names else list_few(unseen)
         known = f"known mistake{'s' if len(unseen) != 1 else ''} of {result.component}"
         parts.append(f"{len(unseen)} {known} ({listed})" if whole or len(judged) == 1 else f"{len(unseen)} {known}")
-    why = "every check that shows them was skipped" + ("" if whole else "; -v names them all")
-    yield Finding(COULD_NOT_SHOW, f"{', '.join(parts)}: {why}", inner=False)
+    why = "every check that is known to show them was skipped, others may" + ("" if whole else "; -v names them all")
+    yield Finding(PERHAPS_NOT_SHOWN, f"{', '.join(parts)}: {why}", inner=False)
 
 
 def _describe_robustness(verdicts: Sequence[Verdict]) -> Iterator[Finding]:

@@ -31,7 +31,7 @@ class ComponentFacts(_Closed):
     """A row of the summary.
 
     `refused` of `bad_inputs` are refused. `cases_judged` of `cases` with golden values apply; `cases_lost` says why the
-    others do not, if they are many. `unseen_mistakes` are those that nothing which ran could have shown.
+    others do not, if they are many. `unseen_mistakes` are those that no check which ran is known to show.
     """
 
     component: str

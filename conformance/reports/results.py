@@ -1,4 +1,4 @@
-"""The results of one implementation by component: counts of checks, the cases that apply, and what could not show."""
+"""The results of one implementation by component: counts of checks, cases that apply, what perhaps did not show."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class CaseCoverage:
     """The number of judged cases of a component with golden values, each counted once for all dtypes.
 
     `lost` says why the others were not, most frequent reason first, if they are many. `unseen` are the known mistakes
-    that nothing which ran could have shown.
+    that no check which ran is known to show.
     """
 
     judged: int = 0
@@ -215,13 +215,15 @@ def _name_state(verdicts: Sequence[Verdict], counts: Counts) -> str:
 
 
 def find_unseen(verdicts: Iterable[Verdict]) -> dict[str, tuple[str, ...]]:
-    """Return the known mistakes that nothing which ran could have shown: every check that shows them was skipped.
+    """Return the known mistakes that no check which ran is known to show: every check that lists them was skipped.
 
-    Each stands under the first component that has such a check. Which mistakes a case shows that was derived for the
+    A check need not list all that it shows, so one that ran may show them: what the run itself found is left out. Each
+    stands under the first component that has such a check. Which mistakes a case shows that was derived for the
     adapter is not measured, so components with such cases are left out.
     """
     listed = list(verdicts)
     seen = {id_ for v in listed if v.is_judged for id_ in v.catches}
+    seen |= {cause.partition(" ")[0] for v in listed for match in v.matches or () for cause in match.causes}
     unmeasured = {v.component for v in listed if v.is_judged and v.check.endswith(AS_DECLARED)}
     found: dict[str, str] = {}
     for verdict in listed:

@@ -189,7 +189,7 @@ def table(rows: Sequence[ComponentResult]) -> str:
 def closing(
     verdicts: Sequence[Verdict], spec: Spec, results: Sequence[ComponentResult] | None = None, *, whole: bool = False
 ) -> list[str]:
-    """Return the remarks below the table of a run, in lines; `whole` names everything that could not show."""
+    """Return the remarks below the table of a run, in lines; `whole` names everything that perhaps did not show."""
     found = summarize(verdicts, spec, spec.components) if results is None else results
     return format_remarks(make_remarks(verdicts, found, spec, whole=whole))
 

@@ -1,11 +1,13 @@
-"""The results of a component: what is counted, which cases apply, what could not show, and where all of it is said."""
+"""The results of a component: what is counted, which cases apply, what perhaps did not show, and where it is said."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import pytest
 
 from comparisons import made, of, verdict, wrong
-from goldformer.conformance.judging.verdict import Status
+from goldformer.conformance.judging.verdict import Match, Status
 from goldformer.conformance.reports.comparison_data import as_json, describe_outcome, in_brief, markdown
 from goldformer.conformance.reports.comparison_page import page
 from goldformer.conformance.reports.remarks import make_remarks
@@ -136,10 +138,10 @@ def test_no_component_conforms_without_saying_on_what(verdicts, state, spec):
     assert cells(row)[-1] == state
 
 
-# What could not show
+# What perhaps did not show
 
 
-def test_a_mistake_could_not_show_if_every_check_that_shows_it_was_skipped():
+def test_a_mistake_perhaps_did_not_show_if_every_check_that_lists_it_was_skipped():
     skipped = verdict("a", "layer_norm", "skipped", "convention", catches=("one", "two"))
     later = verdict("b", "encoder_layer", "skipped", "convention", catches=("two", "three"))
     passed = verdict("c", "encoder_layer", catches=("three",))
@@ -148,12 +150,19 @@ def test_a_mistake_could_not_show_if_every_check_that_shows_it_was_skipped():
     assert find_unseen([skipped, later, passed, tolerated]) == {"layer_norm": ("one",)}
 
 
+def test_a_mistake_that_was_found_did_show():
+    skipped = verdict("a", "layer_norm", "skipped", "convention", catches=("one", "two", "three"))
+    found = (Match(("one", "two in the first norm"), 0.1),)
+    failed = replace(verdict("b", "layer_norm", "failed", "wrong-value"), matches=found)
+    assert find_unseen([skipped, failed]) == {"layer_norm": ("three",)}
+
+
 def test_few_names_are_listed_and_all_of_them_on_demand(spec):
     hidden = [*values(1, "layer_norm", "skipped", "convention", catches=tuple("abcdef")), *values(6, "layer_norm")]
-    assert list_remarks(hidden, spec)["Could not show"].startswith(
+    assert list_remarks(hidden, spec)["Perhaps not shown"].startswith(
         "6 known mistakes of layer_norm (a, b, c, d and 2 more): "
     )
-    assert list_remarks(hidden, spec, whole=True)["Could not show"].startswith(
+    assert list_remarks(hidden, spec, whole=True)["Perhaps not shown"].startswith(
         "6 known mistakes of layer_norm (a, b, c, d, e, f)"
     )
 
