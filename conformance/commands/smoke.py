@@ -17,6 +17,7 @@ from goldformer.conformance.commands._console import FAILS, OK, CannotRun, say
 from goldformer.conformance.judging.cases import Bench
 from goldformer.conformance.judging.gradient import invoke_gradient
 from goldformer.conformance.judging.invoke import BadResult, NotCheckable, NotImplementedHere, read_arguments
+from goldformer.conformance.reports.text import join_lines
 from goldformer.conformance.selection import Numerics
 from goldformer.spec import Case, load_spec
 
@@ -108,9 +109,12 @@ def _try_call(call: Callable[[], object]) -> tuple[str, str]:
         call()
     except (NotImplementedHere, NotCheckable) as absent:
         if isinstance(absent.__cause__, NoSuchMethod):
-            return "problem", f"problem: initialize lists it, and the process has no such method (-32601): {absent}"
-        return "not implemented", f"not implemented: {absent}"
+            return (
+                "problem",
+                f"problem: initialize lists it, and the process has no such method (-32601): {join_lines(str(absent))}",
+            )
+        return "not implemented", f"not implemented: {join_lines(str(absent))}"
     except BadResult as bad:
         stderr = "".join(f"\n    {line}" for line in bad.detail.splitlines()[-10:])
-        return "problem", f"problem: {bad}{stderr}"
+        return "problem", f"problem: {join_lines(str(bad))}{stderr}"
     return "ok", "ok"

@@ -82,6 +82,16 @@ def test_smoke_says_what_is_wrong_with_each_component(adapter_file):
     assert lines["1"].startswith("ok, 1 with a problem, ")
 
 
+def test_smoke_begins_no_line_with_the_message_of_an_error(adapter_file):
+    """Build servers run commands at the start of a line."""
+    source = 'ARRAYS = "numpy"\ndef softmax(scores):\n    raise ValueError("a\\n::error::b")\n'
+    source += "def one_hot(ids, *, vocab):\n    raise NotImplementedError('a\\n::error::b')\n"
+    lines = CliRunner().invoke(main, ["smoke", adapter_file(source)]).stdout.splitlines()
+    assert any(line.startswith(f"{'softmax':36} problem: raised ValueError: a ::error::b (") for line in lines)
+    assert f"{'one_hot':36} not implemented: a ::error::b" in lines
+    assert not any(line.startswith("::") for line in lines)
+
+
 def test_smoke_says_of_a_process_what_it_said_last(tmp_path):
     name = shlex.join([sys.executable, "-S", str(MISBEHAVING), "exit_3", str(tmp_path / "done")])
     result = CliRunner().invoke(main, ["smoke", f"cmd: {name}"])
