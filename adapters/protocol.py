@@ -102,7 +102,13 @@ class Adapter:
             near = "".join(f". {hint}" for hint in _find_misspelt_declarations(thing) if "ARRAYS" in hint)
             raise AdapterError(f"{origin}: ARRAYS {actual}: write ARRAYS = {known}{near}")
         library = LIBRARIES[arrays]
-        unchecked = cls.from_trusted(thing, origin, spec, arrays=arrays)
+        try:
+            unchecked = cls.from_trusted(thing, origin, spec, arrays=arrays)
+        except Exception as error:  # whatever its __getattr__ raises
+            raise AdapterError(
+                f"{origin}: its __getattr__ raises {type(error).__name__} for a name that it does not have: raise "
+                "AttributeError, or remove it"
+            ) from error
         found = unchecked.functions
         return replace(
             unchecked,

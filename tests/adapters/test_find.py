@@ -470,3 +470,9 @@ def test_a_class_is_not_graded_where_what_its_adapter_asks_for_is_not_installed(
     needs = f"{ready / 'adapter.py'} needs PyTorch, which is not installed: pip install torch"
     assert (done.returncode, done.stderr) == (2, f"goldformer: {needs}\n")
     assert not (tmp_path / "out").exists()
+
+
+def test_an_adapter_whose_getattr_raises_anything_is_refused(adapter_file, spec):
+    source = 'ARRAYS = "numpy"\ndef softmax(scores): ...\ndef __getattr__(name):\n    raise RuntimeError("no")\n'
+    with pytest.raises(AdapterError, match="its __getattr__ raises RuntimeError for a name that it does not have: "):
+        find_adapter(adapter_file(source), spec)
