@@ -181,7 +181,7 @@ def infer_adapter(
     failing = 0
     if found:
         search, wiring = found[0]
-        wiring = search.add_input(wiring)
+        wiring = search.hold_axes(search.add_input(wiring))
         if unsaid := [choice for choice in wiring.unsaid if choice not in accept]:
             raise ChoiceError(_ask_whether(wiring, unsaid[0]))
         failing, mistakes = search.confirm(wiring)
@@ -203,9 +203,8 @@ def describe_fit(found: Inference, spec: Spec) -> str:
         titles = " or ".join(cause.title for cause in causes)
         return f"{name} fits as {component} if a known mistake is made: {titles}."
     if found.is_proven:
-        return (
-            f"Golden values decide it, but {found.failing} small cases fail: `goldformer check` looks for the mistake."
-        )
+        fail = "small case fails" if found.failing == 1 else "small cases fail"
+        return f"Golden values decide it, but {found.failing} {fail}: `goldformer check` looks for the mistake."
     return (
         f"No call of {name} that was tried gives golden values, with a known mistake or without. It has another "
         f"mistake, or it is called in a way that was not tried. The adapter says what the names say: compare it with "
@@ -574,6 +573,17 @@ class _WiringSearch:
             return wiring
         added = replace(wiring, returns="addend")
         return wiring if self.confirm(added)[0] else added
+
+    def hold_axes(self, wiring: Wiring) -> Wiring:
+        """Return the wiring that declines arrays of other numbers of axes, if all that fails raises for those."""
+        numbers = [axes for axes in _AXES.get(self.component, ()) if axes]
+        if wiring.axes or not numbers:
+            return wiring
+        bad = [judgement.verdict for judgement in self.try_small(wiring) if judgement.verdict.bad]
+        if not bad or any(verdict.reason != "raised" for verdict in bad):
+            return wiring
+        held = (_Trial(some, self.try_small(some)) for some in (replace(wiring, axes=axes) for axes in numbers))
+        return next((trial.wiring for trial in held if trial.fits), wiring)
 
     def confirm(self, wiring: Wiring) -> tuple[int, tuple[str, ...]]:
         """Return how many small cases fail with a wiring that fits those that decide, and the mistakes that fit."""

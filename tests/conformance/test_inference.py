@@ -70,6 +70,7 @@ HITS = {
     "small_parts.py:DividedByTemperature": ("scaled_dot_product_attention", "any", KEEP, {}),
     "small_parts.py:BatchedScores": ("scaled_dot_product_attention", "any", KEEP, {"empty_row": "nan"}),
     "small_parts.py:stable_softmax": ("softmax", "absent", KEEP, {}),
+    "small_parts.py:NormOfRows": ("layer_norm", "absent", KEEP, {}),
     "small_parts.py:normalize": ("layer_norm", "absent", KEEP, {}),
     "small_parts.py:layer_norm": ("layer_norm", "absent", KEEP, {}),
     "ready_modules.py:ReadyLayer": ("encoder_layer", "no_heads", KEEP, {"norm_placement": "pre"}),

@@ -285,3 +285,16 @@ def layer_norm(inputs, gain, bias):
     """Return the normalised rows: the name of the component, and other names of its arguments."""
     centred = inputs - inputs.mean(-1, keepdim=True)
     return centred / torch.sqrt((centred**2).mean(-1, keepdim=True) + 1e-5) * gain + bias
+
+
+class NormOfRows(nn.Module):
+    """A norm that takes no vector by itself."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.weight, self.bias = nn.Parameter(torch.ones(width)), nn.Parameter(torch.zeros(width))
+
+    def forward(self, x):
+        _, *_ = x.shape[:-1]
+        variance, mean = torch.var_mean(x, -1, unbiased=False, keepdim=True)
+        return (x - mean) / torch.sqrt(variance + 1e-5) * self.weight + self.bias
