@@ -526,9 +526,9 @@ class _WiringSearch:
 
     @cached_property
     def _cases(self) -> list[Case]:
-        """The cases that may decide; the large ones come last."""
+        """The cases that may decide; the large ones come last, and before them those that some code refuses to take."""
         some = [case for case in self.spec.cases_of(self.component) if _may_decide(case)]
-        return sorted(some, key=lambda case: case.size > _LARGE)
+        return sorted(some, key=lambda case: (case.size > _LARGE, _has_odd_width(case)))
 
     def _plain(self, form: MaskForm) -> list[Case]:
         """Return the cases without a mask; with the future hidden, those first whose only mask hides it."""
@@ -761,6 +761,11 @@ def _change_last(array: Array) -> Array:
 def _may_decide(case: Case) -> bool:
     random = case.random or "dropout_rate" in case.attributes
     return not (case.error or case.cotangent or case.shape_only or random or case.full_size)
+
+
+def _has_odd_width(case: Case) -> bool:
+    """Return True if an input has an odd number of channels, for which no pairs of sines and cosines exist."""
+    return any(size % 2 for name, size in case.sizes.items() if name in ("d_model", "d_input", "d_query"))
 
 
 def _is_masked(case: Case) -> bool:

@@ -33,6 +33,8 @@ _NO_VARIANT = tuple(
 )
 #: Words in which NumPy and torch say that shapes do not fit.
 _OF_SHAPES = re.compile("shape|size|dimension|broadcast|align")
+#: The words of an exception about a width that is odd.
+_OF_PARITY = re.compile(r"\b(even|odd|divisible by (2|two)|multiple of (2|two))\b", re.IGNORECASE)
 #: The mistake that only one property can find.
 _DIFFERS = "nondeterminism"
 #: The mistake that gives a result a finer dtype than that of its inputs.
@@ -219,7 +221,7 @@ def _find_variant(judged: Sequence[Verdict], spec: Spec) -> str:
     """Return what all calls that raise have and no call that passes has, in words, or "".
 
     Only what an implementation may do without counts: an optional argument that is given, or one that is left out, or
-    two widths that differ, where the exceptions are about shapes.
+    two widths that differ, where the exceptions are about shapes, or an input of odd width.
     """
     raised = [v for v in judged if v.reason == "raised" and v.kind == "case" and _asks_for_result(v, spec)]
     if any(v.message.startswith(_NO_VARIANT) or find_mixed_devices(v.message) or _name_error(v, spec) for v in raised):
@@ -230,6 +232,9 @@ def _find_variant(judged: Sequence[Verdict], spec: Spec) -> str:
     if not any(unusual) and all(_OF_SHAPES.search(v.message) for v in raised):
         usual = {trait for v in passed for trait in _list_widths(v, spec)}
         unusual = [_list_widths(v, spec) - usual for v in raised]
+    if not any(unusual) and all(_OF_PARITY.search(v.message) for v in raised):
+        usual = {trait for v in passed for trait in _list_odd_widths(v, spec)}
+        unusual = [_list_odd_widths(v, spec) - usual for v in raised]
     if not passed or not raised or not all(unusual):
         return ""
     # Where calls of many kinds raise and none is common to all, the kinds say nothing.
@@ -265,6 +270,16 @@ def _list_widths(verdict: Verdict, spec: Spec) -> set[str]:
     widths = {str(axis): axis.size(case.sizes) for array in params.values() for axis in array.shape.axes}
     differing = combinations([name for name in widths if "d_" in name], 2)
     return {f"where {one} is not {other}" for one, other in differing if widths[one] != widths[other]}
+
+
+def _list_odd_widths(verdict: Verdict, spec: Spec) -> set[str]:
+    """Return which widths of the inputs are odd in the call of a case."""
+    case = spec.cases.get(verdict.check)
+    if case is None or case.error is not None:
+        return set()
+    last = (array.shape.axes[-1] for array in spec.contracts[verdict.component].inputs.values() if array.shape.axes)
+    widths = {str(axis): axis.size(case.sizes) for axis in last if str(axis).startswith("d_")}
+    return {f"where {name} is odd" for name, size in widths.items() if size % 2}
 
 
 def _classify_follower(

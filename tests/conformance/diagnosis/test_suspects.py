@@ -471,6 +471,13 @@ def test_a_fault_of_goldformer_is_no_failure_of_the_implementation(spec):
     assert remark.text == f"a fault in goldformer: boom. Not judged: {lost.check} (float32)"
 
 
+def test_an_odd_width_is_a_trait(spec):
+    message = "raised AssertionError: the width must be even (my.py:9, f)"
+    raised = of_case("fmha-square-mask-per-sample-and-head", ERRORED, spec, reason="raised", message=message)
+    *_, hint = diagnose([raised, of_case("fmha-square-padding", PASSED, spec)], spec)
+    assert hint.text.endswith("Only calls where d_input is odd raise")
+
+
 def test_a_property_that_raises_where_no_case_does_has_no_variant(spec):
     raised = of_property("dec-causality", "decoder_layer", "raised RuntimeError: batch1 must be a 3D tensor")
     passed = of_case("dec-ordinary-plain", PASSED, spec)
