@@ -304,20 +304,64 @@ def _change_feed_forward() -> Iterator[Neighbour]:
 # What all projections share
 
 
-def _average_projections() -> Iterator[Neighbour]:
-    def average(original: Step, x: Array, gradient: Array, params: Params, role: str, *, which: str) -> Gradients:
-        tokens = gradient.size / gradient.shape[-1]
-        found = original(x, gradient, params, role)
-        return {name: g / tokens if name.startswith(which) else g for name, g in found.items()}
+def _change_projections() -> Iterator[Neighbour]:
+    """Yield gradients of projections that are means, or that read the input in the wrong order."""
 
+    def average(
+        original: Step,
+        x: Array,
+        gradient: Array,
+        params: Params,
+        role: str,
+        *,
+        which: str,
+        over: Callable[[Array], Any],
+    ) -> Gradients:
+        found = original(x, gradient, params, role)
+        return {name: g / over(gradient) if name.startswith(which) else g for name, g in found.items()}
+
+    def mix(original: Step, x: Array, gradient: Array, params: Params, role: str) -> Gradients:
+        found = original(x, gradient, params, role)
+        mixed = x.swapaxes(-1, -2).reshape(x.shape[-1], -1) @ gradient.reshape(-1, gradient.shape[-1])
+        return {name: mixed.astype(g.dtype) if name.startswith("w_") else g for name, g in found.items()}
+
+    means: tuple[tuple[str, str, Callable[[Array], Any]], ...] = (
+        ("averaged", "are averaged over the tokens, not summed", lambda g: g.size / g.shape[-1]),
+        ("over-batch", "are divided by the number of samples", lambda g: g.shape[0]),
+    )
     # Each is judged by itself, so each has a neighbour of its own; the layers have both.
-    for component, (which, words) in product(
-        ("feed_forward", "multi_head_attention", "fused_multi_head_attention"), (("b_", "biases"), ("w_", "weights"))
+    for component in ("feed_forward", "multi_head_attention", "fused_multi_head_attention"):
+        for (which, words), (word, says, over) in product((("b_", "biases"), ("w_", "weights")), means):
+            if (component, words, word) == ("feed_forward", "biases", "over-batch"):
+                continue  # one of the changes of its gradients
+            yield _make(
+                f"{words}-{word}", component, f"the gradients of the {words} {says}",
+                f"Sum the gradients of the {words} over all tokens.",
+                {projection_gradients: around(partial(average, which=which, over=over))},
+            )  # fmt: skip
+        yield _make(
+            "weights-mixed", component, "the gradients of the weights mix tokens and samples of the input by a reshape",
+            "dW is Xᵀ·dOut: reshape X to (tokens, channels) first, then transpose it.",
+            {projection_gradients: around(mix)},
+        )  # fmt: skip
+
+
+def _skip_projections() -> Iterator[Neighbour]:
+    """Yield attentions whose inputs get the gradients of queries, keys and values as they are."""
+
+    def skip(original: Step, projected: Array, params: Params, role: str, *, skipped: str) -> Array:
+        found = original(projected, params, role)
+        return projected if role in skipped and found.shape == projected.shape else np.asarray(found)
+
+    for component, (roles, which) in product(
+        ("multi_head_attention", "fused_multi_head_attention"),
+        (("qkv", "queries, keys and values"), ("q", "queries"), ("k", "keys"), ("v", "values")),
     ):
         yield _make(
-            f"{words}-averaged", component, f"the gradients of the {words} are averaged over the tokens, not summed",
-            f"Sum the gradients of the {words} over all tokens.",
-            {projection_gradients: around(partial(average, which=which))},
+            f"{roles}-not-projected-back", component,
+            f"the gradient of the {which} does not go back through the projection",
+            "The gradient of an input is that of its projection times the transposed matrix.",
+            {unproject: around(partial(skip, skipped=roles))},
         )  # fmt: skip
 
 
@@ -573,7 +617,8 @@ def generate() -> Iterator[Neighbour]:
     yield from _change_single_head()
     yield from _change_attention()
     yield from _change_feed_forward()
-    yield from _average_projections()
+    yield from _change_projections()
+    yield from _skip_projections()
     yield from _sum_parts()
     yield from _swap_matrices()
     yield from _swap_inputs()
