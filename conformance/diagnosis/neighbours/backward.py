@@ -353,12 +353,9 @@ def _skip_projections() -> Iterator[Neighbour]:
         found = original(projected, params, role)
         return projected if role in skipped and found.shape == projected.shape else np.asarray(found)
 
-    for component, (roles, which) in product(
-        ("multi_head_attention", "fused_multi_head_attention"),
-        (("qkv", "queries, keys and values"), ("q", "queries"), ("k", "keys"), ("v", "values")),
-    ):
+    for roles, which in (("qkv", "queries, keys and values"), ("q", "queries"), ("k", "keys"), ("v", "values")):
         yield _make(
-            f"{roles}-not-projected-back", component,
+            f"{roles}-not-projected-back", "multi_head_attention",
             f"the gradient of the {which} does not go back through the projection",
             "The gradient of an input is that of its projection times the transposed matrix.",
             {unproject: around(partial(skip, skipped=roles))},
