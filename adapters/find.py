@@ -21,7 +21,7 @@ from goldformer.adapters.process import TIMEOUT
 from goldformer.adapters.process.faults import CallFault
 from goldformer.adapters.protocol import Adapter, AdapterError
 from goldformer.extras import install_hint
-from goldformer.spec import Spec
+from goldformer.spec import Spec, load_spec
 
 #: The prefix of a command: an adapter in a process of its own, which speaks the protocol.
 COMMAND: Final = "cmd:"
@@ -208,13 +208,21 @@ def _missing_package_error(name: str, package: str) -> AdapterError:
     return AdapterError(f"{name} needs {library}, which is not installed: {install_hint(extra)}")
 
 
+def _describe_printed(line: str) -> str:
+    """Return the document that prints such a line, which is not valid Python, or ""."""
+    errata = (e for e in load_spec().errata.values() if e.code and e.code in line)
+    return "".join(
+        f"\nAs printed in {e.document} ({e.id}); goldformer explain {e.id} says what is right" for e in errata
+    )
+
+
 def explain_import_error(name: str, error: BaseException) -> AdapterError:
     """Return the error for a failed import of a file or module; it names the line of it at fault."""
     if isinstance(error, ModuleNotFoundError) and error.name in NEEDED:
         return _missing_package_error(name, error.name)
     if isinstance(error, SyntaxError):
         where = f"{error.filename}:{error.lineno}"
-        line = f"\n    {error.text.strip()}" if error.text else ""
+        line = f"\n    {error.text.strip()}{_describe_printed(error.text)}" if error.text else ""
         return AdapterError(f"{name} is not valid Python: {error.msg} ({where}){line}")
     frames = [f for f in traceback.extract_tb(error.__traceback__) if "importlib" not in f.filename]
     # The loaders are next to this file, and in folders below.

@@ -98,7 +98,7 @@ class Erratum(TableEntry):
     """A wrong statement of a document, with the cases and properties that prove it wrong.
 
     With `raises`, code that follows it raises in the cases that prove it, and gives no wrong numbers. `mistakes` are
-    those of the catalogue that code makes which follows it.
+    those of the catalogue that code makes which follows it. `code` is what it prints where that is not valid Python.
     """
 
     id: Id
@@ -111,6 +111,7 @@ class Erratum(TableEntry):
     clauses: Annotated[Items[ClauseId], Field(min_length=1)]
     proof: Annotated[Items[Id], Field(min_length=1)]
     raises: bool = False
+    code: Text | None = None
     mistakes: Items[Id] = ()
     digits: Items[Digits] = ()
 

@@ -59,7 +59,10 @@ def explain_verdict(verdict: Verdict, spec: Spec) -> str:
 
 def facts(verdict: Verdict, spec: Spec) -> Iterator[tuple[str, str]]:
     """Yield what is known of a bad verdict beyond its numbers, each with a label."""
-    for match in (verdict.matches or ())[:_MOST_MATCHES]:
+    matches = verdict.matches or ()
+    # What equals the result by itself equals it with an option that makes no difference here, too.
+    least = [m for m in matches if not any({*other.causes} < {*m.causes} for other in matches)]
+    for match in least[:_MOST_MATCHES]:
         titles = " and ".join(find_cause(id_, spec).title for id_ in match.causes)
         yield "Equals", f"{titles}, {describe_distance(match.ratio)}"
     if verdict.advice:

@@ -199,6 +199,13 @@ def test_a_syntax_error_gives_its_line_and_text(refused, adapter_file):
     assert refused(path) == f"{path} is not valid Python: expected ':' ({path}:2)\n    def softmax(scores)"
 
 
+def test_a_syntax_error_that_a_document_prints_names_its_erratum(refused, adapter_file):
+    path = adapter_file('ARRAYS = "numpy"\ndef softmax(scores, mask=None):\n    if mask isnotNone:\n        pass\n')
+    printed, erratum = refused(path).splitlines()[1:]
+    assert printed == "    if mask isnotNone:"
+    assert erratum.startswith("As printed in illustrated (illustrated-isnotnone); goldformer explain ")
+
+
 @pytest.mark.parametrize(
     ("statement", "says"),
     [

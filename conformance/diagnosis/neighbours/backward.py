@@ -500,7 +500,8 @@ def _differentiate_norm(x: Array, cotangent: Array, *, params: Params, change: s
 
 
 def _change_norm() -> Iterator[Neighbour]:
-    hint = "dx is (g − mean(g) − n·mean(g·n))/√(variance + eps), with g = dOut·gamma and n the normalised row."
+    of_x = "dx is (g − mean(g) − n·mean(g·n))/√(variance + eps), with g = dOut·gamma and n the normalised row."
+    hints = {"gamma": "dgamma is Σ dOut·n, with n the normalised row.", "beta": "dbeta is Σ dOut."}
     slips = {
         "no-variance-term": "the gradient of x lacks the term through the variance",
         "no-mean-term": "the gradient of x lacks the term through the mean",
@@ -519,6 +520,7 @@ def _change_norm() -> Iterator[Neighbour]:
         "beta-times-gamma": "the gradient of beta is multiplied by gamma",
     }
     for word, title in slips.items():
+        hint = next((text for name, text in hints.items() if title.startswith(f"the gradient of {name}")), of_x)
         yield _make(
             word, "layer_norm", title, hint, {layer_norm_gradient: instead(partial(_differentiate_norm, change=word))}
         )

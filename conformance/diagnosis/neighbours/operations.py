@@ -81,7 +81,7 @@ _CHANGES: Final[tuple[tuple[str, str, Change], ...]] = (
 _OF_HEADS: Final = frozenset({"first-head", "heads-reversed", "heads-averaged"})
 #: The results of steps, in words, and the changes that do nothing to them.
 _RESULTS: Final[tuple[tuple[Step, str, str, frozenset[str]], ...]] = (
-    (score_keys, _SDPA, "the scores", frozenset()),
+    (score_keys, _SDPA, "the scores", frozenset({"transposed"})),
     (weigh_keys, _SDPA, "the weights", frozenset({"absolute"})),
     (sum_values, _SDPA, "the results of the attention", frozenset({"transposed"})),
     (merge_heads, "multi_head_attention", "the joined heads", frozenset({"transposed", *_OF_HEADS})),
@@ -100,6 +100,12 @@ def _zero_row(x: Array, row: int) -> Array:
 
 
 def _change_results() -> Iterator[Neighbour]:
+    # The commonest of these comes first, as it decides between equals.
+    yield Neighbour(
+        f"{_SDPA}.score_keys.transposed", _SDPA, "the scores are transposed, as if queries and keys changed places",
+        "A row of scores is a query's, and a column a key's: multiply the queries by the transposed keys.",
+        {score_keys: change_array(turn_last_axes)},
+    )  # fmt: skip
     for step, component, words, idle in _RESULTS:
         for word, says, change in (change for change in _CHANGES if change[0] not in idle):
             yield Neighbour(
