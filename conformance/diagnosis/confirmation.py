@@ -48,7 +48,7 @@ def confirm_causes(
     spec: Spec,
     compared: set[tuple[str, Causes]],
 ) -> None:
-    """Note in the verdicts of failing cases which of the best explanations a call with other numbers refutes.
+    """Note in the verdicts of failing cases what a call with other numbers says of the best explanations.
 
     `compared` are the explanations, with their components, that were compared before; those of now are added.
     """
@@ -64,7 +64,12 @@ def confirm_causes(
         }
         for index, seen in _make_calls(best, failing, verdicts, imitator, spec):
             refuted = tuple(e.ids for e in best if _is_refuted(e.ids, seen, imitator))
-            verdicts[index] = replace(verdicts[index], refutes=(*verdicts[index].refutes, *refuted))
+            solved = (e.ids for e in best if e.ids not in refuted and any(c.solved for c in e.causes))
+            confirmed = tuple(ids for ids in solved if _is_confirmed(ids, seen, imitator))
+            verdict = verdicts[index]
+            verdicts[index] = replace(
+                verdict, refutes=(*verdict.refutes, *refuted), confirms=(*verdict.confirms, *confirmed)
+            )
             best = [e for e in best if e.ids not in refuted]
 
 
@@ -76,6 +81,14 @@ def _is_refuted(causes: Causes, seen: FailingCase, imitator: Imitator) -> bool:
     # A mistake may lose digits that the right formula keeps.
     own = replace(seen, actual=made).measure_apart(exact)
     return seen.measure_apart(made) > CLEAR * max(1.0, ROUNDINGS * own)
+
+
+def _is_confirmed(causes: Causes, seen: FailingCase, imitator: Imitator) -> bool:
+    """Return True if causes give the result of a new call, and right code would give another one."""
+    made, right = imitator.imitate(causes, seen), imitator.imitate((), seen)
+    if not isinstance(right, Result) or not seen.measure_apart(made) <= 1.0:
+        return False
+    return replace(seen, actual=right).measure_apart(made) > CLEAR
 
 
 def _make_calls(

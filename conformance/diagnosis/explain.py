@@ -221,12 +221,13 @@ def _select_failing(judgements: Sequence[Judgement | None], checks: Collection[s
 
 
 def _drop_single_fits(verdicts: Sequence[Verdict], spec: Spec) -> list[Verdict]:
-    """Return verdicts without the matches of solved numbers that fit one case of a component only: by chance."""
+    """Return verdicts without the matches of solved numbers that fit one case only, by chance, and no new call."""
+    confirmed = {(v.component, causes) for v in verdicts for causes in v.confirms}
     fits = Counter((v.component, match.causes) for v in verdicts for match in v.matches or ())
     single = {
         (component, causes)
         for (component, causes), count in fits.items()
-        if count == 1 and any(find_cause(id_, spec).solved for id_ in causes)
+        if count == 1 and (component, causes) not in confirmed and any(find_cause(id_, spec).solved for id_ in causes)
     }
     return [
         replace(v, matches=tuple(m for m in v.matches if (v.component, m.causes) not in single)) if v.matches else v

@@ -488,12 +488,12 @@ def _select_explanations(verdicts: Sequence[Verdict], component: str, spec: Spec
     """Return the explanations of at least half of the failing cases, best first.
 
     Two mistakes together must explain nine in ten: there are so many pairs that some fit a few cases by chance. With a
-    number that was solved for much can be fitted: it must explain all of several cases.
+    number that was solved for much can be fitted: it must explain all of several cases, or a new call.
     """
 
     def fits(e: Explanation) -> bool:
         if any(c.solved for c in e.causes):
-            return e.certain and e.equals > 1
+            return e.certain and (e.equals > 1 or e.confirmed)
         several = sum(not c.option for c in e.causes) > 1
         return 10 * e.equals >= 9 * e.case_count if several else 2 * e.equals >= e.case_count
 

@@ -151,8 +151,8 @@ class Imitator:
         return passing.excludes(made)
 
     def imitate(self, causes: tuple[str, ...], failure: FailingCase) -> Result | BadResult | None:
-        """Return what the causes of a match give for a case; None if that is nothing."""
-        candidate = self._matched.get(causes)
+        """Return what the causes of a match give for a case, or right code without any; None if that is nothing."""
+        candidate = self._matched.get(causes) if causes else Candidate()
         return None if candidate is None else self._textbooks.imitate(candidate, failure)
 
     def are_by_hand(self, causes: tuple[str, ...]) -> bool:

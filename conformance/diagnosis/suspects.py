@@ -57,6 +57,8 @@ class Explanation:
     backward: tuple[str, ...] = ()
     twins: frozenset[tuple[str, ...]] = frozenset()
     anew: tuple[str, ...] = ()
+    #: True if it also gives the result of a new call, in which it differs from right code.
+    confirmed: bool = False
     #: True if another component follows the declared option of which this names another one.
     contradicted: bool = False
 
@@ -135,6 +137,7 @@ def rank_explanations(verdicts: Iterable[Verdict], component: str, spec: Spec) -
                 backward,
                 same,
                 anew,
+                confirmed=any(ids in v.confirms for v in judged),
                 contradicted=any(c.convention in kept for c in causes),
             )
         )

@@ -195,7 +195,7 @@ class Verdict:
     `matches` are the known mistakes and options that reproduce the wrong output; None if the search was skipped.
     `by_hand` says that it is about gradients that a backward pass of the implementation's own gives.
     `rules_out` are the causes of other cases' matches that would fail this case, which passes. `refutes` are those that
-    do not give what the implementation gives in a new call like this one.
+    do not give what the implementation gives in a new call like this one, and `confirms` those that do where they show.
     `isolated` is the place of the mistake, at the failing case with which the search for it began.
     `wrapped` compares the function with itself under the transformation that the run asks for.
     `invariances` say how closely a property holds that compares the same call in other settings.
@@ -226,6 +226,7 @@ class Verdict:
     by_hand: bool = False
     rules_out: tuple[tuple[str, ...], ...] = ()
     refutes: tuple[tuple[str, ...], ...] = ()
+    confirms: tuple[tuple[str, ...], ...] = ()
     isolated: IsolatedMistake | None = None
     wrapped: Wrapped | None = None
     invariances: tuple[Invariance, ...] = ()
@@ -279,7 +280,7 @@ class Verdict:
                 Match(tuple(m["causes"]), m["ratio"], tuple(map(tuple, m.get("twins", ())))) for m in matches
             )
         made = {**lists, "differences": differences, "matches": matches, "status": Status(data["status"])}
-        for name in ("rules_out", "refutes"):
+        for name in ("rules_out", "refutes", "confirms"):
             made[name] = tuple(map(tuple, data.get(name, ())))
         if found := data.get("isolated"):
             names = {name: tuple(found[name]) for name in ("places", "names", "holds", "right_with")}

@@ -185,7 +185,7 @@ def _change_softmax() -> Iterator[Neighbour]:
 def _take_log_of_softmax() -> Iterator[Neighbour]:
     """Yield losses with the logarithm of a probability that is rounded already, and may be 0."""
     for component in ("cross_entropy", "kl_divergence"):
-        for eps in (0.0, 1e-7, 1e-8, 1e-9, 1e-10, 1e-12):
+        for eps in (0.0, 1e-5, 1e-6, 1e-7, 1e-8, 1e-9, 1e-10, 1e-12, 1e-15):
 
             def run(logits: Array, eps: float = eps) -> Array:
                 with np.errstate(divide="ignore", over="ignore"):

@@ -51,14 +51,14 @@ def test_a_name_is_found_only_if_it_holds_in_a_new_call(everywhere, label, spec)
     assert sum(bool(v.refutes) for v in verdicts) == (not everywhere)
 
 
-def name(spec, *made, left_out=(), **options):
-    """Return the label and the names of the first finding about a feed-forward network with some slips."""
+def name(spec, *made, left_out=(), component="feed_forward", **options):
+    """Return the label and the names of the first finding about a component with some slips; "" if nothing is named."""
     book = build_textbook(DIFFERENTIATED, *(find_made(id_).steps for id_ in made))
     bench = Bench(spec, Adapter.from_object(book, "mine", spec), "float32", "cpu")
-    judged = (judge_case(case, bench) for case in spec.cases_of("feed_forward"))
+    judged = (judge_case(case, bench) for case in spec.cases_of(component))
     verdicts = Diagnosis(spec, left_out, **options).explain_all(judged)
-    first = next(f for f in diagnose(verdicts, spec) if f.mistakes)
-    return first.label, {*first.mistakes}
+    first = next((f for f in diagnose(verdicts, spec) if f.mistakes), None)
+    return (first.label, {*first.mistakes}) if first else ("", set())
 
 
 SHIFTED, HALVED, BATCH = (
@@ -74,3 +74,10 @@ def test_gradients_of_a_new_call_tell_apart_what_those_of_the_cases_do_not(spec)
 
 def test_what_only_fits_the_gradients_of_the_cases_is_not_found(spec):
     assert name(spec, SHIFTED, BATCH, left_out=(HALVED, BATCH)) == (MISTAKE_FOUND, {SHIFTED})
+
+
+def test_a_number_that_fits_one_case_is_named_if_a_new_call_confirms_it(spec):
+    negated = "softmax.backward.all.negated"
+    named = {"softmax.gradient.scores=times:-1"}
+    assert name(spec, negated, left_out=(negated,), component="softmax") == (MISTAKE_FOUND, named)
+    assert name(spec, negated, left_out=(negated,), component="softmax", isolates=False) == ("", set())
