@@ -105,17 +105,20 @@ class Diagnosis:
         """Let the best explanation of a component, or a part of it, explain what it misses by rounding, if little.
 
         Where it is not rare, something small is wrong as well, such as eps; but not if that changes nothing in float64,
-        as a bias that a normalisation takes away. In a coarse dtype rounding does as much.
+        as a bias that a normalisation takes away. In a coarse dtype rounding does as much, and so it does where the
+        explanation itself loses digits, as a division by the variance of two tokens.
         """
         for component in dict.fromkeys(v.component for v in verdicts if v.bad and v.matches):
             ranked = rank_explanations(verdicts, component, self._spec)
             for e in (e for e in ranked if {*e.ids} <= {*ranked[0].ids}):
                 missed = _select_failing(judgements, e.refuting)
-                rare = _RARE * len(missed) <= e.case_count
+                by_rounding = _RARE * len(missed) <= e.case_count or any(
+                    self._misses_by_rounding(e.ids, judgement) for judgement in missed.values()
+                )
                 near = partial(self._imitator.match_near, e.ids)
                 for index, judgement in missed.items():
                     idle = partial(is_idle, ranked[0].ids, e.ids, FailingCase.of(judgement), self._imitator)
-                    if rare or judgement.bench.dtype in COARSE or idle():
+                    if by_rounding or judgement.bench.dtype in COARSE or idle():
                         verdicts[index] = _add_matches(judgement, verdicts[index], near)
 
     def _leave_out_refuted(self, verdict: Verdict) -> Verdict:
@@ -138,11 +141,16 @@ class Diagnosis:
             if 2 * best.equals < best.case_count:
                 continue
             refuting = _select_failing(judgements, best.refuting or best.backward)
+            refuting = {i: j for i, j in refuting.items() if not self._misses_by_rounding(best.ids, j)}
             if refuting:
                 index = min(refuting, key=lambda index: _rank_case(refuting[index]))
                 search = partial(self._imitator.search_second, best.ids)
                 verdicts[index] = _add_matches(refuting[index], verdicts[index], search)
         return verdicts != before
+
+    def _misses_by_rounding(self, ids: tuple[str, ...], judgement: Judgement) -> bool:
+        failure = FailingCase.of(judgement)
+        return failure is not None and self._imitator.misses_by_rounding(ids, failure)
 
     def _search_under_options(self, judgements: Sequence[Judgement | None], verdicts: list[Verdict]) -> bool:
         """Search the failures that nothing explains again, under options that a call with silent parts shows.

@@ -14,6 +14,7 @@ from goldformer.conformance.diagnosis.candidates import Candidate, Imitations, T
 from goldformer.conformance.diagnosis.catalogue import Catalogue, combine_options, combine_with
 from goldformer.conformance.diagnosis.causes import find_cause
 from goldformer.conformance.diagnosis.failure import (
+    CLEAR,
     COARSE,
     ROUNDINGS,
     FailingCase,
@@ -59,6 +60,8 @@ _DIFFERENCES: Final = 6_000_000
 
 #: How far an imitation that loses digits may be from the result that it explains, in tolerances.
 _LOST: Final = 1000.0
+#: Careful code stays below 0.4 of the tolerance: an imitation whose own rounding is larger loses digits.
+_LOSSY: Final = 0.5
 
 #: How many times as many neighbours as other candidates are tried: there are hundreds, each as likely as the other.
 _NEIGHBOURS: Final = 4
@@ -100,6 +103,8 @@ class Imitator:
         self._searched: Counter[tuple[str, str]] = Counter()
         self._in_vain: Counter[tuple[str, str]] = Counter()
         self._tried: dict[str, set[Candidate]] = defaultdict(set)
+        #: Those that explain a case but for the digits that they lose.
+        self._lossy: set[Candidate] = set()
         self._looked_at: Counter[str] = Counter()
         self._explained: Counter[str] = Counter()
         #: The number of failing cases of each component that a candidate explains.
@@ -160,14 +165,30 @@ class Imitator:
         candidate = self._matched.get(causes, Candidate())
         return bool(candidate.mistakes) and all(find_made(id_).by_hand for id_ in candidate.mistakes)
 
-    def _is_near(self, candidate: Candidate, failure: FailingCase) -> bool:
-        return failure.measure_near(self._textbooks.imitate(candidate, failure)) is not None
+    def _may_be_rounded(self, candidate: Candidate, failure: FailingCase) -> bool:
+        """Return True if rounding may be all that keeps a candidate from explaining a failure."""
+        near = failure.measure_near(self._textbooks.imitate(candidate, failure)) is not None
+        return (near and failure.dtype in COARSE) or self.misses_by_rounding(candidate.causes, failure)
 
     def match_near(self, causes: tuple[str, ...], failure: FailingCase) -> tuple[Match, ...]:
         """Return the causes of a match for a failing case that they explain but for rounding, if they do."""
-        candidate = self._matched.get(causes)
-        distance = failure.measure_near(self._textbooks.imitate(candidate, failure)) if candidate else None
+        made = self.imitate(causes, failure)
+        distance = failure.measure_near(made)
+        if distance is None and self.misses_by_rounding(causes, failure):
+            distance = failure.measure_apart(made) / self._bound_rounding(causes, failure)
         return () if distance is None else (Match(causes, distance),)
+
+    def misses_by_rounding(self, causes: tuple[str, ...], failure: FailingCase) -> bool:
+        """Return True if the causes of a match lose digits, and rounding may be all that they miss in a case."""
+        apart = failure.measure_apart(self.imitate(causes, failure))
+        loses = self._matched.get(causes) in self._lossy
+        return (loses and apart < CLEAR) or apart <= self._bound_rounding(causes, failure)
+
+    def _bound_rounding(self, causes: tuple[str, ...], failure: FailingCase) -> float:
+        """Return how far, ÷ tolerance, rounding may move the result of a match; 0 if its causes lose no digits."""
+        candidate = self._matched.get(causes)
+        own = self._measure_rounding(candidate, failure) if candidate and failure.case.cotangent is None else 0.0
+        return CLEAR * ROUNDINGS * own if _LOSSY <= own < math.inf else 0.0
 
     def search_second(self, causes: tuple[str, ...], failure: FailingCase) -> tuple[Match, ...]:
         """Return the causes of a match with one more, for a failing case that refutes them by themselves.
@@ -273,7 +294,7 @@ class Imitator:
         most = _TRIED // estimate_cost(case)
         joined = [*bases, *self._list_halves(component)]
         found = self._match_candidates(near, failure) or self._match_candidates(joined, failure)
-        if not found and failure.dtype in COARSE and any(self._is_near(base, failure) for base in bases):
+        if not found and any(self._may_be_rounded(base, failure) for base in bases):
             return {}
         # A passing case may rule out all that fits, such as a mask without effect where one of two masks is lost.
         if found and not decides and all(self._is_refuted(candidate, component) for candidate in found):
@@ -630,23 +651,28 @@ class Imitator:
                 yield both
 
     def _measure_by_own_rounding(
-        self, candidate: Candidate, made: Result | BadResult | None, failure: FailingCase
+        self, candidate: Candidate, made: Result | BadResult | None, failure: FailingCase, apart: float
     ) -> float | None:
         """Return the distance of an imitation ÷ what rounding may do to it; None if it is further away.
+
+        `apart` is its distance ÷ tolerance.
 
         A mistake may lose digits that the right formula keeps, such as a division by the variance of two tokens. How
         many shows where it is computed in float64.
         """
-        if failure.case.cotangent is not None or not 1 < (apart := failure.measure_apart(made, _LOST)) < _LOST:
+        if failure.case.cotangent is not None or not 1 < apart < _LOST or not isinstance(made, Result):
             return None
-        exact = self._textbooks.imitate(candidate, replace(failure, dtype="float64"))
-        assert made is not None, "it was compared"
-        seen = replace(failure, actual=made)
-        own = seen.measure_apart(exact)
+        own = self._measure_rounding(candidate, failure)
         # One that loses no digits is known as well as what it explains.
-        if not 1.0 <= own < math.inf or not failure.wrong <= seen.wrong:
+        if not 1.0 <= own < math.inf or not failure.wrong <= replace(failure, actual=made).wrong:
             return None
         return apart / (ROUNDINGS * own) if apart <= ROUNDINGS * own else None
+
+    def _measure_rounding(self, candidate: Candidate, failure: FailingCase) -> float:
+        """Return the distance ÷ tolerance of an imitation from the same one in float64; inf if it has no result."""
+        made = self._textbooks.imitate(candidate, failure)
+        exact = self._textbooks.imitate(candidate, replace(failure, dtype="float64"))
+        return replace(failure, actual=made).measure_apart(exact) if isinstance(made, Result) else math.inf
 
     def _match_candidates(self, candidates: Iterable[Candidate], failure: FailingCase) -> dict[Candidate, float]:
         """Return the candidates that explain a failure, each with its distance."""
@@ -660,7 +686,13 @@ class Imitator:
             made = self._textbooks.imitate(candidate, failure)
             distance = failure.distance(made, right)
             if distance is None:
-                distance = self._measure_by_own_rounding(candidate, made, failure)
+                apart = failure.measure_apart(made, _LOST)
+                distance = self._measure_by_own_rounding(candidate, made, failure, apart)
+                if distance is not None:
+                    self._lossy.add(candidate)
+                if apart < CLEAR:
+                    # Rounding may hide it in this case, and not in the next one.
+                    self._tried[failure.case.component].discard(candidate)
             if distance is not None:
                 found[candidate] = distance
         self._matched.update({candidate.causes: candidate for candidate in found})

@@ -180,7 +180,7 @@ MISTAKES = {
         "var = np.var(x, axis=-1, keepdims=True)",
         "var = np.var(x, axis=-2, keepdims=True)",
         "The variance is taken over the tokens and not over the channels.",
-        (),
+        ("layer_norm.variance-along-tokens",),
     ),
     "source-not-encoded-by-position": (
         '    mem = embed(src, W["E"])\n',
