@@ -49,8 +49,8 @@ class Diagnosis:
     ) -> None:
         self._spec, self._left_out, self._imitations, self._isolates = spec, left_out, imitations, isolates
         self._passed: list[Judgement] = []
-        #: The components that were searched under options which they do not declare.
-        self._under_options: set[str] = set()
+        #: The options that calls with silent parts show, by the component that was searched under them.
+        self._options: dict[str, dict[str, str]] = {}
         #: The explanations of components that were compared with new calls.
         self._confirmed: set[tuple[str, tuple[str, ...]]] = set()
 
@@ -159,13 +159,12 @@ class Diagnosis:
         """
         before = list(verdicts)
         for component in list_unknown(verdicts, self._spec):
-            if component in self._under_options:
+            if component in self._options:
                 continue
             from goldformer.conformance.diagnosis.isolation import find_options  # few runs need it
 
-            self._under_options.add(component)
             mine = {i: j for i, j in enumerate(judgements) if j is not None and j.verdict.component == component}
-            options = find_options(mine, self._spec)
+            options = self._options[component] = find_options(mine, self._spec)
             failing = [i for i, j in mine.items() if j.verdict.bad and verdicts[i].matches is not None]
             ranked = sorted(failing, key=lambda index: _rank_case(mine[index]))
             for index in ranked[:_MOST_UNDER_OPTIONS] if options else ():
@@ -182,7 +181,7 @@ class Diagnosis:
 
             mine = {i: j for i, j in enumerate(judgements) if j is not None and j.verdict.component == component}
             try:
-                found = isolate(mine, self._spec)
+                found = isolate(mine, self._spec, self._options.get(component, {}))
             except Exception as error:
                 first = next(index for index in mine if verdicts[index].bad)
                 verdicts[first] = report_fault(verdicts[first], error)

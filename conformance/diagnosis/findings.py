@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 
-from goldformer.conformance.diagnosis.causes import Cause, write_declaration, write_hint
+from goldformer.conformance.diagnosis.causes import Cause, make_option_cause, write_declaration, write_hint
 from goldformer.conformance.diagnosis.printed import find_printed, write_printed
 from goldformer.conformance.diagnosis.suspects import (
     ACCEPTED,
@@ -387,7 +387,7 @@ def _find_possible_causes(
     wrong = [v for v in bad if v.differences and v.advice not in advice]
     if any(v.matches is not None for v in wrong):
         yield Finding(NOTHING_KNOWN, "No known mistake reproduces this output; " + _describe_first_wrong(wrong))
-        yield from _describe_isolated(next(filter(None, (v.isolated for v in bad)), None))
+        yield from _describe_isolated(next(filter(None, (v.isolated for v in bad)), None), spec)
         return
     # The message of an exception or a wrong shape is enough; only wrong values hint at mistakes.
     if mixed or advice or not any(v.reason in ("wrong-value", "not-finite", "property") for v in bad):
@@ -451,10 +451,14 @@ def _name_error(verdict: Verdict, spec: Spec) -> Mistake | None:
     return next((m for m in spec.mistakes.values() if m.error and m.error in verdict.message), None)
 
 
-def _describe_isolated(isolated: IsolatedMistake | None) -> Iterator[Finding]:
+def _describe_isolated(isolated: IsolatedMistake | None, spec: Spec) -> Iterator[Finding]:
     """Yield the place of a mistake that nothing explains, what is right, and the two calls that differ."""
     if isolated is None:
         return
+    if isolated.options:
+        causes = [make_option_cause(name, option, spec) for name, option in isolated.options]
+        fits = f"calls with silent parts fit {join_names([c.heading for c in causes])}"
+        yield Finding("Convention", f"{fits}; {write_declaration(causes)}, or fix it. What follows holds under it")
     yield Finding(PLACE, " and ".join(isolated.names) + (_ALL_OF_THEM if len(isolated.names) > 1 else ""))
     if isolated.holds:
         yield Finding(HOLDS, join_names(isolated.holds))

@@ -145,7 +145,8 @@ class IsolatedMistake:
 
     `places` are ids of parts that are wrong, `names` their names, `holds` the names of what is right by itself.
     `wrong_call` is the smallest wrong call, as changes of a case, and `element` its first wrong element. Each of the
-    changes `right_with` makes that call right. `calls` were made in all.
+    changes `right_with` makes that call right. `calls` were made in all. `options`, by convention, are what the code
+    follows instead of what it declares: the place is the one under them.
     """
 
     places: tuple[str, ...]
@@ -155,6 +156,7 @@ class IsolatedMistake:
     element: str
     right_with: tuple[str, ...]
     calls: int
+    options: tuple[tuple[str, str], ...] = ()
 
 
 #: The results of comparing a function with itself under a transformation.
@@ -284,7 +286,8 @@ class Verdict:
             made[name] = tuple(map(tuple, data.get(name, ())))
         if found := data.get("isolated"):
             names = {name: tuple(found[name]) for name in ("places", "names", "holds", "right_with")}
-            made["isolated"] = IsolatedMistake(**{**found, **names})
+            options = tuple(map(tuple, found.get("options", ())))
+            made["isolated"] = IsolatedMistake(**{**found, **names, "options": options})
         made["invariances"] = tuple(Invariance(**found) for found in data.get("invariances", ()))
         if compared := data.get("wrapped"):
             made["wrapped"] = Wrapped(**compared)

@@ -6,7 +6,7 @@ and embedding, whose options then show by themselves.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import product
@@ -16,14 +16,15 @@ import numpy as np
 
 from goldformer.conformance.diagnosis.isolation.calls import Calls, Exhausted
 from goldformer.conformance.diagnosis.isolation.search import choose_first
-from goldformer.conformance.diagnosis.isolation.switches import list_parts, make_uneven
-from goldformer.conformance.judging.cases import Bench, Judgement
+from goldformer.conformance.diagnosis.isolation.switches import Switch, list_parts, make_uneven
+from goldformer.conformance.judging.cases import Judgement
 from goldformer.conformance.judging.invoke import Arguments, Array, read_arguments
 from goldformer.conformance.properties.measuring import measure_call
 from goldformer.spec import Spec
 
 #: The conventions of what is left when all parts are silent.
 _CONVENTIONS: Final = ("norm_placement", "layer_norm_eps", "final_norm", "embedding_scale", "pe_layout")
+_EPS: Final = ("layer_norm_eps",)
 
 
 def find_options(judgements: Mapping[int, Judgement], spec: Spec) -> dict[str, str]:
@@ -36,31 +37,48 @@ def find_options(judgements: Mapping[int, Judgement], spec: Spec) -> dict[str, s
         return {}
     case, bench = judgements[first].case, judgements[first].bench
     assert case is not None, "only cases can begin"
-    arguments = read_arguments(case)
-    parts = [part for part in list_parts(arguments) if not part.is_whole]
-    for switch in (*(part.silence for part in parts), make_uneven(arguments)) if parts else ():
-        arguments = switch.change(arguments)
-    calls, actual = Calls(bench, case.component), None
-    with suppress(Exhausted):
-        actual = calls.call(arguments) if parts else None
-    # Silent parts still return their weights.
-    main = spec.contracts[case.component].first_output
-    if actual is None or main not in actual:
+    base = read_arguments(case)
+    parts = [part for part in list_parts(base) if not part.is_whole]
+    if not parts:
         return {}
-    actual = {main: actual[main]}
-    declared = bench.adapter.options(case.component, spec)
-    combined = _list_combinations(case.component, bench, spec)
-    fitting = next((options for options in combined if _fits(calls, arguments, options, actual)), declared)
-    return {name: option for name, option in fitting.items() if option != declared[name]}
+    calls, declared = Calls(bench, case.component), bench.adapter.options(case.component, spec)
+    silent = {part.id: part.silence for part in parts}
+    fitting = _fit(calls, _silence(base, silent.values()), declared, _CONVENTIONS)
+    if fitting and fitting.get("norm_placement") == "pre":
+        # With the normalisation first, none acts in silent parts: eps shows where one of them acts and is right.
+        for part in parts:
+            others = [silence for id_, silence in silent.items() if id_ not in (part.id, *part.behind)]
+            if found := _fit(calls, _silence(base, others), fitting, _EPS):
+                fitting = found
+                break
+    return {name: option for name, option in (fitting or declared).items() if option != declared[name]}
 
 
-def _list_combinations(component: str, bench: Bench, spec: Spec) -> Iterator[dict[str, str]]:
-    """Yield all combinations of the options, those with the fewest changes first; the declared one is the first."""
-    declared = bench.adapter.options(component, spec)
-    names = [name for name in _CONVENTIONS if name in declared]
+def _silence(arguments: Arguments, switches: Iterable[Switch]) -> Arguments:
+    for switch in (*switches, make_uneven(arguments)):
+        arguments = switch.change(arguments)
+    return arguments
+
+
+def _fit(calls: Calls, arguments: Arguments, start: dict[str, str], names: Sequence[str]) -> dict[str, str] | None:
+    """Return the options of these names, with the fewest changes, that give the main output of a call."""
+    spec, actual = calls.bench.spec, None
+    with suppress(Exhausted):
+        actual = calls.call(arguments)
+    # Silent parts still return their weights.
+    main = spec.contracts[calls.component].first_output
+    if actual is None or main not in actual:
+        return None
+    combined = _list_combinations(start, [name for name in names if name in start], spec)
+    judged = {main: actual[main]}
+    return next((options for options in combined if _fits(calls, arguments, options, judged)), None)
+
+
+def _list_combinations(start: dict[str, str], names: Sequence[str], spec: Spec) -> Iterator[dict[str, str]]:
+    """Yield all combinations of the options, those with the fewest changes first; no change at all is the first."""
     choices = [list(spec.conventions[name].options) for name in names]
-    combined = [{**declared, **dict(zip(names, options, strict=True))} for options in product(*choices)]
-    yield from sorted(combined, key=lambda options: sum(options[name] != declared[name] for name in names))
+    combined = [{**start, **dict(zip(names, options, strict=True))} for options in product(*choices)]
+    yield from sorted(combined, key=lambda options: sum(options[name] != start[name] for name in names))
 
 
 def _fits(calls: Calls, arguments: Arguments, options: dict[str, str], actual: Mapping[str, Array]) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -58,15 +58,29 @@ ISOLATED = frozenset(
 _MOST_PLACES = 2
 
 
-def isolate(judgements: Mapping[int, Judgement], spec: Spec) -> dict[int, tuple[IsolatedMistake, str]]:
+def isolate(
+    judgements: Mapping[int, Judgement], spec: Spec, options: Mapping[str, str] | None = None
+) -> dict[int, tuple[IsolatedMistake, str]]:
     """Return the place of a component's mistake, and the smallest wrong call as a file of one case.
 
     The judgements are those of one component; the key of the failing case that began the search is that of the result,
-    which is empty if no case can tell. At most MOST_CALLS calls are made, and no more once one is not answered.
+    which is empty if no case can tell. At most MOST_CALLS calls are made, and no more once one is not answered. The
+    calls are judged under these options instead of the declared ones; if all are right then, under the declared ones.
     """
     first = choose_first(judgements)
-    found = None if first is None else _Search.of(judgements[first], spec).find_mistake()
-    return {} if first is None or found is None else {first: found}
+    if first is None:
+        return {}
+    for assumed in (options, {}) if options else ({},):
+        if found := _Search.of(_assume(judgements[first], assumed, spec), spec).find_mistake():
+            mistake, example = found
+            return {first: (replace(mistake, options=tuple(assumed.items())), example)}
+    return {}
+
+
+def _assume(judgement: Judgement, options: Mapping[str, str], spec: Spec) -> Judgement:
+    """Return a judgement of an implementation as if it declared these options."""
+    bench = judgement.bench
+    return replace(judgement, bench=replace(bench, adapter=bench.adapter.declare(options, spec)))
 
 
 def choose_first(judgements: Mapping[int, Judgement]) -> int | None:
