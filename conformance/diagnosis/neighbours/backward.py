@@ -49,7 +49,7 @@ _SDPA: Final = "scaled_dot_product_attention"
 
 
 def _make(id_: str, component: str, title: str, hint: str, steps: Replacements) -> Neighbour:
-    return Neighbour(f"{component}.backward.{id_}", component, title, hint, steps, backward=True)
+    return Neighbour(f"{component}.backward.{id_}", title, hint, steps, backward=True)
 
 
 # All gradients of a component, or one of them
@@ -258,7 +258,7 @@ def _change_single_head() -> Iterator[Neighbour]:
                 ("twice", "moves twice as far", 2.0))  # fmt: skip
         for word, says, times in ways:
             yield Neighbour(
-                f"single_head_attention_step.{weight}.{word}", "single_head_attention_step",
+                f"single_head_attention_step.{weight}.{word}",
                 f"the matrix of the {words} {says}", "A step is W − lr·dW, for each of the three matrices.",
                 {take_step: around(partial(move, times=times))},
             )  # fmt: skip

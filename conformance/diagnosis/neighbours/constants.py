@@ -80,7 +80,7 @@ def _change_divisors() -> Iterator[Neighbour]:
                 return float(math.pow(measure(sizes), exponent))
 
             yield Neighbour(
-                f"{_SDPA}.divisor.{power}.{size}", _SDPA,
+                f"{_SDPA}.divisor.{power}.{size}",
                 f"the scores are divided by {form.format(words)} instead of √d_k",
                 "Divide the scores by the root of d_k, the width of one head's queries and keys.",
                 {score_divisor: instead(divide)},
@@ -101,7 +101,7 @@ def _change_eps() -> Iterator[Neighbour]:
     named += [("zero", "0", 0.0), ("float32", "1.19e-7, that of float32,", float(np.finfo(np.float32).eps))]
     for word, text, value in named:
         yield Neighbour(
-            f"layer_norm.eps.{word}", "layer_norm", f"the normalisation fits eps = {text}",
+            f"layer_norm.eps.{word}", f"the normalisation fits eps = {text}",
             OTHER_EPS,
             {layer_norm_eps: instead(_give(value))},
         )  # fmt: skip
@@ -123,14 +123,14 @@ def _change_positions() -> Iterator[Neighbour]:
         ("constant", "all pairs have the exponent 0", lambda _, __: 0.0),
     )
     for word, title, exponent in exponents:
-        yield Neighbour(f"{component}.exponent.{word}", component, title, hint, {frequency_exponent: instead(exponent)})
+        yield Neighbour(f"{component}.exponent.{word}", title, hint, {frequency_exponent: instead(exponent)})
     for base in (100.0, 500.0, 1e5, 1e6, 2 * math.pi * 10000):
         yield Neighbour(
-            f"{component}.base.{base:g}", component, f"the base is {base:g} instead of 10000", hint,
+            f"{component}.base.{base:g}", f"the base is {base:g} instead of 10000", hint,
             {wavelength_base: instead(_give(base))},
         )  # fmt: skip
     yield Neighbour(
-        f"{component}.frequency-inverted", component, "positions are multiplied by the power of 10000",
+        f"{component}.frequency-inverted", "positions are multiplied by the power of 10000",
         hint,
         {angular_frequency: change_result(lambda frequency: 1 / frequency)},
     )  # fmt: skip
@@ -144,9 +144,7 @@ def _change_positions() -> Iterator[Neighbour]:
         ("scaled", "positions are divided by the length of the sequence", lambda p: p / max(len(p), 1)),
     )
     for word, title, change in positions:
-        yield Neighbour(
-            f"{component}.positions.{word}", component, title, hint, {token_positions: change_result(change)}
-        )
+        yield Neighbour(f"{component}.positions.{word}", title, hint, {token_positions: change_result(change)})
     inputs: tuple[tuple[str, str, Callable[[Array], Array]], ...] = (
         ("input-scaled", "the input is multiplied by √d_model before the positions are added",
          lambda x: x * math.sqrt(x.shape[-1])),
@@ -162,7 +160,7 @@ def _change_positions() -> Iterator[Neighbour]:
     )
     for word, title, change in inputs:
         yield Neighbour(
-            f"{component}.{word}", component, title, scaled if word == "input-scaled" else plain,
+            f"{component}.{word}", title, scaled if word == "input-scaled" else plain,
             {positional_encoding: change_argument(positional_encoding, "x", _ignore_call(change))},
         )  # fmt: skip
 
@@ -183,7 +181,7 @@ def _change_waves() -> Iterator[Neighbour]:
             return [way(pair, wave) for pair, wave in waves]
 
         yield Neighbour(
-            f"positional_encoding.waves.{word}", "positional_encoding", title,
+            f"positional_encoding.waves.{word}", title,
             "Sine and cosine of pair i have the angle pos/10000^(2i/d_model).", {channel_waves: change_result(change)},
         )  # fmt: skip
 
@@ -212,7 +210,7 @@ def _change_embedding() -> Iterator[Neighbour]:
             return np.asarray(way(original(ids, params=params, pad_id=pad_id), table.shape[-1], len(table)))
 
         yield Neighbour(
-            f"token_embedding.{word}", "token_embedding", title,
+            f"token_embedding.{word}", title,
             "Scale the embedding as the declared option embedding_scale says.", {token_embedding: around(scale)},
         )  # fmt: skip
     indices: tuple[tuple[str, str, Callable[[Array, int], Array]], ...] = (
@@ -228,9 +226,8 @@ def _change_embedding() -> Iterator[Neighbour]:
             return np.asarray(original(move(ids, len(params["table"])), params=params, pad_id=pad_id))
 
         yield Neighbour(
-            f"token_embedding.{word}", "token_embedding", title, "Row i of the table belongs to id i.",
-            {token_embedding: around(look_up)},
-        )  # fmt: skip
+            f"token_embedding.{word}", title, "Row i of the table belongs to id i.", {token_embedding: around(look_up)}
+        )
 
 
 #: Results that a slip scales: their step, component and words, with the sizes of their last two axes in words.
@@ -267,7 +264,7 @@ def _scale_results() -> Iterator[Neighbour]:
                     return np.asarray((result * factor).astype(result.dtype))
 
                 yield Neighbour(
-                    f"{component}.{step.__name__}.{word}.{size}", component,
+                    f"{component}.{step.__name__}.{word}.{size}",
                     f"{words} {form.format(_AXES.get(size, size))}", "Leave the factor out.",
                     {step: change_array(scale)},
                 )  # fmt: skip

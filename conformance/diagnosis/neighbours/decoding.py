@@ -96,7 +96,7 @@ def _read_otherwise() -> Iterator[Neighbour]:
     )  # fmt: skip
     for word, title, place in places:
         yield Neighbour(
-            f"{_GREEDY}.position.{word}", _GREEDY, title,
+            f"{_GREEDY}.position.{word}", title,
             "bos_id has position 0 and the word of step t position t + 1, also when a cache holds those before.",
             _only_in_decoding({embed_target: around(partial(_place_words, place=place))}),
         )  # fmt: skip
@@ -108,7 +108,7 @@ def _read_otherwise() -> Iterator[Neighbour]:
     )  # fmt: skip
     for word, title, hide in masks:
         yield Neighbour(
-            f"{_GREEDY}.sees.{word}", _GREEDY, title,
+            f"{_GREEDY}.sees.{word}", title,
             "Append the keys and values of every word to those of all words before it.",
             _only_in_decoding({target_mask: change_array(hide)}),
         )  # fmt: skip
@@ -119,13 +119,13 @@ def _read_otherwise() -> Iterator[Neighbour]:
             return np.asarray(original(target, pad_id))
 
     yield Neighbour(
-        f"{_GREEDY}.sees.padding", _GREEDY, "a chosen word that is pad_id is seen by the words after it",
+        f"{_GREEDY}.sees.padding", "a chosen word that is pad_id is seen by the words after it",
         "The model hides pad_id from its self-attention, also among the words that it wrote itself.",
         _only_in_decoding({target_mask: around(show_padding)}),
     )  # fmt: skip
 
     yield Neighbour(
-        f"{_GREEDY}.reads.bos", _GREEDY, "every word is read as bos_id, and a cache holds as many of it",
+        f"{_GREEDY}.reads.bos", "every word is read as bos_id, and a cache holds as many of it",
         "Read the word that was chosen last.",
         {decoder_input: instead(lambda sentence, task: [task.bos_id] * (len(sentence.words) + 1))},
     )  # fmt: skip
@@ -136,7 +136,7 @@ def _read_otherwise() -> Iterator[Neighbour]:
 
     for at, which in ((0, "first"), (-2, "last but one")):
         yield Neighbour(
-            f"{_GREEDY}.logits-at.{at}", _GREEDY, f"the next word is chosen by the logits at the {which} position",
+            f"{_GREEDY}.logits-at.{at}", f"the next word is chosen by the logits at the {which} position",
             "Take the logits at the last position that was read.", {model_logits: around(partial(read_logits, at=at))},
         )  # fmt: skip
 
@@ -157,9 +157,8 @@ def _score_otherwise() -> Iterator[Neighbour]:
     )
     for word, words, factor in factors:
         yield Neighbour(
-            f"{_GREEDY}.score.{word}", _GREEDY, f"the score sums {words}", hint,
-            {score_words: change_result(scale(factor))},
-        )  # fmt: skip
+            f"{_GREEDY}.score.{word}", f"the score sums {words}", hint, {score_words: change_result(scale(factor))}
+        )
 
     def drop_last(original: Step, source: Array, task: Task, *, only_eos: bool) -> list[Sentence]:
         sentences = original(source, task)
@@ -170,7 +169,7 @@ def _score_otherwise() -> Iterator[Neighbour]:
 
     for only_eos, words in ((True, "eos_id"), (False, "the last word")):
         yield Neighbour(
-            f"{_GREEDY}.score.without-{'eos' if only_eos else 'last'}", _GREEDY,
+            f"{_GREEDY}.score.without-{'eos' if only_eos else 'last'}",
             f"the log-probability of {words} is missing in the score", hint,
             {greedy_sentences: around(partial(drop_last, only_eos=only_eos))},
         )  # fmt: skip
@@ -188,7 +187,7 @@ def _score_otherwise() -> Iterator[Neighbour]:
             return {**found, "scores": np.asarray(change(scores, found["token_scores"])).astype(scores.dtype)}
 
         yield Neighbour(
-            f"{_GREEDY}.total.{word}", _GREEDY, f"the score of a sentence {says}", hint, {greedy_decode: around(rate)}
+            f"{_GREEDY}.total.{word}", f"the score of a sentence {says}", hint, {greedy_decode: around(rate)}
         )
 
 
@@ -213,7 +212,7 @@ def _score_after_end(hint: str) -> Iterator[Neighbour]:
         (("max-length", "up to max_length"), ("longest", "until all samples have ended")),
     ):
         yield Neighbour(
-            f"{_GREEDY}.score.after-end.{what}.{end}", _GREEDY,
+            f"{_GREEDY}.score.after-end.{what}.{end}",
             f"after the end pad_id is read, and the score counts {words} of every step {until}",
             f"{hint} Add 0 for every step after eos_id.",
             {greedy_sentences: around(partial(go_on, of_pad=what == "pad", to_max=end == "max-length"))},
@@ -237,7 +236,7 @@ def _end_otherwise() -> Iterator[Neighbour]:
             return [*written[: len(written) - rest], *[choose(task)] * rest] if rest > 0 else written
 
         yield Neighbour(
-            f"{_GREEDY}.filled-with.{word}", _GREEDY, f"the places after the end hold {words} instead of pad_id",
+            f"{_GREEDY}.filled-with.{word}", f"the places after the end hold {words} instead of pad_id",
             "Fill up with pad_id.", {pad_words: around(fill)},
         )  # fmt: skip
 
@@ -293,7 +292,7 @@ def _keep_otherwise() -> Iterator[Neighbour]:
         ("one-more", "the beam keeps one sentence more than beam_size", {next_beam: around(keep_one_more)}),
     )  # fmt: skip
     for word, title, steps in ways:
-        yield Neighbour(f"{_BEAM}.{word}", _BEAM, title, hint, steps)
+        yield Neighbour(f"{_BEAM}.{word}", title, hint, steps)
 
     def repeat_last(original: Step, source: Array, sentence: Sentence, task: Task) -> list[Sentence]:
         extended = original(source, sentence, task)
@@ -307,7 +306,7 @@ def _keep_otherwise() -> Iterator[Neighbour]:
         return list(original(replace(sentence, words=sentence.words[:end]), task))
 
     yield Neighbour(
-        f"{_BEAM}.ended-extended", _BEAM,
+        f"{_BEAM}.ended-extended",
         "sentences that have ended are extended like the others, though nothing is shown after their eos_id",
         "Keep a sentence that has ended as it is, with its score.",
         {
@@ -317,7 +316,7 @@ def _keep_otherwise() -> Iterator[Neighbour]:
         },
     )  # fmt: skip
     yield Neighbour(
-        f"{_BEAM}.no-repetition", _BEAM, "a word is not chosen twice in a row",
+        f"{_BEAM}.no-repetition", "a word is not chosen twice in a row",
         "Let every word follow every other, itself too.", {continue_sentence: around(repeat_last)},
     )  # fmt: skip
 
@@ -336,7 +335,7 @@ def _rank_otherwise() -> Iterator[Neighbour]:
 
     for ended, words in ((True, "that have ended"), (False, "that have not ended")):
         yield Neighbour(
-            f"{_BEAM}.no-penalty.{'ended' if ended else 'going'}", _BEAM,
+            f"{_BEAM}.no-penalty.{'ended' if ended else 'going'}",
             f"the sums of sentences {words} are not divided by the length penalty", hint,
             {return_best: around(partial(choose, ended=ended))},
         )  # fmt: skip
@@ -348,7 +347,7 @@ def _rank_otherwise() -> Iterator[Neighbour]:
         return {**found, "scores": np.array(scores, dtype=task.dtype)}
 
     yield Neighbour(
-        f"{_BEAM}.sums-returned", _BEAM, "sentences are ordered with the length penalty, and their sums are returned",
+        f"{_BEAM}.sums-returned", "sentences are ordered with the length penalty, and their sums are returned",
         hint, {return_best: around(return_sums)},
     )  # fmt: skip
 
@@ -361,9 +360,8 @@ def _count_penalty_otherwise() -> Iterator[Neighbour]:
     )
     for word, says, count in counts:
         yield Neighbour(
-            f"{_BEAM}.penalty.{word}", _BEAM, f"the length penalty {says}", hint,
-            {penalty_length: change_result(count)},
-        )  # fmt: skip
+            f"{_BEAM}.penalty.{word}", f"the length penalty {says}", hint, {penalty_length: change_result(count)}
+        )
 
 
 def generate() -> Iterator[Neighbour]:

@@ -71,7 +71,7 @@ def _change_projections() -> Iterator[Neighbour]:
                 return original(_same_shape(_inputs.get()[other], x) if of == role else x, params, of, heads)
 
             yield Neighbour(
-                f"{_MHA}.{role}.from-input-of-{other}", _MHA, f"the {words} are made from the input of the {theirs}",
+                f"{_MHA}.{role}.from-input-of-{other}", f"the {words} are made from the input of the {theirs}",
                 f"Project the {words} from `{_INPUTS[role]}`.",
                 {multi_head_attention: around(_note_inputs), project_heads: around(read_other)},
             )  # fmt: skip
@@ -86,7 +86,7 @@ def _change_projections() -> Iterator[Neighbour]:
                     )
 
                 yield Neighbour(
-                    f"{_MHA}.{role}.{names}-of-{other}", _MHA,
+                    f"{_MHA}.{role}.{names}-of-{other}",
                     f"the {words} are projected with the {what} of the {theirs}",
                     f"Project the {words} with w_{role} and b_{role}.", {project_heads: around(use_other)},
                 )  # fmt: skip
@@ -102,7 +102,7 @@ def _change_projections() -> Iterator[Neighbour]:
                     return original(x, _take_parameters(params, of, there, "wb"), of, heads)
 
                 yield Neighbour(
-                    f"{_MHA}.{role}.parameters-with-{other}", _MHA,
+                    f"{_MHA}.{role}.parameters-with-{other}",
                     f"the projections of the {words} and the {theirs} have each other's parameters",
                     f"Project the {words} with w_{role} and b_{role}.", {project_heads: around(exchange)},
                 )  # fmt: skip
@@ -112,7 +112,7 @@ def _change_projections() -> Iterator[Neighbour]:
             return split_heads(x, heads) if of == role and square else original(x, params, of, heads)
 
         yield Neighbour(
-            f"{_MHA}.{role}.not-projected", _MHA, f"the {words} are not projected",
+            f"{_MHA}.{role}.not-projected", f"the {words} are not projected",
             f"Project the {words} with w_{role} and b_{role}.", {project_heads: around(leave_out)},
         )  # fmt: skip
 
@@ -121,7 +121,7 @@ def _change_projections() -> Iterator[Neighbour]:
             return original(x, without if of == role else params, of, heads)
 
         yield Neighbour(
-            f"{_MHA}.{role}.without-bias", _MHA, f"the bias of the {words} is left out", f"Add b_{role}.",
+            f"{_MHA}.{role}.without-bias", f"the bias of the {words} is left out", f"Add b_{role}.",
             {project_heads: around(drop_bias)},
         )  # fmt: skip
 
@@ -135,7 +135,7 @@ def _leave_out_biases() -> Iterator[Neighbour]:
             return original(x, without if of in roles else params, of, heads)
 
         yield Neighbour(
-            f"{_MHA}.{roles}.without-biases", _MHA, f"the biases of {words} are left out",
+            f"{_MHA}.{roles}.without-biases", f"the biases of {words} are left out",
             f"Add {join_names([f'b_{role}' for role in roles])}.", {project_heads: around(drop_biases)},
         )  # fmt: skip
 
@@ -153,7 +153,7 @@ def _add_input() -> Iterator[Neighbour]:
 
         component = step.__name__
         yield Neighbour(
-            f"{component}.residual-of-{name}", component, f"the attention adds the {words} that it reads to its output",
+            f"{component}.residual-of-{name}", f"the attention adds the {words} that it reads to its output",
             "An attention has no residual of its own: the layer adds it.", {step: around(add)},
         )  # fmt: skip
 
@@ -170,7 +170,7 @@ def _scale_before_bias() -> Iterator[Neighbour]:
             return original(x, {**params, f"b_{role}": (bias * root).astype(bias.dtype)}, of, heads)
 
         yield Neighbour(
-            f"{_MHA}.{role}.scaled-before-bias", _MHA,
+            f"{_MHA}.{role}.scaled-before-bias",
             f"the {_ROLES[role]} are divided by √d_k before their bias is added, and the bias is not",
             f"Add b_{role} first, or divide it too.", {project_heads: around(scale)},
         )  # fmt: skip
@@ -187,7 +187,7 @@ def _interleave_weights() -> Iterator[Neighbour]:
 
         words = join_names([_ROLES[role] for role in roles])
         yield Neighbour(
-            f"{_MHA}.weights-interleaved.{roles}", _MHA,
+            f"{_MHA}.weights-interleaved.{roles}",
             f"every heads-th column of the weights of {words} belongs to a head, but its bias is a block",
             "Head h has the columns h·d_k … (h + 1)·d_k − 1 of the weight.", {project_heads: around(project)},
         )  # fmt: skip
@@ -209,7 +209,7 @@ def _change_inputs() -> Iterator[Neighbour]:
 
         says = ", ".join(f"the {_ROLES[role]} from the input of the {_ROLES[s]}" for role, s in changed.items())
         yield Neighbour(
-            f"{_MHA}.inputs.{'-'.join(sources)}", _MHA, f"the projections read {says}",
+            f"{_MHA}.inputs.{'-'.join(sources)}", f"the projections read {says}",
             "Project the queries from `query`, the keys from `key` and the values from `value`.",
             {multi_head_attention: around(read)},
         )  # fmt: skip
@@ -230,7 +230,7 @@ def _change_roles() -> Iterator[Neighbour]:
             return original(*(chosen if same else projected), mask)
 
         yield Neighbour(
-            f"{_MHA}.projected.{word}", _MHA, f"after the projection the attention takes {read}",
+            f"{_MHA}.projected.{word}", f"after the projection the attention takes {read}",
             "Keep queries, keys and values in their order.", {attend_projected: around(swap)},
         )  # fmt: skip
 
@@ -258,7 +258,7 @@ def _change_heads() -> Iterator[Neighbour]:
 
         # Heads in another order from their cut until they are put back are right for all that is returned.
         either = title.replace("are cut", "are cut, or put back,") if word == "reversed" else title
-        yield Neighbour(f"{_MHA}.split.{word}", _MHA, either, hint, {split_heads: around(cut)})
+        yield Neighbour(f"{_MHA}.split.{word}", either, hint, {split_heads: around(cut)})
         for roles in ("q", "k", "v", "qk", "kv"):
             words = " and ".join(f"the {_ROLES[role]}" for role in roles)
 
@@ -269,9 +269,8 @@ def _change_heads() -> Iterator[Neighbour]:
                 return np.asarray(split(cut, _join(cut), heads)) if of in roles else cut
 
             yield Neighbour(
-                f"{_MHA}.split.{word}.{roles}", _MHA, f"{title}, for {words} alone", hint,
-                {project_heads: around(cut_some)},
-            )  # fmt: skip
+                f"{_MHA}.split.{word}.{roles}", f"{title}, for {words} alone", hint, {project_heads: around(cut_some)}
+            )
 
             def cut_fused(original: Step, qkv: Array, num_heads: int, roles: str = roles, split: Any = split) -> Any:
                 cut = zip(_ROLES, original(qkv, num_heads), strict=True)
@@ -281,9 +280,8 @@ def _change_heads() -> Iterator[Neighbour]:
                 )
 
             yield Neighbour(
-                f"{_FUSED}.split.{word}.{roles}", _FUSED, f"{title}, for {words} alone", hint,
-                {split_fused: around(cut_fused)},
-            )  # fmt: skip
+                f"{_FUSED}.split.{word}.{roles}", f"{title}, for {words} alone", hint, {split_fused: around(cut_fused)}
+            )
     merges: tuple[tuple[str, str, Callable[[Array], Array]], ...] = (
         ("interleaved", "the columns of the heads are interleaved when they are put back",
          lambda h: h.transpose(0, 2, 3, 1).reshape(h.shape[0], h.shape[2], -1)),
@@ -304,7 +302,7 @@ def _change_heads() -> Iterator[Neighbour]:
     for word, title, merge in merges:
         for name in (_MHA, _FUSED):
             yield Neighbour(
-                f"{name}.merge.{word}", name, title, hint,
+                f"{name}.merge.{word}", title, hint,
                 {merge_heads: instead(lambda heads, merge=merge: np.asarray(merge(heads)))},
             )  # fmt: skip
 
@@ -340,14 +338,13 @@ def _reshape_over_batch() -> Iterator[Neighbour]:
 
         for name in (_MHA, _FUSED):
             yield Neighbour(
-                f"{name}.merge.{names[0]}.as.{names[1]}", name, f"the heads are put back {says}", hint,
+                f"{name}.merge.{names[0]}.as.{names[1]}", f"the heads are put back {says}", hint,
                 {merge_heads: around(merge)},
             )  # fmt: skip
         if (stored, read) not in _NAMED_SPLITS:
             yield Neighbour(
-                f"{_MHA}.split.{names[0]}.as.{names[1]}", _MHA, f"the heads are cut {says}", hint,
-                {split_heads: around(cut)},
-            )  # fmt: skip
+                f"{_MHA}.split.{names[0]}.as.{names[1]}", f"the heads are cut {says}", hint, {split_heads: around(cut)}
+            )
 
 
 def _join(heads: Array) -> Array:
@@ -399,7 +396,7 @@ def _change_fused_order() -> Iterator[Neighbour]:
 
             which = "|".join(roles)
             yield Neighbour(
-                f"{_MHA}.fused.{roles}.{word}", _MHA, f"the columns of the fused projection, {which}, are read {words}",
+                f"{_MHA}.fused.{roles}.{word}", f"the columns of the fused projection, {which}, are read {words}",
                 hint, {multi_head_attention: around(_note_inputs), attend_projected: around(attend)},
             )  # fmt: skip
 
@@ -424,11 +421,11 @@ def _change_fused() -> Iterator[Neighbour]:
     )
     for word, title, layout in layouts:
         yield Neighbour(
-            f"{_FUSED}.{word}", _FUSED, title, hint,
+            f"{_FUSED}.{word}", title, hint,
             {split_fused: instead(lambda qkv, heads, layout=layout: tuple(a.copy() for a in layout(qkv, heads)))},
         )  # fmt: skip
     yield Neighbour(
-        f"{_FUSED}.from-the-end", _FUSED, "the columns of the fused projection are read from the end", hint,
+        f"{_FUSED}.from-the-end", "the columns of the fused projection are read from the end", hint,
         {split_fused: around(lambda original, qkv, heads: original(qkv[..., ::-1], heads))},
     )  # fmt: skip
     for word, order in (
@@ -440,7 +437,7 @@ def _change_fused() -> Iterator[Neighbour]:
     ):
         names = "|".join("qkv"[i] for i in order)
         yield Neighbour(
-            f"{_FUSED}.order.{word}", _FUSED, f"the fused projection is read in the order {names}", hint,
+            f"{_FUSED}.order.{word}", f"the fused projection is read in the order {names}", hint,
             {split_fused: change_result(_reorder(order))},
         )  # fmt: skip
 

@@ -137,7 +137,7 @@ def _hide_future_always() -> Iterator[Neighbour]:
     )
     for word, reads_mask, says in ways:
         yield Neighbour(
-            f"scaled_dot_product_attention.mask.{word}", "scaled_dot_product_attention",
+            f"scaled_dot_product_attention.mask.{word}",
             f"later keys are hidden in every call, without a mask too, {says}",
             hint,
             {weigh_keys: change_argument(weigh_keys, "mask", partial(hide, reads_mask=reads_mask))},
@@ -158,7 +158,7 @@ def _hide_future_in_decoder() -> Iterator[Neighbour]:
     )
     for word, reads_mask, says, option in ways:
         yield Neighbour(
-            f"decoder_layer.self_mask.{word}", "decoder_layer",
+            f"decoder_layer.self_mask.{word}",
             f"the self-attention hides later keys in every call, {says}, in the decoder layer",
             f'If it is deliberate, declare CONVENTIONS = {{"decoder_layer.later_tokens": "{option}"}}, with the name '
             "of a stack in its place for a stack; or hide later keys only where the mask hides them.",
@@ -191,7 +191,7 @@ def _lose_in_layers() -> Iterator[Neighbour]:
 
         name = layer.__name__
         yield Neighbour(
-            f"{name}.{argument}.{word}", name, f"the mask of the {attention} {says}, in the {name.replace('_', ' ')}",
+            f"{name}.{argument}.{word}", f"the mask of the {attention} {says}, in the {name.replace('_', ' ')}",
             f"Hand the whole mask on to the {attention}.", {layer: change_argument(layer, argument, lose)},
         )  # fmt: skip
 
@@ -206,7 +206,7 @@ def generate() -> Iterator[Neighbour]:
             return None if mask is None else np.array(np.broadcast_to(change(mask), mask.shape))
 
         yield Neighbour(
-            f"scaled_dot_product_attention.mask.{word}", "scaled_dot_product_attention", title, hint,
+            f"scaled_dot_product_attention.mask.{word}", title, hint,
             {weigh_keys: change_argument(weigh_keys, "mask", replace)},
         )  # fmt: skip
 
@@ -218,13 +218,13 @@ def generate() -> Iterator[Neighbour]:
         return weights if mask is None else np.where(mask.any(-1, keepdims=True), weights, weights * 0)
 
     yield Neighbour(
-        "scaled_dot_product_attention.empty-row.zeros", "scaled_dot_product_attention",
+        "scaled_dot_product_attention.empty-row.zeros",
         "a query that sees no key gets zeros", "Give such a row what the declared option empty_row says.",
         {weigh_keys: around(zero_empty)},
     )  # fmt: skip
     for word, number in (("1e9", -1e9), ("1e4", -1e4)):
         yield Neighbour(
-            f"scaled_dot_product_attention.mask.inverted-added-{word}", "scaled_dot_product_attention",
+            f"scaled_dot_product_attention.mask.inverted-added-{word}",
             f"the mask is inverted: −{word} is added to the scores of keys that may be seen",
             "Add it where the mask is False.",
             {fill_masked: instead(lambda scaled, mask, number=number: add_to_masked(scaled, ~mask, number))},
@@ -235,7 +235,7 @@ def generate() -> Iterator[Neighbour]:
             return np.where(mask, scaled, np.asarray(value, dtype=scaled.dtype))
 
         yield Neighbour(
-            f"scaled_dot_product_attention.fill.{word}", "scaled_dot_product_attention",
+            f"scaled_dot_product_attention.fill.{word}",
             f"masked scores become {value:g}", "Fill masked scores with −∞ or the lowest finite number.",
             {fill_masked: instead(fill)},
         )  # fmt: skip
@@ -245,13 +245,12 @@ def generate() -> Iterator[Neighbour]:
     )  # fmt: skip
     for word, title, change in inverses:
         yield Neighbour(
-            f"causal_mask.{word}", "causal_mask", title, "Query i sees the keys 0 … i.",
-            {causal_mask: change_result(change)},
-        )  # fmt: skip
+            f"causal_mask.{word}", title, "Query i sees the keys 0 … i.", {causal_mask: change_result(change)}
+        )
     for corner, diagonal in (("two-before", -2), ("two-after", 2)):
         side = "two keys before it are hidden too" if diagonal < 0 else "two later keys are seen"
         yield Neighbour(
-            f"causal_mask.{corner}", "causal_mask", f"the causal mask is off by two, so that {side}",
+            f"causal_mask.{corner}", f"the causal mask is off by two, so that {side}",
             "Query i sees the keys 0 … i.",
             {causal_mask: change_result(_widen(diagonal))},
         )  # fmt: skip

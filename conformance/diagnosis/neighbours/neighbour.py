@@ -13,20 +13,29 @@ from goldformer.conformance.diagnosis.mistakes.registry import Mistaken
 EQUALS: Final = "="
 
 
+def find_component(id_: str) -> str:
+    """Return the component with which the id of a neighbour, or of a family of them, begins."""
+    return id_.partition(".")[0]
+
+
 @dataclass(frozen=True, slots=True)
 class Neighbour:
-    """One changed step: `title` completes "this code does otherwise:", `hint` says what to do about it.
+    """One changed step: `title` says what the code does instead, `hint` says what to do about it.
 
-    `component` is the one in which the step is.
+    `id` begins with the component in which the step is, and a full stop.
     """
 
     id: str
-    component: str
     title: str
     hint: str
     steps: Replacements
     #: True for a backward pass that is written by hand.
     backward: bool = False
+
+    @property
+    def component(self) -> str:
+        """The component in which the step is."""
+        return find_component(self.id)
 
     @property
     def made(self) -> Mistaken:

@@ -102,14 +102,14 @@ def _zero_row(x: Array, row: int) -> Array:
 def _change_results() -> Iterator[Neighbour]:
     # The commonest of these comes first, as it decides between equals.
     yield Neighbour(
-        f"{_SDPA}.score_keys.transposed", _SDPA, "the scores are transposed, as if queries and keys changed places",
+        f"{_SDPA}.score_keys.transposed", "the scores are transposed, as if queries and keys changed places",
         "A row of scores is a query's, and a column a key's: multiply the queries by the transposed keys.",
         {score_keys: change_array(turn_last_axes)},
     )  # fmt: skip
     for step, component, words, idle in _RESULTS:
         for word, says, change in (change for change in _CHANGES if change[0] not in idle):
             yield Neighbour(
-                f"{component}.{step.__name__}.{word}", component, f"{words} {says}", f"Use {words} as they are.",
+                f"{component}.{step.__name__}.{word}", f"{words} {says}", f"Use {words} as they are.",
                 {step: change_array(change)},
             )  # fmt: skip
 
@@ -179,7 +179,7 @@ def _change_softmax() -> Iterator[Neighbour]:
                 with np.errstate(all="ignore"):
                     return np.asarray(way(scores))
 
-            yield Neighbour(f"{component}.softmax.{word}", component, title, hint, {step: instead(run)})
+            yield Neighbour(f"{component}.softmax.{word}", title, hint, {step: instead(run)})
 
 
 def _take_log_of_softmax() -> Iterator[Neighbour]:
@@ -193,7 +193,7 @@ def _take_log_of_softmax() -> Iterator[Neighbour]:
 
             added = f" + {eps:g}" if eps else ""
             yield Neighbour(
-                f"{component}.log-of-softmax.{eps:g}", component,
+                f"{component}.log-of-softmax.{eps:g}",
                 f"the logarithm is taken of the finished softmax, log(softmax(logits){added})",
                 "Use log_softmax, logits − max − log Σ exp(logits − max), which neither rounds to 0 nor adds anything.",
                 {log_softmax: instead(run)},
@@ -209,7 +209,7 @@ def _take_log_of_softmax() -> Iterator[Neighbour]:
             return np.asarray(shifted - np.log(np.exp(shifted).sum(axis=axis, keepdims=True)))
 
         yield Neighbour(
-            f"{component}.log-softmax-over-{word}", component,
+            f"{component}.log-softmax-over-{word}",
             f"the log-softmax runs over {says} instead of the vocabulary",
             "Take the log-softmax over the last axis, the vocabulary.", {log_softmax: instead(normalise)},
         )  # fmt: skip
@@ -221,7 +221,7 @@ def _take_log_of_softmax() -> Iterator[Neighbour]:
             return np.asarray((logarithms * chosen).sum(-1))
 
     yield Neighbour(
-        "cross_entropy.log-of-softmax.one-hot", "cross_entropy",
+        "cross_entropy.log-of-softmax.one-hot",
         "the logarithm is taken of the finished softmax and multiplied by the one-hot target, and 0 · log 0 is NaN",
         "Use log_softmax, logits − max − log Σ exp(logits − max), and pick the entry of each target.",
         {score_targets: instead(multiply_one_hot)},
@@ -248,7 +248,7 @@ def _change_activation() -> Iterator[Neighbour]:
     )  # fmt: skip
     for word, words, function in functions:
         yield Neighbour(
-            f"feed_forward.activation.{word}", "feed_forward", f"the activation is {words} instead of ReLU",
+            f"feed_forward.activation.{word}", f"the activation is {words} instead of ReLU",
             "Use ReLU, max(0, x), or declare a variant.",
             {activation: instead(lambda x, function=function: np.asarray(function(x)).astype(x.dtype))},
         )  # fmt: skip
@@ -261,11 +261,11 @@ def _change_activation() -> Iterator[Neighbour]:
         return x + output, hidden
 
     yield Neighbour(
-        "feed_forward.input-activated", "feed_forward", "the input goes through ReLU too",
+        "feed_forward.input-activated", "the input goes through ReLU too",
         "Use ReLU between the two maps only.", {feed_forward: around(activate_input)},
     )  # fmt: skip
     yield Neighbour(
-        "feed_forward.residual-inside", "feed_forward", "the network adds its input to its output",
+        "feed_forward.residual-inside", "the network adds its input to its output",
         "Add the residual in the layer, once.", {feed_forward: around(keep_input)},
     )  # fmt: skip
 
@@ -289,7 +289,7 @@ def _change_norm() -> Iterator[Neighbour]:
         ("gamma-twice", "gamma multiplies twice", lambda n, g, b: n * g * g + b),
     )
     for word, title, change in affines:
-        yield Neighbour(f"layer_norm.{word}", "layer_norm", title, hint, affine(change))
+        yield Neighbour(f"layer_norm.{word}", title, hint, affine(change))
     deviations: tuple[tuple[str, str, Step, Step], ...] = (
         ("variance", "the row is divided by its variance plus eps, without the root", norm_denominator,
          lambda original, variance: np.square(original(variance))),
@@ -320,20 +320,20 @@ def _change_norm() -> Iterator[Neighbour]:
          lambda original, x: 2 * original(x) - x),
     )  # fmt: skip
     for word, title, step, function in deviations:
-        yield Neighbour(f"layer_norm.{word}", "layer_norm", title, hint, {step: around(function)})
+        yield Neighbour(f"layer_norm.{word}", title, hint, {step: around(function)})
     yield Neighbour(
-        "layer_norm.variance-about-zero", "layer_norm", "the variance is the mean square of the row as it is", hint,
+        "layer_norm.variance-about-zero", "the variance is the mean square of the row as it is", hint,
         {layer_norm: instead(_square_whole_row)},
     )  # fmt: skip
     others = (("tokens", -2, "the tokens"), ("samples", 0, "the samples"), ("array", None, "the whole array"))
     for word, axis, says in others:
         yield Neighbour(
-            f"layer_norm.variance-along-{word}", "layer_norm",
+            f"layer_norm.variance-along-{word}",
             f"the variance runs along {says} instead of the channels, the mean along the channels", hint,
             {layer_norm: instead(partial(_divide_by_variance_along, axis=axis))},
         )  # fmt: skip
     yield Neighbour(
-        "layer_norm.twice", "layer_norm", "the row is normalised twice", hint,
+        "layer_norm.twice", "the row is normalised twice", hint,
         {layer_norm: around(lambda original, x, *, params: original(original(x, params=params), params=params))},
     )  # fmt: skip
 
@@ -381,7 +381,7 @@ def _change_operands() -> Iterator[Neighbour]:
     """Yield scores and sums of other operands."""
     for words, weigh in (("the scaled scores", _take), ("the exponentials of the scores", _raise)):
         yield Neighbour(
-            f"{_SDPA}.values-by.{words.replace(' ', '-')}", _SDPA,
+            f"{_SDPA}.values-by.{words.replace(' ', '-')}",
             f"the values are summed with {words} instead of the weights", "Sum the values, each times its weight.",
             {sum_values: _sum_by(weigh), weigh_keys: around(_note_scaled)},
         )  # fmt: skip
@@ -398,7 +398,7 @@ def _change_operands() -> Iterator[Neighbour]:
             return theirs if theirs.shape == own.shape else own
 
         yield Neighbour(
-            f"{_SDPA}.{word}", _SDPA, title, "Take the dot product of each query with each key.",
+            f"{_SDPA}.{word}", title, "Take the dot product of each query with each key.",
             {step: change_argument(step, name, take)},
         )  # fmt: skip
 
@@ -427,9 +427,8 @@ def _change_read() -> Iterator[Neighbour]:
                 return np.array(change(own))
 
             yield Neighbour(
-                f"{component}.{name}.{word}", component, f"{words} {says}", hint,
-                {step: change_argument(step, name, alter)},
-            )  # fmt: skip
+                f"{component}.{name}.{word}", f"{words} {says}", hint, {step: change_argument(step, name, alter)}
+            )
 
 
 def generate() -> Iterator[Neighbour]:

@@ -66,11 +66,11 @@ def generate() -> Iterator[Neighbour]:
     for step, one, other in _PAIRS:
         name = step.__name__
         yield Neighbour(
-            f"{name}.outputs.{one}-{other}", name, f"the outputs {one} and {other} are returned in each other's place",
+            f"{name}.outputs.{one}-{other}", f"the outputs {one} and {other} are returned in each other's place",
             f"Return {one} as {one} and {other} as {other}.", {step: _swap(one, other)},
         )  # fmt: skip
     yield Neighbour(
-        "encoder.outputs.inputs-of-layers", "encoder", "the output layers holds what each layer reads",
+        "encoder.outputs.inputs-of-layers", "the output layers holds what each layer reads",
         "Put the output of each layer into layers.", {run_stack: around(_list_inputs)},
     )  # fmt: skip
     masks: tuple[tuple[str, str, Change], ...] = (
@@ -86,6 +86,6 @@ def generate() -> Iterator[Neighbour]:
     )  # fmt: skip
     for word, title, change in masks:
         yield Neighbour(
-            f"padding_mask.{word}", "padding_mask", title, "True where the sample's own id is not pad_id.",
+            f"padding_mask.{word}", title, "True where the sample's own id is not pad_id.",
             {padding_mask: change_array(change)},
         )  # fmt: skip

@@ -58,7 +58,7 @@ def _draw_truncated(shape: tuple[int, ...], deviation: float, random: np.random.
 def _change_initialisation() -> Iterator[Neighbour]:
     for word, words, bound in _BOUNDS:
         yield Neighbour(
-            f"{_INITIALISATION}.uniform.{word}", _INITIALISATION, f"the elements are drawn with the bound {words}",
+            f"{_INITIALISATION}.uniform.{word}", f"the elements are drawn with the bound {words}",
             _HINT, {xavier_bound: instead(bound)},
         )  # fmt: skip
     deviations = (("xavier", "√(2/(d_in + d_out))", lambda i, o: math.sqrt(2 / (i + o))), *_DEVIATIONS)
@@ -69,7 +69,7 @@ def _change_initialisation() -> Iterator[Neighbour]:
         # The catalogue has the first one.
         for word, words, deviation in _DEVIATIONS if kind == "normal" else deviations:
             yield Neighbour(
-                f"{_INITIALISATION}.{kind}.{word}", _INITIALISATION,
+                f"{_INITIALISATION}.{kind}.{word}",
                 f"the elements are drawn {says} with the standard deviation {words}", _HINT,
                 {xavier_bound: instead(deviation), draw_weight: instead(draw)},
             )  # fmt: skip
@@ -79,7 +79,7 @@ def _change_initialisation() -> Iterator[Neighbour]:
         ("unit", "the elements are drawn between 0 and 1", lambda shape, _, random: random.random(shape)),
     )
     for word, title, draw_fixed in fixed:
-        yield Neighbour(f"{_INITIALISATION}.{word}", _INITIALISATION, title, _HINT, {draw_weight: instead(draw_fixed)})
+        yield Neighbour(f"{_INITIALISATION}.{word}", title, _HINT, {draw_weight: instead(draw_fixed)})
 
 
 def _keep_by_rate(shape: tuple[int, ...], rate: float, random: np.random.Generator) -> Array:
@@ -100,7 +100,7 @@ def _change_dropout() -> Iterator[Neighbour]:
          {scale_up: instead(lambda x, rate: np.asarray(x / math.sqrt(1 - rate)))}),
     )  # fmt: skip
     for word, title, hint, steps in ways:
-        yield Neighbour(f"dropout.{word}", "dropout", title, hint, steps)
+        yield Neighbour(f"dropout.{word}", title, hint, steps)
 
 
 def generate() -> Iterator[Neighbour]:

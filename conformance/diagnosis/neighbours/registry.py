@@ -57,10 +57,10 @@ def find_neighbour(id_: str) -> Neighbour:
     name, _, number = id_.partition(EQUALS)
     family = families()[name]
     if not number:
-        return Neighbour(id_, family.component, family.title, family.hint, read_trial(family))
+        return Neighbour(id_, family.title, family.hint, read_trial(family))
     value = float(number)
     title = family.title.format(f"{value:g}".replace("-", "−"))
-    return Neighbour(id_, family.component, title, family.hint, family.make(lambda: value))
+    return Neighbour(id_, title, family.hint, family.make(lambda: value))
 
 
 @cache

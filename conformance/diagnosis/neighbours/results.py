@@ -122,7 +122,7 @@ def make_neighbour(id_: str) -> Neighbour:
     step: Step = getattr(textbook, f"{component}_gradient" if backward else component)
     chosen = names.split("+")
     title = f"{_name_subject(chosen, backward=backward)} {says}"
-    return Neighbour(id_, component, title, _HINT, {step: around(partial(_run, step, chosen, change))}, backward)
+    return Neighbour(id_, title, _HINT, {step: around(partial(_run, step, chosen, change))}, backward)
 
 
 def _name_subject(names: list[str], *, backward: bool) -> str:

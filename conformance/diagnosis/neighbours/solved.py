@@ -22,7 +22,7 @@ from goldformer.adapters.textbook.layers import activation, layer_norm_eps
 from goldformer.adapters.textbook.steps import Replacements, Step, around, hold, instead
 from goldformer.conformance.diagnosis.neighbours.arguments import change_argument, change_array
 from goldformer.conformance.diagnosis.neighbours.constants import OTHER_EPS, SCALED_RESULTS
-from goldformer.conformance.diagnosis.neighbours.neighbour import EQUALS
+from goldformer.conformance.diagnosis.neighbours.neighbour import EQUALS, find_component
 from goldformer.conformance.diagnosis.neighbours.wiring import list_dropped, list_updates
 
 #: The numbers of the grid to a factor of ten, and the sections after it: they leave six digits.
@@ -44,12 +44,16 @@ class Family:
     """
 
     id: str
-    component: str
     title: str
     hint: str
     range: tuple[float, float]
     make: Callable[[Number], Replacements]
     signed: bool = False
+
+    @property
+    def component(self) -> str:
+        """The component in which the number is."""
+        return find_component(self.id)
 
     @property
     def grid(self) -> list[float]:
@@ -135,41 +139,41 @@ _FACTORS: Final = (-2.0, 2.0)
 def _list_families() -> Iterator[Family]:
     attention, norm, embedding = "scaled_dot_product_attention", "layer_norm", "token_embedding"
     yield Family(
-        f"{norm}.eps", norm, "the normalisation fits eps = {}",
+        f"{norm}.eps", "the normalisation fits eps = {}",
         OTHER_EPS, (-12, 0),
         lambda number: {layer_norm_eps: instead(number)},
     )  # fmt: skip
     yield Family(
-        "positional_encoding.base", "positional_encoding", "the base is {} instead of 10000",
+        "positional_encoding.base", "the base is {} instead of 10000",
         "The angle is pos/10000^(2i/d_model).", (0.5, 8), lambda number: {wavelength_base: instead(number)},
     )  # fmt: skip
     yield Family(
-        f"{attention}.divisor", attention, "the scores are divided by {} times √d_k",
+        f"{attention}.divisor", "the scores are divided by {} times √d_k",
         "Divide the scores by the root of d_k.", _FACTORS, _divide, signed=True,
     )  # fmt: skip
     yield Family(
-        f"{attention}.divisor-fixed", attention, "the scores are divided by {} instead of √d_k, whatever the width",
+        f"{attention}.divisor-fixed", "the scores are divided by {} instead of √d_k, whatever the width",
         "Divide the scores by the root of d_k.", _FACTORS, lambda number: {score_divisor: instead(lambda _: number())},
     )  # fmt: skip
     yield Family(
-        f"{attention}.fill", attention, "masked scores become {}, which leaves their keys a weight",
+        f"{attention}.fill", "masked scores become {}, which leaves their keys a weight",
         "Fill masked scores with −∞ or the lowest finite number.", (-1, 2), _fill, signed=True,
     )  # fmt: skip
     yield Family(
-        f"{attention}.fill-added", attention, "{} is added to masked scores, which leaves their keys a weight",
+        f"{attention}.fill-added", "{} is added to masked scores, which leaves their keys a weight",
         "Fill masked scores with −∞ or the lowest finite number.", (-1, 2), _add_fill, signed=True,
     )  # fmt: skip
     yield Family(
-        f"{attention}.fill-before-division", attention,
+        f"{attention}.fill-before-division",
         "masked scores become {} before they are divided, which leaves their keys a weight",
         "Fill masked scores with −∞ or the lowest finite number.", (-1, 3), _fill_before_division, signed=True,
     )  # fmt: skip
     yield Family(
-        "feed_forward.slope", "feed_forward", "the activation is a leaky ReLU with the slope {}",
+        "feed_forward.slope", "the activation is a leaky ReLU with the slope {}",
         "Use ReLU, max(0, x), or declare a variant.", (-3, 0), _leak, signed=True,
     )  # fmt: skip
     yield Family(
-        "positional_encoding.factor", "positional_encoding", "the encoding of the positions is multiplied by {}",
+        "positional_encoding.factor", "the encoding of the positions is multiplied by {}",
         "Add the encoding as it is.", _FACTORS, _scale_encoding, signed=True,
     )  # fmt: skip
     rows: tuple[Step, str, str, tuple[str, str]] = (
@@ -177,19 +181,19 @@ def _list_families() -> Iterator[Family]:
     )  # fmt: skip
     for step, component, words, _ in (*SCALED_RESULTS, rows):
         yield Family(
-            f"{component}.{step.__name__}.factor", component, f"{words} multiplied by {{}}",
+            f"{component}.{step.__name__}.factor", f"{words} multiplied by {{}}",
             "Leave the factor out, or declare the option that has it. A dropout that rescales in evaluation too "
             "multiplies by 1/(1 − rate).", _FACTORS, _factor(step), signed=True,
         )  # fmt: skip
     for layer, places, words, scale_all in list_dropped():
         yield Family(
-            f"{layer}.{places}.factor", layer,
+            f"{layer}.{places}.factor",
             f"{words} are multiplied by {{}}, as by a dropout that rescales in evaluation",
             "Leave the factor out: in evaluation dropout does nothing.", _FACTORS, scale_all, signed=True,
         )  # fmt: skip
     for layer, sublayer, words, scale in list_updates():
         yield Family(
-            f"{layer}.{sublayer}.factor", layer, f"{words} is multiplied by {{}} before it is added",
+            f"{layer}.{sublayer}.factor", f"{words} is multiplied by {{}} before it is added",
             "Add it as it is.", _FACTORS, scale, signed=True,
         )  # fmt: skip
 

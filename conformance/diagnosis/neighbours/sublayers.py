@@ -107,13 +107,13 @@ def _change_forms() -> Iterator[Neighbour]:
             hint = "A sub-layer is LN(x + f(x)), or x + f(LN(x)) where norm_placement: pre is declared."
             if word not in _RIGHT:
                 yield Neighbour(
-                    f"{name}.sublayers.{word}", name, f"each sub-layer f computes {formula}, {where}", hint,
+                    f"{name}.sublayers.{word}", f"each sub-layer f computes {formula}, {where}", hint,
                     _in_sublayers(layers, 0, steps),
                 )  # fmt: skip
             for number, sublayer in enumerate(sublayers, 1):
                 others = " and the others do not" if word in _RIGHT else ""
                 yield Neighbour(
-                    f"{name}.sublayer-{number}.{word}", name,
+                    f"{name}.sublayer-{number}.{word}",
                     f"the sub-layer f of the {sublayer} computes {formula}{others}, {where}", hint,
                     _in_sublayers(layers, number, steps),
                 )  # fmt: skip
@@ -133,7 +133,7 @@ def _change_eps() -> Iterator[Neighbour]:
                         return original(*args, **named)
 
                 yield Neighbour(
-                    f"{layers[0].__name__}.norm_{number}.eps.{eps:g}", layers[0].__name__,
+                    f"{layers[0].__name__}.norm_{number}.eps.{eps:g}",
                     f"the norm of the {sublayer} alone has eps = {eps:g}, {where}",
                     "Give all norms the declared eps.", _in_sublayers(layers, number, run),
                 )  # fmt: skip

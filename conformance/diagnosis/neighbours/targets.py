@@ -48,7 +48,7 @@ def _change_sequences() -> Iterator[Neighbour]:
             return _move(ids, bos_id, order=order)[:, : ids.shape[1]]
 
         yield Neighbour(
-            f"shift_right.{word}", "shift_right", title, "Put bos_id before the words and leave the last one out.",
+            f"shift_right.{word}", title, "Put bos_id before the words and leave the last one out.",
             {shift_right: instead(run)},
         )  # fmt: skip
     cuts: tuple[tuple[str, str, Callable[[Array, int], Array]], ...] = (
@@ -62,7 +62,7 @@ def _change_sequences() -> Iterator[Neighbour]:
     )  # fmt: skip
     for word, title, cut in cuts:
         yield Neighbour(
-            f"pad_or_truncate.{word}", "pad_or_truncate", title, "Cut off rows at the end, or add zeros there.",
+            f"pad_or_truncate.{word}", title, "Cut off rows at the end, or add zeros there.",
             {pad_or_truncate: instead(lambda x, *, length, cut=cut: np.asarray(cut(x, length)))},
         )  # fmt: skip
 
@@ -113,9 +113,8 @@ def _change_smoothing() -> Iterator[Neighbour]:
             return np.asarray(np.where(target == 1, change(smoothed, smoothing), smoothed), smoothed.dtype)
 
         yield Neighbour(
-            f"label_smoothing.{word}", "label_smoothing", title, "The mass of a row stays 1.",
-            {label_smoothing: around(set_own)},
-        )  # fmt: skip
+            f"label_smoothing.{word}", title, "The mass of a row stays 1.", {label_smoothing: around(set_own)}
+        )
     for word, title, share in _SHARES:
 
         def run(target: Array, *, smoothing: float, share: Any = share) -> Array:
@@ -123,7 +122,7 @@ def _change_smoothing() -> Iterator[Neighbour]:
             return np.asarray(target * own + (1 - target) * other)
 
         yield Neighbour(
-            f"label_smoothing.{word}", "label_smoothing", title, "It is (1 − s)·target + s/vocab, for every word.",
+            f"label_smoothing.{word}", title, "It is (1 − s)·target + s/vocab, for every word.",
             {label_smoothing: instead(run)},
         )  # fmt: skip
 
@@ -200,19 +199,19 @@ def _change_cross_entropy() -> Iterator[Neighbour]:
          _count_padding("token_losses")),
     ]  # fmt: skip
     for word, title, change in changes:
-        yield Neighbour(f"{component}.{word}", component, title, hint, {cross_entropy: around(change)})
+        yield Neighbour(f"{component}.{word}", title, hint, {cross_entropy: around(change)})
     scores: tuple[tuple[str, str, Callable[[Array], Array]], ...] = (
         ("base-two", "the logarithm has base 2", lambda x: x / math.log(2)),
         ("base-ten", "the logarithm has base 10", lambda x: x / math.log(10)),
         ("probability", "the probability is used instead of its logarithm", np.exp),
     )
     for word, title, rescale in scores:
-        yield Neighbour(f"{component}.{word}", component, title, hint, {score_targets: change_result(rescale)})
+        yield Neighbour(f"{component}.{word}", title, hint, {score_targets: change_result(rescale)})
     moves = (("shifted-left", "each place is compared with the next word", -1),
              ("shifted-right", "each place is compared with the word before", 1))  # fmt: skip
     for word, title, by in moves:
         yield Neighbour(
-            f"{component}.{word}", component, title, "Compare the logits at a place with the target at that place.",
+            f"{component}.{word}", title, "Compare the logits at a place with the target at that place.",
             {score_targets: change_argument(score_targets, "targets", partial(_shift, by=by))},
         )  # fmt: skip
 
@@ -236,9 +235,7 @@ def _change_divergence() -> Iterator[Neighbour]:
          lambda p, q: (p - np.exp(q)) * (np.log(p) - q) / 2),
     )  # fmt: skip
     for word, title, term in terms:
-        yield Neighbour(
-            f"{component}.{word}", component, title, hint, {kl_terms: instead(partial(_take_terms, term=term))}
-        )
+        yield Neighbour(f"{component}.{word}", title, hint, {kl_terms: instead(partial(_take_terms, term=term))})
     divisors: tuple[tuple[str, str, Callable[[Array], float]], ...] = (
         ("over-vocab", "it is divided by the vocabulary's size", lambda logits: logits.shape[-1]),
         ("over-rows", "each row is divided by the number of rows",
@@ -253,9 +250,9 @@ def _change_divergence() -> Iterator[Neighbour]:
             found = original(target, logits)
             return np.asarray(found / divisor(logits)).astype(found.dtype)
 
-        yield Neighbour(f"{component}.{word}", component, title, hint, {kl_divergence: around(divide)})
+        yield Neighbour(f"{component}.{word}", title, hint, {kl_divergence: around(divide)})
     yield Neighbour(
-        f"{component}.logits-as-log", component, "the logits are used as they are, without log softmax", hint,
+        f"{component}.logits-as-log", "the logits are used as they are, without log softmax", hint,
         {log_softmax: instead(lambda logits: logits)},
     )  # fmt: skip
 

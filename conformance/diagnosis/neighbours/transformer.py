@@ -148,11 +148,10 @@ def _change_stacks() -> Iterator[Neighbour]:
         # Both stacks run through one step: the change holds while this stack runs.
         for stack in (encoder, decoder):
             name = stack.__name__
-            yield Neighbour(f"{name}.{word}", name, f"{title}, in the {name}", hint, {stack: around(replace)})
+            yield Neighbour(f"{name}.{word}", f"{title}, in the {name}", hint, {stack: around(replace)})
         yield Neighbour(
-            f"transformer.{word}", "transformer", f"{title}, in the encoder and in the decoder", hint,
-            {run_stack: instead(run)},
-        )  # fmt: skip
+            f"transformer.{word}", f"{title}, in the encoder and in the decoder", hint, {run_stack: instead(run)}
+        )
 
 
 # The masks of a model
@@ -197,7 +196,7 @@ def _change_masks() -> Iterator[Neighbour]:
             changes.append(("padding-as-queries", says, lambda m: _add_causal(m[..., -1:, :].swapaxes(-1, -2))))
         for word, title, change in changes:
             steps = {step: change_array(change)}
-            yield Neighbour(f"transformer.{step.__name__}.{word}", "transformer", title, hints[step], steps)
+            yield Neighbour(f"transformer.{step.__name__}.{word}", title, hints[step], steps)
     readings: tuple[tuple[str, str, Callable[[Array, int], Array]], ...] = (
         ("ids-above", "padding is taken for every id up to pad_id", lambda ids, pad: ids > pad),
         ("ids-below", "padding is taken for every id from pad_id on", lambda ids, pad: ids < pad),
@@ -210,7 +209,7 @@ def _change_masks() -> Iterator[Neighbour]:
             return np.asarray(keep(ids, pad_id))[:, None, None, :]
 
         hint = "Compare the ids with pad_id for equality."
-        yield Neighbour(f"transformer.padding.{word}", "transformer", title, hint, {word_mask: instead(see)})
+        yield Neighbour(f"transformer.padding.{word}", title, hint, {word_mask: instead(see)})
         for group, words in (*(((step,), what) for step, what in _MASKS.items()), _OF_SOURCE):
 
             def mask_otherwise(original: Step, ids: Array, pad_id: int, see: Any = see) -> Any:
@@ -219,7 +218,7 @@ def _change_masks() -> Iterator[Neighbour]:
 
             name = "-and-".join(step.__name__ for step in group)
             yield Neighbour(
-                f"transformer.{name}.padding.{word}", "transformer", f"{title}, in the {words} alone", hint,
+                f"transformer.{name}.padding.{word}", f"{title}, in the {words} alone", hint,
                 {step: around(mask_otherwise) for step in group},
             )  # fmt: skip
 
@@ -235,16 +234,16 @@ def _change_model() -> Iterator[Neighbour]:
         return ids[:, ::-1]
 
     yield Neighbour(
-        "transformer.source-and-target-swapped", "transformer", "source and target are swapped",
+        "transformer.source-and-target-swapped", "source and target are swapped",
         "Give the source to the encoder and the target to the decoder.", {transformer: around(swap_ids)},
     )  # fmt: skip
     for step, words in ((embed_source, "source"), (embed_target, "target")):
         yield Neighbour(
-            f"transformer.{words}.reversed", "transformer", f"the words of the {words} are reversed",
+            f"transformer.{words}.reversed", f"the words of the {words} are reversed",
             f"Embed the words of the {words} in their own order.", {step: change_argument(step, words, embed_reversed)},
         )  # fmt: skip
         yield Neighbour(
-            f"transformer.{words}.positions-twice", "transformer",
+            f"transformer.{words}.positions-twice",
             f"the embedding of the {words} is doubled", f"Add words and positions of the {words} once.",
             {step: change_result(lambda x: x + x)},
         )  # fmt: skip
@@ -261,7 +260,7 @@ def _change_model() -> Iterator[Neighbour]:
     )  # fmt: skip
     for word, title, choose in memories:
         yield Neighbour(
-            f"transformer.memory.{word}", "transformer", title, "The memory is the output of the last encoder layer.",
+            f"transformer.memory.{word}", title, "The memory is the output of the last encoder layer.",
             {select_memory: instead(choose)},
         )  # fmt: skip
 
@@ -270,7 +269,7 @@ def _change_model() -> Iterator[Neighbour]:
         return np.asarray(original(source, pad_id, params))
 
     yield Neighbour(
-        "transformer.memory.words", "transformer", "the memory is the embedded source without positions",
+        "transformer.memory.words", "the memory is the embedded source without positions",
         "The memory is the output of the last encoder layer.",
         {embed_source: around(note_words), select_memory: instead(lambda _: _words.get())},
     )  # fmt: skip
@@ -288,7 +287,7 @@ def _embed_with_output_layer() -> Iterator[Neighbour]:
 
     for ending, side, at in _SIDES:
         yield Neighbour(
-            f"transformer.embedding-of-output-layer{ending}", "transformer",
+            f"transformer.embedding-of-output-layer{ending}",
             f"the words{side} are embedded with the matrix of the output layer, transposed",
             "Look up the words of source and target in the table.", {at: around(look_up)},
         )  # fmt: skip
@@ -303,7 +302,7 @@ def _change_layer_params() -> Iterator[Neighbour]:
         return original(params, stack, (index + 1) % _count_layers(params, stack))
 
     yield Neighbour(
-        "encoder.parameters-shifted", "encoder", "each layer uses the parameters of the next one",
+        "encoder.parameters-shifted", "each layer uses the parameters of the next one",
         "Give each layer its own parameters.", {layer_params: around(shift)},
     )  # fmt: skip
 
@@ -341,7 +340,7 @@ def _share_parts() -> Iterator[Neighbour]:
                     return {name: theirs[name] if name.startswith(starts) else a for name, a in mine.items()}
 
                 yield Neighbour(
-                    f"{stack}.{'-'.join(starts)}.of-{which}", stack,
+                    f"{stack}.{'-'.join(starts)}.of-{which}",
                     f"every layer has the {words} of the {which}, in the {stack}",
                     f"Give each layer of the {stack} its own {words}.", {layer_params: around(share)},
                 )  # fmt: skip
@@ -360,7 +359,7 @@ def _change_final_norms() -> Iterator[Neighbour]:
             return original(*args, params={**params, **theirs}, **named)
 
         yield Neighbour(
-            f"transformer.final-norm-of-{other}-in-{stack}", "transformer",
+            f"transformer.final-norm-of-{other}-in-{stack}",
             f"the final norm of the {stack} has gamma and beta of the {other}'s",
             f"Give the {stack} a final norm of its own.", {transformer: around(replace)},
         )  # fmt: skip
@@ -399,12 +398,12 @@ def _change_memory() -> Iterator[Neighbour]:
 
         hint = "Give every layer of the decoder the same memory, as the encoder returns it."
         yield Neighbour(
-            f"decoder.memory.{word}.after-each", "decoder",
+            f"decoder.memory.{word}.after-each",
             f"the memory {says} after every layer of the decoder, for those that follow", hint,
             {run_decoder_layer: around(change_each)},
         )  # fmt: skip
         yield Neighbour(
-            f"decoder.memory.{word}.once", "decoder",
+            f"decoder.memory.{word}.once",
             f"the memory {says.replace('the layer', 'the first layer')} before the first layer of the decoder", hint,
             {run_decoder_layer: around(change_once)},
         )  # fmt: skip
@@ -437,7 +436,7 @@ def _read_input_of_stack() -> Iterator[Neighbour]:
 
         name = stack.__name__
         yield Neighbour(
-            f"{name}.self_attention.{names.replace(' ', '-and-')}.from-input-of-stack", name,
+            f"{name}.self_attention.{names.replace(' ', '-and-')}.from-input-of-stack",
             f"every layer's self-attention makes its {words} from the input of the {name}",
             "Make queries, keys and values of what the layer itself reads.",
             {stack: around(note), run_layer: around(run)},
@@ -455,7 +454,7 @@ def _exchange_masks() -> Iterator[Neighbour]:
         return original(*args, self_mask=memory_mask, memory_mask=self_mask, **named)
 
     yield Neighbour(
-        "decoder.masks-exchanged", "decoder", "the self-attentions have the mask of the memory, and the "
+        "decoder.masks-exchanged", "the self-attentions have the mask of the memory, and the "
         "cross-attentions that of the target", "Give each attention the mask of its own keys.",
         {run_decoder_layer: around(exchange)},
     )  # fmt: skip
@@ -468,7 +467,7 @@ def _exchange_masks() -> Iterator[Neighbour]:
         return original(*args, **named_)
 
     yield Neighbour(
-        "decoder_layer.masks-exchanged", "decoder_layer", "the self-attention has the mask of the memory, and the "
+        "decoder_layer.masks-exchanged", "the self-attention has the mask of the memory, and the "
         "cross-attention that of the target", "Give each attention the mask of its own keys.",
         {decoder_layer: around(exchange_in_layer)},
     )  # fmt: skip
@@ -493,7 +492,7 @@ def _lose_masks() -> Iterator[Neighbour]:
 
         name = stack.__name__
         yield Neighbour(
-            f"{name}.{argument}.{word}", name, f"{says} the {words}, in the {name}",
+            f"{name}.{argument}.{word}", f"{says} the {words}, in the {name}",
             f"Hand the {words} to every layer.", {run_layer: around(run)},
         )  # fmt: skip
 
@@ -512,7 +511,7 @@ def _add_learned_positions_again() -> Iterator[Neighbour]:
 
     for stack, layer in ((encoder, run_encoder_layer), (decoder, run_decoder_layer)):
         yield Neighbour(
-            f"transformer.positions-in-every-layer.{stack.__name__}", "transformer",
+            f"transformer.positions-in-every-layer.{stack.__name__}",
             f"the learned positions are added to what every layer of the {stack.__name__} reads",
             "Add the positions once, to what the first layer reads.",
             {transformer: around(run_model), layer: around(run_layer)},
@@ -545,7 +544,7 @@ def _confuse_stacks() -> Iterator[Neighbour]:
         return original(np.concatenate([source, target], axis=1), pad_id, params)[:, source.shape[1] :]
 
     yield Neighbour(
-        "transformer.target-positions-after-source", "transformer",
+        "transformer.target-positions-after-source",
         "the positions of the target go on after those of the source", "Begin the positions of the target with 0.",
         {transformer: around(_note_call), embed_target: around(go_on)},
     )  # fmt: skip
@@ -556,7 +555,7 @@ def _confuse_stacks() -> Iterator[Neighbour]:
             return original(*args, num_layers=min(num_layers, _layers.get()[other]), **named)
 
         yield Neighbour(
-            f"transformer.{name}.as-many-layers-as-{other}", "transformer",
+            f"transformer.{name}.as-many-layers-as-{other}",
             f"the {name} runs as many layers as the {other} has, if it has so many",
             f"Run all layers of the {name}.", {transformer: around(_note_call), stack: around(run_as_many)},
         )  # fmt: skip
@@ -573,7 +572,7 @@ def _confuse_stacks() -> Iterator[Neighbour]:
                 return {n: theirs.get(n, a) if n.startswith(f"{piece}.") else a for n, a in mine.items()}
 
             yield Neighbour(
-                f"transformer.{name}.{piece}-of-{other}", "transformer",
+                f"transformer.{name}.{piece}-of-{other}",
                 f"the layers of the {name} have the {_PARTS[piece]} of the {other}'s layers",
                 f"Give the layers of the {name} a {_PARTS[piece]} of their own.", {layer_params: around(share)},
             )  # fmt: skip
@@ -624,11 +623,11 @@ def _move_final_norms() -> Iterator[Neighbour]:
         for stack in (encoder, decoder):
             name = stack.__name__
             yield Neighbour(
-                f"{name}.final-norm-{word}", name, f"the final norm {says}, in the {name}",
+                f"{name}.final-norm-{word}", f"the final norm {says}, in the {name}",
                 "Normalise the output of the last layer, once.", {stack: around(move)},
             )  # fmt: skip
         yield Neighbour(
-            f"transformer.final-norms-{word}", "transformer", f"the final norm {says}, in the encoder and the decoder",
+            f"transformer.final-norms-{word}", f"the final norm {says}, in the encoder and the decoder",
             "Normalise the output of the last layer, once.", {encoder: around(move), decoder: around(move)},
         )  # fmt: skip
 
@@ -691,12 +690,12 @@ def _change_embedding() -> Iterator[Neighbour]:
             if (row or place) and (place or ending):
                 title = " and ".join(words.format(side) for words in (of_rows, of_places) if words)
                 yield Neighbour(
-                    f"transformer.{'-'.join(filter(None, (row, place)))}{ending}", "transformer", title,
+                    f"transformer.{'-'.join(filter(None, (row, place)))}{ending}", title,
                     " ".join(filter(None, (fix_rows, fix_places))),
                     {at: around(partial(_add_with_factors, rows=rows, places=places))},
                 )  # fmt: skip
         yield Neighbour(
-            f"transformer.embedding-normed{ending}", "transformer",
+            f"transformer.embedding-normed{ending}",
             f"the sum of embedding and positions{side} is normalised before the first layer, as in BERT",
             "If it is deliberate, leave it and read all else as right; or give the sum to the first layer.",
             {at: around(_normalise_embedded)},
@@ -716,13 +715,12 @@ def _scale_logits() -> Iterator[Neighbour]:
             return np.asarray(logits * math.sqrt(x.shape[-1]) ** power).astype(logits.dtype)
 
         yield Neighbour(
-            f"transformer.decoded.{word}", "transformer", f"the decoder's output is {says} before the output layer",
+            f"transformer.decoded.{word}", f"the decoder's output is {says} before the output layer",
             hint, {output_logits: change_argument(output_logits, "x", scale_input)},
         )  # fmt: skip
         yield Neighbour(
-            f"transformer.logits.{word}", "transformer", f"the logits are {says}", hint,
-            {output_logits: around(scale_result)},
-        )  # fmt: skip
+            f"transformer.logits.{word}", f"the logits are {says}", hint, {output_logits: around(scale_result)}
+        )
 
 
 def _return_probabilities() -> Iterator[Neighbour]:
@@ -737,7 +735,7 @@ def _return_probabilities() -> Iterator[Neighbour]:
             return change(original(x, params))
 
         yield Neighbour(
-            f"transformer.logits.{word}", "transformer", title,
+            f"transformer.logits.{word}", title,
             "Return the logits; the loss takes their log-softmax. If it is deliberate, undo it in the adapter.",
             {output_logits: around(run)},
         )  # fmt: skip
@@ -761,7 +759,7 @@ def generate() -> Iterator[Neighbour]:
     yield from _confuse_stacks()
     yield from _add_learned_positions_again()
     yield Neighbour(
-        "transformer.logits-of-embedding", "transformer", "the decoder's output is doubled before the output layer",
+        "transformer.logits-of-embedding", "the decoder's output is doubled before the output layer",
         "Project the output of the decoder.", {output_logits: change_argument(output_logits, "x", lambda x, _: x + x)},
     )  # fmt: skip
 
@@ -772,7 +770,7 @@ def generate() -> Iterator[Neighbour]:
         return {**params, "position_table": params["position_table"][::-1]}
 
     yield Neighbour(
-        "transformer.positions-reversed", "transformer", "the learned positions are reversed",
+        "transformer.positions-reversed", "the learned positions are reversed",
         "Add row i of the position table to token i.",
         {add_learned_positions: change_argument(add_learned_positions, "params", reverse)},
     )  # fmt: skip

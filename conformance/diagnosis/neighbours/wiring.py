@@ -336,7 +336,6 @@ def _swap_norms(layer: Step) -> Iterator[Neighbour]:
         if len(sublayers) > 2:
             yield Neighbour(
                 f"{layer.__name__}.{sublayer}.norm.for-all",
-                layer.__name__,
                 f"all norms have gamma and beta of that of the {_WORDS[sublayer]}{_say(layer)}",
                 "Give each sub-layer a norm of its own.",
                 _join({norm_params: change_argument(norm_params, "number", share)}),
@@ -354,14 +353,12 @@ def _swap_norms(layer: Step) -> Iterator[Neighbour]:
             if number < other:
                 yield Neighbour(
                     f"{layer.__name__}.{sublayer}.norm.with.{theirs}",
-                    layer.__name__,
                     f"the norms of the {_WORDS[sublayer]} and the {_WORDS[theirs]} are swapped{_say(layer)}",
                     f"Normalise the sub-layer of the {_WORDS[sublayer]} with norm_{number}.",
                     _join({norm_params: change_argument(norm_params, "number", exchange)}),
                 )
             yield Neighbour(
                 f"{layer.__name__}.{sublayer}.norm.of.{theirs}",
-                layer.__name__,
                 f"the norm of the {_WORDS[sublayer]} has gamma and beta of that of the {_WORDS[theirs]}{_say(layer)}",
                 f"Normalise the sub-layer of the {_WORDS[sublayer]} with norm_{number}.",
                 _join({norm_params: change_argument(norm_params, "number", change)}),
@@ -380,14 +377,12 @@ def _change_updates(layer: Step) -> Iterator[Neighbour]:
         for word, says, way in ways:
             yield Neighbour(
                 f"{layer.__name__}.{sublayer}.{word}",
-                layer.__name__,
                 f"the result of the {_WORDS[sublayer]} {says}{_say(layer)}",
                 f"Add the result of the {_WORDS[sublayer]} to its residual once.",
                 _join(_in_sublayer("output", number, _only_in(layer, way))),
             )
         yield Neighbour(
             f"{layer.__name__}.{sublayer}.residual.twice",
-            layer.__name__,
             f"the residual of the {_WORDS[sublayer]} is added twice{_say(layer)}",
             f"Add the input of the {_WORDS[sublayer]} to its result once.",
             _join(_in_sublayer("x", number, _only_in(layer, lambda a: a + a))),
@@ -412,7 +407,7 @@ def _reorder_sublayers(layer: Step) -> Iterator[Neighbour]:
             ):
                 continue  # Right, or in the catalogue.
             yield Neighbour(
-                f"{layer.__name__}.order.{'.'.join(order)}.{word}", layer.__name__,
+                f"{layer.__name__}.order.{'.'.join(order)}.{word}",
                 f"the sub-layers run in the order {words}, {says}{_say(layer)}", f"Run them in the order {right}.",
                 {layer: around(partial(_run_in_order, layer=layer, order=order, find_number=number))},
             )  # fmt: skip
@@ -459,7 +454,6 @@ def _repeat_functions(layer: Step) -> Iterator[Neighbour]:
 
         yield Neighbour(
             f"{layer.__name__}.{sublayer}.applied-twice",
-            layer.__name__,
             f"the {_WORDS[sublayer]} is applied twice{_say(layer)}",
             f"Apply the {_WORDS[sublayer]} once.",
             _join({steps[sublayer]: around(run)}),
@@ -474,7 +468,7 @@ def _normalise_memory() -> Iterator[Neighbour]:
 
     for number, sublayer in enumerate(_SUBLAYERS[decoder_layer], 1):
         yield Neighbour(
-            f"decoder_layer.memory-normed-by.{sublayer}", "decoder_layer",
+            f"decoder_layer.memory-normed-by.{sublayer}",
             f"the memory is normalised by the norm of the {_WORDS[sublayer]} before it is attended to",
             "Make keys and values of the memory as it is; if its encoder ends with a norm, that is enough.",
             {decoder_layer: change_argument(decoder_layer, "memory", partial(normalise, number=number))},
@@ -496,7 +490,7 @@ def _normalise_memory() -> Iterator[Neighbour]:
                     return original(x, memory, mask, num_heads=num_heads, params=params)
 
             yield Neighbour(
-                f"decoder_layer.{words}-normed-by.{sublayer}", "decoder_layer",
+                f"decoder_layer.{words}-normed-by.{sublayer}",
                 f"the {words} of the cross-attention are made of {read}{again} normalised by the norm of the "
                 f"{_WORDS[sublayer]}",
                 f"Make the {words} of {read} as it is.", {cross_attend: around(attend)},
@@ -561,7 +555,6 @@ def _rewire_layers() -> Iterator[Neighbour]:
             for source in _sources(layer, edge):
                 yield Neighbour(
                     f"{layer.__name__}.{edge.id}.from.{source.replace(' ', '.')}",
-                    layer.__name__,
                     f"{edge.verb} {_describe(source)} instead of {edge.own}{_say(layer)}",
                     f"Take {edge.own} there.",
                     _join(_rewire(layer, edge, source)),
@@ -586,13 +579,13 @@ def _add_to_inputs(layer: Step) -> Iterator[Neighbour]:
                 return np.asarray(add(x)) if mine else x
 
             yield Neighbour(
-                f"{name}.plus.{source.replace(' ', '.')}", layer.__name__,
+                f"{name}.plus.{source.replace(' ', '.')}",
                 f"{what} is added to the input of the {_WORDS[sublayer]}, and to its residual{_say(layer)}",
                 f"Give the {_WORDS[sublayer]} {_describe(before)} alone.",
                 _join({run_sublayer: change_argument(run_sublayer, "x", change)}),
             )  # fmt: skip
             yield Neighbour(
-                f"{name}.residual.plus.{source.replace(' ', '.')}", layer.__name__,
+                f"{name}.residual.plus.{source.replace(' ', '.')}",
                 f"the residual of the {_WORDS[sublayer]} adds {what} as well{_say(layer)}",
                 f"Add {_describe(before)} alone to the result.", _join(_in_sublayer("x", number, add)),
             )  # fmt: skip
@@ -617,7 +610,6 @@ def _rewire_models() -> Iterator[Neighbour]:
             own = edge.own if edge.own == other.own else "what it should"
             yield Neighbour(
                 f"transformer.{edge.id}.from.{source.replace(' ', '.')}",
-                "transformer",
                 f"{edge.verb} {_describe(source)} instead of {own}, in every layer",
                 f"Take {own} there." if own == edge.own else "Take there what the layer's formula says.",
                 _join(_rewire(encoder_layer, edge, source), _rewire(decoder_layer, other, source)),
