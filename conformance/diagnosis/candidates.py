@@ -73,6 +73,11 @@ class Candidate:
         names = [*(f"{name}: {option}" for name, option in self.options), *self.mistakes]
         return (*names[:-1], f"{names[-1]}{IN}{self.place.words}") if self.place else tuple(names)
 
+    @property
+    def is_by_hand(self) -> bool:
+        """Return True if it has mistakes, and all are made in backward passes written by hand."""
+        return bool(self.mistakes) and self.mistakes == _list_by_hand(self)
+
     def combine(self, other: Candidate) -> Candidate | None:
         """Return both candidates at once; None if they exclude or hide one another, or have a place."""
         if self.place or other.place:

@@ -61,7 +61,7 @@ class Catalogue:
         """Yield a candidate for each mistake that has an implementation and is not left out."""
         return (Candidate((id_,)) for id_ in ids if id_ in implementations() and id_ not in self._left_out)
 
-    def select_neighbours(self, component: str, *, backward: bool) -> list[Candidate]:
+    def select_neighbours(self, component: str, *, backward: bool = False) -> list[Candidate]:
         """Return the neighbours of forward or of backward passes, the component's own before those of its parts."""
         homes = (component, *reversed(self._spec.list_dependencies(component)))
         ranks = {home: rank for rank, home in enumerate(homes)}
@@ -88,7 +88,7 @@ class Catalogue:
         """Yield mistakes in one place of the component only, near ones first: alone, on bases, and under options."""
         placed = list(self._list_placed(component, near))
         yield from placed
-        own = [one for one in placed if self._spec.mistakes[one.mistakes[0]].component == component]
+        own = self.select_own(component, placed)
         for some in (*(one for one in near if one.options), *combine_options(near)):
             yield from filter(None, map(some.add_placed, own))
         for base in (*bases, *(one for one in near if one.options)):
@@ -109,14 +109,16 @@ class Catalogue:
                     if (not place.parts or home in place.parts) and can_be_made(place, implementations()[id_]):
                         yield Candidate((id_,), place=place)
 
-    def pair_neighbours(self, component: str, near: list[Candidate], bases: list[Candidate]) -> Iterator[Candidate]:
+    def pair_neighbours(self, component: str, near: list[Candidate]) -> Iterator[Candidate]:
         """Yield all pairs of the component's own neighbours and mistakes, or nothing where there are too many."""
-        del bases
-        own = [c for c in near if c.mistakes and self._spec.mistakes[c.mistakes[0]].component == component]
-        generated = self.select_neighbours(component, backward=False)
+        generated = self.select_neighbours(component)
         mine = [c for c in generated if neighbours()[c.mistakes[0]].component == component]
-        pairs = [*product(own, mine), *combinations(mine, 2)] if len(mine) <= _FEW else []
-        return filter(None, (one.combine(other) for one, other in pairs))
+        pairs = [*product(self.select_own(component, near), mine), *combinations(mine, 2)] if len(mine) <= _FEW else []
+        yield from filter(None, (one.combine(other) for one, other in pairs))
+
+    def select_own(self, component: str, candidates: Iterable[Candidate]) -> list[Candidate]:
+        """Return the candidates that begin with a mistake of the catalogue in the component itself."""
+        return [c for c in candidates if c.mistakes and self._spec.mistakes[c.mistakes[0]].component == component]
 
 
 def combine_with(bases: Iterable[Candidate], others: Iterable[Candidate]) -> Iterator[Candidate]:

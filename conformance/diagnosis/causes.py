@@ -9,6 +9,9 @@ from typing import Final
 
 from goldformer.spec import Spec
 
+#: The ids of causes that act together, as a `Match` names them.
+Causes = tuple[str, ...]
+
 #: The word between a mistake's id and the one place where it is made, in the causes of a `Match`.
 IN: Final = " in "
 #: The hint to declare options, as `write_hint` writes it.

@@ -12,7 +12,7 @@ from typing import Final
 
 from goldformer.conformance.diagnosis.candidates import Candidate, Imitations, Textbooks
 from goldformer.conformance.diagnosis.catalogue import Catalogue, combine_options, combine_with
-from goldformer.conformance.diagnosis.causes import find_cause
+from goldformer.conformance.diagnosis.causes import Causes, find_cause
 from goldformer.conformance.diagnosis.failure import (
     CLEAR,
     COARSE,
@@ -23,24 +23,11 @@ from goldformer.conformance.diagnosis.failure import (
     is_decoding,
 )
 from goldformer.conformance.diagnosis.mistakes import ON_PURPOSE, implementations
-from goldformer.conformance.diagnosis.mistakes.places import (
-    HALVES,
-    PLACES,
-    can_be_made,
-)
+from goldformer.conformance.diagnosis.mistakes.places import HALVES, PLACES, can_be_made
 from goldformer.conformance.diagnosis.neighbours import find_made, neighbours
 from goldformer.conformance.diagnosis.neighbours.results import Call, list_relations
-from goldformer.conformance.diagnosis.neighbours.solved import (
-    TRIALS,
-    families,
-    fit_number,
-    name_solved,
-    trying,
-)
-from goldformer.conformance.judging.invoke import (
-    BadResult,
-    Result,
-)
+from goldformer.conformance.diagnosis.neighbours.solved import TRIALS, families, fit_number, name_solved, trying
+from goldformer.conformance.judging.invoke import BadResult, Result
 from goldformer.conformance.judging.verdict import Match
 from goldformer.spec import Case, Spec
 
@@ -110,7 +97,7 @@ class Imitator:
         #: The number of failing cases of each component that a candidate explains.
         self._counted: dict[str, Counter[Candidate]] = defaultdict(Counter)
         #: The candidates of matches, by the causes of these.
-        self._matched: dict[tuple[str, ...], Candidate] = {}
+        self._matched: dict[Causes, Candidate] = {}
         #: The candidates that each failing case was compared with.
         self._compared: defaultdict[tuple[str, str], set[Candidate]] = defaultdict(set)
         #: What explains a component under options that it does not declare.
@@ -140,7 +127,7 @@ class Imitator:
         found = self._match_candidates(late, failure)
         return _describe_matches(found)
 
-    def would_fail(self, causes: tuple[str, ...], passing: FailingCase) -> bool:
+    def would_fail(self, causes: Causes, passing: FailingCase) -> bool:
         """Return True if the causes of a match would clearly fail a case in which the actual result is right."""
         candidate = self._matched.get(causes)
         return candidate is not None and self._is_excluded(candidate, passing)
@@ -155,22 +142,21 @@ class Imitator:
             return False
         return passing.excludes(made)
 
-    def imitate(self, causes: tuple[str, ...], failure: FailingCase) -> Result | BadResult | None:
+    def imitate(self, causes: Causes, failure: FailingCase) -> Result | BadResult | None:
         """Return what the causes of a match give for a case, or right code without any; None if that is nothing."""
         candidate = self._matched.get(causes) if causes else Candidate()
         return None if candidate is None else self._textbooks.imitate(candidate, failure)
 
-    def are_by_hand(self, causes: tuple[str, ...]) -> bool:
+    def are_by_hand(self, causes: Causes) -> bool:
         """Return True if the causes of a match are all made in backward passes written by hand."""
-        candidate = self._matched.get(causes, Candidate())
-        return bool(candidate.mistakes) and all(find_made(id_).by_hand for id_ in candidate.mistakes)
+        return self._matched.get(causes, Candidate()).is_by_hand
 
     def _may_be_rounded(self, candidate: Candidate, failure: FailingCase) -> bool:
         """Return True if rounding may be all that keeps a candidate from explaining a failure."""
         near = failure.measure_near(self._textbooks.imitate(candidate, failure)) is not None
         return (near and failure.dtype in COARSE) or self.misses_by_rounding(candidate.causes, failure)
 
-    def match_near(self, causes: tuple[str, ...], failure: FailingCase) -> tuple[Match, ...]:
+    def match_near(self, causes: Causes, failure: FailingCase) -> tuple[Match, ...]:
         """Return the causes of a match for a failing case that they explain but for rounding, if they do."""
         made = self.imitate(causes, failure)
         distance = failure.measure_near(made)
@@ -178,19 +164,19 @@ class Imitator:
             distance = failure.measure_apart(made) / self._bound_rounding(causes, failure)
         return () if distance is None else (Match(causes, distance),)
 
-    def misses_by_rounding(self, causes: tuple[str, ...], failure: FailingCase) -> bool:
+    def misses_by_rounding(self, causes: Causes, failure: FailingCase) -> bool:
         """Return True if the causes of a match lose digits, and rounding may be all that they miss in a case."""
         apart = failure.measure_apart(self.imitate(causes, failure))
         loses = self._matched.get(causes) in self._lossy
         return (loses and apart < CLEAR) or apart <= self._bound_rounding(causes, failure)
 
-    def _bound_rounding(self, causes: tuple[str, ...], failure: FailingCase) -> float:
+    def _bound_rounding(self, causes: Causes, failure: FailingCase) -> float:
         """Return how far, ÷ tolerance, rounding may move the result of a match; 0 if its causes lose no digits."""
         candidate = self._matched.get(causes)
         own = self._measure_rounding(candidate, failure) if candidate and failure.case.cotangent is None else 0.0
         return CLEAR * ROUNDINGS * own if _LOSSY <= own < math.inf else 0.0
 
-    def search_second(self, causes: tuple[str, ...], failure: FailingCase) -> tuple[Match, ...]:
+    def search_second(self, causes: Causes, failure: FailingCase) -> tuple[Match, ...]:
         """Return the causes of a match with one more, for a failing case that refutes them by themselves.
 
         What is found is a late match of the other failing cases.
@@ -198,7 +184,7 @@ class Imitator:
         case, component, base = failure.case, failure.case.component, self._matched.get(causes)
         if base is None or base.place or case.full_size or case.size > _LARGE:
             return ()
-        found = self._keep_possible(self._match_candidates(self._list_second(base, failure), failure), failure)
+        found = self._match_possible(self._list_second(base, failure), failure)
         self._fitted[component].update(dict.fromkeys(found))
         # What explains one case more comes before it where only the first few are compared.
         self._counted[component].update(dict.fromkeys(found, self._counted[component][base] + 1))
@@ -217,13 +203,10 @@ class Imitator:
         bases = list(
             dict.fromkeys([*bases, *(base.add(part) for part in self._list_bases(component) if not part.place)])
         )
-        others = chain(
-            self._catalogue.list_known(component, failure.options),
-            self._catalogue.select_neighbours(component, backward=False),
-        )
+        known = self._catalogue.list_known(component, failure.options)
+        others = chain(known, self._catalogue.select_neighbours(component))
         most = _NEIGHBOURS * (_TRIED // estimate_cost(case))
-        listed = chain(bases, islice(combine_with(bases, others), most))
-        found = self._keep_possible(self._match_candidates(listed, failure), failure)
+        found = self._match_possible(chain(bases, islice(combine_with(bases, others), most)), failure)
         self._fitted[component].update(dict.fromkeys(found))
         if found:
             self._assumed[component] = next(iter(found))
@@ -239,7 +222,7 @@ class Imitator:
             # A forward pass that is wrong has shown in the cases without a cotangent, which are quick.
             listed = self._catalogue.make_candidates(case.kills)
             mistakes = (c for c in listed if find_made(c.mistakes[0]).by_hand)
-            if not self.are_by_hand(base.causes):
+            if not base.is_by_hand:
                 most = min(most, _DIFFERENCES // (estimate_cost(case) * case.size))
         others = chain(mistakes, self._catalogue.select_neighbours(component, backward=backward))
         yield from islice(combine_with([base], others), most)
@@ -260,8 +243,7 @@ class Imitator:
         self._searched[component, dtype] += 1
         if backward:
             found = self._match_candidates(self._catalogue.select_neighbours(component, backward=True), failure)
-            read_off = self._read_off(failure, component, [], [])
-            found = found or self._keep_possible(self._match_candidates(read_off, failure), failure)
+            found = found or self._match_possible(self._read_off(failure, []), failure)
         else:
             found = self._search_forward(failure)
         self._in_vain[component, dtype] += not found
@@ -308,19 +290,19 @@ class Imitator:
             found = self._match_candidates(chain(far, islice(combine_with(bases, far), most)), failure)
         in_vain = bool(self._in_vain[component, failure.dtype])
         searches = (
-            (self._catalogue.place_mistakes, most),
-            (self._list_own_neighbours, _NEIGHBOURS * most),
-            (self._list_further_neighbours, _NEIGHBOURS * most),
+            (self._catalogue.place_mistakes(component, near, bases), most),
+            (self._list_neighbours(component, bases, 0), _NEIGHBOURS * most),
+            (self._list_further_neighbours(component, bases), _NEIGHBOURS * most),
             # One case shows a constant as well as the next one.
-            (partial(self._solve_numbers, failure, 0 if in_vain else most // TRIALS), most),
-            (partial(self._read_off, failure), most),
-            (self._pair_candidates, most),
-            (self._catalogue.pair_neighbours, most),
+            (self._solve_numbers(failure, 0 if in_vain else most // TRIALS), most),
+            (self._read_off(failure, bases), most),
+            (self._pair_candidates(component, near, bases), most),
+            (self._catalogue.pair_neighbours(component, near), most),
         )
-        for further, count in [(partial(self._read_off, failure), most)] if short else searches:
+        for further, count in ((self._read_off(failure, bases), most),) if short else searches:
             if not found:
-                untried = self._filter_untried(component, further(component, near, bases))
-                found = self._keep_possible(self._match_candidates(islice(untried, count), failure), failure)
+                untried = self._filter_untried(component, further)
+                found = self._match_possible(islice(untried, count), failure)
         found |= self._match_simpler(found, failure)
         # Words fit by chance: what a passing case rules out ends no search.
         unknown = in_vain or self._has_unknown_part(component)
@@ -330,8 +312,8 @@ class Imitator:
 
     def _search_neighbours(self, component: str, failure: FailingCase, most: int) -> dict[Candidate, float]:
         """Return the neighbours that explain a failure and that no passing case rules out, the nearest ones first."""
-        untried = self._filter_untried(component, self._catalogue.select_neighbours(component, backward=False))
-        return self._keep_possible(self._match_candidates(islice(untried, _NEIGHBOURS * most), failure), failure)
+        untried = self._filter_untried(component, self._catalogue.select_neighbours(component))
+        return self._match_possible(islice(untried, _NEIGHBOURS * most), failure)
 
     def _match_simpler(self, found: Mapping[Candidate, float], failure: FailingCase) -> dict[Candidate, float]:
         """Return the neighbours that explain alone what only two known mistakes at once explain, in the same parts.
@@ -344,11 +326,10 @@ class Imitator:
         component = failure.case.component
         single = [
             candidate
-            for candidate in self._catalogue.select_neighbours(component, backward=False)
+            for candidate in self._catalogue.select_neighbours(component)
             if neighbours()[candidate.mistakes[0]].component in parts
         ]
-        untried = self._filter_untried(component, single)
-        return self._keep_possible(self._match_candidates(untried, failure), failure)
+        return self._match_possible(self._filter_untried(component, single), failure)
 
     def _search_model(self, component: str, bases: list[Candidate], failure: FailingCase) -> dict[Candidate, float]:
         """Search what is wrong only while a model decodes: in the decoder first, then in its other outer parts."""
@@ -356,34 +337,21 @@ class Imitator:
         homes = (*_DECODES, *reversed(list(self.spec.components)))
         found: dict[Candidate, float] = {}
         # A neighbour that equals a mistake of the catalogue takes its name, so the catalogue comes first.
-        for changed in (
-            list(self._catalogue.list_far(component)),
-            self._catalogue.select_neighbours(component, backward=False),
-        ):
+        for changed in (list(self._catalogue.list_far(component)), self._catalogue.select_neighbours(component)):
             places = {c: homes.index(find_cause(c.mistakes[0], self.spec).component or component) for c in changed}
             outer = sorted(changed, key=places.__getitem__)
             untried = self._filter_untried(component, chain(outer, combine_with(bases, outer)))
-            found |= self._keep_possible(self._match_candidates(islice(untried, most), failure), failure)
+            found |= self._match_possible(islice(untried, most), failure)
             if not all(self._is_refuted(candidate, component) for candidate in found):
                 break
         return found
 
-    def _list_own_neighbours(
-        self, component: str, near: list[Candidate], bases: list[Candidate]
-    ) -> Iterator[Candidate]:
-        """Yield the neighbours of a component's own steps, which are few."""
-        del near
-        yield from self._list_neighbours(component, bases, 0)
-
-    def _list_further_neighbours(
-        self, component: str, near: list[Candidate], bases: list[Candidate]
-    ) -> Iterator[Candidate]:
+    def _list_further_neighbours(self, component: str, bases: list[Candidate]) -> Iterator[Candidate]:
         """Yield the neighbours of a component's parts, those made everywhere before those made in one place only.
 
         A part that was judged by itself comes last: its mistakes have shown there, unless the component has its own
         code for it.
         """
-        del near
         yield from self._list_neighbours(component, bases, 1)
         yield from self._list_neighbours(component, bases, 2)
         yield from self._place_neighbours(component)
@@ -392,7 +360,7 @@ class Imitator:
         """Yield the neighbours at a distance from a component, alone and on bases."""
         known = [
             candidate
-            for candidate in self._catalogue.select_neighbours(component, backward=False)
+            for candidate in self._catalogue.select_neighbours(component)
             if self._find_distance(neighbours()[candidate.mistakes[0]].component, component) == distance
         ]
         yield from known
@@ -401,7 +369,7 @@ class Imitator:
     def _place_neighbours(self, component: str) -> Iterator[Candidate]:
         """Yield the neighbours of a layer's parts in one sub-layer only, those of an attention in one of two."""
         places = [place for place in PLACES.get(component, ()) if place.sublayer[1] and not place.role]
-        for candidate in self._catalogue.select_neighbours(component, backward=False) if places else ():
+        for candidate in self._catalogue.select_neighbours(component) if places else ():
             made = neighbours()[candidate.mistakes[0]]
             if self._find_distance(made.component, component):
                 fitting = (place for place in places if made.component in place.parts)
@@ -413,11 +381,9 @@ class Imitator:
             return 0
         return 2 if self._passed[part] or self._looked_at[part] else 1
 
-    def _solve_numbers(
-        self, failure: FailingCase, most: int, component: str, near: list[Candidate], bases: list[Candidate]
-    ) -> Iterator[Candidate]:
+    def _solve_numbers(self, failure: FailingCase, most: int) -> Iterator[Candidate]:
         """Yield a neighbour with the number that fits a failure, of the families of the component and of its parts."""
-        del near, bases
+        component = failure.case.component
         homes = (component, *reversed(self.spec.list_dependencies(component)))
         mine = sorted((f for f in families().values() if f.component in homes), key=lambda f: homes.index(f.component))
         for family in mine[:most]:
@@ -429,11 +395,8 @@ class Imitator:
             fitting = (c for c in solved if failure.distance(self._textbooks.imitate(c, failure)) is not None)
             yield from islice(fitting, 1)
 
-    def _read_off(
-        self, failure: FailingCase, component: str, near: list[Candidate], bases: list[Candidate]
-    ) -> Iterator[Candidate]:
+    def _read_off(self, failure: FailingCase, bases: list[Candidate]) -> Iterator[Candidate]:
         """Yield what became of the right result of a failing case, and of the result of each base."""
-        del component, near
         if not self._reads_off or not isinstance(failure.actual, Result):
             return
         case, call = failure.case, Call.of(failure.case, failure.contract)
@@ -452,15 +415,15 @@ class Imitator:
         with trying(value):
             return failure.find_residual(self._textbooks.run(trial, failure))
 
-    def _keep_possible(self, found: dict[Candidate, float], failure: FailingCase) -> dict[Candidate, float]:
-        """Return the matches without those that a passing case rules out.
+    def _match_possible(self, candidates: Iterable[Candidate], failure: FailingCase) -> dict[Candidate, float]:
+        """Return the candidates that explain a failure and that no passing case rules out, each with its distance.
 
         A mistake of the catalogue lists the cases that reveal it; a neighbour, and a mistake in one place, is run on
         some that passed.
         """
         return {
             candidate: distance
-            for candidate, distance in found.items()
+            for candidate, distance in self._match_candidates(candidates, failure).items()
             if (not candidate.place and all(id_ in implementations() for id_ in candidate.mistakes))
             or not self._is_refuted(candidate, failure.case.component)
         }
@@ -613,7 +576,7 @@ class Imitator:
             return known
         counted = self._counted[case.component]
         ranked = sorted(known, key=lambda c: (-counted[c], len(c.causes)))
-        by_hand = [c for c in ranked if c.mistakes and all(find_made(id_).by_hand for id_ in c.mistakes)]
+        by_hand = [c for c in ranked if c.is_by_hand]
         return [*by_hand, *(c for c in ranked if c not in by_hand)][: max(_DIFFERENTIATED, len(by_hand))]
 
     def _filter_untried(self, component: str, candidates: Iterable[Candidate]) -> Iterator[Candidate]:
@@ -634,7 +597,7 @@ class Imitator:
         on_purpose = list(
             self._catalogue.make_candidates(id_ for id_ in ON_PURPOSE if self.spec.mistakes[id_].component in parts)
         )
-        own = [c for c in near if c.mistakes and self.spec.mistakes[c.mistakes[0]].component == component]
+        own = self._catalogue.select_own(component, near)
         seen = [c for c in self._list_known_matches(component) if len(c.causes) == 1 and c not in bases]
         under = [both for base in bases for option in options if (both := base.combine(option))]
         chosen = chain(
@@ -645,10 +608,7 @@ class Imitator:
             combinations(own, 2),
             ((one, other) for one in combine_options(near) for other in own),
         )
-        for one, other in chosen:
-            both = one.combine(other)
-            if both is not None:
-                yield both
+        yield from filter(None, (one.combine(other) for one, other in chosen))
 
     def _measure_by_own_rounding(
         self, candidate: Candidate, made: Result | BadResult | None, failure: FailingCase, apart: float
