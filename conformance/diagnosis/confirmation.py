@@ -1,4 +1,4 @@
-"""Calls with numbers that no case has: an explanation that is true gives what the implementation gives there too.
+"""Compare explanations with new calls, of numbers that no case has: a true one gives the implementation's result too.
 
 Few failing cases, or numbers that are alike, let a wrong explanation fit. The calls are those of failing cases with
 their numbers drawn again. Gradients have few cases, so they are also taken of a call that is a case without them.
@@ -14,9 +14,16 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from goldformer.conformance.diagnosis.causes import Causes
 from goldformer.conformance.diagnosis.distinguish import FINEST
 from goldformer.conformance.diagnosis.failure import CLEAR, ROUNDINGS, FailingCase, estimate_cost
-from goldformer.conformance.diagnosis.suspects import Explanation, is_as_good, rank_explanations
+from goldformer.conformance.diagnosis.suspects import (
+    MOST_COMPARED,
+    Explanation,
+    list_explained,
+    rank_best,
+    select_judgements,
+)
 from goldformer.conformance.judging.cases import Judgement, call_case
 from goldformer.conformance.judging.invoke import Result
 from goldformer.conformance.judging.verdict import Verdict
@@ -27,9 +34,8 @@ from goldformer.spec.model import GoldenArray
 if TYPE_CHECKING:
     from goldformer.conformance.diagnosis.imitation import Imitator
 
-#: The most calls of one component, and the most explanations that are compared with them.
+#: The most calls of one component.
 _MOST_CALLS: Final = 2
-_MOST_EXPLANATIONS: Final = 8
 #: The numbers of the calls that one explanation is compared with, by their cost: at most half a second.
 _MOST_NUMBERS: Final = 600_000
 #: How much larger the error scale of a gradient may be than that of another one of the same call.
@@ -37,8 +43,6 @@ _WIDE: Final = 100.0
 #: The end of the id of such a call, and what is added to the seeds of its case.
 AGAIN: Final = "-again"
 _OTHER_SEED: Final = 7_000_003
-
-Causes = tuple[str, ...]
 
 
 def confirm_causes(
@@ -52,16 +56,11 @@ def confirm_causes(
 
     `compared` are the explanations, with their components, that were compared before; those of now are added.
     """
-    for component in dict.fromkeys(v.component for v in verdicts if v.bad and v.matches):
-        ranked = rank_explanations(verdicts, component, spec)
-        best = [e for e in ranked if is_as_good(e, ranked[0]) and e.certain and (component, e.ids) not in compared]
-        best = best[:_MOST_EXPLANATIONS]
+    for component in list_explained(verdicts):
+        certain = (e for e in rank_best(verdicts, component, spec) if e.certain)
+        best = [e for e in certain if (component, e.ids) not in compared][:MOST_COMPARED]
         compared.update((component, e.ids) for e in best)
-        failing = {
-            index: judgement
-            for index, judgement in enumerate(judgements)
-            if judgement is not None and verdicts[index].component == component and verdicts[index].matches
-        }
+        failing = {i: j for i, j in select_judgements(judgements, component).items() if verdicts[i].matches}
         for index, seen in _make_calls(best, failing, verdicts, imitator, spec):
             refuted = tuple(e.ids for e in best if _is_refuted(e.ids, seen, imitator))
             solved = (e.ids for e in best if e.ids not in refuted and any(c.solved for c in e.causes))

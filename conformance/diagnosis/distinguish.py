@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from goldformer.conformance.diagnosis.causes import Causes
 from goldformer.conformance.diagnosis.failure import FailingCase, estimate_cost
-from goldformer.conformance.diagnosis.suspects import is_as_good, rank_explanations
+from goldformer.conformance.diagnosis.suspects import MOST_COMPARED, list_explained, rank_best, select_judgements
 from goldformer.conformance.judging.cases import Bench, Judgement, call_case, report_fault
 from goldformer.conformance.judging.invoke import BadResult, Result
 from goldformer.conformance.judging.verdict import UNANSWERED, Match, Verdict
@@ -26,15 +27,12 @@ if TYPE_CHECKING:
 FINEST: Final = "float64"
 #: The most calls of one component.
 _MOST_CALLS: Final = 4
-#: The most explanations that are compared, and the numbers of their cases, by their cost: a quarter of a second.
-_MOST_EXPLANATIONS: Final = 8
+#: The numbers of the cases in which explanations are compared, by their cost: a quarter of a second.
 _MOST_NUMBERS: Final = 200_000
 
 #: The fewest cases in which causes must be the same, and the rounding of two ways to compute one thing in float64.
 _FEWEST: Final = 5
 _ROUNDING: Final = float(np.sqrt(np.finfo(np.float64).eps))
-
-Causes = tuple[str, ...]
 
 
 def tell_apart(
@@ -46,10 +44,9 @@ def tell_apart(
     raises has the causes that raise too. With `calls`, the implementation is called again in float64, unless it was
     judged in it or does not work in it.
     """
-    for component in dict.fromkeys(v.component for v in verdicts if v.bad and v.matches):
-        mine = {i: j for i, j in enumerate(judgements) if j is not None and j.verdict.component == component}
-        ranked = rank_explanations(verdicts, component, spec)
-        best = [e.ids for e in ranked if is_as_good(e, ranked[0]) and not e.passing][:_MOST_EXPLANATIONS]
+    for component in list_explained(verdicts):
+        mine = select_judgements(judgements, component)
+        best = [e.ids for e in rank_best(verdicts, component, spec) if not e.passing][:MOST_COMPARED]
         try:
             best = _leave_out_idle(best, mine, imitator)
             for index, causes in _find_raising(best, mine, imitator):

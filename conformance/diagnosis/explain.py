@@ -8,14 +8,14 @@ from dataclasses import replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Final
 
-from goldformer.conformance.diagnosis.causes import find_cause
+from goldformer.conformance.diagnosis.causes import Causes, find_cause
 from goldformer.conformance.diagnosis.confirmation import confirm_causes
 from goldformer.conformance.diagnosis.distinguish import is_idle, tell_apart
 from goldformer.conformance.diagnosis.failure import COARSE, FailingCase
 from goldformer.conformance.diagnosis.findings import list_unknown
 from goldformer.conformance.diagnosis.other_options import advise_option
 from goldformer.conformance.diagnosis.refutation import can_refute, rule_out_causes
-from goldformer.conformance.diagnosis.suspects import rank_explanations
+from goldformer.conformance.diagnosis.suspects import list_explained, rank_explanations, select_judgements
 from goldformer.conformance.judging.cases import Judgement, report_fault
 from goldformer.conformance.judging.verdict import WITHHELD, Match, Verdict
 from goldformer.spec import Spec
@@ -52,7 +52,7 @@ class Diagnosis:
         #: The options that calls with silent parts show, by the component that was searched under them.
         self._options: dict[str, dict[str, str]] = {}
         #: The explanations of components that were compared with new calls.
-        self._confirmed: set[tuple[str, tuple[str, ...]]] = set()
+        self._confirmed: set[tuple[str, Causes]] = set()
 
     @cached_property
     def _imitator(self) -> Imitator:
@@ -108,7 +108,7 @@ class Diagnosis:
         as a bias that a normalisation takes away. In a coarse dtype rounding does as much, and so it does where the
         explanation itself loses digits, as a division by the variance of two tokens.
         """
-        for component in dict.fromkeys(v.component for v in verdicts if v.bad and v.matches):
+        for component in list_explained(verdicts):
             ranked = rank_explanations(verdicts, component, self._spec)
             for e in (e for e in ranked if {*e.ids} <= {*ranked[0].ids}):
                 missed = _select_failing(judgements, e.refuting)
@@ -136,7 +136,7 @@ class Diagnosis:
         what is found is noted in its verdict. Return True if something is found.
         """
         before = list(verdicts)
-        for component in dict.fromkeys(v.component for v in verdicts if v.bad and v.matches):
+        for component in list_explained(verdicts):
             best = rank_explanations(verdicts, component, self._spec)[0]
             if 2 * best.equals < best.case_count:
                 continue
@@ -163,7 +163,7 @@ class Diagnosis:
                 continue
             from goldformer.conformance.diagnosis.isolation import find_options  # few runs need it
 
-            mine = {i: j for i, j in enumerate(judgements) if j is not None and j.verdict.component == component}
+            mine = select_judgements(judgements, component)
             options = self._options[component] = find_options(mine, self._spec)
             failing = [i for i, j in mine.items() if j.verdict.bad and verdicts[i].matches is not None]
             ranked = sorted(failing, key=lambda index: _rank_case(mine[index]))
@@ -179,7 +179,7 @@ class Diagnosis:
         for component in list_unknown(verdicts, self._spec):
             from goldformer.conformance.diagnosis.isolation import isolate  # few runs need it
 
-            mine = {i: j for i, j in enumerate(judgements) if j is not None and j.verdict.component == component}
+            mine = select_judgements(judgements, component)
             try:
                 found = isolate(mine, self._spec, self._options.get(component, {}))
             except Exception as error:
@@ -255,21 +255,21 @@ def _add_matches(judgement: Judgement, verdict: Verdict, search: Callable[[Faili
 
 def _rank_case(judgement: Judgement) -> tuple[bool, int]:
     """Order cases by the cost of an imitation: gradients are differences of many calls."""
-    assert judgement.case is not None, "only cases refute"
+    assert judgement.case is not None, "only cases are imitated"
     return judgement.case.cotangent is not None, judgement.case.size
 
 
 def _order_by_cost(judgements: Sequence[Judgement]) -> list[int]:
     """Return the indices of the judgements: components as they come, in each the cheapest cases to imitate first.
 
-    A small case is quick, so that a search gets far in it. Gradients are differences of many calls.
+    A small case is quick, so that a search gets far in it.
     """
     components = {judgement.verdict.component: None for judgement in judgements}
     ranks = {component: rank for rank, component in enumerate(components)}
 
     def cost(index: int) -> tuple[int, bool, int]:
-        verdict, case = judgements[index].verdict, judgements[index].case
-        rank = ranks[verdict.component]
-        return (rank, case.cotangent is not None, case.size) if case and verdict.bad else (rank, False, 0)
+        judgement = judgements[index]
+        imitated = judgement.case is not None and judgement.verdict.bad
+        return (ranks[judgement.verdict.component], *(_rank_case(judgement) if imitated else (False, 0)))
 
     return sorted(range(len(judgements)), key=cost)

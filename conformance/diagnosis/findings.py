@@ -538,7 +538,7 @@ def _describe_explanation(e: Explanation, among: str, *, was: bool) -> Finding:
     seen = f"It reproduces {output} in {e.equals} of {e.case_count} {among} cases ({describe_distance(e.ratio)})"
     seen += f", but not in {list_few(dict.fromkeys(e.refuting))}" if e.refuting else ""
     seen += f", but it would fail {list_few(e.passing)} too, in which yours is right" if e.passing else ""
-    seen += f", but not in a new call like {list_few(e.anew)}" if e.anew else ""
+    seen += f", but not in a new call like {list_few(e.new_calls)}" if e.new_calls else ""
     mistakes = tuple(c.id for c in e.causes if not c.option)
     labels = (MISTAKE_FOUND, CLOSEST) if mistakes else (OPTION_FOUND, CLOSEST_OPTION)
     # What is wrong comes before what is only to be declared.

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from goldformer.conformance.diagnosis.causes import Cause, find_cause
-from goldformer.conformance.diagnosis.suspects import can_refute, is_as_good, rank_explanations
+from goldformer.conformance.diagnosis.suspects import is_compared, rank_best
 from goldformer.conformance.judging.verdict import Verdict
 from goldformer.spec import Spec
 
@@ -22,8 +22,8 @@ def find_certain_causes(verdicts: Iterable[Verdict], component: str, spec: Spec)
 
     Several explanations may be equally good: the causes of all of them are returned.
     """
-    found = rank_explanations(verdicts, component, spec)
-    return {cause.heading: cause for e in found if is_as_good(e, found[0]) and e.certain for cause in e.causes}
+    best = rank_best(verdicts, component, spec)
+    return {cause.heading: cause for e in best if e.certain for cause in e.causes}
 
 
 def find_inherited(verdicts: Sequence[Verdict], known: Mapping[str, Cause], spec: Spec) -> dict[Key, tuple[Cause, ...]]:
@@ -56,4 +56,4 @@ def _is_undecided(verdict: Verdict, causes: Iterable[Cause], spec: Spec) -> bool
     causes = list(causes)
     if verdict.kind == "property":
         return any(cause.id in verdict.catches for cause in causes)
-    return verdict.matches == () and not can_refute(verdict, causes, spec)
+    return verdict.matches == () and not is_compared(verdict, causes, spec)

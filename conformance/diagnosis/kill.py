@@ -14,9 +14,10 @@ from concurrent.futures import as_completed
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Final, Literal
+from typing import Literal
 
 from goldformer.adapters import Adapter
+from goldformer.conformance.diagnosis.failure import CLEAR
 from goldformer.conformance.diagnosis.mistakes import Mistaken, all_implementations
 from goldformer.conformance.judging.cases import Bench, check_case
 from goldformer.conformance.judging.verdict import Reason, Status, Verdict
@@ -24,9 +25,6 @@ from goldformer.conformance.properties.judge import check_property
 from goldformer.conformance.selection import Numerics
 from goldformer.spec import Case, Mistake, Spec, load_spec
 from goldformer.spec.processes import make_pool
-
-#: Careful code stays below 0.4 of the tolerance: a margin as large as this is no rounding.
-FAR: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,7 +250,7 @@ def collect_kills(kills: Iterable[Kill], spec: Spec) -> dict[str, tuple[str, ...
             measured.add(cell.check)
             listed = found[cell.check]
             counts = cell.listed or is_new or (cell.check in new_cases and mistake in claimed[cell.component])
-            if cell.killed and (cell.listed or (counts and cell.margin >= FAR)):
+            if cell.killed and (cell.listed or (counts and cell.margin >= CLEAR)):
                 found[cell.check] = listed if mistake in listed else [*listed, mistake]
             else:
                 found[cell.check] = [id_ for id_ in listed if id_ != mistake]
@@ -269,7 +267,7 @@ def find_redundant_cases(kills: Iterable[Kill], cases: Iterable[Case]) -> dict[s
     listing: defaultdict[str, set[str]] = defaultdict(set)
     for kill in kills:
         for cell in kill.cells:
-            if cell.killed and cell.margin >= FAR:
+            if cell.killed and cell.margin >= CLEAR:
                 killers[kill.mistake.id, cell.component].add(cell.check)
             if cell.listed:
                 listing[cell.check].add(kill.mistake.id)

@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from goldformer.conformance.diagnosis.causes import Causes
 from goldformer.conformance.diagnosis.failure import FailingCase, estimate_cost
-from goldformer.conformance.diagnosis.suspects import is_as_good, rank_explanations
+from goldformer.conformance.diagnosis.suspects import MOST_COMPARED, list_explained, rank_best, select_judgements
 from goldformer.conformance.judging.cases import Judgement
 from goldformer.conformance.judging.invoke import Result
 from goldformer.conformance.judging.verdict import Status, Verdict
@@ -16,8 +17,6 @@ from goldformer.spec import Spec
 if TYPE_CHECKING:
     from goldformer.conformance.diagnosis.imitation import Imitator
 
-#: The number of explanations of a component that are compared with its passing cases.
-_MOST_EXPLANATIONS: Final = 8
 #: The numbers of the passing cases that one explanation is compared with, by their cost: a quarter of a second.
 _MOST_NUMBERS: Final = 200_000
 
@@ -29,16 +28,12 @@ def rule_out_causes(
 
     The judgement of a verdict is None if another process made it.
     """
-    for component in dict.fromkeys(v.component for v in verdicts if v.bad and v.matches):
-        passing = {
-            index: judgement
-            for index, judgement in enumerate(judgements)
-            if judgement is not None and judgement.verdict.component == component and can_refute(judgement)
-        }
-        checked: set[tuple[str, ...]] = set()
-        while passing and len(checked) < _MOST_EXPLANATIONS:
-            ranked = rank_explanations(verdicts, component, spec)
-            causes = next((e.ids for e in ranked if is_as_good(e, ranked[0]) and e.ids not in checked), None)
+    for component in list_explained(verdicts):
+        passing = {i: j for i, j in select_judgements(judgements, component).items() if can_refute(j)}
+        checked: set[Causes] = set()
+        while passing and len(checked) < MOST_COMPARED:
+            best = rank_best(verdicts, component, spec)
+            causes = next((e.ids for e in best if e.ids not in checked), None)
             if causes is None:
                 break
             checked.add(causes)
@@ -54,7 +49,7 @@ def can_refute(judgement: Judgement) -> bool:
     return not case.full_size and bool(judgement.expected)
 
 
-def _find_refuting_case(causes: tuple[str, ...], passing: Mapping[int, Judgement], imitator: Imitator) -> int | None:
+def _find_refuting_case(causes: Causes, passing: Mapping[int, Judgement], imitator: Imitator) -> int | None:
     """Return the index of a passing case that these causes would fail; None if none is found among the quick ones."""
     # The gradients of a forward pass take a call for each element; those written by hand take one.
     by_hand = imitator.are_by_hand(causes)

@@ -13,15 +13,18 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Final
 
-from goldformer.conformance.diagnosis.causes import Cause, find_cause
+from goldformer.conformance.diagnosis.causes import Cause, Causes, find_cause
 from goldformer.conformance.diagnosis.failure import COARSE
+from goldformer.conformance.judging.cases import Judgement
 from goldformer.conformance.judging.verdict import ERRORS, Status, Verdict
 from goldformer.spec import Mistake, Spec
 
 #: Mistakes that round to float32: beside another one they do nothing but that where the call is in float32.
 TO_FLOAT32: Final = frozenset({"pe-float32", "scale-float32"})
-#: The reason of a call that should have been refused: what it says of values is nothing.
+#: The reason of a call that should have been refused: it says nothing about values.
 ACCEPTED: Final = "no-error"
+#: The most explanations of a component that are compared with further cases and calls.
+MOST_COMPARED: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,16 +40,15 @@ class Suspect:
 class Explanation:
     """Causes that together reproduce the result in `equals` of the failing cases that were examined.
 
-    `ids` are the causes as a `Match` names them. `ratio` is the largest distance in these cases, over the tolerance.
-    `spared` counts passing cases that list one of the causes, and those that were seen to refute them: `passing` are
-    the ids of the latter. `refuting` are the ids of the failing cases in which they give another result, `anew` those
-    of cases like which a new call shows that. `faint`
-    counts the dtypes of these cases in which one of the causes does not show. `backward` are failing gradients that a
-    backward pass of the implementation's own gives, of which causes in the forward pass say nothing. `twins` are other
-    causes that give the same in every case.
+    `ratio` is the largest distance in these cases ÷ the tolerance. `refuting` are the ids of the failing cases in which
+    the causes give another result, `passing` those of passing cases that they would fail, and `new_calls` those of
+    cases that refuted them when called again with other numbers. `spared` counts the last two, and the passing cases
+    that list one of the causes. `faint` counts the dtypes of the failing cases in which one of the causes does not
+    show. `backward` are failing gradients from a backward pass of the implementation's own: causes in the forward pass
+    say nothing about them. `twins` are other causes that give the same in every case.
     """
 
-    ids: tuple[str, ...]
+    ids: Causes
     causes: tuple[Cause, ...]
     equals: int
     ratio: float
@@ -55,8 +57,8 @@ class Explanation:
     passing: tuple[str, ...] = ()
     faint: int = 0
     backward: tuple[str, ...] = ()
-    twins: frozenset[tuple[str, ...]] = frozenset()
-    anew: tuple[str, ...] = ()
+    twins: frozenset[Causes] = frozenset()
+    new_calls: tuple[str, ...] = ()
     #: True if it also gives the result of a new call, in which it differs from right code.
     confirmed: bool = False
     #: True if another component follows the declared option of which this names another one.
@@ -70,7 +72,7 @@ class Explanation:
     @property
     def certain(self) -> bool:
         """Return True if nothing refutes it: no failing case, no passing one, and no new call."""
-        return not (self.refuting or self.passing or self.anew)
+        return not (self.refuting or self.passing or self.new_calls)
 
     @property
     def generated(self) -> bool:
@@ -92,9 +94,9 @@ def rank_explanations(verdicts: Iterable[Verdict], component: str, spec: Spec) -
     verdicts = list(verdicts)
     judged = [v for v in verdicts if v.component == component and v.kind == "case"]
     examined = [v for v in judged if v.bad and v.matches is not None]
-    equal: defaultdict[tuple[str, ...], set[tuple[str, str]]] = defaultdict(set)
-    ratios: defaultdict[tuple[str, ...], float] = defaultdict(float)
-    twins: defaultdict[tuple[str, ...], set[tuple[str, ...]]] = defaultdict(set)
+    equal: defaultdict[Causes, set[tuple[str, str]]] = defaultdict(set)
+    ratios: defaultdict[Causes, float] = defaultdict(float)
+    twins: defaultdict[Causes, set[Causes]] = defaultdict(set)
     for verdict in examined:
         for match in verdict.matches or ():
             twins[match.causes].update(match.twins)
@@ -117,10 +119,10 @@ def rank_explanations(verdicts: Iterable[Verdict], component: str, spec: Spec) -
         if len(ids) > 1 and not TO_FLOAT32.isdisjoint(ids) and "float64" not in dtypes:
             continue  # it only takes the place of rounding
         passing = tuple(v.check for v in judged if ids in v.rules_out)
-        anew = tuple(v.check for v in judged if ids in v.refutes)
-        spared = sum(passed[id_] for id_ in ids) + len(passing) + len(anew)
+        new_calls = tuple(v.check for v in judged if ids in v.refutes)
+        spared = sum(passed[id_] for id_ in ids) + len(passing) + len(new_calls)
         differing = [v for v in exact if (v.check, v.dtype) not in checks]
-        refuting = tuple(v.check for v in differing if can_refute(v, causes, spec))
+        refuting = tuple(v.check for v in differing if is_compared(v, causes, spec))
         backward = tuple(v.check for v in differing if v.by_hand and v.check not in refuting)
         faint = sum(not _shows(c.id, dtype) for c in causes for dtype in dtypes)
         same = frozenset(twins[ids])
@@ -136,7 +138,7 @@ def rank_explanations(verdicts: Iterable[Verdict], component: str, spec: Spec) -
                 faint,
                 backward,
                 same,
-                anew,
+                new_calls,
                 confirmed=any(ids in v.confirms for v in judged),
                 contradicted=any(c.convention in kept for c in causes),
             )
@@ -156,6 +158,22 @@ def rank_explanations(verdicts: Iterable[Verdict], component: str, spec: Spec) -
         return e.spared - e.equals, len(e.causes), e.faint, own, e.spared, elsewhere, first, far, e.causes[0].id
 
     return sorted(found, key=rank)
+
+
+def rank_best(verdicts: Iterable[Verdict], component: str, spec: Spec) -> list[Explanation]:
+    """Return the explanations of a component that are as good as the best one, in their order."""
+    ranked = rank_explanations(verdicts, component, spec)
+    return [e for e in ranked if is_as_good(e, ranked[0])]
+
+
+def list_explained(verdicts: Iterable[Verdict]) -> list[str]:
+    """Return the components of which something explains a failing case."""
+    return list(dict.fromkeys(v.component for v in verdicts if v.bad and v.matches))
+
+
+def select_judgements(judgements: Iterable[Judgement | None], component: str) -> dict[int, Judgement]:
+    """Return the judgements of a component by their indices, without those that other processes made."""
+    return {i: j for i, j in enumerate(judgements) if j is not None and j.verdict.component == component}
 
 
 def _list_kept_conventions(verdicts: Iterable[Verdict], component: str, spec: Spec) -> set[str]:
@@ -188,7 +206,7 @@ def is_as_good(one: Explanation, best: Explanation) -> bool:
     return (one.equals, one.spared) == (best.equals, best.spared)
 
 
-def can_refute(verdict: Verdict, causes: Iterable[Cause], spec: Spec) -> bool:
+def is_compared(verdict: Verdict, causes: Iterable[Cause], spec: Spec) -> bool:
     """Return True if a failing case was compared with what these causes give."""
     if verdict.reason == ACCEPTED:
         # An implementation that also accepts a bad call has a second fault. It does not disprove the first.

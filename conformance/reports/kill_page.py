@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from goldformer.conformance.diagnosis.kill import FAR, Kill, KillCheck, KillMatrix
+from goldformer.conformance.diagnosis.failure import CLEAR
+from goldformer.conformance.diagnosis.kill import Kill, KillCheck, KillMatrix
 from goldformer.conformance.reports.page import TableCell, render
 from goldformer.conformance.reports.text import number
 from goldformer.spec import Case, Property, Spec
@@ -15,7 +16,7 @@ from goldformer.spec import Case, Property, Spec
 #: The shades: the margin at which each begins, a sample, and its words in the legend.
 _SHADES: Final = (
     (0.0, "0.5", "below 10"),
-    (FAR, "1.5", "10 and more"),
+    (CLEAR, "1.5", "10 and more"),
     (1e2, "3.0", "10² and more"),
     (1e4, "5.0", "10⁴ and more"),
     (1e6, "7.0", "10⁶ and more"),

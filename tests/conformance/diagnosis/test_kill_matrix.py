@@ -14,8 +14,8 @@ from goldformer.adapters.textbook.attention import softmax
 from goldformer.adapters.textbook.build import build_textbook
 from goldformer.conformance.cli import main
 from goldformer.conformance.commands import mistakes as command
+from goldformer.conformance.diagnosis.failure import CLEAR
 from goldformer.conformance.diagnosis.kill import (
-    FAR,
     Kill,
     KillCheck,
     KillMatrix,
@@ -60,7 +60,7 @@ def test_it_is_far_beyond_rounding(id_, spec):
         measure(implementations()[id_], "float64", [case], spec)
         for case in find_claiming_cases(spec.mistakes[id_], spec)
     )
-    assert any(kill.margin >= FAR for kill in kills)
+    assert any(kill.margin >= CLEAR for kill in kills)
 
 
 # ── one mistake ──
@@ -133,7 +133,7 @@ def test_what_no_case_lists_is_judged_by_the_properties_that_do(spec):
 
     (cell,) = kill("nondeterminism").by
     assert (cell.check, cell.kind, cell.component) == ("repeat-calls", "property", "scaled_dot_product_attention")
-    assert cell.margin >= FAR
+    assert cell.margin >= CLEAR
     assert not kill().is_caught
 
 
