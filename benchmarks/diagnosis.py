@@ -31,7 +31,7 @@ import click
 from benchmarks.truth import Claim, build_mistaken, is_true
 from goldformer.adapters.protocol import Adapter
 from goldformer.conformance.diagnosis.explain import Diagnosis
-from goldformer.conformance.diagnosis.findings import (
+from goldformer.conformance.diagnosis.finding import (
     CLOSEST,
     FIX_FIRST,
     FIX_TOO,
@@ -39,8 +39,8 @@ from goldformer.conformance.diagnosis.findings import (
     OPTION_FOUND,
     POSSIBLE_CAUSES,
     Finding,
-    diagnose,
 )
+from goldformer.conformance.diagnosis.findings import diagnose
 from goldformer.conformance.diagnosis.mistakes import implementations
 from goldformer.conformance.diagnosis.neighbours import find_made, neighbours
 from goldformer.conformance.diagnosis.suspects import rank_explanations

@@ -16,7 +16,8 @@ from goldformer.adapters.protocol import DTYPES
 from goldformer.conformance.api.own_call import OwnCall
 from goldformer.conformance.api.report import NonConformance
 from goldformer.conformance.diagnosis.explain import Diagnosis
-from goldformer.conformance.diagnosis.findings import FIRST_SEEN, FIX_FIRST, Finding, diagnose
+from goldformer.conformance.diagnosis.finding import FIRST_SEEN, FIX_FIRST, Finding
+from goldformer.conformance.diagnosis.findings import diagnose
 from goldformer.conformance.judging.cases import Bench, explain_out_of_reach, judge_case
 from goldformer.conformance.judging.invoke import BadResult, name_outputs
 from goldformer.conformance.judging.tolerance import tolerance

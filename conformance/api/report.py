@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 
-from goldformer.conformance.diagnosis.findings import Finding
+from goldformer.conformance.diagnosis.finding import Finding
 from goldformer.conformance.judging.verdict import Verdict
 from goldformer.conformance.reports.card import Card, list_printed
 from goldformer.conformance.reports.comparison import Comparison, Implementation

@@ -12,13 +12,8 @@ from goldformer.conformance.baseline.environment import list_differences
 from goldformer.conformance.baseline.model import Baseline, Key
 from goldformer.conformance.baseline.moves import Kind, Move, Tally, group_by_component, group_by_reason
 from goldformer.conformance.diagnosis.causes import find_cause
-from goldformer.conformance.diagnosis.findings import (
-    MISTAKE_FOUND,
-    OPTION_FOUND,
-    Finding,
-    describe_distance,
-    describe_explanations,
-)
+from goldformer.conformance.diagnosis.finding import MISTAKE_FOUND, OPTION_FOUND, Finding
+from goldformer.conformance.diagnosis.findings import describe_distance, describe_explanations
 from goldformer.conformance.diagnosis.suspects import find_failing_roots, rank_explanations
 from goldformer.conformance.judging.verdict import Status, Verdict
 from goldformer.conformance.reports.text import join_lines, number

@@ -9,7 +9,8 @@ from goldformer.exports import load_on_use
 if TYPE_CHECKING:
     from goldformer.conformance.diagnosis.candidates import Imitations
     from goldformer.conformance.diagnosis.explain import Diagnosis
-    from goldformer.conformance.diagnosis.findings import Finding, diagnose
+    from goldformer.conformance.diagnosis.finding import Finding
+    from goldformer.conformance.diagnosis.findings import diagnose
     from goldformer.conformance.diagnosis.imitation import Imitator
     from goldformer.conformance.diagnosis.kill import Kill, KillMatrix, build_kill_matrix
 
@@ -28,7 +29,8 @@ __getattr__ = load_on_use(
     __name__,
     {
         "explain": ("Diagnosis",),
-        "findings": ("Finding", "diagnose"),
+        "finding": ("Finding",),
+        "findings": ("diagnose",),
         "candidates": ("Imitations",),
         "imitation": ("Imitator",),
         "kill": ("Kill", "KillMatrix", "build_kill_matrix"),

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from goldformer.conformance.diagnosis.candidates import Imitations
     from goldformer.conformance.diagnosis.imitation import Imitator
 
-#: An explanation that misses at most one failing case in this many, by rounding, holds for all.
+#: An explanation may miss one failing case in this many by rounding, and still hold for all.
 _RARE: Final = 10
 
 #: The number of failing cases of a component that are searched under other options.
@@ -102,10 +102,10 @@ class Diagnosis:
         ]
 
     def _add_near(self, judgements: Sequence[Judgement | None], verdicts: list[Verdict]) -> None:
-        """Let the best explanation of a component, or a part of it, explain what it misses by rounding, if little.
+        """Let the best explanation of a component, or a part of it, explain the cases that it misses by rounding.
 
-        Where it is not rare, something small is wrong as well, such as eps; but not if that changes nothing in float64,
-        as a bias that a normalisation takes away. In a coarse dtype rounding does as much, and so it does where the
+        If these are many, something small is wrong as well, such as eps; unless that changes nothing in float64, as a
+        bias that a normalisation takes away. In a coarse dtype rounding does as much, and so it does where the
         explanation itself loses digits, as a division by the variance of two tokens.
         """
         for component in list_explained(verdicts):
@@ -153,7 +153,7 @@ class Diagnosis:
         return failure is not None and self._imitator.misses_by_rounding(ids, failure)
 
     def _search_under_options(self, judgements: Sequence[Judgement | None], verdicts: list[Verdict]) -> bool:
-        """Search the failures that nothing explains again, under options that a call with silent parts shows.
+        """Search again the failures that nothing explains, under the options that a call with silent parts shows.
 
         Return True if something is found.
         """

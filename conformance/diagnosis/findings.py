@@ -2,14 +2,40 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import combinations
+from dataclasses import replace
+from typing import Final
 
 from goldformer.conformance.diagnosis.causes import Cause, make_option_cause, write_declaration, write_hint
+from goldformer.conformance.diagnosis.finding import (
+    AGAIN,
+    AS_PRINTED,
+    BECAUSE,
+    CLOSEST,
+    CLOSEST_OPTION,
+    DECLARE_ALL,
+    FIRST_SEEN,
+    FIX_FIRST,
+    FIX_TOO,
+    HOLDS,
+    MISTAKE_FOUND,
+    NOTHING_KNOWN,
+    OPTION_FOUND,
+    PLACE,
+    POSSIBLE_CAUSES,
+    RIGHT_CALL,
+    SMALLEST,
+    Finding,
+    list_few,
+)
 from goldformer.conformance.diagnosis.printed import find_printed, write_printed
+from goldformer.conformance.diagnosis.raising import (
+    describe_errors,
+    describe_limits,
+    describe_mixed_devices,
+    find_place,
+)
 from goldformer.conformance.diagnosis.suspects import (
     ACCEPTED,
     Explanation,
@@ -20,89 +46,19 @@ from goldformer.conformance.diagnosis.suspects import (
     rank_suspects,
 )
 from goldformer.conformance.judging.invoke import NOT_RUN
-from goldformer.conformance.judging.mixed_devices import MixedDevices, Role, find_mixed_devices
-from goldformer.conformance.judging.verdict import ERRORS, NO_MISTAKE, WITHHELD, IsolatedMistake, Status, Verdict
+from goldformer.conformance.judging.verdict import ERRORS, NO_MISTAKE, WITHHELD, IsolatedMistake, Verdict
 from goldformer.conformance.properties.relations import join_names
-from goldformer.spec import Mistake, Spec
+from goldformer.spec import Spec
 
-_MOST_SUSPECTS = 3
-_ABSENT = "raise NotImplementedError in the adapter (a process answers −32001): that call is then skipped"
-#: Exceptions of code that is not finished, whatever the call.
-_NO_VARIANT = tuple(
-    f"raised {name}" for name in ("NameError", "UnboundLocalError", "AttributeError", "ImportError", "ModuleNotFound")
-)
-#: Words in which NumPy and torch say that shapes do not fit.
-_OF_SHAPES = re.compile("shape|size|dimension|broadcast|align")
-#: The words of an exception about a width that is odd.
-_OF_PARITY = re.compile(r"\b(even|odd|divisible by (2|two)|multiple of (2|two))\b", re.IGNORECASE)
+_MOST_SUSPECTS: Final = 3
 #: The mistake that only one property can find.
-_DIFFERS = "nondeterminism"
+_NONDETERMINISM: Final = "nondeterminism"
 #: The mistake that gives a result a finer dtype than that of its inputs.
-_PROMOTES = "dtype-promote"
-#: The mistake that leaves a tensor on the CPU, by what it is to the operation that stops.
-_OF_ROLE: Mapping[Role, str] = {
-    "mask": "device-mask", "ids": "device-ids", "weight": "device-weight", "constant": "device-const",
-    "part": "device-part", "target": "device-target", "result": "device-result",
-}  # fmt: skip
-#: The reasons of failures of tensors on two devices: of a case that stops or answers, and of device-hygiene.
-_DEVICE_REASONS = ("raised", "wrong-device", "property")
-#: The constant of the positional encoding.
-_TABLE = "pe-not-buffer"
-#: The labels of the lines that other rooms read.
-FIX_FIRST = "Fix first"
-#: The first failing check of a component, with its message.
-FIRST_SEEN = "First seen"
-#: It reproduces every failing case that was compared, and no passing case refutes it: a mistake of the catalogue, or an
-#: option that is not declared.
-MISTAKE_FOUND = "Mistake found"
-OPTION_FOUND = "Option found"
-#: It reproduces most failing cases, but not all, or a passing case refutes it.
-CLOSEST = "Closest known mistake"
-CLOSEST_OPTION = "Closest option"
-#: Another mistake explains as much; or no passing case rules it out, and no values were compared.
-POSSIBLE_CAUSES = "Possible causes"
-NOTHING_KNOWN = "Cause unknown"
-#: The place of a mistake that nothing known explains, what is right, and two calls that differ in what shows it.
-PLACE = "Place"
-HOLDS = "Right by itself"
-SMALLEST = "Smallest wrong call"
-RIGHT_CALL = "Right call"
-#: A component that fails in a way that its failing parts do not explain.
-FIX_TOO = "Fix too"
-#: What explains the parts of these components explains their own failures.
-BECAUSE = "These also fail, perhaps only because of it"
-#: Nobody can tell whether the failing parts explain these components.
-AGAIN = "These also fail; check them again after the fix"
-#: What to change in the adapter, and not in the implementation.
-NO_VARIANT = "If it has no such variant"
-PRINTED = "If it follows {}"
-#: The documents that print the mistake which is named above it.
-AS_PRINTED = "As printed in"
-COUNTS_AXES = "If it counts a mask's axes"
-NO_DTYPE = "If it has no such dtype"
-DECLARE_ALL = "For all of these"
-ADAPTER_LABELS = (NO_VARIANT, COUNTS_AXES, NO_DTYPE, DECLARE_ALL)
+_PROMOTION: Final = "dtype-promote"
 #: The most changes of a call that are listed: each of them makes it right.
-_MOST_CHANGES = 3
-#: The number of names that are listed; the others are counted.
-_FEW = 4
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One sentence of the diagnosis; an `inner` one belongs to the component of the finding before it.
-
-    `mistakes` are the ids of the known mistakes that it names.
-    """
-
-    label: str
-    text: str
-    inner: bool = True
-    mistakes: tuple[str, ...] = ()
-
-
+_MOST_CHANGES: Final = 3
 #: Two parts that are wrong by themselves have in common what comes before them and after them.
-_ALL_OF_THEM = ", each by itself, or a normalisation or residual that all of them pass"
+_ALL_OF_THEM: Final = ", each by itself, or a normalisation or residual that all of them pass"
 
 
 def diagnose(verdicts: Sequence[Verdict], spec: Spec) -> Iterator[Finding]:
@@ -112,26 +68,17 @@ def diagnose(verdicts: Sequence[Verdict], spec: Spec) -> Iterator[Finding]:
     absent = [c for c, mine in judged.items() if mine and all(v.reason == "not-implemented" for v in mine)]
     roots, followers = find_failing_roots((v for v in verdicts if v.component not in absent), spec)
     explained = {component: _select_explanations(verdicts, component, spec) for component in (*roots, *followers)}
-    for component in roots:
-        yield Finding(FIX_FIRST, component, inner=False)
-        yield from _describe_first_seen(judged[component], spec)
-        bad = [v for v in judged[component] if v.bad]
-        found = describe_explanations(explained[component])
-        found = found or list(_find_possible_causes(verdicts, bad, component, spec))
-        yield from found
-        yield from _describe_printed(found, bad, component, spec)
     groups: dict[str, list[str]] = {BECAUSE: [], AGAIN: []}
-    for component in followers:
-        ranked = rank_explanations(verdicts, component, spec)
-        label = _classify_follower(component, judged, explained, ranked, spec)
-        if label != FIX_TOO:
+    for component in (*roots, *followers):
+        label = FIX_FIRST if component in roots else _classify_follower(component, verdicts, judged, explained, spec)
+        if label in groups:
             groups[label].append(component)
             continue
-        bad = [v for v in judged[component] if v.bad]
-        yield Finding(FIX_TOO, component, inner=False)
+        yield Finding(label, component, inner=False)
         found = describe_explanations(explained[component])
-        if not found:
+        if label == FIX_FIRST or not found:
             yield from _describe_first_seen(judged[component], spec)
+        bad = [v for v in judged[component] if v.bad]
         found = found or list(_find_possible_causes(verdicts, bad, component, spec))
         yield from found
         yield from _describe_printed(found, bad, component, spec)
@@ -151,7 +98,7 @@ def _describe_printed(
     """Yield the documents that print the mistakes which were found, or print code that raises the dtype of a result."""
     mistakes = {id_ for finding in found for id_ in finding.mistakes}
     if bad and all(v.reason == "wrong-dtype" for v in bad if v.kind == "case"):
-        mistakes.add(_PROMOTES)
+        mistakes.add(_PROMOTION)
     errata = find_printed(mistakes, component, {v.check for v in bad}, spec) if mistakes else []
     if errata:
         text = f"{write_printed(errata)}; goldformer explain {errata[0].id} says what is right"
@@ -159,134 +106,18 @@ def _describe_printed(
 
 
 def _describe_first_seen(judged: Sequence[Verdict], spec: Spec) -> Iterator[Finding]:
-    """Yield the first failing check, and how to decline a variant if it raises for one."""
+    """Yield the first failing check, and how to decline what the implementation does not support."""
     bad = [v for v in judged if v.bad]
     first = next((v for v in bad if v.reason != ACCEPTED), bad[0])
     yield Finding(FIRST_SEEN, f"{first.check}: {first.message}")
-    if first.reason == "raised":
-        if variant := _find_variant(judged, spec):
-            yield Finding(NO_VARIANT, f"{_ABSENT}. Only calls {variant} raise")
-        yield from _describe_errata(judged, spec)
-    yield from _describe_dtypes(judged)
-    yield from _describe_mask_axes(judged, spec)
-
-
-def _describe_mask_axes(judged: Sequence[Verdict], spec: Spec) -> Iterator[Finding]:
-    """Yield how to give masks more axes if only calls raise whose masks have another number of them."""
-    raised = [_list_mask_axes(v, spec) for v in judged if v.bad and v.reason == "raised" and v.kind == "case"]
-    usual = {axes for v in judged if v.status is Status.PASSED for axes in _list_mask_axes(v, spec)}
-    unusual = [axes - usual for axes in raised]
-    if 4 in usual and unusual and all(unusual):
-        counts = " or ".join(map(str, sorted(set().union(*unusual))))
-        text = "pass four_axes(mask, 4) of goldformer.adapters.layouts, since masks broadcast from the right"
-        yield Finding(COUNTS_AXES, f"{text}. Only calls whose mask has {counts} of the four axes raise")
-
-
-def _list_mask_axes(verdict: Verdict, spec: Spec) -> set[int]:
-    """Return the numbers of axes of the masks of a case; nothing of a property or of a call to be refused."""
-    case = spec.cases.get(verdict.check) if verdict.kind == "case" else None
-    if case is None or case.error is not None:
-        return set()
-    inputs = spec.contracts[verdict.component].inputs
-    return {len(recipe.shape) for name, recipe in case.inputs.items() if inputs[name].kind == "bool"}
-
-
-def _describe_errata(judged: Sequence[Verdict], spec: Spec) -> Iterator[Finding]:
-    """Yield the wrong statements of a document with which code raises in cases that raise here, and not in all cases.
-
-    These errors are about shapes; what is known to raise another one explains itself.
-    """
-    if not any(v.status is Status.PASSED and v.kind == "case" for v in judged):
-        return
-    raised = {v.check for v in judged if v.reason == "raised" and _OF_SHAPES.search(v.message)}
-    raised -= {v.check for v in judged if v.reason == "raised" and _name_error(v, spec)}
-    for erratum in spec.errata.values():
-        if erratum.raises and raised >= {*erratum.proof}:
-            text = f"{erratum.id}, {erratum.printed}. It is wrong: {erratum.correct}"
-            yield Finding(PRINTED.format(erratum.document), text)
-
-
-def _describe_dtypes(judged: Sequence[Verdict]) -> Iterator[Finding]:
-    """Yield what to declare if calls raise in some dtypes only, in which the code may never have been meant to run."""
-    raising = {v.dtype for v in judged if v.bad and v.reason == "raised"}
-    works = [d for d in dict.fromkeys(v.dtype for v in judged if v.status is Status.PASSED) if d not in raising]
-    if raising and works:
-        names = ", ".join(f'"{dtype}"' for dtype in works)
-        comma = "," if len(works) == 1 else ""
-        text = f"declare DTYPES = ({names}{comma}) in the adapter. Only calls in {list_few(sorted(raising))} raise"
-        yield Finding(NO_DTYPE, text)
-
-
-def _find_variant(judged: Sequence[Verdict], spec: Spec) -> str:
-    """Return what all calls that raise have and no call that passes has, in words, or "".
-
-    Only what an implementation may do without counts: an optional argument that is given, or one that is left out, or
-    two widths that differ, where the exceptions are about shapes, or an input of odd width.
-    """
-    raised = [v for v in judged if v.reason == "raised" and v.kind == "case" and _asks_for_result(v, spec)]
-    if any(v.message.startswith(_NO_VARIANT) or find_mixed_devices(v.message) or _name_error(v, spec) for v in raised):
-        return ""
-    passed = [v for v in judged if v.status is Status.PASSED and v.kind == "case"]
-    usual = {trait for v in passed for trait in _list_traits(v, spec)}
-    unusual = [_list_traits(v, spec) - usual for v in raised]
-    if not any(unusual) and all(_OF_SHAPES.search(v.message) for v in raised):
-        usual = {trait for v in passed for trait in _list_widths(v, spec)}
-        unusual = [_list_widths(v, spec) - usual for v in raised]
-    if not any(unusual) and all(_OF_PARITY.search(v.message) for v in raised):
-        usual = {trait for v in passed for trait in _list_odd_widths(v, spec)}
-        unusual = [_list_odd_widths(v, spec) - usual for v in raised]
-    if not passed or not raised or not all(unusual):
-        return ""
-    # Where calls of many kinds raise and none is common to all, the kinds say nothing.
-    listed = set.intersection(*unusual) or set().union(*unusual)
-    return " or ".join(sorted(listed)) if len(listed) <= _FEW else ""
-
-
-def _asks_for_result(verdict: Verdict, spec: Spec) -> bool:
-    """Return True unless a check is a case whose call must be refused."""
-    case = spec.cases.get(verdict.check)
-    return case is None or case.error is None
-
-
-def _list_traits(verdict: Verdict, spec: Spec) -> set[str]:
-    """Return which optional arguments the call of a case has, and which optional parameters it leaves out."""
-    case, contract = spec.cases.get(verdict.check), spec.contracts[verdict.component]
-    if case is None or case.error is not None:
-        return set()
-    given = {*case.inputs, *case.attributes}
-    params = contract.params_for(case.attributes)
-    left_out = {name for name, array in params.items() if array.optional and name not in case.params}
-    traits = {f"with {name}" for name in contract.optional & given}
-    traits |= {f"without {name.rpartition('.')[2]}" for name in left_out}
-    return traits | ({"of gradients"} if case.cotangent is not None else set())
-
-
-def _list_widths(verdict: Verdict, spec: Spec) -> set[str]:
-    """Return which widths of the parameters differ in the call of a case."""
-    case = spec.cases.get(verdict.check)
-    if case is None or case.error is not None:
-        return set()
-    params = spec.contracts[verdict.component].params_for(case.attributes)
-    widths = {str(axis): axis.size(case.sizes) for array in params.values() for axis in array.shape.axes}
-    differing = combinations([name for name in widths if "d_" in name], 2)
-    return {f"where {one} is not {other}" for one, other in differing if widths[one] != widths[other]}
-
-
-def _list_odd_widths(verdict: Verdict, spec: Spec) -> set[str]:
-    """Return which widths of the inputs are odd in the call of a case."""
-    case = spec.cases.get(verdict.check)
-    if case is None or case.error is not None:
-        return set()
-    last = (array.shape.axes[-1] for array in spec.contracts[verdict.component].inputs.values() if array.shape.axes)
-    widths = {str(axis): axis.size(case.sizes) for axis in last if str(axis).startswith("d_")}
-    return {f"where {name} is odd" for name, size in widths.items() if size % 2}
+    yield from describe_limits(first, judged, spec)
 
 
 def _classify_follower(
     component: str,
+    verdicts: Sequence[Verdict],
     judged: Mapping[str, Sequence[Verdict]],
     explained: Mapping[str, Sequence[Explanation]],
-    ranked: Sequence[Explanation],
     spec: Spec,
 ) -> str:
     """Return FIX_TOO, BECAUSE or AGAIN for a component that fails and has a failing part.
@@ -302,7 +133,8 @@ def _classify_follower(
         return FIX_TOO
     if best := next(iter(explained[component]), None):
         return BECAUSE if best.certain and all(_is_inherited(c, known) for c in best.causes) else FIX_TOO
-    if any(e.equals and all(_is_inherited(c, known) and not _may_stay(c) for c in e.causes) for e in ranked):
+    ranked = rank_explanations(verdicts, component, spec)
+    if any(e.equals and all(_is_inherited(c, known) and not _is_deliberate(c) for c in e.causes) for e in ranked):
         return AGAIN
     if any(v.matches is not None and v.differences for v in bad):
         # A part that nothing known explains cannot be imitated in the whole, nor can a cache that reads word by word
@@ -311,10 +143,10 @@ def _classify_follower(
         in_model = isolated is not None and "loop" not in isolated.places
         decodes = "bos_id" in spec.contracts[component].attributes
         return AGAIN if (decodes and in_model) or not all(explained[part] for part in parts) else FIX_TOO
-    places = {_find_place(v) for part in parts for v in judged[part] if v.reason == "raised"}
+    places = {find_place(v) for part in parts for v in judged[part] if v.reason == "raised"}
     raised = [v for v in bad if v.reason == "raised"]
     if raised and len(raised) == len(bad):
-        return BECAUSE if all(_find_place(v) in places for v in raised) else FIX_TOO
+        return BECAUSE if all(find_place(v) in places for v in raised) else FIX_TOO
     return AGAIN
 
 
@@ -330,16 +162,11 @@ def _is_inherited(cause: Cause, known: Iterable[tuple[str, Cause]]) -> bool:
     )
 
 
-def _may_stay(cause: Cause) -> bool:
+def _is_deliberate(cause: Cause) -> bool:
     """Return True for what may be deliberate: it is not fixed, so that nothing is checked again after it."""
     from goldformer.conformance.diagnosis.mistakes import ON_PURPOSE  # a run that passes needs no catalogue
 
     return cause.id in ON_PURPOSE
-
-
-def _find_place(verdict: Verdict) -> tuple[str, str]:
-    """Return the type of an exception and the line of the implementation that raised it."""
-    return verdict.message.partition(":")[0], verdict.message.rpartition("(")[2].partition(")")[0]
 
 
 def _declare_together(explained: Mapping[str, Sequence[Explanation]]) -> Iterator[Finding]:
@@ -373,14 +200,14 @@ def _find_possible_causes(
     bad = [v for v in bad if v.reason not in (WITHHELD, ACCEPTED)]
     if not bad:
         return
-    if differs := next((v for v in bad if v.reason == "property" and v.catches == (_DIFFERS,)), None):
+    if differs := next((v for v in bad if v.reason == "property" and v.catches == (_NONDETERMINISM,)), None):
         # A result that changes with each call matches no mistake, and any output may be the first wrong one. A call
         # that raised, or broke the contract, has no second result to compare.
-        mistake = spec.mistakes[_DIFFERS]
-        text = f"{_DIFFERS}, {mistake.title}: {differs.message}. {mistake.hint}"
-        yield Finding(MISTAKE_FOUND, text, mistakes=(_DIFFERS,))
+        mistake = spec.mistakes[_NONDETERMINISM]
+        text = f"{_NONDETERMINISM}, {mistake.title}: {differs.message}. {mistake.hint}"
+        yield Finding(MISTAKE_FOUND, text, mistakes=(_NONDETERMINISM,))
         return
-    mixed = _describe_mixed_devices(bad, component, spec) + _describe_errors(bad, spec)
+    mixed = describe_mixed_devices(bad, component, spec) + describe_errors(bad, spec)
     yield from mixed
     advice = _select_advice(bad)
     yield from (Finding("Convention", text) for text in advice)
@@ -398,57 +225,6 @@ def _find_possible_causes(
         fits = f"It fits {suspect.explains} of {suspect.failing} failing checks."
         text = f"{suspect.mistake.id}, {suspect.mistake.title}. {fits} {suspect.mistake.hint}"
         yield Finding(POSSIBLE_CAUSES, text, mistakes=(suspect.mistake.id,))
-
-
-def _describe_mixed_devices(bad: Sequence[Verdict], component: str, spec: Spec) -> list[Finding]:
-    """Return the mistakes that leave a tensor on the CPU, as the messages of the failing checks name it."""
-    seen: dict[str, list[tuple[Verdict, MixedDevices]]] = {}
-    for verdict in bad:
-        mixed = find_mixed_devices(verdict.message) if verdict.reason in _DEVICE_REASONS else None
-        if mixed is not None and mixed.role in _OF_ROLE:
-            own = _TABLE if (mixed.role, component) == ("constant", "positional_encoding") else _OF_ROLE[mixed.role]
-            seen.setdefault(own, []).append((verdict, mixed))
-    findings = []
-    for id_, stopped in sorted(seen.items(), key=lambda item: -len(item[1])):
-        verdict, mixed = stopped[0]
-        mistake = spec.mistakes[id_]
-        place = _find_place(verdict)[1]
-        operand = f"the {mixed.operand} of {mixed.operation}" if mixed.operation else mixed.operand
-        where = f"In {component} {operand} is on the CPU{f' ({place})' if mixed.operation else ''}."
-        text = (
-            f"{id_}, {mistake.title}. {where} It explains {len(stopped)} of {len(bad)} failing checks. {mistake.hint}"
-        )
-        # What is added may be anything.
-        label = POSSIBLE_CAUSES if mixed.role == "constant" else MISTAKE_FOUND
-        findings.append(Finding(label, text, mistakes=(id_,)))
-    return findings
-
-
-def _describe_errors(bad: Sequence[Verdict], spec: Spec) -> list[Finding]:
-    """Return the mistakes whose errors the failing checks raise."""
-    counted = Counter(mistake for v in bad if (mistake := _name_error(v, spec)))
-    possible = Counter(m for v in bad if v.reason == "raised" for m in _list_possible(v, spec))
-    findings = []
-    for label, counts in ((MISTAKE_FOUND, counted), (POSSIBLE_CAUSES, possible)):
-        for mistake, count in counts.most_common():
-            explains = f"It raises the error of {count} of {len(bad)} failing checks."
-            text = f"{mistake.id}, {mistake.title}. {explains} {mistake.hint}"
-            findings.append(Finding(label, text, mistakes=(mistake.id,)))
-    return findings
-
-
-def _list_possible(verdict: Verdict, spec: Spec) -> list[Mistake]:
-    """Return the mistakes of a component and its parts that raise the error of a check, as other code may."""
-    inside = {verdict.component, *spec.list_dependencies(verdict.component)}
-    named = [m for m in spec.mistakes.values() if m.possible_error and m.component in inside]
-    return [m for m in named if m.possible_error and m.possible_error in verdict.message]
-
-
-def _name_error(verdict: Verdict, spec: Spec) -> Mistake | None:
-    """Return the known mistake that a check's error gives away, if any."""
-    if verdict.reason != "raised":
-        return None
-    return next((m for m in spec.mistakes.values() if m.error and m.error in verdict.message), None)
 
 
 def _describe_isolated(isolated: IsolatedMistake | None, spec: Spec) -> Iterator[Finding]:
@@ -511,19 +287,21 @@ def describe_explanations(found: Sequence[Explanation], among: str = "failing", 
     other mistake explains as much, unless that gives the same in every case; as the closest one if a case refutes it.
     `was` says that it explains an earlier result: there is nothing to fix.
     """
+    if not found:
+        return []
     best = [e for e in found if is_as_good(e, found[0])]
     # The first one is contradicted only if all are.
     best = [e for e in best if e.contradicted is best[0].contradicted]
-    told = [e for place, e in enumerate(best) if not any(e.adds_nothing_to(better) for better in best[:place])]
+    distinct = [e for place, e in enumerate(best) if not any(e.adds_nothing_to(better) for better in best[:place])]
     # Two neighbours that no case tells apart are two descriptions of one thing, and so is one mistake in two places.
-    told = [e for place, e in enumerate(told) if not place or not (e.generated or _is_elsewhere(e, told[0]))]
-    findings = [_describe_explanation(e, among, was=was) for e in told[:_MOST_SUSPECTS]]
+    first, others = distinct[0], [e for e in distinct[1:] if not (e.generated or _is_elsewhere(e, distinct[0]))]
+    findings = [_describe_explanation(e, among, was=was) for e in (first, *others[: _MOST_SUSPECTS - 1])]
     # Another mistake explains as much: the first one is no more than possible.
-    rivals = [e for e in told[1:] if len(e.causes) == len(told[0].causes) and e.ids not in told[0].twins]
-    if findings and findings[0].mistakes and rivals:
+    has_rival = any(len(e.causes) == len(first.causes) and e.ids not in first.twins for e in others)
+    if findings[0].mistakes and has_rival:
         findings[0] = replace(findings[0], label=POSSIBLE_CAUSES)
-    for place, finding in enumerate(findings[1:], 1):
-        same = " No case tells the two apart." if told[place].ids in told[0].twins else ""
+    for place, (other, finding) in enumerate(zip(others, findings[1:], strict=False), 1):
+        same = " No case tells the two apart." if other.ids in first.twins else ""
         findings[place] = replace(finding, label="Or", text=f"{finding.text}{same}")
     return findings
 
@@ -553,13 +331,6 @@ def _describe_explanation(e: Explanation, among: str, *, was: bool) -> Finding:
     also = f"The code also has {both}, which is not declared." if both else ""
     parts = (f"{' and '.join(headings)}.", also, f"{seen}.", "" if was else write_hint(e.causes))
     return Finding(labels[not e.certain], " ".join(filter(None, parts)), mistakes=mistakes)
-
-
-def list_few(names: Iterable[str]) -> str:
-    """List the first names, and count the others."""
-    listed = list(names)
-    more = len(listed) - _FEW
-    return ", ".join(listed[:_FEW]) + (f" and {more} more" if more > 0 else "")
 
 
 def _describe_first_wrong(bad: Sequence[Verdict]) -> str:

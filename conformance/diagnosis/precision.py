@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from goldformer.conformance.diagnosis.findings import Finding
+from goldformer.conformance.diagnosis.finding import Finding
 from goldformer.conformance.diagnosis.printed import find_printed, write_printed
 from goldformer.conformance.diagnosis.suspects import TO_FLOAT32
 from goldformer.conformance.judging.tolerance import UNIT_ROUNDOFF

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal
 
-from goldformer.conformance.diagnosis.findings import MISTAKE_FOUND, OPTION_FOUND
+from goldformer.conformance.diagnosis.finding import MISTAKE_FOUND, OPTION_FOUND
 from goldformer.conformance.grading.sandbox import Isolation, Limits
 from goldformer.conformance.judging.verdict import WITHHELD, Reason, Status, Verdict
 

@@ -8,7 +8,7 @@ from typing import Final
 
 from goldformer.adapters.process.faults import printable
 from goldformer.conformance.diagnosis.causes import find_cause
-from goldformer.conformance.diagnosis.findings import FIRST_SEEN, FIX_FIRST, FIX_TOO, Finding
+from goldformer.conformance.diagnosis.finding import FIRST_SEEN, FIX_FIRST, FIX_TOO, Finding
 from goldformer.conformance.diagnosis.suspects import ACCEPTED
 from goldformer.conformance.judging.verdict import Verdict
 from goldformer.conformance.reports.comparison import Implementation, Outcome

@@ -12,7 +12,7 @@ from typing import Literal
 
 from goldformer.adapters import Adapter
 from goldformer.adapters.process import TIMEOUT
-from goldformer.conformance.diagnosis.findings import Finding
+from goldformer.conformance.diagnosis.finding import Finding
 from goldformer.conformance.judging.cases import Bench
 from goldformer.conformance.judging.invoke import describe_missing
 from goldformer.conformance.judging.verdict import Status, Verdict

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import asdict
 from typing import Any, Final
 
-from goldformer.conformance.diagnosis.findings import Finding
+from goldformer.conformance.diagnosis.finding import Finding
 from goldformer.conformance.reports.comparison import Comparison, Implementation, describe_system
 from goldformer.conformance.reports.results import (
     COARSE,

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from goldformer.conformance.diagnosis.findings import Finding
+from goldformer.conformance.diagnosis.finding import Finding
 from goldformer.conformance.judging.verdict import Verdict
 from goldformer.conformance.reports.comparison import Comparison, Implementation, describe_system
 from goldformer.conformance.reports.comparison_data import (

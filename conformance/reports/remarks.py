@@ -6,7 +6,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
-from goldformer.conformance.diagnosis.findings import Finding, diagnose, list_few
+from goldformer.conformance.diagnosis.finding import Finding, list_few
+from goldformer.conformance.diagnosis.findings import diagnose
 from goldformer.conformance.diagnosis.precision import find_precision
 from goldformer.conformance.judging.verdict import NOT_WRAPPED, Agreement, Verdict, Wrapped
 from goldformer.conformance.reports.results import NOT_IMPLEMENTED, ComponentResult, Counts, count_cases

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from goldformer.conformance.diagnosis.findings import Finding
+from goldformer.conformance.diagnosis.finding import Finding
 from goldformer.conformance.diagnosis.suspects import ACCEPTED
 from goldformer.conformance.reports.comparison import Implementation
 from goldformer.conformance.reports.remarks import NOTES

@@ -10,7 +10,8 @@ from typing import Final
 
 from goldformer.adapters.process.faults import printable
 from goldformer.conformance.diagnosis.causes import find_cause
-from goldformer.conformance.diagnosis.findings import Finding, describe_distance, list_few
+from goldformer.conformance.diagnosis.finding import Finding, list_few
+from goldformer.conformance.diagnosis.findings import describe_distance
 from goldformer.conformance.judging.verdict import ERRORS, UNANSWERED, Difference, Element, Reason, Verdict
 from goldformer.conformance.reports.remarks import make_remarks
 from goldformer.conformance.reports.results import NOT_IMPLEMENTED, ComponentResult, summarize

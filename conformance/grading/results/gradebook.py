@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from sys import intern
 from typing import Any, Final
 
-from goldformer.conformance.diagnosis.findings import NOTHING_KNOWN, POSSIBLE_CAUSES
+from goldformer.conformance.diagnosis.finding import NOTHING_KNOWN, POSSIBLE_CAUSES
 from goldformer.conformance.grading.model import (
     CERTAIN_LABELS,
     NOT_STARTED,

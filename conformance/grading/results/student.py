@@ -14,7 +14,7 @@ from itertools import takewhile
 from typing import Final
 
 from goldformer.conformance.diagnosis.causes import drop_declaration
-from goldformer.conformance.diagnosis.findings import ADAPTER_LABELS, FIX_FIRST
+from goldformer.conformance.diagnosis.finding import ADAPTER_LABELS, FIX_FIRST
 from goldformer.conformance.grading.compact import WINDOWS, find_place, list_public_failures
 from goldformer.conformance.grading.model import (
     CERTAIN_LABELS,

@@ -8,7 +8,8 @@ import pytest
 
 from goldformer.adapters import Adapter
 from goldformer.conformance.diagnosis.explain import Diagnosis
-from goldformer.conformance.diagnosis.findings import CLOSEST, MISTAKE_FOUND, POSSIBLE_CAUSES, diagnose
+from goldformer.conformance.diagnosis.finding import CLOSEST, MISTAKE_FOUND, POSSIBLE_CAUSES
+from goldformer.conformance.diagnosis.findings import diagnose
 from goldformer.conformance.diagnosis.neighbours import find_made
 from goldformer.conformance.judging.cases import Bench, judge_case
 

@@ -21,7 +21,8 @@ from goldformer.adapters.textbook.steps import around
 from goldformer.adapters.textbook.transformer import embed
 from goldformer.conformance.cli import main
 from goldformer.conformance.diagnosis.explain import Diagnosis
-from goldformer.conformance.diagnosis.findings import AGAIN, FIX_TOO, NOTHING_KNOWN, diagnose
+from goldformer.conformance.diagnosis.finding import AGAIN, FIX_TOO, NOTHING_KNOWN
+from goldformer.conformance.diagnosis.findings import diagnose
 from goldformer.conformance.diagnosis.isolation import calls, find_options, isolate
 from goldformer.conformance.diagnosis.isolation.calls import MOST_CALLS, Calls
 from goldformer.conformance.diagnosis.isolation.sentences import describe_part

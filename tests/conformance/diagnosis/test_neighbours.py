@@ -13,7 +13,8 @@ from goldformer.adapters.textbook.attention import scaled_dot_product_attention
 from goldformer.adapters.textbook.build import build_textbook
 from goldformer.conformance.diagnosis.catalogue import Catalogue
 from goldformer.conformance.diagnosis.explain import Diagnosis
-from goldformer.conformance.diagnosis.findings import BECAUSE, CLOSEST, MISTAKE_FOUND, diagnose
+from goldformer.conformance.diagnosis.finding import BECAUSE, CLOSEST, MISTAKE_FOUND
+from goldformer.conformance.diagnosis.findings import diagnose
 from goldformer.conformance.diagnosis.imitation import Imitator
 from goldformer.conformance.diagnosis.mistakes import implementations
 from goldformer.conformance.diagnosis.mistakes.places import HALVES, TRACKED, restrict_to

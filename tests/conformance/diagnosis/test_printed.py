@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from goldformer.conformance.diagnosis.findings import AS_PRINTED, diagnose
+from goldformer.conformance.diagnosis.finding import AS_PRINTED
+from goldformer.conformance.diagnosis.findings import diagnose
 from goldformer.conformance.diagnosis.precision import find_precision
 from goldformer.conformance.diagnosis.printed import find_printed
 from goldformer.conformance.judging.verdict import Match, Status, Verdict

@@ -9,7 +9,8 @@ import pytest
 
 from goldformer.adapters import Adapter, textbook
 from goldformer.conformance.diagnosis.explain import Diagnosis
-from goldformer.conformance.diagnosis.findings import CLOSEST, MISTAKE_FOUND, NOTHING_KNOWN, diagnose
+from goldformer.conformance.diagnosis.finding import CLOSEST, MISTAKE_FOUND, NOTHING_KNOWN
+from goldformer.conformance.diagnosis.findings import diagnose
 from goldformer.conformance.diagnosis.neighbours.results import Call, list_relations
 from goldformer.conformance.judging.cases import Bench, judge_case
 from goldformer.spec.model import GoldenArray

@@ -7,7 +7,8 @@ import pytest
 from goldformer.adapters.protocol import Adapter
 from goldformer.adapters.textbook.build import build_textbook
 from goldformer.conformance.diagnosis.explain import Diagnosis
-from goldformer.conformance.diagnosis.findings import MISTAKE_FOUND, diagnose
+from goldformer.conformance.diagnosis.finding import MISTAKE_FOUND
+from goldformer.conformance.diagnosis.findings import diagnose
 from goldformer.conformance.diagnosis.neighbours import neighbours
 from goldformer.conformance.judging.cases import Bench, judge_case
 

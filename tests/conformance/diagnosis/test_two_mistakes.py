@@ -17,15 +17,8 @@ from goldformer.adapters.textbook.decoding import model_logits
 from goldformer.adapters.textbook.steps import around, replacing
 from goldformer.adapters.textbook.transformer import memory_mask
 from goldformer.conformance.diagnosis.explain import Diagnosis
-from goldformer.conformance.diagnosis.findings import (
-    BECAUSE,
-    CLOSEST,
-    FIX_FIRST,
-    FIX_TOO,
-    MISTAKE_FOUND,
-    OPTION_FOUND,
-    diagnose,
-)
+from goldformer.conformance.diagnosis.finding import BECAUSE, CLOSEST, FIX_FIRST, FIX_TOO, MISTAKE_FOUND, OPTION_FOUND
+from goldformer.conformance.diagnosis.findings import diagnose
 from goldformer.conformance.diagnosis.neighbours import find_made
 from goldformer.conformance.judging.cases import Bench, judge_case
 from repository import REPOSITORY

@@ -10,7 +10,7 @@ from markdown_it import MarkdownIt
 
 import grades
 from goldformer.conformance.diagnosis.causes import make_option_cause, write_hint
-from goldformer.conformance.diagnosis.findings import ADAPTER_LABELS
+from goldformer.conformance.diagnosis.finding import ADAPTER_LABELS
 from goldformer.conformance.grading.model import NOT_STARTED, Deduction, DiagnosisLine, Feedback, derive_outcome
 from goldformer.conformance.grading.results import feedback
 from goldformer.conformance.grading.results.platforms import gradescope_results

@@ -12,7 +12,8 @@ from goldformer.adapters.options import OPTIONS
 from goldformer.adapters.protocol import Adapter
 from goldformer.adapters.textbook.build import build_textbook
 from goldformer.conformance.diagnosis.explain import Diagnosis
-from goldformer.conformance.diagnosis.findings import MISTAKE_FOUND, diagnose
+from goldformer.conformance.diagnosis.finding import MISTAKE_FOUND
+from goldformer.conformance.diagnosis.findings import diagnose
 from goldformer.conformance.diagnosis.mistakes import implementations
 from goldformer.conformance.judging.cases import Bench, judge_case
 from goldformer.spec.casefile import read_cases
