@@ -107,9 +107,7 @@ def greedy_sentence(source: Array, task: Task) -> Sentence:
     """Take the word of the largest logit at each step, the lowest id among equals, for a source (1, source_seq)."""
     sentence = Sentence()
     while not (has_ended(sentence, task) or is_full(sentence, task)):
-        logits = next_logits(source, sentence, task)
-        word = int(logits.argmax())
-        sentence = append_word(sentence, word, score_words(logits)[word])
+        sentence = append_best(sentence, next_logits(source, sentence, task))
     return sentence
 
 
@@ -145,6 +143,12 @@ def score_words(logits: Array) -> list[float]:
 def append_word(sentence: Sentence, word: int, score: float) -> Sentence:
     """Append a word to the sentence."""
     return Sentence((*sentence.words, word), (*sentence.word_scores, score))
+
+
+def append_best(sentence: Sentence, logits: Array) -> Sentence:
+    """Append the word of the largest logit, the lowest id among equals, to the sentence."""
+    word = int(logits.argmax())
+    return append_word(sentence, word, score_words(logits)[word])
 
 
 @step

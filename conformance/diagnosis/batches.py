@@ -1,4 +1,4 @@
-"""Decoding of a whole batch or beam at once, as implementations do it: only there shows what mixes samples."""
+"""Decode a whole batch or beam at once, as implementations do: mistakes that mix samples show only there."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from goldformer.adapters.textbook.checks import Array
 from goldformer.adapters.textbook.decoding import (
     Sentence,
     Task,
-    append_word,
+    append_best,
     decoder_input,
     extend_beam,
     greedy_sentences,
@@ -20,7 +20,6 @@ from goldformer.adapters.textbook.decoding import (
     is_full,
     model_logits,
     next_logits,
-    score_words,
 )
 from goldformer.adapters.textbook.steps import Replacements, Step, around, hold, instead
 
@@ -35,15 +34,10 @@ def _decode_together(source: Array, task: Task) -> list[Sentence]:
         target = np.array([[*words, *[fill] * (width - len(words))] for words in read], dtype=np.int64)
         logits = model_logits(source, target, task)[:, -1]
         sentences = [
-            sentence if has_ended(sentence, task) or is_full(sentence, task) else _append_best(sentence, row)
+            sentence if has_ended(sentence, task) or is_full(sentence, task) else append_best(sentence, row)
             for sentence, row in zip(sentences, logits, strict=True)
         ]
     return sentences
-
-
-def _append_best(sentence: Sentence, logits: Array) -> Sentence:
-    word = int(logits.argmax())
-    return append_word(sentence, word, score_words(logits)[word])
 
 
 #: The next logits of the sentences of a beam, by the source and the words that are read.
@@ -67,7 +61,7 @@ def _look_up(original: Step, source: Array, sentence: Sentence, task: Task) -> A
     return np.asarray(original(source, sentence, task) if row is None else row)
 
 
-#: Decoding with the same results where samples do not depend on one another, by fewer calls of the model.
+#: The steps of decoding with fewer calls of the model. Results are the same if samples do not depend on one another.
 IN_BATCHES: Final[Replacements] = {
     greedy_sentences: instead(_decode_together),
     extend_beam: around(_extend_together),

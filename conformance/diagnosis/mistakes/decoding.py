@@ -12,6 +12,7 @@ from goldformer.adapters.textbook.checks import Array
 from goldformer.adapters.textbook.decoding import (
     Sentence,
     Task,
+    append_best,
     append_word,
     continue_sentence,
     decoder_input,
@@ -42,13 +43,16 @@ from goldformer.conformance.diagnosis.mistakes.registry import mistake
 
 ModelLogits = Callable[[Array, Array, Task], Array]
 NextBeam = Callable[[list[Sentence], list[list[Sentence]], Task], list[Sentence]]
+PadWords = Callable[[Sentence, Task], list[float]]
+ExtendBeam = Callable[[Array, int, list[Sentence], Task], list[list[Sentence]]]
+SearchBeams = Callable[[Array, Task], list[list[Sentence]]]
 
 # What is read
 
 
 @mistake("decode-no-feedback", instead_of=decoder_input)
 def read_bos(sentence: Sentence, task: Task) -> list[int]:
-    """Return bos_id alone at every step."""
+    """Return only bos_id at every step."""
     return [task.bos_id]
 
 
@@ -82,7 +86,7 @@ TARGET_AT_POSITION_ZERO: Final[Replacements] = {embed_target: around(embed_words
 
 @mistake("decode-cache-offset", around=model_logits)
 def restart_positions(original: ModelLogits, source: Array, target: Array, task: Task) -> Array:
-    """Return the logits of words read at position 0, as behind a cache whose length is not added."""
+    """Return the logits of words read at position 0, as with a cache whose length is not added."""
     with replacing(TARGET_AT_POSITION_ZERO):
         return original(source, target, task)
 
@@ -93,12 +97,12 @@ def restart_positions(original: ModelLogits, source: Array, target: Array, task:
 @mistake("decode-bos-kept", instead_of=is_full)
 @mistake("decode-max-length-off-by-one", instead_of=is_full)
 def count_bos(sentence: Sentence, task: Task) -> bool:
-    """Return whether bos_id and the words are max_length together."""
+    """Return True if bos_id and the words are max_length together."""
     return len(sentence.words) + 1 >= task.max_length
 
 
 @mistake("decode-bos-kept", around=pad_words)
-def keep_bos(original: Callable[[Sentence, Task], list[float]], sentence: Sentence, task: Task) -> list[float]:
+def keep_bos(original: PadWords, sentence: Sentence, task: Task) -> list[float]:
     """Return what was read: bos_id is the first of max_length words."""
     return original(replace(sentence, words=(task.bos_id, *sentence.words)), task)
 
@@ -111,9 +115,9 @@ def never_end(sentence: Sentence, task: Task) -> bool:
 
 @mistake("greedy-end-forgotten", instead_of=greedy_sentences)
 def forget_ends(source: Array, task: Task) -> list[Sentence]:
-    """Return sentences to which one pad_id is added when they have ended, and then words again, until all end at once.
+    """Return sentences that go on after an end and one pad_id, until all of them end in the same step.
 
-    They are as long as one another: whoever writes them side by side stops when every one has just ended.
+    All are equally long, as rows of one array that is complete when each row has just ended.
     """
     sentences = [Sentence()] * len(source)
     while not (all(has_ended(sentence, task) for sentence in sentences) or is_full(sentences[0], task)):
@@ -122,16 +126,14 @@ def forget_ends(source: Array, task: Task) -> list[Sentence]:
 
 
 def forget_end(source: Array, sentence: Sentence, task: Task) -> Sentence:
-    """Append pad_id right after eos_id, and else the most probable word."""
+    """Append pad_id after eos_id, and the most probable word after any other word."""
     if has_ended(sentence, task):
         return append_word(sentence, task.pad_id, 0.0)
-    logits = next_logits(source, sentence, task)
-    word = int(logits.argmax())
-    return append_word(sentence, word, score_words(logits)[word])
+    return append_best(sentence, next_logits(source, sentence, task))
 
 
 @mistake("greedy-eos-dropped", around=pad_words)
-def drop_eos(original: Callable[[Sentence, Task], list[float]], sentence: Sentence, task: Task) -> list[float]:
+def drop_eos(original: PadWords, sentence: Sentence, task: Task) -> list[float]:
     """Return the words without eos_id."""
     return original(replace(sentence, words=tuple(word for word in sentence.words if word != task.eos_id)), task)
 
@@ -163,7 +165,7 @@ mistake("decode-score-after-end", instead_of=has_ended)(never_end)
 
 
 @mistake("decode-score-after-end", around=pad_words)
-def cut_after_eos(original: Callable[[Sentence, Task], list[float]], sentence: Sentence, task: Task) -> list[float]:
+def cut_after_eos(original: PadWords, sentence: Sentence, task: Task) -> list[float]:
     """Return the words up to eos_id, of a sentence that was written and scored up to max_length."""
     end = [*sentence.words, task.eos_id].index(task.eos_id) + 1
     return original(replace(sentence, words=sentence.words[:end]), task)
@@ -174,13 +176,13 @@ def cut_after_eos(original: Callable[[Sentence, Task], list[float]], sentence: S
 
 @mistake("beam-first-step-duplicates", around=extend_beam)
 def begin_with_copies(
-    original: Callable[[Array, int, list[Sentence], Task], list[list[Sentence]]],
+    original: ExtendBeam,
     source: Array,
     sample: int,
     beam: list[Sentence],
     task: Task,
 ) -> list[list[Sentence]]:
-    """Return what a beam may become that begins with beam_size empty sentences."""
+    """Return the extensions of a beam that begins with beam_size empty sentences."""
     return original(source, sample, beam * task.beam_size if beam == [Sentence()] else beam, task)
 
 
@@ -195,9 +197,9 @@ def keep_best_of_each_parent(
 
 
 def append_to_other(chosen: Sentence, before: Sentence, task: Task) -> Sentence:
-    """Return a sentence that the chosen one does not continue with the last word of the chosen one, and its scores.
+    """Return another sentence with the last word and the scores of the chosen one.
 
-    A word behind the end of a sentence is not seen.
+    A word after the end of a sentence is not seen.
     """
     return replace(chosen, words=before.words if has_ended(before, task) else (*before.words, chosen.words[-1]))
 
@@ -242,7 +244,7 @@ def find_parent(chosen: Sentence, extensions: list[list[Sentence]]) -> int:
 
 @mistake("beam-source-order", around=extend_beam)
 def repeat_sources_as_whole(
-    original: Callable[[Array, int, list[Sentence], Task], list[list[Sentence]]],
+    original: ExtendBeam,
     source: Array,
     sample: int,
     beam: list[Sentence],
@@ -256,14 +258,12 @@ def repeat_sources_as_whole(
 
 
 @mistake("beam-cache-stale", around=search_beams)
-def search_with_stale_caches(
-    original: Callable[[Array, Task], list[list[Sentence]]], source: Array, task: Task
-) -> list[list[Sentence]]:
+def search_with_stale_caches(original: SearchBeams, source: Array, task: Task) -> list[list[Sentence]]:
     """Return the search in which each place of a beam reads what was read in that place before, then its last word."""
     read: dict[int, list[list[int]]] = {}
 
     def extend_in_place(
-        extend: Callable[..., list[list[Sentence]]], source: Array, sample: int, beam: list[Sentence], task: Task
+        extend: ExtendBeam, source: Array, sample: int, beam: list[Sentence], task: Task
     ) -> list[list[Sentence]]:
         if is_over(beam, task):
             return extend(source, sample, beam, task)
@@ -287,14 +287,12 @@ def continue_after(words: list[int], source: Array, sentence: Sentence, task: Ta
 
 
 @mistake("beam-end-flags-stale", around=search_beams)
-def search_with_stale_flags(
-    original: Callable[[Array, Task], list[list[Sentence]]], source: Array, task: Task
-) -> list[list[Sentence]]:
+def search_with_stale_flags(original: SearchBeams, source: Array, task: Task) -> list[list[Sentence]]:
     """Return the search in which a place of a beam stays ended, whichever sentence moves there."""
     ended: dict[int, list[bool]] = {}
 
     def extend_by_flags(
-        extend: Callable[..., list[list[Sentence]]], source: Array, sample: int, beam: list[Sentence], task: Task
+        extend: ExtendBeam, source: Array, sample: int, beam: list[Sentence], task: Task
     ) -> list[list[Sentence]]:
         if is_over(beam, task):
             return extend(source, sample, beam, task)
@@ -356,12 +354,10 @@ def mean_penalty(length: int) -> float:
 
 
 @mistake("beam-penalty-step", around=search_beams)
-def penalise_alike(
-    original: Callable[[Array, Task], list[list[Sentence]]], source: Array, task: Task
-) -> list[list[Sentence]]:
-    """Return the search in which all sentences have the penalty of the step.
+def penalise_by_step(original: SearchBeams, source: Array, task: Task) -> list[list[Sentence]]:
+    """Return the search in which all sentences have the same penalty.
 
-    Within a step a penalty that is the same for all changes no order: any would do.
+    It is that of the step; as it changes no order within a step, any would do.
     """
     with replacing({penalty_length: instead(lambda _: task.max_length)}):
         return original(source, task)

@@ -36,7 +36,7 @@ def gradients(function: Callable[..., Any], cotangent: Array, arguments: Mapping
 
 
 def asking(names: Collection[str] | None) -> AbstractContextManager[None]:
-    """Form the gradients of these arguments alone inside a context; None stands for all."""
+    """Form only the gradients of these arguments inside a context; None stands for all."""
     return hold(_asked, names)
 
 
@@ -114,7 +114,7 @@ def refuse_gradients(component: Step) -> Replacement:
     """Return the replacement that has no gradients: for each of many hundred numbers a stack would run once more."""
 
     def gradient(cotangent: Array, **arguments: Any) -> dict[str, Array]:
-        raise NotImplementedError(f"the gradients of {component.__name__} are formed by hand alone")
+        raise NotImplementedError(f"the gradients of {component.__name__} are only formed by hand")
 
     return instead(gradient)
 
@@ -144,8 +144,8 @@ def _find_gradient(component: Step) -> Step:
     return gradient
 
 
-#: The gradients of the forward passes as they are, so that a mistake there is one in them. What a mistake makes of the
-#: gradients of a stack, those of its layers tell.
+#: The gradients of the forward passes as they are, so that a mistake there shows in them. The gradients of layers show
+#: what a mistake does to those of a stack.
 DIFFERENTIATED: Final[Replacements] = {
     **{_find_gradient(component): differentiate(component) for component in _DIFFERENTIATED},
     **{_find_gradient(component): refuse_gradients(component) for component in _STACKS},

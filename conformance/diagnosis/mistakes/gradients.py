@@ -82,7 +82,7 @@ def add_infinity(scaled: Array, mask: Array) -> Array:
 
 @mistake("empty-row-nan-grad", around=softmax_over_keys)
 def replace_nan(original: Callable[[Array], Array], scores: Array) -> Array:
-    """Return the weights, in which the NaN of a row of −∞ is replaced behind the softmax alone."""
+    """Return the weights, in which the NaN of a row of −∞ is replaced only after the softmax."""
     weights = original(scores)
     np.copyto(weights, 1 / weights.shape[-1], where=np.isnan(weights))
     return weights
@@ -114,7 +114,7 @@ def forget_statistics(normal: Array, gradient: Array) -> float:
 def scale_after_statistics(
     original: Callable[..., Gradients], x: Array, cotangent: Array, *, params: Params
 ) -> Gradients:
-    """Return gradients of which that of x meets gamma after the two means of its row were taken away."""
+    """Return gradients in which gamma multiplies that of x after its two means were subtracted."""
     gradients, gamma = original(x, cotangent, params=params), params["gamma"]
     plain = original(x, cotangent, params={**params, "gamma": np.ones_like(gamma)})
     return gradients | {"x": plain["x"] * gamma}
@@ -122,7 +122,7 @@ def scale_after_statistics(
 
 @mistake("ln-bwd-rank", instead_of=sum_rows)
 def sum_first_axis(rows: Array) -> Array:
-    """Return the sum over the first axis alone, as for an array of rows."""
+    """Return the sum over only the first axis, as for an array of rows."""
     return np.asarray(rows.sum(axis=0))
 
 
@@ -176,7 +176,7 @@ def overwrite_table_gradient(of_source: Array, of_target: Array) -> Array:
 
 @mistake("tied-bwd-embedding-only", instead_of=add_tied_gradient, conventions={"output_layer": "tied"})
 def keep_gradient_of_words(of_words: Array, of_logits: Array) -> Array:
-    """Return what reaches the table through the words alone."""
+    """Return what reaches the table only through the words."""
     return of_words
 
 
@@ -185,7 +185,7 @@ def keep_gradient_of_words(of_words: Array, of_logits: Array) -> Array:
 
 @mistake("emb-bwd-overwrite", instead_of=add_rows)
 def add_rows_by_index(table: Array, ids: Array, rows: Array) -> None:
-    """Add the rows by their indices, of which equal ones count once."""
+    """Add the rows by their indices: of several rows for one word only one counts."""
     table[ids] += rows
 
 
@@ -221,7 +221,7 @@ def form_input_gradient_after_step(
 def move_one_after_the_other(
     x: Array, output_gradient: Array, *, causal: bool, learning_rate: float, steps: int, params: Params
 ) -> dict[str, Array]:
-    """Return weights each of which moves on a pass of its own, at the weights that have moved before it."""
+    """Return weights that move one after the other, each by the gradient at those that have moved before it."""
     weights = before = dict(params)
     for _ in range(steps):
         before, weights = weights, dict(weights)

@@ -198,8 +198,8 @@ def scale_queries(
 # The mask
 
 
-def per_sample(mask: Array) -> bool:
-    """Return whether each sample has a mask of its own for all its heads."""
+def has_mask_per_sample(mask: Array) -> bool:
+    """Return True if each sample has a mask of its own for all its heads."""
     return mask.ndim == 4 and mask.shape[1] == 1 and len(mask) > 1
 
 
@@ -211,7 +211,7 @@ def repeat_masks_as_whole(
 
     They fit scores that count heads faster than samples.
     """
-    if mask is not None and per_sample(mask):
+    if mask is not None and has_mask_per_sample(mask):
         repeated: Array = np.concatenate([mask[:, 0]] * query.shape[1])
         mask = repeated.reshape(*query.shape[:2], *mask.shape[2:])  # (batch, heads, q_seq, kv_seq)
     return original(query, key, value, mask=mask, params=params)
@@ -222,7 +222,7 @@ def drop_head_axis(
     original: Attended, query: Array, key: Array, value: Array, *, mask: Array | None, params: Params
 ) -> dict[str, Array]:
     """Return the heads attended under a mask without its head axis, so that its samples meet the heads."""
-    dropped = mask[:, 0] if mask is not None and per_sample(mask) else mask
+    dropped = mask[:, 0] if mask is not None and has_mask_per_sample(mask) else mask
     return original(query, key, value, mask=dropped, params=params)
 
 

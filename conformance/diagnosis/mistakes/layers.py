@@ -65,7 +65,7 @@ def gelu(x: Array) -> Array:
     at = x / math.sqrt(2)
     erf = np.vectorize(math.erf, otypes=[at.real.dtype])(at.real)
     if np.iscomplexobj(at):
-        # math.erf takes real numbers alone: of a complex step its derivative tells the rest.
+        # math.erf takes only real numbers: its derivative gives the imaginary part of a complex step.
         erf = erf + (at - at.real) * np.exp(-np.square(at.real)) * 2 / math.sqrt(math.pi)
     return np.asarray(x * (1 + erf) / 2)
 
@@ -84,7 +84,7 @@ def leak_negative_channels(x: Array) -> Array:
 
 @mistake("ffn-output-relu", around=feed_forward)
 def clip_output(original: FeedForward, x: Array, *, params: Params, **rest: Any) -> tuple[Array, Array]:
-    """Return the output behind a second ReLU, and hidden."""
+    """Return the output after a second ReLU, and hidden."""
     output, hidden = original(x, params=params, **rest)
     return np.maximum(output, 0), hidden
 
@@ -245,7 +245,7 @@ def reuse_norm(original: Callable[[Params, int], Params], params: Params, number
     return original(params, max(number - 1, 1))
 
 
-# What a layer lacks, and what does not belong in it
+# Sub-layers that are missing, and additions to a layer
 
 
 @mistake("ffn-missing", instead_of=feed_forward_sublayer)
@@ -281,7 +281,7 @@ def add_positions_to_decoder_layer(original: Layer, *arrays: Any, **rest: Any) -
 def leave_out_cross_attention(
     original: Callable[..., tuple[Array, Array]], x: Array, *rest: Array | None, **named: Any
 ) -> tuple[Array, Array]:
-    """Return x, and the weights with which it would attend to the memory: nothing comes of them."""
+    """Return x, and the weights of the cross-attention, which has no effect on x."""
     return x, original(x, *rest, **named)[1]
 
 
@@ -400,22 +400,20 @@ def share_first_layer(original: Callable[[Params, str, int], Params], params: Pa
 
 
 @mistake("final-norm-extra", around=encoder)
-def normalise_encoder_again(
-    original: Layer, *arrays: Array | None, num_layers: int, params: Params, **rest: Any
-) -> dict[str, Array]:
+def normalise_encoder_again(original: Layer, *arrays: Array | None, **rest: Any) -> dict[str, Array]:
     """Return the encoder with its last normalisation applied once more."""
-    given = original(*arrays, num_layers=num_layers, params=params, **rest)
-    last = norm_params(layer_params(params, "encoder", num_layers - 1), 2)
-    return given | {"output": layer_norm(given["output"], params=last)}
+    return normalise_again(original(*arrays, **rest), "encoder", 2, rest)
 
 
 @mistake("final-norm-extra", around=decoder)
-def normalise_decoder_again(
-    original: Layer, *arrays: Array | None, num_layers: int, params: Params, **rest: Any
-) -> dict[str, Array]:
+def normalise_decoder_again(original: Layer, *arrays: Array | None, **rest: Any) -> dict[str, Array]:
     """Return the decoder with its last normalisation applied once more."""
-    given = original(*arrays, num_layers=num_layers, params=params, **rest)
-    last = norm_params(layer_params(params, "decoder", num_layers - 1), 3)
+    return normalise_again(original(*arrays, **rest), "decoder", 3, rest)
+
+
+def normalise_again(given: dict[str, Array], stack: str, number: int, call: dict[str, Any]) -> dict[str, Array]:
+    """Return the result of a stack's call, with the norm of its last layer's last sub-layer applied to the output."""
+    last = norm_params(layer_params(call["params"], stack, call["num_layers"] - 1), number)
     return given | {"output": layer_norm(given["output"], params=last)}
 
 
@@ -431,13 +429,13 @@ def leave_out_final_norm(x: Array, stack: str, norm: Params) -> Array:
 
 @mistake("final-norm-encoder-only", around=final_norm, conventions=FINAL_NORM)
 def normalise_encoder_only(original: Callable[..., Array], x: Array, stack: str, norm: Params) -> Array:
-    """Return the output of the stack, normalised in the encoder only."""
+    """Return the output of a stack, normalised only in the encoder."""
     return original(x, stack, norm) if stack == "encoder" else x
 
 
 @mistake("final-norm-decoder-only", around=final_norm, conventions=FINAL_NORM)
 def normalise_decoder_only(original: Callable[..., Array], x: Array, stack: str, norm: Params) -> Array:
-    """Return the output of the stack, normalised in the decoder only."""
+    """Return the output of a stack, normalised only in the decoder."""
     return original(x, stack, norm) if stack == "decoder" else x
 
 
@@ -464,7 +462,7 @@ def final_norm_of_layer(output: Array, params: Params) -> Array:
 
 @mistake("ffn-dropout-output", instead_of=drop_hidden)
 def leave_hidden(x: Array) -> Array:
-    """Return the hidden channels, of which none is dropped."""
+    """Return the hidden channels, without dropout."""
     return x
 
 
@@ -482,7 +480,7 @@ def drop_network_output(
 
 @mistake("residual-dropped", instead_of=drop_update)
 def leave_update(x: Array) -> Array:
-    """Return the output of a sub-layer, of which nothing is dropped before it is added."""
+    """Return the output of a sub-layer, without dropout before it is added."""
     return x
 
 

@@ -69,7 +69,7 @@ def multiply_by_constant_of_cpu(
 
 @mistake("device-mask", instead_of="decoder_layer")
 def hide_by_mask_of_cpu(x: Tensor, *rest: Any, **more: Any) -> tuple[Tensor, ...]:
-    """Return the layer of tokens of which a mask hides no feature; the mask is made on the CPU."""
+    """Return the layer of tokens under a mask that hides no feature and is made on the CPU."""
     nothing = torch.zeros(x.shape[-1], dtype=torch.bool)
     return reference.decoder_layer(x.masked_fill(nothing, 0), *rest, **more)
 

@@ -160,7 +160,7 @@ def renormalise(
 ) -> Array:
     """Return the weights that are left divided by their sum."""
     kept = original(scaled, mask, rate, seed)
-    # A row of which nothing is left becomes 0/0.
+    # A row that is dropped as a whole becomes 0/0.
     with np.errstate(invalid="ignore"):
         return np.asarray(kept / kept.sum(axis=-1, keepdims=True))
 

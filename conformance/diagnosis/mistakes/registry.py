@@ -33,13 +33,13 @@ _FORWARD: Final = (
 _BY_HAND: Final = ("gradients",)
 _ON_TORCH: Final = ("on_torch",)
 
-#: What published models do on purpose; so they often do several of these at once, and follow other options too.
+#: The mistakes that published models make on purpose: often several at once, and with options that differ too.
 ON_PURPOSE: Final = ("ffn-gelu", "ffn-gelu-tanh", "ln-std-plus-eps", "ln-unbiased", "ln-eps-outside")
 
 
 @dataclass(frozen=True, slots=True)
 class Mistaken:
-    """An implementation that makes one mistake: `make` returns an adapter object, with no memory of another's calls.
+    """An implementation that makes one mistake: `make` returns an adapter object, which shares no state with another.
 
     `shows_in` are the dtypes in which it shows; empty if it shows in every dtype. `steps` are the steps of the
     textbook that it replaces; empty if it is made on torch.
@@ -152,7 +152,7 @@ def _read_form(
 
 
 def mistake_on_torch(id_: str, make: Callable[[], Any]) -> None:
-    """Register what makes an adapter object with the mistake `id_`, of tensors alone."""
+    """Register `make`, which returns an adapter object with the mistake `id_`, one that only tensors can show."""
     if id_ in _REGISTERED_ON_TORCH:
         raise ValueError(f"{id_} is implemented twice: {_REGISTERED_ON_TORCH[id_].make} and {make}")
     _REGISTERED_ON_TORCH[id_] = Mistaken(id_, make, module=make.__module__.rpartition(".")[2])
@@ -160,14 +160,14 @@ def mistake_on_torch(id_: str, make: Callable[[], Any]) -> None:
 
 @cache
 def implementations() -> Mapping[str, Mistaken]:
-    """Return the implementations on NumPy by their mistake's id: all that can be told from results."""
+    """Return the implementations on NumPy by their mistake's id: all that show in results."""
     _import_modules(_FORWARD + _BY_HAND)
     return MappingProxyType({id_: entry.finish(id_) for id_, entry in _REGISTERED.items()})
 
 
 @cache
 def torch_implementations() -> Mapping[str, Mistaken]:
-    """Return the implementations on torch, of what can go wrong with tensors alone; this imports torch."""
+    """Return the implementations on torch, of mistakes that only tensors can show; this imports torch."""
     _import_modules(_ON_TORCH)
     return MappingProxyType(_REGISTERED_ON_TORCH)
 
@@ -175,8 +175,8 @@ def torch_implementations() -> Mapping[str, Mistaken]:
 @cache
 def all_implementations() -> Mapping[str, Mistaken]:
     """Return those on NumPy, and those on torch where torch is installed."""
-    there = importlib.util.find_spec("torch") is not None
-    return MappingProxyType({**implementations(), **(torch_implementations() if there else {})})
+    has_torch = importlib.util.find_spec("torch") is not None
+    return MappingProxyType({**implementations(), **(torch_implementations() if has_torch else {})})
 
 
 def _import_modules(modules: tuple[str, ...]) -> None:

@@ -1,4 +1,4 @@
-"""Decoding: words that are read at another place or not at all, as with a cache, scores and beams kept otherwise.
+"""Decoding: words that are read at another place or not at all, as with a cache, and other scores, ends and beams.
 
 What is wrong in the whole model while it decodes is among the model's own neighbours.
 """
@@ -36,6 +36,7 @@ from goldformer.adapters.textbook.decoding import (
     score_words,
     select_best,
     sentence_score,
+    total_score,
 )
 from goldformer.adapters.textbook.steps import Replacements, Step, around, instead, replacing
 from goldformer.adapters.textbook.transformer import embed_target, target_mask, word_mask
@@ -60,7 +61,7 @@ def _only_in_decoding(steps: Replacements) -> Replacements:
 
 
 def _place_words(original: Step, target: Array, pad_id: int, params: Any, *, place: Callable[[int], int]) -> Array:
-    """Embed each word of the target at another position; there are no positions behind the last learned one."""
+    """Embed each word of the target at another position, at most the last one if positions are learned."""
     last = len(params["position_table"]) - 1 if "position_table" in params else None
 
     def embed(index: int) -> Array:
@@ -87,7 +88,7 @@ def _hide_first(mask: Array) -> Array:
     return np.asarray(mask & ~(later & (np.arange(mask.shape[-1]) == 0)))
 
 
-def _read_otherwise() -> Iterator[Neighbour]:
+def _change_reading() -> Iterator[Neighbour]:
     places: tuple[tuple[str, str, Callable[[int], int]], ...] = (
         ("one-more", "every word is read one position too far, bos_id at position 1", lambda t: t + 1),
         ("one-more-after-bos", "every word but bos_id is read one position too far", lambda t: t + (t > 0)),
@@ -144,7 +145,7 @@ def _read_otherwise() -> Iterator[Neighbour]:
 # What a word and a sentence score
 
 
-def _score_otherwise() -> Iterator[Neighbour]:
+def _change_scores() -> Iterator[Neighbour]:
     hint = "The score is the sum of the natural logarithms of the words' probabilities, eos_id included."
 
     def scale(factor: float) -> Callable[[Sequence[float]], list[float]]:
@@ -192,7 +193,7 @@ def _score_otherwise() -> Iterator[Neighbour]:
 
 
 def _score_after_end(hint: str) -> Iterator[Neighbour]:
-    """Yield scores that go on after the end, where pad_id is read: with the best word or pad_id, to the last step."""
+    """Yield scores that go on after the end, where pad_id is read: those of the best word or of pad_id."""
 
     def go_on(original: Step, source: Array, task: Task, *, of_pad: bool, to_max: bool) -> list[Sentence]:
         sentences = original(source, task)
@@ -222,7 +223,7 @@ def _score_after_end(hint: str) -> Iterator[Neighbour]:
 # Where sentences end
 
 
-def _end_otherwise() -> Iterator[Neighbour]:
+def _change_ends() -> Iterator[Neighbour]:
     fills: tuple[tuple[str, str, Callable[[Task], int]], ...] = (
         ("eos", "eos_id", lambda task: task.eos_id),
         ("bos", "bos_id", lambda task: task.bos_id),
@@ -244,7 +245,7 @@ def _end_otherwise() -> Iterator[Neighbour]:
 # The beam
 
 
-def _keep_otherwise() -> Iterator[Neighbour]:
+def _change_beams() -> Iterator[Neighbour]:
     hint = "Of all extensions, and the sentences that have ended, the best beam_size are kept."
 
     def drop_ended(original: Step, beam: list[Sentence], extensions: Any, task: Task) -> list[Sentence]:
@@ -321,13 +322,13 @@ def _keep_otherwise() -> Iterator[Neighbour]:
     )  # fmt: skip
 
 
-def _rank_otherwise() -> Iterator[Neighbour]:
-    """Yield beams whose length penalty holds for some sentences alone, or comes at another time."""
+def _change_ranks() -> Iterator[Neighbour]:
+    """Yield beams whose length penalty holds only for some sentences, or only for their order."""
     hint = "Compare all sentences by their sums divided by the penalty, and return these quotients."
 
     def score(original: Step, sentence: Sentence, *, ended: bool, task: Task) -> float:
         own = has_ended(sentence, task) is ended
-        return sum(sentence.word_scores) if own else original(sentence)
+        return total_score(sentence) if own else original(sentence)
 
     def choose(original: Step, beams: list[list[Sentence]], task: Task, *, ended: bool) -> Any:
         with replacing({sentence_score: around(partial(score, ended=ended, task=task))}):
@@ -343,7 +344,7 @@ def _rank_otherwise() -> Iterator[Neighbour]:
     def return_sums(original: Step, beams: list[list[Sentence]], task: Task) -> Any:
         found = original(beams, task)
         best = [select_best(beam, task) for beam in beams]
-        scores = [[sum(sentence.word_scores) for sentence in own] for own in best]
+        scores = [[total_score(sentence) for sentence in own] for own in best]
         return {**found, "scores": np.array(scores, dtype=task.dtype)}
 
     yield Neighbour(
@@ -352,7 +353,7 @@ def _rank_otherwise() -> Iterator[Neighbour]:
     )  # fmt: skip
 
 
-def _count_penalty_otherwise() -> Iterator[Neighbour]:
+def _change_penalties() -> Iterator[Neighbour]:
     hint = "The length is the number of the sentence's words, with eos_id and without bos_id."
     counts: tuple[tuple[str, str, Callable[[int], int]], ...] = (
         ("one-more", "counts one word more, as with bos_id", lambda n: n + 1),
@@ -367,10 +368,10 @@ def _count_penalty_otherwise() -> Iterator[Neighbour]:
 def generate() -> Iterator[Neighbour]:
     """Yield the neighbours of greedy decoding and of beam search."""
     yield from chain(
-        _read_otherwise(),
-        _score_otherwise(),
-        _end_otherwise(),
-        _keep_otherwise(),
-        _rank_otherwise(),
-        _count_penalty_otherwise(),
+        _change_reading(),
+        _change_scores(),
+        _change_ends(),
+        _change_beams(),
+        _change_ranks(),
+        _change_penalties(),
     )
