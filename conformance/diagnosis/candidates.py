@@ -89,7 +89,7 @@ class Candidate:
         if len(set(both.mistakes)) < len(both.mistakes):
             return None
         made = [find_made(id_) for id_ in both.mistakes]
-        # An option of which a mistake replaces every step does nothing, such as one of eps where another eps is made.
+        # An option does nothing if a mistake replaces all of its steps, such as one of eps with another eps.
         replaced = {step for one in made for step, change in one.steps.items() if isinstance(change, Instead)}
         if any(steps and steps.keys() <= replaced for steps in (OPTIONS.get(item) for item in both.options)):
             return None
@@ -123,7 +123,7 @@ class Imitations:
         self.adapters: dict[tuple[Any, ...], Adapter] = {}
 
     def get(self, key: tuple[Any, ...], make: Callable[[], Result | BadResult | None]) -> Result | BadResult | None:
-        """Return the cached result of a key, or make it."""
+        """Return the cached result of a key, or make and cache it."""
         if key not in self._results:
             made = make()
             size = _ENTRY + sum(a.size for a in made.outputs.values()) if isinstance(made, Result) else _ENTRY
@@ -188,7 +188,7 @@ class Textbooks:
         return self._imitations.get(key, lambda: self.run(candidate, failure))
 
     def run(self, candidate: Candidate, failure: FailingCase) -> Result | BadResult | None:
-        """Return what a candidate gives for a case, calculated anew."""
+        """Return what a candidate gives for a case, without the cache; None if that is nothing."""
         contract = failure.contract
         # The call had no parameters but those of the declared options, whatever the code does without them.
         case = failure.case.under(failure.options, {**failure.options, **dict(candidate.options)})

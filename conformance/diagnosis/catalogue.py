@@ -15,9 +15,9 @@ from goldformer.conformance.diagnosis.mistakes.places import HALVES, PLACES, can
 from goldformer.conformance.diagnosis.neighbours import neighbours
 from goldformer.spec import Spec
 
-#: The most neighbours of a component of which all pairs are tried: they are then several hundred.
+#: All pairs of a component's neighbours are tried if there are at most this many: several hundred pairs.
 _FEW: Final = 30
-#: The number of combinations of options from which no wider ones are made.
+#: From this many combinations of options on, no wider ones are made.
 _MOST_COMBINED: Final = 200
 
 
@@ -85,7 +85,7 @@ class Catalogue:
         return {id_ for case in self._spec.cases_of(component) for id_ in case.kills}
 
     def place_mistakes(self, component: str, near: list[Candidate], bases: list[Candidate]) -> Iterator[Candidate]:
-        """Yield mistakes in one place of the component only, near ones first: alone, on bases, and under options."""
+        """Yield mistakes in only one place, near ones first: by themselves, under options, and on bases."""
         placed = list(self._list_placed(component, near))
         yield from placed
         own = self.select_own(component, placed)

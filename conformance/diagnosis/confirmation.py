@@ -52,9 +52,9 @@ def confirm_causes(
     spec: Spec,
     compared: set[tuple[str, Causes]],
 ) -> None:
-    """Note in the verdicts of failing cases what a call with other numbers says of the best explanations.
+    """Note in the verdicts of failing cases which of the best explanations new calls refute or confirm.
 
-    `compared` are the explanations, with their components, that were compared before; those of now are added.
+    `compared` are the explanations, with their components, that were compared before; these are added to it.
     """
     for component in list_explained(verdicts):
         certain = (e for e in rank_best(verdicts, component, spec) if e.certain)
@@ -155,7 +155,7 @@ def _list_calls(explained: Mapping[int, Judgement], spec: Spec) -> Iterator[tupl
 
 
 def _choose_for_gradient(like: Case, spec: Spec) -> Case | None:
-    """Return a case without gradients whose axes differ in size, and that has what the gradients of one are of."""
+    """Return a case without gradients that has the arguments of a gradient case, with axes of different sizes."""
     fitting = [
         case
         for case in spec.cases_of(like.component)

@@ -1,4 +1,4 @@
-"""The evidence that tells apart what explains failures equally well: calls that raise, unjudged elements, and float64.
+"""Tell apart what explains failures equally well: by calls that raise, by unjudged elements, and in float64.
 
 In float32 a fill of −20 and one of −100 give the same weights in most cases, and −1e9 added to a score leaves nothing
 of it. The implementation is called again only with cases in which the explanations differ in float64. What gives the
@@ -38,7 +38,7 @@ _ROUNDING: Final = float(np.sqrt(np.finfo(np.float64).eps))
 def tell_apart(
     judgements: Sequence[Judgement | None], verdicts: list[Verdict], imitator: Imitator, spec: Spec, *, calls: bool
 ) -> None:
-    """Note in the verdicts which of the best explanations of a component's failures hold no further.
+    """Note in the verdicts which of the best explanations of a component's failures are refuted.
 
     A verdict of a failing case loses its match, one of a passing case rules the causes out, and one of a call that
     raises has the causes that raise too. With `calls`, the implementation is called again in float64, unless it was
@@ -136,7 +136,7 @@ def _note_twins(
 
 
 def _leave_out_idle(causes: Sequence[Causes], judgements: Mapping[int, Judgement], imitator: Imitator) -> list[Causes]:
-    """Return some causes without those that give what fewer of them give: rounding alone tells them apart."""
+    """Return some causes without those that give what fewer of them give: only rounding tells them apart."""
     cases = [
         (j.case.size, index) for index, j in judgements.items() if j.verdict.bad and j.case and not j.case.cotangent
     ]

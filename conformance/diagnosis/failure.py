@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -30,7 +30,7 @@ _STEPS: Final = 10
 #: Careful code stays below 0.4 of the tolerance: an error this many times as large is no rounding.
 CLEAR: Final = 10.0
 
-#: How many times as far as an imitation's own rounding a result in another order of operations may be from it.
+#: A result in another order of operations may be this many times as far from an imitation as its own rounding.
 ROUNDINGS: Final = 4.0
 
 #: Dtypes so coarse that a mistake may hide in rounding: a pass in them rules nothing out.
@@ -38,7 +38,7 @@ COARSE: Final = frozenset({"float16", "bfloat16"})
 
 
 def is_decoding(case: Case) -> bool:
-    """Return True for a case whose result hangs on choices: a model runs for every word."""
+    """Return True for a case whose result depends on choices: a model runs for every word."""
     return case.golden is not None and case.golden.margin is not None
 
 
@@ -113,7 +113,7 @@ class FailingCase:
         if furthest is None:
             return None
         shown = self._find_wrong(imitation, shared)
-        # Chance alone may move another statistic of a wider distribution too far.
+        # Chance may move another statistic of a wider distribution too far.
         if not shown or not (self.case.random or self.wrong <= shown):
             return None
         # Where 0 is exact there is no tolerance: the same elements must differ from it.
@@ -156,10 +156,10 @@ class FailingCase:
         return any(self._measure(name, imitation.outputs[name], golden) >= CLEAR for name, golden in shared.items())
 
     def measure_near(self, imitation: Result | BadResult | None) -> float | None:
-        """Return the distance ÷ tolerance of an imitation that rounding alone may keep from the actual result.
+        """Return the distance ÷ tolerance of an imitation from the actual result, if rounding may explain it.
 
         Wrong numbers may be so small, or go through so many layers, that rounding moves them by more than right ones.
-        None if the distance is larger, or if there is nothing to compare.
+        None if it is larger, or if there is nothing to compare.
         """
         largest = self.measure_apart(imitation)
         return largest if largest < CLEAR else None
@@ -222,7 +222,7 @@ class FailingCase:
         actual, imitated = (golden.select(outputs[name]) for outputs in (self.actual.outputs, imitation.outputs))
         return np.array_equal(actual != 0, imitated != 0)
 
-    def _use_as_golden(self, name: str, golden: GoldenArray, values: np.ndarray[Any, Any]) -> GoldenArray:
+    def _use_as_golden(self, name: str, golden: GoldenArray, values: Array) -> GoldenArray:
         """Put an imitation in the place of the golden values of an output."""
         if golden.within is not None:
             made = compute_statistics(values, golden)
@@ -261,7 +261,7 @@ class FailingCase:
         given = ((name, golden) for name, golden in expected.items() if name in result.outputs)
         return frozenset(name for name, golden in given if self._measure(name, result.outputs[name], golden) > 1.0)
 
-    def _measure(self, name: str, array: np.ndarray[Any, Any], expected: GoldenArray) -> float:
+    def _measure(self, name: str, array: Array, expected: GoldenArray) -> float:
         return measure_ratio(name, array, expected, self.contract, self.dtype)
 
     def _select_shared(self, imitation: Result) -> dict[str, GoldenArray]:
@@ -294,5 +294,5 @@ def _find_noughts(gradients: Result) -> set[str]:
 
 
 def _is_drawn_one_by_one(golden: GoldenArray) -> bool:
-    """Return True for a random output without zeros to count: elements that dropout drops may hang together."""
+    """Return True for a random output without zeros to count: dropout may drop elements together."""
     return golden.within is not None and "zeros" not in golden.within

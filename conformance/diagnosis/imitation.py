@@ -53,7 +53,7 @@ _LOSSY: Final = 0.5
 #: How many times as many neighbours as other candidates are tried: there are hundreds, each as likely as the other.
 _NEIGHBOURS: Final = 4
 
-#: The components of which code that decodes has more often versions of its own, such as one with a cache.
+#: The components that code for decoding often has in a second version, such as one with a cache.
 _DECODES: Final = ("beam_search", "greedy_decode", "decoder")
 
 #: The number of passing cases of a component that are compared with a neighbour.
@@ -70,8 +70,8 @@ class Imitator:
     """Finds the causes of failing outputs; it remembers its matches, so that later cases are quick.
 
     `left_out` are mistakes that it must not know. `imitations` is a cache for one spec. Several imitators may share
-    it, one after the other, and their findings do not depend on it. Without `reads_off` no result is read off: one fits
-    by chance where nobody compares it with other cases.
+    it, one after the other, and their findings do not depend on it. Without `reads_off`, changes of whole results are
+    not tried: they fit by chance if they are not compared with other cases.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class Imitator:
         self._compared: defaultdict[tuple[str, str], set[Candidate]] = defaultdict(set)
         #: What explains a component under options that it does not declare.
         self._assumed: dict[str, Candidate] = {}
-        #: The components of which a case without a cotangent failed.
+        #: The components with a failing case without a cotangent.
         self._fails_forward: set[str] = set()
         #: Some cases of each component that passed.
         self._passed: defaultdict[str, list[FailingCase]] = defaultdict(list)
@@ -251,7 +251,7 @@ class Imitator:
         return found
 
     def _match_listed(self, failure: FailingCase) -> dict[Candidate, float]:
-        """Return the mistakes that the case lists, alone and on bases, that explain it."""
+        """Return the mistakes that a case lists and that explain it, by themselves or on bases."""
         case, component = failure.case, failure.case.component
         listed = list(self._catalogue.make_candidates(case.kills))
         if case.cotangent is not None and self._passed[component]:
@@ -316,9 +316,10 @@ class Imitator:
         return self._match_possible(islice(untried, _NEIGHBOURS * most), failure)
 
     def _match_simpler(self, found: Mapping[Candidate, float], failure: FailingCase) -> dict[Candidate, float]:
-        """Return the neighbours that explain alone what only two known mistakes at once explain, in the same parts.
+        """Return the neighbours that explain by themselves what only two known mistakes together explain.
 
-        Divided by √d_model and multiplied by √d_k: that is the root of the number of heads.
+        They are made in the same parts. Divided by √d_model and multiplied by √d_k: that is the root of the number of
+        heads.
         """
         if not found or any(len(candidate.mistakes) < 2 for candidate in found):
             return {}
@@ -357,7 +358,7 @@ class Imitator:
         yield from self._place_neighbours(component)
 
     def _list_neighbours(self, component: str, bases: list[Candidate], distance: int) -> Iterator[Candidate]:
-        """Yield the neighbours at a distance from a component, alone and on bases."""
+        """Yield the neighbours at a distance from a component, by themselves and on bases."""
         known = [
             candidate
             for candidate in self._catalogue.select_neighbours(component)
@@ -535,7 +536,7 @@ class Imitator:
         """
         options, several = [one for one in near if one.options], combine_options(near)
         known = self._list_known_matches(component)
-        # A search that decides has options alone, and so has this one then.
+        # If all candidates are options, as for decoding, nothing else comes with them.
         parts = self.spec.list_dependencies(component) if len(options) < len(near) else ()
         own = ([id_ for id_ in ON_PURPOSE if self.spec.mistakes[id_].component == part] for part in parts)
         on_purpose = [list(self._catalogue.make_candidates(ids)) for ids in own]

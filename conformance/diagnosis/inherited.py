@@ -27,7 +27,7 @@ def find_certain_causes(verdicts: Iterable[Verdict], component: str, spec: Spec)
 
 
 def find_inherited(verdicts: Sequence[Verdict], known: Mapping[str, Cause], spec: Spec) -> dict[Key, tuple[Cause, ...]]:
-    """Return the failures of a component that causes of its parts alone reproduce, with those causes.
+    """Return the failures of a component that only causes of its parts reproduce, with those causes.
 
     `known` are the causes of its parts by their headings; `verdicts` are of this component.
     """

@@ -187,7 +187,7 @@ def select_cases_for(mistake: Mistake, spec: Spec) -> list[Case]:
     ]
 
 
-#: Takes the kills as they finish, and their number; yields them again. It shows progress.
+#: Shows progress: it takes the kills as they finish, and their number, and yields them again.
 Watch = Callable[[Iterator[Kill], int], Iterable[Kill]]
 
 

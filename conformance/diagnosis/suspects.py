@@ -19,7 +19,7 @@ from goldformer.conformance.judging.cases import Judgement
 from goldformer.conformance.judging.verdict import ERRORS, Status, Verdict
 from goldformer.spec import Mistake, Spec
 
-#: Mistakes that round to float32: beside another one they do nothing but that where the call is in float32.
+#: Mistakes that round to float32: together with another one, they change nothing in a call in float32.
 TO_FLOAT32: Final = frozenset({"pe-float32", "scale-float32"})
 #: The reason of a call that should have been refused: it says nothing about values.
 ACCEPTED: Final = "no-error"
@@ -61,7 +61,7 @@ class Explanation:
     new_calls: tuple[str, ...] = ()
     #: True if it also gives the result of a new call, in which it differs from right code.
     confirmed: bool = False
-    #: True if another component follows the declared option of which this names another one.
+    #: True if it names an option of a convention, and another component follows the declared one.
     contradicted: bool = False
 
     @property
@@ -107,7 +107,7 @@ def rank_explanations(verdicts: Iterable[Verdict], component: str, spec: Spec) -
     others = [v for v in verdicts if v.component != component and not named.isdisjoint(v.catches)]
     passed_elsewhere = Counter(m for v in others for m in _rule_out(v))
     dtypes = {v.dtype for v in examined}
-    # A result that is right only to a coarser dtype otherwise differs from an exact imitation by more than rounding.
+    # A result that is right only to a coarser dtype differs from an exact imitation by more than rounding.
     coarser = {v.dtype for v in judged if v.reason == "precision"}
     exact = [v for v in examined if v.dtype not in coarser]
     known = {id_: find_cause(id_, spec) for id_ in named}
@@ -167,7 +167,7 @@ def rank_best(verdicts: Iterable[Verdict], component: str, spec: Spec) -> list[E
 
 
 def list_explained(verdicts: Iterable[Verdict]) -> list[str]:
-    """Return the components of which something explains a failing case."""
+    """Return the components that have a failing case which something explains."""
     return list(dict.fromkeys(v.component for v in verdicts if v.bad and v.matches))
 
 
@@ -177,7 +177,7 @@ def select_judgements(judgements: Iterable[Judgement | None], component: str) ->
 
 
 def _list_kept_conventions(verdicts: Iterable[Verdict], component: str, spec: Spec) -> set[str]:
-    """Return the conventions of which another component follows the declared option, in cases that depend on it.
+    """Return the conventions whose declared option another component follows, in cases that depend on it.
 
     A declaration holds for all components: with another option these cases would fail.
     """
@@ -219,7 +219,7 @@ def is_compared(verdict: Verdict, causes: Iterable[Cause], spec: Spec) -> bool:
     if case is None or case.cotangent is None:
         return True
     if verdict.by_hand and not all(c.option or _is_by_hand(c.id) for c in causes):
-        # A backward pass of its own does not follow from a forward pass that is wrong.
+        # A wrong forward pass says nothing about a backward pass written by hand.
         return False
     # Where a gradient is not finite, frameworks differ in the numbers that they give in its place.
     compared = verdict.reason != "not-finite"
@@ -267,7 +267,7 @@ def _rule_out(verdict: Verdict) -> Iterator[str]:
     """Yield the mistakes that a passing check rules out, in the dtypes in which they show."""
     if verdict.status is not Status.PASSED or verdict.dtype in COARSE:
         return
-    # What is wrong in the forward pass alone does not show in a backward pass of its own.
+    # A mistake in only the forward pass does not show in a backward pass written by hand.
     seen = (id_ for id_ in verdict.catches if not verdict.by_hand or _is_by_hand(id_))
     yield from (id_ for id_ in seen if _shows(id_, verdict.dtype))
 

@@ -1,4 +1,4 @@
-"""The place of a mistake that nothing known explains, and the options behind it, found by calls with silent parts."""
+"""The place of a mistake that nothing known explains, and undeclared options, found by calls with silent parts."""
 
 from goldformer.conformance.diagnosis.isolation.options import find_options
 from goldformer.conformance.diagnosis.isolation.search import isolate

@@ -262,7 +262,7 @@ class _Search:
         """Yield the parts that are wrong by themselves, and note those that are right."""
         wrong: set[str] = set()
         for part in self.parts:
-            # What is seen only through a wrong part tells nothing.
+            # A part that is seen only through a wrong one shows nothing.
             if wrong.isdisjoint(part.behind):
                 is_wrong = self._is_wrong(silent - {part.id, *part.behind})
                 if is_wrong:
@@ -307,13 +307,13 @@ class _Search:
             words += OR_MEMORY
         words += past
         words += LATER if self.is_later else ""
-        # Where a part adds only a constant, it is silent but for that.
-        told = [id_ for id_ in kept if not id_.endswith((":constant", ":shift"))]
+        # A part that adds only a constant is silent but for that.
+        needed = [id_ for id_ in kept if not id_.endswith((":constant", ":shift"))]
         silent = [part.id for part in acting if self._is_right(off | {part.id})]
-        return _Place(last.id, words, off, (*told, *silent))
+        return _Place(last.id, words, off, (*needed, *silent))
 
     def _take_out(self, off: frozenset[str], switches: Iterable[Switch]) -> tuple[frozenset[str], tuple[str, ...]]:
-        """Take out of a wrong call what it does not need to be wrong; return what is out, and what it needs."""
+        """Take out of a wrong call what it does not need to be wrong; return what is out, and what is needed."""
         needed = []
         with suppress(Exhausted):
             for switch in switches:

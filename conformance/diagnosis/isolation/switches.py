@@ -45,8 +45,8 @@ class Switch:
 class Part:
     """An attention or a feed-forward network of a component, in all layers of its stack.
 
-    `silence` makes it add nothing. `details` take out what it has, `probes` change its numbers. `behind` are the ids of
-    parts through which alone its results are seen.
+    `silence` makes it add nothing. `details` take out what it has, `probes` change its numbers. Its results are
+    seen only through the parts with the ids `behind`.
     """
 
     id: str
@@ -222,7 +222,7 @@ def _scale(names: set[str], factor: float) -> Change:
 
 
 def _keep_positive(weights: set[str], biases: set[str]) -> Change:
-    """Make all hidden numbers positive: 1 plus little."""
+    """Make all hidden numbers positive: 1 plus a little."""
 
     def change(arguments: Arguments) -> Arguments:
         shrunk = _scale(weights, _SHRUNK)(arguments)

@@ -1,4 +1,4 @@
-"""Reading and replacing an argument of a step by its name, whichever way it was given."""
+"""Read and replace an argument of a step by its name, whether it was given by place or by name."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ Change = Callable[[Array], Any]
 
 
 def take_absolute(x: Array) -> Array:
-    """Turn negative numbers around; a complex number, with which derivatives are taken, counts by its real part."""
+    """Return absolute values; a complex number, with which derivatives are taken, has the sign of its real part."""
     return np.where(x.real < 0, -x, x)
 
 

@@ -192,10 +192,11 @@ def _note_scores(original: Step, scaled: Array, sizes: Mapping[str, Any]) -> Arr
 
 def _change_products() -> Iterator[Neighbour]:
     slips: tuple[tuple[str, str, str, Callable[[Array, Mapping[str, Array], Array], Array]], ...] = (
-        ("key", "not-transposed", "the gradient of the keys lacks a transpose, dS·Q", lambda s, f, _: s @ f["query"]),
+        ("key", "not-transposed", "a transpose is missing in the gradient of the keys, dS·Q",
+         lambda s, f, _: s @ f["query"]),
         ("query", "transposed", "the gradient of the queries has a transpose too many, dSᵀ·K",
          lambda s, f, _: s.swapaxes(-1, -2) @ f["key"]),
-        ("value", "not-transposed", "the gradient of the values lacks a transpose, P·dOut",
+        ("value", "not-transposed", "a transpose is missing in the gradient of the values, P·dOut",
          lambda _, f, g: f["weights"] @ g),
         ("key", "of-keys", "the gradient of the keys is made of the keys, dSᵀ·K",
          lambda s, f, _: s.swapaxes(-1, -2) @ f["key"]),
@@ -226,14 +227,14 @@ _ROLES: Final = {"w_q": "queries", "w_k": "keys", "w_v": "values"}
 
 
 def _change_single_head() -> Iterator[Neighbour]:
-    """Yield gradients of one head, and steps against them, in which one of the three roles is treated otherwise."""
+    """Yield gradients of one head, and steps against them, that treat one of the three roles in another way."""
     component, hint = "single_head_attention", "dX is dQ·W_Qᵀ + dK·W_Kᵀ + dV·W_Vᵀ, and dW_Q is Xᵀ·dQ."
     for weight, words in _ROLES.items():
 
         def choose(
-            original: Step, projected: Gradients, params: Params, *, weight: str = weight, alone: bool
+            original: Step, projected: Gradients, params: Params, *, weight: str = weight, only: bool
         ) -> Array:  # fmt: skip
-            kept = {name: g if (name == weight) is alone else g * 0 for name, g in projected.items()}
+            kept = {name: g if (name == weight) is only else g * 0 for name, g in projected.items()}
             return np.asarray(original(kept, params))
 
         def turn(original: Step, x: Array, projected: Gradients, weight: str = weight) -> Gradients:
@@ -241,10 +242,10 @@ def _change_single_head() -> Iterator[Neighbour]:
             return {**found, weight: found[weight].T}
 
         changes = (
-            (f"x-without-{words}", f"the gradient of the input lacks the way through the {words}",
-             {input_gradient: around(partial(choose, alone=False))}),
-            (f"x-of-{words}", f"the gradient of the input has the way through the {words} alone",
-             {input_gradient: around(partial(choose, alone=True))}),
+            (f"x-without-{words}", f"the way through the {words} is missing in the gradient of the input",
+             {input_gradient: around(partial(choose, only=False))}),
+            (f"x-of-{words}", f"the gradient of the input has only the way through the {words}",
+             {input_gradient: around(partial(choose, only=True))}),
             (f"{weight}.transposed", f"the gradient of {weight} is transposed", {weight_gradients: around(turn)}),
         )  # fmt: skip
         for word, title, steps in changes:
@@ -285,7 +286,7 @@ def _change_feed_forward() -> Iterator[Neighbour]:
 
     yield _make(
         "w_2-of-inner", component, "the gradient of w_2 has the hidden layer before its ReLU",
-        "dW_2 is hiddenᵀ·dOut, with the hidden layer behind the ReLU.", {feed_forward_gradient: around(read_inner)},
+        "dW_2 is hiddenᵀ·dOut, with the hidden layer after the ReLU.", {feed_forward_gradient: around(read_inner)},
     )  # fmt: skip
 
     ways: tuple[tuple[str, str, Callable[[Array, Array], Array]], ...] = (
@@ -503,8 +504,8 @@ def _change_norm() -> Iterator[Neighbour]:
     of_x = "dx is (g − mean(g) − n·mean(g·n))/√(variance + eps), with g = dOut·gamma and n the normalised row."
     hints = {"gamma": "dgamma is Σ dOut·n, with n the normalised row.", "beta": "dbeta is Σ dOut."}
     slips = {
-        "no-variance-term": "the gradient of x lacks the term through the variance",
-        "no-mean-term": "the gradient of x lacks the term through the mean",
+        "no-variance-term": "the gradient of x has no term through the variance",
+        "no-mean-term": "the gradient of x has no term through the mean",
         "no-terms": "the gradient of x treats mean and deviation as constants",
         "summed-terms": "the means in the gradient of x are sums",
         "gamma-left-out": "the gradient of x is formed without gamma",

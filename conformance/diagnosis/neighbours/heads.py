@@ -159,7 +159,7 @@ def _add_input() -> Iterator[Neighbour]:
 
 
 def _scale_before_bias() -> Iterator[Neighbour]:
-    """Yield projections that are divided by √d_k before their bias is added, which then is not divided."""
+    """Yield projections that are divided by √d_k before their bias is added: the bias is not divided."""
     for role in ("q", "k"):
 
         def scale(original: Step, x: Array, params: Any, of: str, heads: int, role: str = role) -> Any:
@@ -177,7 +177,7 @@ def _scale_before_bias() -> Iterator[Neighbour]:
 
 
 def _interleave_weights() -> Iterator[Neighbour]:
-    """Yield projections whose weights belong to the heads by turns, and whose biases by blocks, as they should."""
+    """Yield projections whose weights belong to the heads by turns, and whose biases by blocks, as is right."""
     for roles in ("qkv", "qk", "q", "k", "v"):
 
         def project(original: Step, x: Array, params: Any, of: str, heads: int, roles: str = roles) -> Any:
@@ -194,7 +194,7 @@ def _interleave_weights() -> Iterator[Neighbour]:
 
 
 def _change_inputs() -> Iterator[Neighbour]:
-    """Yield the queries, keys and values made from other inputs; one alone is another neighbour."""
+    """Yield attentions that make two or three of queries, keys and values from other inputs."""
     for sources in product(_ROLES, repeat=len(_ROLES)):
         changed = {role: source for role, source in zip(_ROLES, sources, strict=True) if role != source}
         if len(changed) < 2:
@@ -216,7 +216,7 @@ def _change_inputs() -> Iterator[Neighbour]:
 
 
 def _change_roles() -> Iterator[Neighbour]:
-    """Projected queries, keys and values in one another's places."""
+    """Yield attentions whose projected queries, keys and values change places."""
     for word, order in (
         ("q-k", (1, 0, 2)), ("k-v", (0, 2, 1)), ("q-v", (2, 1, 0)), ("turned", (1, 2, 0)), ("turned-back", (2, 0, 1)),
     ):  # fmt: skip
@@ -244,7 +244,7 @@ def _change_heads() -> Iterator[Neighbour]:
         ("next", "each head has the column block of the next one", lambda heads, _, __: np.roll(heads, -1, 1)),
         ("before", "each head has the column block of the one before", lambda heads, _, __: np.roll(heads, 1, 1)),
         ("channels-reversed", "the channels of each head are reversed", lambda heads, _, __: heads[..., ::-1]),
-        ("by-reshape", "heads are cut by a reshape alone",
+        ("by-reshape", "heads are cut only by a reshape",
          lambda _, x, n: x.reshape(x.shape[0], n, x.shape[1], -1)),
         ("by-columns", "tokens and channels of a head are mixed by a reshape of the transposed array",
          lambda _, x, n: x.swapaxes(1, 2).reshape(x.shape[0], n, x.shape[1], -1)),
@@ -269,7 +269,7 @@ def _change_heads() -> Iterator[Neighbour]:
                 return np.asarray(split(cut, _join(cut), heads)) if of in roles else cut
 
             yield Neighbour(
-                f"{_MHA}.split.{word}.{roles}", f"{title}, for {words} alone", hint, {project_heads: around(cut_some)}
+                f"{_MHA}.split.{word}.{roles}", f"{title}, only for {words}", hint, {project_heads: around(cut_some)}
             )
 
             def cut_fused(original: Step, qkv: Array, num_heads: int, roles: str = roles, split: Any = split) -> Any:
@@ -280,7 +280,7 @@ def _change_heads() -> Iterator[Neighbour]:
                 )
 
             yield Neighbour(
-                f"{_FUSED}.split.{word}.{roles}", f"{title}, for {words} alone", hint, {split_fused: around(cut_fused)}
+                f"{_FUSED}.split.{word}.{roles}", f"{title}, only for {words}", hint, {split_fused: around(cut_fused)}
             )
     merges: tuple[tuple[str, str, Callable[[Array], Array]], ...] = (
         ("interleaved", "the columns of the heads are interleaved when they are put back",
@@ -311,7 +311,7 @@ def _change_heads() -> Iterator[Neighbour]:
 _OF_HEADS: Final = ("batch", "heads", "tokens")
 
 
-#: The reshapes that the splits by reshape and batch first are.
+#: The reshapes of the splits `by-reshape` and `batch-first`.
 _NAMED_SPLITS: Final = (((0, 2, 1), (0, 1, 2)), ((2, 0, 1), (0, 1, 2)))
 
 

@@ -43,13 +43,13 @@ def _reorder_back(mask: Array, axes: int) -> Array:
 
 
 def _keep_causal(mask: Array) -> Array:
-    """Keep of a causal mask that hides padding too what is causal, and nothing of any other mask."""
+    """Return a causal mask without the padding that it hides too, or one that hides nothing if it is not causal."""
     causal = causal_mask(q_seq=mask.shape[-2], kv_seq=mask.shape[-1])
     return np.ones_like(mask) if (mask & ~causal).any() else np.array(np.broadcast_to(causal, mask.shape))
 
 
 def _drop_padding(mask: Array) -> Array:
-    """Hide no keys that every query hides, as where the mask of padding is not handed on."""
+    """Show the keys that are hidden from every query, as if the mask of padding were not handed on."""
     causal = causal_mask(q_seq=mask.shape[-2], kv_seq=mask.shape[-1])
     last = mask[..., -1:, :]
     if (mask == last).all():
@@ -58,7 +58,7 @@ def _drop_padding(mask: Array) -> Array:
 
 
 def _keep_one(mask: Array, changed: Array) -> Array:
-    """Return a changed mask with the own rows of queries that it leaves without a key."""
+    """Return a changed mask, with the original row of each query that it leaves without a key."""
     return np.where(changed.any(-1, keepdims=True), changed, mask)
 
 
@@ -88,7 +88,7 @@ _CHANGES: Final[tuple[tuple[str, str, Change], ...]] = (
     ("laid-out-by-heads", "the masks are laid out head by head, and the scores sample by sample",
      lambda m: _reorder_back(m, m.ndim - 2)),
     ("shifted", "the mask is shifted by one key", shift_last_axis),
-    ("one-more", "one key behind the last one that may be seen is seen too",
+    ("one-more", "one key after the last one that may be seen is seen too",
      lambda m: np.concatenate([m[..., :1], m[..., 1:] | m[..., :-1]], axis=-1)),
     ("one-less", "the last key that may be seen is hidden too", _hide_last),
     ("one-less-if-more", "the last key that may be seen is hidden too, unless it is the only one",
@@ -174,9 +174,9 @@ def _lose_in_layers() -> Iterator[Neighbour]:
         (decoder_layer, "memory_mask", "memory", "cross-attention"),
     )
     ways: tuple[tuple[str, str, Change], ...] = (
-        ("only-causal", "hides later keys alone, and no padding", _keep_causal),
+        ("only-causal", "hides only later keys, and no padding", _keep_causal),
         ("without-padding", "hides no padding, and all else that it should", _drop_padding),
-        ("only-padding", "hides padding alone, and no later keys", lambda m: m.any(-2, keepdims=True)),
+        ("only-padding", "hides only padding, and no later keys", lambda m: m.any(-2, keepdims=True)),
     )
     for (layer, argument, keys, attention), (word, says, change) in product(masks, ways):
 

@@ -9,7 +9,7 @@ from goldformer.adapters.textbook.build import build_textbook
 from goldformer.adapters.textbook.steps import Replacements
 from goldformer.conformance.diagnosis.mistakes.registry import Mistaken
 
-#: What stands between a neighbour's family and the number that was solved for, in its id.
+#: The sign between a neighbour's family and the number that was solved for, in its id.
 EQUALS: Final = "="
 
 

@@ -26,7 +26,7 @@ from goldformer.spec.model import GoldenArray
 #: In the place of names: all of those that the call returns.
 ALL: Final = "all"
 _RESULT, _GRADIENT = ".result.", ".gradient."
-#: What a relation finds in the arrays is tried in full afterwards: only what is far off is left out here.
+#: A relation that fits the arrays is compared exactly afterwards: only what is far off is left out here.
 _NEAR: Final = 1e-3
 _HINT: Final = "Look for the step that does this on the way to it, and leave it out."
 _DIGITS: Final = 9
@@ -201,8 +201,8 @@ def list_relations(
     given = [name for name in golden if name in right]
     if not names or not hasattr(textbook, f"{component}_gradient" if backward else component):
         return
-    told = ALL if names == given and len(names) > 1 else "+".join(names)
-    place = f"{component}{_GRADIENT if backward else _RESULT}{told}{EQUALS}"
+    chosen = ALL if names == given and len(names) > 1 else "+".join(names)
+    place = f"{component}{_GRADIENT if backward else _RESULT}{chosen}{EQUALS}"
     pairs = [(golden[name], actual[name], right[name]) for name in names]
     if all(wanted.shape == got.shape for _, got, wanted in pairs):
         for relation in dict.fromkeys(_list_possible(pairs, call)):

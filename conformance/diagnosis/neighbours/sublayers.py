@@ -1,4 +1,4 @@
-"""The form of a sub-layer: where its norm, its function and its residual stand, and the eps of one norm alone."""
+"""The form of a sub-layer: where its norm, its function and its residual stand, and the eps of a single norm."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def _change_eps() -> Iterator[Neighbour]:
 
                 yield Neighbour(
                     f"{layers[0].__name__}.norm_{number}.eps.{eps:g}",
-                    f"the norm of the {sublayer} alone has eps = {eps:g}, {where}",
+                    f"only the norm of the {sublayer} has eps = {eps:g}, {where}",
                     "Give all norms the declared eps.", _in_sublayers(layers, number, run),
                 )  # fmt: skip
 

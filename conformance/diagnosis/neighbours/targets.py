@@ -1,4 +1,4 @@
-"""Sequences, targets and losses: words moved the wrong way, mass shared otherwise, sums divided by something else."""
+"""Sequences, targets and losses: words that move the wrong way, mass and sums that are shared in another way."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _change_sequences() -> Iterator[Neighbour]:
         ("left", "the words move to the left, and bos_id comes last", lambda ids, bos: [ids[:, 1:], bos]),
         ("overwritten", "bos_id takes the place of the first word, and nothing moves",
          lambda ids, bos: [bos, ids[:, 1:]]),
-        ("by-two", "the words move by two, behind two bos_id", lambda ids, bos: [bos, bos, ids[:, :-2]]),
+        ("by-two", "the words move by two, after two bos_id", lambda ids, bos: [bos, bos, ids[:, :-2]]),
         ("last-first", "the last word comes first instead of bos_id", lambda ids, _: [ids[:, -1:], ids[:, :-1]]),
         ("last-kept", "bos_id is put before the last words, and the first word is lost",
          lambda ids, bos: [ids[:, 1:-1], bos, ids[:, -1:]]),
@@ -52,7 +52,7 @@ def _change_sequences() -> Iterator[Neighbour]:
             {shift_right: instead(run)},
         )  # fmt: skip
     cuts: tuple[tuple[str, str, Callable[[Array, int], Array]], ...] = (
-        ("padded-in-front", "the zeros come before the rows instead of behind them",
+        ("padded-in-front", "the zeros come before the rows instead of after them",
          lambda x, length: _pad(x[:, :length], length, in_front=True)),
         ("cut-in-front", "the first rows are cut off instead of the last",
          lambda x, length: _pad(x[:, -length:], length)),
@@ -145,7 +145,7 @@ _DIVISORS: Final[tuple[tuple[str, str, Callable[[Array, Array], float]], ...]] =
 
 
 def _change_loss(change: Callable[[Array, Array, Array], Any]) -> Step:
-    """Return the loss with its mean made anew of the logits, the loss of each word, and what counts."""
+    """Return the loss with another mean, made of the logits, the loss of each word, and what counts."""
 
     def run(original: Step, logits: Array, targets: Array, *, pad_id: int) -> dict[str, Array]:
         found = original(logits, targets, pad_id=pad_id)
@@ -176,7 +176,7 @@ def _count_padding(*outputs: str) -> Step:
 
 
 def _add_padding(original: Step, logits: Array, targets: Array, *, pad_id: int) -> dict[str, Array]:
-    """Return the loss to which padding adds, and in which it does not count."""
+    """Return the loss with that of padding in the sum, divided by the number of words without padding."""
     counted = _count_padding("token_losses")(original, logits, targets, pad_id=pad_id)["token_losses"]
     with np.errstate(invalid="ignore", divide="ignore"):
         loss = counted.sum() / find_words(targets, pad_id).sum()

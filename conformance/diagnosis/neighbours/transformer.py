@@ -80,7 +80,7 @@ def _run_in_order(choose: Callable[[int], list[int]]) -> Step:
 
 
 def _run_from(read: Callable[[list[Array]], Array], give: Callable[[list[Array]], Array]) -> Step:
-    """Return a stack whose layers read one of the arrays so far, and that returns one of them, the input first."""
+    """Return a stack whose layers `read` one of the arrays so far, the input first, and that gives one of them."""
 
     def run(x: Array, layer: Layer, num_layers: int) -> dict[str, Array]:
         arrays = [x]
@@ -116,10 +116,10 @@ _STACKS: Final = (
      _run_in_order(lambda n: [n - 1] * n)),
     ("from-input", "every layer reads the input of the stack", "Give each layer the output of the one before.",
      _run_from(lambda arrays: arrays[0], _last)),
-    ("residual", "the input of the stack is added to its output", "Return the output of the last layer alone.",
+    ("residual", "the input of the stack is added to its output", "Return only the output of the last layer.",
      _run_from(_last, lambda arrays: np.asarray(arrays[0] + arrays[-1]))),
     ("residual-per-layer", "the input of every layer is added to its output once more",
-     "Return the output of each layer alone.",
+     "Return only the output of each layer.",
      _run_around),
     ("residual-from-first", "the input of the stack is added to what every later layer reads",
      "Give each layer the output of the one before.",
@@ -127,9 +127,9 @@ _STACKS: Final = (
     ("positions-per-layer", "the positional encoding is added to what every layer reads",
      "Add the positions once, to what the first layer reads.",
      _run_from(lambda arrays: np.asarray(positional_encoding(arrays[-1])), _last)),
-    ("sum", "the outputs of all layers are added up", "Return the output of the last layer alone.",
+    ("sum", "the outputs of all layers are added up", "Return only the output of the last layer.",
      _run_from(_last, lambda arrays: np.asarray(sum(arrays[1:])))),
-    ("mean", "the outputs of all layers are averaged", "Return the output of the last layer alone.",
+    ("mean", "the outputs of all layers are averaged", "Return only the output of the last layer.",
      _run_from(_last, lambda arrays: np.asarray(sum(arrays[1:]) / (len(arrays) - 1)))),
     ("first-returned", "the stack returns the output of its first layer", "Return the output of the last layer.",
      _run_from(_last, lambda arrays: arrays[1])),
@@ -212,14 +212,14 @@ def _change_masks() -> Iterator[Neighbour]:
         yield Neighbour(f"transformer.padding.{word}", title, hint, {word_mask: instead(see)})
         for group, words in (*(((step,), what) for step, what in _MASKS.items()), _OF_SOURCE):
 
-            def mask_otherwise(original: Step, ids: Array, pad_id: int, see: Any = see) -> Any:
+            def mask_by(original: Step, ids: Array, pad_id: int, see: Any = see) -> Any:
                 with replacing({word_mask: instead(see)}):
                     return original(ids, pad_id)
 
             name = "-and-".join(step.__name__ for step in group)
             yield Neighbour(
-                f"transformer.{name}.padding.{word}", f"{title}, in the {words} alone", hint,
-                {step: around(mask_otherwise) for step in group},
+                f"transformer.{name}.padding.{word}", f"{title}, only in the {words}", hint,
+                {step: around(mask_by) for step in group},
             )  # fmt: skip
 
 
@@ -321,7 +321,7 @@ _PARTS: Final = {
 
 
 def _share_parts() -> Iterator[Neighbour]:
-    """Parts of a layer whose parameters are those of another layer."""
+    """Yield stacks in which a part of every layer has the parameters of the first or the last layer."""
     for stack, absent in (("encoder", ("cross_attention", "norm_3")), ("decoder", ("nothing",))):
         for piece, words in _PARTS.items():
             if piece.startswith(absent):
@@ -686,7 +686,7 @@ def _change_embedding() -> Iterator[Neighbour]:
         for (row, of_rows, fix_rows, rows), (place, of_places, fix_places, places) in product(
             _EMBEDDING_FACTORS, _POSITION_FACTORS
         ):
-            # With a factor of the embedding alone, on both sides, it is a change of token_embedding.
+            # A factor of only the embedding, on both sides, is a change of token_embedding.
             if (row or place) and (place or ending):
                 title = " and ".join(words.format(side) for words in (of_rows, of_places) if words)
                 yield Neighbour(

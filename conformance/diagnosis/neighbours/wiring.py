@@ -198,7 +198,7 @@ def _differ_in_tokens(one: Array, other: Array) -> bool:
 
 
 def _only_in(layer: Step, change: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Return a change that is made in one kind of layer alone: both kinds run the same steps."""
+    """Return a change that is made only in one kind of layer: both kinds run the same steps."""
     return lambda own: change(own) if _layer.get() is layer else own
 
 
@@ -326,7 +326,7 @@ def _sources(layer: Step, edge: _Edge) -> Iterator[str]:
 
 
 def _swap_norms(layer: Step) -> Iterator[Neighbour]:
-    """Norms with the gamma and beta of another sub-layer, or all with those of one."""
+    """Yield norms with the gamma and beta of another sub-layer, or all with those of one."""
     sublayers = _SUBLAYERS[layer]
     for number, sublayer in enumerate(sublayers, 1):
 
@@ -366,7 +366,7 @@ def _swap_norms(layer: Step) -> Iterator[Neighbour]:
 
 
 def _change_updates(layer: Step) -> Iterator[Neighbour]:
-    """Results of sub-layers that are left out, or counted in another way."""
+    """Yield layers that leave out the result of a sub-layer, or add it in another way."""
     ways = (
         ("left-out", "is left out", lambda a: a * 0),
         ("twice", "is added twice", lambda a: a + a),
@@ -390,7 +390,7 @@ def _change_updates(layer: Step) -> Iterator[Neighbour]:
 
 
 def _reorder_sublayers(layer: Step) -> Iterator[Neighbour]:
-    """Sub-layers in another order, with their norms or without them."""
+    """Yield layers whose sub-layers run in another order, with their norms or without them."""
     sublayers = _SUBLAYERS[layer]
     right = ", ".join(_WORDS[sublayer] for sublayer in sublayers)
     for order in permutations(sublayers):
@@ -440,7 +440,7 @@ def _run_in_order(
 
 
 def _repeat_functions(layer: Step) -> Iterator[Neighbour]:
-    """Sub-layers whose function is applied twice."""
+    """Yield layers that apply the function of a sub-layer twice."""
     steps: dict[str, Step] = {
         "self_attention": self_attend,
         "cross_attention": cross_attend,
@@ -461,7 +461,7 @@ def _repeat_functions(layer: Step) -> Iterator[Neighbour]:
 
 
 def _normalise_memory() -> Iterator[Neighbour]:
-    """Yield cross-attention whose memory or input is normalised by each norm of a decoder layer beforehand."""
+    """Yield cross-attentions that first normalise their memory or input by a norm of the decoder layer."""
 
     def normalise(memory: Array, given: Given, number: int) -> Array:
         return layer_norm(memory, params=norm_params(read_argument(decoder_layer, "params", given), number))
@@ -520,7 +520,7 @@ def list_dropped() -> Iterator[tuple[str, str, str, Callable[[Callable[[], float
 
     for layer, count in product(_SUBLAYERS, range(1, len(_DROPPED) + 1)):
         for places in combinations(_DROPPED, count):
-            # One place alone is that of the attention or of the feed-forward network.
+            # A single place is that of the attention or of the feed-forward network.
             if count > 1 or places == ("updates",):
                 *others, last = (_DROPPED[place] for place in places)
                 words = " and ".join(filter(None, (", ".join(others), last)))
@@ -562,7 +562,7 @@ def _rewire_layers() -> Iterator[Neighbour]:
 
 
 def _add_to_inputs(layer: Step) -> Iterator[Neighbour]:
-    """Yield sub-layers to whose input, or only to whose residual, another array is added: one residual too many."""
+    """Yield layers with one residual too many: they add another array to a sub-layer's input, or to its residual."""
     sublayers = _SUBLAYERS[layer]
     for number, sublayer in enumerate(sublayers, 1):
         earlier = [f"{kind} {before}" for before in sublayers[: number - 1] for kind in ("end", "result")]
@@ -581,13 +581,13 @@ def _add_to_inputs(layer: Step) -> Iterator[Neighbour]:
             yield Neighbour(
                 f"{name}.plus.{source.replace(' ', '.')}",
                 f"{what} is added to the input of the {_WORDS[sublayer]}, and to its residual{_say(layer)}",
-                f"Give the {_WORDS[sublayer]} {_describe(before)} alone.",
+                f"Give the {_WORDS[sublayer]} only {_describe(before)}.",
                 _join({run_sublayer: change_argument(run_sublayer, "x", change)}),
             )  # fmt: skip
             yield Neighbour(
                 f"{name}.residual.plus.{source.replace(' ', '.')}",
                 f"the residual of the {_WORDS[sublayer]} adds {what} as well{_say(layer)}",
-                f"Add {_describe(before)} alone to the result.", _join(_in_sublayer("x", number, add)),
+                f"Add only {_describe(before)} to the result.", _join(_in_sublayer("x", number, add)),
             )  # fmt: skip
 
 
@@ -602,7 +602,7 @@ def _add(source: str) -> Callable[[Any], Any]:
 
 
 def _rewire_models() -> Iterator[Neighbour]:
-    """Yield models in which an edge is wrong in both kinds of layer, as where both are of one class."""
+    """Yield models in which an edge is wrong in both kinds of layer, as with one class for both."""
     of_decoder = {edge.id: edge for edge in _edges(decoder_layer)}
     for edge in _edges(encoder_layer):
         other = of_decoder[edge.id]
