@@ -30,6 +30,8 @@ _OF_PYTHON: Final = frozenset({"capture", "prun", "time", "timeit"})
 _MAGIC: Final = re.compile(r"^([%!?].*|[\w., ]+=\s*[%!].*|[\w.*]+\?+\s*)$")
 #: The most characters of the code of a notebook: its syntax tree takes several hundred times as much memory.
 _LONGEST: Final = 256 << 10
+#: The characters that no source of Python may have: NUL, and half a surrogate pair.
+_NO_SOURCE: Final = re.compile("[\0\ud800-\udfff]")
 #: The most characters of a line that a message quotes.
 _QUOTED: Final = 200
 #: An end of a line of Python. Form feeds and the separators of Unicode, which str.splitlines knows, end no line.
@@ -160,7 +162,9 @@ def _read_cell(number: int, source: str, name: str, *, whole: bool) -> CodeCell:
         try:
             tree = _compile(source)
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-            line, what = (error.lineno or 1, error.msg) if isinstance(error, SyntaxError) else (1, str(error))
+            line, what = (error.lineno, error.msg) if isinstance(error, SyntaxError) else (None, str(error))
+            # Python refuses these characters without a line.
+            line = line or _find_line(source, _NO_SOURCE)
             text = clip_text("".join(split_lines(source)[line - 1 : line]).strip(), _QUOTED)
             raise NotebookError(printable(f"{name}, code cell {number}, line {line}: {what}: {text}")) from error
     kept = tree.body if whole else [node for node in tree.body if _is_kept(node)]
@@ -179,6 +183,11 @@ def _parse(source: str) -> ast.Module | None:
         return _compile(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
+
+
+def _find_line(source: str, pattern: re.Pattern[str]) -> int:
+    """Return the line of the first match of a pattern, or 1."""
+    return next((number for number, line in enumerate(split_lines(source), 1) if pattern.search(line)), 1)
 
 
 def _drop_magics(source: str) -> str:

@@ -228,3 +228,11 @@ def test_a_notebook_without_components_is_told_so(lab):
     report = goldformer.check(lab("x = 1"), "softmax")
     assert not report
     assert "nothing in it is named as a component" in " ".join(report.implementation.hints)
+
+
+@pytest.mark.parametrize(("text", "says"), [("x = '\0'", r"null bytes: x = '\x00'"), ("x = '\ud800'", r"x = '\ud800'")])
+def test_a_character_that_python_refuses_is_found_in_its_line(text, says):
+    raw = notebook("import math\ny = 1\n?").decode().replace("?", json.dumps(text)[1:-1]).encode()
+    with pytest.raises(NotebookError, match=r"lab\.ipynb, code cell 1, line 3: ") as raised:
+        read_notebook(raw, "lab.ipynb")
+    assert str(raised.value).endswith(says)
