@@ -42,6 +42,8 @@ METADATA: Final = "submission_metadata.yml"
 #: The most characters and bytes of an id: file systems allow 255 bytes, with suffixes.
 _LONGEST_ID: Final = 100
 _LARGEST_ID: Final = 200
+#: The names that Windows keeps for devices, with any suffix: a program that unpacks the results cannot make them.
+_DEVICE: Final = re.compile(r"(CON|PRN|AUX|NUL|CONIN_|CONOUT_|(COM|LPT)[0-9¹²³]) *(?=\.|$)", re.IGNORECASE)
 #: The suffix of an id that another submission has too.
 _SUFFIX: Final = re.compile("~[0-9a-f]{16}$")
 #: The most students of one submission: an alias lets many submissions share one list.
@@ -170,7 +172,9 @@ def _make_id(name: str) -> str:
     """Return an id that can be the name of a folder on every system."""
     plain = re.sub(r"[^\w.@+~ -]", "_", unicodedata.normalize("NFC", name).encode("utf-8", "replace").decode())
     short = plain.strip(" .")[:_LONGEST_ID].encode()[:_LARGEST_ID].decode("utf-8", "ignore")
-    return short.strip(" .") or "submission"
+    safe = short.strip(" .") or "submission"
+    device = _DEVICE.match(safe)
+    return f"{device[1]}_{safe[device.end() :]}" if device else safe
 
 
 def _list_export(path: Path) -> ClassList:

@@ -107,6 +107,24 @@ def test_the_folder_of_every_id_can_be_made(name: str, tmp_path: Path) -> None:
     (tmp_path / id_).mkdir()
 
 
+@pytest.mark.parametrize(
+    ("name", "id_"),
+    [
+        ("CON", "CON_"),
+        ("nul.x", "nul_.x"),
+        ("Aux .y", "Aux_.y"),
+        ("com\N{SUPERSCRIPT ONE}", "com\N{SUPERSCRIPT ONE}_"),
+        ("conan", "conan"),
+        ("lpt10", "lpt10"),
+        ("x.con", "x.con"),
+    ],
+)
+def test_no_id_is_a_device_of_windows(name: str, id_: str, tmp_path: Path) -> None:
+    """Windows cannot unpack results with such a name."""
+    (tmp_path / f"{name}.py").write_bytes(CODE)
+    assert ids(find_submissions(tmp_path)) == [id_]
+
+
 def test_a_name_that_is_no_text_is_a_problem_and_no_end_of_grading(tmp_path: Path) -> None:
     for name in (b"\xff.txt", b"\xfe.py", b"\x1b[2J.doc"):
         (tmp_path / os.fsdecode(name)).write_bytes(CODE)
