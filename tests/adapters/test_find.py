@@ -223,6 +223,26 @@ def test_whatever_an_import_raises_gives_type_message_and_line_of_the_adapter(st
     assert message.endswith(f" ({path}:3)")
 
 
+@pytest.mark.parametrize(
+    ("statement", "says"),
+    [
+        (r'raise ImportError("a\n::error::b\x1b[2J")', r"could not be imported: ImportError: a ::error::b\x1b[2J ("),
+        (r'raise SyntaxError("a\n::error::b", ("f\ng", 1, 1, None))', "is not valid Python: a ::error::b (f g:1)"),
+        (
+            "class E(Exception):\n    def __str__(self): raise ValueError\nraise E",
+            "could not be imported: E: (its message cannot be shown) (",
+        ),
+    ],
+    ids=["lines", "lines of a syntax error", "no message"],
+)
+def test_whatever_an_import_raises_is_one_line(statement, says, refused, adapter_file):
+    """Build servers run commands that stand at the start of a line."""
+    path = adapter_file(statement)
+    message = refused(path)
+    assert message.startswith(f"{path} {says}")
+    assert "\n" not in message
+
+
 def test_a_failed_import_is_tried_anew(refused, adapter_file, spec):
     path = adapter_file("raise ValueError('not yet')")
     assert "not yet" in refused(path)
