@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import os
 import signal
+import sys
 import threading
-from typing import Any, Final
+from collections.abc import Iterator
+from typing import Any, Final, NoReturn
 
 import click
 
@@ -47,7 +51,8 @@ class LazyGroup(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         """Run a command, and end with the status that it returns."""
         try:
-            status = super().invoke(ctx)
+            with _refuse_silent_exit():
+                status = super().invoke(ctx)
         except click.MissingParameter as error:
             if error.param is None or error.param.name not in ("adapter", "adapters"):
                 raise
@@ -78,6 +83,28 @@ class LazyGroup(click.Group):
                 raise
             raise CannotRun(str(error)) from error
         ctx.exit(status)
+
+
+@contextlib.contextmanager
+def _refuse_silent_exit() -> Iterator[None]:
+    """Turn os._exit of an adapter into a sentence and status 2: its own status 0 would mean that it conforms."""
+    end, process = os._exit, os.getpid()
+
+    def refuse(status: int) -> NoReturn:
+        if os.getpid() == process:  # a forked process ends as it likes
+            from goldformer.conformance.commands._console import UNUSABLE, print_error
+
+            with contextlib.suppress(OSError):
+                sys.stdout.flush()
+            print_error(f"the adapter ended the whole process by os._exit({status}): the rest was not judged")
+            status = UNUSABLE
+        end(status)
+
+    os._exit = refuse
+    try:
+        yield
+    finally:
+        os._exit = end
 
 
 @click.group(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from dataclasses import replace
 from xml.etree import ElementTree
 
@@ -53,6 +55,18 @@ def judged(result):
 
 
 # Exit statuses
+
+
+@pytest.mark.parametrize("place", ["", "\n    "], ids=["import", "call"])
+def test_an_adapter_that_ends_the_process_has_not_conformed(place, adapter_file):
+    """Its own status 0 would mean that everything was judged and is right."""
+    path = adapter_file(f'import os\nARRAYS = "numpy"\ndef softmax(scores):\n    pass\n{place}os._exit(0)\n')
+    done = subprocess.run(
+        [sys.executable, "-m", "goldformer", "check", path, "--case", "sm-one-row-by-hand"],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    says = "goldformer: the adapter ended the whole process by os._exit(0): the rest was not judged\n"
+    assert (done.returncode, done.stderr) == (2, says)
 
 
 def test_conforming_is_0(check):
