@@ -352,14 +352,14 @@ class Summary:
         """Save the page that `goldformer check --html` saves, and say so."""
         from goldformer.conformance.reports.comparison import Comparison, ComparisonRequest
         from goldformer.conformance.reports.comparison_page import page
-        from goldformer.spec.files import explain_os_error, replace_file
+        from goldformer.spec.files import explain_os_error, write_named_file
 
         dtypes = tuple(dict.fromkeys(v.dtype for v in self.verdicts))
         found = self._collect(bench, with_pictures=True)
         chosen = _list_chosen(self.config)
         request = ComparisonRequest(dtypes, chosen, bench.device, self.config.getoption("--threads"))
         try:
-            replace_file(path, page(Comparison(request, (found,)), bench.spec))
+            write_named_file(path, page(Comparison(request, (found,)), bench.spec))
         except OSError as error:
             terminalreporter.write_line(f"--conformance-html {explain_os_error(error)}", red=True)
             if self.session is not None and self.session.exitstatus == pytest.ExitCode.OK:

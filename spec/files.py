@@ -33,6 +33,38 @@ def read_regular_file(path: Path, most: int) -> bytes:
     return raw
 
 
+def write_named_file(path: Path, content: str | bytes) -> None:
+    """Write the file that a user names: replace a regular file, also behind a link, and write into anything else.
+
+    Replacing /dev/null or the link /dev/stdout would take it away from every program of the machine.
+    """
+    data = content.encode("utf-8") if isinstance(content, str) else content
+    if not path.exists() or path.is_file():
+        replace_file(resolve_path(path) if path.is_symlink() else path, data)
+        return
+    with open(path, "wb", opener=_open_without_waiting) as stream:
+        stream.write(data)
+
+
+def append_named_file(path: Path, text: str) -> None:
+    """Add a text to the file that a user names."""
+    with open(path, "ab", opener=_open_without_waiting) as stream:
+        stream.write(text.encode("utf-8"))
+
+
+def _open_without_waiting(name: str, flags: int) -> int:
+    """Open a file to write it; a pipe that nothing reads is an error, which would be waited for."""
+    try:
+        handle = os.open(name, flags | _NO_WAITING, 0o666)
+    except OSError as error:
+        if error.errno == errno.ENXIO:
+            raise OSError(error.errno, "is a pipe or a socket that nothing reads", name) from error
+        raise
+    if _NO_WAITING:
+        os.set_blocking(handle, True)
+    return handle
+
+
 def unpack_gzip(data: bytes, most: int) -> bytes:
     """Return what gzip packed; OSError, EOFError or zlib.error if that is damaged or has more than `most` bytes."""
     with gzip.GzipFile(fileobj=io.BytesIO(data)) as file:

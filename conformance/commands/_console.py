@@ -19,7 +19,7 @@ from rich.text import Text
 from goldformer.adapters.process.faults import printable
 from goldformer.conformance.reports.did_you_mean import unknown
 from goldformer.conformance.reports.json_data import finite
-from goldformer.spec.files import explain_os_error, replace_file
+from goldformer.spec.files import explain_os_error, write_named_file
 
 #: Exit statuses, as --help documents them.
 OK: Final = 0
@@ -109,9 +109,11 @@ def require_known(words: Iterable[str], known: Collection[str], option: str, *, 
 def require_folders(saved: Mapping[str, Path | None]) -> None:
     """Raise CannotRun for the first option whose file cannot be written: before the work, not after it."""
     for option, path in saved.items():
-        if path is not None and not path.parent.is_dir():
+        if path is None or (path.exists() and not path.is_file()):
+            continue  # such as /dev/stdout: nothing is written into its folder
+        if not path.parent.is_dir():
             raise CannotRun(f"{option} {path}: there is no folder {path.parent}")
-        if path is not None and not os.access(path.parent, os.W_OK):
+        if not os.access(path.parent, os.W_OK):
             raise CannotRun(f"{option} {path}: the folder {path.parent} cannot be written to: name another one")
 
 
@@ -127,7 +129,7 @@ def say_json(data: Any, end: str = "\n") -> None:
 
 def save(path: Path, text: str) -> None:
     """Write a file, and say so."""
-    replace_file(path, text)
+    write_named_file(path, text)
     say(f"- wrote {path}")
 
 

@@ -43,7 +43,7 @@ from goldformer.conformance.reports.text import select_rows
 from goldformer.conformance.runner import judge_implementation
 from goldformer.conformance.selection import Check, Numerics, Selection, add_declared_cases
 from goldformer.spec import Case, Spec, load_spec
-from goldformer.spec.files import replace_file, resolve_path
+from goldformer.spec.files import resolve_path, write_named_file
 from goldformer.spec.load import load_own_cases
 
 
@@ -138,7 +138,7 @@ def check(
                 say(line.text, line.style)
     comparison = Comparison(ComparisonRequest(dtypes, components, device, threads, timeout), (implementation,))
     # Standard output is for JSON only.
-    save_file = replace_file if as_json else save
+    save_file = write_named_file if as_json else save
     if save_json:
         save_file(save_json, json.dumps(finite(data), ensure_ascii=False) + "\n")
     if markdown:

@@ -47,7 +47,7 @@ from goldformer.conformance.grading.task import FRESH, GradingTask
 from goldformer.conformance.grading.transcript import BadTranscript, ReplayMismatch, Transcript
 from goldformer.conformance.grading.worker import TRANSCRIPT
 from goldformer.spec import Spec, load_spec
-from goldformer.spec.files import read_regular_file, replace_file, resolve_path
+from goldformer.spec.files import append_named_file, read_regular_file, resolve_path, write_named_file
 from goldformer.spec.yamlfile import LARGEST
 
 #: The level of isolation that is required unless another one is named.
@@ -57,7 +57,8 @@ _ASK_FOR_LESS: Final = (
 )
 _WEAK: Final = (
     "--require-isolation process: where this machine has no stronger isolation, submissions can read every file that "
-    "every user may read; if you are not root, they run as you, and can read and delete your files"
+    "every user may read; if you are not root, they run as you, and can read, change and delete your files, "
+    "such as other submissions, grades and adjustments.yaml"
 )
 _ASSIGNMENT: Final = "assignment"
 _SEED: Final = "fresh/seed"
@@ -179,9 +180,7 @@ def grade(
         _refuse_results_inside(folder, submissions)
         found = find_submissions(submissions, single=single, export=export)
         chosen = _choose(found, only)
-        if gradescope_results is not None:
-            # The platform may stop everything at any time, and reads what is there then.
-            replace_file(gradescope_results, platforms.gradescope_pending(assignment))
+        _begin_outputs(gradescope_results, github_output, assignment)
         adjustments = find_adjustments(adjustments_file, folder, assignment, found)
         with closing(_open_store(folder)) as store:
             task = GradingTask.of(assignment, _draw_fresh_cases(assignment, seed, spec, store), spec, require or _LEAST)
@@ -198,10 +197,9 @@ def grade(
             if single:
                 (only_grade,) = map(results.adjust, store.grades(handed.id for handed in chosen.handed))
                 if gradescope_results is not None:
-                    replace_file(gradescope_results, platforms.gradescope_results(only_grade, assignment, spec))
+                    write_named_file(gradescope_results, platforms.gradescope_results(only_grade, assignment, spec))
                 if github_output is not None:
-                    with github_output.open("a", encoding="utf-8") as steps:
-                        steps.write(platforms.github_output(only_grade, assignment, spec))
+                    append_named_file(github_output, platforms.github_output(only_grade, assignment, spec))
         if as_json:
             say_json(gradebook.to_json(lines, assignment, list_people(found)), end="")
         else:
@@ -213,6 +211,15 @@ def grade(
     except KeyboardInterrupt:
         err.print("goldformer: stopped: finished grades are stored; the same command continues", markup=False)
         return STOPPED
+
+
+def _begin_outputs(gradescope_results: Path | None, github_output: Path | None, assignment: Assignment) -> None:
+    """Write what a platform gets before the result; OSError if a file cannot be written, before the work is done."""
+    if github_output is not None:
+        append_named_file(github_output, "")
+    if gradescope_results is not None:
+        # The platform may stop everything at any time, and reads what is there then.
+        write_named_file(gradescope_results, platforms.gradescope_pending(assignment))
 
 
 def _warn_of_weak_isolation(require: Level | None) -> None:

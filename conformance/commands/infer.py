@@ -12,7 +12,7 @@ from goldformer.conformance.commands import _options as options
 from goldformer.conformance.commands._console import FAILS, OK, UNUSABLE, CannotRun, require_folders, say
 from goldformer.conformance.inference import CHOICES, describe_fit, infer_adapter
 from goldformer.spec import load_spec
-from goldformer.spec.files import replace_file
+from goldformer.spec.files import write_named_file
 
 
 @click.command(epilog=options.STATUSES)
@@ -45,7 +45,7 @@ def infer(*, what: str, component: str | None, accept: tuple[str, ...], out: Pat
     if out is None:
         say(f"\n{text}")
     else:
-        replace_file(out, text)
+        write_named_file(out, text)
         say(f"wrote {out}\nnow run: goldformer check {out}")
     if found.fits:
         return OK

@@ -12,7 +12,7 @@ from goldformer.adapters.skeleton import write_stub
 from goldformer.conformance.commands import _options as options
 from goldformer.conformance.commands._console import OK, CannotRun, require_known, say
 from goldformer.spec import load_spec
-from goldformer.spec.files import replace_file
+from goldformer.spec.files import write_named_file
 
 _HEAD = '''"""Adapter: tells goldformer how to call your implementation.
 
@@ -73,7 +73,7 @@ def new(*, path: Path, arrays: str, components: tuple[str, ...], every: bool, fo
     if others := [name for name in contracts if name not in chosen]:
         text += "\n\n" + fill(f"{_OTHERS} {', '.join(others)}", 100, initial_indent="# ", subsequent_indent="# ") + "\n"
     try:
-        replace_file(path, text)
+        write_named_file(path, text)
     except OSError as error:
         raise CannotRun(f"{path} cannot be written: {error.strerror}") from error
     say(f"wrote {path}\nnow run: goldformer check {path}")

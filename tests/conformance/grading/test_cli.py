@@ -408,6 +408,15 @@ def test_github_gets_a_line_for_its_reporter(run: Run, tmp_path: Path) -> None:
     assert (told["status"], told["max_score"], len(told["tests"])) == ("fail", 20.0, 2)
 
 
+@pytest.mark.parametrize("option", ["--github-output", "--gradescope-results"])
+def test_a_pipe_that_nothing_reads_is_refused_before_anything_is_graded(run: Run, option: str, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    result = run(option, str(tmp_path / "pipe"), submissions="class/bob.py")
+    why = f"goldformer: {tmp_path / 'pipe'}: is a pipe or a socket that nothing reads\n"
+    assert (result.exit_code, result.stderr) == (2, why)
+    assert "bob" not in result.stdout
+
+
 def test_a_zip_is_one_submission_and_names_nobody(run: Run, tmp_path: Path) -> None:
     """Students make zips: one that looks like an export of Gradescope set the name and email of its author."""
     listing = "submission_7:\n  :submitters:\n  - :name: Victim\n    :email: victim@x.edu\n"
