@@ -60,9 +60,8 @@ def derive_all(spec: Spec, cases: Iterable[Case], *, jobs: int, cache: Path | No
         # Advice changes what may be derived but is not part of the digest.
         kind = "-advice" if spec.is_advice(case) else ""
         place = cache / f"{digests[case.id]}-{stamp}{kind}.json" if cache else None
-        if place is not None and place.exists():
-            derived = Derived.from_json(json.loads(place.read_text(encoding="utf-8")))
-            yield Outcome(case, digests[case.id], derived, cached=True)
+        if place is not None and (known := _read_cached(place)) is not None:
+            yield Outcome(case, digests[case.id], known, cached=True)
         else:
             waiting.append((case, place))
     if not waiting:
@@ -82,6 +81,14 @@ def derive_all(spec: Spec, cases: Iterable[Case], *, jobs: int, cache: Path | No
                 place.parent.mkdir(parents=True, exist_ok=True)
                 replace_file(place, json.dumps(derived.as_json()))
             yield Outcome(case, digests[case.id], derived, cached=False)
+
+
+def _read_cached(place: Path) -> Derived | None:
+    """Return the derivation that an earlier run stored, or None if there is none or it is damaged."""
+    try:
+        return Derived.from_json(json.loads(place.read_text(encoding="utf-8")))
+    except (FileNotFoundError, ValueError, RecursionError):
+        return None
 
 
 def digest_cases(spec: Spec) -> dict[str, str]:

@@ -398,6 +398,19 @@ def test_deriving_again_derives_nothing_and_changes_nothing(copy: Path, tmp_path
     assert ", 0 cases derived now," not in goldformer(copy, "--no-cache").output
 
 
+def test_a_damaged_cache_is_derived_again(copy: Path, tmp_path: Path):
+    """Losing the machine may leave half a file."""
+    one = (copy, "--check", "--case", "sm-one-row-by-hand")
+    assert ", 1 cases derived now," in goldformer(*one).output
+    (stored,) = (tmp_path / "cache/goldformer/derivations").iterdir()
+    whole = stored.read_bytes()
+    for damaged in (b"", whole[:100], b"[1]", b"\xff", b"[" * 100_000):
+        stored.write_bytes(damaged)
+        again = goldformer(*one)
+        assert (again.exit_code, ", 1 cases derived now," in again.output) == (0, True), again.output
+        assert stored.read_bytes() == whole
+
+
 def test_only_the_named_case_is_derived(copy: Path):
     shipped = files(copy)
     strip(copy)
