@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
-from typing import IO, Any, Final, TextIO, TypeVar
+from typing import IO, Any, Final, TypeVar
 
 import click
 from rich.console import Console
@@ -41,6 +41,11 @@ class PrintableConsole(Console):
         except OSError as error:
             error.filename = "standard error" if self.stderr else "standard output"
             raise
+
+    def on_broken_pipe(self) -> None:
+        """Go on without a reader, as `head` is after its lines: files are saved, and the status is the usual one."""
+        del self._buffer[:]
+        _discard_unwritten(self.file)
 
     def render_str(self, text: str, **options: Any) -> Text:
         """Render a string: all strings that are printed come through here."""
@@ -87,7 +92,7 @@ def refuse_os_error(error: OSError) -> CannotRun:
     return CannotRun(explain_os_error(error))
 
 
-def _discard_unwritten(stream: TextIO) -> None:
+def _discard_unwritten(stream: IO[str]) -> None:
     """Discard what a stream still holds if it cannot be written.
 
     Python flushes it at its end, and replaces the exit status if that fails.

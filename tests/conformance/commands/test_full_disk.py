@@ -96,6 +96,19 @@ def test_an_output_that_cannot_be_written_is_a_sentence_and_status_2(buffered: s
     assert nowhere.returncode == 2
 
 
+@pytest.mark.parametrize("gone", ["stdout", "stderr"])
+@pytest.mark.parametrize(("adapter", "status"), [("wrong.py", 1), ("nothing.py", 2)])
+def test_an_output_that_nothing_reads_ends_no_command(gone: str, adapter: str, status: int, place: Path) -> None:
+    """`check wrong.py --html page.html | head -1` saved no page, and `check textbook | head -1` ended with 1."""
+    words = [sys.executable, "-m", "goldformer", "check", adapter, *ONE, "--junit", "out.xml"]
+    reader, writer = os.pipe()
+    os.close(reader)
+    streams = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL} | {gone: writer}
+    done = subprocess.run(words, **streams, timeout=60, check=False)  # type: ignore[call-overload]
+    os.close(writer)
+    assert (done.returncode, (place / "out.xml").exists()) == (status, status == 1)
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="submissions are kept apart on Linux")
 def test_a_class_goes_on_where_the_disk_was_full(place: Path) -> None:
     write_assignment(place)
