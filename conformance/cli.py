@@ -20,6 +20,8 @@ _NO_ADAPTER: Final = (
     "Give the file of your functions, or a built-in name such as reference; "
     "`goldformer new my_adapter.py` writes a file to start from"
 )
+#: The exit status of a command that Ctrl-C stopped.
+_STOPPED: Final = 130
 #: Modules that Python has on Linux and macOS only: processes, baselines and grading use them.
 _POSIX: Final = ("fcntl", "resource")
 
@@ -60,10 +62,10 @@ class LazyGroup(click.Group):
         except (click.ClickException, click.Abort, click.exceptions.Exit):
             raise
         except KeyboardInterrupt:
-            from goldformer.conformance.commands._console import STOPPED, print_error
-
-            print_error("stopped")
-            status = STOPPED
+            # Nothing is imported: Ctrl-C may have stopped an import in its middle, and NumPy cannot be imported twice.
+            with contextlib.suppress(OSError):
+                click.secho("goldformer: stopped", fg="red", err=True)
+            status = _STOPPED
         except BrokenPipeError:
             raise  # the reader is gone: click ends the command silently
         except OSError as error:

@@ -9,7 +9,7 @@ import sys
 import pytest
 from click.testing import CliRunner
 
-from goldformer.conformance.cli import main
+from goldformer.conformance.cli import LazyGroup, main
 
 
 def run_module(*words):
@@ -35,6 +35,18 @@ def test_sigterm_stops_once_and_does_not_interrupt_the_cleaning_up():
         signal.raise_signal(signal.SIGTERM)
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def test_ctrl_c_in_the_middle_of_an_import_is_a_sentence(monkeypatch):
+    """NumPy cannot be imported again: the sentence that needed it was a traceback, and the status 1."""
+
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(LazyGroup, "get_command", stop)
+    monkeypatch.setitem(sys.modules, "goldformer.conformance.commands._console", None)
+    done = CliRunner().invoke(main, ["check"])
+    assert (done.exit_code, done.stderr) == (130, "goldformer: stopped\n")
 
 
 #: Hides the modules that Python lacks on Windows.
