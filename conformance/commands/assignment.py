@@ -32,7 +32,7 @@ from goldformer.conformance.judging.verdict import Status, Verdict
 from goldformer.conformance.reports.text import headline
 from goldformer.conformance.selection import Numerics
 from goldformer.spec import Spec, load_spec
-from goldformer.spec.files import replace_file
+from goldformer.spec.files import read_regular_file, replace_file
 
 #: The folders of the ready assignments.
 READY: Final = Path(__file__).resolve().parent.parent / "grading" / "assignments"
@@ -71,9 +71,11 @@ def write_new(*, folder: Path, kind: str, notebook: bool) -> int:
     if notebook:
         files = _turn_into_notebook(files)
     starter = next(name for name in files if name.startswith("starter"))
-    for name in files:
-        if (folder / name).exists():
-            raise CannotRun(f"{folder / name} exists: give another folder")
+    there = [name for name in files if (folder / name).exists()]
+    # A run that was killed leaves some of the files, and the same command goes on.
+    unfinished = len(there) < len(files) and all(_holds(folder / name, files[name]) for name in there)
+    if there and not unfinished:
+        raise CannotRun(f"{folder / there[0]} exists: give another folder")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, data in files.items():
@@ -88,6 +90,14 @@ def write_new(*, folder: Path, kind: str, notebook: bool) -> int:
     say("fill in, in README.md, where students install goldformer from: $GOLDFORMER_SOURCE and $GOLDFORMER_COMMIT")
     say(f"give students README.md, {starter} and adapter.py; keep solution.py and assignment.yaml")
     return OK
+
+
+def _holds(path: Path, data: bytes) -> bool:
+    """Return True if a file holds just these bytes."""
+    try:
+        return read_regular_file(path, len(data)) == data
+    except OSError:
+        return False
 
 
 def _turn_into_notebook(files: Mapping[str, bytes]) -> dict[str, bytes]:
