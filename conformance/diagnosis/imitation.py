@@ -532,7 +532,7 @@ class Imitator:
     def _list_combined(self, component: str, bases: list[Candidate], near: list[Candidate]) -> Iterator[Candidate]:
         """Yield several options at once, and these and single candidates on top of each base.
 
-        What is done on purpose comes with several options, and two such things with one or more.
+        What is done on purpose comes with several options, and two such things with any number, or with none.
         """
         options, several = [one for one in near if one.options], combine_options(near)
         known = self._list_known_matches(component)
@@ -540,11 +540,12 @@ class Imitator:
         parts = self.spec.list_dependencies(component) if len(options) < len(near) else ()
         own = ([id_ for id_ in ON_PURPOSE if self.spec.mistakes[id_].component == part] for part in parts)
         on_purpose = [list(self._catalogue.make_candidates(ids)) for ids in own]
-        pairs = chain.from_iterable(combine_with(one, other) for one, other in combinations(on_purpose, 2))
+        pairs = list(chain.from_iterable(combine_with(one, other) for one, other in combinations(on_purpose, 2)))
         every = chain(
             several,
             combine_with(bases, [*near, *several]),
             combine_with(chain.from_iterable(on_purpose), several),
+            pairs,
             combine_with(pairs, [*options, *several]),
         )
         return (candidate for candidate in every if candidate not in known)

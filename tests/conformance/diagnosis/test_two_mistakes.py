@@ -57,11 +57,13 @@ PRE, EPS, FINAL = ("norm_placement", "pre"), ("layer_norm_eps", "1e-6"), ("final
     [
         (("ffn-gelu",), (PRE, EPS), "encoder_layer"),
         (("ffn-gelu-tanh", "ln-std-plus-eps"), (PRE,), "decoder_layer"),
+        # No eps is added to the variance, so no option of it may be named.
+        (("ffn-gelu-tanh", "ln-std-plus-eps"), (), "encoder_layer"),
         # Its calls have no parameters of the last norm, which it has all the same.
         ((), (PRE, FINAL), "encoder"),
     ],
 )
-def test_what_is_done_on_purpose_is_found_with_undeclared_options(spec, made, options, component):
+def test_what_is_done_on_purpose_is_found_with_just_the_undeclared_options(spec, made, options, component):
     layers = [OPTIONS[option] for option in options] + [find_made(id_).steps for id_ in made]
     book = build_textbook(*layers, only=component, CONVENTIONS={})
     at = Bench(spec, Adapter.from_object(book, "mine.py", spec), "float32", "cpu")
@@ -71,6 +73,7 @@ def test_what_is_done_on_purpose_is_found_with_undeclared_options(spec, made, op
     (found,) = (f for f in diagnose(verdicts, spec) if f.label in (MISTAKE_FOUND, OPTION_FOUND))
     assert set(found.mistakes) == set(made)
     assert all(f"{name}: {option} (" in found.text for name, option in options)
+    assert ("Declare CONVENTIONS" in found.text) == bool(options)
 
 
 @pytest.mark.parametrize(
