@@ -32,6 +32,8 @@ _NO_VARIANT: Final = tuple(
 _OF_SHAPES: Final = re.compile("shape|size|dimension|broadcast|align")
 #: The words of an exception about a width that is odd.
 _OF_PARITY: Final = re.compile(r"\b(even|odd|divisible by (2|two)|multiple of (2|two))\b", re.IGNORECASE)
+#: What exceptions say of a divisor that is 0 for some sizes.
+_OF_NOUGHT: Final = re.compile("ZeroDivisionError|divi(de|sion) by zero")
 #: The mistake that leaves a tensor on the CPU, by what it is to the operation that stops.
 _OF_ROLE: Final[Mapping[Role, str]] = {
     "mask": "device-mask", "ids": "device-ids", "weight": "device-weight", "constant": "device-const",
@@ -106,17 +108,17 @@ def _find_variant(judged: Sequence[Verdict], spec: Spec) -> str:
     """Return what all calls that raise have and no call that passes has, in words, or "".
 
     Only what an implementation may do without counts: an optional argument that is given, or one that is left out, or
-    two widths that differ, where the exceptions are about shapes, or an input of odd width.
+    two widths that differ, where the exceptions are about shapes, or an input of odd width, or an axis of one or two
+    where a division by 0 raises, as by the number of the other words.
     """
     raised = [v for v in judged if v.reason == "raised" and v.kind == "case" and _asks_for_result(v, spec)]
     if any(v.message.startswith(_NO_VARIANT) or find_mixed_devices(v.message) or _name_error(v, spec) for v in raised):
         return ""
     passed = [v for v in judged if v.status is Status.PASSED and v.kind == "case"]
     unusual = _find_unusual(raised, passed, _list_traits, spec)
-    if not any(unusual) and all(_OF_SHAPES.search(v.message) for v in raised):
-        unusual = _find_unusual(raised, passed, _list_widths, spec)
-    if not any(unusual) and all(_OF_PARITY.search(v.message) for v in raised):
-        unusual = _find_unusual(raised, passed, _list_odd_widths, spec)
+    for pattern, list_traits in ((_OF_SHAPES, _list_widths), (_OF_PARITY, _list_odd_widths), (_OF_NOUGHT, _list_short)):
+        if not any(unusual) and all(pattern.search(v.message) for v in raised):
+            unusual = _find_unusual(raised, passed, list_traits, spec)
     if not passed or not raised or not all(unusual):
         return ""
     # Where calls of many kinds raise and none is common to all, the kinds say nothing.
@@ -173,6 +175,13 @@ def _list_odd_widths(case: Case, spec: Spec) -> set[str]:
     last = (array.shape.axes[-1] for array in spec.contracts[case.component].inputs.values() if array.shape.axes)
     widths = {str(axis): axis.size(case.sizes) for axis in last if str(axis).startswith("d_")}
     return {f"where {name} is odd" for name, size in widths.items() if size % 2}
+
+
+def _list_short(case: Case, spec: Spec) -> set[str]:
+    """Return which axes of the inputs have one or two places in the call of a case."""
+    axes = (axis for array in spec.contracts[case.component].inputs.values() for axis in array.shape.axes)
+    sizes = {str(axis): axis.size(case.sizes) for axis in axes}
+    return {f"where {name} is {size}" for name, size in sizes.items() if size in (1, 2)}
 
 
 def describe_mixed_devices(bad: Sequence[Verdict], component: str, spec: Spec) -> list[Finding]:

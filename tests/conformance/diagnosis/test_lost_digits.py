@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from goldformer.adapters import find_adapter
 from goldformer.conformance.diagnosis.explain import Diagnosis
-from goldformer.conformance.diagnosis.findings import MISTAKE_FOUND, diagnose
+from goldformer.conformance.diagnosis.finding import MISTAKE_FOUND
+from goldformer.conformance.diagnosis.findings import diagnose
 from goldformer.conformance.judging.cases import Bench, judge_case
 from wild import read_bench
 

@@ -478,6 +478,13 @@ def test_an_odd_width_is_a_trait(spec):
     assert hint.text.endswith("Only calls where d_input is odd raise")
 
 
+def test_one_word_that_shares_among_no_others_is_a_trait(spec):
+    message = "raised ZeroDivisionError: float division by zero (my.py:9, smooth)"
+    raised = of_case("ce-vocabulary-of-one", ERRORED, spec, reason="raised", message=message)
+    *_, hint = diagnose([raised, of_case("ce-distinct-sizes", PASSED, spec)], spec)
+    assert hint.text.endswith("Only calls where vocab is 1 raise")
+
+
 def test_a_property_that_raises_where_no_case_does_has_no_variant(spec):
     raised = of_property("dec-causality", "decoder_layer", "raised RuntimeError: batch1 must be a 3D tensor")
     passed = of_case("dec-ordinary-plain", PASSED, spec)
