@@ -30,6 +30,7 @@ from goldformer.adapters.inference import (
     find_shared_norm,
     find_shared_projections,
     has_batch_axis,
+    has_fixed_sizes,
     list_forms,
     load_wiring,
     may_hide_future,
@@ -253,6 +254,9 @@ def _ask_what(target: Target, component: str | None) -> str:
     problem = f"has arguments or parameters that {f'{component} has not' if component else 'no component has'}"
     if unbuilt:
         problem = f"cannot be built: {unbuilt}"
+    elif target.is_class and has_fixed_sizes(target):
+        sizes = "every golden case has sizes of its own: give __init__ arguments such as d_model and num_heads"
+        problem = f"takes no sizes in its constructor, and {sizes}"
     elif component is not None and not target.is_class:
         problem = f"takes ({arguments}), which are not the inputs and parameters that {component} has"
     elif component is None:

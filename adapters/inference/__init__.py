@@ -8,6 +8,7 @@ from goldformer.adapters.inference.proposals import (
     find_embedding_stack,
     find_shared_norm,
     find_shared_projections,
+    has_fixed_sizes,
     load_wiring,
     propose,
 )
@@ -27,6 +28,7 @@ __all__ = [
     "find_shared_norm",
     "find_shared_projections",
     "has_batch_axis",
+    "has_fixed_sizes",
     "list_forms",
     "load_wiring",
     "may_hide_future",

@@ -92,14 +92,15 @@ def propose(target: Target, component: str, spec: Spec) -> Iterator[Wiring]:
 
 
 def _list_constructions(
-    target: Target, component: str, *, guesses: bool = True, shared: bool = False
+    target: Target, component: str, *, guesses: bool = True, shared: bool = False, users: tuple[Any, ...] = ()
 ) -> Iterator[Construction]:
     """Yield the ways to build a class for a component, with ready modules where its constructor takes them.
 
-    With `shared`, the heads share the width of the model.
+    With `shared`, the heads share the width of the model. `users` are the classes that take this one as a ready module:
+    none of them is a part of it.
     """
     roles, kinds = SIZES_OF[component], _find_kinds(target, component)
-    found = {kind: list(islice(_list_parts(target, kind), _MOST_PARTS)) for kind in {*kinds.values()}}
+    found = {kind: list(islice(_list_parts(target, kind, users), _MOST_PARTS)) for kind in {*kinds.values()}}
     # Attentions of one layer are of one class.
     for chosen in product(*found.values()):
         parts = dict(zip(found, chosen, strict=True))
@@ -119,7 +120,8 @@ def _build_each(
 
 def _find_kinds(target: Target, component: str) -> dict[str, str]:
     """Return the component of each ready module that a constructor takes, by its argument, as names say."""
-    required = [argument.name for argument in target.list_sizes() if argument.is_required]
+    # What names say is a number or a switch, such as layer_norm_eps, is no module.
+    required = [argument.name for argument in target.list_sizes() if argument.is_required and argument.constant is None]
     kinds = {}
     for name in required:
         words = split_words(name)
@@ -139,10 +141,10 @@ def _find_kinds(target: Target, component: str) -> dict[str, str]:
     return kinds
 
 
-def _list_parts(target: Target, kind: str) -> Iterator[Part]:
+def _list_parts(target: Target, kind: str, users: tuple[Any, ...] = ()) -> Iterator[Part]:
     """Yield the classes next to a target whose parameters are those of a component, each with a way to build it."""
-    for other in target.list_neighbours():
-        for construction in _list_constructions(other, kind):
+    for other in (other for other in target.list_neighbours() if other.thing not in users):
+        for construction in _list_constructions(other, kind, users=(*users, target.thing)):
             module = None if construction.wrapper else _try_to_build(other, construction)
             if module is not None and any(name_parameters(kind, list_leaves(module), construction)):
                 yield Part(other, construction)
@@ -190,6 +192,15 @@ def explain_unbuilt(target: Target) -> str:
             return ""
     reason = reasons[0] if reasons else "nothing says what the arguments of its constructor are"
     return f"{reason}. Give a subclass whose __init__ takes its sizes by usual names, such as d_model and num_heads"
+
+
+def has_fixed_sizes(target: Target) -> bool:
+    """Return True for a class with parameters whose constructor takes no size, as where its sizes are constants."""
+    arguments = target.list_sizes()
+    if any(list_roles(a.name, SIZES) or (a.is_required and a.constant is None) for a in arguments):
+        return False
+    module = _try_to_build(target, Construction({}, {a.name: a.constant for a in arguments if a.is_required}))
+    return module is not None and bool(list_leaves(module))
 
 
 def find_shared_projections(target: Target) -> list[str]:

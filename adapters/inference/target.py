@@ -5,11 +5,13 @@ InferenceError says what was asked for, what it was, and what to give instead.
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import importlib
 import inspect
 import re
 import sys
+import textwrap
 import typing
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -84,7 +86,7 @@ class Argument:
         lowered = self.name.lower()
         if re.fullmatch(r".*drop.*|p|pdrop|p_drop", lowered):
             return 0.0
-        if re.fullmatch(r"eps|.*epsilon", lowered):
+        if re.fullmatch(r"(.*_)?eps|.*epsilon", lowered):
             return 1e-5
         if re.fullmatch(r".*bias", lowered):
             return True
@@ -290,10 +292,19 @@ def _read_sources(thing: Any, seen: set[Any]) -> Iterator[str]:
         return
     yield text
     known = vars(sys.modules[thing.__module__]) if thing.__module__ in sys.modules else {}
-    for word in set(re.findall(r"[A-Za-z_]\w*", text)):
-        named = known.get(word)
+    for name in _list_names(text):
+        named = known.get(name)
         if inspect.isclass(named) and hasattr(named, "forward") and named not in seen:
             yield from _read_sources(named, seen)
+
+
+def _list_names(text: str) -> set[str]:
+    """Return the names that a source uses; comments and docstrings may speak of classes that it does not use."""
+    try:
+        tree = ast.parse(textwrap.dedent(text))
+    except SyntaxError:  # a string of several lines within a nested class keeps its indentation
+        return set(re.findall(r"[A-Za-z_]\w*", text))
+    return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
 
 
 def _find_kind(path: str, kinds: Mapping[str, str]) -> str:

@@ -92,6 +92,8 @@ HITS = {
     "whole_layers.py:CausalLayerOfHeads": ("decoder_layer", "no_heads", KEEP, {"layer_norm_eps": "1e-6"}),
     "whole_layers.py:EncoderOfHeads": ("encoder", "no_heads", KEEP, {"final_norm": "none"}),
     "whole_layers.py:NormedEncoder": ("encoder", "no_heads", KEEP, {"final_norm": "after_stack"}),
+    "configured_blocks.py:ConfiguredBlock": ("encoder_layer", "absent", KEEP, {"norm_placement": "pre"}),
+    "configured_blocks.py:BlockOfNumbers": ("encoder_layer", "any", KEEP, {"norm_placement": "post"}),
     "whole_layers.py:NormedDecoder": ("decoder", "no_heads", KEEP, {"final_norm": "after_stack"}),
     "whole_layers.py:TiedStacks": ("transformer", "absent", KEEP, {"output_layer": "tied_with_bias"}),
     "whole_layers.py:TranslationModel": ("transformer", "absent", KEEP, {"output_layer": "separate"}),
@@ -270,6 +272,17 @@ def test_ready_modules_are_said_with_the_calls_that_build_them(spec):
     assert "from ready_modules import ReadyLayer, ClonedLinears, Positionwise" in found.write().splitlines()
 
 
+class ConstantSizes(nn.Module):
+    """Its sizes are constants."""
+
+    def __init__(self, dropout=0.1):
+        super().__init__()
+        self.q, self.k, self.v, self.out = (nn.Linear(8, 8) for _ in range(4))
+
+    def forward(self, q, k, v, mask=None):
+        return self.out(((self.q(q) @ self.k(k).mT) / 8**0.5).softmax(-1) @ self.v(v))
+
+
 class NoSizes(nn.Module):
     """Nothing says how to build it."""
 
@@ -430,6 +443,16 @@ class Doubled(nn.Module):
             ProjectsNothing,
             None,
             r"Its arguments are \(q, k, v\): compare its parameters with those that `goldformer explain multi_head",
+        ),
+        (
+            f"{STYLES}/configured_blocks.py:TakesNorm",
+            None,
+            r"TakesNorm takes ready modules, and its file has no class that fits norm\. Import",
+        ),
+        (
+            ConstantSizes,
+            None,
+            "ConstantSizes takes no sizes in its constructor, and every golden case has sizes of its own: give",
         ),
         (
             Doubled,
