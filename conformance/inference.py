@@ -670,8 +670,12 @@ class _WiringSearch:
         return shown
 
     def _rank_trials(self) -> list[_Trial]:
-        """Return the trials that gave values, those that came furthest first."""
-        return sorted(self.running, key=lambda trial: (trial.wiring.mask.shape != "absent", -trial.passed))
+        """Return the trials that gave values, those that came furthest first.
+
+        A sequence that would come first is left out unless the code says it: turned, right code looks like a mistake.
+        """
+        said = [trial for trial in self.running if "sequence-first" not in trial.wiring.unsaid]
+        return sorted(said, key=lambda trial: (trial.wiring.mask.shape != "absent", -trial.passed))
 
     def _list_further_forms(self, wiring: Wiring) -> list[MaskForm]:
         """Return the forms of masks that are open: every one for calls that were tried without."""

@@ -122,6 +122,8 @@ DEFECTS = {
     "EncoderOfOtherEps": ("layer_norm.eps.1e-10",),
     "NormOfOddEps": ("layer_norm.eps=3e-09",),
     "GeluBlock": ("ffn-gelu",),
+    # Turned, it would look like one that adds the encoding along the batch.
+    "WavesOfEveryChannel": (),
     # A mistake in one place of two: `check` names it.
     "NoResidualLayer": (),
     "QueriesAsKeys": (),
@@ -162,6 +164,7 @@ def test_a_mistake_is_named_or_left_and_never_taken_for_a_choice(name, spec):
     found = infer_adapter(f"{STYLES}/defective_parts.py:{name}", spec=spec)
     assert not found.fits
     assert found.mistakes == DEFECTS[name]
+    assert not found.wiring.sequence_first
 
 
 @pytest.mark.parametrize("name", ["GeluBlock", "SineBlock"])

@@ -201,6 +201,21 @@ class SwappedWaves(nn.Module):
         return x + self.pe[: x.size(1)].to(x)
 
 
+class WavesOfEveryChannel(nn.Module):
+    """Each channel has an exponent of its own, and the input is scaled: three mistakes, which `check` names."""
+
+    def __init__(self, d_model, max_len=512):
+        super().__init__()
+        self.d_model = d_model
+        channels = torch.arange(0, d_model, dtype=torch.float64)
+        angles = torch.arange(max_len).unsqueeze(1) / 10000 ** (2 * channels / d_model)
+        pe = torch.where(channels % 2 == 0, angles.sin(), angles.cos())
+        self.register_buffer("pe", pe.unsqueeze(0))
+
+    def forward(self, x):
+        return x * self.d_model**0.5 + self.pe[:, : x.size(1)].to(x)
+
+
 # Nothing in the catalogue is like these.
 
 
