@@ -22,6 +22,7 @@ from goldformer.adapters.inference import (
     ChoiceError,
     InferenceError,
     MaskForm,
+    Returns,
     Target,
     Wiring,
     explain_parts,
@@ -70,7 +71,9 @@ _MOST_RIVALS: Final = 24
 _LARGE: Final = 6000
 
 #: The results that a call may return, in the order in which they are tried.
-_RETURNS: Final = ("as_it_is", "pair", "first")
+_RETURNS: Final[tuple[Returns, ...]] = ("as_it_is", "pair", "first")
+#: Those that only some components have.
+_OWN_RETURNS: Final[Mapping[str, tuple[Returns, ...]]] = {"transformer": ("flat",), "positional_encoding": ("of_ids",)}
 
 #: The numbers of axes that arrays of any number may be held to, 0 for any, in the order in which they are tried.
 _AXES: Final = {"scaled_dot_product_attention": (0, 4, 3, 2), "layer_norm": (0, 3, 2), "softmax": (0, 3, 2)}
@@ -345,7 +348,7 @@ class _WiringSearch:
 
     def _find_among(self, forms: Iterable[MaskForm]) -> list[Wiring]:
         for form, sequence_first, axes in product(forms, self._list_sequences(), _AXES.get(self.component, (0,))):
-            for returns in _RETURNS:
+            for returns in (*_RETURNS, *_OWN_RETURNS.get(self.component, ())):
                 arranged = [
                     replace(wiring, mask=form, returns=returns, sequence_first=sequence_first, axes=axes)
                     for wiring in self.wirings

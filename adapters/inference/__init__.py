@@ -13,13 +13,14 @@ from goldformer.adapters.inference.proposals import (
     propose,
 )
 from goldformer.adapters.inference.target import ChoiceError, InferenceError, Target, read_target
-from goldformer.adapters.inference.writing import Wiring
+from goldformer.adapters.inference.writing import Returns, Wiring
 
 __all__ = [
     "COMPONENTS",
     "ChoiceError",
     "InferenceError",
     "MaskForm",
+    "Returns",
     "Target",
     "Wiring",
     "explain_parts",

@@ -54,12 +54,14 @@ class ForwardArguments:
     """The arguments of a call by their names: the input that each takes, and the masks in the order of ours.
 
     `masks` maps our masks to their arguments, and `paddings` those of which padded keys have an argument of their own.
+    `caches` are arguments without a default for the keys and values of earlier calls.
     """
 
     inputs: Mapping[str, str]
     masks: Mapping[str, str]
     pad: str = ""
     paddings: Mapping[str, str] = field(default_factory=dict)
+    caches: tuple[str, ...] = ()
 
     @property
     def all_masks(self) -> tuple[str, ...]:
@@ -78,7 +80,8 @@ def list_arguments(target: Target, contract: Contract) -> Iterator[ForwardArgume
     # An argument whose default is True or False is a switch, such as causal_mask=False.
     masks = [a for a in given if takes_masks and _is_mask(a.name, contract) and not isinstance(a.default, bool)]
     pad = next((a.name for a in given if says(a.name, ARGUMENTS["pad"])), "")
-    data = [a for a in given if a not in masks and a.name != pad and (a.is_required or _is_input(a))]
+    caches = tuple(a.name for a in given if a.is_required and says(a.name, ARGUMENTS["cache"]))
+    data = [a for a in given if a not in masks and a.name not in (pad, *caches) and (a.is_required or _is_input(a))]
     wanted = [name for name, spec in contract.inputs.items() if not spec.optional]
     wanted += [] if target.is_class else list(contract.params)
     named = _name_masks(masks, [name for name, spec in contract.inputs.items() if spec.optional], contract)
@@ -89,7 +92,7 @@ def list_arguments(target: Target, contract: Contract) -> Iterator[ForwardArgume
     names = [a.name for a in data]
     for inputs in _match(names, wanted) if len(data) == len(wanted) else _match_repeated(names, contract):
         read = {theirs: f'params["{ours}"]' if ours in contract.params else ours for theirs, ours in inputs.items()}
-        yield ForwardArguments(read, named[0], pad if "pad_id" in contract.attributes else "", named[1])
+        yield ForwardArguments(read, named[0], pad if "pad_id" in contract.attributes else "", named[1], caches)
 
 
 def list_forms(arguments: ForwardArguments, contract: Contract, target: Target) -> Iterator[MaskForm]:
@@ -161,7 +164,7 @@ def _is_mask(name: str, contract: Contract) -> bool:
 
 def _is_input(argument: Argument) -> bool:
     """Return True for an argument that is an input although it has a default, such as context=None."""
-    return argument.default is None and bool({*list_roles(argument.name, ARGUMENTS)} - {"mask", "pad"})
+    return argument.default is None and bool({*list_roles(argument.name, ARGUMENTS)} - {"mask", "pad", "cache"})
 
 
 def _match(names: list[str], wanted: list[str]) -> Iterator[dict[str, str]]:

@@ -10,16 +10,19 @@ _WIDTH: Final = r"(d|dim|emb|embed|embedding|hidden|model|features?|size|width|c
 
 #: The sizes of a constructor by role. A name may say several roles; their order is that of likelihood.
 SIZES: Final[Mapping[str, str]] = {
-    "heads": r"h|n?_?heads?|(num|n|number)(_of)?(_attention|_attn)?_?heads?|attn_heads|head_num|num_attention_heads",
+    "heads": (
+        r"h|n?_?heads?|(num|n|number)(_of)?(_attention|_attn)?_?heads?|attn_heads|head_num|num_attention_heads|"
+        r"((t|n|num)_)?(enc|dec|encoder|decoder)_heads|t_heads"
+    ),
     "temperature": r"temperature|temp|sqrt_d_?k",
     "head_width": (
-        r"d_?[kq]|d_?head|d_att(n|ention)|d_key|d_query|d_qk|d_kv|dim_?(per_)?head|head_?(dim|size|width)|(dim|size)_per_head|dim_k"
+        r"d_?[kq]|d_?head|d_(query|key|qk|query_key)_head|d_att(n|ention)|d_key|d_query|d_qk|d_kv|dim_?(per_)?head|head_?(dim|size|width)|(dim|size)_per_head|dim_k(eys?)?"
     ),
-    "value_width": r"d_?v|d_value|dim_v|v_dim",
+    "value_width": r"d_?v|d_value(_head)?|dim_v(alues?)?|v_dim",
     "input_width": r"(input|in)_?(dim|size|features|channels)|(dim|d)_in|d_input",
     "expansion": r"(forward_)?expansion(_factor)?|(ff_?|ffn_?)?mult|mlp_ratio|widen(ing)?(_factor)?",
     "inner": (
-        r"d_?ff|d_?ffn|dim_?feed_?forward|(ff|ffn|mlp|feed_?forward|pf|filter|intermediate|inner)_?"
+        r"d_?ff(_inner)?|d_?ffn|dim_?feed_?forward|(ff|ffn|mlp|feed_?forward|pf|filter|intermediate|inner)_?"
         r"(hidden_)?(dim|size|width|units|hidden|hiddens|num_hiddens)?|d_(inner|hidden|mlp)|hidden|hidden_?(dim|size|units)"
     ),
     "source_vocab": (
@@ -31,14 +34,15 @@ SIZES: Final[Mapping[str, str]] = {
         r"(n|num)_?(vocab|tokens)_?(tgt|trg|target)"
     ),
     "vocab": r"(n_?|num_?)?(vocab|vocabulary|tokens?|embeddings|words)(_?(size|len))?|ntokens?",
-    "encoder_layers": r"(n|num)_?enc(oder)?_?(layers|blocks)|enc(oder)?_layers|n_enc",
-    "decoder_layers": r"(n|num)_?dec(oder)?_?(layers|blocks)|dec(oder)?_layers|n_dec",
+    "encoder_layers": r"(n|num)_?enc(oder)?_?(layer|block)s?|enc(oder)?_((n|num)_)?layers?|n_enc",
+    "decoder_layers": r"(n|num)_?dec(oder)?_?(layer|block)s?|dec(oder)?_((n|num)_)?layers?|n_dec",
     "layers": r"n|(n|num|number)(_of)?_?(layers?|blocks?)|layers|depth|n_layer",
     "positions": (
         r"max_?(seq_?|sequence_?)?(len|length|size)|block_size|context(_(len|length|size|window))?|"
-        r"((src|source|trg|tgt|target)_)?(seq|sequence)_?(len|length)|max_position\w*|n_positions|n_ctx"
+        r"((src|source|trg|tgt|target)_)?(seq|sequence)_?(len|length)|max_position\w*|n_positions?|n_ctx"
     ),
     "pad": r"((src|trg|tgt|source|target)_?)?pad(ding)?(_?(id|idx|index|token|token_id))?",
+    "word_width": r"d_?word(_?vec)?|word_?(dim|vec_dim|emb_dim)",
     "width": (
         rf"(d|n|num|dim|e|emb|embed|embedding|hidden|model)?_?{_WIDTH}s?|num_hiddens|n_embe?d|normalized_shape|d_?model"
     ),
@@ -53,6 +57,7 @@ ARGUMENTS: Final[Mapping[str, str]] = {
     "memory": r"mem(ory)?|enc\w*|encoder\w*|context|source\w*|src\w*|cond|cross\w*|kv|x_?kv",
     "target": r"tgt\w*|trg\w*|target\w*|dec\w*|decoder\w*|y",
     "pad": SIZES["pad"],
+    "cache": r"(\w+_)?(cache|past|key_values?)|past_\w+",
     "gamma": r"(norm_?)?(weight|gamma|g|gain|scale|alpha|a|a_?2|w)",
     "beta": r"(norm_?)?(bias|beta|b|shift|offset|b_?2|delta)",
 }

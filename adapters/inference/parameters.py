@@ -89,7 +89,19 @@ class _Sizes:
 
 
 def name_parameters(component: str, leaves: Sequence[Leaf], construction: Construction) -> Iterator[Naming]:
-    """Yield the namings of all parameters of a module for a component, the likeliest first, if they fit."""
+    """Yield the namings of all parameters of a module for a component, the likeliest first, if they fit.
+
+    Parameters of two names, as of a layer that stands in an nn.Sequential too, are read by the first one if need be.
+    """
+    namings = list(_name_all(component, leaves, construction))
+    first = [leaf for leaf in leaves if leaf.path == leaf.first]
+    if not namings and len(first) < len(leaves):
+        namings = list(_name_all(component, first, construction))
+    yield from namings
+
+
+def _name_all(component: str, leaves: Sequence[Leaf], construction: Construction) -> Iterator[Naming]:
+    """Yield the namings in which each parameter has a name of ours."""
     heads = [_drop_head_axis(leaf, _Sizes.of(construction, turned=False)) for leaf in leaves]
     changed = {leaf.path for leaf, flat in zip(leaves, heads, strict=True) if flat != leaf}
     stacked = bool(changed)

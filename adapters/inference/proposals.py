@@ -39,7 +39,8 @@ COMPONENTS: Final = (
 _OF_HEADS: Final = ("width", "heads", "head_width", "value_width", "input_width", "positions")
 _OF_LAYERS: Final = ("width", "heads", "head_width", "value_width", "inner", "expansion", "positions")
 _OF_MODELS: Final = (
-    "vocab", "source_vocab", "target_vocab", *_OF_LAYERS, "layers", "encoder_layers", "decoder_layers", "pad",
+    "vocab", "source_vocab", "target_vocab", "word_width", *_OF_LAYERS,
+    "layers", "encoder_layers", "decoder_layers", "pad",
 )  # fmt: skip
 
 #: The sizes that a constructor may ask for, by component.
@@ -60,8 +61,9 @@ SIZES_OF: Final[Mapping[str, tuple[str, ...]]] = {
 }
 
 
-#: The words of an argument that is a ready attention, and those that make one a width.
+#: The words of an argument that is a ready attention, and those that make one a number or a width.
 _ATTENTION_WORDS: Final = frozenset({"attn", "att", "attention", "mha", "msa"})
+_COUNT_WORDS: Final = frozenset({"n", "num", "number", "count", "total"})
 _WIDTH_WORDS: Final = frozenset({"d", "dim", "size", "width", "hidden", "inner", "units", "n"})
 
 #: The most classes that are tried for a ready module.
@@ -125,7 +127,7 @@ def _find_kinds(target: Target, component: str) -> dict[str, str]:
     kinds = {}
     for name in required:
         words = split_words(name)
-        if list_roles(name, SIZES):
+        if list_roles(name, SIZES) or _COUNT_WORDS & {*words}:
             continue
         if _ATTENTION_WORDS & {*words} and component in ("encoder_layer", "decoder_layer"):
             kinds[name] = "multi_head_attention"

@@ -38,7 +38,7 @@ class ChoiceError(InferenceError):
 PROBE: Final[Mapping[str, int]] = {
     "width": 12, "heads": 3, "head_width": 5, "value_width": 7, "input_width": 14, "inner": 20, "expansion": 5,
     "vocab": 17, "source_vocab": 17, "target_vocab": 17, "layers": 5, "encoder_layers": 5, "decoder_layers": 5,
-    "positions": 64, "pad": 0, "temperature": 2, "width_by_heads": 4, "width_of_heads": 12,
+    "positions": 64, "pad": 0, "temperature": 2, "width_by_heads": 4, "width_of_heads": 12, "word_width": 12,
 }  # fmt: skip
 
 
@@ -67,6 +67,11 @@ class Leaf:
         return name if self.kind == "raw" else layer
 
 
+def is_device(name: str) -> bool:
+    """Return True if an argument of a constructor is the device of its tables."""
+    return name.lower() == "device"
+
+
 @dataclass(frozen=True, slots=True)
 class Argument:
     """An argument of a constructor or of a forward pass."""
@@ -93,7 +98,7 @@ class Argument:
         # A switch such as causal: what it adds to the documents' form is off.
         if self.annotation in (bool, "bool") or re.fullmatch(r"(is_)?(causal|masked)|(use_)?mask", lowered):
             return False
-        return "cpu" if lowered == "device" else None
+        return "cpu" if is_device(self.name) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -347,8 +352,11 @@ def _choose_sizes(
                 constants[argument.name] = argument.constant
             else:
                 roles_of[argument.name] = []
-    for sizes in _assign(roles_of, [role for role in _UNNAMED if role in roles] if guesses else []):
-        yield Construction(sizes, constants, wrapper)
+    ways = list(_assign(roles_of, [role for role in _UNNAMED if role in roles] if guesses else []))
+    yield from (Construction(sizes, constants, wrapper) for sizes in ways)
+    # A switch that nothing explains may turn on what the documents have.
+    for switch in (a.name for a in arguments if constants.get(a.name) is False and a.annotation in (bool, "bool")):
+        yield from (Construction(sizes, constants | {switch: True}, wrapper) for sizes in ways)
 
 
 def _share_width(name: str, roles: list[str]) -> list[str]:
@@ -386,6 +394,10 @@ def _assign(roles_of: Mapping[str, list[str]], unnamed: Sequence[str]) -> Iterat
             # The output of a head is as wide as the head; no other name may stand for that width.
             if all(role != "head_width" or "out" in name for name, role in guessed.items()):
                 yield {name: (way | guessed)[name] for name in roles_of}
+    # Some code calls the number of heads a size of them.
+    for name, role in fixed.items() if "heads" in unnamed and "heads" not in fixed.values() else ():
+        if role in ("head_width", "width_by_heads") and re.fullmatch(r"head_?size", name.lower()):
+            yield {**fixed, name: "heads"}
     # A network's only "hidden" width may be that of the model.
     if not silent and "inner" in ways[-1].values() and "width" not in ways[-1].values():
         yield {name: "width" if role == "inner" else role for name, role in ways[-1].items()}

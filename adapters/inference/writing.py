@@ -14,13 +14,13 @@ from goldformer.adapters.inference.inputs import (
     says_sequence_first,
 )
 from goldformer.adapters.inference.parameters import Names, Naming
-from goldformer.adapters.inference.target import Construction, Part, Target
+from goldformer.adapters.inference.target import Construction, Part, Target, is_device
 from goldformer.adapters.protocol import INFERRED_FUNCTIONS
 from goldformer.spec import Contract
 
-#: The result of the call: only the output, or everything in our order, the output and the weights, the output first, or
-#: a term to add to the input.
-Returns = Literal["as_it_is", "pair", "first", "addend"]
+#: The result of the call: only the output, or everything in our order, the output and the weights, the output first, a
+#: term to add to the input, the same of a call with ids, or logits whose samples follow one another, as for a loss.
+Returns = Literal["as_it_is", "pair", "first", "addend", "of_ids", "flat"]
 
 _LINE: Final = 110
 
@@ -65,9 +65,13 @@ class Wiring:
         """The choices that were made, a line each."""
         return (
             *(f"{name} of the constructor: {role.replace('_', ' ')}" for name, role in self.construction.sizes.items()),
-            *(f"{name} of the constructor: {value!r}" for name, value in self.construction.constants.items()),
+            *(
+                f"{name} of the constructor: {'that of the inputs' if is_device(name) else repr(value)}"
+                for name, value in self.construction.constants.items()
+            ),
             *(f"{name} of the constructor: {_describe_part(part)}" for name, part in self.construction.parts.items()),
             *(f"{name} of the call: {ours}" for name, ours in self.arguments.inputs.items()),
+            *(f"{name} of the call: None, an empty cache" for name in self.arguments.caches),
             *_describe_layout(self),
             *_describe_mask(self),
         )
@@ -336,6 +340,8 @@ def _write_call(wiring: Wiring) -> str:
     """Return the arguments of the call, as "query=query, mask=hide(…)"."""
     turn = "sequence_first({})" if wiring.sequence_first else "{}"
     given = {theirs: turn.format(ours) for theirs, ours in wiring.arguments.inputs.items()}
+    if wiring.returns == "of_ids":
+        given = {theirs: f"torch.ones_like({ours}[..., 0], dtype=torch.long)" for theirs, ours in given.items()}
     masks, form = wiring.arguments.masks, wiring.mask
     if "source" in wiring.contract.inputs:
         given |= {theirs: ours for ours, theirs in masks.items()}
@@ -353,6 +359,7 @@ def _write_call(wiring: Wiring) -> str:
     given |= {theirs: "None" for theirs in wiring.arguments.all_masks if theirs in required and theirs not in given}
     if wiring.arguments.pad:
         given[wiring.arguments.pad] = "pad_id"
+    given |= dict.fromkeys(wiring.arguments.caches, "None")
     return ", ".join(f"{theirs}={ours}" for theirs, ours in given.items())
 
 
@@ -399,9 +406,14 @@ def _write_building(wiring: Wiring, name: str, construction: Construction) -> st
     arguments |= {
         name: _write_building(wiring, part.target.name, part.construction) for name, part in construction.parts.items()
     }
-    arguments |= {name: _quote(value) for name, value in construction.constants.items()}
+    arguments |= {name: _write_constant(wiring, name, value) for name, value in construction.constants.items()}
     given = ", ".join(f"{name}={value}" for name, value in arguments.items())
     return f"{name}({construction.wrapper}({given}))" if construction.wrapper else f"{name}({given})"
+
+
+def _write_constant(wiring: Wiring, name: str, value: object) -> str:
+    """Return the expression of an argument that is no size; tables belong on the device of the call."""
+    return f"{_find_like(wiring)}.device" if is_device(name) else _quote(value)
 
 
 def _list_lasts(wiring: Wiring) -> set[str]:
@@ -454,7 +466,7 @@ def _write_size(wiring: Wiring, role: str) -> str:
         "width": width, "input_width": f"{first}.shape[-1]", "heads": "num_heads",
         "head_width": f'params["{projections}w_q"].shape[1] // num_heads' if wiring.contract.params else width,
         "value_width": f'params["{projections}w_v"].shape[1] // num_heads',
-        "width_by_heads": f"{width} // num_heads", "width_of_heads": width,
+        "width_by_heads": f"{width} // num_heads", "width_of_heads": width, "word_width": width,
         "temperature": f"{width} ** 0.5", "inner": inner, "expansion": "1", "positions": length, "pad": "pad_id",
         "vocab": 'params["table"].shape[0]', "source_vocab": 'params["table"].shape[0]',
         "target_vocab": 'params["table"].shape[0]', "layers": layers, "encoder_layers": "num_encoder_layers",
@@ -483,7 +495,9 @@ def _write_return(wiring: Wiring, call: str) -> list[str]:
         return [*lines, f"output, weights = {called}", f'return {{"output": {output}, "weights": weights}}']
     if wiring.returns == "first":
         return [*lines, f"output, *_ = {called}", f"return {turn.format('output')}"]
-    added = f"{next(iter(wiring.contract.inputs))} + " if wiring.returns == "addend" else ""
+    if wiring.returns == "flat":
+        called = f"({called}).unflatten(0, target.shape)"
+    added = f"{next(iter(wiring.contract.inputs))} + " if wiring.returns in ("addend", "of_ids") else ""
     return [*lines, f"return {added}{turn.format(called)}"]
 
 
@@ -511,8 +525,12 @@ def _describe_layout(wiring: Wiring) -> list[str]:
         facts.append("its own matrices are (out, in)")
     if wiring.sequence_first:
         facts.append("sequence first: (seq, batch, …)")
-    if wiring.returns == "addend":
+    if wiring.returns in ("addend", "of_ids"):
         facts.append("its result is added to x")
+    if wiring.returns == "of_ids":
+        facts.append("it takes ids, of which it reads the shape")
+    if wiring.returns == "flat":
+        facts.append("its logits are (batch·seq, vocab)")
     if wiring.axes:
         facts.append(f"arrays of {wiring.axes} axes")
     return [*facts, *(f"{name}: {option}" for name, option in wiring.declared.items())]

@@ -92,6 +92,11 @@ HITS = {
     "whole_layers.py:CausalLayerOfHeads": ("decoder_layer", "no_heads", KEEP, {"layer_norm_eps": "1e-6"}),
     "whole_layers.py:EncoderOfHeads": ("encoder", "no_heads", KEEP, {"final_norm": "none"}),
     "whole_layers.py:NormedEncoder": ("encoder", "no_heads", KEEP, {"final_norm": "after_stack"}),
+    "cached_calls.py:CachedAttention": ("fused_multi_head_attention", "any", KEEP, {"biases": "all"}),
+    "cached_calls.py:SizeOfHeads": ("multi_head_attention", "no_heads", IGNORE, {"biases": "none"}),
+    "cached_calls.py:PlacesOfIds": ("positional_encoding", "absent", KEEP, {"odd_d_model": "refused"}),
+    "cached_calls.py:DoubledLayer": ("encoder_layer", "absent", KEEP, {"biases": "not_in_attention"}),
+    "cached_calls.py:FlatModel": ("transformer", "absent", KEEP, {"output_layer": "separate"}),
     "configured_blocks.py:ConfiguredBlock": ("encoder_layer", "absent", KEEP, {"norm_placement": "pre"}),
     "configured_blocks.py:BlockOfNumbers": ("encoder_layer", "any", KEEP, {"norm_placement": "post"}),
     "whole_layers.py:NormedDecoder": ("decoder", "no_heads", KEEP, {"final_norm": "after_stack"}),
@@ -156,6 +161,19 @@ def test_code_that_always_hides_the_future_is_called_on_the_meta_device_too(spec
     bench = Bench(spec, found.adapter, "float32", "cpu")
     verdict = check_property(spec.properties["device-hygiene"], found.component, bench)
     assert verdict.status is Status.PASSED, verdict.message
+
+
+def test_tables_are_made_on_the_device_of_the_call(spec):
+    found = infer_adapter(f"{STYLES}/cached_calls.py:PlacesOfIds", spec=spec)
+    bench = Bench(spec, found.adapter, "float32", "cpu")
+    verdict = check_property(spec.properties["device-hygiene"], found.component, bench)
+    assert verdict.status is Status.PASSED, verdict.message
+    assert "device of the constructor: that of the inputs" in found.wiring.facts
+
+
+def test_an_empty_cache_is_said(spec):
+    found = infer_adapter(f"{STYLES}/cached_calls.py:CachedAttention", spec=spec)
+    assert "layer_past of the call: None, an empty cache" in found.wiring.facts
 
 
 @pytest.mark.sample(8)
@@ -273,6 +291,19 @@ def test_ready_modules_are_said_with_the_calls_that_build_them(spec):
         "feed_forward of the constructor: Positionwise(d_model=width, d_ff=inner)",
     } <= set(found.wiring.facts)
     assert "from ready_modules import ReadyLayer, ClonedLinears, Positionwise" in found.write().splitlines()
+
+
+class CountedLayers(nn.Module):
+    """A number of layers is no ready layer, however it is called."""
+
+    def __init__(self, d_model, layer_count):
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Bilinear(d_model, d_model, d_model) for _ in range(layer_count)])
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = layer(x, x)
+        return x
 
 
 class ConstantSizes(nn.Module):
@@ -452,6 +483,7 @@ class Doubled(nn.Module):
             None,
             r"TakesNorm takes ready modules, and its file has no class that fits norm\. Import",
         ),
+        (CountedLayers, None, "CountedLayers has arguments or parameters that no component has"),
         (
             ConstantSizes,
             None,

@@ -9,18 +9,22 @@ from goldformer.adapters.inference.names import ARGUMENTS, SIZES, find_part, fin
 #: Names of constructors in public code, by role.
 CONSTRUCTORS = {
     "width": "d_model embed_dim embed_size emb model_dim num_hiddens n_embd n_embed dim features size",
-    "heads": "h heads n_head num_heads nhead n_heads attn_heads num_attention_heads number_of_heads head_num",
-    "head_width": "d_k d_key d_head d_attention dim_head head_dim head_size dim_per_head",
-    "value_width": "d_v d_value",
-    "inner": "d_ff dim_feedforward ffn_dim ffn_hidden intermediate_size filter_size d_inner pf_dim ffn_num_hiddens",
+    "heads": "h heads n_head num_heads nhead n_heads "
+    "attn_heads num_attention_heads number_of_heads head_num t_enc_heads enc_heads",
+    "head_width": "d_k d_key d_head d_attention dim_head head_dim head_size dim_per_head dim_keys d_query_key_head",
+    "value_width": "d_v d_value dim_values d_value_head",
+    "inner": "d_ff dim_feedforward ffn_dim ffn_hidden intermediate_size "
+    "filter_size d_inner pf_dim ffn_num_hiddens d_ff_inner",
     "expansion": "forward_expansion expansion mlp_ratio ff_mult",
     "vocab": "vocab vocab_size n_tokens ntoken num_embeddings n_vocab",
     "source_vocab": "src_vocab src_vocab_size source_vocab n_src_vocab num_tokens_src",
     "target_vocab": "tgt_vocab tgt_vocab_size trg_vocab_size n_trg_vocab",
     "layers": "N n_layers num_layers n_layer depth num_blocks",
-    "encoder_layers": "num_encoder_layers n_enc_layers enc_layers",
-    "decoder_layers": "num_decoder_layers n_dec_layers",
-    "positions": "max_len max_length max_seq_length block_size seq_len context_length max_position_embeddings",
+    "encoder_layers": "num_encoder_layers n_enc_layers enc_layers n_enc_layer enc_num_layer",
+    "decoder_layers": "num_decoder_layers n_dec_layers n_dec_layer dec_num_layer",
+    "positions": "max_len max_length max_seq_length block_size "
+    "seq_len context_length max_position_embeddings n_position",
+    "word_width": "d_word_vec d_word word_dim",
     "pad": "pad_id pad_idx src_pad_idx padding_idx pad_token_id",
 }
 
