@@ -16,13 +16,14 @@ SIZES: Final[Mapping[str, str]] = {
     ),
     "temperature": r"temperature|temp|sqrt_d_?k",
     "head_width": (
-        r"d_?[kq]|d_?head|d_(query|key|qk|query_key)_head|d_att(n|ention)|d_key|d_query|d_qk|d_kv|dim_?(per_)?head|head_?(dim|size|width)|(dim|size)_per_head|dim_k(eys?)?"
+        r"d_?[kq]|d_?head|d_(query|key|qk|query_key)_head|d_att(n|ention)|d_key|d_query|d_qk|d_kv|"
+        r"dim_?(per_)?head|head_?(dim|size|width)|(dim|size)_per_head|dim_k(eys?)?|q_k_size|qk_size"
     ),
-    "value_width": r"d_?v|d_value(_head)?|dim_v(alues?)?|v_dim",
+    "value_width": r"d_?v|d_value(_head)?|dim_v(alues?)?|v_dim|v_size",
     "input_width": r"(input|in)_?(dim|size|features|channels)|(dim|d)_in|d_input",
     "expansion": r"(forward_)?expansion(_factor)?|(ff_?|ffn_?)?mult|mlp_ratio|widen(ing)?(_factor)?",
     "inner": (
-        r"d_?ff(_inner)?|d_?ffn|dim_?feed_?forward|(ff|ffn|mlp|feed_?forward|pf|filter|intermediate|inner)_?"
+        r"d_?ff(_inner)?|d_?ffn|f_size|dim_?feed_?forward|(ff|ffn|mlp|feed_?forward|pf|filter|intermediate|inner)_?"
         r"(hidden_)?(dim|size|width|units|hidden|hiddens|num_hiddens)?|d_(inner|hidden|mlp)|hidden|hidden_?(dim|size|units)"
     ),
     "source_vocab": (

@@ -413,6 +413,13 @@ def _split_attentions(weights: list[Leaf], attentions: Sequence[str]) -> list[li
         if len(groups) == len(attentions) and len({len(group) for group in groups.values()}) == 1:
             ranked = sorted(groups, key=lambda root: find_part(root) == "cross")
             return [groups[root] for root in ranked]
+        # The last projection of each may stand next to it, in the same order.
+        several, single = (
+            [root for root, group in groups.items() if (len(group) > 1) is many] for many in (True, False)
+        )
+        if len(several) == len(single) == len(attentions) and len({len(groups[root]) for root in several}) == 1:
+            joined = {root: [*groups[root], *groups[last]] for root, last in zip(several, single, strict=True)}
+            return [joined[root] for root in sorted(joined, key=lambda root: find_part(root) == "cross")]
     # The projections may stand next to the attentions, with a number each: W_q_1 and attention_2.W_o.
     numbered: dict[str, list[Leaf]] = {}
     for leaf in weights:

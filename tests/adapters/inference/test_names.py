@@ -11,10 +11,11 @@ CONSTRUCTORS = {
     "width": "d_model embed_dim embed_size emb model_dim num_hiddens n_embd n_embed dim features size",
     "heads": "h heads n_head num_heads nhead n_heads "
     "attn_heads num_attention_heads number_of_heads head_num t_enc_heads enc_heads",
-    "head_width": "d_k d_key d_head d_attention dim_head head_dim head_size dim_per_head dim_keys d_query_key_head",
-    "value_width": "d_v d_value dim_values d_value_head",
+    "head_width": "d_k d_key d_head d_attention dim_head head_dim head_size dim_per_head dim_keys "
+    "d_query_key_head q_k_size",
+    "value_width": "d_v d_value dim_values d_value_head v_size",
     "inner": "d_ff dim_feedforward ffn_dim ffn_hidden intermediate_size "
-    "filter_size d_inner pf_dim ffn_num_hiddens d_ff_inner",
+    "filter_size d_inner pf_dim ffn_num_hiddens d_ff_inner f_size",
     "expansion": "forward_expansion expansion mlp_ratio ff_mult",
     "vocab": "vocab vocab_size n_tokens ntoken num_embeddings n_vocab",
     "source_vocab": "src_vocab src_vocab_size source_vocab n_src_vocab num_tokens_src",
