@@ -107,9 +107,9 @@ def _describe_dtypes(judged: Sequence[Verdict]) -> Iterator[Finding]:
 def _find_variant(judged: Sequence[Verdict], spec: Spec) -> str:
     """Return what all calls that raise have and no call that passes has, in words, or "".
 
-    Only what an implementation may do without counts: an optional argument that is given, or one that is left out, or
-    two widths that differ, where the exceptions are about shapes, or an input of odd width, or an axis of one or two
-    where a division by 0 raises, as by the number of the other words.
+    Only what an implementation may do without counts: an optional argument that is given, or one that is left out, or a
+    beam of more sentences than there are words, or two widths that differ, where the exceptions are about shapes, or an
+    input of odd width, or an axis of one or two where a division by 0 raises, as by the number of the other words.
     """
     raised = [v for v in judged if v.reason == "raised" and v.kind == "case" and _asks_for_result(v, spec)]
     if any(v.message.startswith(_NO_VARIANT) or find_mixed_devices(v.message) or _name_error(v, spec) for v in raised):
@@ -152,13 +152,16 @@ def _asks_for_result(verdict: Verdict, spec: Spec) -> bool:
 
 
 def _list_traits(case: Case, spec: Spec) -> set[str]:
-    """Return which optional arguments the call of a case has, and which optional parameters it leaves out."""
+    """Return which optional arguments the call of a case has, which it leaves out, and if its beams outnumber words."""
     contract = spec.contracts[case.component]
     given = {*case.inputs, *case.attributes}
     params = contract.params_for(case.attributes)
     left_out = {name for name, array in params.items() if array.optional and name not in case.params}
     traits = {f"with {name}" for name in contract.optional & given}
     traits |= {f"without {name.rpartition('.')[2]}" for name in left_out}
+    beams = case.attributes.get("beam_size", 0)
+    more = isinstance(beams, int) and beams > case.sizes.get("vocab", beams)
+    traits |= {"with more beams than words"} if more else set()
     return traits | ({"of gradients"} if case.cotangent is not None else set())
 
 

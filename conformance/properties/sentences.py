@@ -52,7 +52,8 @@ def draw_sources(seed: int, number: int, length: int) -> Ids:
 def end_sentence(subject: Subject, component: str, arguments: Arguments, place: int) -> Arguments:
     """Return the call with the word at one place of the sample's sentence as eos_id, so that the sentence ends there.
 
-    The call stays as it is if the place is beyond max_length or holds pad_id, which cannot end a sentence.
+    The call stays as it is if the place is beyond max_length or holds pad_id, which cannot end a sentence, or bos_id:
+    code that asks before each step whether the last word ends the sentence would end with its beginning.
     """
     length = arguments.attributes["max_length"]
     if not isinstance(length, int) or place >= length:
@@ -76,7 +77,7 @@ def draw_single_and_batch(
         (number, other[place])
         for place in range(len(mine) - 1)
         for number, other in enumerate(others)
-        if place < len(other) and other[place] != PAD and other[place] not in mine[: place + 1]
+        if place < len(other) and other[place] not in (PAD, BOS, *mine[: place + 1])
     )
     number, word = next(ends, (0, others[0][0]))
     batch = np.concatenate([neighbours[[number]], own])
@@ -91,7 +92,7 @@ def _decode_sentences(subject: Subject, component: str, arguments: Arguments) ->
 
 
 def _set_eos(arguments: Arguments, word: int) -> Arguments:
-    eos = arguments.attributes["eos_id"] if word == PAD else int(word)
+    eos = arguments.attributes["eos_id"] if word in (PAD, BOS) else int(word)
     return replace(arguments, attributes={**arguments.attributes, "eos_id": eos})
 
 

@@ -485,6 +485,13 @@ def test_one_word_that_shares_among_no_others_is_a_trait(spec):
     assert hint.text.endswith("Only calls where vocab is 1 raise")
 
 
+def test_more_beams_than_words_are_a_trait(spec):
+    message = "raised RuntimeError: selected index k out of range (my.py:9, search)"
+    raised = of_case("beam-larger-than-the-vocabulary", ERRORED, spec, reason="raised", message=message)
+    *_, hint = diagnose([raised, of_case("beam-two-of-two", PASSED, spec)], spec)
+    assert hint.text.endswith("Only calls with more beams than words raise")
+
+
 def test_a_property_that_raises_where_no_case_does_has_no_variant(spec):
     raised = of_property("dec-causality", "decoder_layer", "raised RuntimeError: batch1 must be a 3D tensor")
     passed = of_case("dec-ordinary-plain", PASSED, spec)

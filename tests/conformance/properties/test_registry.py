@@ -189,6 +189,11 @@ def begins_with_copies(original, source, sample, beam, task):
     return original(source, sample, beam * task.beam_size if beam == [Sentence()] else beam, task)
 
 
+@spoil(instead_of=has_ended)
+def asks_before_each_step(sentence, task):
+    return (task.bos_id, *sentence.words)[-1] == task.eos_id
+
+
 @spoil(instead_of=sentence_score)
 def compares_the_last_word(sentence):
     return sentence.word_scores[-1]
@@ -339,7 +344,8 @@ CAUGHT: dict[str, tuple[Any, str]] = {
     ),
     "greedy-teacher-forcing": (
         reads_the_last_word_alone,
-        r"the model that reads \[\d, \d\] at once finds another word more probable than one of these",
+        r"the model that reads \[\d, \d\] at once finds another word more probable than one of these"
+        r"|the scores of \[\d, \d\] are not the log-probabilities that the model gives when it reads it at once",
     ),
     "greedy-after-the-end": (
         goes_on_after_the_end,
@@ -455,6 +461,13 @@ def test_the_input_shown_is_the_smallest_that_fails(property_, smallest, judge, 
     assert verdict.detail == smallest
     assert f"  Input       {smallest}" in explain_verdict(verdict, spec)
     assert Verdict.from_json(verdict.as_json()) == verdict
+
+
+@pytest.mark.parametrize("property_", ["beam-sentences", "beam-teacher-forcing", "beam-batch"])
+def test_no_sentence_ends_by_the_word_that_begins_it(property_, judge, spec):
+    functions = functions_of(asks_before_each_step(), spec)
+    verdict = judge(property_, "beam_search", functions, arrays="numpy")
+    assert verdict.status is Status.PASSED, verdict.message
 
 
 def test_the_elements_that_violate_a_property_are_shown(judge):
