@@ -56,8 +56,9 @@ _NEIGHBOURS: Final = 4
 #: The components that code for decoding often has in a second version, such as one with a cache.
 _DECODES: Final = ("beam_search", "greedy_decode", "decoder")
 
-#: The number of passing cases of a component that are compared with a neighbour.
+#: The number of passing cases of a component that are compared with a neighbour, and of one that decodes.
 _PASSED: Final = 6
+_PASSED_WORDS: Final = 24
 #: The number of those that they are chosen of.
 _CHOSEN_OF: Final = 60
 
@@ -440,7 +441,10 @@ class Imitator:
         """
         mistakes = set(candidate.mistakes)
         chosen = sorted(self._passed[component], key=lambda passing: mistakes.isdisjoint(passing.case.kills))
-        return any(self._is_excluded(candidate, passing) for passing in chosen[:_PASSED])
+        # Words fit by chance, so more of them must not.
+        decodes = "bos_id" in self.spec.contracts[component].attributes
+        most = _PASSED_WORDS if decodes else _PASSED
+        return any(self._is_excluded(candidate, passing) for passing in chosen[:most])
 
     def note_passed(self, passing: FailingCase) -> None:
         """Note a case that can refute what would have failed it: some of each component, the smallest."""

@@ -331,6 +331,22 @@ def test_ended_sentences_that_are_extended_are_told_from_scores_that_go_on(spec)
     assert [(f.label, f.mistakes) for f in said if f.mistakes] == [(MISTAKE_FOUND, (id_,))]
 
 
+def test_a_search_that_returns_one_sentence_without_its_score_is_told_by_what_passes(spec):
+    """By its words alone, the loss of ended sentences looks like a sum of probabilities."""
+    book = build_textbook(neighbours()["beam_search.ended-dropped"].steps, only="beam_search", CONVENTIONS={})
+
+    def beam_search(source, **others):
+        if others["top_beams"] != 1 or others["bos_id"] == others["eos_id"]:
+            raise NotImplementedError("the best sentence only")
+        return book.beam_search(source, **others)["ids"]
+
+    code = SimpleNamespace(ARRAYS="numpy", beam_search=beam_search)
+    bench = Bench(spec, Adapter.from_object(code, "mine.py", spec), "float32", "cpu")
+    cases = [case for case in spec.cases_of("beam_search") if case.error is None and not case.full_size]
+    said = diagnose_cases(bench, cases)
+    assert [(f.label, f.mistakes) for f in said if f.mistakes] == [(MISTAKE_FOUND, ("beam_search.ended-dropped",))]
+
+
 def test_an_axis_that_is_counted_from_the_front_is_one_mistake(spec):
     """It is the sequence in a call with three axes, the heads in one with four, and d_k in one with two."""
     id_ = "scaled_dot_product_attention.divisor.root.axis-1"
