@@ -15,6 +15,7 @@ import numpy as np
 
 from goldformer.conformance.diagnosis.isolation.calls import Calls, Exhausted, has_empty_row, is_model_right
 from goldformer.conformance.diagnosis.isolation.sentences import (
+    CUT_SHORT,
     LATER,
     MEMORY,
     OR_MEMORY,
@@ -42,7 +43,7 @@ from goldformer.conformance.diagnosis.isolation.switches import (
     make_uneven,
 )
 from goldformer.conformance.judging.cases import Judgement
-from goldformer.conformance.judging.invoke import Arguments, read_arguments
+from goldformer.conformance.judging.invoke import Arguments, Result, read_arguments
 from goldformer.conformance.judging.verdict import Difference, IsolatedMistake
 from goldformer.conformance.properties.counterexample import CaseHead, RecordedCall, write_call
 from goldformer.spec import Case, Spec
@@ -70,8 +71,11 @@ def isolate(
     first = choose_first(judgements)
     if first is None:
         return {}
+    is_cut = _are_cut_short([j for j in judgements.values() if _can_begin(j)])
     for assumed in (options, {}) if options else ({},):
-        if found := _Search.of(_assume(judgements[first], assumed, spec), spec).find_mistake():
+        search = _Search.of(_assume(judgements[first], assumed, spec), spec)
+        search.cuts_sentences = is_cut
+        if found := search.find_mistake():
             mistake, example = found
             return {first: (replace(mistake, options=tuple(assumed.items())), example)}
     return {}
@@ -101,6 +105,22 @@ def _can_begin(judgement: Judgement) -> bool:
         and not any(bench.adapter.leaves_open(name, case.component) for name in case.conventions)
         and not has_empty_row(read_arguments(case))
     )
+
+
+def _are_cut_short(judgements: Sequence[Judgement]) -> bool:
+    """Return True if each wrong sentence of these failing cases is a right one without its last words."""
+    for judgement in judgements:
+        assert judgement.case is not None, "only cases can begin"
+        golden = judgement.expected.get("ids") if isinstance(judgement.outcome, Result) else None
+        if golden is None or golden.indices is not None or not isinstance(judgement.outcome, Result):
+            return False
+        actual, pad = judgement.outcome.outputs["ids"], judgement.case.attributes["pad_id"]
+        expected = np.asarray(golden.values).reshape(actual.shape)
+        # What follows the last word of a sentence is pad_id.
+        words = np.cumsum((actual != pad)[..., ::-1], axis=-1)[..., ::-1] > 0
+        if (actual == expected).all() or (words & (actual != expected)).any():
+            return False
+    return True
 
 
 def _rank(judgement: Judgement) -> tuple[bool, bool, int]:
@@ -149,6 +169,8 @@ class _Search:
     holds: list[str] = field(default_factory=list)
     #: True if one layer is right.
     is_later: bool = False
+    #: True if all wrong sentences are right ones without their last words.
+    cuts_sentences: bool = False
 
     @classmethod
     def of(cls, judgement: Judgement, spec: Spec) -> _Search:
@@ -272,7 +294,10 @@ class _Search:
                     self.holds.append(name_alone(part))
 
     def _find_loop(self) -> _Place | None:
-        """Return the loop of decoding as the place, if its model or its first word is right."""
+        """Return the loop of decoding as the place, if its model, its first word or every word of it is right."""
+        if self.cuts_sentences:
+            off, kept = self._take_out(frozenset(), self.general)
+            return _Place("loop", CUT_SHORT, off, kept)
         model_is_right = is_model_right(self.calls, self.base)
         if model_is_right:
             self.holds.append("the model's forward pass on the same words")

@@ -19,6 +19,8 @@ MEMORY = "the memory: the source's embedding, or the encoder's residuals and nor
 PAST_ATTENTION = ", which the memory reaches past the cross-attention"
 #: What is added to the decoder's cross-attention where nobody sees the memory.
 OR_MEMORY = ", or the memory that it reads"
+#: The place of a mistake in decoding if all words that come back are right, and the last ones are missing.
+CUT_SHORT = "the loop of decoding: where a sentence ends, or which of its words are returned"
 #: Which normalisations act when all parts are silent. One that only a part reads does not.
 ActingNorms = Literal["all", "last", "none"]
 _NORMS: Final[Mapping[ActingNorms, str]] = {"all": "normalisations", "last": "last normalisation"}

@@ -241,6 +241,16 @@ def _change_ends() -> Iterator[Neighbour]:
             "Fill up with pad_id.", {pad_words: around(fill)},
         )  # fmt: skip
 
+    def leave_out_last(original: Step, sentence: Sentence, task: Task) -> list[float]:
+        return list(original(replace(sentence, words=sentence.words[:-1]), task))
+
+    yield Neighbour(
+        f"{_GREEDY}.last-word-left-out", _GREEDY,
+        "the last word of every sentence is missing in the result, be it eos_id or not",
+        "Return eos_id too, and max_length words where a sentence has not ended, bos_id not counted.",
+        {pad_words: around(leave_out_last)},
+    )  # fmt: skip
+
 
 # The beam
 

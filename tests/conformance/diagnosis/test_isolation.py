@@ -7,6 +7,7 @@ import sys
 import textwrap
 from contextlib import closing
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import ClassVar
 
 import numpy as np
@@ -17,6 +18,7 @@ from goldformer.adapters.find import find_adapter
 from goldformer.adapters.options import OPTIONS
 from goldformer.adapters.protocol import Adapter
 from goldformer.adapters.textbook.build import build_textbook
+from goldformer.adapters.textbook.decoding import pad_words
 from goldformer.adapters.textbook.steps import around
 from goldformer.adapters.textbook.transformer import embed
 from goldformer.conformance.cli import main
@@ -25,7 +27,7 @@ from goldformer.conformance.diagnosis.finding import AGAIN, FIX_TOO, NOTHING_KNO
 from goldformer.conformance.diagnosis.findings import diagnose
 from goldformer.conformance.diagnosis.isolation import calls, find_options, isolate
 from goldformer.conformance.diagnosis.isolation.calls import MOST_CALLS, Calls
-from goldformer.conformance.diagnosis.isolation.sentences import describe_part
+from goldformer.conformance.diagnosis.isolation.sentences import CUT_SHORT, describe_part
 from goldformer.conformance.diagnosis.isolation.switches import (
     Part,
     Switch,
@@ -71,6 +73,20 @@ def test_the_place_of_a_slip_is_found_in_few_calls(slip, spec, tmp_path):
     assert found.calls <= MOST_CALLS
     assert found.element
     assert found.wrong_call
+
+
+def test_sentences_without_their_last_words_place_the_mistake_in_the_loop(spec):
+    def cut(original, sentence, task):
+        return original(replace(sentence, words=sentence.words[:-2]), task)
+
+    book = build_textbook({pad_words: around(cut)}, only="greedy_decode")
+
+    def greedy_decode(source, **others):
+        return book.greedy_decode(source, **others)["ids"]
+
+    code = SimpleNamespace(ARRAYS="numpy", greedy_decode=greedy_decode)
+    found = isolate_small("greedy_decode", Bench(spec, Adapter.from_object(code, "mine.py", spec), "float32", "cpu"))
+    assert (found.places, found.names) == (("loop",), (CUT_SHORT,))
 
 
 def test_what_is_silenced_is_in_the_layers_that_are_left(spec):

@@ -162,6 +162,7 @@ def test_none_changes_the_dtype(spec):
         "layer_norm.backward.gamma-times-gamma",
         "greedy_decode.position.one-more-after-bos",
         "greedy_decode.score.without-eos",
+        "greedy_decode.last-word-left-out",
         "beam_search.ended-dropped",
         "beam_search.best-extended",
         "greedy_decode.score.after-end.best.max-length",
