@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from goldformer.conformance.judging.invoke import Arguments
+from goldformer.conformance.judging.invoke import Arguments, NotCheckable
 from goldformer.conformance.properties.subject import Subject, with_all_digits, with_inputs, with_params
 
 #: The sizes of the batches whose last sample is compared with itself in a batch of one.
@@ -25,8 +25,17 @@ def _draw_order(length: int, seed: int) -> NDArray[np.int64]:
     return order[::-1] if np.array_equal(order, np.arange(length)) else order
 
 
+def require_no_order(subject: Subject) -> None:
+    """Raise NotCheckable if later tokens are always hidden: what a query sees depends on the order of the tokens."""
+    if subject.hides_later:
+        raise NotCheckable(
+            "later tokens are always hidden, as the adapter declares, so the order of the tokens matters"
+        )
+
+
 def follows_order(subject: Subject, arguments: Arguments, *tokens: str, seed: int) -> None:
     """Require that permuted tokens give permuted rows."""
+    require_no_order(subject)
     order = _draw_order(arguments.inputs[tokens[0]].shape[-2], seed)
     permuted = with_inputs(arguments, **{name: arguments.inputs[name][..., order, :] for name in tokens})
     output, plain, other = _call_both(subject, arguments, permuted)

@@ -59,6 +59,12 @@ class Subject:
         """Return the options that the adapter declares for a component."""
         return self.bench.adapter.options(component, self.bench.spec)
 
+    @property
+    def hides_later(self) -> bool:
+        """Return True if the adapter declares that no query of the component sees a later key, in any call."""
+        later = self.bench.spec.contracts[self.component].later_tokens
+        return later is not None and bool(later.find_hiding(self.options(self.component)))
+
     def call(self, component: str, arguments: Arguments, layout: Layout = "contiguous") -> Mapping[str, Array]:
         """Return the outputs of one call; BadResult if one is missing that the bench requires."""
         result = self.bench.call(component, arguments, layout=layout)

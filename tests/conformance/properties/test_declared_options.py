@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
+import numpy as np
 import pytest
 
 from goldformer.adapters import Adapter
@@ -31,9 +34,38 @@ def test_the_properties_of_heads_hold_without_biases(spec):
     assert list_violations(spec, ["multi_head_attention"], "biases", "none") == []
 
 
+@pytest.mark.parametrize("option", ["hidden_too", "hidden_only"])
+@pytest.mark.parametrize(
+    ("component", "query", "key"),
+    [
+        ("scaled_dot_product_attention", "query", "key"),
+        ("multi_head_attention", "query", "key"),
+        ("fused_multi_head_attention", "x", "x"),
+        ("encoder_layer", "x", "x"),
+    ],
+)
+def test_code_that_always_hides_later_tokens_has_every_property(component, query, key, option, spec):
+    own = getattr(build_textbook(), component)
+
+    def hide(mask=None, **given):
+        lengths = given[query].shape[-2], given[key].shape[-2]
+        causal = np.tri(*lengths, dtype=bool)
+        if lengths[0] == lengths[1]:
+            mask = causal if mask is None or option == "hidden_only" else mask & causal
+        return own(mask=mask, **given)
+
+    code = SimpleNamespace(ARRAYS="numpy", CONVENTIONS={"later_tokens": option}, **{component: hide})
+    assert list_broken(spec, code, [component]) == []
+
+
 def list_violations(spec, components, convention, option):
     """Return the properties that a textbook violates with a declared option, which may leave parameters out."""
     book = build_textbook(OPTIONS.get((convention, option), {}), CONVENTIONS={convention: option})
+    return list_broken(spec, book, components)
+
+
+def list_broken(spec, book, components):
+    """Return the properties of some components that an adapter's object violates."""
     bench = Bench(spec, Adapter.from_object(book, "textbook", spec), "float64", "cpu")
     asked = [(p, component) for p in spec.properties.values() for component in components_of(p, spec)]
     verdicts = [check_property(p, component, bench) for p, component in asked if component in components]
