@@ -58,7 +58,7 @@ ARGUMENTS: Final[Mapping[str, str]] = {
     "memory": r"mem(ory)?|enc\w*|encoder\w*|context|source\w*|src\w*|cond|cross\w*|kv|x_?kv",
     "target": r"tgt\w*|trg\w*|target\w*|dec\w*|decoder\w*|y",
     "pad": SIZES["pad"],
-    "cache": r"(\w+_)?(cache|past|key_values?)|past_\w+",
+    "cache": r"(\w+_)?(cache|past)|past_\w+",
     "gamma": r"(norm_?)?(weight|gamma|g|gain|scale|alpha|a|a_?2|w)",
     "beta": r"(norm_?)?(bias|beta|b|shift|offset|b_?2|delta)",
 }

@@ -192,7 +192,7 @@ def explain_unbuilt(target: Target) -> str:
             reasons.append(f"{target.name}({given}) raises {type(error).__name__}: {error}")
         else:
             return ""
-    reason = reasons[0] if reasons else "nothing says what the arguments of its constructor are"
+    reason = reasons[0].rstrip(".") if reasons else "nothing says what the arguments of its constructor are"
     return f"{reason}. Give a subclass whose __init__ takes its sizes by usual names, such as d_model and num_heads"
 
 

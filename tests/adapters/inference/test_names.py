@@ -76,6 +76,14 @@ def test_a_name_without_a_meaning_says_nothing(name):
 
 
 @pytest.mark.parametrize(
+    ("name", "is_cache"),
+    [("cache", True), ("layer_past", True), ("past_key_values", True), ("kv_cache", True), ("key_value", False)],
+)
+def test_a_name_says_a_cache(name, is_cache):
+    assert ("cache" in list_roles(name, ARGUMENTS)) == is_cache
+
+
+@pytest.mark.parametrize(
     ("path", "part"),
     [
         ("self_attn.linears.0", "self"),
