@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from goldformer.conformance.grading.sandbox._client import SandboxClient, SandboxProcess
     from goldformer.conformance.grading.sandbox._folders import SweptFolder
     from goldformer.conformance.grading.sandbox._linux import die_with_parent
-    from goldformer.conformance.grading.sandbox._sandbox import Sandbox, probe_isolation
+    from goldformer.conformance.grading.sandbox._sandbox import Sandbox
     from goldformer.conformance.grading.sandbox._types import LEVELS, Isolation, Level, Limits, SandboxError
 
 __all__ = [
@@ -32,7 +32,6 @@ __all__ = [
     "SandboxProcess",
     "SweptFolder",
     "die_with_parent",
-    "probe_isolation",
 ]
 
 __getattr__ = load_on_use(
@@ -41,7 +40,7 @@ __getattr__ = load_on_use(
         "_client": ("SandboxClient", "SandboxProcess"),
         "_folders": ("SweptFolder",),
         "_linux": ("die_with_parent",),
-        "_sandbox": ("Sandbox", "probe_isolation"),
+        "_sandbox": ("Sandbox",),
         "_types": ("Isolation", "LEVELS", "Level", "Limits", "SandboxError"),
     },
 )

@@ -40,8 +40,8 @@ _PACKAGES: Final = sysconfig.get_paths()["purelib"]
 class SandboxSetup:
     """A process to be isolated: the folder of its code, and the folder to which it may write.
 
-    `root` is the file system that all share; `user` the number that it becomes if root started it; `others` the number
-    of processes that its user has already; `groups` the folders of its control groups.
+    `root` is the file system that all share, `user` the number that it becomes if root started it, `others` the number
+    of processes that its user has already, and `groups` are the folders of its control groups.
     """
 
     code: str

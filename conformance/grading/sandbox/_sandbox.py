@@ -159,12 +159,6 @@ class Sandbox:
         return _USERS + os.getpid() % _PROCESSES * 16 + next(_numbers) % 16
 
 
-def probe_isolation(arrays: str = "numpy") -> Isolation:
-    """Return the isolation that this machine allows; SandboxError if it allows none."""
-    with Sandbox(Limits(), arrays) as sandbox:
-        return sandbox.isolation
-
-
 def _make_readable(folder: Path) -> None:
     """Let every user read a folder and its files."""
     for inner, _, files in os.walk(folder):
@@ -276,7 +270,7 @@ class _LauncherProcess:
 
     def _kill(self, pid: int) -> None:
         """Kill a process, which is ended later."""
-        with contextlib.suppress(_LauncherLost):  # so it is when it is ended
+        with contextlib.suppress(_LauncherLost):  # ending the process finds that out too
             self._ask({"kill": pid})
 
     def _end_process(self, pid: int, copy: Path | None) -> Ending:

@@ -20,7 +20,7 @@ from goldformer.adapters.dtypes import WireArray
 from goldformer.adapters.process.child import ChildFault
 from goldformer.adapters.process.client import adapter_object
 from goldformer.adapters.protocol import Adapter
-from goldformer.conformance.grading.sandbox import LEVELS, Isolation, Limits, Sandbox, SandboxError, probe_isolation
+from goldformer.conformance.grading.sandbox import LEVELS, Isolation, Limits, Sandbox, SandboxError
 from goldformer.conformance.grading.sandbox import _sandbox as door
 from goldformer.conformance.grading.sandbox._client import SandboxProcess
 from goldformer.conformance.grading.sandbox._launcher import is_ending
@@ -299,7 +299,8 @@ def test_each_level_has_what_those_before_it_have_and_says_what_it_lacks():
 
 
 def test_this_machine_says_how_submissions_are_kept_apart():
-    found = probe_isolation()
+    with Sandbox(LIMITS, "numpy") as sandbox:
+        found = sandbox.isolation
     assert isinstance(found, Isolation)
     assert found.level in LEVELS
     assert not set(found.features) & set(found.missing)
