@@ -32,6 +32,8 @@ from goldformer.conformance.reports.json_data import finite
 from goldformer.spec.files import read_regular_file, replace_file, resolve_path, unpack_gzip
 
 GRADE: Final = "grade.json.gz"
+#: The file of what passed between the grader and the submission.
+TRANSCRIPT: Final = "transcript.jsonl.gz"
 #: The error of the grader itself, if there was one.
 PROBLEM: Final = "grader-error.txt"
 #: What the staff said when the pages of a submission were written, if anything.

@@ -12,12 +12,11 @@ from goldformer.conformance.grading.grader import GradedSubmission, Grader, fail
 from goldformer.conformance.grading.model import Outcome, Submission
 from goldformer.conformance.grading.results.pages import write_pages
 from goldformer.conformance.grading.sandbox import Sandbox
-from goldformer.conformance.grading.store import GRADE, PROBLEM, pack_grade
+from goldformer.conformance.grading.store import GRADE, PROBLEM, TRANSCRIPT, pack_grade
 from goldformer.conformance.grading.task import GradingTask
 from goldformer.conformance.selection import Numerics
 from goldformer.spec import Spec
 
-TRANSCRIPT: Final = "transcript.jsonl.gz"
 #: What Python says if a user has as many processes and threads as it may. Without a namespace or a group of their own,
 #: those of all submissions that an ordinary user grades count together.
 _NO_PROCESS: Final = re.compile(r"can't start new thread|\[Errno 11\] Resource temporarily unavailable")
