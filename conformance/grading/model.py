@@ -188,6 +188,11 @@ class Check:
         )
 
     @property
+    def has_outcome(self) -> bool:
+        """True unless it was skipped: it decides about points, or grading broke down over it."""
+        return self.counts or self.outcome == "grader-error"
+
+    @property
     def is_shown(self) -> bool:
         """True for a failure with something to show, which a component that was not written has not."""
         return self.outcome not in ("correct", "missing", "grader-error") or self.verdict.reason == WITHHELD

@@ -223,6 +223,6 @@ def _find_mistakes(diagnosis: Iterable[DiagnosisLine]) -> set[tuple[str | None, 
 
 def summarize_outcomes(checks: Sequence[Check]) -> tuple[Outcome, str]:
     """Return the outcome of a submission by its checks, and a sentence for the student."""
-    counted = [check.outcome for check in checks if check.counts or check.outcome == "grader-error"]
+    counted = [check.outcome for check in checks if check.has_outcome]
     outcome: Outcome = max(counted, key=SEVERITY.index, default="correct")
     return outcome, _MESSAGES[outcome]

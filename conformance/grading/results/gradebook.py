@@ -116,12 +116,8 @@ def _list_causes(grade: Grade) -> Iterator[Check]:
 
 def find_outcome(component: str, grade: Grade) -> Outcome:
     """Return the worst outcome in a component, or the submission's own if nothing of the component was checked."""
-    mine = [check for check in grade.checks if check.verdict.component == component and _matters(check)]
+    mine = [check for check in grade.checks if check.verdict.component == component and check.has_outcome]
     return words.find_worst(mine) if mine else grade.outcome
-
-
-def _matters(check: Check) -> bool:
-    return check.counts or check.outcome == "grader-error"
 
 
 def _summarize_component(part: ComponentGrade, grade: Grade) -> ComponentSummary:

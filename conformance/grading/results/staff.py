@@ -12,13 +12,11 @@ from goldformer.conformance.grading.model import Assignment, Check, Grade, Origi
 from goldformer.conformance.grading.results import words
 from goldformer.conformance.grading.results.gradebook import find_outcome
 from goldformer.conformance.grading.results.source import Snippet, SubmissionSource
+from goldformer.conformance.grading.store import TRANSCRIPT
 from goldformer.conformance.judging.verdict import Verdict
 from goldformer.conformance.reports.page import render
 from goldformer.conformance.reports.text import difference_lines, facts, headline
 from goldformer.spec import Spec
-
-#: The file name of the transcript, next to the pages.
-TRANSCRIPT: Final = "transcript.jsonl.gz"
 
 #: The numbers of lines of standard error, and of bad checks of one origin of a component, that are shown in full.
 _STDERR: Final = 40
@@ -101,7 +99,7 @@ def _list_components(grade: Grade, spec: Spec, source: SubmissionSource) -> Iter
         for item in bad:
             nth[item.origin] += 1
             full.append((item, nth[item.origin] <= _IN_FULL))
-        ended = Counter(check.outcome for check in mine if check.counts or check.outcome == "grader-error")
+        ended = Counter(check.outcome for check in mine if check.has_outcome)
         yield ComponentDetails(
             component=part.component, title=spec.contracts[part.component].title,
             earned=part.earned, points=part.points, outcome=find_outcome(part.component, grade),
