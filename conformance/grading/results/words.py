@@ -99,6 +99,10 @@ LEVEL: Final[Mapping[Level, str]] = {
 }
 
 
+#: The most characters of the last lines of a text.
+_LONGEST_TAIL: Final = 4000
+
+
 def advise(outcome: Outcome, assignment: Assignment) -> str:
     """Tell the student what to do about an outcome, with the limits that were in force."""
     limits = assignment.limits
@@ -211,10 +215,10 @@ def shorten(text: str, most: int) -> str:
     return text if len(text) <= most else text[: most - 1] + "…"
 
 
-def tail(text: str, lines: int, most: int = 4000) -> str:
+def tail(text: str, lines: int) -> str:
     """Return the last lines of a text, and of these the last characters."""
     last = "\n".join(printable(text).strip("\n").splitlines()[-lines:])
-    return last if len(last) <= most else "…" + last[1 - most :]
+    return last if len(last) <= _LONGEST_TAIL else "…" + last[1 - _LONGEST_TAIL :]
 
 
 def join_lines(text: str, most: int = 500) -> str:
@@ -229,9 +233,9 @@ def escape(text: str) -> str:
     return re.sub(r"^(\d*)([#+=-]|(?<=\d)[.)](?=\s|$))", r"\1\\\2", text)
 
 
-def code(text: str, most: int = 500) -> str:
+def code(text: str) -> str:
     """Quote a text in one line of Markdown, between fences longer than any in the text."""
-    shown = join_lines(text, most)
+    shown = join_lines(text)
     fence = "`" * (1 + _longest_fence(shown))
     pad = " " if shown.startswith("`") or shown.endswith("`") else ""
     return f"{fence}{pad}{shown}{pad}{fence}" if shown else ""
