@@ -1,4 +1,4 @@
-"""Compares new results with recorded ones, and puts the move of every output in a class.
+"""Compare new results with recorded ones, and put the move of every output in a class.
 
 A move beyond rounding is compared with known mistakes and options first: they fit far more closely than a lower
 precision, which explains every small move.

@@ -1,4 +1,4 @@
-"""Records an implementation: every output of golden cases and of random calls, bit for bit, and in other settings."""
+"""Record an implementation: every output of golden cases and of random calls, bit for bit, and in other settings."""
 
 from __future__ import annotations
 

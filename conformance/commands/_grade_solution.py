@@ -1,4 +1,4 @@
-"""Runs an assignment's solution before a class is graded, to know what submissions have to answer."""
+"""Run an assignment's solution before a class is graded, to know what submissions have to answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Records what an implementation answers: what an assignment's solution answers is required of submissions."""
+"""Record what an implementation answers: what an assignment's solution answers is required of submissions."""
 
 from __future__ import annotations
 

@@ -356,9 +356,9 @@ def _alternate_kinds(kinds: Sequence[Any]) -> Iterator[Any]:
     plain = sorted((kind for kind in kinds if not kind[0]), key=lambda kind: -len(kind[1]))
     plain = [*plain[:1], *plain[1:][-1:], *plain[1:-1]]
     gradients = [kind for kind in kinds if kind[0]]
-    plainly, gradiently = cycle(plain or gradients), cycle(gradients or plain)
+    endless_plain, endless_gradients = cycle(plain or gradients), cycle(gradients or plain)
     for number in count() if kinds else ():
-        yield next(gradiently if number % 4 == 2 else plainly)
+        yield next(endless_gradients if number % 4 == 2 else endless_plain)
 
 
 def _identify_call(case: Case) -> tuple[Any, ...]:

@@ -136,8 +136,8 @@ class Grader:
                 message = f"It cannot be graded: {submission.problem}."
                 grade = _grade_without_checks(self._task, submission, "error", message, self._isolation)
                 return GradedSubmission(grade, transcript.pack())
-            recorder = AnswerRecorder(self.spec)
-            grade = replace(self._run(submission, key, transcript, recorder), forbidden=forbidden)
+            answers = AnswerRecorder(self.spec)
+            grade = replace(self._run(submission, key, transcript, answers), forbidden=forbidden)
         except Exception as error:  # it is an error of the grader
             if isinstance(error, OSError) and error.errno in DISK_FAULTS:
                 raise
@@ -145,28 +145,26 @@ class Grader:
             grade = _grade_broken(self._task, submission, self._isolation)
             return GradedSubmission(grade, transcript.pack(), text)
         problems = [check.verdict.detail for check in grade.checks if check.outcome == "grader-error"]
-        return GradedSubmission(grade, transcript.pack(), "\n".join(dict.fromkeys(problems)), recorder.answers())
+        return GradedSubmission(grade, transcript.pack(), "\n".join(dict.fromkeys(problems)), answers.answers())
 
     def replay(self, transcript: Transcript) -> Grade:
         """Judge the answers of a transcript without running anything; ReplayMismatch if other calls are made now.
 
         BadTranscript if it is not as it was written.
         """
-        head = transcript.head
         if not transcript.events:
             raise ReplayMismatch("nothing was run, so there is nothing to judge again")
         try:
-            written = _HEAD.validate_python(head)
+            written = _HEAD.validate_python(transcript.head)
         except pydantic.ValidationError as error:
             at = ".".join(map(str, error.errors()[0]["loc"]))
             raise BadTranscript(f"is no transcript: its first line is not as it was written: {at}") from error
-        id_, key, isolation, forbidden = written.submission, written.key, written.isolation, written.forbidden
         limits = self._task.assignment.limits
         replayer = Replayer(transcript, limits.total)
         client = SandboxClient(replayer.spawn, limits)
-        recorder = AnswerRecorder(self.spec)
-        grade = self._judge(id_, key, client, replayer, isolation, recorder)
-        grade = replace(grade, forbidden=forbidden)
+        answers = AnswerRecorder(self.spec)
+        grade = self._judge(written.submission, written.key, client, replayer, written.isolation, answers)
+        grade = replace(grade, forbidden=written.forbidden)
         changed = replayer.find_change()
         replayer.finish()
         return _mark_tampered(grade, changed) if changed else grade
@@ -178,7 +176,7 @@ class Grader:
             "forbidden": [asdict(use) for use in forbidden],
         }  # fmt: skip
 
-    def _run(self, submission: Submission, key: str, transcript: Transcript, given: AnswerRecorder) -> Grade:
+    def _run(self, submission: Submission, key: str, transcript: Transcript, answers: AnswerRecorder) -> Grade:
         assert self._sandbox is not None, "only transcripts are judged without one"
         with tempfile.TemporaryDirectory(prefix="submission-", dir=self._running) as name:
             folder = Path(name).resolve()
@@ -189,7 +187,7 @@ class Grader:
             client = self._sandbox.client(folder)
             client.watch(recorder.wrap)
             try:
-                grade = self._judge(submission.id, key, client, recorder, self._sandbox.isolation, given)
+                grade = self._judge(submission.id, key, client, recorder, self._sandbox.isolation, answers)
             finally:
                 changed = _find_changed(files)
                 if changed:
@@ -205,24 +203,23 @@ class Grader:
         id_: str,
         key: str,
         client: Client,
-        answers: Recorder | Replayer,
+        recorder: Recorder | Replayer,
         isolation: Isolation,
-        given: AnswerRecorder,
+        answers: AnswerRecorder,
     ) -> Grade:
         """Make all checks, and derive the diagnosis and the points."""
         plan, assignment = self._plan, self._task.assignment
         message = ""
         try:
-            adapter = given.watch(self._make_adapter(client))
+            adapter = answers.watch(self._make_adapter(client))
         except CallFault as fault:
             message = f"{NOT_STARTED}: {fault}"
             adapter = _make_failing_adapter(plan, fault.reason, "the submission cannot be started", fault.detail)
         benches = {dtype: make_strict(Bench(plan.spec, adapter, dtype, "cpu")) for dtype in assignment.dtypes}
-        judgements = list(self._judge_all(benches, answers, given))
+        judgements = list(self._judge_all(benches, recorder, answers))
         # The system removes the process meanwhile.
         client.stop()
-        # Diagnose only after the submission has given all its answers.
-        # It has given them, so that its mistake is not isolated: that takes further calls.
+        # The submission has given all its answers: its mistake is not isolated, which would take further calls.
         diagnosis = Diagnosis(plan.spec, imitations=self._imitations, isolates=False)
         verdicts = diagnosis.explain_all(judged for _, judged in judgements)
         checks = tuple(planned.rate(verdict) for (planned, _), verdict in zip(judgements, verdicts, strict=True))
@@ -242,7 +239,7 @@ class Grader:
         return Grade(id_, key, outcome, message or sentence, points, earned, parts, said, kept, isolation)
 
     def _judge_all(
-        self, benches: Mapping[str, Bench], answers: Recorder | Replayer, given: AnswerRecorder
+        self, benches: Mapping[str, Bench], recorder: Recorder | Replayer, answers: AnswerRecorder
     ) -> Iterator[tuple[PlannedCheck, Judgement]]:
         """Yield every planned check with its judgement, in order."""
         late: Counter[str] = Counter()
@@ -255,7 +252,7 @@ class Grader:
                 # Its component earns nothing, whatever properties hold.
                 yield planned, Judgement(planned.skip("not run: no golden case passes"), bench)
                 continue
-            over = over or answers.is_time_over()
+            over = over or recorder.is_time_over()
             failing = None
             if over:
                 failing = _make_failing_adapter(self._plan, "timeout", "all of its time is used up")
@@ -268,24 +265,24 @@ class Grader:
             required = self._task.answers.outputs.get(planned.component, {}).get(planned.subject.id, ())
             if failing or required:
                 bench = replace(bench, adapter=failing or bench.adapter, required=required)
-            judgement = self._count_declines(planned, planned.judge(bench, prepared), given)
+            judgement = self._count_declines(planned, planned.judge(bench, prepared), answers)
             check = planned.rate(judgement.verdict)
             if planned.subject.id in self._plan.kinds.refusals:
-                given.discard()
+                answers.discard()
             else:
-                given.file(planned.component, planned.subject.id)
+                answers.file(planned.component, planned.subject.id)
             late[planned.component] += check.outcome == "timeout"
             strange[planned.component] += check.verdict.reason in _STRANGE
             if check.counts and check.outcome == "correct" and check.verdict.check in self._plan.kinds.numeric:
                 works.add(planned.component)
             yield planned, judgement
 
-    def _count_declines(self, planned: PlannedCheck, judgement: Judgement, given: AnswerRecorder) -> Judgement:
+    def _count_declines(self, planned: PlannedCheck, judgement: Judgement, answers: AnswerRecorder) -> Judgement:
         """Fail a check that passes because the submission declines a call which the assignment's solution answers.
 
         A golden case makes one call, and counts as missing where that is declined. A property makes many.
         """
-        declined = given.find_decline(self._task.answers)
+        declined = answers.find_decline(self._task.answers)
         if declined is None or planned.rate(judgement.verdict).outcome != "correct":
             return judgement
         message = f"raises NotImplementedError for inputs that are asked for: {declined}"

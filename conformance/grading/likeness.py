@@ -19,16 +19,16 @@ from typing import Final
 
 from goldformer.conformance.grading.python_files import read_python_files
 
-#: The tokens of a hash, and the hashes of a window: what is at least 22 tokens long and equal is found.
+#: The tokens of a hash, and the hashes of a window: equal code of at least 22 tokens is always found.
 _GRAM: Final = 15
 _WINDOW: Final = 8
-#: A fingerprint of more submissions than this, and than this part of the class, is how one writes it.
+#: A fingerprint is common if more than 20 submissions have it, and more than a tenth of the class.
 _MANY: Final = 20
-_COMMON: Final = 10
-#: The fewest common fingerprints of a pair, and the smallest part of the smaller one.
+_TENTH: Final = 10
+#: The fewest fingerprints that a pair shares, and the smallest share of those of the smaller one.
 _FEWEST: Final = 8
 _LEAST: Final = 0.6
-#: Tokens that say nothing.
+#: Tokens that do not count: comments and spacing.
 _SILENT: Final = frozenset(
     {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
 )
@@ -61,7 +61,7 @@ def find_alike(prints: Mapping[str, Fingerprints], handed_out: Fingerprints) -> 
     for id_, found in own.items():
         for fingerprint in found:
             holders[fingerprint].append(id_)
-    many = max(_MANY, len(prints) // _COMMON)
+    many = max(_MANY, len(prints) // _TENTH)
     common = {fingerprint for fingerprint, ids in holders.items() if len(ids) > many}
     pairs: Counter[tuple[str, str]] = Counter()
     for fingerprint, ids in holders.items():

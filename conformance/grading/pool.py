@@ -1,8 +1,4 @@
-"""Grade in several processes of this machine; every submission gets a grade, even if a process ends over it.
-
-Unusable
-└── raised when no process can grade at all, such as when the required isolation is impossible
-"""
+"""Grade in several processes of this machine; every submission gets a grade, even if a process ends over it."""
 
 from __future__ import annotations
 
@@ -40,7 +36,7 @@ _STOPPING: Final = {signal.SIGINT, signal.SIGTERM}
 
 
 class Unusable(Exception):
-    """Nothing can be graded here."""
+    """Nothing can be graded here, such as where the required isolation is impossible."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,7 +267,10 @@ def _spare_collector() -> None:
 
 
 def _send_last(connection: Connection, message: _Refusal | _Failure) -> None:
-    """Send a message after which this process ends by itself; it is told to end too, which would print a traceback."""
+    """Send a message after which this process ends by itself.
+
+    The other side sends it SIGTERM too, which would print a traceback.
+    """
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     connection.send(message)
 
