@@ -11,6 +11,7 @@ from typing import Final
 from goldformer.conformance.baseline.array_files import StoredArray
 from goldformer.conformance.baseline.model import Ended, Key
 from goldformer.conformance.judging.verdict import Element, Grid, Match
+from goldformer.conformance.reports.counting import count_noun
 from goldformer.conformance.reports.text import number
 
 
@@ -112,7 +113,7 @@ class MoveGroup:
         calls = len({move.key for move in self.moves})
         ratios = [move.ratio for move in self.moves if move.ratio is not None and move.furthest is not None]
         far = f", by up to {number(max(ratios))} times the tolerance" if ratios else ""
-        return f"{_count(len(self.moves), 'output')} of {_count(calls, 'call')}{far}"
+        return f"{count_noun(len(self.moves), 'output')} of {count_noun(calls, 'call')}{far}"
 
     @property
     def others(self) -> str:
@@ -131,10 +132,6 @@ def group_by_reason(moves: Iterable[Move]) -> list[MoveGroup]:
         first = [move for move in mine if move.component == mine[0].component]
         made.append(MoveGroup(worst_first(first)[0], tuple(mine)))
     return sorted(made, key=lambda group: -group.shown.kind)
-
-
-def _count(count: int, noun: str) -> str:
-    return f"{count} {noun}{'s' if count != 1 else ''}"
 
 
 def describe_form_change(before: StoredArray, after: StoredArray) -> str:

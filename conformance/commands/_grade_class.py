@@ -19,10 +19,10 @@ from goldformer.conformance.grading.results.changes import GradeChange, changes_
 from goldformer.conformance.grading.results.gradebook import GradeSummary
 from goldformer.conformance.grading.results.pages import write_pages
 from goldformer.conformance.grading.results.platform_table import BadTable, fill_table
-from goldformer.conformance.grading.results.words import count_noun
 from goldformer.conformance.grading.store import Store
 from goldformer.conformance.grading.submissions import ClassList
 from goldformer.conformance.grading.task import GradingTask
+from goldformer.conformance.reports.counting import count_noun
 from goldformer.spec import Spec
 from goldformer.spec.files import read_regular_file
 

@@ -39,7 +39,6 @@ from goldformer.conformance.grading.model import Assignment, Grade
 from goldformer.conformance.grading.pool import Unusable
 from goldformer.conformance.grading.results import gradebook, platforms
 from goldformer.conformance.grading.results.gradebook import GradeSummary
-from goldformer.conformance.grading.results.words import count_noun
 from goldformer.conformance.grading.sandbox import Level
 from goldformer.conformance.grading.store import (
     GRADE,
@@ -54,6 +53,7 @@ from goldformer.conformance.grading.store import (
 from goldformer.conformance.grading.submissions import ClassList, NoSubmissions, find_submissions
 from goldformer.conformance.grading.task import FRESH, GradingTask
 from goldformer.conformance.grading.transcript import BadTranscript, ReplayMismatch, Transcript
+from goldformer.conformance.reports.counting import count_noun
 from goldformer.spec import Spec, load_spec
 from goldformer.spec.files import append_named_file, read_regular_file, resolve_path, write_named_file
 from goldformer.spec.yamlfile import LARGEST

@@ -14,7 +14,13 @@ from goldformer.conformance.judging.verdict import Verdict
 from goldformer.conformance.reports.comparison import Implementation, Outcome
 from goldformer.conformance.reports.comparison_data import SYMBOLS, describe_outcome, in_brief
 from goldformer.conformance.reports.page import render
-from goldformer.conformance.reports.text import describe_element, explain_verdict, list_broken_clauses, wrap
+from goldformer.conformance.reports.text import (
+    describe_clause,
+    describe_element,
+    explain_verdict,
+    list_broken_clauses,
+    wrap,
+)
 from goldformer.spec import Clause, Mistake, Spec
 from goldformer.spec.tables import find_address
 
@@ -136,11 +142,6 @@ def describe_first_wrong(verdict: Verdict | None) -> str:
             place = str(list(difference.first.index)) if difference.first.index else ""
             return f"{difference.output}{place}: {describe_element(difference.first, difference.tolerance)} ({where})"
     return f"{verdict.message} ({where})"
-
-
-def describe_clause(clause: Clause) -> str:
-    """Return the id, the level and the title of a clause."""
-    return f"{clause.id} {clause.level.value}: {clause.title}"
 
 
 def _split_fix(finding: Finding, spec: Spec) -> CardFinding:

@@ -8,13 +8,13 @@ from typing import Any, Final
 
 from goldformer.conformance.diagnosis.finding import Finding
 from goldformer.conformance.reports.comparison import Comparison, Implementation, describe_system
+from goldformer.conformance.reports.counting import count_noun
 from goldformer.conformance.reports.results import (
     COARSE,
     FEW_CASES,
     NOT_IMPLEMENTED,
     ComponentResult,
     Counts,
-    count_cases,
 )
 from goldformer.conformance.reports.text import number, select_rows
 from goldformer.spec import Spec
@@ -36,7 +36,7 @@ def in_brief(result: ComponentResult | None) -> str:
         return f"– {result.state if result.state == NOT_IMPLEMENTED else list_reasons(counts) or result.state}"
     worst = f" · {number(counts.worst)}" if counts.worst is not None else ""
     judged = result.coverage.judged
-    few = f" · {count_cases(judged)} only" if result.conforms and judged < FEW_CASES else ""
+    few = f" · {count_noun(judged, 'case')} only" if result.conforms and judged < FEW_CASES else ""
     return f"{SYMBOLS[result.state]} {counts.passed} of {counts.number_judged}{worst}{few}"
 
 
@@ -59,19 +59,15 @@ def describe_outcome(implementation: Implementation, spec: Spec) -> str:
     counts = Counts.of(implementation.verdicts)
     refuses = f"refuses {counts.refused} of {counts.refusals} bad inputs" if counts.refusals else ""
     if failing:
-        return " · ".join(filter(None, (f"fails in {failing} of {_count_components(len(judged))}", refuses)))
+        return " · ".join(filter(None, (f"fails in {failing} of {count_noun(len(judged), 'component')}", refuses)))
     apply = sum(result.coverage.judged for result in judged)
     cases = sum(result.coverage.cases for result in judged)
     state = COARSE if counts.coarse else "conforms" if judged else ""
     stands_on = f"{apply} of {cases} cases apply" if cases else ""
-    components = _count_components(len(judged)) if judged else ""
+    components = count_noun(len(judged), "component") if judged else ""
     thin = sum(result.coverage.judged < FEW_CASES for result in judged)
-    few = f"{_count_components(thin)} on fewer than {FEW_CASES} cases" if thin else ""
+    few = f"{count_noun(thin, 'component')} on fewer than {FEW_CASES} cases" if thin else ""
     return " · ".join(filter(None, (state, components, stands_on, few, refuses)))
-
-
-def _count_components(count: int) -> str:
-    return f"{count} component{'s' if count != 1 else ''}"
 
 
 # ── a badge ──
@@ -120,7 +116,7 @@ def markdown(comparison: Comparison, spec: Spec) -> str:
 
 def _list_failures(implementation: Implementation) -> Iterator[str]:
     bad = implementation.bad
-    yield f"\n<details><summary>{len(bad)} failing check{'s' if len(bad) != 1 else ''}</summary>\n"
+    yield f"\n<details><summary>{count_noun(len(bad), 'failing check')}</summary>\n"
     for verdict in bad[:_LISTED]:
         yield f"- `{verdict.check}` ({verdict.dtype}): {escape(verdict.message)}"
     if len(bad) > _LISTED:

@@ -16,6 +16,7 @@ from goldformer.conformance.reports.comparison_data import (
     describe_outcome,
     list_reasons,
 )
+from goldformer.conformance.reports.counting import count_noun
 from goldformer.conformance.reports.page import TableCell, render
 from goldformer.conformance.reports.pictures import (
     HeatMap,
@@ -27,7 +28,7 @@ from goldformer.conformance.reports.pictures import (
     name_window,
 )
 from goldformer.conformance.reports.remarks import NOTES
-from goldformer.conformance.reports.results import FEW_CASES, NOT_IMPLEMENTED, ComponentResult, Counts, count_cases
+from goldformer.conformance.reports.results import FEW_CASES, NOT_IMPLEMENTED, ComponentResult, Counts
 from goldformer.conformance.reports.text import difference_lines, facts, number
 from goldformer.spec import Clause, Spec
 from goldformer.spec.tables import Document
@@ -138,7 +139,7 @@ def _describe_notes(result: ComponentResult, among: Collection[str] | None = Non
     """Return how many cases apply, how many bad inputs are refused, and why checks were skipped."""
     counts, coverage = result.counts, result.coverage
     refuses = f"refuses {counts.refused} of {counts.refusals}" if counts.refusals else ""
-    few = f"on {count_cases(coverage.judged)} only" if result.conforms and coverage.judged < FEW_CASES else ""
+    few = f"on {count_noun(coverage.judged, 'case')} only" if result.conforms and coverage.judged < FEW_CASES else ""
     return tuple(filter(None, (str(coverage), few, refuses, list_reasons(counts, among))))
 
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from goldformer.conformance.judging.cases import Bench, select_plain_cases
 from goldformer.conformance.judging.invoke import Arguments, CallProblem, read_arguments
 from goldformer.conformance.judging.verdict import Difference, Grid, Verdict
+from goldformer.conformance.reports.counting import count_noun
 from goldformer.conformance.reports.text import number
 from goldformer.spec import Case, Spec
 
@@ -112,7 +113,7 @@ def _strip(component: str, ratios: Sequence[tuple[float, bool]]) -> Strip:
     dots = tuple(StripDot(at, count, wrong, _describe_dot(at, count)) for (at, wrong), count in sorted(places.items()))
     worst = max(ratio for ratio, _ in ratios)
     return Strip(
-        component, dots, _place(1.0), f"{component}: {_count_checks(len(ratios))}, the worst at {number(worst)}"
+        component, dots, _place(1.0), f"{component}: {count_noun(len(ratios), 'check')}, the worst at {number(worst)}"
     )
 
 
@@ -126,11 +127,7 @@ def _describe_dot(at: float, count: int) -> str:
     low, high = _DECADES
     ratio = 10 ** (low + at * (high - low))
     about = f"up to {ratio:.0e}" if at == 0 else f"{ratio:.0e} or more" if at == 1 else f"about {ratio:.2g}"
-    return f"{_count_checks(count)}: {about}"
-
-
-def _count_checks(count: int) -> str:
-    return f"{count} check{'s' if count != 1 else ''}"
+    return f"{count_noun(count, 'check')}: {about}"
 
 
 # ── windows of wrong outputs ──

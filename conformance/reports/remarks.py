@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from goldformer.conformance.diagnosis.finding import Finding, list_few
 from goldformer.conformance.diagnosis.findings import diagnose
 from goldformer.conformance.diagnosis.precision import find_precision
 from goldformer.conformance.judging.verdict import NOT_WRAPPED, Agreement, Verdict, Wrapped
-from goldformer.conformance.reports.results import NOT_IMPLEMENTED, ComponentResult, Counts, count_cases
+from goldformer.conformance.reports.counting import count_noun
+from goldformer.conformance.reports.results import NOT_IMPLEMENTED, ComponentResult, Counts
 from goldformer.spec import Spec
 
 #: The labels of the lines below the diagnosis.
@@ -55,9 +56,7 @@ def _compare_wrapped(verdicts: Sequence[Verdict], *, whole: bool) -> Iterator[Fi
     wrong = [f"{v.check} ({v.dtype})" for v in compared if v.reason == "wrapper"]
     if wrong:
         label = f"{next(v.wrapped.wrapper for v in compared if v.wrapped)} is wrong"
-        yield Finding(
-            label, f"{', '.join(wrong) if whole else list_few(wrong)}: the function itself is right", inner=False
-        )
+        yield Finding(label, f"{_list_names(wrong, whole=whole)}: the function itself is right", inner=False)
     left_out = [v for v in verdicts if v.reason == "not-wrapped"]
     if left_out:
         reasons: defaultdict[str, Counter[str]] = defaultdict(Counter)
@@ -70,7 +69,9 @@ def _compare_wrapped(verdicts: Sequence[Verdict], *, whole: bool) -> Iterator[Fi
         shown = listed if whole else listed[:_MOST_REASONS]
         more = f"; {len(listed) - len(shown)} more reasons (-v names all)" if len(shown) < len(listed) else ""
         yield Finding(
-            "Not wrapped", f"{count_cases(len(left_out))}, which are not judged. {'; '.join(shown)}{more}", inner=False
+            "Not wrapped",
+            f"{count_noun(len(left_out), 'case')}, which are not judged. {'; '.join(shown)}{more}",
+            inner=False,
         )
 
 
@@ -86,7 +87,7 @@ def _count_agreements(compared: Sequence[Wrapped]) -> str:
         "only wrapped is right": "wrong only without it",
     }
     parts = [f"{counts[agreement]} {text}" for agreement, text in words.items() if counts[agreement]]
-    return f"by {compared[0].wrapper}, {count_cases(len(compared))}: {', '.join(parts)}"
+    return f"by {compared[0].wrapper}, {count_noun(len(compared), 'case')}: {', '.join(parts)}"
 
 
 def _describe_bits(verdicts: Sequence[Verdict], *, whole: bool) -> Iterator[Finding]:
@@ -101,7 +102,7 @@ def _describe_bits(verdicts: Sequence[Verdict], *, whole: bool) -> Iterator[Find
         rounded = dict.fromkeys(component for component, i in mine if not i.bitwise)
         parts.append(f"{setting}: {len(components) - len(rounded)} of {len(components)} components")
         if rounded:
-            names = ", ".join(rounded) if whole else list_few(rounded)
+            names = _list_names(rounded, whole=whole)
             distance = max(i.distance for _, i in mine)
             parts[-1] += f" (within tolerance, at most {distance:.2g} of it apart: {names})"
     yield Finding(BITS, f"over {'; '.join(parts)}", inner=False)
@@ -120,13 +121,11 @@ def _list_unseen(results: Sequence[ComponentResult], *, whole: bool) -> Iterator
     judged = [r for r in results if r.counts.number_judged and r.coverage.unseen]
     if not judged:
         return
-    names = ", " if whole else None
     parts = []
     for result in judged:
         unseen = result.coverage.unseen
-        listed = names.join(unseen) if names else list_few(unseen)
-        known = f"known mistake{'s' if len(unseen) != 1 else ''} of {result.component}"
-        parts.append(f"{len(unseen)} {known} ({listed})" if whole or len(judged) == 1 else f"{len(unseen)} {known}")
+        known = f"{count_noun(len(unseen), 'known mistake')} of {result.component}"
+        parts.append(f"{known} ({_list_names(unseen, whole=whole)})" if whole or len(judged) == 1 else known)
     why = "every check that is known to show them was skipped, others may" + ("" if whole else "; -v names them all")
     yield Finding(PERHAPS_NOT_SHOWN, f"{', '.join(parts)}: {why}", inner=False)
 
@@ -145,4 +144,9 @@ def _describe_robustness(verdicts: Sequence[Verdict]) -> Iterator[Finding]:
 def _list_missing(results: Sequence[ComponentResult], *, whole: bool) -> Iterator[Finding]:
     """Yield the components that the adapter does not have."""
     if missing := [result.component for result in results if result.state == NOT_IMPLEMENTED]:
-        yield Finding(MISSING, ", ".join(missing) if whole else list_few(missing), inner=False)
+        yield Finding(MISSING, _list_names(missing, whole=whole), inner=False)
+
+
+def _list_names(names: Iterable[str], *, whole: bool) -> str:
+    """Return all names, or the first ones and the number of the others."""
+    return ", ".join(names) if whole else list_few(names)

@@ -10,6 +10,7 @@ from typing import Final
 from goldformer.adapters.protocol import RAISES_NOT_IMPLEMENTED, TO_BE_WRITTEN
 from goldformer.conformance.diagnosis.suspects import find_failing_roots
 from goldformer.conformance.judging.verdict import Reason, Status, Verdict
+from goldformer.conformance.reports.counting import count_noun
 from goldformer.spec import Spec
 from goldformer.spec.oracle.declared import AS_DECLARED
 
@@ -78,11 +79,6 @@ class Counts:
     def absent(self) -> int:
         """The number of checks that the implementation declined as not implemented."""
         return self.skipped.get("not-implemented", 0)
-
-
-def count_cases(count: int) -> str:
-    """Return a number of cases in words."""
-    return f"{count} case{'s' if count != 1 else ''}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +160,7 @@ class ComponentResult:
         if not (self.conforms or self.state.startswith("fails")):
             return self.state
         if self.conforms and judged < FEW_CASES:
-            least = f"{count_cases(judged)} only" if judged else "properties only"
+            least = f"{count_noun(judged, 'case')} only" if judged else "properties only"
             few = whole if judged < self.coverage.cases else ""
             return f"{self.state}, on {least}" + (f" ({few})" if few else "")
         return f"{self.state} ({whole})" if whole else self.state

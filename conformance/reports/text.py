@@ -13,9 +13,10 @@ from goldformer.conformance.diagnosis.causes import find_cause
 from goldformer.conformance.diagnosis.finding import Finding, list_few
 from goldformer.conformance.diagnosis.findings import describe_distance
 from goldformer.conformance.judging.verdict import ERRORS, UNANSWERED, Difference, Element, Reason, Verdict
+from goldformer.conformance.reports.counting import count_noun
 from goldformer.conformance.reports.remarks import make_remarks
 from goldformer.conformance.reports.results import NOT_IMPLEMENTED, ComponentResult, summarize
-from goldformer.spec import Spec
+from goldformer.spec import Clause, Spec
 
 _WIDTH = 100
 _MOST_STDERR = 10
@@ -69,8 +70,7 @@ def facts(verdict: Verdict, spec: Spec) -> Iterator[tuple[str, str]]:
     if verdict.advice:
         yield "Convention", verdict.advice
     for id_ in list_broken_clauses(verdict):
-        clause = spec.clauses[id_]
-        yield "Clause", f"{id_} {clause.level.value}: {clause.title}"
+        yield "Clause", describe_clause(spec.clauses[id_])
     if verdict.kind == "case":
         yield "Source", verdict.source
     if verdict.detail.startswith("smallest input"):
@@ -78,11 +78,16 @@ def facts(verdict: Verdict, spec: Spec) -> Iterator[tuple[str, str]]:
 
 
 def list_broken_clauses(verdict: Verdict) -> tuple[str, ...]:
-    """Return the clauses that a failure breaks: all of its check's if values are wrong, [] if there is no result."""
+    """Return the clauses that a failure breaks: all of its check's if values are wrong; none if there is no result."""
     if verdict.reason in ERRORS:
         return ()
     broken = _BROKEN.get(verdict.reason)
     return (broken,) if broken else verdict.clauses
+
+
+def describe_clause(clause: Clause) -> str:
+    """Return the id, the level and the title of a clause."""
+    return f"{clause.id} {clause.level.value}: {clause.title}"
 
 
 def number(margin: float) -> str:
@@ -100,7 +105,7 @@ def describe_rest(failing: Sequence[Verdict], shown: Verdict) -> Iterator[str]:
     if not failing:
         return
     components = Counter(verdict.component for verdict in failing)
-    checks = f"{len(failing)} more failing check{'s' if len(failing) != 1 else ''}"
+    checks = f"{count_noun(len(failing), 'more failing check')}"
     if len(components) == 1:
         yield f"{checks} of {failing[0].component} (-v explains each)"
     else:

@@ -16,6 +16,7 @@ from goldformer.conformance.grading.results.student import (
     build_feedback,
 )
 from goldformer.conformance.grading.results.words import block, code, escape, points
+from goldformer.conformance.reports.counting import count_noun
 from goldformer.conformance.reports.page import render
 from goldformer.spec import Spec
 from goldformer.spec.readme import markdown_table
@@ -66,7 +67,7 @@ def _summary(feedback: StudentFeedback) -> Iterator[str]:
     if feedback.passing:
         checked = sum(among for row in feedback.rows for _, among in row.grade.shares.values())
         named = ", ".join(row.component for row in feedback.rows)
-        yield f"{words.count_noun(checked, 'check')} of {code(named)} pass."
+        yield f"{count_noun(checked, 'check')} of {code(named)} pass."
     yield from list_notes(feedback)
 
 
@@ -143,4 +144,4 @@ def _list_failures(row: ComponentFeedback) -> Iterator[str]:
         dtypes = f" ({', '.join(failure.dtypes)})" if failure.dtypes else ""
         yield f"- {code(failure.check)}{dtypes}: {code(failure.said)}{alike}"
     if row.more:
-        yield f"- and {words.count_noun(len(row.more), 'check')} more: {', '.join(map(code, row.more))}"
+        yield f"- and {count_noun(len(row.more), 'check')} more: {', '.join(map(code, row.more))}"

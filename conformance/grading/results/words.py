@@ -21,6 +21,7 @@ from goldformer.conformance.grading.model import (
     Outcome,
 )
 from goldformer.conformance.grading.sandbox import Isolation, Level
+from goldformer.conformance.reports.counting import count_noun
 
 #: The name of a fresh case whose id is secret.
 DRAWN: Final = "a case drawn for grading"
@@ -114,12 +115,6 @@ def points(value: float) -> str:
     """Format points without trailing zeros."""
     text = f"{value:.2f}".rstrip("0").rstrip(".")
     return "0" if text == "-0" else text
-
-
-def count_noun(number: int, noun: str) -> str:
-    """Return a number of things: "1 case", "2 cases"."""
-    plural = re.sub(r"y$", "ie", noun)
-    return f"{number} {noun}" if number == 1 else f"{number} {plural}s"
 
 
 def describe_added(add: float) -> str:

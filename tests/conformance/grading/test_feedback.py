@@ -18,13 +18,13 @@ from goldformer.conformance.grading.results.words import (
     advise,
     block,
     code,
-    count_noun,
     escape,
     join_lines,
     points,
     tail,
 )
 from goldformer.conformance.judging.verdict import Status
+from goldformer.conformance.reports.counting import count_noun
 from goldformer.spec import load_spec
 from grades import ASSIGNMENT, HOSTILE, SECRET
 from pages import CHROMIUM, PAIRS, READABLE, Page, contrast, must_scroll_by_keyboard, must_stand_alone, on_a_phone
