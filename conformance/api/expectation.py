@@ -20,7 +20,7 @@ from goldformer.conformance.diagnosis.finding import FIRST_SEEN, FIX_FIRST, Find
 from goldformer.conformance.diagnosis.findings import diagnose
 from goldformer.conformance.judging.cases import Bench, explain_out_of_reach, judge_case
 from goldformer.conformance.judging.invoke import BadResult, name_outputs
-from goldformer.conformance.judging.tolerance import tolerance
+from goldformer.conformance.judging.measure import find_tolerance
 from goldformer.conformance.judging.verdict import Status, Verdict
 from goldformer.conformance.reports.text import difference_lines, format_remarks
 from goldformer.spec import Case, Contract, GoldenArray, Spec, load_spec
@@ -67,7 +67,7 @@ def expected(
             raise ValueError(f"{component}: {explain_out_of_reach(case, call.dtype)}")
         found = {}
         for name in (name for name in contract.outputs if name in golden):
-            tolerances: dict[str, float] = {dtype: _find_tolerance(golden[name], contract, dtype) for dtype in held}
+            tolerances: dict[str, float] = {dtype: find_tolerance(golden[name], contract, dtype) for dtype in held}
             shape = contract.outputs[name].shape.sizes(case.sizes, case.lead)
             values = library.make(_fill(golden[name], shape), "float64", call.device)
             found[name] = ExpectedArray(values, tolerances[call.dtype], tolerances)
@@ -122,7 +122,7 @@ def _judge(actual: Any, call: OwnCall) -> Verdict:
 def _require_telling(golden: Mapping[str, GoldenArray], contract: Contract, dtype: str) -> None:
     """Raise ValueError if zeros would pass for an output that is not zero: the comparison says nothing."""
     for name, array in golden.items():
-        bound = _find_tolerance(array, contract, dtype)
+        bound = find_tolerance(array, contract, dtype)
         if 0 < array.magnitude <= bound and np.isfinite(array.values).all():
             what = f"{name}: zeros would pass too, since no expected value exceeds {array.magnitude:.3g}"
             raise ValueError(
@@ -155,10 +155,6 @@ def _fill(golden: GoldenArray, shape: tuple[int, ...]) -> NDArray[Any]:
     whole = np.full(shape, np.nan)
     whole[tuple(np.array(golden.indices).T)] = golden.values
     return whole
-
-
-def _find_tolerance(golden: GoldenArray, contract: Contract, dtype: str) -> float:
-    return tolerance(dtype, golden.error_scale, golden.magnitude, contract.computed_in_at_least)
 
 
 def _holds(case: Case, dtype: str) -> bool:

@@ -29,8 +29,7 @@ from goldformer.conformance.diagnosis.failure import FailingCase
 from goldformer.conformance.diagnosis.imitation import Imitator
 from goldformer.conformance.judging.comparator import compare
 from goldformer.conformance.judging.invoke import Result
-from goldformer.conformance.judging.measure import measure
-from goldformer.conformance.judging.tolerance import tolerance
+from goldformer.conformance.judging.measure import find_tolerance, measure
 from goldformer.conformance.judging.verdict import Element, Match
 from goldformer.spec import Case, Spec
 
@@ -274,8 +273,7 @@ class _Call:
             if stored.digest is not None and golden.indices is not None:
                 continue
             actual = stored.values if stored.digest is not None else golden.select(stored.values)
-            at_least = expected_result.contract.computed_in_at_least
-            own = tolerance(self.key.dtype, golden.error_scale, golden.magnitude, at_least)
+            own = find_tolerance(golden, expected_result.contract, self.key.dtype)
             bound = own if precision is None else max(own, precision.tolerance(golden))
             if compare(name, actual, golden.values, bound).wrong:
                 return False

@@ -19,7 +19,8 @@ from goldformer.adapters.protocol import find_options
 from goldformer.conformance.baseline.array_files import LARGE, sample
 from goldformer.conformance.diagnosis.imitation import Imitator
 from goldformer.conformance.judging.invoke import Arguments, Array, Result, read_arguments
-from goldformer.conformance.judging.tolerance import SLACK, SMALLEST, UNIT_ROUNDOFF, tolerance
+from goldformer.conformance.judging.measure import find_tolerance
+from goldformer.conformance.judging.tolerance import SLACK, SMALLEST, UNIT_ROUNDOFF
 from goldformer.conformance.properties.counterexample import RecordedCall, evaluate_call
 from goldformer.conformance.properties.measuring import measure_call
 from goldformer.spec import Case, Contract, Spec
@@ -125,9 +126,7 @@ class ExpectedResult:
     def tolerance(self, output: str, dtype: str) -> float | None:
         """Return the case's own tolerance for all elements of an output; None if nothing says how rounding goes."""
         whole = self.whole(output)
-        if whole is None:
-            return None
-        return tolerance(dtype, whole.error_scale, whole.magnitude, self.contract.computed_in_at_least)
+        return None if whole is None else find_tolerance(whole, self.contract, dtype)
 
     def scale(self, output: str) -> float:
         """Return the measured error scale of all elements of an output."""

@@ -19,7 +19,7 @@ from goldformer.conformance.baseline.model import Baseline, BaselineError, Basel
 from goldformer.conformance.baseline.settings import compares_settings, key_of, list_setting_checks, make_setting_entry
 from goldformer.conformance.judging.cases import Bench, Judgement, plan
 from goldformer.conformance.judging.invoke import Result
-from goldformer.conformance.judging.tolerance import tolerance
+from goldformer.conformance.judging.measure import find_tolerance
 from goldformer.conformance.judging.verdict import Verdict
 from goldformer.conformance.selection import Check, Numerics, Selection, checks
 from goldformer.spec import Case, Contract, Spec
@@ -140,7 +140,7 @@ class ResultCollector:
         outputs = {
             name: Output(StoredArray.of(values, _dtype(name, values, case, contract, bench.dtype)), tol)
             for name, values in result.outputs.items()
-            for tol in [find_tolerance(case, name, bench)]
+            for tol in [_find_own_tolerance(case, name, bench)]
             if not case.random or tol is not None
         }
         if outputs:
@@ -153,15 +153,14 @@ def _dtype(name: str, values: Any, case: Case, contract: Contract, dtype: str) -
     return dtype if contract.results_of(case)[name].kind == "float" else str(values.dtype)
 
 
-def find_tolerance(case: Case, output: str, bench: Bench) -> float | None:
+def _find_own_tolerance(case: Case, output: str, bench: Bench) -> float | None:
     """Return the case's own tolerance for all elements of an output; None if it has none, or for some places only."""
     if case.golden is None:
         return None
     golden = (case.expects(bench.options(case)) or {}).get(output)
     if golden is None or golden.indices is not None:
         return None
-    at_least = bench.spec.contracts[case.component].computed_in_at_least
-    return tolerance(bench.dtype, golden.error_scale, golden.magnitude, at_least)
+    return find_tolerance(golden, bench.spec.contracts[case.component], bench.dtype)
 
 
 def note_end(verdict: Verdict, collector: ResultCollector, absent: dict[Key, str]) -> None:

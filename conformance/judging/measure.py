@@ -30,7 +30,7 @@ def measure(
             if golden.within is not None:
                 differences += compare_statistics(name, actual, golden, dtype)
                 continue
-            bound = _find_tolerance(golden, contract, dtype)
+            bound = find_tolerance(golden, contract, dtype)
             label = name if case.cotangent is None else f"gradient of {name}"
             differences.append(compare(label, golden.select(actual), golden.values, bound, golden.indices))
     return differences
@@ -40,10 +40,11 @@ def measure_ratio(name: str, actual: Array, golden: GoldenArray, contract: Contr
     """Return the largest ratio of the differences of one output."""
     if golden.within is not None:
         return max((d.ratio for d in compare_statistics(name, actual, golden, dtype)), default=0.0)
-    return find_ratio(golden.select(actual), golden.values, _find_tolerance(golden, contract, dtype))
+    return find_ratio(golden.select(actual), golden.values, find_tolerance(golden, contract, dtype))
 
 
-def _find_tolerance(golden: GoldenArray, contract: Contract, dtype: str) -> float:
+def find_tolerance(golden: GoldenArray, contract: Contract, dtype: str) -> float:
+    """Return the largest error that rounding explains in an output of a component."""
     return tolerance(dtype, golden.error_scale, golden.magnitude, contract.computed_in_at_least)
 
 
