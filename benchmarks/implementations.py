@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from goldformer.adapters import BUILT_IN, DTYPES, OF_LIBRARIES
-from goldformer.conformance.reports.text import number
+from goldformer.conformance.reports.text import format_ratio
 from goldformer.spec import load_spec
 from goldformer.spec.readme import markdown_table
 
@@ -126,7 +126,7 @@ def _make_row(cells: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """Return the checks that pass in each dtype, and the worst ratio of all."""
     drawn = [_format_tally(cells.get(dtype)) for dtype in DTYPES]
     ratios = [float(tally["worst_ratio"]) for tally in cells.values() if tally["worst_ratio"] is not None]
-    return [*drawn, number(max(ratios)) if ratios else "–"]
+    return [*drawn, format_ratio(max(ratios)) if ratios else "–"]
 
 
 def _format_tally(tally: Mapping[str, Any] | None) -> str:

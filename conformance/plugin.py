@@ -309,7 +309,7 @@ class Summary:
             return
         from goldformer.adapters import DTYPES
         from goldformer.conformance.reports.results import nothing_was_checked
-        from goldformer.conformance.reports.text import format_remarks, select_rows, table
+        from goldformer.conformance.reports.text import format_remarks, format_table, select_rows
 
         bench = _load_bench(self.config)
         # In the order of the spec: workers of pytest-xdist report in any.
@@ -324,7 +324,7 @@ class Summary:
         self.verdicts = diagnosis.complete_all(judgements, self.verdicts)
         terminalreporter.section(f"conformance of {bench.adapter.name}")
         found = self._collect(bench)
-        terminalreporter.write_line(table(select_rows(found.results(bench.spec).values())))
+        terminalreporter.write_line(format_table(select_rows(found.results(bench.spec).values())))
         for line in format_remarks(found.remarks(bench.spec, whole=terminalreporter.verbosity > 0)):
             terminalreporter.write_line(line)
         if nothing_was_checked(self.verdicts):

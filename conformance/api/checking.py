@@ -24,7 +24,7 @@ from goldformer.conformance.inference import describe_fit, infer_adapter
 from goldformer.conformance.judging.cases import Bench
 from goldformer.conformance.judging.verdict import Verdict
 from goldformer.conformance.reports.comparison import Comparison, ComparisonRequest
-from goldformer.conformance.reports.did_you_mean import unknown
+from goldformer.conformance.reports.did_you_mean import describe_unknown
 from goldformer.conformance.runner import judge_implementation
 from goldformer.conformance.selection import Numerics, Selection, add_declared_cases
 from goldformer.spec import Spec, load_spec
@@ -98,7 +98,7 @@ def _load(what: Any, component: str | None, arrays: str | None, accept: Words, t
     if isinstance(what, types.ModuleType) or hasattr(what, "ARRAYS"):
         return _read(what, _find_name(what), arrays, spec)
     if isinstance(what, Mapping):
-        if message := unknown(map(str, what), _list_names(spec), "the mapping has"):
+        if message := describe_unknown(map(str, what), _list_names(spec), "the mapping has"):
             raise ValueError(message)
         return _read(types.SimpleNamespace(**what), "a mapping", arrays, spec)
     if _is_function(what):
@@ -109,7 +109,7 @@ def _load(what: Any, component: str | None, arrays: str | None, accept: Words, t
 def _read_function(what: Any, component: str | None, arrays: str | None, accept: Words, spec: Spec) -> Adapter:
     """Return the adapter of a function; if it or its arguments have other names, calls show which is which."""
     name = _find_name(what)
-    if message := unknown([component or name], spec.components, "component"):
+    if message := describe_unknown([component or name], spec.components, "component"):
         if component:
             raise ValueError(message)
         if adapter := _infer_function(what, None, accept, spec):
@@ -211,7 +211,7 @@ def _list_names(spec: Spec) -> list[str]:
 
 def _read(thing: Any, origin: str, arrays: str | None, spec: Spec) -> Adapter:
     """Read an object with functions named as components; find its array library unless it is declared or given."""
-    if arrays is not None and (message := unknown([arrays], [*LIBRARIES][:-1], "arrays", every=True)):
+    if arrays is not None and (message := describe_unknown([arrays], [*LIBRARIES][:-1], "arrays", every=True)):
         raise ValueError(message)
     adapter = Adapter.from_object(add_arrays(_rename_only_arguments(thing, spec), spec, arrays), origin, spec)
     require_arrays(adapter.arrays, origin)
@@ -232,13 +232,13 @@ def _require_known(selection: Selection, spec: Spec) -> None:
         (selection.properties, spec.properties, "properties"),
     )
     for words, known, name in filters:
-        if message := unknown(words, known, name):
+        if message := describe_unknown(words, known, name):
             raise ValueError(message)
 
 
 def _require_cases(selection: Selection, spec: Spec) -> None:
     """Raise ValueError for the first case that is unknown, those included that were derived for an adapter."""
-    if message := unknown(selection.cases, spec.cases, "cases"):
+    if message := describe_unknown(selection.cases, spec.cases, "cases"):
         raise ValueError(message)
 
 

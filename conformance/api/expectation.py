@@ -22,7 +22,7 @@ from goldformer.conformance.judging.cases import Bench, explain_out_of_reach, ju
 from goldformer.conformance.judging.invoke import BadResult, name_outputs
 from goldformer.conformance.judging.measure import find_tolerance
 from goldformer.conformance.judging.verdict import Status, Verdict
-from goldformer.conformance.reports.text import difference_lines, format_remarks
+from goldformer.conformance.reports.text import format_difference, format_remarks
 from goldformer.spec import Case, Contract, GoldenArray, Spec, load_spec
 
 #: The findings that say nothing of a single call.
@@ -135,7 +135,7 @@ def _describe(verdict: Verdict, spec: Spec) -> str:
     """Return the message of a failed assertion: the first and the worst wrong number, and the mistake."""
     lines = [f"{verdict.component} is wrong in {verdict.dtype}: {verdict.message}"]
     for difference in verdict.differences:
-        lines += [f"  {line}" for line in difference_lines(difference)]
+        lines += [f"  {line}" for line in format_difference(difference)]
     found: list[Finding] = [f for f in diagnose([verdict], spec) if f.label not in _OF_A_RUN]
     lines += format_remarks(found)
     return "\n".join(lines)

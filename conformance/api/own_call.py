@@ -15,7 +15,7 @@ from goldformer.adapters.arrays import LIBRARIES, ArrayLibrary
 from goldformer.adapters.find_arrays import find_library
 from goldformer.adapters.protocol import DTYPES, Adapter
 from goldformer.conformance.judging.derivation import CannotDerive, derive_values
-from goldformer.conformance.reports.did_you_mean import unknown
+from goldformer.conformance.reports.did_you_mean import describe_unknown
 from goldformer.spec import Case, Contract, Location, Spec, Wanted
 from goldformer.spec.call import check_call
 from goldformer.spec.draw import Values
@@ -56,7 +56,7 @@ class OwnCall:
         `result` is an array of the answer: it shows the library and the dtype if no argument is an array of floats.
         """
         __tracebackhide__ = True  # the caller's own line is at fault
-        if message := unknown([component], spec.components, "component"):
+        if message := describe_unknown([component], spec.components, "component"):
             raise ValueError(message)
         contract = spec.contracts[component]
         arrays, attributes = _split_arguments(arguments, contract)
@@ -111,7 +111,7 @@ def _split_arguments(given: Mapping[str, Any], contract: Contract) -> tuple[dict
     """Return the arrays by name, those in `params` too, and the attributes; TypeError for an unknown argument."""
     __tracebackhide__ = True
     names = [*contract.inputs, *contract.attributes, *(["params"] if contract.takes_params else [])]
-    if message := unknown(given, names, f"{contract.component}() has no argument", every=True):
+    if message := describe_unknown(given, names, f"{contract.component}() has no argument", every=True):
         raise TypeError(message)
     params = given.get("params", {})
     if not isinstance(params, Mapping):
@@ -121,7 +121,7 @@ def _split_arguments(given: Mapping[str, Any], contract: Contract) -> tuple[dict
     read = {name: _read_attribute(given[name]) for name in contract.attributes if name in given}
     attributes = {name: value for name, value in read.items() if value is not None}
     known = contract.params_for({n: count for n, count in attributes.items() if isinstance(count, int)})
-    if message := unknown(params, known, f"{contract.component}() has no parameter", every=True):
+    if message := describe_unknown(params, known, f"{contract.component}() has no parameter", every=True):
         raise TypeError(message)
     return {name: array for name, array in arrays.items() if array is not None}, attributes
 

@@ -10,7 +10,7 @@ from goldformer.conformance.judging.verdict import Verdict
 from goldformer.conformance.reports.card import Card, list_printed
 from goldformer.conformance.reports.comparison import Comparison, Implementation
 from goldformer.conformance.reports.comparison_data import as_json, markdown
-from goldformer.conformance.reports.json_data import finite
+from goldformer.conformance.reports.json_data import replace_nonfinite
 from goldformer.conformance.reports.summary import summarise
 from goldformer.spec import Spec
 
@@ -61,7 +61,7 @@ class Report:
 
     def to_json(self) -> str:
         """Return the results as JSON: components, clauses, diagnosis, failures."""
-        return json.dumps(finite(as_json(self.comparison, self.spec)), ensure_ascii=False)
+        return json.dumps(replace_nonfinite(as_json(self.comparison, self.spec)), ensure_ascii=False)
 
     def to_markdown(self) -> str:
         """Return a summary in Markdown, as the summary page of a build shows it."""

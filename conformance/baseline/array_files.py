@@ -56,8 +56,8 @@ class BadArrays(Exception):
 class StoredArray:
     """The values of an output.
 
-    A large output is stored as a sample: `values` are those at `places(shape)`, and `digest` covers all of its bytes.
-    Floats are widened to float64; all NaNs are equal.
+    A large output is stored as a sample: `values` are those at `draw_places(shape)`, and `digest` covers all of its
+    bytes. Floats are widened to float64; all NaNs are equal.
     """
 
     dtype: str
@@ -71,7 +71,7 @@ class StoredArray:
         if values.size <= LARGE:
             return cls(dtype, values.shape, values)
         digest = hashlib.sha256(_narrow(values, dtype).tobytes()).hexdigest()
-        return cls(dtype, values.shape, sample(values), digest)
+        return cls(dtype, values.shape, select_sample(values), digest)
 
     @property
     def narrow(self) -> Array:
@@ -89,23 +89,23 @@ class StoredArray:
         return mine == theirs and self.raw == other.raw
 
 
-def places(shape: tuple[int, ...]) -> NDArray[np.int64]:
+def draw_places(shape: tuple[int, ...]) -> NDArray[np.int64]:
     """Return the ascending row-major places at which a large array is sampled; they are drawn like the spec's ids."""
     return np.unique(draw.below(math.prod(shape), 1, "place", (SAMPLED,)))
 
 
-def sample(values: Array) -> Array:
+def select_sample(values: Array) -> Array:
     """Return the elements of a large array that are stored."""
-    sampled: Array = values.ravel()[places(values.shape)]
+    sampled: Array = values.ravel()[draw_places(values.shape)]
     return sampled
 
 
-def size_of(dtype: str, shape: Iterable[int]) -> int:
+def measure_size(dtype: str, shape: Iterable[int]) -> int:
     """Return the number of bytes of an array."""
-    return math.prod(shape) * _numpy_dtype(dtype).itemsize
+    return math.prod(shape) * _find_numpy_dtype(dtype).itemsize
 
 
-def _numpy_dtype(dtype: str) -> np.dtype[Any]:
+def _find_numpy_dtype(dtype: str) -> np.dtype[Any]:
     """Return the NumPy dtype of the bytes, little-endian."""
     return np.dtype("uint16" if dtype == "bfloat16" else dtype).newbyteorder("<")
 
@@ -116,12 +116,12 @@ def _narrow(values: Array, dtype: str) -> Array:
         values = round_to_dtype(np.where(np.isnan(values), np.nan, values), dtype)
         if dtype == "bfloat16":
             values = (values.view(np.uint32) >> np.uint32(16)).astype(np.uint16)
-    return np.ascontiguousarray(values.astype(_numpy_dtype(dtype), copy=False))
+    return np.ascontiguousarray(values.astype(_find_numpy_dtype(dtype), copy=False))
 
 
 def _widen(raw: bytes | bytearray, dtype: str, shape: tuple[int, ...]) -> Array:
     """Invert _narrow."""
-    values = np.frombuffer(raw, dtype=_numpy_dtype(dtype)).reshape(shape)
+    values = np.frombuffer(raw, dtype=_find_numpy_dtype(dtype)).reshape(shape)
     if dtype == "bfloat16":
         return (values.astype(np.uint32) << np.uint32(16)).view(np.float32).astype(np.float64)
     return values.astype(np.float64) if values.dtype.kind == "f" else values.astype(dtype)

@@ -14,7 +14,7 @@ from typing import Final
 
 import numpy as np
 
-from goldformer.conformance.baseline.array_files import Array, StoredArray, places
+from goldformer.conformance.baseline.array_files import Array, StoredArray, draw_places
 from goldformer.conformance.baseline.expected import (
     ExpectedResult,
     ExpectedResults,
@@ -295,7 +295,7 @@ def _find_furthest(old: StoredArray, new: StoredArray) -> Element | None:
         apart = np.abs(after.astype(np.float64) - before.astype(np.float64))
     differs = (before != after) & ~(_is_nan(before) & _is_nan(after))
     place = int(np.where(differs, np.where(np.isnan(apart), math.inf, apart), -1.0).argmax())
-    flat = int(places(old.shape)[place]) if old.digest is not None else place
+    flat = int(draw_places(old.shape)[place]) if old.digest is not None else place
     index = tuple(int(i) for i in np.unravel_index(flat, old.shape))
     return Element(index, before[place].item(), after[place].item())
 

@@ -47,12 +47,12 @@ def draw_cases(spec: Spec, components: Iterable[str], count: int) -> Iterator[Ca
 
 
 def _draw_case(contract: Contract, seed: int, spec: Spec) -> Case:
-    attributes = {name: _attribute(name, contract) for name, a in contract.attributes.items() if not a.optional}
-    inputs = {name: _recipe(array, "inputs", seed) for name, array in contract.inputs.items()}
+    attributes = {name: _choose_attribute(name, contract) for name, a in contract.attributes.items() if not a.optional}
+    inputs = {name: _make_recipe(array, "inputs", seed) for name, array in contract.inputs.items()}
     # The default of every convention decides which parameters there are.
     options = {name: convention.default for name, convention in spec.conventions.items()}
     specs = contract.params_under(attributes, options)
-    params = {name: _recipe(array, "params", seed) for name, array in specs.items()}
+    params = {name: _make_recipe(array, "params", seed) for name, array in specs.items()}
     conventions = {name: tuple(spec.conventions[name].options) for name in sorted(contract.conventions_of_params)}
     return Case(
         id=f"drawn-{contract.component.replace('_', '-')}-{seed}",
@@ -66,12 +66,12 @@ def _draw_case(contract: Contract, seed: int, spec: Spec) -> Case:
     )  # fmt: skip
 
 
-def _attribute(name: str, contract: Contract) -> Attribute:
+def _choose_attribute(name: str, contract: Contract) -> Attribute:
     size = contract.attributes[name].size
     return SIZES[size] if size is not None else _FIXED[name]
 
 
-def _recipe(array: ArraySpec, group: str, seed: int) -> Recipe:
+def _make_recipe(array: ArraySpec, group: str, seed: int) -> Recipe:
     shape = array.shape.sizes(SIZES, _LEAD)
     if array.kind == "bool":
         return Mask(None, causal=True, shape=shape)

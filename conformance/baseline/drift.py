@@ -16,7 +16,7 @@ from goldformer.conformance.diagnosis.finding import MISTAKE_FOUND, OPTION_FOUND
 from goldformer.conformance.diagnosis.findings import describe_distance, describe_explanations
 from goldformer.conformance.diagnosis.suspects import find_failing_roots, rank_explanations
 from goldformer.conformance.judging.verdict import Status, Verdict
-from goldformer.conformance.reports.text import join_lines, number
+from goldformer.conformance.reports.text import format_ratio, join_lines
 from goldformer.spec import Spec
 
 #: The number of reasons that are given of a component.
@@ -97,9 +97,9 @@ def describe_cause(move: Move, spec: Spec) -> str:
     return f"equals {titles}, {describe_distance(best.ratio)}"
 
 
-def headline(move: Move, spec: Spec) -> str:
+def describe_move(move: Move, spec: Spec) -> str:
     """Return a move in one line: its class, what moved and by how much, and why."""
-    far = f"moved by {number(move.ratio)} times the tolerance" if move.ratio is not None else "moved"
+    far = f"moved by {format_ratio(move.ratio)} times the tolerance" if move.ratio is not None else "moved"
     cause = describe_cause(move, spec)
     if move.furthest is None:
         return f"{move.kind}: {f'{move.output} {cause}'.strip()}"
@@ -107,7 +107,7 @@ def headline(move: Move, spec: Spec) -> str:
     return f"{move.kind}: {'; '.join(part for part in (moved, cause) if part)}"
 
 
-def remarks(drift: Drift) -> Iterator[Finding]:
+def explain_drift(drift: Drift) -> Iterator[Finding]:
     """Yield the components that moved first, why they did, and what moved with them."""
     known = [move for move in drift.moves if move.key.case in drift.spec.cases]
     beyond = [move for move in known if move.kind > Kind.ROUNDING]

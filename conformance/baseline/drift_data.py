@@ -7,10 +7,10 @@ from dataclasses import asdict
 from typing import Any, Final
 
 from goldformer.adapters.process.faults import printable
-from goldformer.conformance.baseline.drift import Drift, describe_cause, headline, remarks
-from goldformer.conformance.baseline.moves import KINDS, Kind, Move, Tally, group_by_reason, worst_first
+from goldformer.conformance.baseline.drift import Drift, describe_cause, describe_move, explain_drift
+from goldformer.conformance.baseline.moves import KINDS, Kind, Move, Tally, group_by_reason, sort_worst_first
 from goldformer.conformance.reports.comparison_data import list_remarks
-from goldformer.conformance.reports.text import number
+from goldformer.conformance.reports.text import format_ratio
 from goldformer.spec.readme import escape, markdown_table
 
 #: The number of reasons that a summary lists; the JSON has all moves.
@@ -37,8 +37,10 @@ def as_json(drift: Drift, allowed: Kind) -> dict[str, Any]:
         "old": [recording.model_dump() for recording in drift.old.recordings],
         "new": drift.new.recordings[-1].model_dump(),
         "components": {name: count_as_json(tally) for name, tally in drift.tallies.items()},
-        "diagnosis": [asdict(remark) for remark in remarks(drift)],
-        "moves": [_move_as_json(move, drift) for move in worst_first(drift.moves) if move.kind is not Kind.IDENTICAL],
+        "diagnosis": [asdict(remark) for remark in explain_drift(drift)],
+        "moves": [
+            _move_as_json(move, drift) for move in sort_worst_first(drift.moves) if move.kind is not Kind.IDENTICAL
+        ],
     }
 
 
@@ -50,29 +52,29 @@ def _move_as_json(move: Move, drift: Drift) -> dict[str, Any]:
         "index": None if furthest is None else list(furthest.index),
         "old": None if furthest is None else furthest.expected,
         "new": None if furthest is None else furthest.got,
-        "why": headline(move, drift.spec), "matches": [asdict(match) for match in move.matches],
+        "why": describe_move(move, drift.spec), "matches": [asdict(match) for match in move.matches],
         "repeat": drift.repeat(move.key),
     }  # fmt: skip
 
 
-def cells(tally: Tally) -> list[str]:
+def format_tally(tally: Tally) -> list[str]:
     """Return a tally as the cells of a table under the classes and "move ÷ tolerance"."""
-    ratio = "–" if tally.ratio is None else number(tally.ratio)
+    ratio = "–" if tally.ratio is None else format_ratio(tally.ratio)
     return [*(str(count or "·") for count in tally.counts), ratio]
 
 
-def in_brief(tally: Tally) -> str:
+def summarize_tally(tally: Tally) -> str:
     """Return a tally in few characters: its worst class, and the largest move."""
-    ratio = f" · {number(tally.ratio)}" if tally.ratio else ""
+    ratio = f" · {format_ratio(tally.ratio)}" if tally.ratio else ""
     return f"{SYMBOLS[tally.worst]} {tally.worst}{ratio}"
 
 
 def markdown(drift: Drift, allowed: Kind) -> str:
     """Return the moves by component, the worst of them, and the differences of the environment."""
-    return printable("\n".join(_markdown_lines(drift, allowed)) + "\n")
+    return printable("\n".join(_write_markdown_lines(drift, allowed)) + "\n")
 
 
-def _markdown_lines(drift: Drift, allowed: Kind) -> Iterator[str]:
+def _write_markdown_lines(drift: Drift, allowed: Kind) -> Iterator[str]:
     title = drift.new.recordings[-1].title
     symbol = "✓" if drift.tally.worst <= allowed else "✗"
     yield f"## {symbol} {escape(title)} against its baseline\n"
@@ -82,9 +84,9 @@ def _markdown_lines(drift: Drift, allowed: Kind) -> Iterator[str]:
     for reason, components in drift.accepted:
         yield f"- Accepted earlier: {escape(reason)} ({components})"
     yield ""
-    lines = [[f"`{name}`", *cells(tally)] for name, tally in drift.ranked(allowed)]
+    lines = [[f"`{name}`", *format_tally(tally)] for name, tally in drift.ranked(allowed)]
     yield markdown_table(["component", *KINDS, "move ÷ tolerance"], lines)
-    yield from list_remarks(remarks(drift))
+    yield from list_remarks(explain_drift(drift))
     moved = [move for move in drift.moves if move.kind > allowed]
     groups = group_by_reason(moved)
     if moved:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from xml.etree import ElementTree as ET
 
 from goldformer.adapters.process.faults import printable
-from goldformer.conformance.baseline.drift import Drift, headline
+from goldformer.conformance.baseline.drift import Drift, describe_move
 from goldformer.conformance.baseline.moves import Kind, Move, group_by_component
 from goldformer.conformance.reports.junit import count_and_serialise
 
@@ -25,6 +25,6 @@ def _add_move(suite: ET.Element, move: Move, drift: Drift, allowed: Kind) -> Non
     name = f"{key.case}{f': {move.output}' if move.output else ''} [{key.dtype}, {key.device}]"
     case = ET.SubElement(suite, "testcase", classname=move.component, name=printable(name), time="0.000")
     if move.kind > allowed:
-        message = printable(headline(move, drift.spec))
+        message = printable(describe_move(move, drift.spec))
         problem = ET.SubElement(case, "failure", message=message, type=str(move.kind))
         problem.text = printable("\n".join(filter(None, (message, drift.repeat(key)))))

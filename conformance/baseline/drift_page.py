@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from goldformer.adapters.process.faults import printable
-from goldformer.conformance.baseline.drift import Drift, describe_cause, remarks
-from goldformer.conformance.baseline.drift_data import SYMBOLS, cells
-from goldformer.conformance.baseline.moves import KINDS, Kind, Move, MoveGroup, group_by_reason, worst_first
+from goldformer.conformance.baseline.drift import Drift, describe_cause, explain_drift
+from goldformer.conformance.baseline.drift_data import SYMBOLS, format_tally
+from goldformer.conformance.baseline.moves import KINDS, Kind, Move, MoveGroup, group_by_reason, sort_worst_first
 from goldformer.conformance.reports.page import render
-from goldformer.conformance.reports.pictures import HeatMap, name_window, side_by_side
+from goldformer.conformance.reports.pictures import HeatMap, draw_side_by_side, name_window
 
 #: The number of moves for a reason that are listed, of reasons of a component, and of reasons with a picture.
 _LISTED: Final = 20
@@ -49,9 +49,9 @@ def page(drift: Drift, allowed: Kind) -> str:
     beyond = list(_list_components(drift, lambda move: move.kind > allowed))
     made = render(
         "drift.html", drift=drift, now=drift.new.recordings[-1], old=drift.old.recordings[0], allowed=allowed,
-        rows=[(name, tally.worst, cells(tally)) for name, tally in drift.ranked(allowed)], beyond=beyond,
+        rows=[(name, tally.worst, format_tally(tally)) for name, tally in drift.ranked(allowed)], beyond=beyond,
         within=list(_list_components(drift, lambda move: Kind.IDENTICAL < move.kind <= allowed)),
-        named={part.component for part in beyond}, remarks=list(remarks(drift)), kinds=KINDS, symbols=SYMBOLS,
+        named={part.component for part in beyond}, remarks=list(explain_drift(drift)), kinds=KINDS, symbols=SYMBOLS,
     )  # fmt: skip
     return printable(made)
 
@@ -69,8 +69,8 @@ def _list_components(drift: Drift, wanted: Callable[[Move], bool]) -> Iterator[C
 def _list_group(group: MoveGroup, drift: Drift, *, with_picture: bool) -> ListedGroup:
     move = group.shown
     grid = move.grid if with_picture else None
-    windows = side_by_side(grid, move.tolerance or 0.0, ("then", "now"))
-    others = tuple(other for other in worst_first(group.moves) if other is not move)
+    windows = draw_side_by_side(grid, move.tolerance or 0.0, ("then", "now"))
+    others = tuple(other for other in sort_worst_first(group.moves) if other is not move)
     text = "; ".join(filter(None, (group.extent, describe_cause(move, drift.spec))))
     where = name_window(move.output, grid)
     return ListedGroup(group, text, where, windows, drift.repeat(move.key), others[:_LISTED], len(others[_LISTED:]))

@@ -16,7 +16,7 @@ import numpy as np
 
 from goldformer.adapters.dtypes import round_to_dtype
 from goldformer.adapters.protocol import find_options
-from goldformer.conformance.baseline.array_files import LARGE, sample
+from goldformer.conformance.baseline.array_files import LARGE, select_sample
 from goldformer.conformance.diagnosis.imitation import Imitator
 from goldformer.conformance.judging.invoke import Arguments, Array, Result, read_arguments
 from goldformer.conformance.judging.measure import find_tolerance
@@ -117,7 +117,7 @@ class ExpectedResult:
             return None
         # Ids and booleans are exact.
         scale = self.scale(output) if values.dtype.kind == "f" else 0.0
-        return GoldenArray(sample(values) if values.size > LARGE else values, scale)
+        return GoldenArray(select_sample(values) if values.size > LARGE else values, scale)
 
     def find_expected(self, also: Iterable[str]) -> dict[str, GoldenArray]:
         """Return the golden values, and the substitutes for the outputs in `also` without complete golden values."""

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from goldformer import __version__
 from goldformer.conformance.baseline.classify import Classifier
-from goldformer.conformance.baseline.drift import headline
+from goldformer.conformance.baseline.drift import describe_move
 from goldformer.conformance.baseline.environment import describe_run
 from goldformer.conformance.baseline.model import Baseline, Key
-from goldformer.conformance.baseline.moves import Kind, worst_first
+from goldformer.conformance.baseline.moves import Kind, sort_worst_first
 from goldformer.conformance.baseline.record import ResultCollector, is_recordable, note_end
 from goldformer.conformance.baseline.store import load
 from goldformer.conformance.judging.cases import Bench, Judgement
@@ -43,10 +43,10 @@ class Guard:
         if key not in entries and key not in self.old.entries:
             return verdict
         new = Baseline(__version__, "", self.old.request, (self._recording,), entries, absent)
-        worst = worst_first(self._classifier.classify(key, self.old, new))[0]
+        worst = sort_worst_first(self._classifier.classify(key, self.old, new))[0]
         if worst.kind <= Kind.ROUNDING:
             return verdict
-        message = f"since the baseline, {headline(worst, self._classifier.spec)}"
+        message = f"since the baseline, {describe_move(worst, self._classifier.spec)}"
         if verdict.bad:
             ended = key in entries and entries[key].ended is not None
             # The message already says how it ended.

@@ -9,11 +9,11 @@ from typing import Any
 
 from goldformer.adapters.process.faults import printable
 from goldformer.conformance.baseline.classify import Classifier
-from goldformer.conformance.baseline.drift import Drift, remarks
-from goldformer.conformance.baseline.drift_data import count_as_json, in_brief
+from goldformer.conformance.baseline.drift import Drift, explain_drift
+from goldformer.conformance.baseline.drift_data import count_as_json, summarize_tally
 from goldformer.conformance.baseline.model import Baseline, BaselineError
 from goldformer.conformance.baseline.moves import Tally
-from goldformer.conformance.baseline.record import with_drawn
+from goldformer.conformance.baseline.record import add_drawn_cases
 from goldformer.conformance.baseline.store import load
 from goldformer.spec import Spec
 from goldformer.spec.readme import escape, markdown_table
@@ -50,7 +50,7 @@ def read_history(folders: Sequence[Path], spec: Spec) -> History:
     for nth, baseline in enumerate(baselines[1:], 1):
         if not first.entries.keys() & baseline.entries.keys():
             raise BaselineError(f"{folders[nth]}: has no case in common with {folders[0]}: name baselines of one suite")
-        classifier = Classifier(with_drawn(with_drawn(spec, first.request), baseline.request))
+        classifier = Classifier(add_drawn_cases(add_drawn_cases(spec, first.request), baseline.request))
         drift = Drift(first, baseline, tuple(classifier.moves(first, baseline)), classifier.spec)
         columns.append(Column(_name_column(folders, nth), folders[nth], baseline, drift))
     found = {entry.component for baseline in baselines for entry in baseline.entries.values()}
@@ -74,7 +74,7 @@ def as_json(found: History) -> dict[str, Any]:
                 "recordings": [recording.model_dump() for recording in column.baseline.recordings],
                 "environment": [list(d) for d in column.drift.environment] if column.drift else [],
                 "components": {name: count_as_json(tally) for name, tally in column.tallies.items()},
-                "diagnosis": [f"{r.label}: {r.text}" for r in remarks(column.drift)] if column.drift else [],
+                "diagnosis": [f"{r.label}: {r.text}" for r in explain_drift(column.drift)] if column.drift else [],
             }
             for column in found.columns
         ]
@@ -87,7 +87,7 @@ def format_cell(column: Column, component: str) -> str:
         has = any(entry.component == component for entry in column.baseline.entries.values())
         return "recorded" if has else "–"
     tally = column.tallies.get(component)
-    return in_brief(tally) if tally is not None else "–"
+    return summarize_tally(tally) if tally is not None else "–"
 
 
 def markdown(found: History) -> str:
@@ -101,5 +101,5 @@ def markdown(found: History) -> str:
     for column in found.columns[1:]:
         assert column.drift is not None, "only the first has none"
         parts.append(f"- **{escape(column.name)}**: {escape(column.drift.environment_text)}")
-        parts += [f"  - {r.label}: {escape(r.text)}" for r in remarks(column.drift)]
+        parts += [f"  - {r.label}: {escape(r.text)}" for r in explain_drift(column.drift)]
     return printable("\n".join(parts) + "\n")

@@ -9,11 +9,11 @@ from itertools import groupby
 from typing import Final
 
 from goldformer.adapters.process.faults import printable
-from goldformer.conformance.baseline.drift import remarks
+from goldformer.conformance.baseline.drift import explain_drift
 from goldformer.conformance.baseline.history import History, format_cell
 from goldformer.conformance.baseline.moves import Kind, Tally
 from goldformer.conformance.reports.page import render
-from goldformer.conformance.reports.text import number
+from goldformer.conformance.reports.text import format_ratio
 
 #: The plot's height, the width of a baseline in it, and the space to its left and above it, in its own units.
 _HEIGHT: Final = 220.0
@@ -75,11 +75,11 @@ class Plot:
 def page(found: History) -> str:
     """Return the whole page."""
     rows = [
-        (name, [(format_cell(column, name), _class_of(column.tallies.get(name))) for column in found.columns])
+        (name, [(format_cell(column, name), _name_class(column.tallies.get(name))) for column in found.columns])
         for name in found.components
     ]
     sections = [
-        (column, column.drift.environment, list(remarks(column.drift)))
+        (column, column.drift.environment, list(explain_drift(column.drift)))
         for column in found.columns
         if column.drift is not None
     ]
@@ -87,7 +87,7 @@ def page(found: History) -> str:
     return printable(page)
 
 
-def _class_of(tally: Tally | None) -> str:
+def _name_class(tally: Tally | None) -> str:
     return str(tally.worst) if tally is not None else "none"
 
 
@@ -116,7 +116,7 @@ def make_plot(found: History) -> Plot:
     scale = Scale(max([1, *(math.ceil(math.log10(ratio)) for ratio in ratios)]) + 1)
     powers = [(scale.height_of(10.0**p, Kind.ROUNDING), f"10{_superscript(p)}") for p in range(_LEAST + 1, scale.top)]
     bottom = _TOP + _HEIGHT
-    lines = tuple(_lines(found, scale))
+    lines = tuple(_draw_lines(found, scale))
     return Plot(
         width=_LEFT + _STEP * (len(found.columns) - 1) + _LABELS,
         height=bottom + 2 * _TOP,
@@ -124,26 +124,28 @@ def make_plot(found: History) -> Plot:
         lines=lines,
         labels=tuple(_label_lines(lines)),
         powers=((_TOP, "∞"), *powers, (bottom, "0")),
-        names=tuple((_x(nth), column.name) for nth, column in enumerate(found.columns)),
+        names=tuple((_locate_column(nth), column.name) for nth, column in enumerate(found.columns)),
     )
 
 
-def _x(nth: int) -> float:
+def _locate_column(nth: int) -> float:
     return _LEFT + _STEP * nth
 
 
-def _lines(found: History, scale: Scale) -> Iterator[PlotLine]:
+def _draw_lines(found: History, scale: Scale) -> Iterator[PlotLine]:
     for name in found.components:
         points = []
         for nth, column in enumerate(found.columns):
             tally = column.tallies.get(name)
             if column.drift is None:
                 y = scale.height_of(0.0, Kind.IDENTICAL)
-                points.append(PlotPoint(_x(nth), y, "identical", f"{name}, {column.name}: the first"))
+                points.append(PlotPoint(_locate_column(nth), y, "identical", f"{name}, {column.name}: the first"))
             elif tally is not None:
-                ratio = "" if tally.ratio is None else f", {number(tally.ratio)} times the tolerance"
+                ratio = "" if tally.ratio is None else f", {format_ratio(tally.ratio)} times the tolerance"
                 tooltip = f"{name}, {column.name}: {tally.worst}{ratio}"
-                points.append(PlotPoint(_x(nth), scale.height_of(tally.ratio, tally.worst), str(tally.worst), tooltip))
+                points.append(
+                    PlotPoint(_locate_column(nth), scale.height_of(tally.ratio, tally.worst), str(tally.worst), tooltip)
+                )
         worst = max((t.worst for c in found.columns if (t := c.tallies.get(name))), default=Kind.IDENTICAL)
         yield PlotLine(name, " ".join(f"{p.x},{p.y}" for p in points), str(worst), tuple(points))
 

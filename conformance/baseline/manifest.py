@@ -24,7 +24,7 @@ from goldformer.conformance.baseline.model import (
     Line,
     Output,
     Recording,
-    array_name,
+    name_array,
 )
 from goldformer.conformance.reports.text import join_lines
 from goldformer.spec import SpecError
@@ -116,7 +116,7 @@ def read_manifest(folder: Path) -> Manifest:
     return manifest
 
 
-def manifest_digest(manifest: Manifest) -> str:
+def digest_manifest(manifest: Manifest) -> str:
     """Return the SHA-256 of all fields but the digest itself; the digests of the files are among them."""
     fields = manifest.model_dump(mode="json", exclude={"digest"})
     return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
@@ -157,11 +157,11 @@ def _check(manifest: Manifest, file: YamlFile) -> None:
 # ── writing ──
 
 
-def manifest_text(baseline: Baseline, files: Mapping[str, str]) -> str:
+def write_manifest(baseline: Baseline, files: Mapping[str, str]) -> str:
     """Return the file, the same for the same baseline; `files` are the digests of the components' files."""
     unsigned = _make_manifest(baseline, files)
-    manifest = unsigned.model_copy(update={"digest": manifest_digest(unsigned)})
-    return "\n".join(_lines(manifest)) + "\n"
+    manifest = unsigned.model_copy(update={"digest": digest_manifest(unsigned)})
+    return "\n".join(_write_lines(manifest)) + "\n"
 
 
 def _make_manifest(baseline: Baseline, files: Mapping[str, str]) -> Manifest:
@@ -187,7 +187,7 @@ def _make_result(key: Key, entry: Entry) -> ListedResult:
     )  # fmt: skip
 
 
-def _lines(manifest: Manifest) -> Iterator[str]:
+def _write_lines(manifest: Manifest) -> Iterator[str]:
     request = manifest.request
     yield "# A baseline: what an implementation gave. goldformer baseline check ADAPTER and this folder say what moved."
     yield f"format: {FORMAT}"
@@ -196,7 +196,7 @@ def _lines(manifest: Manifest) -> Iterator[str]:
     yield f"digest: {_quote(manifest.digest)}"
     yield "request:"
     for name in ("dtypes", "devices", "components"):
-        yield f"  {name}: {_list(map(_quote, getattr(request, name)))}"
+        yield f"  {name}: {_write_list(map(_quote, getattr(request, name)))}"
     yield f"  drawn: {request.drawn}"
     yield f"  threads: {request.threads}"
     yield f"  tf32: {str(request.tf32).lower()}"
@@ -223,23 +223,23 @@ def _lines(manifest: Manifest) -> Iterator[str]:
         yield f"  inputs: {_quote(result.inputs)}"
         if result.ended is not None:
             ended = {"reason": _quote(result.ended.reason), "message": _quote(result.ended.message)}
-            yield f"  ended: {_flow(ended, result.ended.recording)}"
+            yield f"  ended: {_write_flow(ended, result.ended.recording)}"
             continue
         yield "  outputs:"
         for name, output in result.outputs.items():
-            fields = {"dtype": output.dtype, "shape": _list(map(str, output.shape))}
+            fields = {"dtype": output.dtype, "shape": _write_list(map(str, output.shape))}
             fields |= {"tolerance": number(repr(output.tolerance))} if output.tolerance is not None else {}
             fields |= {"sha256": _quote(output.sha256)} if output.sha256 is not None else {}
-            yield f"    {name}: {_flow(fields, output.recording)}"
+            yield f"    {name}: {_write_flow(fields, output.recording)}"
 
 
-def _flow(fields: Mapping[str, str], recording: int) -> str:
+def _write_flow(fields: Mapping[str, str], recording: int) -> str:
     """Return fields as a mapping on one line; the first recording is left out."""
     words = {**fields, "recording": str(recording)} if recording else fields
     return "{" + ", ".join(f"{name}: {value}" for name, value in words.items()) + "}"
 
 
-def _list(words: Iterable[str]) -> str:
+def _write_list(words: Iterable[str]) -> str:
     return f"[{', '.join(words)}]"
 
 
@@ -259,7 +259,7 @@ def make_baseline(manifest: Manifest, values: Mapping[str, StoredArray]) -> Base
     entries = {}
     for result in manifest.results:
         outputs = {
-            name: Output(values[array_name(result.key, name)], output.tolerance, output.recording)
+            name: Output(values[name_array(result.key, name)], output.tolerance, output.recording)
             for name, output in result.outputs.items()
         }
         entries[result.key] = Entry(result.component, result.inputs, outputs, result.ended)

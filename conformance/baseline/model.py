@@ -137,10 +137,10 @@ class Baseline:
         found: dict[str, dict[str, StoredArray]] = {}
         for key, entry in self.entries.items():
             for name, output in entry.outputs.items():
-                found.setdefault(entry.component, {})[array_name(key, name)] = output.stored
+                found.setdefault(entry.component, {})[name_array(key, name)] = output.stored
         return found
 
 
-def array_name(key: Key, output: str) -> str:
+def name_array(key: Key, output: str) -> str:
     """Return the name of an output in the file of its component."""
     return "/".join((*key, output))

@@ -12,7 +12,7 @@ from goldformer.conformance.baseline.array_files import StoredArray
 from goldformer.conformance.baseline.model import Ended, Key
 from goldformer.conformance.judging.verdict import Element, Grid, Match
 from goldformer.conformance.reports.counting import count_noun
-from goldformer.conformance.reports.text import number
+from goldformer.conformance.reports.text import format_ratio
 
 
 class Kind(IntEnum):
@@ -75,7 +75,7 @@ class Move:
         return self.kind, self.matches[0].causes if self.matches else self.precision or self.why, self.was
 
 
-def worst_first(moves: Iterable[Move]) -> list[Move]:
+def sort_worst_first(moves: Iterable[Move]) -> list[Move]:
     """Sort moves by class, and within it by ratio; the parts of a component stay before it."""
     return sorted(moves, key=lambda move: (-move.kind, -(move.ratio or 0.0)))
 
@@ -112,7 +112,7 @@ class MoveGroup:
         """Say how many outputs moved, of how many calls, and how far."""
         calls = len({move.key for move in self.moves})
         ratios = [move.ratio for move in self.moves if move.ratio is not None and move.furthest is not None]
-        far = f", by up to {number(max(ratios))} times the tolerance" if ratios else ""
+        far = f", by up to {format_ratio(max(ratios))} times the tolerance" if ratios else ""
         return f"{count_noun(len(self.moves), 'output')} of {count_noun(calls, 'call')}{far}"
 
     @property
@@ -130,7 +130,7 @@ def group_by_reason(moves: Iterable[Move]) -> list[MoveGroup]:
     made = []
     for mine in groups.values():
         first = [move for move in mine if move.component == mine[0].component]
-        made.append(MoveGroup(worst_first(first)[0], tuple(mine)))
+        made.append(MoveGroup(sort_worst_first(first)[0], tuple(mine)))
     return sorted(made, key=lambda group: -group.shown.kind)
 
 

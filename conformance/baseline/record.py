@@ -16,7 +16,12 @@ from goldformer.conformance.baseline.array_files import StoredArray
 from goldformer.conformance.baseline.drawn import draw_cases
 from goldformer.conformance.baseline.environment import describe_run
 from goldformer.conformance.baseline.model import Baseline, BaselineError, BaselineRequest, Ended, Entry, Key, Output
-from goldformer.conformance.baseline.settings import compares_settings, key_of, list_setting_checks, make_setting_entry
+from goldformer.conformance.baseline.settings import (
+    compares_settings,
+    list_setting_checks,
+    make_key,
+    make_setting_entry,
+)
 from goldformer.conformance.judging.cases import Bench, Judgement, plan
 from goldformer.conformance.judging.invoke import Result
 from goldformer.conformance.judging.measure import find_tolerance
@@ -46,13 +51,13 @@ def record(
     Random outputs are stored if a second call repeats them bit for bit.
     """
     Numerics(request.tf32, request.threads).apply(adapter.arrays)
-    spec = with_drawn(spec, request)
+    spec = add_drawn_cases(spec, request)
     cases = [case for case in list_recordable(spec, adapter, request) if not only or case.id in only]
     collector = ResultCollector()
     bench = Bench(spec, adapter, request.dtypes[0], request.devices[0])
     todo = []
     for at in (replace(bench, device=device) for device in request.devices):
-        todo += [*_checks(at, cases, request), *list_setting_checks(at, request, only)]
+        todo += [*_list_checks(at, cases, request), *list_setting_checks(at, request, only)]
     absent: dict[Key, str] = {}
     for check in watch(todo, len(todo)):
         judgement = check()
@@ -65,7 +70,7 @@ def record(
         whys = set(absent.values()) or {"no case fits all of these options"}
         why = whys.pop() if len(whys) == 1 else "every case was skipped"
         raise BaselineError(f"{adapter.origin}: nothing was given that could be recorded: {why}")
-    return Baseline(__version__, spec_digest(spec), request, (describe_run(adapter, request),), entries, absent)
+    return Baseline(__version__, digest_spec(spec), request, (describe_run(adapter, request),), entries, absent)
 
 
 def find_unrepeatable(adapter: Adapter, spec: Spec, baseline: Baseline) -> list[Key]:
@@ -73,7 +78,7 @@ def find_unrepeatable(adapter: Adapter, spec: Spec, baseline: Baseline) -> list[
 
     It is the one with the most numbers, except full-size models: randomness and the order of threads show there first.
     """
-    cases = with_drawn(spec, baseline.request).cases
+    cases = add_drawn_cases(spec, baseline.request).cases
     results = {
         key: entry
         for key, entry in baseline.entries.items()
@@ -87,10 +92,10 @@ def find_unrepeatable(adapter: Adapter, spec: Spec, baseline: Baseline) -> list[
     if not largest:
         return []
     again = record(adapter, spec, baseline.request, only={key.case for key in largest.values()})
-    return [key for key in largest.values() if not _equal(results[key], again.entries.get(key))]
+    return [key for key in largest.values() if not _gave_same(results[key], again.entries.get(key))]
 
 
-def with_drawn(spec: Spec, request: BaselineRequest) -> Spec:
+def add_drawn_cases(spec: Spec, request: BaselineRequest) -> Spec:
     """Return the spec with the random calls of a request as cases; BaselineError if it has no such component."""
     components = request.components or spec.components
     if unknown := [name for name in components if name not in spec.contracts]:
@@ -118,7 +123,7 @@ def is_recordable(case: Case) -> bool:
     return case.error is None and not (case.full_size and case.shape_only)
 
 
-def _checks(bench: Bench, cases: list[Case], request: BaselineRequest) -> list[Check]:
+def _list_checks(bench: Bench, cases: list[Case], request: BaselineRequest) -> list[Check]:
     # No cases at all would mean every one, and the properties.
     return checks(bench, Selection(request.dtypes, cases=tuple(case.id for case in cases))) if cases else []
 
@@ -138,17 +143,17 @@ class ResultCollector:
             return
         contract = bench.spec.contracts[case.component]
         outputs = {
-            name: Output(StoredArray.of(values, _dtype(name, values, case, contract, bench.dtype)), tol)
+            name: Output(StoredArray.of(values, _find_dtype(name, values, case, contract, bench.dtype)), tol)
             for name, values in result.outputs.items()
             for tol in [_find_own_tolerance(case, name, bench)]
             if not case.random or tol is not None
         }
         if outputs:
             key = Key(case.id, bench.dtype, bench.device)
-            self.entries[key] = Entry(case.component, inputs_digest(case), outputs)
+            self.entries[key] = Entry(case.component, digest_inputs(case), outputs)
 
 
-def _dtype(name: str, values: Any, case: Case, contract: Contract, dtype: str) -> str:
+def _find_dtype(name: str, values: Any, case: Case, contract: Contract, dtype: str) -> str:
     """Return the dtype of an output: floats, which are widened when they are read, had the bench's."""
     return dtype if contract.results_of(case)[name].kind == "float" else str(values.dtype)
 
@@ -165,7 +170,7 @@ def _find_own_tolerance(case: Case, output: str, bench: Bench) -> float | None:
 
 def note_end(verdict: Verdict, collector: ResultCollector, absent: dict[Key, str]) -> None:
     """Note the end of a case without a result."""
-    key = key_of(verdict)
+    key = make_key(verdict)
     if key in collector.entries:
         return
     if verdict.bad or verdict.reason == "not-implemented":
@@ -189,12 +194,12 @@ def _drop_unrepeatable(collector: ResultCollector, spec: Spec, bench: Bench, abs
         selection = Selection((key.dtype,), cases=(key.case,))
         for check in checks(replace(bench, device=key.device), selection):
             again.add(check())
-        if not _equal(entry, again.entries.get(key)):
+        if not _gave_same(entry, again.entries.get(key)):
             del collector.entries[key]
             absent[key] = "it is drawn at random, and a second call gives other numbers"
 
 
-def _equal(entry: Entry, other: Entry | None) -> bool:
+def _gave_same(entry: Entry, other: Entry | None) -> bool:
     """Return True if a second call gave the same bits."""
     return other is not None and all(
         name in other.outputs and output.stored.equals(other.outputs[name].stored)
@@ -205,7 +210,7 @@ def _equal(entry: Entry, other: Entry | None) -> bool:
 # ── digests ──
 
 
-def inputs_digest(case: Case) -> str:
+def digest_inputs(case: Case) -> str:
     """Return the digest of a call: its component, its attributes, and the recipes of its arrays."""
     digest = hashlib.sha256(f"{case.component} {sorted(case.attributes.items())}".encode())
     recipes: Mapping[str, Recipe] = {**case.inputs, **case.params}
@@ -223,7 +228,7 @@ def _describe_recipe(recipe: Recipe) -> Iterator[str]:
         yield from (f" {part.name}={getattr(recipe, part.name)}" for part in fields(recipe))
 
 
-def spec_digest(spec: Spec) -> str:
+def digest_spec(spec: Spec) -> str:
     """Return the SHA-256 of the spec's files: their names and contents."""
     digest = hashlib.sha256()
     for path in sorted(p for suffix in ("md", "yaml") for p in spec.root.rglob(f"*.{suffix}")):

@@ -30,14 +30,14 @@ _TOLERANCE: Final = 1.0
 def list_setting_keys(spec: Spec) -> dict[str, tuple[Property, str]]:
     """Return the properties that compare calls in other settings, each with a component, by their names in a `Key`."""
     return {
-        _name(prop.id, component): (prop, component)
+        _name_call(prop.id, component): (prop, component)
         for prop in spec.properties.values()
         if prop.settings
         for component in components_of(prop, spec)
     }
 
 
-def _name(property_id: str, component: str) -> str:
+def _name_call(property_id: str, component: str) -> str:
     return f"{property_id}{_OF}{component}"
 
 
@@ -63,12 +63,12 @@ def make_setting_entry(verdict: Verdict) -> tuple[Key, Entry] | None:
         found.setting: Output(StoredArray.of(np.array(found.distance), "float64"), _TOLERANCE)
         for found in verdict.invariances
     }
-    return (key_of(verdict), Entry(verdict.component, "", outputs)) if outputs else None
+    return (make_key(verdict), Entry(verdict.component, "", outputs)) if outputs else None
 
 
-def key_of(verdict: Verdict) -> Key:
+def make_key(verdict: Verdict) -> Key:
     """Return the call that a verdict is about."""
-    check = verdict.check if verdict.kind == "case" else _name(verdict.check, verdict.component)
+    check = verdict.check if verdict.kind == "case" else _name_call(verdict.check, verdict.component)
     return Key(check, verdict.dtype, verdict.device)
 
 

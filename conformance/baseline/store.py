@@ -22,9 +22,9 @@ from goldformer.conformance.baseline.array_files import (
     HEADER_AT_MOST,
     BadArrays,
     StoredArray,
+    draw_places,
     from_bytes,
-    places,
-    size_of,
+    measure_size,
     to_bytes,
 )
 from goldformer.conformance.baseline.manifest import (
@@ -32,12 +32,12 @@ from goldformer.conformance.baseline.manifest import (
     NAME,
     ListedOutput,
     Manifest,
+    digest_manifest,
     make_baseline,
-    manifest_digest,
-    manifest_text,
     read_manifest,
+    write_manifest,
 )
-from goldformer.conformance.baseline.model import Baseline, BaselineError, array_name
+from goldformer.conformance.baseline.model import Baseline, BaselineError, name_array
 from goldformer.spec.files import read_regular_file
 
 #: The prefix of files that are not complete yet.
@@ -63,7 +63,7 @@ def load(folder: Path) -> Baseline:
         if read_manifest(folder).digest != manifest.digest:
             return load(folder)
         raise
-    if (digest := manifest_digest(manifest)) != manifest.digest:
+    if (digest := digest_manifest(manifest)) != manifest.digest:
         raise BaselineError(
             f"{folder / NAME}: digest: is {manifest.digest[:16]}…, and the file has {digest[:16]}…: a field was "
             f"changed after it was recorded; restore the file, or {AGAIN} {folder}"
@@ -75,7 +75,7 @@ def _read_component(folder: Path, component: str, manifest: Manifest) -> dict[st
     """Return the arrays of one component by name; BaselineError if they are not those of the manifest."""
     path, restore = folder / _name_file(component), f"restore the file, or {AGAIN} {folder}"
     listed = list(_list_arrays(manifest, component))
-    most = HEADER_AT_MOST + sum(size_of(output.dtype, shape) for _, output, shape in listed)
+    most = HEADER_AT_MOST + sum(measure_size(output.dtype, shape) for _, output, shape in listed)
     try:
         raw = _read_file(folder, component, manifest.files[component], most)
         found = from_bytes(raw)
@@ -117,7 +117,7 @@ def _list_arrays(manifest: Manifest, component: str) -> Iterator[tuple[str, List
     for result in manifest.results:
         for name, output in result.outputs.items() if result.component == component else ():
             shape = tuple(output.shape)
-            yield array_name(result.key, name), output, places(shape).shape if output.sha256 is not None else shape
+            yield name_array(result.key, name), output, draw_places(shape).shape if output.sha256 is not None else shape
 
 
 @contextlib.contextmanager
@@ -198,7 +198,7 @@ def _save(folder: Path, baseline: Baseline) -> list[Path]:
         for component in changed:
             _replace(folder / _name_next(component, digests[component]), files[component])
         _sync(folder)
-        _replace(folder / NAME, manifest_text(baseline, digests).encode())
+        _replace(folder / NAME, write_manifest(baseline, digests).encode())
     except BaseException:
         # The manifest of a recording that was killed may list a file that has its other name still.
         _remove_left_overs(folder, {_name_next(*listed) for listed in _list_files(folder).items()})

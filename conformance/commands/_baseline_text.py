@@ -8,13 +8,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from goldformer.conformance.baseline.drift import Drift, describe_cause, headline, remarks
-from goldformer.conformance.baseline.drift_data import cells
+from goldformer.conformance.baseline.drift import Drift, describe_cause, describe_move, explain_drift
+from goldformer.conformance.baseline.drift_data import format_tally
 from goldformer.conformance.baseline.model import Baseline, Key
-from goldformer.conformance.baseline.moves import KINDS, Kind, Move, MoveGroup, group_by_reason, worst_first
+from goldformer.conformance.baseline.moves import KINDS, Kind, Move, MoveGroup, group_by_reason, sort_worst_first
 from goldformer.conformance.baseline.update import ACTS, Change, count_changes, list_changes
 from goldformer.conformance.commands._console import plain_table, print_table, say
-from goldformer.conformance.reports.text import format_remarks, join_lines, number, wrap
+from goldformer.conformance.reports.text import format_ratio, format_remarks, join_lines, wrap
 
 #: The largest number of reasons that are shown without --all.
 _SHOWN: Final = 10
@@ -32,16 +32,16 @@ def print_drift(drift: Drift, folder: Path, allow: Kind, *, everything: bool) ->
         say(f"Accepted earlier: {reason} ({components})", "dim")
     table = plain_table("component", *KINDS, "move÷tol.", right=(*KINDS, "move÷tol."))
     for name, tally in drift.ranked(allow):
-        table.add_row(name, *cells(tally), style="red" if tally.worst > allow else "")
+        table.add_row(name, *format_tally(tally), style="red" if tally.worst > allow else "")
     print_table(table)
     moved = [move for move in drift.moves if move.kind > Kind.IDENTICAL]
     beyond = [move for move in moved if move.kind > allow]
-    groups = [MoveGroup(move, (move,)) for move in worst_first(beyond)] if everything else group_by_reason(beyond)
+    groups = [MoveGroup(move, (move,)) for move in sort_worst_first(beyond)] if everything else group_by_reason(beyond)
     shown = groups if everything else groups[:_SHOWN]
     # If all is allowed, the largest move is shown.
-    for group in shown or [MoveGroup(move, (move,)) for move in worst_first(moved)[:1]]:
+    for group in shown or [MoveGroup(move, (move,)) for move in sort_worst_first(moved)[:1]]:
         say("")
-        for line in group_lines(group, drift):
+        for line in describe_group(group, drift):
             say(line)
     if len(shown) < len(groups):
         say(f"\n{len(groups) - len(shown)} more reasons for moves further than allowed")
@@ -95,16 +95,16 @@ def describe_failed_calls(made: Baseline, adapter: str) -> Iterator[str]:
             )
 
 
-def group_lines(group: MoveGroup, drift: Drift) -> Iterator[str]:
+def describe_group(group: MoveGroup, drift: Drift) -> Iterator[str]:
     """Yield the lines of a group of moves: one in full, and how many others moved for the same reason."""
     move = group.shown
     key, furthest = move.key, move.furthest
     where = f"({move.component}, {key.dtype} on {key.device})"
     yield f"{str(move.kind).upper()}  {key.case}  {where}"
-    yield from wrap(headline(move, drift.spec).partition(": ")[2] or "as it was", "  → ")
+    yield from wrap(describe_move(move, drift.spec).partition(": ")[2] or "as it was", "  → ")
     if furthest is not None:
         bound = f"tolerance {move.tolerance:.3g}" if move.tolerance else "must be exact"
-        ratio = f", move ÷ tolerance {number(move.ratio)}" if move.ratio is not None and move.tolerance else ""
+        ratio = f", move ÷ tolerance {format_ratio(move.ratio)}" if move.ratio is not None and move.tolerance else ""
         yield f"  {move.output}: {move.beyond} of {move.compared} moved further than the tolerance ({bound})"
         yield f"  furthest at {list(furthest.index)}: {furthest.expected!r} → {furthest.got!r}{ratio}"
     if group.others:
@@ -115,7 +115,7 @@ def group_lines(group: MoveGroup, drift: Drift) -> Iterator[str]:
 
 def print_remarks(drift: Drift) -> None:
     """Print what explains the moves, if something does."""
-    if lines := format_remarks(remarks(drift)):
+    if lines := format_remarks(explain_drift(drift)):
         say("")
     for line in lines:
         say(line)
@@ -142,14 +142,14 @@ def _group_by_cause(moves: list[Move], drift: Drift) -> Iterator[tuple[str, tupl
             # The worst fit holds for all of them.
             least = max(group.moves, key=lambda move: move.matches[0].ratio if move.matches else 0.0)
             measured = [move.ratio for move in group.moves if move.furthest is not None and move.ratio is not None]
-            far = f"by up to {number(max(measured))} times the tolerance" if measured else ""
+            far = f"by up to {format_ratio(max(measured))} times the tolerance" if measured else ""
             parts = [part for part in (far, join_lines(describe_cause(least, drift.spec))) if part]
             yield f"{component}, {len(group.moves)} {least.kind}" + f": {'; '.join(parts)}" * bool(parts), group.moves
 
 
 def _format_distance(move: Move) -> str:
     """Return an output with its move ÷ tolerance, if it has one."""
-    far = number(move.ratio) if move.furthest is not None and move.ratio is not None else ""
+    far = format_ratio(move.ratio) if move.furthest is not None and move.ratio is not None else ""
     return f"{move.output or 'the call'} {far}".rstrip()
 
 

@@ -17,8 +17,8 @@ from rich.table import Table
 from rich.text import Text
 
 from goldformer.adapters.process.faults import printable
-from goldformer.conformance.reports.did_you_mean import unknown
-from goldformer.conformance.reports.json_data import finite
+from goldformer.conformance.reports.did_you_mean import describe_unknown
+from goldformer.conformance.reports.json_data import replace_nonfinite
 from goldformer.spec.files import explain_os_error, write_named_file
 
 #: Exit statuses, as --help documents them.
@@ -107,7 +107,7 @@ def _discard_unwritten(stream: IO[str]) -> None:
 
 def require_known(words: Iterable[str], known: Collection[str], option: str, *, every: bool = False) -> None:
     """Raise CannotRun for the first word that is unknown, with a guess; `every` lists all known words."""
-    if message := unknown(words, known, option, every=every):
+    if message := describe_unknown(words, known, option, every=every):
         raise CannotRun(message)
 
 
@@ -144,7 +144,7 @@ def save_json(path: Path, data: Any) -> None:
 
 
 def _as_json(data: Any) -> str:
-    return json.dumps(finite(data), ensure_ascii=False)
+    return json.dumps(replace_nonfinite(data), ensure_ascii=False)
 
 
 def plain_table(*headings: str, right: Collection[str] = ()) -> PlainTable:

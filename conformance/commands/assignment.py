@@ -29,7 +29,7 @@ from goldformer.conformance.grading.starter_notebook import make_notebook, name_
 from goldformer.conformance.grading.task import CheckPlan, GradingTask
 from goldformer.conformance.judging.cases import Bench
 from goldformer.conformance.judging.verdict import Status, Verdict
-from goldformer.conformance.reports.text import headline
+from goldformer.conformance.reports.text import format_headline
 from goldformer.conformance.selection import Numerics
 from goldformer.spec import Spec, load_spec
 from goldformer.spec.files import read_regular_file, replace_file
@@ -295,7 +295,7 @@ def _print_verdict(solution: Path, solved: list[_Row], started: list[_Row]) -> b
     failing = [verdict for row in solved for verdict in row.bad]
     barren = [row.part.component for row in solved if row.part.points and not row.earns_points]
     for verdict in failing[:_LISTED]:
-        say(headline(verdict))
+        say(format_headline(verdict))
     if failing:
         say(f"{solution.name} fails {len(failing)} checks: fix it, or leave them out with `without`", "red")
     elif barren:

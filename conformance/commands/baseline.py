@@ -32,7 +32,7 @@ from goldformer.conformance.baseline.model import (
     Key,
 )
 from goldformer.conformance.baseline.moves import KINDS, Kind
-from goldformer.conformance.baseline.record import find_unrepeatable, record, with_drawn
+from goldformer.conformance.baseline.record import add_drawn_cases, find_unrepeatable, record
 from goldformer.conformance.baseline.repository import CONFIGURE, needs_attributes, write_attributes
 from goldformer.conformance.baseline.store import load, lock, save
 from goldformer.conformance.baseline.update import ACTS, Act, apply_changes, list_changes
@@ -165,7 +165,7 @@ class Filter:
 def measure_drift(adapter: Adapter, spec: Spec, given: str, folder: Path, part: Filter) -> Drift:
     """Record an adapter, and compare it with the baseline of a folder."""
     old = load(folder)
-    spec = with_drawn(spec, old.request)
+    spec = add_drawn_cases(spec, old.request)
     part.require_known(spec, folder, old)
     new = record(adapter, spec, part.narrow(old.request), partial(show_progress, what="recording"), part.cases)
     keys = part.select(old, new)

@@ -34,9 +34,9 @@ from goldformer.conformance.commands._console import (
 from goldformer.conformance.judging.cases import Bench, Judgement
 from goldformer.conformance.judging.derivation import CannotDerive, derive_values
 from goldformer.conformance.reports.comparison import Comparison, ComparisonRequest, Implementation
-from goldformer.conformance.reports.comparison_data import badge, coverage_as_json, diagnosis_as_json
+from goldformer.conformance.reports.comparison_data import coverage_as_json, diagnosis_as_json, make_badge
 from goldformer.conformance.reports.comparison_data import markdown as comparison_markdown
-from goldformer.conformance.reports.json_data import finite
+from goldformer.conformance.reports.json_data import replace_nonfinite
 from goldformer.conformance.reports.results import NOT_IMPLEMENTED
 from goldformer.conformance.reports.summary import explain_all, summarise
 from goldformer.conformance.reports.text import select_rows
@@ -140,7 +140,7 @@ def check(
     # Standard output is for JSON only.
     save_file = write_named_file if as_json else save
     if save_json:
-        save_file(save_json, json.dumps(finite(data), ensure_ascii=False) + "\n")
+        save_file(save_json, json.dumps(replace_nonfinite(data), ensure_ascii=False) + "\n")
     if markdown:
         save_file(markdown, comparison_markdown(comparison, spec))
     if html:
@@ -152,7 +152,7 @@ def check(
 
         save_file(junit, junit_xml(implementation, spec))
     if badge_file:
-        save_file(badge_file, json.dumps(badge(implementation, spec), ensure_ascii=False) + "\n")
+        save_file(badge_file, json.dumps(make_badge(implementation, spec), ensure_ascii=False) + "\n")
     if implementation.problem:
         print_error(implementation.problem)
         return STOPPED if implementation.stopped else UNUSABLE

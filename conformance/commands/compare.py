@@ -92,7 +92,7 @@ def compare(
     if markdown:
         save(markdown, comparison_data.markdown(comparison, spec))
     if badge:
-        save_json(badge, comparison_data.badge(comparison.implementations[0], spec))
+        save_json(badge, comparison_data.make_badge(comparison.implementations[0], spec))
     for found in comparison.implementations:
         if found.problem:
             print_error(f"{found.given}: {found.problem}")
@@ -103,7 +103,7 @@ def _print_comparison(comparison: Comparison, spec: Spec) -> None:
     table = plain_table("component", *comparison.names)
     results = [found.results(spec) for found in comparison.implementations]
     for component in comparison.components(spec):
-        table.add_row(component, *(_style(mine.get(component)) for mine in results))
+        table.add_row(component, *(_format_cell(mine.get(component)) for mine in results))
     if table.row_count:
         print_table(table)
         out.print("✓ conforms · ✗ fails: checks that pass, of those judged · the worst error ÷ tolerance", style="dim")
@@ -115,7 +115,7 @@ def _print_comparison(comparison: Comparison, spec: Spec) -> None:
             say(line.text, line.style)
 
 
-def _style(result: ComponentResult | None) -> Text:
+def _format_cell(result: ComponentResult | None) -> Text:
     counts = result.counts if result is not None else None
     style = "red" if counts is not None and counts.bad else "" if counts is not None and counts.number_judged else "dim"
-    return Text(comparison_data.in_brief(result), style=style)
+    return Text(comparison_data.summarize_result(result), style=style)

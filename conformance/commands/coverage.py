@@ -126,31 +126,33 @@ _COUNTS: Final = ("cases", "refusals", "properties")
 def _print_tables(part: Coverage) -> None:
     rows = plain_table("row", "clauses", *_COUNTS, "shown by", right=_COUNTS)
     for covered in part.rows:
-        counts = (_count(ids) for ids in asdict(covered.proofs).values())
+        counts = (_format_count(ids) for ids in asdict(covered.proofs).values())
         shown = join_first(covered.proofs.ids) or "nothing"
         name = f"{covered.document} {covered.row.id}"
-        rows.add_row(name, " ".join(covered.clauses) or "–", *counts, shown, style=_style(covered.proofs))
+        rows.add_row(name, " ".join(covered.clauses) or "–", *counts, shown, style=_choose_style(covered.proofs))
     errata = plain_table("erratum", "in", "proven by")
     for item in part.errata:
         where = f"{item.erratum.document} {' '.join(item.erratum.rows) or item.erratum.section}"
-        errata.add_row(item.erratum.id, where, ", ".join(item.proofs.ids) or "nothing", style=_style(item.proofs))
+        errata.add_row(
+            item.erratum.id, where, ", ".join(item.proofs.ids) or "nothing", style=_choose_style(item.proofs)
+        )
     for table in (rows, errata):
         if table.row_count:
             print_table(table)
             say("")
 
 
-def _count(ids: tuple[str, ...]) -> str:
+def _format_count(ids: tuple[str, ...]) -> str:
     return str(len(ids) or "–")
 
 
-def _style(proofs: Proofs) -> str | None:
+def _choose_style(proofs: Proofs) -> str | None:
     return None if proofs.ids else "red"
 
 
 def _as_json(part: Coverage, spec: Spec) -> dict[str, Any]:
     return {
-        "rows": [_row(covered) for covered in part.rows],
+        "rows": [_row_as_json(covered) for covered in part.rows],
         "clauses": [
             {"clause": c.clause.id, "level": c.clause.level.value, **asdict(c.proofs)} for c in part.clauses.values()
         ],
@@ -163,7 +165,7 @@ def _as_json(part: Coverage, spec: Spec) -> dict[str, Any]:
     }
 
 
-def _row(covered: RowCoverage) -> dict[str, Any]:
+def _row_as_json(covered: RowCoverage) -> dict[str, Any]:
     return {
         "document": covered.document, "row": covered.row.id, "section": covered.row.section,
         "clauses": covered.clauses, **asdict(covered.proofs), "errata": covered.errata,
@@ -184,7 +186,7 @@ def _show_row(spec: Spec, part: Coverage, row: str, form: str) -> int:
     covered = rows[0]
     match form:
         case "json":
-            say(json.dumps(_row(covered), ensure_ascii=False))
+            say(json.dumps(_row_as_json(covered), ensure_ascii=False))
         case "markdown":
             _print_row_markdown(covered, spec)
         case _:
@@ -192,7 +194,7 @@ def _show_row(spec: Spec, part: Coverage, row: str, form: str) -> int:
     return FAILS if list(covered.problems()) else OK
 
 
-def _groups(covered: RowCoverage, spec: Spec) -> dict[str, list[tuple[str, str]]]:
+def _group_members(covered: RowCoverage, spec: Spec) -> dict[str, list[tuple[str, str]]]:
     """Return what belongs to a row, each with its title; groups without members are left out."""
     proofs = covered.proofs
     own = {
@@ -216,15 +218,15 @@ def _groups(covered: RowCoverage, spec: Spec) -> dict[str, list[tuple[str, str]]
     return {heading: members for heading, members in groups.items() if members}
 
 
-def _heading(covered: RowCoverage) -> str:
+def _format_heading(covered: RowCoverage) -> str:
     section = f" · {covered.row.section}" if covered.row.section != covered.row.id else ""
     return f"{covered.document} {covered.row.id}{section}"
 
 
 def _print_row(covered: RowCoverage, spec: Spec) -> None:
-    say(_heading(covered), "bold")
+    say(_format_heading(covered), "bold")
     say(f"  {covered.row.says.strip() or spec.documents[covered.document].about}")
-    for heading, members in _groups(covered, spec).items():
+    for heading, members in _group_members(covered, spec).items():
         say(f"{heading} ({len(members)})", "bold")
         width = max(len(id_) for id_, _ in members)
         for id_, title in members:
@@ -234,8 +236,9 @@ def _print_row(covered: RowCoverage, spec: Spec) -> None:
 
 
 def _print_row_markdown(covered: RowCoverage, spec: Spec) -> None:
-    say(f"### {escape(_heading(covered))}\n\n{escape(covered.row.says or spec.documents[covered.document].about)}")
-    for heading, members in _groups(covered, spec).items():
+    about = covered.row.says or spec.documents[covered.document].about
+    say(f"### {escape(_format_heading(covered))}\n\n{escape(about)}")
+    for heading, members in _group_members(covered, spec).items():
         say(f"\n{heading} ({len(members)}):\n")
         for id_, title in members:
             say(f"- **{id_}** {escape(title)}")

@@ -27,7 +27,7 @@ from goldformer.conformance.commands._console import (
 )
 from goldformer.conformance.diagnosis.kill import KillMatrix, build_kill_matrix, collect_kills
 from goldformer.conformance.reports.kill_page import page
-from goldformer.conformance.reports.text import number
+from goldformer.conformance.reports.text import format_ratio
 from goldformer.spec import ROOT, Mistake, Spec, load_spec
 from goldformer.spec.goldenfile import golden_path, write_kills
 from goldformer.spec.readme import join_first
@@ -139,31 +139,38 @@ def _print_matrix(matrix: KillMatrix, spec: Spec) -> None:
         names = join_first([cell.check for cell in kill.by]) or "nothing"
         sound = kill.is_caught and not kill.false_claims
         table.add_row(
-            kill.mistake.id, kill.mistake.component, caught, number(kill.margin), names, style=None if sound else "red"
+            kill.mistake.id,
+            kill.mistake.component,
+            caught,
+            format_ratio(kill.margin),
+            names,
+            style=None if sound else "red",
         )
     print_table(table)
     say("")
-    for line in _findings(matrix, spec):
+    for line in _list_findings(matrix, spec):
         say(line)
 
 
-def _findings(matrix: KillMatrix, spec: Spec) -> Iterator[str]:
+def _list_findings(matrix: KillMatrix, spec: Spec) -> Iterator[str]:
     """Yield the results of the whole matrix, in lines."""
     caught = len(matrix.kills) - len(matrix.not_caught)
-    least = f", the least margin is {number(matrix.least.margin)} ({matrix.least.mistake.id})" if matrix.least else ""
+    least = (
+        f", the least margin is {format_ratio(matrix.least.margin)} ({matrix.least.mistake.id})" if matrix.least else ""
+    )
     yield f"- {caught} of {len(matrix.kills)} mistakes are caught in {matrix.dtype}{least}"
     elsewhere = [f"{kill.mistake.id} in {kill.dtype}" for kill in matrix.kills if kill.dtype != matrix.dtype]
     if elsewhere:
         yield f"- measured in another dtype, as they do not show in {matrix.dtype}: {', '.join(elsewhere)}"
-    yield f"- {_count('not caught', len(matrix.not_caught))}"
+    yield f"- {_format_count('not caught', len(matrix.not_caught))}"
     for kill in matrix.not_caught:
         why = "no check that lists it fails" if kill.claims else "no check that can be judged lists it"
         yield f"  - {kill.mistake.id}: {why}"
-    yield f"- {_count('untrue claims', len(matrix.false_claims))}"
+    yield f"- {_format_count('untrue claims', len(matrix.false_claims))}"
     for kill, cell in matrix.false_claims:
-        yield f"  - {cell.check} lists {kill.mistake.id} and passes in {kill.dtype}, margin {number(cell.margin)}"
+        yield f"  - {cell.check} lists {kill.mistake.id} and passes in {kill.dtype}, margin {format_ratio(cell.margin)}"
     killers = sum(map(len, matrix.redundant.values()))
-    yield f"- {_count('cases whose kills other cases of their component all make too', killers)}"
+    yield f"- {_format_count('cases whose kills other cases of their component all make too', killers)}"
     for component, ids in matrix.redundant.items():
         yield f"  - {component}, {len(ids)} of {len(spec.cases_of(component))}: {join_first(ids)}"
     if matrix.not_made:
@@ -171,7 +178,7 @@ def _findings(matrix: KillMatrix, spec: Spec) -> Iterator[str]:
     yield f"- {sum(len(kill.cells) for kill in matrix.kills)} checks in {matrix.seconds:.1f} s"
 
 
-def _count(what: str, count: int) -> str:
+def _format_count(what: str, count: int) -> str:
     return f"{what}: {count or 'none'}"
 
 

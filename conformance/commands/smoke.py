@@ -44,7 +44,7 @@ def smoke(*, adapter: str, timeout: float) -> int:
         bench = Bench(spec, found, found.default_dtype, "cpu")
         say(f"{found.name} {found.version}".strip(), "bold")
         states: list[str] = []
-        for method, call in _calls(bench):
+        for method, call in _list_calls(bench):
             state, text = _try_call(call)
             states.append(state)
             say(f"{method:36} {text}", _STYLES[state])
@@ -63,7 +63,7 @@ def smoke(*, adapter: str, timeout: float) -> int:
     return FAILS if count["problem"] else OK
 
 
-def _calls(bench: Bench) -> Iterator[tuple[str, Callable[[], object]]]:
+def _list_calls(bench: Bench) -> Iterator[tuple[str, Callable[[], object]]]:
     """Yield the name and the call of each component and each gradient of the implementation, on its smallest case."""
     spec, adapter = bench.spec, bench.adapter
     for component in spec.components:
@@ -87,10 +87,10 @@ def _find_smallest(component: str, bench: Bench, *, gradient: bool) -> Case | No
         and not case.explain_unfit(bench.options(case))
         and (case.golden is None or all(outputs is not None for outputs in case.golden.options.values()))
     ]
-    return min(fitting, key=_size, default=None)
+    return min(fitting, key=_count_elements, default=None)
 
 
-def _size(case: Case) -> int:
+def _count_elements(case: Case) -> int:
     return sum(math.prod(recipe.shape) for recipe in (*case.inputs.values(), *case.params.values()))
 
 

@@ -47,15 +47,15 @@ def read_adjustments(path: Path, assignment: Assignment, ids: Collection[str]) -
 
 
 def _check(file: YamlFile, model: AdjustmentsFile, assignment: Assignment, ids: Collection[str]) -> Iterator[Problem]:
-    from goldformer.conformance.reports.did_you_mean import unknown  # only needed for an error
+    from goldformer.conformance.reports.did_you_mean import describe_unknown  # only needed for an error
 
     most = {part.component: part.points for part in assignment.parts}
     most |= {question.title: question.points for question in assignment.manual}
     for id_, entry in model.submissions.items():
-        if message := unknown((id_,), tuple(ids), "unknown submission"):
+        if message := describe_unknown((id_,), tuple(ids), "unknown submission"):
             yield file.problem(("submissions", id_), message)
         for name, points in entry.points.items():
-            if message := unknown((name,), tuple(most), "unknown component or question"):
+            if message := describe_unknown((name,), tuple(most), "unknown component or question"):
                 yield file.problem(("submissions", id_, "points", name), message)
             elif points > most[name]:
                 message = f"is {points:g}, more than its {most[name]:g} points; `add` gives more"

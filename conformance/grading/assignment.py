@@ -383,8 +383,8 @@ def _check_forbidden(file: YamlFile, model: AssignmentFile) -> Iterator[Problem]
 
 
 def _describe_unknown(kind: str, word: str, known: Collection[str]) -> str:
-    from goldformer.conformance.reports.did_you_mean import unknown  # only needed for an error
+    from goldformer.conformance.reports.did_you_mean import describe_unknown  # only needed for an error
 
-    message = unknown((word,), tuple(known), f"unknown {kind}")
+    message = describe_unknown((word,), tuple(known), f"unknown {kind}")
     assert message is not None, "it is not among them"
     return message

@@ -28,7 +28,7 @@ import pydantic
 from goldformer import __version__
 from goldformer.conformance.grading.model import Grade
 from goldformer.conformance.grading.sandbox import SweptFolder
-from goldformer.conformance.reports.json_data import finite
+from goldformer.conformance.reports.json_data import replace_nonfinite
 from goldformer.spec.files import read_regular_file, replace_file, resolve_path, unpack_gzip
 
 GRADE: Final = "grade.json.gz"
@@ -69,7 +69,7 @@ def to_json(grade: Grade) -> str:
     try:
         return _format_json(plain)
     except ValueError:  # only now search for numbers that are not finite
-        return _format_json(finite(plain))
+        return _format_json(replace_nonfinite(plain))
 
 
 def _format_json(plain: Any) -> str:

@@ -11,19 +11,18 @@ __all__ = [
     "ComponentResult",
     "Counts",
     "Implementation",
-    "closing",
+    "describe_unknown",
     "explain_verdict",
+    "format_table",
     "summarize",
-    "table",
-    "unknown",
 ]
 
 __getattr__ = load_on_use(
     __name__,
     {
         "comparison": ("Comparison", "ComparisonRequest", "Implementation"),
-        "did_you_mean": ("unknown",),
+        "did_you_mean": ("describe_unknown",),
         "results": ("ComponentResult", "Counts", "CaseCoverage", "summarize"),
-        "text": ("closing", "explain_verdict", "table"),
+        "text": ("explain_verdict", "format_table"),
     },
 )

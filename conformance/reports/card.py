@@ -12,7 +12,7 @@ from goldformer.conformance.diagnosis.finding import FIRST_SEEN, FIX_FIRST, FIX_
 from goldformer.conformance.diagnosis.suspects import ACCEPTED
 from goldformer.conformance.judging.verdict import Verdict
 from goldformer.conformance.reports.comparison import Implementation, Outcome
-from goldformer.conformance.reports.comparison_data import SYMBOLS, describe_outcome, in_brief
+from goldformer.conformance.reports.comparison_data import SYMBOLS, describe_outcome, summarize_result
 from goldformer.conformance.reports.page import render
 from goldformer.conformance.reports.text import (
     describe_clause,
@@ -79,7 +79,7 @@ class Card:
         notes += [f"Convention declared: {name}: {option}" for name, option in implementation.conventions.items()]
         return cls(
             implementation.outcome, implementation.title, _describe_verdict(implementation, spec), ", ".join(dtypes),
-            tuple((name, in_brief(result)) for name, result in components.items()),
+            tuple((name, summarize_result(result)) for name, result in components.items()),
             tuple(_split_fix(remark, spec) for remark in shown), first, describe_first_wrong(first),
             tuple(spec.clauses[id_] for id_ in list_broken_clauses(first)) if first else (),
             explain_verdict(first, spec) if first else "",

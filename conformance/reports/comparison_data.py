@@ -16,7 +16,7 @@ from goldformer.conformance.reports.results import (
     ComponentResult,
     Counts,
 )
-from goldformer.conformance.reports.text import number, select_rows
+from goldformer.conformance.reports.text import format_ratio, select_rows
 from goldformer.spec import Spec
 from goldformer.spec.readme import escape, markdown_table
 
@@ -27,14 +27,14 @@ _LISTED: Final = 10
 SYMBOLS: Final = {"conforms": "✓", COARSE: "✓", "fails": "✗", "fails first": "✗", "unusable": "!"}
 
 
-def in_brief(result: ComponentResult | None) -> str:
+def summarize_result(result: ComponentResult | None) -> str:
     """Return a component in few characters: the judged checks that pass and the worst ratio, or why there are 0."""
     if result is None:
         return "–"
     counts = result.counts
     if not counts.number_judged:
         return f"– {result.state if result.state == NOT_IMPLEMENTED else list_reasons(counts) or result.state}"
-    worst = f" · {number(counts.worst)}" if counts.worst is not None else ""
+    worst = f" · {format_ratio(counts.worst)}" if counts.worst is not None else ""
     judged = result.coverage.judged
     few = f" · {count_noun(judged, 'case')} only" if result.conforms and judged < FEW_CASES else ""
     return f"{SYMBOLS[result.state]} {counts.passed} of {counts.number_judged}{worst}{few}"
@@ -73,7 +73,7 @@ def describe_outcome(implementation: Implementation, spec: Spec) -> str:
 # ── a badge ──
 
 
-def badge(implementation: Implementation, spec: Spec) -> dict[str, Any]:
+def make_badge(implementation: Implementation, spec: Spec) -> dict[str, Any]:
     """Return the JSON from which shields.io draws a badge of one implementation."""
     colour = {"conforms": "brightgreen", "fails": "red", "unusable": "lightgrey"}[implementation.outcome]
     message = "not checked" if implementation.problem else describe_outcome(implementation, spec)
@@ -87,7 +87,7 @@ def markdown(comparison: Comparison, spec: Spec) -> str:
     """Return a table of components, the diagnosis, and the environment."""
     cells = [i.results(spec) for i in comparison.implementations]
     lines = [
-        [f"`{component}`", *(escape(in_brief(mine.get(component))) for mine in cells)]
+        [f"`{component}`", *(escape(summarize_result(mine.get(component))) for mine in cells)]
         for component in comparison.components(spec)
     ]
     parts = ["## Conformance to the Transformer\n"]

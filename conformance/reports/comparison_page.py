@@ -29,7 +29,7 @@ from goldformer.conformance.reports.pictures import (
 )
 from goldformer.conformance.reports.remarks import NOTES
 from goldformer.conformance.reports.results import FEW_CASES, NOT_IMPLEMENTED, ComponentResult, Counts
-from goldformer.conformance.reports.text import difference_lines, facts, number
+from goldformer.conformance.reports.text import format_difference, format_ratio, list_facts
 from goldformer.spec import Clause, Spec
 from goldformer.spec.tables import Document
 
@@ -118,18 +118,18 @@ def _list_components(
     """Yield a row for each component: its name, its title, and a cell for each implementation."""
     cells = [(section, section.found.results(spec)) for section in sections]
     for name in comparison.components(spec):
-        row = [_component_cell(section, mine.get(name)) for section, mine in cells]
+        row = [_make_component_cell(section, mine.get(name)) for section, mine in cells]
         yield name, spec.contracts[name].title, row
 
 
-def _component_cell(section: ImplementationPart, cell: ComponentResult | None) -> TableCell:
+def _make_component_cell(section: ImplementationPart, cell: ComponentResult | None) -> TableCell:
     if cell is None:
         return TableCell("–")
     counts = cell.counts
     if not counts.number_judged:
         return TableCell(f"– {cell.state}", () if cell.state == NOT_IMPLEMENTED else _describe_notes(cell))
     notes = [f"{counts.passed} of {counts.number_judged}"]
-    notes += [f"error {number(counts.worst)}"] if counts.worst is not None else []
+    notes += [f"error {format_ratio(counts.worst)}"] if counts.worst is not None else []
     notes += _describe_notes(cell, _OWN)
     target = next((part.id for part in section.parts if part.component == cell.component), "")
     return TableCell(f"{SYMBOLS[cell.state]} {cell.state}", tuple(notes), target, "fails" if counts.bad else "holds")
@@ -166,7 +166,7 @@ def _make_cell(counts: Counts | None, target: str = "", *, with_error: bool = Fa
     """Return a cell with the number of checks that pass; if some fail, it links to `target`."""
     if counts is None or not counts.number_judged:
         return TableCell("–")
-    notes = (f"error {number(counts.worst)}",) if with_error and counts.worst is not None else ()
+    notes = (f"error {format_ratio(counts.worst)}",) if with_error and counts.worst is not None else ()
     text = f"{counts.passed} of {counts.number_judged}"
     if counts.bad:
         return TableCell(f"✗ {text}", notes, target, "fails")
@@ -221,7 +221,7 @@ def _list_component_failures(section: str, component: str, found: Implementation
 
 
 def _describe_failure(id_: str, verdict: Verdict, spec: Spec, *, with_pictures: bool) -> FailingCheck:
-    lines = [line for difference in verdict.differences for line in difference_lines(difference)]
+    lines = [line for difference in verdict.differences for line in format_difference(difference)]
     outputs = verdict.differences[:_OUTPUTS] if with_pictures else ()
     windows = tuple(
         (
@@ -230,4 +230,6 @@ def _describe_failure(id_: str, verdict: Verdict, spec: Spec, *, with_pictures: 
         )
         for difference in outputs
     )
-    return FailingCheck(id_, verdict, "\n".join(lines), tuple(facts(verdict, spec)), tuple(w for w in windows if w[1]))
+    return FailingCheck(
+        id_, verdict, "\n".join(lines), tuple(list_facts(verdict, spec)), tuple(w for w in windows if w[1])
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 
 
-def unknown(given: Iterable[str], known: Collection[str], option: str, *, every: bool = False) -> str | None:
+def describe_unknown(given: Iterable[str], known: Collection[str], option: str, *, every: bool = False) -> str | None:
     """Return a message about the first unknown word, or None; `every` lists all known words.
 
     Known cases are looked up one by one; only an unknown one makes this read all files of cases, for a guess.

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 
-def finite(value: Any) -> Any:
+def replace_nonfinite(value: Any) -> Any:
     """Return plain data in which infinities and NaN are words."""
     if isinstance(value, dict):
-        return {k: finite(v) for k, v in value.items()}
+        return {k: replace_nonfinite(v) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
-        return [finite(v) for v in value]
+        return [replace_nonfinite(v) for v in value]
     if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):  # noqa: PLR0124
         return str(value)
     return value

@@ -10,7 +10,7 @@ from typing import Final
 from goldformer.conformance.diagnosis.failure import CLEAR
 from goldformer.conformance.diagnosis.kill import Kill, KillCheck, KillMatrix
 from goldformer.conformance.reports.page import TableCell, render
-from goldformer.conformance.reports.text import number
+from goldformer.conformance.reports.text import format_ratio
 from goldformer.spec import Case, Property, Spec
 
 #: The shades: the margin at which each begins, a sample, and its words in the legend.
@@ -63,9 +63,9 @@ def _draw_cell(cell: KillCheck | None) -> TableCell:
     if cell is None:
         return TableCell("–", kind="n")
     if not cell.killed:
-        tooltip = f"claimed, but passes: margin {number(cell.margin)}"
+        tooltip = f"claimed, but passes: margin {format_ratio(cell.margin)}"
         return TableCell("✗", kind="u", tooltip=tooltip) if cell.listed else TableCell("", kind="")
     shade = sum(cell.margin >= start for start, _, _ in _SHADES) - 1
     text = "∞" if math.isinf(cell.margin) else f"{math.log10(cell.margin):.1f}"
     why = "" if cell.reason == "wrong-value" else f" ({cell.reason})"
-    return TableCell(text, kind=f"k{shade} c" if cell.listed else f"k{shade}", tooltip=number(cell.margin) + why)
+    return TableCell(text, kind=f"k{shade} c" if cell.listed else f"k{shade}", tooltip=format_ratio(cell.margin) + why)

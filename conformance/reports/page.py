@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from goldformer.conformance.reports.text import number
+from goldformer.conformance.reports.text import format_ratio
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -26,10 +26,10 @@ class TableCell:
 
 def render(template: str, **values: Any) -> str:
     """Fill in a template of this package; values are text and never markup."""
-    return _environment().get_template(template).render(**values)
+    return _make_environment().get_template(template).render(**values)
 
 
-def breakable(name: str) -> Markup:
+def make_breakable(name: str) -> Markup:
     """Return a name that a narrow column may break after its underscores only."""
     from markupsafe import Markup
 
@@ -37,7 +37,7 @@ def breakable(name: str) -> Markup:
 
 
 @cache
-def _environment() -> Environment:
+def _make_environment() -> Environment:
     """Make the environment once: a class has thousands of pages, and most commands need no Jinja2."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
@@ -45,6 +45,6 @@ def _environment() -> Environment:
         loader=PackageLoader("goldformer.conformance.reports"), autoescape=True, undefined=StrictUndefined,
         trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
-    environment.filters["margin"] = number
-    environment.filters["breakable"] = breakable
+    environment.filters["margin"] = format_ratio
+    environment.filters["breakable"] = make_breakable
     return environment

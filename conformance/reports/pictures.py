@@ -15,7 +15,7 @@ from goldformer.conformance.judging.cases import Bench, select_plain_cases
 from goldformer.conformance.judging.invoke import Arguments, CallProblem, read_arguments
 from goldformer.conformance.judging.verdict import Difference, Grid, Verdict
 from goldformer.conformance.reports.counting import count_noun
-from goldformer.conformance.reports.text import number
+from goldformer.conformance.reports.text import format_ratio
 from goldformer.spec import Case, Spec
 
 #: The ends of a strip of ratios, in powers of ten; ratios beyond them are drawn at the end.
@@ -105,19 +105,22 @@ def make_strips(verdicts: Iterable[Verdict], components: Sequence[str]) -> list[
     for verdict in verdicts:
         if verdict.ratio is not None:
             ratios[verdict.component].append((verdict.ratio, verdict.bad))
-    return [_strip(name, found) for name, found in ratios.items() if found]
+    return [_make_strip(name, found) for name, found in ratios.items() if found]
 
 
-def _strip(component: str, ratios: Sequence[tuple[float, bool]]) -> Strip:
-    places = Counter((_place(ratio), wrong) for ratio, wrong in ratios)
+def _make_strip(component: str, ratios: Sequence[tuple[float, bool]]) -> Strip:
+    places = Counter((_locate_ratio(ratio), wrong) for ratio, wrong in ratios)
     dots = tuple(StripDot(at, count, wrong, _describe_dot(at, count)) for (at, wrong), count in sorted(places.items()))
     worst = max(ratio for ratio, _ in ratios)
     return Strip(
-        component, dots, _place(1.0), f"{component}: {count_noun(len(ratios), 'check')}, the worst at {number(worst)}"
+        component,
+        dots,
+        _locate_ratio(1.0),
+        f"{component}: {count_noun(len(ratios), 'check')}, the worst at {format_ratio(worst)}",
     )
 
 
-def _place(ratio: float) -> float:
+def _locate_ratio(ratio: float) -> float:
     low, high = _DECADES
     power = low if ratio <= 0 else high if math.isinf(ratio) else min(max(math.log10(ratio), low), high)
     return round((power - low) * _FINE) / ((high - low) * _FINE)
@@ -135,7 +138,7 @@ def _describe_dot(at: float, count: int) -> str:
 
 def compare_values(difference: Difference, axes: tuple[str, str] = ("", "")) -> tuple[HeatMap, ...]:
     """Draw the expected and the actual values, and their difference where it exceeds the tolerance."""
-    return side_by_side(difference.grid, difference.tolerance, ("expected", "actual"), axes)
+    return draw_side_by_side(difference.grid, difference.tolerance, ("expected", "actual"), axes)
 
 
 def name_axes(component: str, output: str, spec: Spec) -> tuple[str, str]:
@@ -146,7 +149,7 @@ def name_axes(component: str, output: str, spec: Spec) -> tuple[str, str]:
     return first, last
 
 
-def side_by_side(
+def draw_side_by_side(
     grid: Grid | None, tolerance: float, names: tuple[str, str], axes: tuple[str, str] = ("", "")
 ) -> tuple[HeatMap, ...]:
     """Draw both matrices of a window, and the second minus the first where that exceeds the tolerance."""
@@ -156,12 +159,12 @@ def side_by_side(
     with np.errstate(invalid="ignore"):
         off = actual - expected
     off[(actual == expected) | (np.isnan(actual) & np.isnan(expected)) | (np.abs(off) <= tolerance)] = 0.0
-    scale = _largest(expected) or _largest(actual)
+    scale = _find_largest(expected) or _find_largest(actual)
     first, last = (0, 0, *grid.origin)[-2:]
     maps = (
         draw_matrix(names[0], expected, scale),
         draw_matrix(names[1], actual, scale),
-        draw_matrix(f"{names[1]} − {names[0]}", off, _largest(off)),
+        draw_matrix(f"{names[1]} − {names[0]}", off, _find_largest(off)),
     )
     return tuple(replace(map_, axes=axes, origin=(first, last)) for map_ in maps)
 
@@ -180,7 +183,7 @@ def name_window(output: str, grid: Grid | None) -> str:
 
 def draw_matrix(title: str, values: NDArray[np.float64], scale: float) -> HeatMap:
     """Draw a matrix on a scale that ends at ±`scale`."""
-    rows = tuple(tuple(_spot(float(value), scale) for value in row) for row in values)
+    rows = tuple(tuple(_make_spot(float(value), scale) for value in row) for row in values)
     finite = values[np.isfinite(values)]
     span = f"from {finite.min():.3g} to {finite.max():.3g}" if finite.size else "without a finite number"
     odd = values.size - finite.size
@@ -188,7 +191,7 @@ def draw_matrix(title: str, values: NDArray[np.float64], scale: float) -> HeatMa
     return HeatMap(title, rows, f"{title}, {len(rows)} × {len(rows[0])} numbers {span}{also}")
 
 
-def _spot(value: float, scale: float) -> Spot:
+def _make_spot(value: float, scale: float) -> Spot:
     if not math.isfinite(value):
         return Spot(1.0, "odd", str(value), str(value))
     strength = min(1.0, abs(value) / scale) if scale else 0.0
@@ -197,7 +200,7 @@ def _spot(value: float, scale: float) -> Spot:
     return Spot(round(strength, 3), "low" if value < 0 else "high", f"{value:.6g}", label)
 
 
-def _largest(values: NDArray[np.float64]) -> float:
+def _find_largest(values: NDArray[np.float64]) -> float:
     finite = values[np.isfinite(values)]
     return float(np.abs(finite).max(initial=0.0))
 
@@ -217,10 +220,10 @@ def _take_weights(component: str, bench: Bench) -> Iterator[Picture]:
     """Yield the weights of the largest case that fits into a picture."""
     if component not in bench.adapter.functions or bench.explain_unusable():
         return
-    fitting = [case for case in select_plain_cases(component, bench) if 0 < _area(case) <= _SIDE**2]
+    fitting = [case for case in select_plain_cases(component, bench) if 0 < _count_weights(case) <= _SIDE**2]
     if not fitting:
         return
-    case = max(fitting, key=_area)
+    case = max(fitting, key=_count_weights)
     try:
         weights = bench.call(component, read_arguments(case)).outputs.get("weights")
     except CallProblem:
@@ -231,10 +234,10 @@ def _take_weights(component: str, bench: Bench) -> Iterator[Picture]:
     heads = weights.shape[-3] if weights.ndim > 3 else 1
     for nth, matrix in enumerate(matrices[: min(heads, _HEADS)]):
         which = f", head {nth}" if heads > 1 else ""
-        yield Picture(f"Attention weights of {case.id}{which}: a row for each query", _rows(matrix))
+        yield Picture(f"Attention weights of {case.id}{which}: a row for each query", _make_rows(matrix))
 
 
-def _area(case: Case) -> int:
+def _count_weights(case: Case) -> int:
     """Return the number of weights of a head in a case; 0 if the case does not check them."""
     for outputs in case.golden.options.values() if case.golden is not None and case.cotangent is None else ():
         golden = (outputs or {}).get("weights")
@@ -252,14 +255,14 @@ def _take_encodings(bench: Bench) -> Iterator[Picture]:
         encoded = bench.call(component, arguments).outputs["output"]
     except CallProblem:
         return
-    yield Picture("Positional encoding: a row for each position", _rows(encoded[0]))
+    yield Picture("Positional encoding: a row for each position", _make_rows(encoded[0]))
 
 
-def _rows(matrix: NDArray[np.float64]) -> tuple[tuple[float, ...], ...]:
+def _make_rows(matrix: NDArray[np.float64]) -> tuple[tuple[float, ...], ...]:
     return tuple(tuple(map(float, row)) for row in matrix.tolist())
 
 
 def draw_picture(picture: Picture) -> HeatMap:
     """Draw a picture."""
     values = np.array(picture.rows)
-    return draw_matrix(picture.title, values, _largest(values))
+    return draw_matrix(picture.title, values, _find_largest(values))

@@ -9,7 +9,13 @@ from goldformer.conformance.diagnosis.finding import Finding
 from goldformer.conformance.diagnosis.suspects import ACCEPTED
 from goldformer.conformance.reports.comparison import Implementation
 from goldformer.conformance.reports.remarks import NOTES
-from goldformer.conformance.reports.text import describe_rest, explain_verdict, format_remarks, select_rows, table
+from goldformer.conformance.reports.text import (
+    describe_rest,
+    explain_verdict,
+    format_remarks,
+    format_table,
+    select_rows,
+)
 from goldformer.spec import Spec
 
 
@@ -51,7 +57,7 @@ def list_verdict(implementation: Implementation, spec: Spec) -> Iterator[Line]:
     rows = select_rows(implementation.results(spec).values())
     yield Line(implementation.title, "bold")
     if rows:
-        heading, *lines = table(rows).splitlines()
+        heading, *lines = format_table(rows).splitlines()
         yield Line(heading, "bold")
         yield from (Line(line, "red" if row.counts.bad else None) for row, line in zip(rows, lines, strict=True))
 

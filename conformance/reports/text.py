@@ -14,8 +14,7 @@ from goldformer.conformance.diagnosis.finding import Finding, list_few
 from goldformer.conformance.diagnosis.findings import describe_distance
 from goldformer.conformance.judging.verdict import ERRORS, UNANSWERED, Difference, Element, Reason, Verdict
 from goldformer.conformance.reports.counting import count_noun
-from goldformer.conformance.reports.remarks import make_remarks
-from goldformer.conformance.reports.results import NOT_IMPLEMENTED, ComponentResult, summarize
+from goldformer.conformance.reports.results import NOT_IMPLEMENTED, ComponentResult
 from goldformer.spec import Clause, Spec
 
 _WIDTH = 100
@@ -44,8 +43,8 @@ def explain_verdict(verdict: Verdict, spec: Spec) -> str:
         *wrap(verdict.message, "  → "),
     ]
     for difference in verdict.differences:
-        lines += [f"  {line}" for line in difference_lines(difference)]
-    for label, text in facts(verdict, spec):
+        lines += [f"  {line}" for line in format_difference(difference)]
+    for label, text in list_facts(verdict, spec):
         lines += wrap(text, f"  {label:12}")
     if verdict.detail and (verdict.is_fault or verdict.reason in UNANSWERED):
         last = verdict.detail.splitlines()[-_MOST_STDERR:]
@@ -59,7 +58,7 @@ def explain_verdict(verdict: Verdict, spec: Spec) -> str:
     return "\n".join(lines)
 
 
-def facts(verdict: Verdict, spec: Spec) -> Iterator[tuple[str, str]]:
+def list_facts(verdict: Verdict, spec: Spec) -> Iterator[tuple[str, str]]:
     """Yield what is known of a bad verdict beyond its numbers, each with a label."""
     matches = verdict.matches or ()
     # What equals the result by itself equals it with an option that makes no difference here, too.
@@ -90,12 +89,12 @@ def describe_clause(clause: Clause) -> str:
     return f"{clause.id} {clause.level.value}: {clause.title}"
 
 
-def number(margin: float) -> str:
+def format_ratio(margin: float) -> str:
     """Return an error ÷ tolerance in few characters."""
     return "∞" if math.isinf(margin) else f"{margin:.3g}"
 
 
-def headline(verdict: Verdict) -> str:
+def format_headline(verdict: Verdict) -> str:
     """Return a bad verdict in one line."""
     return f"{verdict.status.value.upper()}  {verdict.check} ({verdict.dtype}): {verdict.message}"
 
@@ -139,7 +138,7 @@ def wrap(text: str, head: str, indent: int | None = None) -> list[str]:
     )
 
 
-def difference_lines(difference: Difference) -> list[str]:
+def format_difference(difference: Difference) -> list[str]:
     """Return how much of an output is wrong, and its first and its worst element."""
     bound = f"tolerance {difference.tolerance:.3g}" if difference.tolerance else "must be exact"
     if difference.worst is not None and not difference.worst.index:
@@ -166,7 +165,7 @@ def describe_element(element: Element, tolerance: float) -> str:
 HEADINGS = ("component", "passed", "failed", "not impl.", "skipped", "refuses", "error÷tol.", "")
 
 
-def cells(row: ComponentResult) -> tuple[str, ...]:
+def format_row(row: ComponentResult) -> tuple[str, ...]:
     """Return a component's texts under HEADINGS; `refuses` are the bad inputs that it refuses, of those tried."""
     counts = row.counts
     worst = "–" if counts.worst is None else f"{counts.worst:.3g}"
@@ -181,9 +180,9 @@ def select_rows(results: Iterable[ComponentResult]) -> list[ComponentResult]:
     return [result for result in results if result.state != NOT_IMPLEMENTED]
 
 
-def table(rows: Sequence[ComponentResult]) -> str:
+def format_table(rows: Sequence[ComponentResult]) -> str:
     """Return the summary as aligned columns."""
-    lines = [HEADINGS, *(cells(row) for row in rows)]
+    lines = [HEADINGS, *(format_row(row) for row in rows)]
     widths = [max(len(line[i]) for line in lines) for i in range(len(HEADINGS))]
     last = len(HEADINGS) - 1
     return "\n".join(
@@ -193,14 +192,6 @@ def table(rows: Sequence[ComponentResult]) -> str:
         ).rstrip()
         for line in lines
     )
-
-
-def closing(
-    verdicts: Sequence[Verdict], spec: Spec, results: Sequence[ComponentResult] | None = None, *, whole: bool = False
-) -> list[str]:
-    """Return the remarks below the table of a run, in lines; `whole` names everything that perhaps did not show."""
-    found = summarize(verdicts, spec, spec.components) if results is None else results
-    return format_remarks(make_remarks(verdicts, found, spec, whole=whole))
 
 
 def format_remarks(remarks: Iterable[Finding]) -> list[str]:

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 
 import pytest
 
+from comparisons import remark_lines
 from goldformer.adapters import find_adapter
 from goldformer.conformance.diagnosis.suspects import find_failing_roots, rank_suspects
 from goldformer.conformance.judging.cases import Bench
-from goldformer.conformance.reports.text import closing, explain_verdict
+from goldformer.conformance.reports.text import explain_verdict
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,7 @@ def test_every_break_is_caught_named_and_placed(edit, broken_reference, spec, ve
     # Named: the mistakes that fit what failed and what passed include the one made, before all that fit less.
     named = [s.mistake.id for s in rank_suspects(verdicts, edit.root, spec)]
     assert edit.mistake in named[:4]
-    text = "\n".join(closing(verdicts, spec))
+    text = "\n".join(remark_lines(verdicts, spec))
     assert f"Fix first: {edit.root}\n" in text
     assert spec.mistakes[edit.mistake].hint.split()[0] in text
     report = explain_verdict(next(v for v in bad if v.differences), spec)

@@ -2,6 +2,9 @@
 
 from goldformer.conformance.judging.verdict import Difference, Element, Status, Verdict
 from goldformer.conformance.reports.comparison import Comparison, ComparisonRequest, Implementation
+from goldformer.conformance.reports.remarks import make_remarks
+from goldformer.conformance.reports.results import summarize
+from goldformer.conformance.reports.text import format_remarks
 
 WRONG = Difference(
     "output", 3, 9, 1e-7, 2.5e5, Element((0, 0), 0.397954285, 0.425934076), Element((2, 0), 0.13547101, 0.0883140191)
@@ -53,3 +56,9 @@ FAILING = made(
 )  # fmt: skip
 MISSING = Implementation("missing.py", "missing.py", problem="no such file. `goldformer new missing.py` writes one")
 ALL = of(RIGHT, FAILING, MISSING)
+
+
+def remark_lines(verdicts, spec, results=None):
+    """The remarks below the table of a run, in lines."""
+    found = summarize(verdicts, spec, spec.components) if results is None else results
+    return format_remarks(make_remarks(verdicts, found, spec))

@@ -11,7 +11,7 @@ from goldformer.adapters.protocol import Adapter
 from goldformer.adapters.textbook.build import build_textbook
 from goldformer.conformance.baseline.classify import Classifier
 from goldformer.conformance.baseline.model import BaselineRequest
-from goldformer.conformance.baseline.record import record, with_drawn
+from goldformer.conformance.baseline.record import add_drawn_cases, record
 from goldformer.conformance.diagnosis.mistakes import implementations
 
 
@@ -105,4 +105,4 @@ def recorded(spec, adapter, *components, dtype="float32", **more):
 
 def moves(spec, old, new):
     """Compare two baselines."""
-    return list(Classifier(with_drawn(spec, old.request)).moves(old, new))
+    return list(Classifier(add_drawn_cases(spec, old.request)).moves(old, new))

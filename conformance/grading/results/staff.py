@@ -15,7 +15,7 @@ from goldformer.conformance.grading.results.source import Snippet, SubmissionSou
 from goldformer.conformance.grading.store import TRANSCRIPT
 from goldformer.conformance.judging.verdict import Verdict
 from goldformer.conformance.reports.page import render
-from goldformer.conformance.reports.text import difference_lines, facts, headline
+from goldformer.conformance.reports.text import format_difference, format_headline, list_facts
 from goldformer.spec import Spec
 
 #: The numbers of lines of standard error, and of bad checks of one origin of a component, that are shown in full.
@@ -116,8 +116,8 @@ def _list_components(grade: Grade, spec: Spec, source: SubmissionSource) -> Iter
             + tuple(words.describe_carried(carried) for carried in part.carried)
             + words.describe_change(part),
             bad=tuple(item for item, in_full in full if in_full),
-            more=tuple(headline(item.verdict) for item, in_full in full if not in_full),
-            inherited=tuple(headline(check.verdict) for check in mine if check.inherited),
+            more=tuple(format_headline(item.verdict) for item, in_full in full if not in_full),
+            inherited=tuple(format_headline(check.verdict) for check in mine if check.inherited),
             source=tuple(source.list_snippets(part.component)),
         )  # fmt: skip
 
@@ -134,6 +134,8 @@ def _describe_check(checks: Sequence[Check], spec: Spec) -> BadCheck:
     """Describe a bad check by the first dtype in which it is bad."""
     check, verdict = checks[0], checks[0].verdict
     dtypes = tuple(other.verdict.dtype for other in checks)
-    lines = [line for difference in verdict.differences for line in difference_lines(difference)]
+    lines = [line for difference in verdict.differences for line in format_difference(difference)]
     stderr = "" if verdict.detail.startswith("smallest input") else words.tail(verdict.detail, _STDERR)
-    return BadCheck(dtypes, check.origin, check.outcome, verdict, "\n".join(lines), tuple(facts(verdict, spec)), stderr)
+    return BadCheck(
+        dtypes, check.origin, check.outcome, verdict, "\n".join(lines), tuple(list_facts(verdict, spec)), stderr
+    )

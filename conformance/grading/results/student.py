@@ -33,7 +33,7 @@ from goldformer.conformance.grading.results import words
 from goldformer.conformance.grading.results.gradebook import find_outcome
 from goldformer.conformance.judging.verdict import WITHHELD, Difference, Verdict
 from goldformer.conformance.reports.pictures import HeatMap, compare_values, name_axes, name_window
-from goldformer.conformance.reports.text import difference_lines
+from goldformer.conformance.reports.text import format_difference
 from goldformer.spec import Mistake, Spec
 
 #: The number of failing checks of a component that are listed; the others are counted.
@@ -237,7 +237,7 @@ class _FailedChecks:
             outcome=check.outcome,
             dtypes=() if {*dtypes} == {*self._dtypes} else dtypes,
             said=self._summarize_check(check, quotable=quotable),
-            numbers=tuple(line for d in visible for line in difference_lines(d)) if shows_values else (),
+            numbers=tuple(line for d in visible for line in format_difference(d)) if shows_values else (),
             stderr=words.tail(verdict.detail, _STDERR) if has_stderr and verdict.detail else "",
             windows=tuple(self._draw(d, verdict.component) for d in visible if d.grid)
             if shows_values and drawn

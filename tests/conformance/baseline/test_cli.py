@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from goldformer.conformance.baseline.history import read_history
 from goldformer.conformance.baseline.history_page import make_plot, page
-from goldformer.conformance.baseline.manifest import manifest_digest, read_manifest
+from goldformer.conformance.baseline.manifest import digest_manifest, read_manifest
 from goldformer.conformance.baseline.store import load
 from goldformer.conformance.cli import main
 from pages import PAIRS, READABLE, Page, contrast, must_scroll_by_keyboard, must_stand_alone
@@ -307,7 +307,7 @@ def doctor(folder, old, new):
     text = path.read_text(encoding="utf-8")
     assert old in text
     path.write_text(text.replace(old, new), encoding="utf-8")
-    digest = manifest_digest(read_manifest(folder))
+    digest = digest_manifest(read_manifest(folder))
     path.write_text(path.read_text(encoding="utf-8").replace(digest_of(folder), f'"{digest}"'), encoding="utf-8")
 
 

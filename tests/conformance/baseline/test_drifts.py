@@ -23,10 +23,10 @@ from drifts import (
     tf32,
 )
 from goldformer.conformance.baseline.classify import Classifier
-from goldformer.conformance.baseline.drift import Drift, headline, remarks
+from goldformer.conformance.baseline.drift import Drift, describe_move, explain_drift
 from goldformer.conformance.baseline.expected import find_shown, list_coarser
 from goldformer.conformance.baseline.model import Key
-from goldformer.conformance.baseline.moves import Kind, Move, Tally, group_by_reason, worst_first
+from goldformer.conformance.baseline.moves import Kind, Move, Tally, group_by_reason, sort_worst_first
 from goldformer.conformance.judging.verdict import Element
 
 ATTENTION = "scaled_dot_product_attention"
@@ -59,7 +59,7 @@ def kinds_of_outputs(found):
 
 
 def list_remarks(found):
-    return [f"{remark.label}: {remark.text}" for remark in remarks(found)]
+    return [f"{remark.label}: {remark.text}" for remark in explain_drift(found)]
 
 
 # ── what is no drift, and rounding ──
@@ -120,7 +120,7 @@ def test_other_random_numbers_are_said_to_be_that(spec, drift):
     found = drift(drawn(0), drawn(1), "dropout")
     moved = [move for move in found.moves if move.kind is not Kind.IDENTICAL]
     assert moved
-    assert {headline(move, spec).partition("; ")[2] for move in moved} == {
+    assert {describe_move(move, spec).partition("; ")[2] for move in moved} == {
         "other random numbers are drawn; their statistics are right"
     }
 
@@ -144,7 +144,7 @@ def test_a_lower_precision_of_products_is_named(spec, product, device, named, co
     old, new = (move_to(device, recorded(spec, on_torch(spec, f), component)) for f in (made(), made(product)))
     found = Drift(old, new, tuple(moves(spec, old, new)), spec)
     assert kinds(found) <= {Kind.IDENTICAL, Kind.ROUNDING, Kind.PRECISION}
-    first = worst_first(found.moves)[0]
+    first = sort_worst_first(found.moves)[0]
     assert first.kind is Kind.PRECISION
     assert first.ratio > 100
     assert re.search(rf"within what {named} moves|looks like {named}[,:]", first.why)
@@ -286,7 +286,7 @@ def test_what_is_too_far_for_the_precision_that_it_shows_is_unexplained_and_says
         return (torch.softmax(scores, -1) + 0.3).bfloat16().float()
 
     coarse.__name__ = "softmax"
-    worst = worst_first(drift(on_torch(spec, softmax), on_torch(spec, coarse), "softmax").moves)[0]
+    worst = sort_worst_first(drift(on_torch(spec, softmax), on_torch(spec, coarse), "softmax").moves)[0]
     assert worst.kind is Kind.UNEXPLAINED
     assert worst.why.endswith("no known mistake or option explains it; all values of output are bfloat16 numbers")
 
@@ -298,7 +298,7 @@ def test_what_no_precision_explains_is_unexplained(spec, drift):
     shifted.__name__ = "softmax"
     found = drift(on_torch(spec, softmax), on_torch(spec, shifted), "softmax")
     assert kinds_of_outputs(found) == {Kind.UNEXPLAINED}
-    assert "no lower precision and no known mistake" in headline(worst_first(found.moves)[0], spec)
+    assert "no lower precision and no known mistake" in describe_move(sort_worst_first(found.moves)[0], spec)
 
 
 def test_a_baseline_that_was_far_from_right_makes_no_precision_of_what_is(spec, drift):
@@ -322,7 +322,7 @@ def test_another_eps_is_an_option_that_is_named(spec, drift):
     assert found.tally.worst is Kind.SEMANTIC
     assert Kind.PRECISION not in kinds(found)
     assert any(line.startswith("Option found: layer_norm_eps: 1e-6 (") for line in list_remarks(found))
-    assert "equals layer_norm_eps: 1e-6 (" in headline(worst_first(found.moves)[0], spec)
+    assert "equals layer_norm_eps: 1e-6 (" in describe_move(sort_worst_first(found.moves)[0], spec)
 
 
 def test_gelu_for_relu_is_a_mistake_that_is_named(spec, drift):
@@ -337,7 +337,7 @@ def test_a_mistake_that_is_gone_is_said_to_have_been(spec, drift):
     found = drift(on_torch(spec, gelu), on_torch(spec, feed_forward()), "feed_forward")
     assert found.tally.worst is Kind.SEMANTIC
     assert any(line.startswith("Mistake removed: ffn-gelu, ") for line in list_remarks(found))
-    assert "no longer " in headline(worst_first(found.moves)[0], spec)
+    assert "no longer " in describe_move(sort_worst_first(found.moves)[0], spec)
 
 
 def test_calls_that_did_not_move_rule_out_what_would_have_moved_them(spec, drift):
@@ -384,7 +384,7 @@ def test_a_wider_dtype_is_a_change_though_the_values_agree(spec, drift):
     wider.__name__ = "softmax"
     found = drift(on_torch(spec, softmax), on_torch(spec, wider), "softmax")
     assert kinds_of_outputs(found) == {Kind.FORM}
-    why = worst_first(found.moves)[0].why
+    why = sort_worst_first(found.moves)[0].why
     assert why.startswith("gives no result any more: wrong-dtype: output is float64, must be float32")
 
 

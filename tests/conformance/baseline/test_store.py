@@ -29,8 +29,8 @@ from goldformer.conformance.baseline.array_files import (
     SAMPLED,
     BadArrays,
     StoredArray,
+    draw_places,
     from_bytes,
-    places,
     to_bytes,
 )
 from goldformer.conformance.baseline.manifest import read_manifest
@@ -133,10 +133,10 @@ def test_a_large_output_is_kept_as_a_digest_and_a_sample():
     values = np.arange(LARGE + 1, dtype=np.float64).reshape(1, -1)
     kept = StoredArray.of(values, "float32")
     assert kept.shape == values.shape
-    assert kept.values.size == places(values.shape).size <= SAMPLED
-    assert np.array_equal(kept.values, values.ravel()[places(values.shape)])
+    assert kept.values.size == draw_places(values.shape).size <= SAMPLED
+    assert np.array_equal(kept.values, values.ravel()[draw_places(values.shape)])
     other = values.copy()
-    outside = np.setdiff1d(np.arange(values.size), places(values.shape))[0]
+    outside = np.setdiff1d(np.arange(values.size), draw_places(values.shape))[0]
     other[0, outside] += 1
     assert np.array_equal(StoredArray.of(other, "float32").values, kept.values)
     assert not StoredArray.of(other, "float32").equals(kept)

@@ -13,7 +13,7 @@ from goldformer.conformance.cli import main
 from goldformer.conformance.commands import compare as command
 from goldformer.conformance.judging.verdict import Verdict
 from goldformer.conformance.reports.comparison import ComparisonRequest
-from goldformer.conformance.reports.comparison_data import as_json, badge, markdown
+from goldformer.conformance.reports.comparison_data import as_json, make_badge, markdown
 from goldformer.conformance.reports.results import Counts
 from goldformer.conformance.runner import check_implementation, run_comparison
 
@@ -277,7 +277,7 @@ def test_json_has_counts_and_the_failing_verdicts_alone(spec):
     ],
 )
 def test_the_badge_is_what_shields_reads(implementation, message, color, spec):
-    assert badge(implementation, spec) == {
+    assert make_badge(implementation, spec) == {
         "schemaVersion": 1,
         "label": "goldformer",
         "message": message,

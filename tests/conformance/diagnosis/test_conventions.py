@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from comparisons import remark_lines
 from goldformer.adapters import Adapter, AdapterError
 from goldformer.adapters.options import OPTIONS
 from goldformer.adapters.textbook.attention import fill_masked, sum_values, weigh_keys
@@ -19,7 +20,7 @@ from goldformer.conformance.diagnosis.explain import Diagnosis
 from goldformer.conformance.diagnosis.mistakes import implementations
 from goldformer.conformance.judging.cases import Bench, check_case, judge_case
 from goldformer.conformance.judging.verdict import Status
-from goldformer.conformance.reports.text import closing, explain_verdict
+from goldformer.conformance.reports.text import explain_verdict
 from goldformer.spec import load_spec
 from spoiled import Spoiled, spoil
 
@@ -205,7 +206,7 @@ def test_a_failure_that_is_another_option_names_it_and_the_declaration(choice, t
     assert f"Convention  this is {convention}: {option}" in explain_verdict(verdict, spec)
     # Where nothing was imitated, the advice is all that there is to say.
     unmatched = replace(verdict, matches=None)
-    assert f"Convention: this is {convention}: {option}" in "\n".join(closing([unmatched], spec))
+    assert f"Convention: this is {convention}: {option}" in "\n".join(remark_lines([unmatched], spec))
 
 
 def test_a_failure_that_is_no_option_gives_no_advice(bench_of, spec):

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from comparisons import remark_lines
 from goldformer.adapters import find_adapter
 from goldformer.adapters.options import OPTIONS
 from goldformer.adapters.protocol import Adapter
@@ -29,7 +30,7 @@ from goldformer.conformance.diagnosis.suspects import rank_explanations
 from goldformer.conformance.judging.cases import Bench, judge_case, plan
 from goldformer.conformance.judging.invoke import Result
 from goldformer.conformance.judging.verdict import Verdict
-from goldformer.conformance.reports.text import closing, explain_verdict
+from goldformer.conformance.reports.text import explain_verdict
 from goldformer.conformance.selection import Selection, checks
 from goldformer.spec.model import ANY
 from spoiled import spoil
@@ -107,7 +108,7 @@ def test_the_mistake_is_named_from_what_was_got(scale, mistake, dtype, judged, s
     assert [c.id for c in best.causes] == [mistake]
     assert best.equals == best.case_count > 20
     assert best.ratio < 1
-    text = "\n".join(closing(verdicts, spec))
+    text = "\n".join(remark_lines(verdicts, spec))
     assert f"Mistake found: {mistake}, " in text
     assert "Possible causes" not in text
     case = next(v for v in verdicts if v.matches)
@@ -138,7 +139,7 @@ def test_mistakes_of_one_step_and_options_of_one_convention_are_not_made_togethe
 def test_what_is_not_in_the_catalogue_is_said_to_be_unknown_with_the_first_wrong_step(judged, spec):
     verdicts = judged(Attention(spoil=lambda weights: weights**1.1), ATTENTION)
     assert named(verdicts, ATTENTION, spec) == []
-    text = " ".join(" ".join(closing(verdicts, spec)).split())
+    text = " ".join(" ".join(remark_lines(verdicts, spec)).split())
     assert "Mistake found" not in text
     assert "Cause unknown: No known mistake reproduces this output; the first wrong output is weights in" in text
 
@@ -159,7 +160,7 @@ def test_what_differs_from_call_to_call_is_said_to_do_that_and_nothing_else(spec
     thing = Attention(spoil=lambda weights: weights * (draws.random(weights.shape) > 0.1) / 0.9)
     bench = Bench(spec, Adapter.from_object(thing, "m", spec), "float32", "cpu")
     verdicts = Diagnosis(spec).explain_all(check() for check in checks(bench, Selection(("float32",), (ATTENTION,))))
-    text = " ".join(" ".join(closing(verdicts, spec)).split())
+    text = " ".join(" ".join(remark_lines(verdicts, spec)).split())
     assert (
         "Mistake found: nondeterminism, the same call gives different results: a second call with the same inputs"
         in text
@@ -192,7 +193,7 @@ def scaled_dot_product_attention(query, key, value, mask=None):
     bench = Bench(spec, find_adapter(adapter_file(source), spec), "float32", "cpu")
     verdicts = Diagnosis(spec).explain_all(check() for check in checks(bench, Selection(("float32",), (ATTENTION,))))
     assert next(v for v in verdicts if v.check == "repeat-calls").bad
-    text = " ".join(" ".join(closing(verdicts, spec)).split())
+    text = " ".join(" ".join(remark_lines(verdicts, spec)).split())
     assert said in text
     assert "nondeterminism" not in text
     assert "Possible causes" not in text
@@ -249,7 +250,7 @@ def test_options_that_were_not_declared_are_named_with_how_to_declare_them(optio
     best = rank_explanations(verdicts, "encoder_layer", spec)[0]
     assert {c.id for c in best.causes} == {*named_first}
     assert best.equals == best.case_count > 10
-    text = " ".join(" ".join(closing(verdicts, spec)).split())
+    text = " ".join(" ".join(remark_lines(verdicts, spec)).split())
     assert re.search(r"Option found: (norm_placement: pre|layer_norm_eps: 1e-6) \(", text)
     declared = re.search(r"Declare CONVENTIONS = (\{.*?\}) in the adapter, or fix it\.", text)
     assert json.loads(declared[1]) == dict(options)
@@ -269,7 +270,7 @@ def test_a_declared_option_that_is_not_what_is_computed_is_named_as_what_it_is(j
 def test_a_mistake_beside_an_option_that_was_not_declared(judged, spec):
     verdicts = judged(only(under(PRE, mistake="ffn-gelu"), "encoder_layer"), "encoder_layer")
     assert set(named(verdicts, "encoder_layer", spec)[0].split(" and ")) == {"norm_placement: pre", "ffn-gelu"}
-    text = " ".join(" ".join(closing(verdicts, spec)).split())
+    text = " ".join(" ".join(remark_lines(verdicts, spec)).split())
     # What is to be declared is a sentence of its own.
     assert "in the place of ReLU. The code also has norm_placement: pre (" in text
     assert "), which is not declared. It reproduces your output" in text
@@ -304,7 +305,7 @@ def test_three_options_that_were_not_declared_are_named_in_one_declaration(judge
     assert causes_of(verdicts, "encoder_layer", spec) == {
         "empty_row: nan", "layer_norm_eps: 1e-6", "norm_placement: pre",
     }  # fmt: skip
-    text = " ".join(" ".join(closing(verdicts, spec)).split())
+    text = " ".join(" ".join(remark_lines(verdicts, spec)).split())
     assert json.loads(re.search(r"Declare CONVENTIONS = (\{.*?\})", text)[1]) == dict([PRE, EPS, NAN])
     assert "Or: " not in text
 
@@ -408,7 +409,7 @@ def test_a_mistake_that_gives_no_number_is_named_all_the_same(mistake, component
 def test_an_exception_is_shown_and_is_no_evidence_of_a_mistake(judged, spec):
     verdicts = judged(implementations()["pe-max-len"].make(), "positional_encoding")
     assert {v.reason for v in verdicts if v.bad} == {"raised"}
-    text = " ".join(" ".join(closing(verdicts, spec)).split())
+    text = " ".join(" ".join(remark_lines(verdicts, spec)).split())
     assert "First seen: pe-5000: raised ValueError: operands could not be broadcast together" in text
     assert "Possible causes" not in text
 

@@ -28,7 +28,7 @@ from goldformer.conformance.diagnosis.kill import (
 )
 from goldformer.conformance.diagnosis.mistakes import Mistaken, implementations
 from goldformer.conformance.reports.kill_page import page
-from goldformer.conformance.reports.text import number
+from goldformer.conformance.reports.text import format_ratio
 from goldformer.spec import Mistake, load_spec
 from pages import PAIRS, READABLE, Page, contrast, must_scroll_by_keyboard, must_stand_alone
 from spoiled import spoil
@@ -339,7 +339,7 @@ def test_mistakes_that_are_caught_are_0(spec):
         implementations()["kl-reversed"], "float32", find_claiming_cases(spec.mistakes["kl-reversed"], spec), spec
     )
     assert (id_, component, caught) == ("kl-reversed", "kl_divergence", f"{len(kill.by)} of {len(kill.by)}")
-    assert margin == number(kill.margin)
+    assert margin == format_ratio(kill.margin)
     assert re.search(
         r"\n- 1 of 1 mistakes are caught in float32, the least margin is \S+ \(kl-reversed\)\n", result.stdout
     )

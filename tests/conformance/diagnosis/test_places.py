@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from comparisons import remark_lines
 from goldformer.adapters.layouts import part
 from goldformer.adapters.options import OPTIONS
 from goldformer.adapters.protocol import Adapter
@@ -34,7 +35,6 @@ from goldformer.conformance.diagnosis.mistakes.places import PLACES, MistakePlac
 from goldformer.conformance.diagnosis.suspects import rank_explanations
 from goldformer.conformance.judging.cases import Bench, judge_case, plan
 from goldformer.conformance.judging.verdict import Verdict
-from goldformer.conformance.reports.text import closing
 from spoiled import Spoiled, spoil
 
 COMPONENTS = (
@@ -431,7 +431,7 @@ def test_it_is_named_with_its_place(made, component, mistake, place, whole, spec
     # What is searched within a budget may be found at the second failing case, and explains the first as well.
     assert found.certain
     assert found.case_count >= 2
-    text = " ".join(" ".join(closing(verdicts, spec)).split())
+    text = " ".join(" ".join(remark_lines(verdicts, spec)).split())
     assert f"Fix first: {component}" in text
     assert f"Mistake found: {found.causes[0].heading}. It reproduces your output in " in text
     # The whole that contains the part is said to be wrong along with it, and not by anything else.
@@ -449,7 +449,7 @@ def test_what_is_written_as_one_function_is_named_without_a_place(made, componen
     found = best(spec, verdicts, component)
     assert found.causes[0].title.endswith(f"({mistake})")
     assert found.equals == found.case_count > 2
-    assert f"Mistake found: {found.causes[0].heading}" in " ".join(" ".join(closing(verdicts, spec)).split())
+    assert f"Mistake found: {found.causes[0].heading}" in " ".join(" ".join(remark_lines(verdicts, spec)).split())
 
 
 IN_A_MODEL: list[tuple[Any, str, str]] = [

@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from comparisons import made, of, verdict, wrong
+from comparisons import made, of, remark_lines, verdict, wrong
 from goldformer.conformance.judging.verdict import Match, Status
-from goldformer.conformance.reports.comparison_data import as_json, describe_outcome, in_brief, markdown
+from goldformer.conformance.reports.comparison_data import as_json, describe_outcome, markdown, summarize_result
 from goldformer.conformance.reports.comparison_page import page
 from goldformer.conformance.reports.remarks import make_remarks
 from goldformer.conformance.reports.results import CaseCoverage, Counts, find_unseen, nothing_was_checked, summarize
-from goldformer.conformance.reports.text import cells, closing
+from goldformer.conformance.reports.text import format_row
 
 EPS = "only for layer_norm_eps: 1e-5; the adapter declares 1e-6"
 
@@ -135,7 +135,7 @@ def test_reasons_are_told_below_six_in_ten(judged, told):
 )
 def test_no_component_conforms_without_saying_on_what(verdicts, state, spec):
     (row,) = summarize(verdicts, spec, {"softmax"})
-    assert cells(row)[-1] == state
+    assert format_row(row)[-1] == state
 
 
 # What perhaps did not show
@@ -171,7 +171,7 @@ def test_few_names_are_listed_and_all_of_them_on_demand(spec):
 
 
 def test_every_place_shows_the_same_counts(spec):
-    text = closing(MIXED, spec, [*FOUND.results(spec).values()])
+    text = remark_lines(MIXED, spec, [*FOUND.results(spec).values()])
     assert any(line.startswith("Robustness: refuses 2 of 4 bad inputs; accepts sm-bad-2, sm-bad-3 (") for line in text)
     assert any(
         line.startswith("Few cases apply: layer_norm, 1 of 10 cases apply. Skipped: 6 only for ") for line in text
@@ -183,8 +183,8 @@ def test_every_place_shows_the_same_counts(spec):
     )
     assert (FOUND.outcome, describe_outcome(FOUND, spec)) == ("conforms", whole)
     found = FOUND.results(spec)
-    assert in_brief(found["causal_mask"]) == "– not implemented"
-    assert cells(found["softmax"])[1:6] == ("7", "·", "·", "·", "2/4")
+    assert summarize_result(found["causal_mask"]) == "– not implemented"
+    assert format_row(found["softmax"])[1:6] == ("7", "·", "·", "·", "2/4")
     comparison = of(FOUND, dtypes=("float32",))
     for drawn in (markdown(comparison, spec), page(comparison, spec)):
         assert whole in drawn
@@ -205,7 +205,7 @@ def test_a_strict_run_names_what_is_not_implemented_once(spec):
     absent = [verdict(f"m-{nth}", "causal_mask", "failed", "not-implemented", message="no") for nth in range(3)]
     found = summarize([*values(6), *absent], spec, {"softmax"})
     assert [row.state for row in found] == ["not implemented", "conforms"]
-    lines = closing([*values(6), *absent], spec, found)
+    lines = remark_lines([*values(6), *absent], spec, found)
     assert [line for line in lines if "causal_mask" in line] == ["Not implemented: causal_mask"]
 
 
