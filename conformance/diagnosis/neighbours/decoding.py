@@ -245,7 +245,7 @@ def _change_ends() -> Iterator[Neighbour]:
         return list(original(replace(sentence, words=sentence.words[:-1]), task))
 
     yield Neighbour(
-        f"{_GREEDY}.last-word-left-out", _GREEDY,
+        f"{_GREEDY}.last-word-left-out",
         "the last word of every sentence is missing in the result, be it eos_id or not",
         "Return eos_id too, and max_length words where a sentence has not ended, bos_id not counted.",
         {pad_words: around(leave_out_last)},
