@@ -15,6 +15,7 @@ import pytest
 from click.testing import CliRunner
 
 from goldformer.adapters.find import find_adapter
+from goldformer.adapters.imports import forget_modules
 from goldformer.adapters.options import OPTIONS
 from goldformer.adapters.protocol import Adapter
 from goldformer.adapters.textbook.build import build_textbook
@@ -146,7 +147,9 @@ def test_the_place_is_that_under_the_options_that_the_code_follows(spec, tmp_pat
     (wild,) = (wild for wild in read_bench() if wild.name == "timing_signal_conv")
     path = tmp_path / "mine.py"
     path.write_text(wild.apply_mistake("memory-normalised"), encoding="utf-8")
-    judged = dict(enumerate(judge_small("decoder_layer", Bench(spec, find_adapter(str(path), spec), "float32", "cpu"))))
+    with forget_modules(tmp_path):
+        bench = Bench(spec, find_adapter(str(path), spec), "float32", "cpu")
+    judged = dict(enumerate(judge_small("decoder_layer", bench)))
     options = find_options(judged, spec)
     assert options == {"norm_placement": "pre", "layer_norm_eps": "1e-6"}
     ((mistake, _),) = isolate(judged, spec, options).values()
