@@ -84,6 +84,10 @@ class LazyGroup(click.Group):
             if not isinstance(error, AdapterError | BaselineError | SpecError):
                 raise
             raise CannotRun(str(error)) from error
+        if status == _STOPPED:
+            # Libraries make code of text by exec(). After a KeyboardInterrupt in it Python ends by SIGINT, also if it
+            # was caught. The next exec() takes that back.
+            exec("")
         ctx.exit(status)
 
 

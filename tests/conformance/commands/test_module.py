@@ -49,6 +49,14 @@ def test_ctrl_c_in_the_middle_of_an_import_is_a_sentence(monkeypatch):
     assert (done.exit_code, done.stderr) == (130, "goldformer: stopped\n")
 
 
+def test_a_stopped_command_ends_with_130_and_not_by_a_signal(tmp_path):
+    """Python remembers an interrupt out of an exec() of text, such as dataclasses make of it."""
+    path = tmp_path / "mine.py"
+    path.write_text('exec("raise KeyboardInterrupt")', encoding="utf-8")
+    done = run_module("check", str(path))
+    assert (done.returncode, done.stderr) == (130, "goldformer: stopped\n")
+
+
 #: Hides the modules that Python lacks on Windows.
 _WITHOUT_POSIX = """
 import sys
