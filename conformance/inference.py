@@ -259,7 +259,8 @@ def _ask_what(target: Target, component: str | None) -> str:
         problem = f"cannot be built: {unbuilt}"
     elif target.is_class and has_fixed_sizes(target):
         sizes = "every golden case has sizes of its own: give __init__ arguments such as d_model and num_heads"
-        problem = f"takes no sizes in its constructor, and {sizes}"
+        constants = "let an adapter set the constants of its file before it builds one"
+        problem = f"takes no sizes in its constructor, and {sizes}, or {constants}"
     elif component is not None and not target.is_class:
         problem = f"takes ({arguments}), which are not the inputs and parameters that {component} has"
     elif component is None:
