@@ -27,11 +27,6 @@ class Declarations:
     dtypes: tuple[str, ...]
     gradients: frozenset[str]
 
-    def option(self, convention: str, component: str, spec: Spec) -> str:
-        """Return the option of a convention that holds for a component."""
-        default = spec.conventions[convention].default
-        return self.conventions.get(f"{component}.{convention}", self.conventions.get(convention, default))
-
 
 def read_declarations(source: bytes, spec: Spec, components: Iterable[str] = ()) -> Declarations:
     """Read an adapter without running it; AdapterError if a declaration is missing, wrong or no literal.

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from goldformer.adapters.protocol import find_options
 from goldformer.conformance.grading.answers import NOTHING_REQUIRED, Answers
 from goldformer.conformance.grading.assignment import digest_assignment, list_published_cases
 from goldformer.conformance.grading.declarations import Declarations, read_declarations
@@ -158,5 +159,4 @@ def _is_refusal(case: Case, declarations: Declarations, spec: Spec) -> bool:
     """Return True if the right answer is an error, under the conventions that the adapter declares."""
     if case.error is not None or case.golden is None:
         return case.error is not None
-    options = {name: declarations.option(name, case.component, spec) for name in case.conventions}
-    return case.expects(options) is None
+    return case.expects(find_options(declarations.conventions, case.component, spec)) is None

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from goldformer.conformance.grading.model import derive_outcome
-from goldformer.conformance.grading.task import PlannedCheck
+from goldformer.conformance.grading.task import CheckPlan, PlannedCheck
 from goldformer.conformance.judging.cases import check_case
 from goldformer.conformance.judging.verdict import Status
+from homework import make_task
 
 EMBEDDING = """
 import numpy as np
@@ -22,6 +23,21 @@ def softmax(scores):
     coarse = scores.astype("float32")
     powers = np.exp(coarse - coarse.max(-1, keepdims=True, initial=-np.inf))
     return (powers / powers.sum(-1, keepdims=True)).astype(scores.dtype)
+"""
+
+ASSIGNMENT = """
+title: Attention
+components:
+  scaled_dot_product_attention: 1
+fresh:
+  cases: 0
+"""
+
+ADAPTER = """
+ARRAYS = "numpy"
+CONVENTIONS = {"empty_row": "unspecified"}
+
+def scaled_dot_product_attention(query, key, value, mask=None): ...
 """
 
 
@@ -45,3 +61,10 @@ def test_what_is_only_advised_costs_nothing(spec, bench, adapter_file):
     verdict = judge(bench(adapter_file(EMBEDDING), "float64"), spec.cases["sm-no-elements"])
     assert (verdict.status, verdict.reason) == (Status.SKIPPED, "advice")
     assert derive_outcome(verdict) == "correct"
+
+
+def test_an_adapter_may_leave_a_convention_open(spec, tmp_path):
+    task = make_task(tmp_path, spec, ASSIGNMENT, ADAPTER)
+    kinds = CheckPlan.of(task, spec).kinds
+    assert "sdpa-empty-row" in kinds.numeric
+    assert "sdpa-empty-row" not in kinds.refusals
