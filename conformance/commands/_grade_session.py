@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
@@ -122,7 +121,7 @@ class _Bar:
 
 def grade_all(
     task: GradingTask, submissions: Iterable[Submission], store: Store, jobs: int, scheduler: str | None
-) -> Any:
+) -> Generator[ResultFiles, None, None]:
     """Grade submissions in `jobs` processes here, or on the cluster of a scheduler; yield each as it is done."""
     if scheduler is not None:
         return grade_on_cluster(task, submissions, scheduler)

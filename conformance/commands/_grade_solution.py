@@ -14,14 +14,13 @@ from goldformer.conformance.grading.answers import NOTHING_REQUIRED, Answers, su
 from goldformer.conformance.grading.model import NOT_STARTED, Assignment, Submission
 from goldformer.conformance.grading.pool import Unusable
 from goldformer.conformance.grading.python_files import MAIN
-from goldformer.conformance.grading.store import GRADE, PROBLEM, Store, unpack_grade
+from goldformer.conformance.grading.store import ASSIGNMENT, GRADE, PROBLEM, Store, unpack_grade
 from goldformer.conformance.grading.task import GradingTask
-from goldformer.conformance.grading.worker import ResultFiles
 from goldformer.spec import Spec
 from goldformer.spec.files import read_regular_file
 
 #: The file of the answers of the solution, in the folder of results.
-ANSWERS: Final = "assignment/answers.json"
+ANSWERS: Final = f"{ASSIGNMENT}/answers.json"
 
 #: The most bytes of this file.
 _LARGEST: Final = 64 << 20
@@ -93,7 +92,6 @@ def _read(path: Path) -> tuple[str, Answers]:
 
 def _grade_solution(solution: Solution, task: GradingTask, store: Store, scheduler: str | None) -> Answers:
     """Grade the solution, and return its answers; Unusable if it does not run."""
-    finished: ResultFiles
     (finished,) = grade_all(task, [solution.submission], store, 1, scheduler)
     packed = finished.files[GRADE]
     assert isinstance(packed, bytes), "grades are compressed"

@@ -29,30 +29,20 @@ from goldformer.conformance.commands._console import (
     say_json,
 )
 from goldformer.conformance.commands._grade_class import ClassResults, find_adjustments, list_people
+from goldformer.conformance.commands._grade_replay import replay_grade
 from goldformer.conformance.commands._grade_session import Session
-from goldformer.conformance.commands._grade_solution import Solution, read_answers, require_answers
+from goldformer.conformance.commands._grade_solution import Solution, require_answers
 from goldformer.conformance.grading.assignment import digest_assignment, read_assignment
 from goldformer.conformance.grading.declarations import read_declarations
 from goldformer.conformance.grading.fresh import draw_fresh
-from goldformer.conformance.grading.grader import Grader
 from goldformer.conformance.grading.model import Assignment, Grade
 from goldformer.conformance.grading.pool import Unusable
 from goldformer.conformance.grading.results import gradebook, platforms
 from goldformer.conformance.grading.results.gradebook import GradeSummary
 from goldformer.conformance.grading.sandbox import Level
-from goldformer.conformance.grading.store import (
-    GRADE,
-    TRANSCRIPT,
-    BadRecord,
-    InUse,
-    Store,
-    digest_folder,
-    to_json,
-    unpack_grade,
-)
+from goldformer.conformance.grading.store import ASSIGNMENT, InUse, Store, digest_folder
 from goldformer.conformance.grading.submissions import ClassList, NoSubmissions, find_submissions
 from goldformer.conformance.grading.task import FRESH, GradingTask
-from goldformer.conformance.grading.transcript import BadTranscript, ReplayMismatch, Transcript
 from goldformer.conformance.reports.counting import count_noun
 from goldformer.spec import Spec, load_spec
 from goldformer.spec.files import append_named_file, read_regular_file, resolve_path, write_named_file
@@ -68,12 +58,9 @@ _WEAK: Final = (
     "every user may read; if you are not root, they run as you, and can read, change and delete your files, "
     "such as other submissions, grades and adjustments.yaml"
 )
-_ASSIGNMENT: Final = "assignment"
 _SEED: Final = "fresh/seed"
 #: The most bytes of a file with a seed.
 _LONGEST_SEED: Final = 4096
-#: The most bytes of a packed transcript or grade.
-_LARGEST: Final = 256 << 20
 #: The file that says what the fresh cases were drawn for.
 _DRAWN_FOR: Final = "fresh/drawn-for.json"
 
@@ -169,7 +156,7 @@ def grade(
     """
     try:
         if replay is not None:
-            return _replay(replay)
+            return replay_grade(replay)
         if submissions is None or assignment_file is None or folder is None:
             raise CannotRun("grade needs SUBMISSIONS, --assignment and --out (or --replay)")
         require_folders({"--gradescope-results": gradescope_results, "--github-output": github_output})
@@ -331,7 +318,7 @@ def _store_assignment(assignment: Assignment, store: Store) -> None:
     folder = assignment.path.parent
     for path in filter(None, (assignment.path, assignment.adapter, assignment.starter)):
         name = "assignment.yaml" if path == assignment.path else path.relative_to(folder).as_posix()
-        store.write(f"{_ASSIGNMENT}/{name}", path.read_bytes())
+        store.write(f"{ASSIGNMENT}/{name}", path.read_bytes())
 
 
 def _report(lines: Sequence[GradeSummary], among: int, session: Session, results: ClassResults) -> None:
@@ -348,37 +335,3 @@ def _report(lines: Sequence[GradeSummary], among: int, session: Session, results
         say(f"- wrote {results.store.folder / name}")
     if failed := [line.submission for line in lines if line.outcome == "grader-error"]:
         err.print(f"goldformer: grading itself failed for {', '.join(failed)}: see grader-error.txt there", style="red")
-
-
-# Replay
-
-
-def _replay(folder: Path) -> int:
-    """Judge again what a submission answered; the exit status says whether its grade is the same."""
-    top = resolve_path(folder).parent.parent
-    try:
-        before = unpack_grade(read_regular_file(folder / GRADE, _LARGEST))
-        transcript = Transcript.unpack(read_regular_file(folder / TRANSCRIPT, _LARGEST))
-        fresh = read_regular_file(top / FRESH, LARGEST).decode()
-    except OSError as error:
-        raise CannotRun(f"--replay {folder}: {error.filename} cannot be read: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise CannotRun(f"--replay {folder}: {top / FRESH} is no text: {error}") from error
-    except (BadRecord, BadTranscript) as error:
-        raise CannotRun(f"--replay {folder}: {error}") from error
-    spec = load_spec()
-    task = GradingTask.of(read_assignment(top / _ASSIGNMENT / "assignment.yaml", spec), fresh, spec)
-    task = task.require_answers(read_answers(top))
-    try:
-        now = Grader(task, spec).replay(transcript)
-    except (ReplayMismatch, BadTranscript) as error:
-        raise CannotRun(f"--replay {folder}: {error}") from error
-    if to_json(now) == to_json(before):
-        say(f"{before.submission}: the same grade, {now.earned:g} of {now.points:g}")
-        return OK
-    say(f"{before.submission}: now {now.earned:g} of {now.points:g} ({now.outcome}), before {before.earned:g} of "
-        f"{before.points:g} ({before.outcome})")  # fmt: skip
-    for old, new in zip(before.checks, now.checks, strict=False):
-        if old != new:
-            say(f"- {new.verdict.check} ({new.verdict.dtype}): {new.outcome}, was {old.outcome}")
-    return FAILS

@@ -6,7 +6,7 @@ import itertools
 import logging
 import threading
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from concurrent.futures import CancelledError
 from typing import Any, Final
 
@@ -30,7 +30,9 @@ _TRIES: Final = 3
 _local: Final = threading.local()
 
 
-def grade_on_cluster(task: GradingTask, submissions: Iterable[Submission], address: str) -> Iterator[ResultFiles]:
+def grade_on_cluster(
+    task: GradingTask, submissions: Iterable[Submission], address: str
+) -> Generator[ResultFiles, None, None]:
     """Yield the result files of each submission as soon as it is done; Unusable if none can be graded."""
     try:
         from distributed import Client

@@ -10,7 +10,7 @@ import sys
 import tempfile
 import traceback
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import count
 from multiprocessing import get_context
@@ -108,7 +108,7 @@ class _WorkerProcess:
 
 def grade_in_pool(
     task: GradingTask, submissions: Iterable[Submission], jobs: int, running: Path
-) -> Iterator[ResultFiles]:
+) -> Generator[ResultFiles, None, None]:
     """Yield the result files of each submission as soon as it is done; Unusable if none can be graded."""
     pool = _Pool(task, iter(submissions), jobs, running)
     try:

@@ -38,9 +38,11 @@ TRANSCRIPT: Final = "transcript.jsonl.gz"
 PROBLEM: Final = "grader-error.txt"
 #: What the staff said when the pages of a submission were written, if anything.
 ADJUSTMENT: Final = "adjustment.json"
+#: The folder of the assignment, so that it can be judged again.
+ASSIGNMENT: Final = "assignment"
 _LOCK: Final = ".lock"
 #: The folders that only their owner may read.
-_PRIVATE: Final = ("fresh", "assignment", "students")
+_PRIVATE: Final = ("fresh", ASSIGNMENT, "students")
 #: The beginning of the names of folders that hold submissions while they run.
 _RUNNING: Final = "goldformer-grade-"
 #: Files that replace_file has written and not moved to their places yet.
