@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import platform
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from importlib.metadata import version
@@ -116,11 +116,7 @@ def check(
         bench = Bench(spec, found, dtypes[0], device, strict, bitwise=bitwise)
         bench = bench if own else add_declared_cases(bench, selection)
         if wrapper:
-            if properties:
-                raise CannotRun("--wrap judges golden cases only: leave out --property")
-            if bitwise:
-                raise CannotRun("--wrap judges golden cases, and --bitwise is about properties: leave out one of them")
-            bench = replace(bench, wrapper=wrapper, wrapped=wrap_adapter(bench.adapter, wrapper, spec))
+            bench = _wrap(bench, wrapper, properties)
         spec = bench.spec
         require_known(selection.cases, spec.cases, "--case")
         require_folders(
@@ -157,6 +153,15 @@ def check(
         print_error(implementation.problem)
         return STOPPED if implementation.stopped else UNUSABLE
     return FAILS if implementation.bad else OK
+
+
+def _wrap(bench: Bench, wrapper: str, properties: Collection[str]) -> Bench:
+    """Return the bench with wrapped functions; CannotRun for options about properties, which are not wrapped."""
+    if properties:
+        raise CannotRun("--wrap judges golden cases only: leave out --property")
+    if bench.bitwise:
+        raise CannotRun("--wrap judges golden cases, and --bitwise is about properties: leave out one of them")
+    return replace(bench, wrapper=wrapper, wrapped=wrap_adapter(bench.adapter, wrapper, bench.spec))
 
 
 def _read_own_cases(files: Iterable[Path], spec: Spec) -> dict[str, Case]:

@@ -96,7 +96,7 @@ def _count_elements(case: Case) -> int:
 
 def _call_gradient(case: Case, bench: Bench) -> object:
     contract = bench.spec.contracts[case.component]
-    assert case.cotangent_array is not None  # by _smallest
+    assert case.cotangent_array is not None, "it was chosen for its cotangent"
     wanted = contract.results_of(case)
     return invoke_gradient(
         bench.adapter, contract, read_arguments(case), case.cotangent_array, wanted, bench.dtype, bench.device
