@@ -1,4 +1,4 @@
-"""The text of a drift and of an update, for goldformer baseline."""
+"""The text of a recording, of a drift and of an update, for goldformer baseline."""
 
 from __future__ import annotations
 
@@ -20,6 +20,15 @@ from goldformer.conformance.reports.text import format_ratio, format_remarks, jo
 _SHOWN: Final = 10
 #: The largest number of files that are named.
 _FILES: Final = 4
+
+
+def print_recording(made: Baseline) -> None:
+    """Print the number of outputs and calls of a recording, and of calls without a result."""
+    results = [entry for entry in made.entries.values() if entry.outputs]
+    outputs = sum(len(entry.outputs) for entry in results)
+    ended = len(made.entries) - len(results)
+    without = f", {ended} calls without a result" if ended else ""
+    say(f"{made.recordings[0].title}: {outputs} outputs of {len(results)} calls{without}")
 
 
 def print_drift(drift: Drift, folder: Path, allow: Kind, *, everything: bool) -> None:

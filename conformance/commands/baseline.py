@@ -6,8 +6,9 @@ import contextlib
 import os
 import shlex
 import sys
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from functools import partial, wraps
 from pathlib import Path
 from typing import Any, Final
 
@@ -43,6 +44,7 @@ from goldformer.conformance.commands._baseline_text import (
     describe_left,
     print_changes,
     print_drift,
+    print_recording,
     print_remarks,
     suggest_update,
 )
@@ -112,13 +114,6 @@ def _refuse_baseline(context: click.Context, _: click.Parameter, adapter: str) -
 _ADAPTER: Final = click.argument("adapter", shell_complete=options.complete_adapter, callback=_refuse_baseline)
 
 
-def _add_filters(command: Any) -> Any:
-    """Give a command the options that select a part of a baseline."""
-    for option in reversed(_FILTERS):
-        command = option(command)
-    return command
-
-
 @dataclass(frozen=True, slots=True)
 class Filter:
     """The part of a baseline that is compared; an empty filter means all of it."""
@@ -160,6 +155,19 @@ class Filter:
             and (not self.dtypes or key.dtype in self.dtypes)
             and (not self.devices or key.device in self.devices)
         }
+
+
+def _add_filters(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command the options that select a part of a baseline, and pass that part on as `part`."""
+    names = [field.name for field in fields(Filter)]
+
+    @wraps(command)
+    def select_part(**given: Any) -> Any:
+        return command(part=Filter(**{name: given.pop(name) for name in names}), **given)
+
+    for option in reversed(_FILTERS):
+        option(select_part)
+    return select_part
 
 
 def measure_drift(adapter: Adapter, spec: Spec, given: str, folder: Path, part: Filter) -> Drift:
@@ -252,17 +260,13 @@ def record_baseline(
         require_known(components, spec.components, "--component")
         with lock(folder):
             made = record(found, spec, request, partial(show_progress, what="recording"))
-            results = [entry for entry in made.entries.values() if entry.outputs]
-            if not results:
+            if not any(entry.outputs for entry in made.entries.values()):
                 ends = (entry.ended.message for entry in made.entries.values() if entry.ended)
                 raise CannotRun(f"{adapter}: no call gave a result that could be recorded: {next(ends)}")
             unsteady = find_unrepeatable(found, spec, made)
             changed = save(folder, made)
             attributes = write_attributes(folder) if gitattributes else None
-    outputs = sum(len(entry.outputs) for entry in results)
-    ended = len(made.entries) - len(results)
-    without = f", {ended} calls without a result" if ended else ""
-    say(f"{made.recordings[0].title}: {outputs} outputs of {len(results)} calls{without}")
+    print_recording(made)
     say(f"- wrote {folder / NAME}{describe_files(changed)}")
     if attributes is not None:
         say(f"- wrote {attributes}; to see numbers in git diff, tell each clone once: {CONFIGURE}")
@@ -297,11 +301,7 @@ def check_baseline(
     *,
     adapter: str,
     folder: Path,
-    components: tuple[str, ...],
-    cases: tuple[str, ...],
-    dtypes: tuple[str, ...],
-    devices: tuple[str, ...],
-    threads: int | None,
+    part: Filter,
     timeout: float,
     allow: Kind,
     attribute: Path | None,
@@ -329,7 +329,7 @@ def check_baseline(
     require_folders({"--json": json, "--markdown": markdown, "--html": html, "--junit": junit})
     spec = load_spec()
     with contextlib.closing(find_adapter(adapter, spec, timeout)) as found:
-        drift = measure_drift(found, spec, adapter, folder, Filter(components, cases, dtypes, devices, threads))
+        drift = measure_drift(found, spec, adapter, folder, part)
         print_drift(drift, folder, allow, everything=everything)
         fails = drift.tally.worst > allow
         if fails:
@@ -394,11 +394,7 @@ def update_baseline(
     fix: bool,
     trim: bool,
     update: bool,
-    components: tuple[str, ...],
-    cases: tuple[str, ...],
-    dtypes: tuple[str, ...],
-    devices: tuple[str, ...],
-    threads: int | None,
+    part: Filter,
     timeout: float,
     allow: Kind,
     reason: str,
@@ -422,7 +418,7 @@ def update_baseline(
         # The lock lasts from reading to writing. A folder that does not exist is not made for an error message.
         if not dry_run and folder.is_dir():
             stack.enter_context(lock(folder))
-        drift = measure_drift(found, spec, adapter, folder, Filter(components, cases, dtypes, devices, threads))
+        drift = measure_drift(found, spec, adapter, folder, part)
         accepted = list_changes(drift.old, drift.new, drift.moves, acts, allow)
         print_changes(accepted, drift)
         if left := describe_left(drift, accepted, allow):
