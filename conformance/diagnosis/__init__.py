@@ -14,16 +14,7 @@ if TYPE_CHECKING:
     from goldformer.conformance.diagnosis.imitation import Imitator
     from goldformer.conformance.diagnosis.kill import Kill, KillMatrix, build_kill_matrix
 
-__all__ = [
-    "Diagnosis",
-    "Finding",
-    "Imitations",
-    "Imitator",
-    "Kill",
-    "KillMatrix",
-    "build_kill_matrix",
-    "diagnose",
-]
+__all__ = ["Diagnosis", "Finding", "Imitations", "Imitator", "Kill", "KillMatrix", "build_kill_matrix", "diagnose"]
 
 __getattr__ = load_on_use(
     __name__,

@@ -40,12 +40,7 @@ class Diagnosis:
     """
 
     def __init__(
-        self,
-        spec: Spec,
-        left_out: Collection[str] = (),
-        imitations: Imitations | None = None,
-        *,
-        isolates: bool = True,
+        self, spec: Spec, left_out: Collection[str] = (), imitations: Imitations | None = None, *, isolates: bool = True
     ) -> None:
         self._spec, self._left_out, self._imitations, self._isolates = spec, left_out, imitations, isolates
         self._passed: list[Judgement] = []
