@@ -95,17 +95,11 @@ class Bench:
     def explain_unusable(self) -> tuple[Reason, str] | None:
         """Return the reason why nothing can run here, or None."""
         if self.dtype not in self.adapter.dtypes:
-            return (
-                "dtype",
-                f"{self.adapter.name} works in {', '.join(self.adapter.dtypes)}, not in {self.dtype}",
-            )
+            return ("dtype", f"{self.adapter.name} works in {', '.join(self.adapter.dtypes)}, not in {self.dtype}")
         # An adapter that works on a GPU also works on the pretend device.
         kind = self.device.partition(":")[0]
         if ("cuda" if kind == "pretend" else kind) not in self.adapter.devices:
-            return (
-                "device",
-                f"{self.adapter.name} works on {', '.join(self.adapter.devices)}, not on {self.device}",
-            )
+            return ("device", f"{self.adapter.name} works on {', '.join(self.adapter.devices)}, not on {self.device}")
         library = LIBRARIES[self.adapter.arrays]
         if why := library.unavailable(self.device):
             return "device", why
@@ -113,7 +107,7 @@ class Bench:
         return ("dtype", why) if why else None
 
     def explain_missing(self, component: str, *, gradient: bool = False) -> str:
-        """Return that the adapter has no such function, or "": its cases then need no arguments."""
+        """Return the message if the adapter has no such function, or "": without one no arguments need be made."""
         if component in self.adapter.functions or (gradient and component in self.adapter.gradients):
             return ""
         return describe_missing(self.adapter, component)
@@ -151,8 +145,9 @@ class Bench:
     ) -> Result:
         """Call a component of the implementation; CallProblem when there is nothing to compare."""
         contract = self.spec.contracts[component]
-        how: dict[str, Any] = {"check_inputs": check_inputs, "layout": layout}
-        return invoke(self.adapter, contract, arguments, self.dtype, self.device, **how)
+        return invoke(
+            self.adapter, contract, arguments, self.dtype, self.device, check_inputs=check_inputs, layout=layout
+        )
 
 
 @lru_cache
@@ -203,7 +198,7 @@ class PreparedCase:
     @cached_property
     def skip(self) -> tuple[Reason, str] | None:
         """The reason why the case does not apply to such implementations, or None."""
-        return _does_not_apply(self.whole, self.bench)
+        return _explain_inapplicable(self.whole, self.bench)
 
     @cached_property
     def case(self) -> Case:
@@ -264,22 +259,22 @@ def judge_case(case: Case, bench: Bench, prepared: PreparedCase | None = None) -
 def judge_outcome(
     case: Case, outcome: Outcome, expected: Mapping[str, GoldenArray], bench: Bench, blank: Verdict
 ) -> Judgement:
-    """Judge the outcome of a case that asks for a result."""
-    verdict = _or_advice(judge(case, outcome, expected, bench, blank), case, bench)
+    """Return the judgement of a case that asks for a result; a departure that only advice forbids is tolerated."""
+    verdict = _apply_advice(judge(case, outcome, expected, bench, blank), case, bench)
     return Judgement(verdict, bench, case, outcome, expected)
 
 
 def _judge_bad_input(prepared: PreparedCase, bench: Bench, blank: Verdict) -> Verdict:
-    """Return the verdict on an error case: its working base must run, and the case itself raise.
+    """Return the verdict on an error case: its working base must run, and the case itself must raise.
 
-    To accept a bad input is a question of robustness, unless refusals are required.
+    A bad input that is accepted departs only from robustness, unless refusals are required.
     """
     case = prepared.case
     of_base = _try_base(prepared, bench, blank)
     passed = of_base.status is Status.PASSED
     verdict = _judge_refusal(case, bench, of_base, prepared.arguments) if passed else of_base
     if bench.require_refusals or bench.strict:
-        return _or_advice(verdict, case, bench)
+        return _apply_advice(verdict, case, bench)
     if not verdict.bad:
         return verdict
     if of_base.bad or verdict.reason not in (*UNANSWERED, "no-error"):
@@ -288,8 +283,8 @@ def _judge_bad_input(prepared: PreparedCase, bench: Bench, blank: Verdict) -> Ve
     return skip_check(verdict, "robustness", verdict.message)
 
 
-def _or_advice(verdict: Verdict, case: Case, bench: Bench) -> Verdict:
-    """Turn a failure that no clause forbids into advice, unless strictness is asked for."""
+def _apply_advice(verdict: Verdict, case: Case, bench: Bench) -> Verdict:
+    """Turn a failure of a case that is only advised into advice, unless the bench is strict."""
     # The rules of every call (CALL-1 to CALL-4) bind these cases too.
     departs = verdict.status is Status.FAILED and verdict.reason in ("wrong-value", "no-error", WITHHELD)
     return turn_into_advice(verdict) if departs and bench.spec.is_advice(case) and not bench.strict else verdict
@@ -334,11 +329,8 @@ def judge(case: Case, outcome: Outcome, expected: Mapping[str, GoldenArray], ben
     if isinstance(outcome, NotImplementedHere):
         return report_missing(blank, str(outcome), strict=bench.strict)
     if isinstance(outcome, BadResult):
-        return (
-            blank
-            if outcome.reason == "raised" and may_refuse(case, bench.options(case))
-            else report_bad_result(blank, outcome)
-        )
+        refused = outcome.reason == "raised" and may_refuse(case, bench.options(case))
+        return blank if refused else report_bad_result(blank, outcome)
     return skip_check(blank, "not-checkable", str(outcome))
 
 
@@ -369,7 +361,7 @@ def _judge_result(
 
 def _is_right_to(bench: Bench, case: Case, result: Result, expected: Mapping[str, GoldenArray]) -> bool:
     """Return True if a result is right to the tolerances of a coarser dtype, in which the case is judged too."""
-    if _does_not_apply(case, replace(bench, dtype=bench.rounds_to)):
+    if _explain_inapplicable(case, replace(bench, dtype=bench.rounds_to)):
         return False
     differences = measure(result, expected, case, bench.spec.contracts[case.component], bench.rounds_to)
     return not any(difference.wrong for difference in differences)
@@ -381,7 +373,7 @@ def tolerate_precision(failed: Verdict, coarser: Bench) -> Verdict:
 
 
 def find_working_case(component: str, bench: Bench, cases: Iterable[Case] | None = None) -> Case:
-    """Return the first case that the implementation runs, of these or of its component, or raise NotImplementedHere."""
+    """Return the first case, of these or of the component, that the implementation runs; else NotImplementedHere."""
     last = NotImplementedHere(describe_missing(bench.adapter, component))
     for case in select_plain_cases(component, bench) if cases is None else cases:
         try:
@@ -396,7 +388,7 @@ def find_working_case(component: str, bench: Bench, cases: Iterable[Case] | None
 def select_plain_cases(component: str, bench: Bench) -> Iterator[Case]:
     """Yield the cases of a component whose numbers are judged here, in the order of their file."""
     for case in bench.spec.cases_of(component):
-        if case.error is None and not case.shape_only and not _does_not_apply(case, bench):
+        if case.error is None and not case.shape_only and not _explain_inapplicable(case, bench):
             yield case.under(bench.options(case))
 
 
@@ -409,13 +401,13 @@ def _start_verdict(case: Case, bench: Bench) -> Verdict:
 
 
 def _mark_by_hand(blank: Verdict, case: Case, bench: Bench) -> Verdict:
-    """Say so if the verdict is about gradients of the implementation's own: it depends on what the adapter has."""
+    """Note in the verdict if the gradients are those of the implementation's own backward pass."""
     by_hand = case.cotangent is not None and case.component in bench.adapter.gradients
     return replace(blank, by_hand=True) if by_hand else blank
 
 
 def _select_case(case: Case, bench: Bench) -> tuple[str, ...]:
-    """Return the options that choose a case, with its file if that is no part of the spec."""
+    """Return the options that choose a case, with its file if it is not part of the spec."""
     own = () if _is_within(case.place.file, bench.spec.root) else ("--cases", str(case.place.file))
     return (*own, "--case", case.id)
 
@@ -442,8 +434,8 @@ def report_bad_result(blank: Verdict, bad: BadResult) -> Verdict:
     return replace(blank, status=status, reason=bad.reason, message=f"{bad}{bad.hint}", detail=bad.detail)
 
 
-def _does_not_apply(case: Case, bench: Bench) -> tuple[Reason, str] | None:
-    if other := _needs_other_option(case, bench):
+def _explain_inapplicable(case: Case, bench: Bench) -> tuple[Reason, str] | None:
+    if other := _explain_other_option(case, bench):
         return "convention", other
     if case.error is not None and bench.device != "cpu":
         # A bad id on CUDA trips an assertion that leaves the whole process without a device. PyTorch checks less there,
@@ -456,7 +448,7 @@ def _does_not_apply(case: Case, bench: Bench) -> tuple[Reason, str] | None:
 
 
 def explain_out_of_reach(case: Case, dtype: str) -> str:
-    """Return why nothing can be said of a case in a dtype, from its golden values, or ""."""
+    """Return why a dtype cannot hold the numbers of a case, or cannot separate its candidates; or ""."""
     if case.golden is not None and case.golden.peak > LARGEST[dtype]:
         return f"numbers up to {case.golden.peak:.3g} on the way overflow {dtype}"
     margin = case.golden.margin if case.golden is not None else None
@@ -467,7 +459,7 @@ def explain_out_of_reach(case: Case, dtype: str) -> str:
 
 
 def _explain_lost_eps(case: Case, bench: Bench) -> str:
-    """Return why LN-3 says nothing of a case of layer_norm: the dtype has no such eps, and too few digits; or ""."""
+    """Return why LN-3 does not apply to a case of layer_norm: eps and variance are too small for the dtype; or ""."""
     if case.component != "layer_norm" or case.error is not None:
         return ""
     eps, variance = bench.options(case)["layer_norm_eps"], float(case.input_arrays["x"].var(-1).min(initial=math.inf))
@@ -476,7 +468,7 @@ def _explain_lost_eps(case: Case, bench: Bench) -> str:
     return f"an eps of {eps} is 0 in {bench.dtype}, which cannot hold all digits of a variance of {variance:.3g}"
 
 
-def _needs_other_option(case: Case, bench: Bench) -> str:
+def _explain_other_option(case: Case, bench: Bench) -> str:
     """Return why a case does not apply under what the adapter declares, or ""."""
     for name, option in case.only_with.items():
         if bench.adapter.leaves_open(name, case.component):

@@ -1,4 +1,4 @@
-"""The one comparator: an output against what is expected of it."""
+"""The one comparator: an output against its expected values."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def compare(
 ) -> Difference:
     """Measure |actual − expected| ÷ tolerance everywhere; `wrong` is 0 when all of it is at most 1.
 
-    NaN agrees with NaN and infinity with itself. Where the tolerance is 0 anything but equality is
-    infinitely wrong. With `indices`, both arrays hold the elements found there.
+    NaN agrees with NaN and infinity with itself. If the tolerance is 0, anything but equality is infinitely wrong. With
+    `indices`, both arrays hold only the elements at these indices.
     """
     actual, expected = np.asarray(actual), np.asarray(expected)
     ratios = _find_ratios(actual, expected, tolerance)

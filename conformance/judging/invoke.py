@@ -30,6 +30,7 @@ from goldformer.spec.model import ArraySpec, Attribute
 from goldformer.spec.shapes import Binder
 
 Array = NDArray[Any]
+#: The most names of parameters that a message lists.
 _MOST_NAMES: Final = 12
 
 #: The beginning of the message if the implementation prevents a property from running, although it may be right.
@@ -38,7 +39,7 @@ NOT_RUN: Final = "cannot run"
 #: The files of libraries, in which the implementation's own line is not looked for.
 _LIBRARY: Final = re.compile(r"site-packages|adapters[/\\]pretend_device\.py$")
 
-#: The file that hands functions to PyTorch's transformations: no line of the implementation.
+#: The file that hands functions to PyTorch's transformations: its lines are not the implementation's.
 _WRAPPING: Final = re.compile(r"adapters[/\\]wrapping\.py$")
 
 #: The messages of torch about CUDA where it is missing.
@@ -199,7 +200,7 @@ def convert_arguments(
 
 
 def describe_missing(adapter: Adapter, component: str) -> str:
-    """Return that an adapter does not have the function of a component."""
+    """Return the message that an adapter does not have the function of a component."""
     return f"{adapter.name} has no {component}"
 
 
@@ -222,8 +223,8 @@ def call(adapter: Adapter, contract: Contract, given: Mapping[str, Any]) -> tupl
         # PyTorch raises it too, where a device written in Python has no generators or kernels. Code in another process
         # never sees that device, and could say so of every call that it gets wrong.
         if adapter.arrays != Wire.name and "PrivateUse1" in quote_message(error):
-            lacking = "which has no random generators and no kernels of its own"
-            raise NotCheckable(f"{NOT_RUN} on the pretend device, {lacking}: {quote_message(error)}") from error
+            why = "which has no random generators and no kernels of its own"
+            raise NotCheckable(f"{NOT_RUN} on the pretend device, {why}: {quote_message(error)}") from error
         raise NotImplementedHere(quote_message(error) or f"{component} {RAISES_NOT_IMPLEMENTED}") from error
     except CallFault as fault:
         if fault.reason == "too-large":
@@ -280,7 +281,7 @@ def _list_parameters(error: BaseException, given: Mapping[str, Any], contract: C
 
 
 def _name_option(asked: str, given: Mapping[str, Any], contract: Contract) -> str:
-    """Return the option under which a call has the parameter that was asked for, by its last name at least, or ""."""
+    """Return the option under which a call has the parameter that was asked for, also by its last name; or ""."""
     for name, spec in contract.params_for(given).items():
         is_asked = f".{name}".endswith(f".{asked}") and name not in given["params"]
         if is_asked and spec.only_with and not spec.optional:
@@ -353,7 +354,7 @@ def read_array(library: ArrayLibrary, spec: ArraySpec, value: Any, binder: Binde
 
 
 def _blame_value(name: str, error: Exception) -> BadResult:
-    """Return what to raise instead: a nested tensor has no shape, and a subclass may have methods that fail."""
+    """Return the problem of an output that cannot be read: a nested tensor has no shape, and methods may fail."""
     return BadResult("not-an-array", f"{name} cannot be read: {describe_exception(error)}", error)
 
 

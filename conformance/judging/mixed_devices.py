@@ -1,4 +1,4 @@
-"""Read what PyTorch says of tensors on two devices: which operand is on the CPU, and what it is to the operation."""
+"""Read PyTorch's messages about tensors on two devices: which operand is on the CPU, and its role in the operation."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _NAMED: Final = re.compile(
 #: The message of goldformer about a result on the CPU.
 _RESULT: Final = re.compile(r"(?P<output>\w+) is on cpu(,| though) the inputs are on")
 
-#: The operations between whose operands nothing but their place differs.
+#: The operations whose operands play the same role.
 _ARITHMETIC: Final = frozenset({"add", "sub", "rsub", "mul", "div", "pow", "maximum", "minimum", "addcmul", "lerp"})
 
 _WORDS: Final[dict[Role, str]] = {
@@ -71,7 +71,7 @@ def find_mixed_devices(message: str) -> MixedDevices | None:
 
 
 def _find_role(operand: str, operation: str) -> Role:
-    """Return what an operand is to an operation, by the names of PyTorch."""
+    """Return the role of an operand, by the names that PyTorch gives it and the operation."""
     is_self, plain = operand == "self", operation.strip("_")
     role: Role = "other"
     if is_self and (operation.endswith("_") or plain.startswith(("scatter", "index_put"))):

@@ -26,7 +26,7 @@ STATISTICS: Final[Mapping[Statistic, Callable[[NDArray[Any]], Any]]] = {
 
 def compare_statistics(output: str, actual: NDArray[Any], golden: GoldenArray, dtype: str) -> Iterator[Difference]:
     """Compare each statistic that a case asks for, in the order of the case."""
-    assert golden.within is not None, "only statistics are compared as such"
+    assert golden.within is not None, "only random outputs have statistics"
     element = tolerance(dtype, golden.error_scale, 0.0)
     for (statistic, within), value in zip(golden.within.items(), golden.values.tolist(), strict=True):
         bound = within + _limit_rounding(statistic, element, value + within)
@@ -34,7 +34,7 @@ def compare_statistics(output: str, actual: NDArray[Any], golden: GoldenArray, d
 
 
 def compare_draws(one: NDArray[Any], other: NDArray[Any]) -> float:
-    """Return how far two draws of equally many elements differ ÷ what chance allows: above 1 they are of two kinds.
+    """Return how far two draws of equal size differ ÷ what chance allows; above 1 their distributions differ.
 
     The elements of each are independent. Their distribution functions differ by more than ε with a probability of at
     most e·exp(−n·ε²) (Wei and Dudley, 2012), and k elements of one are above the largest of the other with one of at

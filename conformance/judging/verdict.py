@@ -178,10 +178,7 @@ class Wrapped:
 
 @dataclass(frozen=True, slots=True)
 class Invariance:
-    """The closeness with which a property holds over a setting.
-
-    It holds bit for bit, or with a `distance`, the largest one ÷ tolerance.
-    """
+    """How closely a property holds over a setting: bit for bit, or with a `distance`, the largest one ÷ tolerance."""
 
     setting: Setting
     bitwise: bool
@@ -195,9 +192,10 @@ class Verdict:
     `ratio` is the largest error ÷ tolerance over all outputs, None where nothing was measured.
     `differences` are the outputs that are wrong, in the order in which data flows to them.
     `matches` are the known mistakes and options that reproduce the wrong output; None if the search was skipped.
-    `by_hand` says that it is about gradients that a backward pass of the implementation's own gives.
+    `by_hand` says that the gradients are those of the implementation's own backward pass.
     `rules_out` are the causes of other cases' matches that would fail this case, which passes. `refutes` are those that
-    do not give what the implementation gives in a new call like this one, and `confirms` those that do where they show.
+    give another result than the implementation in a new call like this one; `confirms` are those that give the same
+    result, and not that of right code.
     `isolated` is the place of the mistake, at the failing case with which the search for it began.
     `wrapped` compares the function with itself under the transformation that the run asks for.
     `invariances` say how closely a property holds that compares the same call in other settings.

@@ -4,18 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Final
 
 import numpy as np
 
 from goldformer.adapters.process.faults import clip_text
-from goldformer.conformance.judging.cases import (
-    Bench,
-    Judgement,
-    call_case,
-    judge_outcome,
-    report_fault,
-    skip_check,
-)
+from goldformer.conformance.judging.cases import Bench, Judgement, call_case, judge_outcome, report_fault, skip_check
 from goldformer.conformance.judging.invoke import BadResult, NotCheckable, NotImplementedHere, Result
 from goldformer.conformance.judging.measure import measure
 from goldformer.conformance.judging.verdict import NOT_WRAPPED, Agreement, Status, Wrapped
@@ -23,13 +17,14 @@ from goldformer.spec import Case
 from goldformer.spec.model import GoldenArray
 
 #: The most characters of the first line of PyTorch's message.
-_LONGEST = 300
+_LONGEST: Final = 300
 
 
 def judge_wrapped(plain: Judgement) -> Judgement:
-    """Judge the wrapped function by the case of a judgement on the function itself, whose mistakes are its own.
+    """Judge the wrapped function by the case of a judgement on the function itself.
 
-    What cannot be wrapped is skipped. A difference from the function itself is noted in the verdict.
+    A function that cannot be wrapped is skipped. The verdict notes how the wrapped function differs; a mistake of the
+    function itself stays its own.
     """
     if plain.case is None or not isinstance(plain.outcome, Result):
         return plain
