@@ -176,11 +176,7 @@ def cut_after_eos(original: PadWords, sentence: Sentence, task: Task) -> list[fl
 
 @mistake("beam-first-step-duplicates", around=extend_beam)
 def begin_with_copies(
-    original: ExtendBeam,
-    source: Array,
-    sample: int,
-    beam: list[Sentence],
-    task: Task,
+    original: ExtendBeam, source: Array, sample: int, beam: list[Sentence], task: Task
 ) -> list[list[Sentence]]:
     """Return the extensions of a beam that begins with beam_size empty sentences."""
     return original(source, sample, beam * task.beam_size if beam == [Sentence()] else beam, task)
@@ -244,11 +240,7 @@ def find_parent(chosen: Sentence, extensions: list[list[Sentence]]) -> int:
 
 @mistake("beam-source-order", around=extend_beam)
 def repeat_sources_as_whole(
-    original: ExtendBeam,
-    source: Array,
-    sample: int,
-    beam: list[Sentence],
-    task: Task,
+    original: ExtendBeam, source: Array, sample: int, beam: list[Sentence], task: Task
 ) -> list[list[Sentence]]:
     """Return extensions by a batch that is repeated as a whole, beam_size times, instead of each source."""
     if is_over(beam, task):

@@ -30,7 +30,7 @@ def gradients(function: Callable[..., Any], cotangent: Array, arguments: Mapping
     for name, leaf in leaves.items():
         gradient = np.empty(leaf.shape)
         for index in _step_elements(leaf):
-            gradient[index] = (_first(function(**given)).imag / STEP * cotangent).sum()
+            gradient[index] = (_take_first_result(function(**given)).imag / STEP * cotangent).sum()
         found[name] = gradient.astype(cotangent.dtype)
     return found
 
@@ -62,7 +62,7 @@ def derive_along_all(
             direction[chosen] = kept
     for name, leaf in leaves.items():
         np.add(leaf, 1j * STEP * directions[name], out=leaf)
-    return directions, _first(function(**given)).imag / STEP
+    return directions, _take_first_result(function(**given)).imag / STEP
 
 
 def _read_leaves(
@@ -94,7 +94,7 @@ def _is_complex(thing: Any) -> bool:
     return isinstance(thing, np.ndarray) and thing.dtype.kind == "c"
 
 
-def _first(returned: Any) -> Array:
+def _take_first_result(returned: Any) -> Array:
     """Return the first result of a component, whichever form it returns its results in."""
     if isinstance(returned, Mapping):
         returned = tuple(returned.values())

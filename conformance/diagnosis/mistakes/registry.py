@@ -19,16 +19,7 @@ R = TypeVar("R")
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 #: The modules whose mistakes are in forward passes, and so in the gradients of these as a framework forms them.
-_FORWARD: Final = (
-    "attention",
-    "positions",
-    "heads",
-    "layers",
-    "transformer",
-    "losses",
-    "decoding",
-    "randomness",
-)
+_FORWARD: Final = ("attention", "positions", "heads", "layers", "transformer", "losses", "decoding", "randomness")
 #: The module of mistakes in backward passes that are written by hand.
 _BY_HAND: Final = ("gradients",)
 _ON_TORCH: Final = ("on_torch",)

@@ -132,14 +132,19 @@ def _change_attention() -> Iterator[Neighbour]:
         "queries-and-keys-swapped", _SDPA, "the gradients of queries and keys are swapped",
         "dQ is dS·K, dK is dSᵀ·Q.", {attention_backward: around(swap)},
     )  # fmt: skip
-    hint = "dS is P·(dP − Σ dP·P), and the scores before the division by √d_k have dS/√d_k."
+
+
+_OF_SCORES: Final = "dS is P·(dP − Σ dP·P), and the scores before the division by √d_k have dS/√d_k."
+
+
+def _change_softmax() -> Iterator[Neighbour]:
     rows: tuple[tuple[str, str, Callable[[Array, Array], Any]], ...] = (
         ("row-term-mean", "the row term is a mean instead of a sum", lambda p, g: (g * p).mean(-1, keepdims=True)),
         ("row-term-unweighted", "the row term is the sum of dP without P", lambda _, g: g.sum(-1, keepdims=True)),
         ("row-term-of-column", "the row term is summed over another axis than the last", _sum_columns),
     )
     for word, title, term in rows:
-        yield _make(word, "softmax", title, hint, {softmax_row_term: instead(term)})
+        yield _make(word, "softmax", title, _OF_SCORES, {softmax_row_term: instead(term)})
     passes: tuple[tuple[str, str, Callable[[Array, Array], Any]], ...] = (
         ("diagonal", "only the diagonal of the softmax's derivative is used, P·(1 − P)", lambda p, g: p * (1 - p) * g),
         ("unweighted", "the factor P in front is left out", lambda p, g: g - (g * p).sum(-1, keepdims=True)),
@@ -147,15 +152,17 @@ def _change_attention() -> Iterator[Neighbour]:
         ("added", "the row term is added instead of subtracted", lambda p, g: p * (g + (g * p).sum(-1, keepdims=True))),
     )
     for word, title, backward in passes:
-        yield _make(word, "softmax", title, hint, {softmax_backward: instead(backward)})
+        yield _make(word, "softmax", title, _OF_SCORES, {softmax_backward: instead(backward)})
 
+
+def _change_scale() -> Iterator[Neighbour]:
     def scale(original: Step, scaled: Array, sizes: Mapping[str, Any], *, times: int) -> Array:
         return np.asarray(original(scaled, sizes) * np.float64(sizes["d_k"]) ** (times / 2)).astype(scaled.dtype)
 
     scales = ((1, "is not divided by √d_k"), (2, "is multiplied by √d_k"), (-1, "is divided by d_k instead of √d_k"))
     for times, says in scales:
         yield _make(
-            f"scale.{times}", _SDPA, f"the gradient of the scores {says}", hint,
+            f"scale.{times}", _SDPA, f"the gradient of the scores {says}", _OF_SCORES,
             {scores_gradient: around(partial(scale, times=times))},
         )  # fmt: skip
 
@@ -259,9 +266,8 @@ def _change_single_head() -> Iterator[Neighbour]:
                 ("twice", "moves twice as far", 2.0))  # fmt: skip
         for word, says, times in ways:
             yield Neighbour(
-                f"single_head_attention_step.{weight}.{word}",
-                f"the matrix of the {words} {says}", "A step is W − lr·dW, for each of the three matrices.",
-                {take_step: around(partial(move, times=times))},
+                f"single_head_attention_step.{weight}.{word}", f"the matrix of the {words} {says}",
+                "A step is W − lr·dW, for each of the three matrices.", {take_step: around(partial(move, times=times))},
             )  # fmt: skip
 
     def keep_weights(projected: Gradients, params: Params) -> Array:
@@ -616,6 +622,8 @@ def generate() -> Iterator[Neighbour]:
     yield from _change_products()
     yield from _change_single_head()
     yield from _change_attention()
+    yield from _change_softmax()
+    yield from _change_scale()
     yield from _change_feed_forward()
     yield from _change_projections()
     yield from _skip_projections()

@@ -29,12 +29,12 @@ from goldformer.conformance.diagnosis.neighbours.neighbour import Neighbour
 _SDPA: Final = "scaled_dot_product_attention"
 
 
-def _lead(sizes: Mapping[str, Any], place: int) -> int:
+def _measure_lead(sizes: Mapping[str, Any], place: int) -> int:
     lead = sizes["..."]
     return int(lead[place]) if len(lead) > place else 1
 
 
-def _axis(sizes: Mapping[str, Any], place: int, of: str = "q_seq") -> int:
+def _measure_axis(sizes: Mapping[str, Any], place: int, of: str = "q_seq") -> int:
     """Return the size of an axis of the queries or keys, counted from the front; the last one if there are fewer."""
     shape = (*sizes["..."], sizes[of], sizes["d_k"])
     return int(shape[min(place, len(shape) - 1)])
@@ -43,23 +43,23 @@ def _axis(sizes: Mapping[str, Any], place: int, of: str = "q_seq") -> int:
 #: Sizes of a call of the attention, in words.
 _SIZES: Final[tuple[tuple[str, str, Callable[[Mapping[str, Any]], float]], ...]] = (
     ("d_k", "d_k", lambda s: s["d_k"]),
-    ("d_model", "d_model, heads times d_k", lambda s: s["d_k"] * _lead(s, 1)),
-    ("heads", "the number of heads", lambda s: _lead(s, 1)),
+    ("d_model", "d_model, heads times d_k", lambda s: s["d_k"] * _measure_lead(s, 1)),
+    ("heads", "the number of heads", lambda s: _measure_lead(s, 1)),
     ("d_v", "d_v", lambda s: s["d_v"]),
     ("kv_seq", "the number of keys", lambda s: s["kv_seq"]),
     ("q_seq", "the number of queries", lambda s: s["q_seq"]),
-    ("batch", "the number of samples", lambda s: _lead(s, 0)),
-    ("d_model_v", "heads times d_v", lambda s: s["d_v"] * _lead(s, 1)),
-    ("d_k_per_head", "d_k divided by the heads", lambda s: s["d_k"] / _lead(s, 1)),
+    ("batch", "the number of samples", lambda s: _measure_lead(s, 0)),
+    ("d_model_v", "heads times d_v", lambda s: s["d_v"] * _measure_lead(s, 1)),
+    ("d_k_per_head", "d_k divided by the heads", lambda s: s["d_k"] / _measure_lead(s, 1)),
     ("twice_d_k", "2·d_k", lambda s: 2 * s["d_k"]),
     ("half_d_k", "d_k/2", lambda s: s["d_k"] / 2),
     ("d_k_minus_one", "d_k − 1", lambda s: max(s["d_k"] - 1, 1)),
     ("d_k_plus_one", "d_k + 1", lambda s: s["d_k"] + 1),
-    ("axis-0", "the size of axis 0 of the queries", lambda s: _axis(s, 0)),
-    ("axis-1", "the size of axis 1 of the queries", lambda s: _axis(s, 1)),
-    ("axis-2", "the size of axis 2 of the queries", lambda s: _axis(s, 2)),
-    ("axis-1-of-keys", "the size of axis 1 of the keys", lambda s: _axis(s, 1, "kv_seq")),
-    ("axis-2-of-keys", "the size of axis 2 of the keys", lambda s: _axis(s, 2, "kv_seq")),
+    ("axis-0", "the size of axis 0 of the queries", lambda s: _measure_axis(s, 0)),
+    ("axis-1", "the size of axis 1 of the queries", lambda s: _measure_axis(s, 1)),
+    ("axis-2", "the size of axis 2 of the queries", lambda s: _measure_axis(s, 2)),
+    ("axis-1-of-keys", "the size of axis 1 of the keys", lambda s: _measure_axis(s, 1, "kv_seq")),
+    ("axis-2-of-keys", "the size of axis 2 of the keys", lambda s: _measure_axis(s, 2, "kv_seq")),
 )
 _POWERS: Final[tuple[tuple[str, str, float], ...]] = (
     ("root", "the root of {}", 0.5),
@@ -80,8 +80,7 @@ def _change_divisors() -> Iterator[Neighbour]:
                 return float(math.pow(measure(sizes), exponent))
 
             yield Neighbour(
-                f"{_SDPA}.divisor.{power}.{size}",
-                f"the scores are divided by {form.format(words)} instead of √d_k",
+                f"{_SDPA}.divisor.{power}.{size}", f"the scores are divided by {form.format(words)} instead of √d_k",
                 "Divide the scores by the root of d_k, the width of one head's queries and keys.",
                 {score_divisor: instead(divide)},
             )  # fmt: skip
@@ -101,18 +100,20 @@ def _change_eps() -> Iterator[Neighbour]:
     named += [("zero", "0", 0.0), ("float32", "1.19e-7, that of float32,", float(np.finfo(np.float32).eps))]
     for word, text, value in named:
         yield Neighbour(
-            f"layer_norm.eps.{word}", f"the normalisation fits eps = {text}",
-            OTHER_EPS,
-            {layer_norm_eps: instead(_give(value))},
+            f"layer_norm.eps.{word}", f"the normalisation fits eps = {text}", OTHER_EPS,
+            {layer_norm_eps: instead(_return_value(value))},
         )  # fmt: skip
 
 
-def _give(value: Any) -> Step:
+def _return_value(value: Any) -> Step:
     return lambda: value
 
 
-def _change_positions() -> Iterator[Neighbour]:
-    component, hint = "positional_encoding", "The angle is pos/10000^(2i/d_model), for positions from 0 on."
+_POSITIONS: Final = "positional_encoding"
+_OF_ANGLES: Final = "The angle is pos/10000^(2i/d_model), for positions from 0 on."
+
+
+def _change_frequencies() -> Iterator[Neighbour]:
     exponents: tuple[tuple[str, str, Callable[[float, int], float]], ...] = (
         ("no-two", "the exponent of pair i is i/d_model, without its 2", lambda i, d: i / d),
         ("index-plus-one", "the exponents begin with the second pair's", lambda i, d: 2 * (i + 1) / d),
@@ -123,17 +124,19 @@ def _change_positions() -> Iterator[Neighbour]:
         ("constant", "all pairs have the exponent 0", lambda _, __: 0.0),
     )
     for word, title, exponent in exponents:
-        yield Neighbour(f"{component}.exponent.{word}", title, hint, {frequency_exponent: instead(exponent)})
+        yield Neighbour(f"{_POSITIONS}.exponent.{word}", title, _OF_ANGLES, {frequency_exponent: instead(exponent)})
     for base in (100.0, 500.0, 1e5, 1e6, 2 * math.pi * 10000):
         yield Neighbour(
-            f"{component}.base.{base:g}", f"the base is {base:g} instead of 10000", hint,
-            {wavelength_base: instead(_give(base))},
+            f"{_POSITIONS}.base.{base:g}", f"the base is {base:g} instead of 10000", _OF_ANGLES,
+            {wavelength_base: instead(_return_value(base))},
         )  # fmt: skip
     yield Neighbour(
-        f"{component}.frequency-inverted", "positions are multiplied by the power of 10000",
-        hint,
+        f"{_POSITIONS}.frequency-inverted", "positions are multiplied by the power of 10000", _OF_ANGLES,
         {angular_frequency: change_result(lambda frequency: 1 / frequency)},
     )  # fmt: skip
+
+
+def _change_positions() -> Iterator[Neighbour]:
     positions: tuple[tuple[str, str, Callable[[Array], Array]], ...] = (
         ("from-one", "positions start at 1", lambda p: p + 1),
         ("from-two", "positions start at 2", lambda p: p + 2),
@@ -144,7 +147,11 @@ def _change_positions() -> Iterator[Neighbour]:
         ("scaled", "positions are divided by the length of the sequence", lambda p: p / max(len(p), 1)),
     )
     for word, title, change in positions:
-        yield Neighbour(f"{component}.positions.{word}", title, hint, {token_positions: change_result(change)})
+        yield Neighbour(f"{_POSITIONS}.positions.{word}", title, _OF_ANGLES, {token_positions: change_result(change)})
+
+
+def _change_encoded() -> Iterator[Neighbour]:
+    """Yield encodings that are added to a multiple of the input."""
     inputs: tuple[tuple[str, str, Callable[[Array], Array]], ...] = (
         ("input-scaled", "the input is multiplied by √d_model before the positions are added",
          lambda x: x * math.sqrt(x.shape[-1])),
@@ -160,7 +167,7 @@ def _change_positions() -> Iterator[Neighbour]:
     )
     for word, title, change in inputs:
         yield Neighbour(
-            f"{component}.{word}", title, scaled if word == "input-scaled" else plain,
+            f"{_POSITIONS}.{word}", title, scaled if word == "input-scaled" else plain,
             {positional_encoding: change_argument(positional_encoding, "x", _ignore_call(change))},
         )  # fmt: skip
 
@@ -264,9 +271,8 @@ def _scale_results() -> Iterator[Neighbour]:
                     return np.asarray((result * factor).astype(result.dtype))
 
                 yield Neighbour(
-                    f"{component}.{step.__name__}.{word}.{size}",
-                    f"{words} {form.format(_AXES.get(size, size))}", "Leave the factor out.",
-                    {step: change_array(scale)},
+                    f"{component}.{step.__name__}.{word}.{size}", f"{words} {form.format(_AXES.get(size, size))}",
+                    "Leave the factor out.", {step: change_array(scale)},
                 )  # fmt: skip
 
 
@@ -274,7 +280,9 @@ def generate() -> Iterator[Neighbour]:
     """Yield a neighbour for each constant of the textbook and each other size or number."""
     yield from _change_divisors()
     yield from _change_eps()
+    yield from _change_frequencies()
     yield from _change_positions()
+    yield from _change_encoded()
     yield from _change_waves()
     yield from _change_embedding()
     yield from _scale_results()

@@ -50,7 +50,7 @@ _BEAM: Final = "beam_search"
 # What the decoder reads
 
 
-def _only_in_decoding(steps: Replacements) -> Replacements:
+def _change_in_decoding(steps: Replacements) -> Replacements:
     """Return the change of a model that is made while it decodes, and not where it is called by itself."""
 
     def run(original: Step, *args: Any, **named: Any) -> Any:
@@ -99,7 +99,7 @@ def _change_reading() -> Iterator[Neighbour]:
         yield Neighbour(
             f"{_GREEDY}.position.{word}", title,
             "bos_id has position 0 and the word of step t position t + 1, also when a cache holds those before.",
-            _only_in_decoding({embed_target: around(partial(_place_words, place=place))}),
+            _change_in_decoding({embed_target: around(partial(_place_words, place=place))}),
         )  # fmt: skip
     masks: tuple[tuple[str, str, Callable[[Array], Array]], ...] = (
         ("last-two", "each word sees only itself and the one before it, as where the cache keeps one step",
@@ -111,7 +111,7 @@ def _change_reading() -> Iterator[Neighbour]:
         yield Neighbour(
             f"{_GREEDY}.sees.{word}", title,
             "Append the keys and values of every word to those of all words before it.",
-            _only_in_decoding({target_mask: change_array(hide)}),
+            _change_in_decoding({target_mask: change_array(hide)}),
         )  # fmt: skip
 
     def show_padding(original: Step, target: Array, pad_id: int) -> Array:
@@ -122,7 +122,7 @@ def _change_reading() -> Iterator[Neighbour]:
     yield Neighbour(
         f"{_GREEDY}.sees.padding", "a chosen word that is pad_id is seen by the words after it",
         "The model hides pad_id from its self-attention, also among the words that it wrote itself.",
-        _only_in_decoding({target_mask: around(show_padding)}),
+        _change_in_decoding({target_mask: around(show_padding)}),
     )  # fmt: skip
 
     yield Neighbour(
@@ -305,6 +305,10 @@ def _change_beams() -> Iterator[Neighbour]:
     for word, title, steps in ways:
         yield Neighbour(f"{_BEAM}.{word}", title, hint, steps)
 
+
+def _change_extensions() -> Iterator[Neighbour]:
+    """Yield searches that continue a sentence with other words, or after its end."""
+
     def repeat_last(original: Step, source: Array, sentence: Sentence, task: Task) -> list[Sentence]:
         extended = original(source, sentence, task)
         return [s for s in extended if s.words[-1:] != sentence.words[-1:]] or extended
@@ -382,6 +386,7 @@ def generate() -> Iterator[Neighbour]:
         _change_scores(),
         _change_ends(),
         _change_beams(),
+        _change_extensions(),
         _change_ranks(),
         _change_penalties(),
     )

@@ -42,7 +42,7 @@ def _read_inputs(given: Given) -> dict[str, Array]:
     return {role: read_argument(multi_head_attention, name, given) for role, name in _INPUTS.items()}
 
 
-def _same_shape(other: Any, own: Any) -> Any:
+def _take_if_same_shape(other: Any, own: Any) -> Any:
     return own if other is None or own is None or other.shape != own.shape else other
 
 
@@ -68,7 +68,7 @@ def _change_projections() -> Iterator[Neighbour]:
             def read_other(
                 original: Step, x: Array, params: Any, of: str, heads: int, role: str = role, other: str = other
             ) -> Any:
-                return original(_same_shape(_inputs.get()[other], x) if of == role else x, params, of, heads)
+                return original(_take_if_same_shape(_inputs.get()[other], x) if of == role else x, params, of, heads)
 
             yield Neighbour(
                 f"{_MHA}.{role}.from-input-of-{other}", f"the {words} are made from the input of the {theirs}",
@@ -86,8 +86,7 @@ def _change_projections() -> Iterator[Neighbour]:
                     )
 
                 yield Neighbour(
-                    f"{_MHA}.{role}.{names}-of-{other}",
-                    f"the {words} are projected with the {what} of the {theirs}",
+                    f"{_MHA}.{role}.{names}-of-{other}", f"the {words} are projected with the {what} of the {theirs}",
                     f"Project the {words} with w_{role} and b_{role}.", {project_heads: around(use_other)},
                 )  # fmt: skip
 
@@ -235,8 +234,10 @@ def _change_roles() -> Iterator[Neighbour]:
         )  # fmt: skip
 
 
-def _change_heads() -> Iterator[Neighbour]:
-    hint = "Head h has the columns h·d_k … (h + 1)·d_k − 1, and the heads are put back in the same order."
+_OF_COLUMNS: Final = "Head h has the columns h·d_k … (h + 1)·d_k − 1, and the heads are put back in the same order."
+
+
+def _change_splits() -> Iterator[Neighbour]:
     splits: tuple[tuple[str, str, Callable[[Array, Array, int], Array]], ...] = (
         ("interleaved", "every heads-th column belongs to a head",
          lambda _, x, n: x.reshape(*x.shape[:-1], -1, n).transpose(0, 3, 1, 2)),
@@ -258,7 +259,7 @@ def _change_heads() -> Iterator[Neighbour]:
 
         # Heads in another order from their cut until they are put back are right for all that is returned.
         either = title.replace("are cut", "are cut, or put back,") if word == "reversed" else title
-        yield Neighbour(f"{_MHA}.split.{word}", either, hint, {split_heads: around(cut)})
+        yield Neighbour(f"{_MHA}.split.{word}", either, _OF_COLUMNS, {split_heads: around(cut)})
         for roles in ("q", "k", "v", "qk", "kv"):
             words = " and ".join(f"the {_ROLES[role]}" for role in roles)
 
@@ -266,33 +267,42 @@ def _change_heads() -> Iterator[Neighbour]:
                 original: Step, x: Array, params: Any, of: str, heads: int, roles: str = roles, split: Any = split
             ) -> Any:
                 cut = original(x, params, of, heads)
-                return np.asarray(split(cut, _join(cut), heads)) if of in roles else cut
+                return np.asarray(split(cut, _join_heads(cut), heads)) if of in roles else cut
 
             yield Neighbour(
-                f"{_MHA}.split.{word}.{roles}", f"{title}, only for {words}", hint, {project_heads: around(cut_some)}
+                f"{_MHA}.split.{word}.{roles}",
+                f"{title}, only for {words}",
+                _OF_COLUMNS,
+                {project_heads: around(cut_some)},
             )
 
             def cut_fused(original: Step, qkv: Array, num_heads: int, roles: str = roles, split: Any = split) -> Any:
                 cut = zip(_ROLES, original(qkv, num_heads), strict=True)
                 return tuple(
-                    np.asarray(split(part, _join(part), num_heads)).copy() if role in roles else part
+                    np.asarray(split(part, _join_heads(part), num_heads)).copy() if role in roles else part
                     for role, part in cut
                 )
 
             yield Neighbour(
-                f"{_FUSED}.split.{word}.{roles}", f"{title}, only for {words}", hint, {split_fused: around(cut_fused)}
+                f"{_FUSED}.split.{word}.{roles}",
+                f"{title}, only for {words}",
+                _OF_COLUMNS,
+                {split_fused: around(cut_fused)},
             )
+
+
+def _change_merges() -> Iterator[Neighbour]:
     merges: tuple[tuple[str, str, Callable[[Array], Array]], ...] = (
         ("interleaved", "the columns of the heads are interleaved when they are put back",
          lambda h: h.transpose(0, 2, 3, 1).reshape(h.shape[0], h.shape[2], -1)),
         ("reversed", "the heads are put back in the reverse order",
          lambda h: h[:, ::-1].swapaxes(1, 2).reshape(h.shape[0], h.shape[2], -1)),
         ("next", "each head is put back in the place of the one before",
-         lambda h: _join(np.roll(h, -1, 1))),
+         lambda h: _join_heads(np.roll(h, -1, 1))),
         ("before", "each head is put back in the place of the next one",
-         lambda h: _join(np.roll(h, 1, 1))),
+         lambda h: _join_heads(np.roll(h, 1, 1))),
         ("accumulated", "each head's result contains those of the heads before it, as of a sum that is not cleared",
-         lambda h: _join(np.cumsum(h, axis=1))),
+         lambda h: _join_heads(np.cumsum(h, axis=1))),
         ("first-everywhere", "the first head stands in the place of every head",
          lambda h: np.broadcast_to(h[:, :1], h.shape).swapaxes(1, 2).reshape(h.shape[0], h.shape[2], -1)),
         ("averaged", "the mean of the heads stands in the place of every head",
@@ -302,7 +312,7 @@ def _change_heads() -> Iterator[Neighbour]:
     for word, title, merge in merges:
         for name in (_MHA, _FUSED):
             yield Neighbour(
-                f"{name}.merge.{word}", title, hint,
+                f"{name}.merge.{word}", title, _OF_COLUMNS,
                 {merge_heads: instead(lambda heads, merge=merge: np.asarray(merge(heads)))},
             )  # fmt: skip
 
@@ -347,7 +357,7 @@ def _reshape_over_batch() -> Iterator[Neighbour]:
             )
 
 
-def _join(heads: Array) -> Array:
+def _join_heads(heads: Array) -> Array:
     """Put heads back into columns: (batch, heads, seq, d) → (batch, seq, heads·d)."""
     return np.asarray(heads.swapaxes(1, 2).reshape(heads.shape[0], heads.shape[2], -1))
 
@@ -455,7 +465,8 @@ def generate() -> Iterator[Neighbour]:
     yield from _interleave_weights()
     yield from _change_inputs()
     yield from _change_roles()
-    yield from _change_heads()
+    yield from _change_splits()
+    yield from _change_merges()
     yield from _reshape_over_batch()
     yield from _change_fused_order()
     yield from _change_fused()

@@ -14,12 +14,7 @@ from goldformer.adapters.textbook.checks import Array
 from goldformer.adapters.textbook.layers import decoder_layer, encoder_layer
 from goldformer.adapters.textbook.steps import Step, around, instead
 from goldformer.conformance.diagnosis.mistakes.attention import add_to_masked
-from goldformer.conformance.diagnosis.neighbours.arguments import (
-    Given,
-    change_argument,
-    change_result,
-    read_argument,
-)
+from goldformer.conformance.diagnosis.neighbours.arguments import Given, change_argument, change_result, read_argument
 from goldformer.conformance.diagnosis.neighbours.array_changes import (
     Change,
     reverse_heads,
@@ -138,8 +133,7 @@ def _hide_future_always() -> Iterator[Neighbour]:
     for word, reads_mask, says in ways:
         yield Neighbour(
             f"scaled_dot_product_attention.mask.{word}",
-            f"later keys are hidden in every call, without a mask too, {says}",
-            hint,
+            f"later keys are hidden in every call, without a mask too, {says}", hint,
             {weigh_keys: change_argument(weigh_keys, "mask", partial(hide, reads_mask=reads_mask))},
         )  # fmt: skip
 
@@ -196,9 +190,8 @@ def _lose_in_layers() -> Iterator[Neighbour]:
         )  # fmt: skip
 
 
-def generate() -> Iterator[Neighbour]:
-    """Yield a neighbour for each way to read a mask."""
-    yield from _lose_in_layers()
+def _change_masks() -> Iterator[Neighbour]:
+    """Yield attentions that read their mask in another way."""
     hint = "Use the mask as it is given, True where a query may see a key, broadcast to the shape of the scores."
     for word, title, change in _CHANGES:
 
@@ -210,17 +203,17 @@ def generate() -> Iterator[Neighbour]:
             {weigh_keys: change_argument(weigh_keys, "mask", replace)},
         )  # fmt: skip
 
-    yield from _hide_future_always()
-    yield from _hide_future_in_decoder()
+
+def _change_filled() -> Iterator[Neighbour]:
+    """Yield attentions that give masked scores, or rows without a key, other numbers."""
 
     def zero_empty(original: Callable[..., Array], scaled: Array, mask: Array | None) -> Array:
         weights = original(scaled, mask)
         return weights if mask is None else np.where(mask.any(-1, keepdims=True), weights, weights * 0)
 
     yield Neighbour(
-        "scaled_dot_product_attention.empty-row.zeros",
-        "a query that sees no key gets zeros", "Give such a row what the declared option empty_row says.",
-        {weigh_keys: around(zero_empty)},
+        "scaled_dot_product_attention.empty-row.zeros", "a query that sees no key gets zeros",
+        "Give such a row what the declared option empty_row says.", {weigh_keys: around(zero_empty)},
     )  # fmt: skip
     for word, number in (("1e9", -1e9), ("1e4", -1e4)):
         yield Neighbour(
@@ -235,10 +228,12 @@ def generate() -> Iterator[Neighbour]:
             return np.where(mask, scaled, np.asarray(value, dtype=scaled.dtype))
 
         yield Neighbour(
-            f"scaled_dot_product_attention.fill.{word}",
-            f"masked scores become {value:g}", "Fill masked scores with −∞ or the lowest finite number.",
-            {fill_masked: instead(fill)},
+            f"scaled_dot_product_attention.fill.{word}", f"masked scores become {value:g}",
+            "Fill masked scores with −∞ or the lowest finite number.", {fill_masked: instead(fill)},
         )  # fmt: skip
+
+
+def _change_causal_masks() -> Iterator[Neighbour]:
     inverses: tuple[tuple[str, str, Change], ...] = (
         ("inverted", "the causal mask is True where a key is later, and False where it may be seen", np.logical_not),
         ("reversed", "the causal mask is reversed along the keys", reverse_last_axis),
@@ -250,7 +245,16 @@ def generate() -> Iterator[Neighbour]:
     for corner, diagonal in (("two-before", -2), ("two-after", 2)):
         side = "two keys before it are hidden too" if diagonal < 0 else "two later keys are seen"
         yield Neighbour(
-            f"causal_mask.{corner}", f"the causal mask is off by two, so that {side}",
-            "Query i sees the keys 0 … i.",
+            f"causal_mask.{corner}", f"the causal mask is off by two, so that {side}", "Query i sees the keys 0 … i.",
             {causal_mask: change_result(_widen(diagonal))},
         )  # fmt: skip
+
+
+def generate() -> Iterator[Neighbour]:
+    """Yield the neighbours of masks."""
+    yield from _lose_in_layers()
+    yield from _change_masks()
+    yield from _hide_future_always()
+    yield from _hide_future_in_decoder()
+    yield from _change_filled()
+    yield from _change_causal_masks()

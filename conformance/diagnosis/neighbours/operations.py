@@ -11,13 +11,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from goldformer.adapters.textbook.attention import (
-    score_keys,
-    softmax,
-    softmax_over_keys,
-    sum_values,
-    weigh_keys,
-)
+from goldformer.adapters.textbook.attention import score_keys, softmax, softmax_over_keys, sum_values, weigh_keys
 from goldformer.adapters.textbook.checks import Array
 from goldformer.adapters.textbook.heads import Params, merge_heads
 from goldformer.adapters.textbook.layers import (
@@ -114,13 +108,13 @@ def _change_results() -> Iterator[Neighbour]:
             )  # fmt: skip
 
 
-def _soft(scores: Array, axis: int | tuple[int, ...]) -> Array:
+def _apply_softmax(scores: Array, axis: int | tuple[int, ...]) -> Array:
     with np.errstate(over="ignore", invalid="ignore"):
         powers = np.exp(scores - scores.max(axis=axis, keepdims=True))
         return np.asarray(powers / powers.sum(axis=axis, keepdims=True))
 
 
-def _soft_of_array_maximum(scores: Array) -> Array:
+def _subtract_array_maximum(scores: Array) -> Array:
     powers = np.exp(scores - scores.max(initial=-np.inf))
     return np.asarray(powers / powers.sum(axis=-1, keepdims=True))
 
@@ -130,11 +124,11 @@ def _divide_by_sum_over(scores: Array, axis: int | tuple[int, ...] | None) -> Ar
     return np.asarray(powers / powers.sum(axis=axis, keepdims=True))
 
 
-def _share(scores: Array) -> Array:
+def _divide_by_sum(scores: Array) -> Array:
     return np.asarray(scores / scores.sum(-1, keepdims=True))
 
 
-def _share_with_one(scores: Array) -> Array:
+def _divide_by_sum_and_one(scores: Array) -> Array:
     powers = np.exp(scores)
     return np.asarray(powers / (1 + powers.sum(-1, keepdims=True)))
 
@@ -142,11 +136,11 @@ def _share_with_one(scores: Array) -> Array:
 def _change_softmax() -> Iterator[Neighbour]:
     last_axis = "Take the softmax over the last axis, the keys."
     ways: tuple[tuple[str, str, Change], ...] = (
-        ("over-queries", "the softmax runs over the queries", lambda s: _soft(s, -2 if s.ndim > 1 else -1)),
-        ("over-heads", "the softmax runs over the heads", lambda s: _soft(s, 1 if s.ndim > 3 else -1)),
-        ("over-samples", "the softmax runs over the samples", lambda s: _soft(s, 0)),
+        ("over-queries", "the softmax runs over the queries", lambda s: _apply_softmax(s, -2 if s.ndim > 1 else -1)),
+        ("over-heads", "the softmax runs over the heads", lambda s: _apply_softmax(s, 1 if s.ndim > 3 else -1)),
+        ("over-samples", "the softmax runs over the samples", lambda s: _apply_softmax(s, 0)),
         ("over-rows-and-keys", "the softmax runs over queries and keys at once",
-         lambda s: _soft(s, (-2, -1) if s.ndim > 1 else -1)),
+         lambda s: _apply_softmax(s, (-2, -1) if s.ndim > 1 else -1)),
         ("sum-over-queries", "the exponentials are divided by their sum over the queries",
          lambda s: _divide_by_sum_over(s, -2 if s.ndim > 1 else -1)),
         ("sum-over-samples", "the exponentials are divided by their sum over the samples, the first axis",
@@ -157,17 +151,17 @@ def _change_softmax() -> Iterator[Neighbour]:
          lambda s: _divide_by_sum_over(s, (1, -1) if s.ndim > 3 else -1)),
         ("sum-over-all", "the exponentials are divided by the sum of all of them",
          lambda s: _divide_by_sum_over(s, None)),
-        ("twice", "the softmax is applied twice", lambda s: _soft(_soft(s, -1), -1)),
+        ("twice", "the softmax is applied twice", lambda s: _apply_softmax(_apply_softmax(s, -1), -1)),
         ("left-out", "the softmax is left out", lambda s: s),
         ("array-maximum", "the maximum of the whole array is subtracted, so rows far below it are 0 and become 0/0",
-         _soft_of_array_maximum),
+         _subtract_array_maximum),
         ("not-normalised", "the exponentials are not divided by their sum", np.exp),
-        ("linear", "the scores are divided by their sum instead of the softmax", _share),
+        ("linear", "the scores are divided by their sum instead of the softmax", _divide_by_sum),
         ("sigmoid", "a sigmoid takes the place of the softmax", lambda s: 1 / (1 + np.exp(-s))),
-        ("logarithm", "the logarithm of the softmax is used", lambda s: np.log(_soft(s, -1))),
-        ("base-two", "the softmax has powers of 2 instead of e", lambda s: _soft(s * math.log(2), -1)),
-        ("one-more", "one is added to the sum of the exponentials", _share_with_one),
-        ("negated", "the softmax is that of the negated scores", lambda s: _soft(-s, -1)),
+        ("logarithm", "the logarithm of the softmax is used", lambda s: np.log(_apply_softmax(s, -1))),
+        ("base-two", "the softmax has powers of 2 instead of e", lambda s: _apply_softmax(s * math.log(2), -1)),
+        ("one-more", "one is added to the sum of the exponentials", _divide_by_sum_and_one),
+        ("negated", "the softmax is that of the negated scores", lambda s: _apply_softmax(-s, -1)),
         ("hard", "only the largest score counts", lambda s: (s == s.max(-1, keepdims=True)).astype(s.dtype)),
     )  # fmt: skip
     hints = {"array-maximum": "Subtract the maximum of each row, axis=-1 and keepdims=True."}
@@ -189,7 +183,7 @@ def _take_log_of_softmax() -> Iterator[Neighbour]:
 
             def run(logits: Array, eps: float = eps) -> Array:
                 with np.errstate(divide="ignore", over="ignore"):
-                    return np.asarray(np.log(_soft(logits, -1) + np.asarray(eps, logits.dtype)))
+                    return np.asarray(np.log(_apply_softmax(logits, -1) + np.asarray(eps, logits.dtype)))
 
             added = f" + {eps:g}" if eps else ""
             yield Neighbour(
@@ -200,8 +194,7 @@ def _take_log_of_softmax() -> Iterator[Neighbour]:
             )  # fmt: skip
 
     for component, (word, axis, says) in product(
-        ("cross_entropy", "kl_divergence"),
-        (("tokens", -2, "the tokens"), ("samples", 0, "the samples")),
+        ("cross_entropy", "kl_divergence"), (("tokens", -2, "the tokens"), ("samples", 0, "the samples"))
     ):
 
         def normalise(logits: Array, axis: int = axis) -> Array:
@@ -209,14 +202,13 @@ def _take_log_of_softmax() -> Iterator[Neighbour]:
             return np.asarray(shifted - np.log(np.exp(shifted).sum(axis=axis, keepdims=True)))
 
         yield Neighbour(
-            f"{component}.log-softmax-over-{word}",
-            f"the log-softmax runs over {says} instead of the vocabulary",
+            f"{component}.log-softmax-over-{word}", f"the log-softmax runs over {says} instead of the vocabulary",
             "Take the log-softmax over the last axis, the vocabulary.", {log_softmax: instead(normalise)},
         )  # fmt: skip
 
     def multiply_one_hot(logits: Array, targets: Array) -> Array:
         with np.errstate(all="ignore"):
-            logarithms = np.log(_soft(logits, -1))
+            logarithms = np.log(_apply_softmax(logits, -1))
             chosen = one_hot(targets, vocab=logits.shape[-1]).astype(logits.dtype)
             return np.asarray((logarithms * chosen).sum(-1))
 
@@ -244,7 +236,7 @@ def _change_activation() -> Iterator[Neighbour]:
         ("squared-relu", "ReLU squared", lambda x: np.square(np.maximum(x, 0))),
         ("reverse", "min(0, x)", lambda x: np.minimum(x, 0)),
         ("negative-input", "max(0, −x)", lambda x: np.maximum(-x, 0)),
-        ("softmax", "a softmax", lambda x: _soft(x, -1)),
+        ("softmax", "a softmax", lambda x: _apply_softmax(x, -1)),
     )  # fmt: skip
     for word, words, function in functions:
         yield Neighbour(
@@ -270,9 +262,10 @@ def _change_activation() -> Iterator[Neighbour]:
     )  # fmt: skip
 
 
-def _change_norm() -> Iterator[Neighbour]:
-    hint = "It is (x − mean)/√(variance + eps)·gamma + beta, over the channels of each token."
+_OF_NORM: Final = "It is (x − mean)/√(variance + eps)·gamma + beta, over the channels of each token."
 
+
+def _change_affine() -> Iterator[Neighbour]:
     def affine(change: Callable[[Array, Array, Array], Array]) -> Replacements:
         def run(normal: Array, params: Params) -> Array:
             return np.asarray(change(normal, params["gamma"], params["beta"]))
@@ -289,7 +282,11 @@ def _change_norm() -> Iterator[Neighbour]:
         ("gamma-twice", "gamma multiplies twice", lambda n, g, b: n * g * g + b),
     )
     for word, title, change in affines:
-        yield Neighbour(f"layer_norm.{word}", title, hint, affine(change))
+        yield Neighbour(f"layer_norm.{word}", title, _OF_NORM, affine(change))
+
+
+def _change_statistics() -> Iterator[Neighbour]:
+    """Yield normalisations with another mean, variance or deviation."""
     deviations: tuple[tuple[str, str, Step, Step], ...] = (
         ("variance", "the row is divided by its variance plus eps, without the root", norm_denominator,
          lambda original, variance: np.square(original(variance))),
@@ -320,20 +317,20 @@ def _change_norm() -> Iterator[Neighbour]:
          lambda original, x: 2 * original(x) - x),
     )  # fmt: skip
     for word, title, step, function in deviations:
-        yield Neighbour(f"layer_norm.{word}", title, hint, {step: around(function)})
+        yield Neighbour(f"layer_norm.{word}", title, _OF_NORM, {step: around(function)})
     yield Neighbour(
-        "layer_norm.variance-about-zero", "the variance is the mean square of the row as it is", hint,
+        "layer_norm.variance-about-zero", "the variance is the mean square of the row as it is", _OF_NORM,
         {layer_norm: instead(_square_whole_row)},
     )  # fmt: skip
     others = (("tokens", -2, "the tokens"), ("samples", 0, "the samples"), ("array", None, "the whole array"))
     for word, axis, says in others:
         yield Neighbour(
             f"layer_norm.variance-along-{word}",
-            f"the variance runs along {says} instead of the channels, the mean along the channels", hint,
+            f"the variance runs along {says} instead of the channels, the mean along the channels", _OF_NORM,
             {layer_norm: instead(partial(_divide_by_variance_along, axis=axis))},
         )  # fmt: skip
     yield Neighbour(
-        "layer_norm.twice", "the row is normalised twice", hint,
+        "layer_norm.twice", "the row is normalised twice", _OF_NORM,
         {layer_norm: around(lambda original, x, *, params: original(original(x, params=params), params=params))},
     )  # fmt: skip
 
@@ -360,11 +357,11 @@ def _note_scaled(original: Step, scaled: Array, mask: Any) -> Array:
     return np.asarray(original(scaled, mask))
 
 
-def _take(scaled: Array) -> Array:
+def _keep_scores(scaled: Array) -> Array:
     return scaled
 
 
-def _raise(scaled: Array) -> Array:
+def _exponentiate(scaled: Array) -> Array:
     return np.asarray(np.exp(scaled - scaled.max(-1, keepdims=True)))
 
 
@@ -379,7 +376,7 @@ def _sum_by(weigh: Change) -> Replacement:
 
 def _change_operands() -> Iterator[Neighbour]:
     """Yield scores and sums of other operands."""
-    for words, weigh in (("the scaled scores", _take), ("the exponentials of the scores", _raise)):
+    for words, weigh in (("the scaled scores", _keep_scores), ("the exponentials of the scores", _exponentiate)):
         yield Neighbour(
             f"{_SDPA}.values-by.{words.replace(' ', '-')}",
             f"the values are summed with {words} instead of the weights", "Sum the values, each times its weight.",
@@ -436,7 +433,8 @@ def generate() -> Iterator[Neighbour]:
     yield from _change_softmax()
     yield from _take_log_of_softmax()
     yield from _change_activation()
-    yield from _change_norm()
+    yield from _change_affine()
+    yield from _change_statistics()
     yield from _change_read()
     yield from _change_operands()
     yield from _change_results()

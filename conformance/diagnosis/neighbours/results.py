@@ -20,6 +20,7 @@ from goldformer.adapters.textbook.checks import Array
 from goldformer.adapters.textbook.steps import Step, around
 from goldformer.conformance.diagnosis.neighbours.arguments import Given, read_argument
 from goldformer.conformance.diagnosis.neighbours.neighbour import EQUALS, Neighbour
+from goldformer.conformance.properties.relations import join_names
 from goldformer.spec import Case, Contract
 from goldformer.spec.model import GoldenArray
 
@@ -118,11 +119,11 @@ def make_neighbour(id_: str) -> Neighbour:
     place, _, relation = id_.partition(EQUALS)
     backward = _GRADIENT in place
     component, _, names = place.partition(_GRADIENT if backward else _RESULT)
-    says, change = _parse(relation)
+    says, change = _parse_relation(relation)
     step: Step = getattr(textbook, f"{component}_gradient" if backward else component)
     chosen = names.split("+")
     title = f"{_name_subject(chosen, backward=backward)} {says}"
-    return Neighbour(id_, title, _HINT, {step: around(partial(_run, step, chosen, change))}, backward)
+    return Neighbour(id_, title, _HINT, {step: around(partial(_run_changed, step, chosen, change))}, backward)
 
 
 def _name_subject(names: list[str], *, backward: bool) -> str:
@@ -133,10 +134,10 @@ def _name_subject(names: list[str], *, backward: bool) -> str:
         return "the output is"
     if len(names) == 1:
         return f"the gradient of {names[0]} is" if backward else f"the output {names[0]} is"
-    return f"each of the {what}s {'of ' if backward else ''}{', '.join(names[:-1])} and {names[-1]} is"
+    return f"each of the {what}s {'of ' if backward else ''}{join_names(names)} is"
 
 
-def _run(step: Step, names: list[str], change: Any, original: Step, *args: Any, **named: Any) -> Any:
+def _run_changed(step: Step, names: list[str], change: Any, original: Step, *args: Any, **named: Any) -> Any:
     found = original(*args, **named)
     read = partial(_read_argument, step, (args, named))
     if not isinstance(found, Mapping):
@@ -153,7 +154,7 @@ def _read_argument(step: Step, given: Given, name: str) -> Array:
     return np.asarray(params[name] if name in params else read_argument(step, name, given))
 
 
-def _parse(relation: str) -> tuple[str, Callable[[Array, Callable[[str], Array]], Any]]:
+def _parse_relation(relation: str) -> tuple[str, Callable[[Array, Callable[[str], Array]], Any]]:
     """Return a relation in words, and the function of the right result and of what reads an argument."""
     word, *rest = relation.split(":")
     if word in _FUNCTIONS:
@@ -162,27 +163,29 @@ def _parse(relation: str) -> tuple[str, Callable[[Array, Callable[[str], Array]]
     if word in _ALONG:
         says, along = _ALONG[word]
         axis = int(rest[0])
-        return says.format(_write(axis)), lambda x, _: along(x, axis) if _has(x, axis) else x
+        return says.format(_write_number(axis)), lambda x, _: along(x, axis) if _has_axes(x, axis) else x
     if word in _BETWEEN:
         says, between = _BETWEEN[word]
         one, two = int(rest[0]), int(rest[1])
-        return says.format(_write(one), _write(two)), lambda x, _: between(x, one, two) if _has(x, one, two) else x
+        return says.format(
+            _write_number(one), _write_number(two)
+        ), lambda x, _: between(x, one, two) if _has_axes(x, one, two) else x
     if word in _OTHERS:
         says, join = _OTHERS[word]
         return says.format(rest[0]), lambda x, read: join(x, read(rest[0]))
     if word == "times":
         factor = float(rest[0])
-        return f"multiplied by {_write(rest[0])}", lambda x, _: x * factor
+        return f"multiplied by {_write_number(rest[0])}", lambda x, _: x * factor
     name, index, symbol, power = rest
-    size = f"the size of axis {_write(index)} of {name}" + (f" ({symbol})" if symbol else "")
+    size = f"the size of axis {_write_number(index)} of {name}" + (f" ({symbol})" if symbol else "")
     return _POWERS[power].format(size), lambda x, read: x * float(read(name).shape[int(index)]) ** float(power)
 
 
-def _has(x: Array, *axes: int) -> bool:
+def _has_axes(x: Array, *axes: int) -> bool:
     return all(-x.ndim <= axis < x.ndim for axis in axes)
 
 
-def _write(number: int | str) -> str:
+def _write_number(number: int | str) -> str:
     return str(number).replace("-", "−")
 
 
@@ -206,7 +209,7 @@ def list_relations(
     pairs = [(golden[name], actual[name], right[name]) for name in names]
     if all(wanted.shape == got.shape for _, got, wanted in pairs):
         for relation in dict.fromkeys(_list_possible(pairs, call)):
-            _, change = _parse(relation)
+            _, change = _parse_relation(relation)
             if all(_fits(selected, got, change, wanted, call) for selected, got, wanted in pairs):
                 yield f"{place}{relation}"
 

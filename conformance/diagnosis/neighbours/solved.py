@@ -82,11 +82,11 @@ def name_solved(family: Family, value: float) -> str:
     return f"{family.id}{EQUALS}{value:.9g}"
 
 
-def _factor(step: Step) -> Callable[[Number], Replacements]:
+def _scale_result(step: Step) -> Callable[[Number], Replacements]:
     return lambda number: {step: change_array(lambda x: (x * number()).astype(x.dtype))}
 
 
-def _leak(number: Number) -> Replacements:
+def _leak_negative(number: Number) -> Replacements:
     return {activation: instead(lambda x: np.where(x > 0, x, x * number()).astype(x.dtype))}
 
 
@@ -102,7 +102,7 @@ def _divide(number: Number) -> Replacements:
     return {score_divisor: around(divide)}
 
 
-def _fill(number: Number) -> Replacements:
+def _fill_masked(number: Number) -> Replacements:
     return {mask_fill: instead(lambda _: number())}
 
 
@@ -139,8 +139,7 @@ _FACTORS: Final = (-2.0, 2.0)
 def _list_families() -> Iterator[Family]:
     attention, norm, embedding = "scaled_dot_product_attention", "layer_norm", "token_embedding"
     yield Family(
-        f"{norm}.eps", "the normalisation fits eps = {}",
-        OTHER_EPS, (-12, 0),
+        f"{norm}.eps", "the normalisation fits eps = {}", OTHER_EPS, (-12, 0),
         lambda number: {layer_norm_eps: instead(number)},
     )  # fmt: skip
     yield Family(
@@ -157,7 +156,7 @@ def _list_families() -> Iterator[Family]:
     )  # fmt: skip
     yield Family(
         f"{attention}.fill", "masked scores become {}, which leaves their keys a weight",
-        "Fill masked scores with −∞ or the lowest finite number.", (-1, 2), _fill, signed=True,
+        "Fill masked scores with −∞ or the lowest finite number.", (-1, 2), _fill_masked, signed=True,
     )  # fmt: skip
     yield Family(
         f"{attention}.fill-added", "{} is added to masked scores, which leaves their keys a weight",
@@ -170,7 +169,7 @@ def _list_families() -> Iterator[Family]:
     )  # fmt: skip
     yield Family(
         "feed_forward.slope", "the activation is a leaky ReLU with the slope {}",
-        "Use ReLU, max(0, x), or declare a variant.", (-3, 0), _leak, signed=True,
+        "Use ReLU, max(0, x), or declare a variant.", (-3, 0), _leak_negative, signed=True,
     )  # fmt: skip
     yield Family(
         "positional_encoding.factor", "the encoding of the positions is multiplied by {}",
@@ -183,12 +182,11 @@ def _list_families() -> Iterator[Family]:
         yield Family(
             f"{component}.{step.__name__}.factor", f"{words} multiplied by {{}}",
             "Leave the factor out, or declare the option that has it. A dropout that rescales in evaluation too "
-            "multiplies by 1/(1 − rate).", _FACTORS, _factor(step), signed=True,
+            "multiplies by 1/(1 − rate).", _FACTORS, _scale_result(step), signed=True,
         )  # fmt: skip
     for layer, places, words, scale_all in list_dropped():
         yield Family(
-            f"{layer}.{places}.factor",
-            f"{words} are multiplied by {{}}, as by a dropout that rescales in evaluation",
+            f"{layer}.{places}.factor", f"{words} are multiplied by {{}}, as by a dropout that rescales in evaluation",
             "Leave the factor out: in evaluation dropout does nothing.", _FACTORS, scale_all, signed=True,
         )  # fmt: skip
     for layer, sublayer, words, scale in list_updates():

@@ -25,7 +25,7 @@ from goldformer.conformance.diagnosis.neighbours.neighbour import Neighbour
 Form = Callable[[Array, Callable[[Array], Array], Callable[[Array], Array]], Array]
 
 
-def _add(read: Array, function: Callable[[Array], Array]) -> Array:
+def _add_residual(read: Array, function: Callable[[Array], Array]) -> Array:
     return np.asarray(read + function(read))
 
 
@@ -34,11 +34,11 @@ _FORMS: Final[Mapping[str, tuple[str, Form]]] = {
     "post": ("LN(x + f(x))", lambda x, f, n: n(x + f(x))),
     "pre": ("x + f(LN(x))", lambda x, f, n: x + f(n(x))),
     "residual-normed": ("LN(x) + f(x)", lambda x, f, n: n(x) + f(x)),
-    "both-normed": ("LN(x) + f(LN(x))", lambda x, f, n: _add(n(x), f)),
+    "both-normed": ("LN(x) + f(LN(x))", lambda x, f, n: _add_residual(n(x), f)),
     "result-normed": ("x + LN(f(x))", lambda x, f, n: x + n(f(x))),
     "each-normed": ("LN(x) + LN(f(x))", lambda x, f, n: n(x) + n(f(x))),
     "before-and-after": ("LN(x + f(LN(x)))", lambda x, f, n: n(x + f(n(x)))),
-    "first-and-after": ("LN(y + f(y)) with y = LN(x)", lambda x, f, n: n(_add(n(x), f))),
+    "first-and-after": ("LN(y + f(y)) with y = LN(x)", lambda x, f, n: n(_add_residual(n(x), f))),
     "around": ("x + LN(f(LN(x)))", lambda x, f, n: x + n(f(n(x)))),
     "result-and-after": ("LN(x + LN(f(x)))", lambda x, f, n: n(x + n(f(x)))),
     "twice": ("LN(LN(x + f(x)))", lambda x, f, n: n(n(x + f(x)))),
@@ -60,7 +60,7 @@ _LAYERS: Final[tuple[tuple[str, tuple[Step, ...], tuple[str, ...]], ...]] = (
 _EPS: Final = (1e-3, 1e-5, 1e-6, 1e-8, 1e-12)
 
 
-def _in_sublayers(layers: tuple[Step, ...], number: int, replacement: Step) -> Replacements:
+def _replace_in_sublayers(layers: tuple[Step, ...], number: int, replacement: Step) -> Replacements:
     """Replace the sub-layer of a number, or all for 0, while one of the layers runs."""
 
     def run_some(original: Step, x: Array, function: SubLayer, **named: Any) -> Any:
@@ -108,14 +108,14 @@ def _change_forms() -> Iterator[Neighbour]:
             if word not in _RIGHT:
                 yield Neighbour(
                     f"{name}.sublayers.{word}", f"each sub-layer f computes {formula}, {where}", hint,
-                    _in_sublayers(layers, 0, steps),
+                    _replace_in_sublayers(layers, 0, steps),
                 )  # fmt: skip
             for number, sublayer in enumerate(sublayers, 1):
                 others = " and the others do not" if word in _RIGHT else ""
                 yield Neighbour(
                     f"{name}.sublayer-{number}.{word}",
                     f"the sub-layer f of the {sublayer} computes {formula}{others}, {where}", hint,
-                    _in_sublayers(layers, number, steps),
+                    _replace_in_sublayers(layers, number, steps),
                 )  # fmt: skip
 
 
@@ -135,7 +135,7 @@ def _change_eps() -> Iterator[Neighbour]:
                 yield Neighbour(
                     f"{layers[0].__name__}.norm_{number}.eps.{eps:g}",
                     f"only the norm of the {sublayer} has eps = {eps:g}, {where}",
-                    "Give all norms the declared eps.", _in_sublayers(layers, number, run),
+                    "Give all norms the declared eps.", _replace_in_sublayers(layers, number, run),
                 )  # fmt: skip
 
 

@@ -10,13 +10,7 @@ from typing import Any, Final
 import numpy as np
 
 from goldformer.adapters.textbook.checks import Array
-from goldformer.adapters.textbook.losses import (
-    cross_entropy,
-    find_words,
-    kl_divergence,
-    kl_terms,
-    score_targets,
-)
+from goldformer.adapters.textbook.losses import cross_entropy, find_words, kl_divergence, kl_terms, score_targets
 from goldformer.adapters.textbook.steps import Step, around, instead, replacing
 from goldformer.adapters.textbook.targets import label_smoothing, pad_or_truncate, shift_right
 from goldformer.adapters.textbook.transformer import log_softmax

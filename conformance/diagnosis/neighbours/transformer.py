@@ -243,9 +243,8 @@ def _change_model() -> Iterator[Neighbour]:
             f"Embed the words of the {words} in their own order.", {step: change_argument(step, words, embed_reversed)},
         )  # fmt: skip
         yield Neighbour(
-            f"transformer.{words}.positions-twice",
-            f"the embedding of the {words} is doubled", f"Add words and positions of the {words} once.",
-            {step: change_result(lambda x: x + x)},
+            f"transformer.{words}.positions-twice", f"the embedding of the {words} is doubled",
+            f"Add words and positions of the {words} once.", {step: change_result(lambda x: x + x)},
         )  # fmt: skip
 
     memories: tuple[tuple[str, str, Callable[[dict[str, Array]], Array]], ...] = (
@@ -544,9 +543,8 @@ def _confuse_stacks() -> Iterator[Neighbour]:
         return original(np.concatenate([source, target], axis=1), pad_id, params)[:, source.shape[1] :]
 
     yield Neighbour(
-        "transformer.target-positions-after-source",
-        "the positions of the target go on after those of the source", "Begin the positions of the target with 0.",
-        {transformer: around(_note_call), embed_target: around(go_on)},
+        "transformer.target-positions-after-source", "the positions of the target go on after those of the source",
+        "Begin the positions of the target with 0.", {transformer: around(_note_call), embed_target: around(go_on)},
     )  # fmt: skip
     stacks: dict[str, Step] = {"encoder": encoder, "decoder": decoder}
     for (name, stack), other in zip(stacks.items(), reversed(stacks), strict=True):

@@ -40,6 +40,7 @@ from goldformer.conformance.diagnosis.neighbours.arguments import (
     replace_argument,
 )
 from goldformer.conformance.diagnosis.neighbours.neighbour import Neighbour
+from goldformer.conformance.properties.relations import join_names
 
 #: The arrays of the layer that runs, by name.
 _noted: Final[ContextVar[dict[str, Array]]] = ContextVar("noted")
@@ -75,7 +76,7 @@ def _describe(name: str) -> str:
     }[kind]
 
 
-def _say(layer: Step) -> str:
+def _locate(layer: Step) -> str:
     return f", in the {layer.__name__.replace('_', ' ')}"
 
 
@@ -146,15 +147,15 @@ _NOTES: Final[Replacements] = {
 }
 
 
-def _join(*changes: Replacements) -> Replacements:
+def _add_notes(*changes: Replacements) -> Replacements:
     """Return the notes with changes on top of them."""
     joined = dict(_NOTES)
     for step, replacement in chain.from_iterable(change.items() for change in changes):
-        joined[step] = _chain(joined[step], replacement) if step in joined else replacement
+        joined[step] = _chain_replacements(joined[step], replacement) if step in joined else replacement
     return joined
 
 
-def _chain(below: Replacement, above: Replacement) -> Replacement:
+def _chain_replacements(below: Replacement, above: Replacement) -> Replacement:
     return lambda original: above(below(original))
 
 
@@ -181,7 +182,7 @@ class _Edge:
     any_length: bool = False
 
 
-def _read(name: str, *, any_length: bool) -> Callable[[Any], Any]:
+def _read_noted(name: str, *, any_length: bool) -> Callable[[Any], Any]:
     """Return the noted array of a name; what should be read if there is none that fits."""
 
     def read(own: Any) -> Any:
@@ -197,12 +198,12 @@ def _differ_in_tokens(one: Array, other: Array) -> bool:
     return one.ndim == other.ndim and one.shape[:-2] == other.shape[:-2] and one.shape[-1] == other.shape[-1]
 
 
-def _only_in(layer: Step, change: Callable[[Any], Any]) -> Callable[[Any], Any]:
+def _restrict_to_layer(layer: Step, change: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """Return a change that is made only in one kind of layer: both kinds run the same steps."""
     return lambda own: change(own) if _layer.get() is layer else own
 
 
-def _attention_edges(sublayer: str) -> Iterator[_Edge]:
+def _list_attention_edges(sublayer: str) -> Iterator[_Edge]:
     cross = sublayer == "cross_attention"
     groups = (("query", "queries"), ("key", "keys"), ("value", "values"), ("key value", "keys and values"))
     for group, words in groups:
@@ -235,7 +236,7 @@ def _describe_own(own: str, sublayer: str) -> str:
     return "its own input" if own == f"read {sublayer}" else _describe(own)
 
 
-def _in_sublayer(argument: str, number: int, read: Callable[[Any], Any]) -> Replacements:
+def _change_in_sublayer(argument: str, number: int, read: Callable[[Any], Any]) -> Replacements:
     """Change an argument of add_residual in one sub-layer: `sums` has one entry for each sub-layer that is done."""
 
     def change(own: Any, given: Given) -> Any:
@@ -244,28 +245,26 @@ def _in_sublayer(argument: str, number: int, read: Callable[[Any], Any]) -> Repl
     return {add_residual: change_argument(add_residual, argument, change)}
 
 
-def _edges(layer: Step) -> Iterator[_Edge]:
+def _list_edges(layer: Step) -> Iterator[_Edge]:
     sublayers = _SUBLAYERS[layer]
     for number, sublayer in enumerate(sublayers, 1):
         words = _WORDS[sublayer]
         if sublayer == "feed_forward":
             yield _Edge(
-                "feed_forward.x", f"the {words} reads", "its own input", frozenset({"read feed_forward"}),
-                sublayer, (),
+                "feed_forward.x", f"the {words} reads", "its own input", frozenset({"read feed_forward"}), sublayer, (),
                 lambda read: {feed_through: change_argument(feed_through, "x", lambda own, _: read(own))},
             )  # fmt: skip
         else:
-            yield from _attention_edges(sublayer)
+            yield from _list_attention_edges(sublayer)
         before = "x" if number == 1 else f"end {sublayers[number - 2]}"
         yield _Edge(
             f"{sublayer}.residual", f"the residual of the {words} adds", _describe(before), frozenset({before}),
-            sublayer, ("heads", "result", "read"),
-            partial(_in_sublayer, "x", number),
+            sublayer, ("heads", "result", "read"), partial(_change_in_sublayer, "x", number),
         )  # fmt: skip
         yield _Edge(
             f"{sublayer}.update", f"the residual of the {words} is added to", f"the result of the {words}",
             frozenset({f"result {sublayer}"}), sublayer, ("heads", "result", "read"),
-            partial(_in_sublayer, "output", number),
+            partial(_change_in_sublayer, "output", number),
         )  # fmt: skip
         yield _Edge(
             f"{sublayer}.sum", f"the {words} and its residual give", "their sum",
@@ -311,7 +310,7 @@ def _replace_end(number: int, read: Callable[[Any], Any]) -> Replacement:
     return around(run)
 
 
-def _sources(layer: Step, edge: _Edge) -> Iterator[str]:
+def _list_sources(layer: Step, edge: _Edge) -> Iterator[str]:
     """Yield the arrays that are there when a step reads, other than the right one."""
     yield from (name for name in ("x", "memory") if name not in edge.right and (name == "x" or layer is decoder_layer))
     for sublayer in _SUBLAYERS[layer]:
@@ -336,9 +335,9 @@ def _swap_norms(layer: Step) -> Iterator[Neighbour]:
         if len(sublayers) > 2:
             yield Neighbour(
                 f"{layer.__name__}.{sublayer}.norm.for-all",
-                f"all norms have gamma and beta of that of the {_WORDS[sublayer]}{_say(layer)}",
+                f"all norms have gamma and beta of that of the {_WORDS[sublayer]}{_locate(layer)}",
                 "Give each sub-layer a norm of its own.",
-                _join({norm_params: change_argument(norm_params, "number", share)}),
+                _add_notes({norm_params: change_argument(norm_params, "number", share)}),
             )
         for other, theirs in enumerate(sublayers, 1):
             if other == number:
@@ -353,15 +352,15 @@ def _swap_norms(layer: Step) -> Iterator[Neighbour]:
             if number < other:
                 yield Neighbour(
                     f"{layer.__name__}.{sublayer}.norm.with.{theirs}",
-                    f"the norms of the {_WORDS[sublayer]} and the {_WORDS[theirs]} are swapped{_say(layer)}",
+                    f"the norms of the {_WORDS[sublayer]} and the {_WORDS[theirs]} are swapped{_locate(layer)}",
                     f"Normalise the sub-layer of the {_WORDS[sublayer]} with norm_{number}.",
-                    _join({norm_params: change_argument(norm_params, "number", exchange)}),
+                    _add_notes({norm_params: change_argument(norm_params, "number", exchange)}),
                 )
             yield Neighbour(
                 f"{layer.__name__}.{sublayer}.norm.of.{theirs}",
-                f"the norm of the {_WORDS[sublayer]} has gamma and beta of that of the {_WORDS[theirs]}{_say(layer)}",
+                f"the norm of the {_WORDS[sublayer]} has the gamma and beta of the {_WORDS[theirs]}'s{_locate(layer)}",
                 f"Normalise the sub-layer of the {_WORDS[sublayer]} with norm_{number}.",
-                _join({norm_params: change_argument(norm_params, "number", change)}),
+                _add_notes({norm_params: change_argument(norm_params, "number", change)}),
             )
 
 
@@ -377,15 +376,15 @@ def _change_updates(layer: Step) -> Iterator[Neighbour]:
         for word, says, way in ways:
             yield Neighbour(
                 f"{layer.__name__}.{sublayer}.{word}",
-                f"the result of the {_WORDS[sublayer]} {says}{_say(layer)}",
+                f"the result of the {_WORDS[sublayer]} {says}{_locate(layer)}",
                 f"Add the result of the {_WORDS[sublayer]} to its residual once.",
-                _join(_in_sublayer("output", number, _only_in(layer, way))),
+                _add_notes(_change_in_sublayer("output", number, _restrict_to_layer(layer, way))),
             )
         yield Neighbour(
             f"{layer.__name__}.{sublayer}.residual.twice",
-            f"the residual of the {_WORDS[sublayer]} is added twice{_say(layer)}",
+            f"the residual of the {_WORDS[sublayer]} is added twice{_locate(layer)}",
             f"Add the input of the {_WORDS[sublayer]} to its result once.",
-            _join(_in_sublayer("x", number, _only_in(layer, lambda a: a + a))),
+            _add_notes(_change_in_sublayer("x", number, _restrict_to_layer(layer, lambda a: a + a))),
         )
 
 
@@ -408,7 +407,7 @@ def _reorder_sublayers(layer: Step) -> Iterator[Neighbour]:
                 continue  # Right, or in the catalogue.
             yield Neighbour(
                 f"{layer.__name__}.order.{'.'.join(order)}.{word}",
-                f"the sub-layers run in the order {words}, {says}{_say(layer)}", f"Run them in the order {right}.",
+                f"the sub-layers run in the order {words}, {says}{_locate(layer)}", f"Run them in the order {right}.",
                 {layer: around(partial(_run_in_order, layer=layer, order=order, find_number=number))},
             )  # fmt: skip
 
@@ -454,9 +453,9 @@ def _repeat_functions(layer: Step) -> Iterator[Neighbour]:
 
         yield Neighbour(
             f"{layer.__name__}.{sublayer}.applied-twice",
-            f"the {_WORDS[sublayer]} is applied twice{_say(layer)}",
+            f"the {_WORDS[sublayer]} is applied twice{_locate(layer)}",
             f"Apply the {_WORDS[sublayer]} once.",
-            _join({steps[sublayer]: around(run)}),
+            _add_notes({steps[sublayer]: around(run)}),
         )
 
 
@@ -509,22 +508,21 @@ def list_dropped() -> Iterator[tuple[str, str, str, Callable[[Callable[[], float
     """Yield layer, an id, words and a scaling of the places where dropout stands, given what reads the one factor."""
 
     def scale(layer: Step, places: Sequence[str], read: Callable[[], float]) -> Replacements:
-        multiply = _only_in(layer, lambda own: (own * read()).astype(own.dtype))
-        updates = [_in_sublayer("output", number, multiply) for number in range(1, len(_SUBLAYERS[layer]) + 1)]
+        multiply = _restrict_to_layer(layer, lambda own: (own * read()).astype(own.dtype))
+        updates = [_change_in_sublayer("output", number, multiply) for number in range(1, len(_SUBLAYERS[layer]) + 1)]
         changes: dict[str, list[Replacements]] = {
             "weights": [{weigh_keys: change_array(multiply)}],
             "activations": [{activation: change_array(multiply)}],
             "updates": updates,
         }
-        return _join(*(change for place in places for change in changes[place]))
+        return _add_notes(*(change for place in places for change in changes[place]))
 
     for layer, count in product(_SUBLAYERS, range(1, len(_DROPPED) + 1)):
         for places in combinations(_DROPPED, count):
             # A single place is that of the attention or of the feed-forward network.
             if count > 1 or places == ("updates",):
-                *others, last = (_DROPPED[place] for place in places)
-                words = " and ".join(filter(None, (", ".join(others), last)))
-                yield layer.__name__, "-".join(places), f"{words}{_say(layer)},", partial(scale, layer, places)
+                words = join_names([_DROPPED[place] for place in places])
+                yield layer.__name__, "-".join(places), f"{words}{_locate(layer)},", partial(scale, layer, places)
 
 
 def list_updates() -> Iterator[tuple[str, str, str, Callable[[Callable[[], float]], Replacements]]]:
@@ -534,30 +532,30 @@ def list_updates() -> Iterator[tuple[str, str, str, Callable[[Callable[[], float
         def multiply(own: Any) -> Any:
             return (own * read()).astype(own.dtype)
 
-        return _join(_in_sublayer(argument, number, _only_in(layer, multiply)))
+        return _add_notes(_change_in_sublayer(argument, number, _restrict_to_layer(layer, multiply)))
 
     for layer, sublayers in _SUBLAYERS.items():
         for number, sublayer in enumerate(sublayers, 1):
             what = _WORDS[sublayer]
-            result, own = f"the result of the {what}{_say(layer)},", f"the residual of the {what}{_say(layer)},"
+            result, own = (f"the result of the {what}{_locate(layer)},", f"the residual of the {what}{_locate(layer)},")
             yield layer.__name__, sublayer, result, partial(scale, "output", number, layer)
             yield layer.__name__, f"{sublayer}.residual", own, partial(scale, "x", number, layer)
 
 
 def _rewire(layer: Step, edge: _Edge, source: str) -> Replacements:
-    return edge.change(_only_in(layer, _read(source, any_length=edge.any_length)))
+    return edge.change(_restrict_to_layer(layer, _read_noted(source, any_length=edge.any_length)))
 
 
 def _rewire_layers() -> Iterator[Neighbour]:
     """Yield each edge of a layer with each other array that may have the same shape."""
     for layer in _SUBLAYERS:
-        for edge in _edges(layer):
-            for source in _sources(layer, edge):
+        for edge in _list_edges(layer):
+            for source in _list_sources(layer, edge):
                 yield Neighbour(
                     f"{layer.__name__}.{edge.id}.from.{source.replace(' ', '.')}",
-                    f"{edge.verb} {_describe(source)} instead of {edge.own}{_say(layer)}",
+                    f"{edge.verb} {_describe(source)} instead of {edge.own}{_locate(layer)}",
                     f"Take {edge.own} there.",
-                    _join(_rewire(layer, edge, source)),
+                    _add_notes(_rewire(layer, edge, source)),
                 )
 
 
@@ -572,7 +570,7 @@ def _add_to_inputs(layer: Step) -> Iterator[Neighbour]:
             if source == before:
                 continue
             name, what = f"{layer.__name__}.{sublayer}", _describe(source)
-            add = _only_in(layer, _add(source))
+            add = _restrict_to_layer(layer, _add_noted(source))
 
             def change(x: Array, given: Given, number: int = number, add: Callable[[Any], Any] = add) -> Array:
                 mine = read_argument(run_sublayer, "number", given) == number
@@ -580,18 +578,18 @@ def _add_to_inputs(layer: Step) -> Iterator[Neighbour]:
 
             yield Neighbour(
                 f"{name}.plus.{source.replace(' ', '.')}",
-                f"{what} is added to the input of the {_WORDS[sublayer]}, and to its residual{_say(layer)}",
+                f"{what} is added to the input of the {_WORDS[sublayer]}, and to its residual{_locate(layer)}",
                 f"Give the {_WORDS[sublayer]} only {_describe(before)}.",
-                _join({run_sublayer: change_argument(run_sublayer, "x", change)}),
+                _add_notes({run_sublayer: change_argument(run_sublayer, "x", change)}),
             )  # fmt: skip
             yield Neighbour(
                 f"{name}.residual.plus.{source.replace(' ', '.')}",
-                f"the residual of the {_WORDS[sublayer]} adds {what} as well{_say(layer)}",
-                f"Add only {_describe(before)} to the result.", _join(_in_sublayer("x", number, add)),
+                f"the residual of the {_WORDS[sublayer]} adds {what} as well{_locate(layer)}",
+                f"Add only {_describe(before)} to the result.", _add_notes(_change_in_sublayer("x", number, add)),
             )  # fmt: skip
 
 
-def _add(source: str) -> Callable[[Any], Any]:
+def _add_noted(source: str) -> Callable[[Any], Any]:
     """Return the sum of an array and the noted one of a name, where there is one of its shape."""
 
     def add(own: Any) -> Any:
@@ -603,16 +601,16 @@ def _add(source: str) -> Callable[[Any], Any]:
 
 def _rewire_models() -> Iterator[Neighbour]:
     """Yield models in which an edge is wrong in both kinds of layer, as with one class for both."""
-    of_decoder = {edge.id: edge for edge in _edges(decoder_layer)}
-    for edge in _edges(encoder_layer):
+    of_decoder = {edge.id: edge for edge in _list_edges(decoder_layer)}
+    for edge in _list_edges(encoder_layer):
         other = of_decoder[edge.id]
-        for source in (s for s in _sources(encoder_layer, edge) if s in _sources(decoder_layer, other)):
+        for source in (s for s in _list_sources(encoder_layer, edge) if s in _list_sources(decoder_layer, other)):
             own = edge.own if edge.own == other.own else "what it should"
             yield Neighbour(
                 f"transformer.{edge.id}.from.{source.replace(' ', '.')}",
                 f"{edge.verb} {_describe(source)} instead of {own}, in every layer",
                 f"Take {own} there." if own == edge.own else "Take there what the layer's formula says.",
-                _join(_rewire(encoder_layer, edge, source), _rewire(decoder_layer, other, source)),
+                _add_notes(_rewire(encoder_layer, edge, source), _rewire(decoder_layer, other, source)),
             )
 
 
