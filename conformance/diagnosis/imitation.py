@@ -22,8 +22,9 @@ from goldformer.conformance.diagnosis.failure import (
     estimate_cost,
     is_decoding,
 )
+from goldformer.conformance.diagnosis.matches import KnownMatches
 from goldformer.conformance.diagnosis.mistakes import ON_PURPOSE, implementations
-from goldformer.conformance.diagnosis.mistakes.places import HALVES, PLACES, can_be_made
+from goldformer.conformance.diagnosis.mistakes.places import PLACES, can_be_made
 from goldformer.conformance.diagnosis.neighbours import find_made, neighbours
 from goldformer.conformance.diagnosis.neighbours.results import Call, list_relations
 from goldformer.conformance.diagnosis.neighbours.solved import TRIALS, families, fit_number, name_solved, trying
@@ -87,22 +88,16 @@ class Imitator:
         self._reads_off = reads_off
         self._catalogue = Catalogue(spec, left_out)
         self._textbooks = Textbooks(spec, imitations)
-        self._fitted: dict[str, dict[Candidate, None]] = defaultdict(dict)
+        self._known = KnownMatches(spec)
         self._searched: Counter[tuple[str, str]] = Counter()
         self._in_vain: Counter[tuple[str, str]] = Counter()
         self._tried: dict[str, set[Candidate]] = defaultdict(set)
         #: Those that explain a case but for the digits that they lose.
         self._lossy: set[Candidate] = set()
-        self._looked_at: Counter[str] = Counter()
-        self._explained: Counter[str] = Counter()
-        #: The number of failing cases of each component that a candidate explains.
-        self._counted: dict[str, Counter[Candidate]] = defaultdict(Counter)
         #: The candidates of matches, by the causes of these.
         self._matched: dict[Causes, Candidate] = {}
         #: The candidates that each failing case was compared with.
         self._compared: defaultdict[tuple[str, str], set[Candidate]] = defaultdict(set)
-        #: What explains a component under options that it does not declare.
-        self._assumed: dict[str, Candidate] = {}
         #: The components with a failing case without a cotangent.
         self._fails_forward: set[str] = set()
         #: Some cases of each component that passed.
@@ -114,11 +109,9 @@ class Imitator:
         if case.full_size or (isinstance(actual, BadResult) and actual.reason == "raised"):
             return None
         found = self._match_candidates(self._choose_known_matches(case), failure) or self._search(failure)
-        self._looked_at[case.component] += 1
         if case.cotangent is None:
             self._fails_forward.add(case.component)
-        self._explained[case.component] += bool(found)
-        self._counted[case.component].update(found.keys())
+        self._known.note_search(case.component, found)
         return _describe_matches(found)
 
     def find_late_matches(self, failure: FailingCase) -> tuple[Match, ...]:
@@ -186,9 +179,9 @@ class Imitator:
         if base is None or base.place or case.full_size or case.size > _LARGE:
             return ()
         found = self._match_possible(self._list_second(base, failure), failure)
-        self._fitted[component].update(dict.fromkeys(found))
+        self._known.add(component, found)
         # What explains one case more comes before it where only the first few are compared.
-        self._counted[component].update(dict.fromkeys(found, self._counted[component][base] + 1))
+        self._known.count_above(base, component, found)
         return _describe_matches(found)
 
     def search_under(self, options: Options, failure: FailingCase) -> tuple[Match, ...]:
@@ -200,17 +193,17 @@ class Imitator:
         if case.cotangent is not None or case.full_size or case.size > _LARGE:
             return ()
         base = Candidate(options=tuple(sorted(options.items())))
-        bases = [base, base.add(self._join_options(component))]
+        bases = [base, base.add(self._known.join_options(component))]
         bases = list(
-            dict.fromkeys([*bases, *(base.add(part) for part in self._list_bases(component) if not part.place)])
+            dict.fromkeys([*bases, *(base.add(part) for part in self._known.list_bases(component) if not part.place)])
         )
         known = self._catalogue.list_known(component, failure.options)
         others = chain(known, self._catalogue.select_neighbours(component))
         most = _NEIGHBOURS * (_TRIED // estimate_cost(case))
         found = self._match_possible(chain(bases, islice(combine_with(bases, others), most)), failure)
-        self._fitted[component].update(dict.fromkeys(found))
+        self._known.add(component, found)
         if found:
-            self._assumed[component] = next(iter(found))
+            self._known.assume(component, next(iter(found)))
         return _describe_matches(found)
 
     def _list_second(self, base: Candidate, failure: FailingCase) -> Iterator[Candidate]:
@@ -248,7 +241,7 @@ class Imitator:
         else:
             found = self._search_forward(failure)
         self._in_vain[component, dtype] += not found
-        self._fitted[component].update(dict.fromkeys(found))
+        self._known.add(component, found)
         return found
 
     def _match_listed(self, failure: FailingCase) -> dict[Candidate, float]:
@@ -261,21 +254,21 @@ class Imitator:
             listed = [
                 c for c in listed if made[c].by_hand or not self._catalogue.shows_in_one_call(made[c].id, component)
             ]
-        on_bases = combine_with(self._list_bases(component), listed)
+        on_bases = combine_with(self._known.list_bases(component), listed)
         return self._match_candidates(chain(listed, on_bases), failure)
 
     def _search_forward(self, failure: FailingCase) -> dict[Candidate, float]:
         """Search options and mistakes, then neighbours, numbers and pairs, as many as there is time for."""
         case, component = failure.case, failure.case.component
-        bases = self._list_bases(component)
+        bases = self._known.list_bases(component)
         near = list(self._catalogue.list_near(component, failure.options))
         # Decoding takes long, and with two mistakes at once it need not end.
         decides = is_decoding(case)
         some = [one for one in near if one.options] if decides else near
         # What nothing known explains in a part shows in the whole, unless it is too small: a short search will do.
-        short = decides or self._has_unknown_part(component)
+        short = decides or self._known.has_unknown_part(component)
         most = _TRIED // estimate_cost(case)
-        joined = [*bases, *self._list_halves(component)]
+        joined = [*bases, *self._known.list_halves(component)]
         found = self._match_candidates(near, failure) or self._match_candidates(joined, failure)
         if not found and any(self._may_be_rounded(base, failure) for base in bases):
             return {}
@@ -306,7 +299,7 @@ class Imitator:
                 found = self._match_possible(islice(untried, count), failure)
         found |= self._match_simpler(found, failure)
         # Words fit by chance: what a passing case rules out ends no search.
-        unknown = in_vain or self._has_unknown_part(component)
+        unknown = in_vain or self._known.has_unknown_part(component)
         if decides and not unknown and all(self._is_refuted(c, component) for c in found):
             found = self._search_model(component, bases, failure) or found
         return found
@@ -381,7 +374,7 @@ class Imitator:
         """Return 0 for the component itself, 2 for a part with cases that passed or were searched, else 1."""
         if part == component:
             return 0
-        return 2 if self._passed[part] or self._looked_at[part] else 1
+        return 2 if self._passed[part] or self._known.was_searched(part) else 1
 
     def _solve_numbers(self, failure: FailingCase, most: int) -> Iterator[Candidate]:
         """Yield a neighbour with the number that fits a failure, of the families of the component and of its parts."""
@@ -472,66 +465,8 @@ class Imitator:
     def _has_searched_enough(self, component: str, dtype: str) -> bool:
         """Return True if a further search would take too long for what it is likely to find: a whole model is slow."""
         deep = len(self.spec.contracts[component].layers) > 1
-        most = 1 if deep or self._has_unknown_part(component) else _SEARCHES_IN_VAIN
+        most = 1 if deep or self._known.has_unknown_part(component) else _SEARCHES_IN_VAIN
         return self._in_vain[component, dtype] >= most or self._searched[component, dtype] >= _SEARCHES
-
-    def _has_unknown_part(self, component: str) -> bool:
-        """Return True if nothing known explains most failing cases of a part."""
-        return any(2 * self._explained[p] < self._looked_at[p] for p in self.spec.list_dependencies(component))
-
-    def _list_bases(self, component: str) -> list[Candidate]:
-        """Return what explains the parts of a component, all of it together, and with what explains the component.
-
-        An implementation that departs in a part departs in the whole as well, and a second cause comes on top of it. So
-        it does with the options of other components.
-        """
-        parts = list(self.spec.list_dependencies(component))
-        of_parts = self._join_matches(parts)
-        own = self._find_best_match(component)
-        bases = [of_parts, own if of_parts.place else own.add(of_parts)]
-        if not of_parts.place:
-            bases.append(of_parts.add(self._join_options(component)))
-        if of_parts.place:
-            # Which of two that exclude one another is made in its half only, and which everywhere, is not known.
-            bases.append(self._join_matches(parts[::-1]))
-        return [base for base in dict.fromkeys(bases) if base.causes and base.place in (None, *HALVES.values())]
-
-    def _join_options(self, component: str) -> Candidate:
-        """Return the options that explain other components: an author seldom mixes two of one convention."""
-        conventions = self.spec.contracts[component].conventions
-        options: dict[str, str] = {}
-        for other in self._counted if len(self._counted) > 1 else ():
-            for name, option in self._find_best_match(other).options if other != component else ():
-                if name in conventions:
-                    options.setdefault(name, option)
-        return Candidate(options=tuple(sorted(options.items())))
-
-    def _list_halves(self, component: str) -> Iterator[Candidate]:
-        """Yield what explains the layers or the stack of one half of a model, made in that half only."""
-        for half, place in HALVES.items():
-            if place in PLACES.get(component, ()):
-                best = [self._find_best_match(part) for part in (f"{half}_layer", half)]
-                single = (c for c in dict.fromkeys(best) if len(c.mistakes) == 1 and not (c.options or c.place))
-                yield from (replace(candidate, place=place) for candidate in single)
-
-    def _join_matches(self, parts: Iterable[str]) -> Candidate:
-        """Return what explains these parts; what excludes something before it is made in the half of its part only."""
-        joined, apart = Candidate(), Candidate()
-        for part in parts:
-            best, half = self._find_best_match(part), HALVES.get(part.removesuffix("_layer"))
-            added = joined.add(best)
-            if half and not best.place and len(best.mistakes) == 1 and not {*best.mistakes} <= {*added.mistakes}:
-                apart = Candidate(best.mistakes, place=half)
-            joined = added
-        return (joined.add_placed(apart) if apart.place else None) or joined
-
-    def _find_best_match(self, component: str) -> Candidate:
-        """Return the candidate that explains most failing cases of a component, with the fewest causes among equals."""
-        if component in self._assumed:
-            return self._assumed[component]
-        counted = self._counted[component]
-        best = max(counted, key=lambda c: (counted[c], -len(c.causes)), default=Candidate())
-        return best if 2 * counted[best] >= self._looked_at[component] else Candidate()
 
     def _list_combined(self, component: str, bases: list[Candidate], near: list[Candidate]) -> Iterator[Candidate]:
         """Yield several options at once, and these and single candidates on top of each base.
@@ -539,7 +474,7 @@ class Imitator:
         What is done on purpose comes with several options, and two such things with any number, or with none.
         """
         options, several = [one for one in near if one.options], combine_options(near)
-        known = self._list_known_matches(component)
+        known = self._known.list_matches(component)
         # If all candidates are options, as for decoding, nothing else comes with them.
         parts = self.spec.list_dependencies(component) if len(options) < len(near) else ()
         own = ([id_ for id_ in ON_PURPOSE if self.spec.mistakes[id_].component == part] for part in parts)
@@ -566,22 +501,16 @@ class Imitator:
         accepting = [one for one in listed if self._textbooks.accepts(one, case, dtype, options)]
         return tuple(Match(one.causes, 0.0) for one in accepting) if listed else None
 
-    def _list_known_matches(self, component: str) -> list[Candidate]:
-        """Return the candidates that matched earlier cases of a component or of its parts: parts come first."""
-        parts = (*reversed(self.spec.list_dependencies(component)), component)
-        return list(dict.fromkeys(candidate for part in parts for candidate in self._fitted[part]))
-
     def _choose_known_matches(self, case: Case) -> list[Candidate]:
         """Return the known matches that are compared with a case.
 
         Only a few forward passes are compared with a gradient: those that explain most, with the fewest causes among
         equals. A backward pass by hand takes one call.
         """
-        known = self._list_known_matches(case.component)
+        known = self._known.list_matches(case.component)
         if case.cotangent is None:
             return known
-        counted = self._counted[case.component]
-        ranked = sorted(known, key=lambda c: (-counted[c], len(c.causes)))
+        ranked = self._known.rank(case.component, known)
         by_hand = [c for c in ranked if c.is_by_hand]
         return [*by_hand, *(c for c in ranked if c not in by_hand)][: max(_DIFFERENTIATED, len(by_hand))]
 
@@ -604,7 +533,7 @@ class Imitator:
             self._catalogue.make_candidates(id_ for id_ in ON_PURPOSE if self.spec.mistakes[id_].component in parts)
         )
         own = self._catalogue.select_own(component, near)
-        seen = [c for c in self._list_known_matches(component) if len(c.causes) == 1 and c not in bases]
+        seen = [c for c in self._known.list_matches(component) if len(c.causes) == 1 and c not in bases]
         under = [both for base in bases for option in options if (both := base.combine(option))]
         chosen = chain(
             ((one, other) for one in seen for other in near),

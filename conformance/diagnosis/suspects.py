@@ -86,12 +86,8 @@ class Explanation:
         return others <= mine and named <= conventions
 
 
-def rank_explanations(verdicts: Iterable[Verdict], component: str, spec: Spec) -> list[Explanation]:
-    """Return the causes that reproduce one component's results, those that explain the most failing cases first.
-
-    What passes in other components decides between equals: they may have code of their own.
-    """
-    verdicts = list(verdicts)
+def _find_explanations(verdicts: Sequence[Verdict], component: str, spec: Spec) -> list[Explanation]:
+    """Return the causes that reproduce one component's results, with the cases that speak for them and against them."""
     judged = [v for v in verdicts if v.component == component and v.kind == "case"]
     examined = [v for v in judged if v.bad and v.matches is not None]
     equal: defaultdict[Causes, set[tuple[str, str]]] = defaultdict(set)
@@ -104,8 +100,6 @@ def rank_explanations(verdicts: Iterable[Verdict], component: str, spec: Spec) -
             ratios[match.causes] = max(ratios[match.causes], match.ratio)
     named = {id_ for ids in equal for id_ in ids}
     passed = Counter(m for v in judged if not named.isdisjoint(v.catches) for m in _rule_out(v))
-    others = [v for v in verdicts if v.component != component and not named.isdisjoint(v.catches)]
-    passed_elsewhere = Counter(m for v in others for m in _rule_out(v))
     dtypes = {v.dtype for v in examined}
     # A result that is right only to a coarser dtype differs from an exact imitation by more than rounding.
     coarser = {v.dtype for v in judged if v.reason == "precision"}
@@ -143,6 +137,19 @@ def rank_explanations(verdicts: Iterable[Verdict], component: str, spec: Spec) -
                 contradicted=any(c.convention in kept for c in causes),
             )
         )
+    return found
+
+
+def rank_explanations(verdicts: Iterable[Verdict], component: str, spec: Spec) -> list[Explanation]:
+    """Return the causes that reproduce one component's results, those that explain the most failing cases first.
+
+    What passes in other components decides between equals: they may have code of their own.
+    """
+    verdicts = list(verdicts)
+    found = _find_explanations(verdicts, component, spec)
+    named = {id_ for e in found for id_ in e.ids}
+    others = [v for v in verdicts if v.component != component and not named.isdisjoint(v.catches)]
+    passed_elsewhere = Counter(m for v in others for m in _rule_out(v))
     order = {name: place for place, name in enumerate(spec.components)}
     catalogue = {id_: place for place, id_ in enumerate((*spec.mistakes, *_order_generated(found)))}
 
