@@ -178,7 +178,7 @@ class Wrapped:
 
 @dataclass(frozen=True, slots=True)
 class Invariance:
-    """How closely a property holds over a setting: bit for bit, or with a `distance`, the largest one ÷ tolerance."""
+    """The closeness with which a property holds: bit for bit, or by a `distance`, the largest one ÷ tolerance."""
 
     setting: Setting
     bitwise: bool

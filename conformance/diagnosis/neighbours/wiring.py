@@ -358,7 +358,7 @@ def _swap_norms(layer: Step) -> Iterator[Neighbour]:
                 )
             yield Neighbour(
                 f"{layer.__name__}.{sublayer}.norm.of.{theirs}",
-                f"the norm of the {_WORDS[sublayer]} has the gamma and beta of the {_WORDS[theirs]}'s{_locate(layer)}",
+                f"the norm of the {_WORDS[sublayer]} has gamma and beta of the {_WORDS[theirs]}'s norm{_locate(layer)}",
                 f"Normalise the sub-layer of the {_WORDS[sublayer]} with norm_{number}.",
                 _add_notes({norm_params: change_argument(norm_params, "number", change)}),
             )

@@ -1,4 +1,4 @@
-"""What a report says of one verdict."""
+"""The report of one verdict."""
 
 from __future__ import annotations
 
