@@ -152,8 +152,11 @@ def mistake_on_torch(id_: str, make: Callable[[], Any]) -> None:
 @cache
 def implementations() -> Mapping[str, Mistaken]:
     """Return the implementations on NumPy by their mistake's id: all that show in results."""
-    _import_modules(_FORWARD + _BY_HAND)
-    return MappingProxyType({id_: entry.finish(id_) for id_, entry in _REGISTERED.items()})
+    modules = _FORWARD + _BY_HAND
+    _import_modules(modules)
+    # The diagnosis tries them in this order, whichever module was imported first.
+    ordered = sorted(_REGISTERED.items(), key=lambda item: modules.index(item[1].module))
+    return MappingProxyType({id_: entry.finish(id_) for id_, entry in ordered})
 
 
 @cache
