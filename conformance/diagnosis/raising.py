@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import combinations
 from typing import Final
 
@@ -22,6 +22,7 @@ from goldformer.conformance.diagnosis.finding import (
 from goldformer.conformance.judging.mixed_devices import MixedDevices, Role, find_mixed_devices
 from goldformer.conformance.judging.verdict import Status, Verdict
 from goldformer.spec import Case, Mistake, Spec
+from goldformer.spec.shapes import Axis
 
 _ABSENT: Final = "raise NotImplementedError in the adapter (a process answers −32001): that call is then skipped"
 #: Exceptions of code that is not finished, whatever the call.
@@ -168,7 +169,7 @@ def _list_traits(case: Case, spec: Spec) -> set[str]:
 def _list_widths(case: Case, spec: Spec) -> set[str]:
     """Return which widths of the parameters differ in the call of a case."""
     params = spec.contracts[case.component].params_for(case.attributes)
-    widths = {str(axis): axis.size(case.sizes) for array in params.values() for axis in array.shape.axes}
+    widths = _measure_axes((axis for array in params.values() for axis in array.shape.axes), case)
     differing = combinations([name for name in widths if "d_" in name], 2)
     return {f"where {one} is not {other}" for one, other in differing if widths[one] != widths[other]}
 
@@ -176,15 +177,19 @@ def _list_widths(case: Case, spec: Spec) -> set[str]:
 def _list_odd_widths(case: Case, spec: Spec) -> set[str]:
     """Return which widths of the inputs are odd in the call of a case."""
     last = (array.shape.axes[-1] for array in spec.contracts[case.component].inputs.values() if array.shape.axes)
-    widths = {str(axis): axis.size(case.sizes) for axis in last if str(axis).startswith("d_")}
+    widths = _measure_axes((axis for axis in last if str(axis).startswith("d_")), case)
     return {f"where {name} is odd" for name, size in widths.items() if size % 2}
 
 
 def _list_short(case: Case, spec: Spec) -> set[str]:
     """Return which axes of the inputs have one or two places in the call of a case."""
     axes = (axis for array in spec.contracts[case.component].inputs.values() for axis in array.shape.axes)
-    sizes = {str(axis): axis.size(case.sizes) for axis in axes}
-    return {f"where {name} is {size}" for name, size in sizes.items() if size in (1, 2)}
+    return {f"where {name} is {size}" for name, size in _measure_axes(axes, case).items() if size in (1, 2)}
+
+
+def _measure_axes(axes: Iterable[Axis], case: Case) -> dict[str, int]:
+    """Return the sizes of axes by name, without those of arguments that the call of a case does not have."""
+    return {str(axis): axis.size(case.sizes) for axis in axes if case.sizes.keys() >= {*axis.symbols}}
 
 
 def describe_mixed_devices(bad: Sequence[Verdict], component: str, spec: Spec) -> list[Finding]:

@@ -187,6 +187,18 @@ def test_a_variant_is_offered_if_the_calls_that_raise_share_a_trait_that_no_pass
     assert hint.text.endswith("Only calls without b_k or without b_o or without b_q or without b_v raise")
 
 
+@pytest.mark.parametrize("said", ["RuntimeError: the sizes differ", "ValueError: odd", "ZeroDivisionError: by zero"])
+def test_whichever_case_of_a_component_raises_is_described(said, spec):
+    """A case need not have all the axes of its contract, such as the positions of a table that it does not pass."""
+    for component in spec.components:
+        cases = [case.id for case in spec.cases_of(component) if case.error is None]
+        for raising in {cases[0], cases[-1], *cases[::25]}:
+            passed = [of_case(id_, PASSED, spec) for id_ in cases if id_ != raising]
+            raised = of_case(raising, ERRORED, spec, reason="raised", message=f"raised {said} (my.py:9, f)")
+            fix_first, *_ = diagnose([raised, *passed], spec)
+            assert fix_first.text == component
+
+
 @pytest.mark.parametrize("others", [[], ["mha-no-bias"]], ids=["none", "alike"])
 def test_no_variant_is_offered_if_nothing_passes_or_a_passing_call_is_like_it(others, spec):
     raised = of_case("mha-output-bias-only", ERRORED, spec, **NO_BIAS)
