@@ -10,9 +10,7 @@ from typing import Final
 
 from goldformer.adapters.inference.names import GAIN, SHIFT, find_part, find_projection, says, split_words
 from goldformer.adapters.inference.target import PROBE, Construction, Leaf
-
-#: Our names of the parameters of a module, each with theirs.
-Names = Mapping[str, str | tuple[str, ...]]
+from goldformer.adapters.layouts import Names
 
 _ORDERS: Final = ("qkv", "kqv", "qvk", "kvq", "vqk", "vkq")
 

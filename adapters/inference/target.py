@@ -208,14 +208,11 @@ class Target:
         `shared`, the heads share the width of the model.
         """
         arguments = [a for a in self.list_sizes() if a.name not in (parts or {})]
-        if parts:
-            for construction in _choose_sizes(arguments, self, roles, "", guesses=guesses, shared=shared):
-                yield dataclasses.replace(construction, parts=parts)
-        elif len(arguments) == 1 and (config := _read_config(arguments[0], self)):
+        wrapper = ""
+        if not parts and len(arguments) == 1 and (config := _read_config(arguments[0], self)):
             wrapper, arguments = config
-            yield from _choose_sizes(arguments, self, roles, wrapper, guesses=guesses, shared=shared)
-        else:
-            yield from _choose_sizes(arguments, self, roles, "", guesses=guesses, shared=shared)
+        for construction in _choose_sizes(arguments, self, roles, wrapper, guesses=guesses, shared=shared):
+            yield dataclasses.replace(construction, parts=parts or {})
 
     def list_silent(self) -> list[str]:
         """Return the required arguments of the constructor, or of its config, that no name explains."""

@@ -13,8 +13,9 @@ from goldformer.adapters.inference.inputs import (
     says_ignore,
     says_sequence_first,
 )
-from goldformer.adapters.inference.parameters import Names, Naming
+from goldformer.adapters.inference.parameters import Naming
 from goldformer.adapters.inference.target import Construction, Part, Target, is_device
+from goldformer.adapters.layouts import Names
 from goldformer.adapters.protocol import INFERRED_FUNCTIONS
 from goldformer.spec import Contract
 
@@ -263,6 +264,11 @@ def _turn(wiring: Wiring, mask: str, like: str) -> str:
     return f"ignore_mask({mask})" if wiring.mask.polarity == "ignore" else mask
 
 
+#: The sizes of a call, as the functions of layouts take them: for masks of keys, and for all others.
+_KEYS: Final = "batch=query.shape[0], kv_seq=key.shape[1]"
+_SIZES: Final = "batch=query.shape[0], q_seq=query.shape[1], kv_seq=key.shape[1]"
+
+
 def _write_hide(wiring: Wiring) -> list[str]:
     """Return the function that turns our masks into those of the target."""
     form = wiring.mask
@@ -273,54 +279,66 @@ def _write_hide(wiring: Wiring) -> list[str]:
         or not wiring.arguments.all_masks
     ):
         return []
-    name = wiring.target.name
+    heads = ", num_heads" if _reads_heads(wiring) else ""
+    body = _write_two_masks(wiring) if form.is_split else _write_one_mask(wiring)
+    return [f"def hide(mask, query, key{heads}):", *(f"    {line}" for line in body), "", ""]
+
+
+def _write_one_mask(wiring: Wiring) -> list[str]:
+    """Return the lines that turn a mask into one of the target's form."""
+    name, form, missing = wiring.target.name, wiring.mask, "mask is None"
+    library, _, whole = _LIBRARIES[wiring.target.arrays]
     shape = "1, 1, 1, key.shape[1]" if has_batch_axis(wiring.contract) else "1, key.shape[-2]"
-    whole = _LIBRARIES[wiring.target.arrays][2].format(shape=shape)
-    absent = f"mask = {whole}" if form.always else "return None"
-    sizes = "batch=query.shape[0], q_seq=query.shape[1], kv_seq=key.shape[1]"
-    keys = "batch=query.shape[0], kv_seq=key.shape[1]"
-    missing = "mask is None"
     steps = {
         "any": [], "four_axes": ["mask = four_axes(mask, 4)"],
-        "whole": [f"mask = {_LIBRARIES[wiring.target.arrays][0]}.broadcast_to(mask, {_write_whole(wiring.contract)})"],
-        "flat": [f"mask = flatten_heads(mask, heads=num_heads, {sizes})"],
-        "no_heads": [f"mask = drop_heads(mask, {sizes})", *_refuse(missing, f"{name} takes one mask for all heads")],
-        "keys": [f"mask = key_padding(mask, {keys})", *_refuse(missing, f"{name} takes a mask of the keys only")],
+        "whole": [f"mask = {library}.broadcast_to(mask, {_write_whole(wiring.contract)})"],
+        "flat": [f"mask = flatten_heads(mask, heads=num_heads, {_SIZES})"],
+        "no_heads": [f"mask = drop_heads(mask, {_SIZES})", *_refuse(missing, f"{name} takes one mask for all heads")],
+        "keys": [f"mask = key_padding(mask, {_KEYS})", *_refuse(missing, f"{name} takes a mask of the keys only")],
         "lengths": [
-            f"mask = read_lengths(mask, {keys})",
+            f"mask = read_lengths(mask, {_KEYS})",
             *_refuse(missing, f"{name} takes the number of keys of each sample"),
         ],
         "causal_keys": [
-            f"split = split_causal(mask, {sizes})",
+            f"split = split_causal(mask, {_SIZES})",
             *_refuse("split is None", f"{name} takes a mask of the keys only, and hides the future itself"),
             "mask, _ = split",
         ],
-        "split": [], "split_rows": [],
     }[form.shape]  # fmt: skip
-    heads = ", num_heads" if _reads_heads(wiring) else ""
-    lines = [f"def hide(mask, query, key{heads}):", f'    """Return a mask in the form that {name} takes."""']
-    if form.is_split:
-        lines[1] = f'    """Return a mask as a mask of keys and one of positions, which {name} takes."""'
-        lines += ["    if mask is None:", "        return None, None", f"    padding = key_padding(mask, {keys})"]
-        flat = _turn(wiring, "mask", "query")
-        padded = _turn(replace(wiring, mask=MaskForm(polarity=form.padding_polarity)), "padding", "query")
-        lines += ["    if padding is not None:", f"        return {padded}, None"]
-        if form.shape == "split":
-            lines.append(f"    mask = flatten_heads(mask, heads=num_heads, {sizes})")
-        else:
-            lines += [
-                "    if mask.ndim == 2:",
-                f"        return None, {flat}",
-                f"    split = split_causal(mask, {sizes})",
-            ]
-            refusal = _refuse("split is None", f"{name} takes a mask of keys, and one of (q_seq, kv_seq)")
-            ones = "torch.ones(query.shape[1], key.shape[1], dtype=torch.bool, device=query.device)"
-            lines += [*(f"    {line}" for line in refusal), "    padding, is_causal = split"]
-            lines += [f"    mask = {ones}.tril()", f"    return {padded}, {flat} if is_causal else None", "", ""]
-            return lines
-        return [*lines, f"    return None, {flat}", "", ""]
-    lines += ["    if mask is None:", f"        {absent}", *(f"    {step}" for step in steps)]
-    return [*lines, f"    return {_turn(wiring, 'mask', 'query')}", "", ""]
+    return [
+        f'"""Return a mask in the form that {name} takes."""',
+        "if mask is None:",
+        f"    mask = {whole.format(shape=shape)}" if form.always else "    return None",
+        *steps,
+        f"return {_turn(wiring, 'mask', 'query')}",
+    ]
+
+
+def _write_two_masks(wiring: Wiring) -> list[str]:
+    """Return the lines that turn a mask into one of keys and one of positions."""
+    name, form = wiring.target.name, wiring.mask
+    flat = _turn(wiring, "mask", "query")
+    padded = _turn(replace(wiring, mask=MaskForm(polarity=form.padding_polarity)), "padding", "query")
+    lines = [
+        f'"""Return a mask as a mask of keys and one of positions, which {name} takes."""',
+        "if mask is None:",
+        "    return None, None",
+        f"padding = key_padding(mask, {_KEYS})",
+        "if padding is not None:",
+        f"    return {padded}, None",
+    ]
+    if form.shape == "split":
+        return [*lines, f"mask = flatten_heads(mask, heads=num_heads, {_SIZES})", f"return None, {flat}"]
+    return [
+        *lines,
+        "if mask.ndim == 2:",
+        f"    return None, {flat}",
+        f"split = split_causal(mask, {_SIZES})",
+        *_refuse("split is None", f"{name} takes a mask of keys, and one of (q_seq, kv_seq)"),
+        "padding, is_causal = split",
+        "mask = torch.ones(query.shape[1], key.shape[1], dtype=torch.bool, device=query.device).tril()",
+        f"return {padded}, {flat} if is_causal else None",
+    ]
 
 
 def _write_whole(contract: Contract) -> str:
