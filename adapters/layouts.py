@@ -298,7 +298,7 @@ def key_padding(mask: Array, *, batch: int, kv_seq: int) -> Array | None:
 
     Only the shape decides: (batch, 1, 1, kv_seq), (1, kv_seq) and (kv_seq,) are masks of keys.
     """
-    samples, heads, queries, keys = _four_axes(mask).shape
+    samples, heads, queries, keys = _add_leading_axes(mask).shape
     if heads != 1 or queries != 1:
         return None
     return _broadcast_to(mask.reshape(samples, keys), (batch, kv_seq))
@@ -309,7 +309,7 @@ def flatten_heads(mask: Array, *, batch: int, heads: int, q_seq: int, kv_seq: in
 
     Row b·heads + h is head h of sample b.
     """
-    full = _broadcast_to(_four_axes(mask), (batch, heads, q_seq, kv_seq))
+    full = _broadcast_to(_add_leading_axes(mask), (batch, heads, q_seq, kv_seq))
     return full.reshape(batch * heads, q_seq, kv_seq)
 
 
@@ -318,7 +318,7 @@ def drop_heads(mask: Array, *, batch: int, q_seq: int, kv_seq: int) -> Array | N
 
     Only the shape decides: a mask with an axis of more than one head is one that differs.
     """
-    full = _four_axes(mask)
+    full = _add_leading_axes(mask)
     return None if full.shape[1] != 1 else _broadcast_to(full[:, 0], (batch, q_seq, kv_seq))
 
 
@@ -333,7 +333,8 @@ def is_causal(
     """
     if mask is None:
         return (kv_seq if corner == "top_left" else q_seq) <= 1
-    full = _broadcast_to(_four_axes(mask), (*_four_axes(mask).shape[:2], q_seq, kv_seq))
+    wide = _add_leading_axes(mask)
+    full = _broadcast_to(wide, (*wide.shape[:2], q_seq, kv_seq))
     if getattr(full, "is_meta", False):
         return True
     return bool((full == _make_causal(mask, q_seq, kv_seq, corner)).all())
@@ -352,7 +353,8 @@ def split_causal(
     It is for code that takes a padding mask and `is_causal=`: both together hide just what the mask hides. The values
     decide, so the array must have some.
     """
-    full = _broadcast_to(_four_axes(mask), (batch, _four_axes(mask).shape[1], q_seq, kv_seq))
+    wide = _add_leading_axes(mask)
+    full = _broadcast_to(wide, (batch, wide.shape[1], q_seq, kv_seq))
     padding = full.any(axis=2).any(axis=1)  # the keys that any query of any head sees
     seen = padding[:, None, None, :]
     for causal, allowed in ((False, seen), (True, seen & _make_causal(mask, q_seq, kv_seq, corner))):
@@ -366,7 +368,7 @@ def read_lengths(mask: Array, *, batch: int, kv_seq: int) -> Array | None:
 
     The values decide, so the array must have some.
     """
-    queries = int(_four_axes(mask).shape[2])
+    queries = int(_add_leading_axes(mask).shape[2])
     split = split_causal(mask, batch=batch, q_seq=queries, kv_seq=kv_seq)
     if split is None or split[1]:
         return None
@@ -383,7 +385,7 @@ def _make_causal(mask: Array, q_seq: int, kv_seq: int, corner: str) -> Array:
     return mask.new_tensor(causal) if hasattr(mask, "new_tensor") else causal
 
 
-def _four_axes(mask: Array) -> Array:
+def _add_leading_axes(mask: Array) -> Array:
     """Return the mask with leading axes of 1 up to four."""
     if mask.ndim > 4:
         raise ValueError(f"mask: shape {tuple(mask.shape)} has more axes than (batch, heads, q_seq, kv_seq)")
@@ -493,12 +495,7 @@ def map_state(
             elif own and place not in own:
                 problems.append(_suggest(f"{place}: the module has no such parameter", place, own))
             else:
-                # A weight with an axis for the heads is no matrix.
-                turn = transpose and _is_weight(key) and place.endswith("weight") and value.ndim == 2
-                turned = linear_weight(value) if turn else value
-                # nn.Conv1d of width 1 has one more axis.
-                widen = place in own and len(own[place].shape) == turned.ndim + 1
-                state[place] = turned[..., None] if widen else turned
+                state[place] = _fit_layout(value, key, place, own.get(place), transpose=transpose)
     problems += _describe_unfilled(own, state, lines)
     unlike = [
         f"{place}: the module has {tuple(own[place].shape)}, the call {tuple(value.shape)}"
@@ -512,6 +509,15 @@ def map_state(
     if refused:
         raise NotImplementedError(f"the module cannot hold the parameters of the call: {'; '.join(refused)}")
     return {**buffers, **state}
+
+
+def _fit_layout(value: Array, key: str, place: str, own: Any, *, transpose: bool) -> Array:
+    """Return a parameter as the module lays it out; `own` is the module's, if it is there."""
+    # A weight with an axis for the heads is no matrix.
+    turn = transpose and _is_weight(key) and place.endswith("weight") and value.ndim == 2
+    turned = linear_weight(value) if turn else value
+    # nn.Conv1d of width 1 has one more axis.
+    return turned[..., None] if own is not None and len(own.shape) == turned.ndim + 1 else turned
 
 
 def write_as_lookup(x: Array) -> tuple[Array, Array]:
@@ -631,12 +637,10 @@ def _describe_unfilled(own: Mapping[str, Any], state: Mapping[str, Any], lines: 
             continue
         sources = [line.ours for line in listed if any(_match(theirs, place) for theirs in line.theirs)]
         declared = f", which is declared by {_WITH[sources[0]]}" if sources and sources[0] in _WITH else ""
-        text = (
-            f"{place}: the call has no {sources[0]}{declared}"
-            if sources
-            else f"{place}: names has no line that fills it"
-        )
-        texts.append(text if sources else _suggest(text, place, mapped))
+        if sources:
+            texts.append(f"{place}: the call has no {sources[0]}{declared}")
+        else:
+            texts.append(_suggest(f"{place}: names has no line that fills it", place, mapped))
     return texts
 
 
