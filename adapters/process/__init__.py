@@ -1,7 +1,7 @@
 """Implementations in other processes, in any language: the messages of the protocol, the client and the server.
 
-docs/protocol.md specifies the protocol. `schema` and `wire` convert its messages, without input or output.
-`child` starts and ends a process, `client` calls it, and `server` answers for an adapter.
+docs/protocol.md specifies the protocol. `messages` describes its messages, and `wire` converts them, without input or
+output. `child` starts and ends a process, `client` calls it, and `server` answers for an adapter.
 """
 
 from typing import Final

@@ -2,8 +2,8 @@
 
 Peer              the other end: send a line, receive a line
 Client            the calls of a process
-command_client    makes the Client of a command
-adapter_object    makes an adapter object of a Client
+command_client    make the Client of a command
+adapter_object    make an adapter object of a Client
 """
 
 from __future__ import annotations
@@ -245,7 +245,7 @@ def _find_cause_line(stderr: str) -> str:
     return (causes or lines)[-1].strip()
 
 
-def command_client(command: str, timeout: float = TIMEOUT) -> Client:
+def command_client(command: str, timeout: float) -> Client:
     """Make the client of a command; ValueError if the command cannot be split into words."""
     words = shlex.split(command)
     if not words:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, BinaryIO
 
 from goldformer.adapters.arrays import LIBRARIES
-from goldformer.adapters.dtypes import WireArray, round_to_dtype
+from goldformer.adapters.dtypes import NUMPY_DTYPES, WireArray, round_to_dtype
 from goldformer.adapters.process.faults import (
     LONGEST_TRACE,
     TooLarge,
@@ -132,9 +132,8 @@ class Server:
             inner = {**plain, **{name: tracked[name] for name in floats}}
             if contract.takes_params:
                 inner["params"] = {name: tracked[name] for name in params}
-            return _name_outputs(function(**bind_arguments(function, contract, inner)), contract).get(
-                contract.first_output
-            )
+            returned = function(**bind_arguments(function, contract, inner))
+            return _name_outputs(returned, contract).get(contract.first_output)
 
         def gradients(**_: Any) -> Any:
             return LIBRARIES[self.adapter.arrays].differentiate(first_output, {**floats, **params}, cotangent)
@@ -204,12 +203,9 @@ class Server:
 
     def _make_array(self, array: WireArray, at: str) -> Any:
         """Make an array of the adapter's library."""
-        library = LIBRARIES[self.adapter.arrays]
-        if array.values.dtype.kind != "f":
-            return library.make(array.values, array.dtype, "cpu")
-        if array.dtype not in self.adapter.dtypes:
+        if array.values.dtype.kind == "f" and array.dtype not in self.adapter.dtypes:
             raise WireError.at(f"{at}.dtype", array.dtype, f"one of {', '.join(self.adapter.dtypes)}")
-        return library.make(array.values, array.dtype, "cpu")
+        return LIBRARIES[self.adapter.arrays].make(array.values, array.dtype, "cpu")
 
     def _encode_output(self, name: str, value: Any) -> dict[str, Any]:
         library = LIBRARIES[self.adapter.arrays]
@@ -221,7 +217,7 @@ class Server:
         except Exception as error:  # it has no values, such as on the device "meta", or a method of a subclass fails
             what = f"{name} cannot be read: {describe_exception(error)}"
             raise _ErrorReply(INTERNAL_ERROR, what, self._format_trace(error)) from error
-        if dtype not in ("float64", "float32", "float16", "bfloat16", "int64", "bool"):
+        if dtype not in NUMPY_DTYPES:
             raise _ErrorReply(INTERNAL_ERROR, f"{name} is {dtype}, which the protocol does not have")
         held = round_to_dtype(values, dtype) if values.dtype.kind == "f" else values
         return encode_array(WireArray(dtype, held), self.encoding)
