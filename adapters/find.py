@@ -18,8 +18,9 @@ from typing import Any, Final
 from goldformer.adapters.find_arrays import add_arrays
 from goldformer.adapters.notebook import SUFFIX, NotebookError, read_notebook, run_cells
 from goldformer.adapters.process import TIMEOUT
-from goldformer.adapters.process.faults import CallFault, describe_exception, printable
+from goldformer.adapters.process.faults import CallFault
 from goldformer.adapters.protocol import Adapter, AdapterError
+from goldformer.adapters.untrusted_text import describe_exception, join_lines
 from goldformer.extras import install_hint
 from goldformer.spec import Spec, load_spec
 
@@ -221,10 +222,10 @@ def explain_import_error(name: str, error: BaseException) -> AdapterError:
     if isinstance(error, ModuleNotFoundError) and error.name in NEEDED:
         return _missing_package_error(name, error.name)
     if isinstance(error, SyntaxError):
-        what = _join_lines(f"{error.msg} ({error.filename}:{error.lineno})")
+        what = join_lines(f"{error.msg} ({error.filename}:{error.lineno})")
         # An adapter may raise one itself, with anything in it.
         text = error.text if isinstance(error.text, str) else ""
-        line = f"\n    {_join_lines(text)}{_describe_printed(text)}" if text else ""
+        line = f"\n    {join_lines(text)}{_describe_printed(text)}" if text else ""
         return AdapterError(f"{name} is not valid Python: {what}{line}")
     frames = [f for f in traceback.extract_tb(error.__traceback__) if "importlib" not in f.filename]
     # The loaders are next to this file, and in folders below.
@@ -234,9 +235,4 @@ def explain_import_error(name: str, error: BaseException) -> AdapterError:
     where = f" ({own[-1].filename}:{own[-1].lineno})" if own else ""
     relative = "relative import with no known parent" in describe_exception(error)
     hint = ". An adapter imports a file next to it by its plain name: `from my_model import …`" if relative else ""
-    return AdapterError(f"{name} could not be imported: {_join_lines(describe_exception(error) + where)}{hint}")
-
-
-def _join_lines(text: str) -> str:
-    """Return an untrusted text as one line: build servers run commands that stand at the start of a line."""
-    return " ".join(printable(text).split())
+    return AdapterError(f"{name} could not be imported: {join_lines(describe_exception(error) + where)}{hint}")

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from goldformer.adapters.process.faults import clip_text, printable
+from goldformer.adapters.untrusted_text import clip_text, printable
 from goldformer.extras import install_hint
 
 #: The suffix of a notebook's file.

@@ -19,8 +19,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import IO, Final
 
-from goldformer.adapters.process.faults import FaultReason, abbreviate, printable
+from goldformer.adapters.process.faults import FaultReason
 from goldformer.adapters.process.messages import MAX_MESSAGE
+from goldformer.adapters.untrusted_text import abbreviate, printable
 
 #: The number of bytes of standard error that are kept.
 TAIL: Final = 8 << 10

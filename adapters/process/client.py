@@ -21,18 +21,7 @@ from goldformer import __version__
 from goldformer.adapters.arrays import Wire
 from goldformer.adapters.process import TIMEOUT
 from goldformer.adapters.process.child import TAIL, Child, ChildFault
-from goldformer.adapters.process.faults import (
-    LONGEST_MESSAGE,
-    CallFault,
-    NoSuchMethod,
-    Stray,
-    TooLarge,
-    WireError,
-    abbreviate,
-    clip_text,
-    printable,
-    printable_name,
-)
+from goldformer.adapters.process.faults import CallFault, NoSuchMethod, Stray, TooLarge, WireError
 from goldformer.adapters.process.messages import (
     INVALID_REQUEST,
     METHOD_NOT_FOUND,
@@ -43,6 +32,7 @@ from goldformer.adapters.process.messages import (
     Handshake,
 )
 from goldformer.adapters.process.wire import decode_arrays, encode_arguments, read_reply, request_line, validate_model
+from goldformer.adapters.untrusted_text import LONGEST_MESSAGE, abbreviate, clip_text, printable, printable_name
 from goldformer.spec import Contract
 
 #: The number of consecutive failed starts after which the process is not started again.

@@ -15,6 +15,8 @@ import re
 import reprlib
 from typing import Any, Final, Literal
 
+from goldformer.adapters.untrusted_text import limit_repr, printable
+
 #: The reason why a call has no result: the implementation raised; its process ended; no answer came in time; it wrote
 #: something other than an answer; the arguments do not fit into a message. For a process within limits also: it used
 #: too much memory, printed too much, or was killed by the system; it interfered with the connection.
@@ -41,23 +43,12 @@ class _Json(reprlib.Repr):
         return f'"{text[1:-1]}"' if isinstance(x, str) else text
 
 
-_SHORT: Final = reprlib.Repr()
-_SHORT_JSON: Final = _Json()
-for _short in (_SHORT, _SHORT_JSON):
-    _short.maxstring = _short.maxother = 60
-    _short.maxlist = _short.maxdict = 3
-    _short.maxlevel = 2
+_SHORT: Final = limit_repr(_Json())
 
 #: Stands for a field that a message does not have.
 MISSING: Final = object()
 #: Matches the expectation of an integer.
 _INTEGER: Final = re.compile(r"\d|(an )?integer")
-
-#: The most characters of an exception's message and of its stack trace.
-LONGEST_MESSAGE: Final = 2000
-LONGEST_TRACE: Final = 32 << 10
-#: The most characters of a name or a version.
-_LONGEST_NAME: Final = 200
 
 
 class WireError(ValueError):
@@ -70,7 +61,7 @@ class WireError(ValueError):
             return cls(f"{field} is missing, expected {expected}")
         whole = isinstance(actual, float) and actual.is_integer() and _INTEGER.match(expected)
         hint = "; an integer is written without a fraction" if whole else ""
-        return cls(f"{field} is {printable(_SHORT_JSON.repr(actual))}, expected {expected}{hint}")
+        return cls(f"{field} is {printable(_SHORT.repr(actual))}, expected {expected}{hint}")
 
 
 class TooLarge(WireError):
@@ -96,42 +87,3 @@ class CallFault(Exception):
 
 class NoSuchMethod(NotImplementedError):
     """The process denies a method that it listed in its handshake."""
-
-
-def abbreviate(value: Any) -> str:
-    """Return a short printable representation of any value."""
-    return printable(_SHORT.repr(value))
-
-
-def clip_text(text: str, most: int) -> str:
-    """Return the text, or its beginning and its end if it has more than `most` characters."""
-    if len(text) <= most:
-        return text
-    half = most // 2
-    return f"{text[:half]} … {len(text) - 2 * half} characters … {text[-half:]}"
-
-
-def describe_exception(error: BaseException) -> str:
-    """Return the type and the message of an exception of foreign code."""
-    return f"{clip_text(type(error).__name__, LONGEST_MESSAGE)}: {quote_message(error)}"
-
-
-def quote_message(error: BaseException) -> str:
-    """Return the message of an exception, clipped: its own methods may fail, and make text of any length."""
-    try:
-        return clip_text(str(error), LONGEST_MESSAGE)
-    except Exception:
-        return "(its message cannot be shown)"
-
-
-def printable_name(text: str) -> str:
-    """Return a name or a version of an untrusted program: one printable line, clipped."""
-    return " ".join(printable(clip_text(text, _LONGEST_NAME)).split())
-
-
-def printable(text: str) -> str:
-    """Escape control characters and characters that cannot be encoded, other than line breaks and tabs."""
-    # The fast path: most texts are printable.
-    if text.isprintable() or text.replace("\n", "").replace("\t", "").isprintable():
-        return text
-    return "".join(c if c.isprintable() or c in "\n\t" else ascii(c)[1:-1] for c in text)

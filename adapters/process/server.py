@@ -13,14 +13,7 @@ from typing import Any, BinaryIO
 
 from goldformer.adapters.arrays import LIBRARIES
 from goldformer.adapters.dtypes import NUMPY_DTYPES, WireArray, round_to_dtype
-from goldformer.adapters.process.faults import (
-    LONGEST_TRACE,
-    TooLarge,
-    WireError,
-    clip_text,
-    describe_exception,
-    quote_message,
-)
+from goldformer.adapters.process.faults import TooLarge, WireError
 from goldformer.adapters.process.messages import (
     INTERNAL_ERROR,
     INVALID_PARAMS,
@@ -44,6 +37,7 @@ from goldformer.adapters.process.wire import (
     validate_model,
 )
 from goldformer.adapters.protocol import RAISES_NOT_IMPLEMENTED, Adapter, AdapterError, bind_arguments
+from goldformer.adapters.untrusted_text import LONGEST_TRACE, clip_text, describe_exception, quote_message
 from goldformer.spec import Contract, Spec
 
 

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from pydantic_core import ErrorDetails
 
 from goldformer.adapters.dtypes import NUMPY_DTYPES, WireArray, round_to_dtype
-from goldformer.adapters.process.faults import MISSING, Stray, TooLarge, Unasked, WireError, abbreviate, printable
+from goldformer.adapters.process.faults import MISSING, Stray, TooLarge, Unasked, WireError
 from goldformer.adapters.process.messages import (
     INVALID_REQUEST,
     MAX_DEPTH,
@@ -36,6 +36,7 @@ from goldformer.adapters.process.messages import (
     Encoding,
     ErrorObject,
 )
+from goldformer.adapters.untrusted_text import abbreviate, printable
 
 Model = TypeVar("Model", bound=pydantic.BaseModel)
 Array = NDArray[Any]

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
 
+from goldformer.adapters.untrusted_text import join_lines
 from goldformer.conformance.baseline.environment import list_differences
 from goldformer.conformance.baseline.model import Baseline, Key
 from goldformer.conformance.baseline.moves import Kind, Move, Tally, group_by_component, group_by_reason
@@ -16,7 +17,7 @@ from goldformer.conformance.diagnosis.finding import MISTAKE_FOUND, OPTION_FOUND
 from goldformer.conformance.diagnosis.findings import describe_distance, describe_explanations
 from goldformer.conformance.diagnosis.suspects import find_failing_roots, rank_explanations
 from goldformer.conformance.judging.verdict import Status, Verdict
-from goldformer.conformance.reports.text import format_ratio, join_lines
+from goldformer.conformance.reports.text import format_ratio
 from goldformer.spec import Spec
 
 #: The number of reasons that are given of a component.

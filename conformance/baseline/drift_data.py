@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any, Final
 
-from goldformer.adapters.process.faults import printable
+from goldformer.adapters.untrusted_text import printable
 from goldformer.conformance.baseline.drift import Drift, describe_cause, describe_move, explain_drift
 from goldformer.conformance.baseline.moves import KINDS, Kind, Move, Tally, group_by_reason, sort_worst_first
 from goldformer.conformance.reports.comparison_data import list_remarks

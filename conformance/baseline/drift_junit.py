@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from xml.etree import ElementTree as ET
 
-from goldformer.adapters.process.faults import printable
+from goldformer.adapters.untrusted_text import printable
 from goldformer.conformance.baseline.drift import Drift, describe_move
 from goldformer.conformance.baseline.moves import Kind, Move, group_by_component
 from goldformer.conformance.reports.junit import count_and_serialise

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from goldformer.adapters.process.faults import printable
+from goldformer.adapters.untrusted_text import printable
 from goldformer.conformance.baseline.classify import Classifier
 from goldformer.conformance.baseline.drift import Drift, explain_drift
 from goldformer.conformance.baseline.drift_data import count_as_json, summarize_tally

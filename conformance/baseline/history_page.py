@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Final
 
-from goldformer.adapters.process.faults import printable
+from goldformer.adapters.untrusted_text import printable
 from goldformer.conformance.baseline.drift import explain_drift
 from goldformer.conformance.baseline.history import History, format_cell
 from goldformer.conformance.baseline.moves import Kind, Tally

@@ -12,7 +12,7 @@ from typing import Annotated, Final
 import yaml
 from pydantic import Field
 
-from goldformer.adapters.process.faults import clip_text
+from goldformer.adapters.untrusted_text import clip_text, join_lines
 from goldformer.conformance.baseline.array_files import DTYPES, LARGE, StoredArray
 from goldformer.conformance.baseline.model import (
     Baseline,
@@ -26,7 +26,6 @@ from goldformer.conformance.baseline.model import (
     Recording,
     name_array,
 )
-from goldformer.conformance.reports.text import join_lines
 from goldformer.spec import SpecError
 from goldformer.spec.oracle.write import number
 from goldformer.spec.strict import StrictModel

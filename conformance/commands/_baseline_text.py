@@ -8,13 +8,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from goldformer.adapters.untrusted_text import join_lines
 from goldformer.conformance.baseline.drift import Drift, describe_cause, describe_move, explain_drift
 from goldformer.conformance.baseline.drift_data import format_tally
 from goldformer.conformance.baseline.model import Baseline, Key
 from goldformer.conformance.baseline.moves import KINDS, Kind, Move, MoveGroup, group_by_reason, sort_worst_first
 from goldformer.conformance.baseline.update import ACTS, Change, count_changes, list_changes
 from goldformer.conformance.commands._console import plain_table, print_table, say
-from goldformer.conformance.reports.text import format_ratio, format_remarks, join_lines, wrap
+from goldformer.conformance.reports.text import format_ratio, format_remarks, wrap
 
 #: The largest number of reasons that are shown without --all.
 _SHOWN: Final = 10

@@ -16,7 +16,7 @@ from rich.progress import track
 from rich.table import Table
 from rich.text import Text
 
-from goldformer.adapters.process.faults import printable
+from goldformer.adapters.untrusted_text import printable
 from goldformer.conformance.reports.did_you_mean import describe_unknown
 from goldformer.conformance.reports.json_data import replace_nonfinite
 from goldformer.spec.files import explain_os_error, write_named_file

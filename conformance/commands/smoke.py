@@ -12,12 +12,12 @@ import click
 
 from goldformer.adapters import find_adapter
 from goldformer.adapters.process.faults import NoSuchMethod
+from goldformer.adapters.untrusted_text import join_lines
 from goldformer.conformance.commands import _options as options
 from goldformer.conformance.commands._console import FAILS, OK, CannotRun, say
 from goldformer.conformance.judging.cases import Bench
 from goldformer.conformance.judging.gradient import invoke_gradient
 from goldformer.conformance.judging.invoke import BadResult, NotCheckable, NotImplementedHere, read_arguments
-from goldformer.conformance.reports.text import join_lines
 from goldformer.conformance.selection import Numerics
 from goldformer.spec import Case, load_spec
 

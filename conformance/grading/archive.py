@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from goldformer.adapters.process.faults import abbreviate, clip_text
+from goldformer.adapters.untrusted_text import abbreviate, clip_text
 from goldformer.conformance.grading.model import SubmissionLimits
 
 _MIB: Final = 1 << 20

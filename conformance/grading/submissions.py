@@ -19,7 +19,7 @@ from typing import Final, Literal
 import yaml
 
 from goldformer.adapters.notebook import SUFFIX, NotebookError, read_notebook, write_source
-from goldformer.adapters.process.faults import abbreviate, printable
+from goldformer.adapters.untrusted_text import abbreviate, printable
 from goldformer.conformance.grading.archive import (
     BadSubmission,
     is_ignored,

@@ -20,8 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from goldformer.adapters.arrays import LIBRARIES, ArrayLibrary, Layout, Wire
-from goldformer.adapters.process.faults import LONGEST_TRACE, CallFault, clip_text, describe_exception, quote_message
+from goldformer.adapters.process.faults import CallFault
 from goldformer.adapters.protocol import RAISES_NOT_IMPLEMENTED, Adapter, bind_arguments
+from goldformer.adapters.untrusted_text import LONGEST_TRACE, clip_text, describe_exception, quote_message
 from goldformer.conformance.judging.mixed_devices import find_mixed_devices
 from goldformer.conformance.judging.verdict import Reason
 from goldformer.spec import Case, Contract

@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from goldformer.adapters.process.faults import clip_text
+from goldformer.adapters.untrusted_text import clip_text
 from goldformer.conformance.judging.cases import Bench, Judgement, call_case, judge_outcome, report_fault, skip_check
 from goldformer.conformance.judging.invoke import BadResult, NotCheckable, NotImplementedHere, Result
 from goldformer.conformance.judging.measure import measure

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from goldformer.adapters.process.faults import printable
+from goldformer.adapters.untrusted_text import printable
 from goldformer.conformance.diagnosis.causes import find_cause
 from goldformer.conformance.diagnosis.finding import FIRST_SEEN, FIX_FIRST, FIX_TOO, Finding
 from goldformer.conformance.diagnosis.suspects import ACCEPTED

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from xml.etree import ElementTree as ET
 
-from goldformer.adapters.process.faults import printable
+from goldformer.adapters.untrusted_text import printable
 from goldformer.conformance.judging.verdict import Status, Verdict
 from goldformer.conformance.reports.comparison import Implementation
 from goldformer.conformance.reports.text import explain_verdict

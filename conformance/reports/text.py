@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
-from goldformer.adapters.process.faults import printable
 from goldformer.conformance.diagnosis.causes import find_cause
 from goldformer.conformance.diagnosis.finding import Finding, list_few
 from goldformer.conformance.diagnosis.findings import describe_distance
@@ -119,11 +118,6 @@ def describe_rest(failing: Sequence[Verdict], shown: Verdict) -> Iterator[str]:
             yield f"{same} as the one above"
         else:
             yield from wrap(message, f"{same}: ", indent=4)
-
-
-def join_lines(text: str) -> str:
-    """Return an untrusted text as one line: build servers run commands that stand at the start of a line."""
-    return " ".join(printable(text).split())
 
 
 def wrap(text: str, head: str, indent: int | None = None) -> list[str]:

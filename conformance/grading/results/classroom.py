@@ -9,7 +9,7 @@ from statistics import mean, median
 from typing import Final
 from urllib.parse import quote
 
-from goldformer.adapters.process.faults import printable
+from goldformer.adapters.untrusted_text import printable
 from goldformer.conformance.diagnosis.causes import find_cause
 from goldformer.conformance.grading.likeness import AlikePair
 from goldformer.conformance.grading.model import SEVERITY, Assignment, Origin, Outcome

@@ -87,13 +87,13 @@ class GradeSummary:
         telling = next((line.text for line in grade.said if line.label in _TELLING), "")
         return cls(
             submission=grade.submission, key=grade.key, outcome=grade.outcome,
-            message=words.join_lines(grade.message, _LONGEST), points=grade.points, earned=grade.earned,
+            message=words.shorten_to_line(grade.message, _LONGEST), points=grade.points, earned=grade.earned,
             parts=tuple(_summarize_component(part, grade) for part in grade.parts),
             mistakes=certain,
             maybe=tuple(id_ for id_ in _list_mistakes(grade.said) if id_ not in certain),
             # All students share these ids in memory.
             failed=tuple(dict.fromkeys((c.origin, intern(c.verdict.check)) for c in _list_causes(grade))),
-            diagnosis=words.join_lines(telling, _LONGEST), isolation=grade.isolation,
+            diagnosis=words.shorten_to_line(telling, _LONGEST), isolation=grade.isolation,
             adjustment=grade.adjustment,
         )  # fmt: skip
 
@@ -158,7 +158,7 @@ def to_csv(
 
 def escape_formula(text: str) -> str:
     """Return a text that a spreadsheet shows and does not compute."""
-    line = words.join_lines(text, 2000)
+    line = words.shorten_to_line(text, 2000)
     # Spreadsheets themselves mark text like this and do not show the quote.
     return f"'{line}" if line.startswith(_FORMULA) else line
 
@@ -181,9 +181,9 @@ def _make_entry(summary: GradeSummary, person: Submitter) -> dict[str, Any]:
     staff = summary.adjustment or Adjustment()
     components = {part.component for part in summary.parts}
     return {
-        "id": words.join_lines(summary.submission),
-        "name": words.join_lines(person.name),
-        "email": words.join_lines(person.email),
+        "id": words.shorten_to_line(summary.submission),
+        "name": words.shorten_to_line(person.name),
+        "email": words.shorten_to_line(person.email),
         "points": summary.points,
         "earned": summary.earned,
         "outcome": summary.outcome,
@@ -194,7 +194,7 @@ def _make_entry(summary: GradeSummary, person: Submitter) -> dict[str, Any]:
         "could_be": list(summary.maybe),
         "diagnosis": summary.diagnosis,
         "message": summary.message,
-        "comment": words.join_lines(staff.comment, _LONGEST),
+        "comment": words.shorten_to_line(staff.comment, _LONGEST),
         "isolation": summary.isolation.level,
         "key": summary.key,
     }

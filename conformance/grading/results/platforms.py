@@ -101,7 +101,7 @@ def _make_github_test(row: ComponentFeedback) -> dict[str, Any]:
         "status": "pass" if row.full else "fail",
         "score": row.grade.earned,
         "max_score": row.grade.points,
-        "message": "" if row.full else words.join_lines("; ".join(text.rstrip(".") for text in texts if text)),
+        "message": "" if row.full else words.shorten_to_line("; ".join(text.rstrip(".") for text in texts if text)),
     }
 
 
@@ -110,9 +110,9 @@ def junit_xml(summaries: Iterable[GradeSummary], assignment: Assignment) -> str:
 
     A component without all its points is a failure, and one that could not be graded an error.
     """
-    root = ET.Element("testsuites", name=words.join_lines(assignment.title))
+    root = ET.Element("testsuites", name=words.shorten_to_line(assignment.title))
     for summary in sort_by_id(summaries):
-        suite = ET.SubElement(root, "testsuite", name=words.join_lines(summary.submission))
+        suite = ET.SubElement(root, "testsuite", name=words.shorten_to_line(summary.submission))
         for part in summary.parts:
             _add_case(suite, part, summary)
         for name, tag in (("failures", "failure"), ("errors", "error")):
@@ -122,12 +122,12 @@ def junit_xml(summaries: Iterable[GradeSummary], assignment: Assignment) -> str:
 
 
 def _add_case(suite: ET.Element, part: ComponentSummary, summary: GradeSummary) -> None:
-    case = ET.SubElement(suite, "testcase", classname=words.join_lines(summary.submission), name=part.component)
+    case = ET.SubElement(suite, "testcase", classname=words.shorten_to_line(summary.submission), name=part.component)
     if part.outcome == "grader-error":
-        problem = ET.SubElement(case, "error", message=words.join_lines(part.said), type=part.outcome)
+        problem = ET.SubElement(case, "error", message=words.shorten_to_line(part.said), type=part.outcome)
     elif part.earned < part.points or part.outcome != "correct":
         text = f"{words.points(part.earned)} of {words.points(part.points)} points: {part.said}"
-        problem = ET.SubElement(case, "failure", message=words.join_lines(text), type=part.outcome)
+        problem = ET.SubElement(case, "failure", message=words.shorten_to_line(text), type=part.outcome)
     else:
         return
-    problem.text = words.join_lines("; ".join(text for text in (summary.message, summary.diagnosis) if text))
+    problem.text = words.shorten_to_line("; ".join(text for text in (summary.message, summary.diagnosis) if text))

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Final
 
-from goldformer.adapters.process.faults import printable
+from goldformer.adapters.untrusted_text import printable
 from goldformer.conformance.grading.model import Assignment, Check, Grade, Origin, Outcome
 from goldformer.conformance.grading.results import words
 from goldformer.conformance.grading.results.gradebook import find_outcome

@@ -260,7 +260,7 @@ class _FailedChecks:
             return ", ".join(f"{d.output}: {_count_wrong(d)}" for d in differences) or "values are wrong"
         if verdict.differences and verdict.reason in ("wrong-value", "not-finite"):
             return _compare_first(verdict.differences[0])
-        return words.join_lines(verdict.message) if quotable else words.BRIEF[check.outcome]
+        return words.shorten_to_line(verdict.message) if quotable else words.BRIEF[check.outcome]
 
 
 def _compare_first(difference: Difference) -> str:

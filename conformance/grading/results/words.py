@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from goldformer.adapters.process.faults import printable
+from goldformer.adapters.untrusted_text import join_lines, printable
 from goldformer.conformance.grading.model import (
     SEVERITY,
     Assignment,
@@ -216,21 +216,23 @@ def tail(text: str, lines: int) -> str:
     return last if len(last) <= _LONGEST_TAIL else "…" + last[1 - _LONGEST_TAIL :]
 
 
-def join_lines(text: str, most: int = 500) -> str:
+def shorten_to_line(text: str, most: int = 500) -> str:
     """Join the lines of a text into one, without invisible characters."""
-    return shorten(" ".join(printable(text).split()), most)
+    return shorten(join_lines(text), most)
 
 
 def escape(text: str) -> str:
     """Escape a text for one line of Markdown, so that nothing in it is markup."""
-    text = re.sub(r"([\\`*\[\]<>$|~]|(?<![^\W_])_|_(?![^\W_]))", r"\\\1", join_lines(text, 2000).replace("&", "&amp;"))
+    text = re.sub(
+        r"([\\`*\[\]<>$|~]|(?<![^\W_])_|_(?![^\W_]))", r"\\\1", shorten_to_line(text, 2000).replace("&", "&amp;")
+    )
     # The beginning of a heading, a list or a rule.
     return re.sub(r"^(\d*)([#+=-]|(?<=\d)[.)](?=\s|$))", r"\1\\\2", text)
 
 
 def code(text: str) -> str:
     """Quote a text in one line of Markdown, between fences longer than any in the text."""
-    shown = join_lines(text)
+    shown = shorten_to_line(text)
     fence = "`" * (1 + _longest_fence(shown))
     pad = " " if shown.startswith("`") or shown.endswith("`") else ""
     return f"{fence}{pad}{shown}{pad}{fence}" if shown else ""

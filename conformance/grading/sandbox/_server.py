@@ -16,11 +16,11 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, BinaryIO, Final
 
-from goldformer.adapters.process.faults import LONGEST_MESSAGE, LONGEST_TRACE, clip_text, describe_exception
 from goldformer.adapters.process.messages import MAX_MESSAGE, PARSE_ERROR, RAISED
 from goldformer.adapters.process.server import Server
 from goldformer.adapters.process.wire import error_line
 from goldformer.adapters.protocol import Adapter, AdapterError
+from goldformer.adapters.untrusted_text import LONGEST_MESSAGE, LONGEST_TRACE, clip_text, describe_exception
 from goldformer.conformance.grading.sandbox._mounts import list_own_folders
 from goldformer.spec import Spec
 

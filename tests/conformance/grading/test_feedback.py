@@ -19,8 +19,8 @@ from goldformer.conformance.grading.results.words import (
     block,
     code,
     escape,
-    join_lines,
     points,
+    shorten_to_line,
     tail,
 )
 from goldformer.conformance.judging.verdict import Status
@@ -409,7 +409,7 @@ def test_underscores_within_a_name_are_left_as_they_are():
 
 
 def test_long_text_is_cut_and_says_so():
-    assert join_lines("x" * 600) == "x" * 499 + "…"
+    assert shorten_to_line("x" * 600) == "x" * 499 + "…"
     assert tail("\n".join(map(str, range(50))), 3) == "47\n48\n49"
     assert tail("y" * 9000, 3).startswith("…y")
     assert len(tail("y" * 9000, 3)) == 4000
