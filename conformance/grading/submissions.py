@@ -10,7 +10,7 @@ import re
 import unicodedata
 import zipfile
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from pathlib import Path
@@ -49,6 +49,8 @@ _SUFFIX: Final = re.compile("~[0-9a-f]{16}$")
 #: The most students of one submission: an alias lets many submissions share one list.
 _MOST_PEOPLE: Final = 100
 _PACKAGE: Final = "__init__.py"
+#: The number of files that a message names.
+_NAMED: Final = 4
 
 
 class NoSubmissions(Exception):
@@ -274,12 +276,15 @@ def select_runnable(files: Mapping[str, bytes]) -> dict[str, bytes]:
     if len(notebooks) == 1 and not modules:
         return _convert_notebook(notebooks[0], files)
     if modules := modules or notebooks:
-        few = ", ".join(sorted(modules)[:4]) + ("…" if len(modules) > 4 else "")
-        raise BadSubmission(f"there is no {MAIN} among {few}")
-    got = ", ".join(sorted(files)[:4]) + ("…" if len(files) > 4 else "")
+        raise BadSubmission(f"there is no {MAIN} among {_list_first(modules)}")
     if not files:
         raise BadSubmission("nothing was handed in: it is empty")
-    raise BadSubmission(f"there is no .py file and no notebook; what was handed in is {got}")
+    raise BadSubmission(f"there is no .py file and no notebook; what was handed in is {_list_first(files)}")
+
+
+def _list_first(names: Collection[str]) -> str:
+    """Return the first names in order, with an ellipsis for the others."""
+    return ", ".join(sorted(names)[:_NAMED]) + ("…" if len(names) > _NAMED else "")
 
 
 def _refuse_twin(files: Mapping[str, bytes]) -> None:

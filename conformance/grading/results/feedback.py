@@ -36,11 +36,10 @@ def html(grade: Grade, assignment: Assignment, spec: Spec) -> str:
     return _write_html(build_feedback(grade, assignment, spec), assignment)
 
 
-def _write_html(page: StudentFeedback, assignment: Assignment) -> str:
+def _write_html(feedback: StudentFeedback, assignment: Assignment) -> str:
     questions = {part.component: part.question for part in assignment.parts}
-    return printable(
-        render("feedback.html", told=page, assignment=assignment, questions=questions, words=words, at_home=AT_HOME)
-    )
+    values = {"feedback": feedback, "assignment": assignment, "questions": questions, "at_home": AT_HOME}
+    return printable(render("feedback.html", **values, words=words))
 
 
 def markdown(grade: Grade, assignment: Assignment, spec: Spec) -> str:

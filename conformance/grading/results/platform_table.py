@@ -45,15 +45,8 @@ def fill_table(
     text: str, summaries: Iterable[GradeSummary], assignment: Assignment, people: Mapping[str, tuple[Submitter, ...]]
 ) -> FilledTable:
     """Write the points into the column of the assignment; everything else stays as it is. BadTable if it is none."""
-    try:
-        reader = csv.reader(io.StringIO(text.removeprefix("\ufeff"), newline=""))
-        rows = list(islice(reader, _MOST_ROWS + 1))
-    except csv.Error as error:
-        raise BadTable(f"is no table of comma-separated values: {error}; export it again") from error
+    rows = _read_rows(text)
     head = rows[0] if rows else []
-    # Every row becomes as long as the first one.
-    if len(rows) > _MOST_ROWS or len(rows) * len(head) > _MOST_CELLS:
-        raise BadTable(f"has more than {_MOST_ROWS} rows, or than {_MOST_CELLS} cells: is it the table of a course?")
     columns: tuple[str, ...]
     if "Identifier" in head and "Grade" in head:
         columns, column = ("Identifier", *_MOODLE_COLUMNS), head.index("Grade")
@@ -84,6 +77,19 @@ def fill_table(
     csv.writer(out, lineterminator="\r\n").writerows(rows)
     missing = tuple(sorted(s.submission for s in listed if s.submission not in filled))
     return FilledTable(out.getvalue(), count, missing)
+
+
+def _read_rows(text: str) -> list[list[str]]:
+    """Return the rows of a table; BadTable if it is none, or too large for a course."""
+    try:
+        reader = csv.reader(io.StringIO(text.removeprefix("\ufeff"), newline=""))
+        rows = list(islice(reader, _MOST_ROWS + 1))
+    except csv.Error as error:
+        raise BadTable(f"is no table of comma-separated values: {error}; export it again") from error
+    # Every row becomes as long as the first one.
+    if len(rows) > _MOST_ROWS or (rows and len(rows) * len(rows[0]) > _MOST_CELLS):
+        raise BadTable(f"has more than {_MOST_ROWS} rows, or than {_MOST_CELLS} cells: is it the table of a course?")
+    return rows
 
 
 def _find_column(rows: list[list[str]], assignment: Assignment) -> int:
