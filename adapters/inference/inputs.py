@@ -53,7 +53,7 @@ class MaskForm:
 class ForwardArguments:
     """The arguments of a call by their names: the input that each takes, and the masks in the order of ours.
 
-    `masks` maps our masks to their arguments, and `paddings` those of which padded keys have an argument of their own.
+    `masks` maps our masks to their arguments, and `paddings` those whose padded keys have an argument of their own.
     `caches` are arguments without a default for the keys and values of earlier calls.
     """
 
@@ -198,7 +198,7 @@ def _read_role(name: str, wanted: list[str]) -> str | None:
     return next((role for role in roles if role in wanted), None)
 
 
-#: The masks of a call by ours: their arguments, and those that take padded keys alone.
+#: The masks of a call by ours: their arguments, and those that take only padded keys.
 _Masks = tuple[Mapping[str, str], Mapping[str, str]]
 
 
@@ -223,7 +223,7 @@ def _name_masks(masks: list[Argument], wanted: list[str], contract: Contract) ->
 
 
 def _group_masks(groups: Mapping[str, list[str]]) -> _Masks | None:
-    """Return the arguments of each of our masks, of which one may take padded keys; None if two take the same."""
+    """Return the arguments of each of our masks, one of which may take padded keys; None if two take the same."""
     whole: dict[str, str] = {}
     paddings: dict[str, str] = {}
     for ours, names in groups.items():

@@ -298,7 +298,7 @@ def _name_model(leaves: list[Leaf], sizes: _Sizes) -> Iterator[Naming]:
 
 
 def _name_ends(leaves: list[Leaf], sizes: _Sizes) -> Names | None:
-    """Return the names of what a model has besides its stacks; None if something else is there."""
+    """Return the names of what a model has in addition to its stacks; None if something else is there."""
     vocab, width = PROBE["vocab"], sizes.width
     outputs = [leaf for leaf in leaves if leaf.kind == "linear" and leaf.shape == (vocab, width)]
     tables = [leaf for leaf in leaves if leaf.kind != "linear" and leaf.shape == (vocab, width)]

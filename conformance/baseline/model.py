@@ -46,8 +46,8 @@ class Key(NamedTuple):
 class BaselineRequest(StrictModel):
     """The calls to record; no components means all of them.
 
-    `drawn` is the number of random calls of realistic size that each component gets besides its golden cases.
-    `settings` asks for the properties too that compare a call with itself in other settings.
+    `drawn` is the number of random calls of realistic size that each component gets in addition to its golden cases.
+    `settings` asks also for the properties that compare a call with itself in other settings.
     """
 
     dtypes: Annotated[Words, Field(min_length=1)]

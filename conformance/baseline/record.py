@@ -117,8 +117,8 @@ def list_recordable(spec: Spec, adapter: Adapter, request: BaselineRequest) -> l
 def is_recordable(case: Case) -> bool:
     """Return True if the result of a case belongs into a baseline.
 
-    A refusal gives no result. A full-size model of which only shapes are checked gives tens of megabytes, and nothing
-    tells rounding from a mistake in them.
+    A refusal gives no result. A full-size model whose case checks only shapes gives tens of megabytes, in which nothing
+    tells rounding from a mistake.
     """
     return case.error is None and not (case.full_size and case.shape_only)
 

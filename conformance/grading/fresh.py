@@ -85,7 +85,7 @@ def find_kind(case: Case) -> str:
 def list_unmatched_kinds(published: Sequence[Case], fresh: Sequence[Case]) -> dict[str, dict[str, int]]:
     """Return the number of published cases of each kind that no fresh case has, by component.
 
-    A submission that answers those from a table loses nothing. Cases of shapes alone need no table.
+    A submission that answers those from a table loses nothing. Cases that ask only for shapes need no table.
     """
     unmatched: dict[str, dict[str, int]] = {}
     for component in dict.fromkeys(case.component for case in published):

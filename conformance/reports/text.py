@@ -99,7 +99,7 @@ def format_headline(verdict: Verdict) -> str:
 
 
 def describe_rest(failing: Sequence[Verdict], shown: Verdict) -> Iterator[str]:
-    """Yield how many checks fail besides the one that is shown, and the messages that many of them have."""
+    """Yield how many checks fail in addition to the one that is shown, and the messages that many of them have."""
     if not failing:
         return
     components = Counter(verdict.component for verdict in failing)

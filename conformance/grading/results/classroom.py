@@ -130,7 +130,7 @@ def _render(
             names=names,
             name_all=lambda ids: ", ".join(names[id_] for id_ in ids),
             unnamed=[line for line in listed if line.outcome == "wrong" and not line.mistakes + line.maybe],
-            alone=[line for line in listed if any(part.alone for part in line.parts)],
+            only_published=[line for line in listed if any(part.only_published for part in line.parts)],
             hardest=_find_hardest(listed, spec, fresh=not anonymous),
             anonymous=anonymous,
             columns=_list_columns(assignment),

@@ -44,9 +44,10 @@ _LONGEST: Final = 400
 
 @dataclass(frozen=True, slots=True)
 class ComponentSummary:
-    """A component: its points, and the worst of its checks. `alone`: published cases pass and drawn ones do not.
+    """A component: its points, and the worst of its checks.
 
-    `said` describes in a few words how its checks came out.
+    `only_published` is True if published cases pass and drawn ones do not. `said` describes in a few words how its
+    checks came out.
     """
 
     component: str
@@ -54,7 +55,7 @@ class ComponentSummary:
     earned: float
     outcome: Outcome
     said: str
-    alone: bool = False
+    only_published: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,8 +125,8 @@ def _summarize_component(part: ComponentGrade, grade: Grade) -> ComponentSummary
     counts = [f"{passed} of {among} {words.ORIGINS[o]}" for o, (passed, among) in part.shares.items() if among]
     outcome = find_outcome(part.component, grade)
     text = ", ".join([words.BRIEF[outcome], *counts])
-    alone = words.passes_only_published(grade, part.component)
-    return ComponentSummary(part.component, part.points, part.earned, outcome, text, alone)
+    only_published = words.passes_only_published(grade, part.component)
+    return ComponentSummary(part.component, part.points, part.earned, outcome, text, only_published)
 
 
 def _list_mistakes(lines: Iterable[DiagnosisLine]) -> tuple[str, ...]:

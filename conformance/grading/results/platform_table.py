@@ -19,7 +19,7 @@ from goldformer.conformance.grading.results.words import points
 _CANVAS: Final = re.compile(r"^[^_]+_(?:LATE_)?(\d+)_\d+_")
 _MOODLE: Final = re.compile(r"_(\d+)_assignsubmission_")
 
-#: The columns by which students of each platform are found, besides its own number.
+#: The columns by which students of each platform are found, in addition to its own number.
 _CANVAS_COLUMNS: Final = ("SIS User ID", "SIS Login ID")
 _MOODLE_COLUMNS: Final = ("Email address", "ID number", "Username")
 _POSSIBLE: Final = "Points Possible"

@@ -89,7 +89,7 @@ class Sandbox:
         self._owner = os.getpid()
         self._lock = threading.Lock()
         swept = SweptFolder("goldformer-sandbox-", 0o755)
-        #: A folder of this sandbox alone.
+        #: A folder that only this sandbox uses.
         self.folder: Final = swept.path
         self._remove = weakref.finalize(self, _remove_own, swept, os.getpid())
         self._launcher: _LauncherProcess | None = None
