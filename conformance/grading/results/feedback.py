@@ -53,9 +53,9 @@ def _write_markdown(feedback: StudentFeedback, grade: Grade, assignment: Assignm
         parts += ["## Components", make_table(feedback)]
     if feedback.remarks:
         parts += ["## What to fix", "\n".join(list_remarks(feedback.remarks))]
-    failing = [row for row in feedback.rows if row.says]
+    failing = [row for row in feedback.rows if row.has_details]
     if failing:
-        parts += ["## What fails", *([words.TOLERANCE] if feedback.compares else [])]
+        parts += ["## What fails", *([words.TOLERANCE] if feedback.mentions_tolerance else [])]
         parts += [*(text for row in failing for text in (f"### {code(row.component)}", *describe_component(row)))]
     if feedback.command:
         parts += ["## See it at home", AT_HOME, block(f"$ {feedback.command}", "console")]

@@ -69,7 +69,7 @@ def _make_gradescope_test(row: ComponentFeedback) -> dict[str, Any]:
         "name": row.component,
         "score": row.grade.earned,
         "max_score": row.grade.points,
-        "status": "passed" if row.full else "failed",
+        "status": "passed" if row.earns_everything else "failed",
         "output": "\n\n".join([", ".join([row.brief, *checks]), *describe_component(row)]),
         "output_format": "md",
         "visibility": "visible",
@@ -98,10 +98,12 @@ def _make_github_test(row: ComponentFeedback) -> dict[str, Any]:
     texts = [row.brief, row.note, row.first_wrong, *(f.said for f in row.failures[:1])]
     return {
         "name": row.component,
-        "status": "pass" if row.full else "fail",
+        "status": "pass" if row.earns_everything else "fail",
         "score": row.grade.earned,
         "max_score": row.grade.points,
-        "message": "" if row.full else words.shorten_to_line("; ".join(text.rstrip(".") for text in texts if text)),
+        "message": ""
+        if row.earns_everything
+        else words.shorten_to_line("; ".join(text.rstrip(".") for text in texts if text)),
     }
 
 

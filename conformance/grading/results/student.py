@@ -96,7 +96,7 @@ class ComponentFeedback:
     ran: bool = True
 
     @property
-    def says(self) -> bool:
+    def has_details(self) -> bool:
         """True if there is something to read in addition to the points."""
         return bool(self.note or self.first_wrong or self.failures or self.deductions or self.carried)
 
@@ -110,7 +110,7 @@ class ComponentFeedback:
         return words.BRIEF[self.outcome] + (", not deducted again" if inherited else "")
 
     @property
-    def full(self) -> bool:
+    def earns_everything(self) -> bool:
         """True if it earns all its points."""
         return self.outcome == "correct" and self.grade.earned >= self.grade.points
 
@@ -164,7 +164,7 @@ class StudentFeedback:
     added: str = ""
 
     @property
-    def compares(self) -> bool:
+    def mentions_tolerance(self) -> bool:
         """True if the feedback mentions the tolerance."""
         return any("tolerance" in line for row in self.rows for failure in row.failures for line in failure.numbers)
 
@@ -291,7 +291,7 @@ def build_feedback(grade: Grade, assignment: Assignment, spec: Spec) -> StudentF
     rows = tuple(_describe_component(part, grade, failures, assignment, spec, ran=ran) for part in grade.parts)
     manual = _list_manual(grade, assignment)
     full = all(row.earned is not None and row.earned >= row.points for row in manual)
-    passing = ran and grade.outcome == "correct" and full and all(row.full for row in rows)
+    passing = ran and grade.outcome == "correct" and full and all(row.earns_everything for row in rows)
     staff = grade.adjustment or Adjustment()
     earned, points = words.points(grade.earned), words.points(grade.points)
     remarks = tuple(_add_first_seen(list(_list_remarks(grade, assignment, spec)), failures)) if ran else ()
