@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain, combinations, islice
@@ -277,7 +277,7 @@ class Imitator:
             return found | self._search_neighbours(component, failure, most)
         # On top of bases that explain the failure, whatever does nothing in this case would explain it too.
         if not found:
-            some = self._drop_idle_options(some, failure)
+            some = self._drop_idle_options(some, bases, failure)
             found = self._match_candidates(islice(self._list_combined(component, bases, some), most), failure)
         if not found and not short and not self._in_vain[component, failure.dtype]:
             far = list(self._catalogue.list_far(component))
@@ -446,20 +446,27 @@ class Imitator:
         passed.sort(key=lambda other: other.case.size)
         del passed[_CHOSEN_OF:]
 
-    def _drop_idle_options(self, near: Iterable[Candidate], failure: FailingCase) -> list[Candidate]:
+    def _drop_idle_options(
+        self, near: Iterable[Candidate], bases: Sequence[Candidate], failure: FailingCase
+    ) -> list[Candidate]:
         """Return the candidates without options that change nothing in this case, or the same as an earlier one.
 
-        There are hundreds of combinations of options, and most options show in few cases.
+        There are hundreds of combinations of options, and most options show in few cases. One may show on the likeliest
+        base only: a softmax over the queries leaves a hidden key without a weight, as right code does an empty row.
         """
-        seen = [self._textbooks.imitate(Candidate(), failure)]
+        grounds = (Candidate(), *bases[:1])
+        seen = [[self._textbooks.imitate(ground, failure)] for ground in grounds]
         kept = []
         for candidate in near:
-            if candidate.options:
-                made = self._textbooks.imitate(candidate, failure)
-                if any(_are_equal(made, other) for other in seen):
-                    continue
-                seen.append(made)
-            kept.append(candidate)
+            shows = not candidate.options
+            for ground, before in zip(grounds, seen, strict=True) if candidate.options else ():
+                both = ground.combine(candidate)
+                made = self._textbooks.imitate(both, failure) if both else None
+                if made is not None and not any(_are_equal(made, other) for other in before):
+                    before.append(made)
+                    shows = True
+            if shows:
+                kept.append(candidate)
         return kept
 
     def _has_searched_enough(self, component: str, dtype: str) -> bool:

@@ -22,6 +22,8 @@ from goldformer.adapters.textbook.layers import norm_denominator
 from goldformer.adapters.textbook.steps import instead
 from goldformer.conformance.diagnosis.candidates import Candidate, Textbooks
 from goldformer.conformance.diagnosis.explain import Diagnosis
+from goldformer.conformance.diagnosis.finding import MISTAKE_FOUND
+from goldformer.conformance.diagnosis.findings import diagnose
 from goldformer.conformance.diagnosis.failure import FailingCase
 from goldformer.conformance.diagnosis.imitation import Imitator
 from goldformer.conformance.diagnosis.mistakes import implementations
@@ -66,6 +68,32 @@ def judged(spec):
         return Diagnosis(spec, left_out).explain_all(judge_case(case, bench) for case in cases)
 
     return run
+
+
+class SoftmaxOverAxis:
+    """Attention whose hidden scores are −∞, and whose softmax runs over another axis than the keys."""
+
+    ARRAYS = "numpy"
+
+    def __init__(self, axis):
+        self.axis = axis
+
+    def scaled_dot_product_attention(self, query, key, value, mask=None):
+        scores = query @ key.swapaxes(-1, -2) / np.sqrt(query.shape[-1]).astype(query.dtype)
+        scores = scores if mask is None else np.where(mask, scores, -np.inf).astype(query.dtype)
+        with np.errstate(invalid="ignore"):
+            powers = np.exp(scores - scores.max(self.axis, keepdims=True))
+            weights = powers / powers.sum(self.axis, keepdims=True)
+        return weights @ value, weights
+
+
+@pytest.mark.parametrize(("axis", "mistake"), [(-2, "softmax-query-axis"), (0, "softmax-batch-axis")])
+def test_an_option_that_shows_only_beside_a_mistake_is_found(axis, mistake, judged, spec):
+    """In right code −∞ shows in empty rows only; here it leaves 0/0 in the column of a hidden key."""
+    verdicts = judged(SoftmaxOverAxis(axis), ATTENTION)
+    first, *_ = [finding for finding in diagnose(verdicts, spec) if finding.mistakes]
+    assert (first.label, first.mistakes) == (MISTAKE_FOUND, (mistake,))
+    assert "The code also has empty_row: nan" in first.text
 
 
 def named(verdicts, component, spec):
