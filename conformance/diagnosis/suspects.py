@@ -158,7 +158,7 @@ def rank_explanations(verdicts: Iterable[Verdict], component: str, spec: Spec) -
         # itself before those of its parts.
         own = 1 if e.contradicted else -max(order[c.component] if c.component else len(order) for c in e.causes)
         # The catalogue lists the more common mistake first: it decides between equals.
-        first = -1 if e.causes[0].option else catalogue[e.causes[0].id]
+        first = next((catalogue[c.id] for c in e.causes if not c.option), -1)
         # The nearer one of two options comes first.
         far = e.ratio if all(c.convention for c in e.causes) else 0.0
         elsewhere = any(passed_elsewhere[c.id] for c in e.causes)

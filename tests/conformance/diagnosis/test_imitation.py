@@ -22,9 +22,9 @@ from goldformer.adapters.textbook.layers import norm_denominator
 from goldformer.adapters.textbook.steps import instead
 from goldformer.conformance.diagnosis.candidates import Candidate, Textbooks
 from goldformer.conformance.diagnosis.explain import Diagnosis
+from goldformer.conformance.diagnosis.failure import FailingCase
 from goldformer.conformance.diagnosis.finding import MISTAKE_FOUND
 from goldformer.conformance.diagnosis.findings import diagnose
-from goldformer.conformance.diagnosis.failure import FailingCase
 from goldformer.conformance.diagnosis.imitation import Imitator
 from goldformer.conformance.diagnosis.mistakes import implementations
 from goldformer.conformance.diagnosis.mistakes.differentiation import DIFFERENTIATED
@@ -120,7 +120,7 @@ def test_a_gradient_is_compared_with_the_fewest_causes_among_equals(judged, spec
     mine = SimpleNamespace(ARRAYS="torch", softmax=softmax, scaled_dot_product_attention=refuse_empty_rows)
     verdicts = judged(mine, "softmax", ATTENTION, dtype="float64")
     best = rank_explanations(verdicts, ATTENTION, spec)[0]
-    assert {c.id for c in best.causes} == {"softmax-query-axis", "empty_row: nan"}
+    assert {c.id for c in best.causes} == {"softmax.softmax.over-queries", "empty_row: nan"}
     assert best.certain
 
 
