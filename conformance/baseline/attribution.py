@@ -70,9 +70,10 @@ def attribute(old: Baseline, new: Baseline, third: Baseline, moves: Iterable[Mov
     """
     before, now, there = old.recordings[0], new.recordings[-1], third.recordings[-1]
     changed = {name: (then, after) for name, then, after in list_differences(before, now) if name in now.environment}
-    ran = {name: there.environment.get(name, "none") for name in changed}
-    as_now = all(ran[name] == after for name, (_, after) in changed.items())
-    as_then = bool(changed) and all(ran[name] == then for name, (then, _) in changed.items())
+    other = {name for name, _, _ in list_differences(there, now) if name in now.environment} - changed.keys()
+    ran = {name: there.environment.get(name, "none") for name in (*changed, *sorted(other))}
+    as_now = not other and all(ran[name] == after for name, (_, after) in changed.items())
+    as_then = not other and bool(changed) and all(ran[name] == then for name, (then, _) in changed.items())
     if as_now:
         run, same_as_new, same_as_old = "old code in the new environment", Origin.ENVIRONMENT, Origin.CODE
     elif as_then and not old_code:

@@ -353,10 +353,12 @@ def _judge_result(
         return replace(timed, status=Status.FAILED, reason=WITHHELD, message=withheld) if withheld else timed
     message = "; ".join(filter(None, (describe_difference(wrong[0]), withheld)))
     failed = replace(timed, status=Status.FAILED, reason=find_reason(wrong), message=message, differences=wrong)
-    coarser = None if withheld else bench.find_coarser()
-    if coarser is not None and _is_right_to(coarser, case, result, expected):
-        return tolerate_precision(failed, coarser)
-    return failed
+    coarser = None if withheld else replace(bench, strict=False, require_precision=False).find_coarser()
+    if coarser is None or not _is_right_to(coarser, case, result, expected):
+        return failed
+    if bench.find_coarser() is None:
+        return replace(failed, message=describe_precision(failed, coarser))
+    return tolerate_precision(failed, coarser)
 
 
 def _is_right_to(bench: Bench, case: Case, result: Result, expected: Mapping[str, GoldenArray]) -> bool:
@@ -369,7 +371,12 @@ def _is_right_to(bench: Bench, case: Case, result: Result, expected: Mapping[str
 
 def tolerate_precision(failed: Verdict, coarser: Bench) -> Verdict:
     """Return a failure as skipped, because the result is right to a coarser dtype; it keeps the numbers."""
-    return skip_check(failed, "precision", f"right to {coarser.rounds_to}, not to {failed.dtype}: {failed.message}")
+    return skip_check(failed, "precision", describe_precision(failed, coarser))
+
+
+def describe_precision(failed: Verdict, coarser: Bench) -> str:
+    """Return the message of a failure whose result is right to a coarser dtype."""
+    return f"right to {coarser.rounds_to}, not to {failed.dtype}: {failed.message}"
 
 
 def find_working_case(component: str, bench: Bench, cases: Iterable[Case] | None = None) -> Case:

@@ -579,6 +579,17 @@ def test_new_code_in_the_old_environment_tells_it_the_other_way_round(adapter_fi
     assert whose(done) == ["by the environment"]
 
 
+def test_another_environment_that_differs_in_what_never_changed_shows_nothing(folder, adapter_file, tmp_path):
+    """Nothing changed since the recording but the code: the system of the third run is neither the old nor the new."""
+    (tmp_path / "site").mkdir()
+    hook = "import platform\nplatform.platform = lambda *a, **k: 'elsewhere'\n"
+    (tmp_path / "site" / "sitecustomize.py").write_text(hook, encoding="utf-8")
+    there = interpreter(tmp_path / "venv", f"export PYTHONPATH={tmp_path / 'site'}")
+    done = baseline("check", adapter_file(EPS, "new.py"), folder, "--attribute", there)
+    assert "by an environment that is neither the old nor the new one (system elsewhere)" in done.stdout
+    assert whose(done) == ["not shown by this run"]
+
+
 def test_an_interpreter_that_cannot_run_it_says_what_it_lacks(mine, folder, tmp_path):
     bare = tmp_path / "venv" / "bin"
     bare.mkdir(parents=True)

@@ -55,6 +55,7 @@ def test_a_result_of_float32_costs_points_in_float64(spec, bench, adapter_file):
     case, at = spec.cases["sm-several-rows"], bench(adapter_file(EMBEDDING), "float64")
     assert check_case(case, at).reason == "precision"
     assert (judge(at, case).reason, derive_outcome(judge(at, case))) == ("wrong-value", "wrong")
+    assert judge(at, case).message.startswith("right to float32, not to float64: ")
 
 
 def test_what_is_only_advised_costs_nothing(spec, bench, adapter_file):
