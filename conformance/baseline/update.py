@@ -9,8 +9,8 @@ from typing import Final, Literal
 from goldformer.conformance.baseline.model import Baseline, Entry, Key, Output, Recording
 from goldformer.conformance.baseline.moves import Kind, Move
 
-#: create adds what is new, trim removes what is gone, fix replaces what moved further than allowed, update replaces all
-#: that moved.
+#: create adds what is new, trim removes what is gone, fix replaces what moved further than allowed and what else moved
+#: in the same calls, update replaces all that moved.
 Act = Literal["create", "trim", "fix", "update"]
 ACTS: Final[tuple[Act, ...]] = ("create", "trim", "fix", "update")
 
@@ -26,18 +26,22 @@ class Change:
 def list_changes(
     old: Baseline, new: Baseline, moves: Iterable[Move], acts: Iterable[Act], allowed: Kind
 ) -> list[Change]:
-    """Return the moves that the acts accept."""
-    wanted = set(acts)
+    """Return the moves that the acts accept.
+
+    Outputs of one call that stayed within what is allowed would be left from code that no longer exists.
+    """
+    wanted, listed = set(acts), list(moves)
+    fixed = {move.key for move in listed if move.kind > allowed} if "fix" in wanted else set()
     found = []
-    for move in moves:
-        act = _choose_act(old, new, move, allowed, wanted)
+    for move in listed:
+        act = _choose_act(old, new, move, fixed)
         if act in wanted:
             found.append(Change(act, move))
     return found
 
 
-def _choose_act(old: Baseline, new: Baseline, move: Move, allowed: Kind, wanted: set[Act]) -> Act | None:
-    """Return the act that accepts a move; None if nothing moved."""
+def _choose_act(old: Baseline, new: Baseline, move: Move, fixed: set[Key]) -> Act | None:
+    """Return the act that accepts a move; None if nothing moved. `fixed` are the calls of which all that moved is."""
     before, after = _has(old, move), _has(new, move)
     if not before:
         return "create"
@@ -45,7 +49,7 @@ def _choose_act(old: Baseline, new: Baseline, move: Move, allowed: Kind, wanted:
         return "trim"
     if move.kind is Kind.IDENTICAL:
         return None
-    return "fix" if move.kind > allowed and "fix" in wanted else "update"
+    return "fix" if move.key in fixed else "update"
 
 
 def _has(baseline: Baseline, move: Move) -> bool:

@@ -116,7 +116,7 @@ def _change_smoothing() -> Iterator[Neighbour]:
             return np.asarray(target * own + (1 - target) * other)
 
         yield Neighbour(
-            f"label_smoothing.{word}", title, "It is (1 − s)·target + s/vocab, for every word.",
+            f"label_smoothing.{word}", title, "A word gets (1 − s)·target + s/vocab, or as smoothing_denominator declares it.",
             {label_smoothing: instead(run)},
         )  # fmt: skip
 

@@ -363,6 +363,36 @@ def test_a_component_that_the_spec_has_not_is_refused(mine, folder):
 # ── update ──
 
 
+ATTENTION = """
+import numpy as np
+
+ARRAYS = "numpy"
+NAME = "mine"
+VERSION = "1"
+
+def scaled_dot_product_attention(query, key, value, mask=None):
+    if mask is not None:
+        raise NotImplementedError
+    scores = query @ key.swapaxes(-1, -2) / np.sqrt(query.shape[-1]).astype(query.dtype)
+    powers = np.exp(scores - scores.max(-1, keepdims=True))
+    weights = powers / powers.sum(-1, keepdims=True)
+    return weights @ value, weights
+"""
+
+
+def test_what_moved_little_beside_what_moved_far_is_accepted_with_it(adapter_file, tmp_path):
+    """Else a call would keep outputs of code that no longer exists, from which the next rounding moves them too far."""
+    old, folder = adapter_file(ATTENTION, "old.py"), tmp_path / "base"
+    assert baseline("record", old, "--out", folder, "--dtype", "float32").exit_code == 0
+    text = ATTENTION.replace("return weights @ value, weights", "return weights @ value * 1.5, weights * (1 + 2**-22)")
+    new = adapter_file(text.replace('"1"', '"2"'), "new.py")
+    assert "rounding" in baseline("check", new, folder).stdout
+    assert baseline("update", new, folder, "--fix", "--yes").exit_code == 0
+    entries = [entry for entry in load(folder).entries.values() if len(entry.outputs) > 1]
+    assert entries
+    assert all(len({output.recording for output in entry.outputs.values()}) == 1 for entry in entries)
+
+
 def test_an_update_lists_what_changes_and_changes_that_alone(folder, adapter_file):
     other, before = adapter_file(EPS), digest_of(folder)
     dry = baseline("update", other, folder, "--fix", "--dry-run")
