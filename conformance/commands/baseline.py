@@ -377,7 +377,7 @@ def _attribute(drift: Drift, adapter: str, python: Path | None, old_adapter: str
 @_ADAPTER
 @click.argument("folder", metavar="DIR", type=options.FOLDER)
 @click.option("--create", is_flag=True, help="Add what is new. This is done if no other change is asked for.")
-@click.option("--fix", is_flag=True, help="Replace what moved further than allowed, and what else moved in these calls.")
+@click.option("--fix", is_flag=True, help="Replace what moved further than allowed, with all of its call.")
 @click.option("--trim", is_flag=True, help="Remove what is gone.")
 @click.option("--update", is_flag=True, help="Replace all that moved.")
 @_add_filters

@@ -116,7 +116,8 @@ def _change_smoothing() -> Iterator[Neighbour]:
             return np.asarray(target * own + (1 - target) * other)
 
         yield Neighbour(
-            f"label_smoothing.{word}", title, "A word gets (1 − s)·target + s/vocab, or as smoothing_denominator declares it.",
+            f"label_smoothing.{word}", title,
+            "A word gets (1 − s)·target + s/vocab, or what the declared smoothing_denominator says.",
             {label_smoothing: instead(run)},
         )  # fmt: skip
 
