@@ -15,7 +15,12 @@ from goldformer.conformance.diagnosis.failure import COARSE, FailingCase
 from goldformer.conformance.diagnosis.findings import list_unknown
 from goldformer.conformance.diagnosis.other_options import advise_option
 from goldformer.conformance.diagnosis.refutation import can_refute, rule_out_causes
-from goldformer.conformance.diagnosis.suspects import list_explained, rank_explanations, select_judgements
+from goldformer.conformance.diagnosis.suspects import (
+    list_explained,
+    rank_best,
+    rank_explanations,
+    select_judgements,
+)
 from goldformer.conformance.judging.cases import Judgement, report_fault
 from goldformer.conformance.judging.verdict import WITHHELD, Match, Verdict
 from goldformer.spec import Spec
@@ -74,7 +79,7 @@ class Diagnosis:
             while self._search_under_options(judgements, completed):
                 completed = self._settle(judgements, completed)
             self._isolate_unknown(judgements, completed)
-        return _drop_single_fits(completed, self._spec)
+        return _drop_disproven(_drop_single_fits(completed, self._spec), self._spec)
 
     def _settle(self, judgements: Sequence[Judgement | None], verdicts: Sequence[Verdict]) -> list[Verdict]:
         """Return verdicts with what all failures together say of their explanations, and the cases that pass."""
@@ -235,6 +240,21 @@ def _drop_single_fits(verdicts: Sequence[Verdict], spec: Spec) -> list[Verdict]:
         replace(v, matches=tuple(m for m in v.matches if (v.component, m.causes) not in single)) if v.matches else v
         for v in verdicts
     ]
+
+
+def _drop_disproven(verdicts: Sequence[Verdict], spec: Spec) -> list[Verdict]:
+    """Return verdicts without the matches that fit some cases, where another explanation fits all of them."""
+    kept: dict[str, set[Causes]] = {}
+    for component in list_explained(verdicts):
+        best = rank_best(verdicts, component, spec)
+        if best[0].certain:
+            kept[component] = {causes for e in best for causes in (e.ids, *e.twins)}
+    found = []
+    for verdict in verdicts:
+        told = kept.get(verdict.component)
+        left = tuple(m for m in verdict.matches or () if told is None or m.causes in told)
+        found.append(replace(verdict, matches=left) if left else verdict)
+    return found
 
 
 def _add_matches(judgement: Judgement, verdict: Verdict, search: Callable[[FailingCase], tuple[Match, ...]]) -> Verdict:
