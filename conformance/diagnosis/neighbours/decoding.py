@@ -229,7 +229,7 @@ def _change_ends() -> Iterator[Neighbour]:
         ("bos", "bos_id", lambda task: task.bos_id),
         ("zero", "0", lambda _: 0),
     )
-    for word, words, choose in fills:
+    for component, (word, words, choose) in product((_GREEDY, _BEAM), fills):
 
         def fill(original: Step, sentence: Sentence, task: Task, choose: Any = choose) -> list[float]:
             written = original(sentence, task)
@@ -237,19 +237,20 @@ def _change_ends() -> Iterator[Neighbour]:
             return [*written[: len(written) - rest], *[choose(task)] * rest] if rest > 0 else written
 
         yield Neighbour(
-            f"{_GREEDY}.filled-with.{word}", f"the places after the end hold {words} instead of pad_id",
+            f"{component}.filled-with.{word}", f"the places after the end hold {words} instead of pad_id",
             "Fill up with pad_id.", {pad_words: around(fill)},
         )  # fmt: skip
 
     def leave_out_last(original: Step, sentence: Sentence, task: Task) -> list[float]:
         return list(original(replace(sentence, words=sentence.words[:-1]), task))
 
-    yield Neighbour(
-        f"{_GREEDY}.last-word-left-out",
-        "the last word of every sentence is missing in the result, be it eos_id or not",
-        "Return eos_id too, and max_length words where a sentence has not ended, bos_id not counted.",
-        {pad_words: around(leave_out_last)},
-    )  # fmt: skip
+    for component in (_GREEDY, _BEAM):
+        yield Neighbour(
+            f"{component}.last-word-left-out",
+            "the last word of every sentence is missing in the result, be it eos_id or not",
+            "Return eos_id too, and max_length words where a sentence has not ended, bos_id not counted.",
+            {pad_words: around(leave_out_last)},
+        )  # fmt: skip
 
 
 # The beam
