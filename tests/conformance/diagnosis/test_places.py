@@ -470,9 +470,9 @@ def test_a_place_is_found_where_a_whole_model_is_all_there_is(made, mistake, pla
 def test_missing_positions_are_told_from_those_of_padding_alone_by_rows_that_are_not_judged(spec):
     # Rows of padding have no golden values, and they show whether these alone have positions.
     found = rank_explanations(judged(spec, words_without_positions(), "transformer"), "transformer", spec)
-    assert [e.causes[0].id for e in found] == ["pe-missing", "pad-mask-zeroes-positions"]
+    # The mistake of padding alone fits all other cases; where one fits all, it is dropped.
+    assert [e.causes[0].id for e in found] == ["pe-missing"]
     assert found[0].certain
-    assert found[1].refuting == ("tf-distinct-sizes",)
 
 
 def test_plain_layers_are_right(spec):
