@@ -18,7 +18,7 @@ from typing import Final
 
 import goldformer
 from goldformer.conformance.baseline.environment import list_differences
-from goldformer.conformance.baseline.model import Baseline, BaselineError, BaselineRequest, Key
+from goldformer.conformance.baseline.model import Baseline, BaselineError, BaselineRequest, Key, Recording
 from goldformer.conformance.baseline.moves import Kind, Move
 from goldformer.conformance.baseline.store import load
 from goldformer.extras import install_hint
@@ -69,11 +69,13 @@ def attribute(old: Baseline, new: Baseline, third: Baseline, moves: Iterable[Mov
     code, or it would show nothing.
     """
     before, now, there = old.recordings[0], new.recordings[-1], third.recordings[-1]
-    changed = {name: (then, after) for name, then, after in list_differences(before, now) if name in now.environment}
-    other = {name for name, _, _ in list_differences(there, now) if name in now.environment} - changed.keys()
-    ran = {name: there.environment.get(name, "none") for name in (*changed, *sorted(other))}
-    as_now = not other and all(ran[name] == after for name, (_, after) in changed.items())
-    as_then = not other and bool(changed) and all(ran[name] == then for name, (then, _) in changed.items())
+
+    def compare(one: Recording, other: Recording) -> list[str]:
+        """Return the parts of the environment that differ."""
+        return [name for name, _, _ in list_differences(one, other) if name in now.environment]
+
+    ran = {name: there.environment.get(name, "none") for name in (*compare(before, now), *compare(there, now))}
+    as_now, as_then = not compare(there, now), not compare(there, before)
     if as_now:
         run, same_as_new, same_as_old = "old code in the new environment", Origin.ENVIRONMENT, Origin.CODE
     elif as_then and not old_code:

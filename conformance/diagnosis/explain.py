@@ -148,7 +148,7 @@ class Diagnosis:
                 verdicts[index] = _add_matches(refuting[index], verdicts[index], search)
         return verdicts != before
 
-    def _misses_by_rounding(self, ids: tuple[str, ...], judgement: Judgement) -> bool:
+    def _misses_by_rounding(self, ids: Causes, judgement: Judgement) -> bool:
         failure = FailingCase.of(judgement)
         return failure is not None and self._imitator.misses_by_rounding(ids, failure)
 

@@ -152,11 +152,11 @@ class Imitator:
 
     def match_near(self, causes: Causes, failure: FailingCase) -> tuple[Match, ...]:
         """Return the causes of a match for a failing case that they explain but for rounding, if they do."""
-        made = self.imitate(causes, failure)
-        distance = failure.measure_near(made)
-        if distance is None and self.misses_by_rounding(causes, failure):
-            distance = failure.measure_apart(made) / self._bound_rounding(causes, failure)
-        return () if distance is None else (Match(causes, distance),)
+        apart = failure.measure_apart(self.imitate(causes, failure))
+        if apart < CLEAR:
+            return (Match(causes, apart),)
+        bound = self._bound_rounding(causes, failure)
+        return (Match(causes, apart / bound),) if apart <= bound else ()
 
     def misses_by_rounding(self, causes: Causes, failure: FailingCase) -> bool:
         """Return True if the causes of a match lose digits, and rounding may be all that they miss in a case."""
@@ -458,16 +458,24 @@ class Imitator:
         seen = [[self._textbooks.imitate(ground, failure)] for ground in grounds]
         kept = []
         for candidate in near:
-            shows = not candidate.options
-            for ground, before in zip(grounds, seen, strict=True) if candidate.options else ():
-                both = ground.combine(candidate)
-                made = self._textbooks.imitate(both, failure) if both else None
-                if made is not None and not any(_are_equal(made, other) for other in before):
-                    before.append(made)
-                    shows = True
-            if shows:
+            # All are imitated: what shows on one of them is not to be kept again for the other.
+            shows = [
+                self._note_new(ground.combine(candidate), failure, before)
+                for ground, before in (zip(grounds, seen, strict=True) if candidate.options else ())
+            ]
+            if any(shows) or not candidate.options:
                 kept.append(candidate)
         return kept
+
+    def _note_new(
+        self, candidate: Candidate | None, failure: FailingCase, seen: list[Result | BadResult | None]
+    ) -> bool:
+        """Note what a candidate gives for a case; return True if nothing before it gave the same."""
+        made = self._textbooks.imitate(candidate, failure) if candidate else None
+        if made is None or any(_are_equal(made, other) for other in seen):
+            return False
+        seen.append(made)
+        return True
 
     def _has_searched_enough(self, component: str, dtype: str) -> bool:
         """Return True if a further search would take too long for what it is likely to find: a whole model is slow."""
@@ -557,10 +565,8 @@ class Imitator:
     ) -> float | None:
         """Return the distance of an imitation ÷ what rounding may do to it; None if it is further away.
 
-        `apart` is its distance ÷ tolerance.
-
-        A mistake may lose digits that the right formula keeps, such as a division by the variance of two tokens. How
-        many shows where it is computed in float64.
+        `apart` is that distance ÷ tolerance. A mistake may lose digits that the right formula keeps, such as a division
+        by the variance of two tokens. How many shows where it is computed in float64.
         """
         if failure.case.cotangent is not None or not 1 < apart < _LOST or not isinstance(made, Result):
             return None

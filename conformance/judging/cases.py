@@ -79,14 +79,21 @@ class Bench:
         return self.tolerance_dtype or self.dtype
 
     def find_coarser(self) -> Bench | None:
-        """Return the same bench with the tolerances of the next coarser dtype, or None if its results must be exact.
+        """Return the same bench with the tolerances of the next coarser dtype, or None if its results must be exact."""
+        return self.widen() if self.tolerates_precision else None
+
+    @property
+    def tolerates_precision(self) -> bool:
+        """Return True if a result may be right only to a coarser dtype."""
+        return not (self.strict or self.require_precision)
+
+    def widen(self) -> Bench | None:
+        """Return the same bench with the tolerances of the next coarser dtype, or None if there is none.
 
         Only float64 has one. The tolerances of float16 and bfloat16 are so wide that mistakes hide in them: a result
         that is wrong in float32 and right to them may be either, so it counts as wrong.
         """
-        if self.strict or self.require_precision or self.rounds_to != "float64":
-            return None
-        return replace(self, tolerance_dtype="float32")
+        return replace(self, tolerance_dtype="float32") if self.rounds_to == "float64" else None
 
     def has(self, component: str) -> bool:
         """Return True if the adapter has a component, or its gradient."""
@@ -353,12 +360,12 @@ def _judge_result(
         return replace(timed, status=Status.FAILED, reason=WITHHELD, message=withheld) if withheld else timed
     message = "; ".join(filter(None, (describe_difference(wrong[0]), withheld)))
     failed = replace(timed, status=Status.FAILED, reason=find_reason(wrong), message=message, differences=wrong)
-    coarser = None if withheld else replace(bench, strict=False, require_precision=False).find_coarser()
+    coarser = None if withheld else bench.widen()
     if coarser is None or not _is_right_to(coarser, case, result, expected):
         return failed
-    if bench.find_coarser() is None:
-        return replace(failed, message=describe_precision(failed, coarser))
-    return tolerate_precision(failed, coarser)
+    if bench.tolerates_precision:
+        return tolerate_precision(failed, coarser)
+    return replace(failed, message=describe_precision(failed, coarser))
 
 
 def _is_right_to(bench: Bench, case: Case, result: Result, expected: Mapping[str, GoldenArray]) -> bool:

@@ -103,7 +103,7 @@ def describe_rest(failing: Sequence[Verdict], shown: Verdict) -> Iterator[str]:
     if not failing:
         return
     components = Counter(verdict.component for verdict in failing)
-    checks = f"{count_noun(len(failing), 'more failing check')}"
+    checks = count_noun(len(failing), "more failing check")
     if len(components) == 1:
         yield f"{checks} of {failing[0].component} (-v explains each)"
     else:

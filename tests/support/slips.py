@@ -18,10 +18,9 @@ from unittest import mock
 
 import yaml
 
-from goldformer.adapters.find import find_adapter
 from goldformer.conformance.judging.cases import Bench
 from goldformer.conformance.selection import Numerics
-from wild import read_bench, split_declaration
+from wild import load_adapter, read_bench, split_declaration
 
 
 @dataclass(frozen=True)
@@ -59,9 +58,7 @@ def read_slips() -> tuple[Slip, ...]:
 def make_bench(slip: Slip, folder: Path, spec: Any, dtype: str = "float32") -> Bench:
     """Write an implementation with a slip and return it with what it deserves to declare."""
     (wild,) = read_bench([slip.file])
-    path = folder / f"{slip.file}.py"
-    path.write_text(slip.apply(wild.source), encoding="utf-8")
-    adapter = find_adapter(str(path), spec)
+    adapter = load_adapter(slip.file, slip.apply(wild.source), folder, spec)
     Numerics().apply(adapter.arrays)
     declared, _ = split_declaration(wild.declares, spec)
     return Bench(spec, replace(adapter, conventions={**adapter.conventions, **declared}), dtype, "cpu")

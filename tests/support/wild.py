@@ -131,6 +131,25 @@ class Settings:
     small: bool = False
 
 
+def load_adapter(name: str, source: str, folder: Path, spec: Any) -> Any:
+    """Write the source of an implementation and return its adapter; no module of it stays behind."""
+    from goldformer.adapters import find_adapter
+    from goldformer.adapters.imports import forget_modules
+
+    path = folder / f"{name}.py"
+    path.write_text(source, encoding="utf-8")
+    with forget_modules(folder):
+        return find_adapter(str(path), spec)
+
+
+def make_bench(name: str, mistake: str, folder: Path, spec: Any) -> Any:
+    """Write an implementation with a mistake and return its bench in float32, with nothing more declared."""
+    from goldformer.conformance.judging.cases import Bench
+
+    (wild,) = read_bench([name])
+    return Bench(spec, load_adapter(name, wild.apply_mistake(mistake), folder, spec), "float32", "cpu")
+
+
 def run(wild: Wild, declaration: str, mistake: str | None, settings: Settings, spec: Any) -> dict[str, Any]:
     """Check an implementation as `goldformer check` does, and return what came out as plain data."""
     source = wild.source if mistake is None else wild.apply_mistake(mistake)

@@ -73,8 +73,7 @@ def isolate(
         return {}
     is_cut = _are_cut_short([j for j in judgements.values() if _can_begin(j)])
     for assumed in (options, {}) if options else ({},):
-        search = _Search.of(_assume(judgements[first], assumed, spec), spec)
-        search.cuts_sentences = is_cut
+        search = _Search.of(_assume(judgements[first], assumed, spec), spec, cuts_sentences=is_cut)
         if found := search.find_mistake():
             mistake, example = found
             return {first: (replace(mistake, options=tuple(assumed.items())), example)}
@@ -161,6 +160,8 @@ class _Search:
     switches: dict[str, Switch]
     #: True if a normalisation comes after each residual.
     is_post: bool
+    #: True if all wrong sentences are right ones without their last words.
+    cuts_sentences: bool
     #: Those of what is left when all parts are silent, and of the memory: known once the layers are.
     skeleton: Sequence[Switch] = ()
     memory: Sequence[Switch] = ()
@@ -169,11 +170,9 @@ class _Search:
     holds: list[str] = field(default_factory=list)
     #: True if one layer is right.
     is_later: bool = False
-    #: True if all wrong sentences are right ones without their last words.
-    cuts_sentences: bool = False
 
     @classmethod
-    def of(cls, judgement: Judgement, spec: Spec) -> _Search:
+    def of(cls, judgement: Judgement, spec: Spec, *, cuts_sentences: bool) -> _Search:
         """Begin a search with a failing case."""
         assert judgement.case is not None, "only cases can begin"
         component, bench, base = judgement.case.component, judgement.bench, read_arguments(judgement.case)
@@ -186,7 +185,9 @@ class _Search:
         of_parts = [s for part in parts for s in (*part.details, *part.probes, part.silence)]
         switches = {s.id: s for s in (*single, make_uneven(base), *general, *of_parts)}
         calls = Calls(bench, component)
-        return cls(calls, base, judgement.case, parts, general, single, frozenset(judged), switches, post)
+        return cls(
+            calls, base, judgement.case, parts, general, single, frozenset(judged), switches, post, cuts_sentences
+        )
 
     def find_mistake(self) -> tuple[IsolatedMistake, str] | None:
         """Return the places found and the smallest wrong call; None if the failing case is right when called again."""

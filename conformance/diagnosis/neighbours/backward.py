@@ -508,26 +508,30 @@ def _differentiate_norm(x: Array, cotangent: Array, *, params: Params, change: s
 
 def _change_norm() -> Iterator[Neighbour]:
     of_x = "dx is (g − mean(g) − n·mean(g·n))/√(variance + eps), with g = dOut·gamma and n the normalised row."
-    hints = {"gamma": "dgamma is Σ dOut·n, with n the normalised row.", "beta": "dbeta is Σ dOut."}
     slips = {
-        "no-variance-term": "the gradient of x has no term through the variance",
-        "no-mean-term": "the gradient of x has no term through the mean",
-        "no-terms": "the gradient of x treats mean and deviation as constants",
-        "summed-terms": "the means in the gradient of x are sums",
-        "gamma-left-out": "the gradient of x is formed without gamma",
-        "gamma-outside": "gamma multiplies the gradient of x after the means instead of before",
-        "mean-without-gamma": "the mean in the gradient of x is that of dOut, without gamma",
-        "variance-without-gamma": "the term through the variance in the gradient of x is formed without gamma",
-        "means-without-gamma": "both means in the gradient of x are formed without gamma",
-        "not-divided": "the gradient of x is not divided by the deviation",
-        "variance-divided": "the gradient of x is divided by the variance instead of the deviation",
-        "gamma-of-centred": "the gradient of gamma has the centred row instead of the normalised one",
-        "gamma-of-x": "the gradient of gamma has the row itself instead of the normalised one",
-        "gamma-times-gamma": "the gradient of gamma is multiplied by gamma",
-        "beta-times-gamma": "the gradient of beta is multiplied by gamma",
+        of_x: {
+            "no-variance-term": "the gradient of x has no term through the variance",
+            "no-mean-term": "the gradient of x has no term through the mean",
+            "no-terms": "the gradient of x treats mean and deviation as constants",
+            "summed-terms": "the means in the gradient of x are sums",
+            "gamma-left-out": "the gradient of x is formed without gamma",
+            "gamma-outside": "gamma multiplies the gradient of x after the means instead of before",
+            "mean-without-gamma": "the mean in the gradient of x is that of dOut, without gamma",
+            "variance-without-gamma": "the term through the variance in the gradient of x is formed without gamma",
+            "means-without-gamma": "both means in the gradient of x are formed without gamma",
+            "not-divided": "the gradient of x is not divided by the deviation",
+            "variance-divided": "the gradient of x is divided by the variance instead of the deviation",
+        },
+        "dgamma is Σ dOut·n, with n the normalised row.": {
+            "gamma-of-centred": "the gradient of gamma has the centred row instead of the normalised one",
+            "gamma-of-x": "the gradient of gamma has the row itself instead of the normalised one",
+            "gamma-times-gamma": "the gradient of gamma is multiplied by gamma",
+        },
+        "dbeta is Σ dOut.": {
+            "beta-times-gamma": "the gradient of beta is multiplied by gamma",
+        },
     }
-    for word, title in slips.items():
-        hint = next((text for name, text in hints.items() if title.startswith(f"the gradient of {name}")), of_x)
+    for hint, (word, title) in ((hint, slip) for hint, own in slips.items() for slip in own.items()):
         yield _make(
             word, "layer_norm", title, hint, {layer_norm_gradient: instead(partial(_differentiate_norm, change=word))}
         )

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+import wild
 from goldformer.adapters.find import find_adapter
-from goldformer.adapters.imports import forget_modules
 from goldformer.adapters.options import OPTIONS
 from goldformer.adapters.protocol import Adapter
 from goldformer.adapters.textbook.build import build_textbook
@@ -47,7 +47,6 @@ from goldformer.conformance.reports.text import format_remarks
 from goldformer.spec import load_own_cases, load_spec
 from goldformer.spec.oracle.run import derive_golden
 from slips import make_bench, read_slips
-from wild import read_bench
 
 ISOLATED = ("multi_head_attention", "encoder_layer", "decoder_layer", "encoder", "decoder", "transformer")
 #: One slip in six: `python tests/support/slips.py` runs all.
@@ -144,11 +143,7 @@ Right call: the same with hidden numbers 32 times smaller, or with feed_forward.
 
 def test_the_place_is_that_under_the_options_that_the_code_follows(spec, tmp_path):
     """Undeclared, the placement and eps look like the mistake: only the cross-attention is wrong."""
-    (wild,) = (wild for wild in read_bench() if wild.name == "timing_signal_conv")
-    path = tmp_path / "mine.py"
-    path.write_text(wild.apply_mistake("memory-normalised"), encoding="utf-8")
-    with forget_modules(tmp_path):
-        bench = Bench(spec, find_adapter(str(path), spec), "float32", "cpu")
+    bench = wild.make_bench("timing_signal_conv", "memory-normalised", tmp_path, spec)
     judged = dict(enumerate(judge_small("decoder_layer", bench)))
     options = find_options(judged, spec)
     assert options == {"norm_placement": "pre", "layer_norm_eps": "1e-6"}

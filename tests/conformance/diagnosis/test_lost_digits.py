@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-from goldformer.adapters import find_adapter
-from goldformer.adapters.imports import forget_modules
 from goldformer.conformance.diagnosis.explain import Diagnosis
 from goldformer.conformance.diagnosis.finding import MISTAKE_FOUND
 from goldformer.conformance.diagnosis.findings import diagnose
-from goldformer.conformance.judging.cases import Bench, judge_case
-from wild import read_bench
+from goldformer.conformance.judging.cases import judge_case
+from wild import make_bench
 
 
 def test_a_variance_of_two_tokens_is_named_although_it_loses_digits(spec, tmp_path):
-    (wild,) = (wild for wild in read_bench() if wild.name == "numpy_from_scratch")
-    path = tmp_path / "mine.py"
-    path.write_text(wild.apply_mistake("norm-over-tokens"), encoding="utf-8")
-    with forget_modules(tmp_path):
-        bench = Bench(spec, find_adapter(str(path), spec), "float32", "cpu")
+    bench = make_bench("numpy_from_scratch", "norm-over-tokens", tmp_path, spec)
     # The first is 2.2 times the tolerance away from the textbook with this mistake, the second loses digits.
     cases = ("dec-ordinary-plain", "dec-ordinary-small-input", "dec-ordinary-four-heads-of-one", "tf-one-layer-each")
     verdicts = Diagnosis(spec).explain_all(judge_case(spec.cases[id_], bench) for id_ in cases)
