@@ -240,11 +240,11 @@ class Textbooks:
         An exact 0 has no tolerance, and the digits of float64 are those of the derivative.
         """
         component = failure.case.component
+        if failure.case.cotangent is None or component not in DIFFERENTIABLE or failure.dtype == "float64":
+            return None
         by_hand = _list_by_hand(candidate)
         exact = any(golden.is_exact_zero for golden in failure.expected.values())
-        if failure.case.cotangent is None or component not in DIFFERENTIABLE or exact or failure.dtype == "float64":
-            return None
-        if len(by_hand) == len(candidate.mistakes):
+        if exact or len(by_hand) == len(candidate.mistakes):
             return None
         adapter = self._build(candidate, failure.options, component)
         dtype = _choose_dtype(adapter, failure.dtype)

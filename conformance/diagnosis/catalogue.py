@@ -12,7 +12,7 @@ from goldformer.conformance.diagnosis.candidates import RUNS_BACKWARD, Candidate
 from goldformer.conformance.diagnosis.failure import Options
 from goldformer.conformance.diagnosis.mistakes import implementations
 from goldformer.conformance.diagnosis.mistakes.places import HALVES, PLACES, can_be_made
-from goldformer.conformance.diagnosis.neighbours import neighbours
+from goldformer.conformance.diagnosis.neighbours import neighbours, neighbours_of
 from goldformer.spec import Spec
 
 #: All pairs of a component's neighbours are tried if there are at most this many: several hundred pairs.
@@ -64,11 +64,9 @@ class Catalogue:
     def select_neighbours(self, component: str, *, backward: bool = False) -> list[Candidate]:
         """Return the neighbours of forward or of backward passes, the component's own before those of its parts."""
         homes = (component, *reversed(self._spec.list_dependencies(component)))
-        ranks = {home: rank for rank, home in enumerate(homes)}
         both = component in RUNS_BACKWARD
-        mine = (n for n in neighbours().values() if n.component in ranks and (both or n.backward is backward))
-        ordered = sorted((n for n in mine if n.id not in self._left_out), key=lambda n: ranks[n.component])
-        return [Candidate((n.id,)) for n in ordered]
+        mine = (n for home in homes for n in neighbours_of(home) if both or n.backward is backward)
+        return [Candidate((n.id,)) for n in mine if n.id not in self._left_out]
 
     def shows_in_one_call(self, mistake: str, component: str) -> bool:
         """Return True unless a mistake shows only in gradients, or only after other calls.

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from goldformer.conformance.diagnosis.causes import Causes, find_cause
 from goldformer.conformance.diagnosis.confirmation import confirm_causes
 from goldformer.conformance.diagnosis.distinguish import is_idle, tell_apart
-from goldformer.conformance.diagnosis.failure import COARSE, FailingCase
+from goldformer.conformance.diagnosis.failure import COARSE, FailingCase, is_decoding
 from goldformer.conformance.diagnosis.findings import list_unknown
 from goldformer.conformance.diagnosis.other_options import advise_option
 from goldformer.conformance.diagnosis.refutation import can_refute, rule_out_causes
@@ -268,23 +268,28 @@ def _add_matches(judgement: Judgement, verdict: Verdict, search: Callable[[Faili
         return report_fault(verdict, error)
 
 
-def _rank_case(judgement: Judgement) -> tuple[bool, int]:
-    """Order cases by the cost of an imitation: gradients are differences of many calls."""
-    assert judgement.case is not None, "only cases are imitated"
-    return judgement.case.cotangent is not None, judgement.case.size
+def _rank_case(judgement: Judgement) -> tuple[bool, bool, int]:
+    """Order cases by how plainly they show a mistake, and by the cost of an imitation.
+
+    Gradients are differences of many calls. Where conventions matter, an option that is not declared hides what else is
+    wrong, but seldom in the words that a model writes.
+    """
+    case = judgement.case
+    assert case is not None, "only cases are imitated"
+    return case.cotangent is not None, bool(case.conventions) and not is_decoding(case), case.size
 
 
 def _order_by_cost(judgements: Sequence[Judgement]) -> list[int]:
-    """Return the indices of the judgements: components as they come, in each the cheapest cases to imitate first.
+    """Return the indices of the judgements: components as they come, in each the plainest cases to imitate first.
 
     A small case is quick, so that a search gets far in it.
     """
     components = {judgement.verdict.component: None for judgement in judgements}
     ranks = {component: rank for rank, component in enumerate(components)}
 
-    def cost(index: int) -> tuple[int, bool, int]:
+    def cost(index: int) -> tuple[int, bool, bool, int]:
         judgement = judgements[index]
         imitated = judgement.case is not None and judgement.verdict.bad
-        return (ranks[judgement.verdict.component], *(_rank_case(judgement) if imitated else (False, 0)))
+        return (ranks[judgement.verdict.component], *(_rank_case(judgement) if imitated else (False, False, 0)))
 
     return sorted(range(len(judgements)), key=cost)

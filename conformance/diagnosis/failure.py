@@ -13,6 +13,7 @@ from typing import Final
 import numpy as np
 
 from goldformer.conformance.judging.cases import Judgement
+from goldformer.conformance.judging.comparator import find_ratio
 from goldformer.conformance.judging.invoke import Array, BadResult, Result
 from goldformer.conformance.judging.measure import measure_ratio
 from goldformer.conformance.judging.random_outputs import compare_draws, compute_statistics
@@ -109,7 +110,7 @@ class FailingCase:
         zeros = {name for name, golden in shared.items() if golden.is_exact_zero}
         # Most candidates differ in the first output already, and are compared no further.
         others = {name: golden for name, golden in shared.items() if name not in zeros}
-        furthest = self._measure_distance(self.actual, imitation, others)
+        furthest = self._measure_distance(imitation, others)
         if furthest is None:
             return None
         shown = self._find_wrong(imitation, shared)
@@ -120,7 +121,7 @@ class FailingCase:
         exact = zeros & shown
         same = all(self._have_same_zeros(name, shared[name], imitation) for name in exact)
         inexact = {name: shared[name] for name in zeros - exact}
-        rounded = self._measure_distance(self.actual, imitation, inexact) if same else None
+        rounded = self._measure_distance(imitation, inexact) if same else None
         return None if rounded is None else max(furthest, rounded)
 
     def differs_along(self, directions: Mapping[str, Array], derivative: float) -> bool:
@@ -136,15 +137,16 @@ class FailingCase:
             if golden is None or gradient is None or gradient.shape != direction.shape:
                 return False
             largest = find_magnitude(golden.select(gradient))
-            bound = self._bound_gradient(name, golden, largest)
+            bound = self._find_bound(name, golden, largest)
             # A matching gradient is at most as large as this, if its tolerance does not grow faster.
-            if self._bound_gradient(name, golden, largest + 2 * bound) > 2 * bound:
+            if self._find_bound(name, golden, largest + 2 * bound) > 2 * bound:
                 return False
             actual += float((direction * gradient).sum())
             allowed += 2 * (bound + UNIT_ROUNDOFF[self.dtype] * largest) * float(np.abs(direction).sum())
         return abs(actual - derivative) > 2 * allowed
 
-    def _bound_gradient(self, name: str, golden: GoldenArray, magnitude: float) -> float:
+    def _find_bound(self, name: str, golden: GoldenArray, magnitude: float) -> float:
+        """Return the largest error that rounding explains in an imitation of an output, as large as `magnitude`."""
         scale = self._find_scale(name, golden, magnitude)
         return tolerance(self.dtype, scale, magnitude, self.contract.computed_in_at_least)
 
@@ -168,11 +170,9 @@ class FailingCase:
         """Return the distance ÷ tolerance of an imitation from the actual result; inf if nothing is compared."""
         if not isinstance(imitation, Result) or not isinstance(self.actual, Result) or self.case.random:
             return math.inf
-        outputs = ((name, golden, imitation.outputs[name]) for name, golden in self._select_shared(imitation).items())
         largest = -math.inf
-        for name, golden, made in outputs:
-            ratio = self._measure(name, self.actual.outputs[name], self._use_as_golden(name, golden, made))
-            largest = max(largest, ratio)
+        for name, golden in self._select_shared(imitation).items():
+            largest = max(largest, self._measure_imitation(name, golden, imitation.outputs[name]))
             if not largest < limit:
                 return math.inf
         return largest if largest >= 0 else math.inf
@@ -184,12 +184,11 @@ class FailingCase:
         """
         if not isinstance(imitation, Result) or not isinstance(self.actual, Result):
             return False
-        whole = {
-            name: self._use_as_golden(name, replace(golden, indices=None), imitation.outputs[name])
+        return any(
+            not self._measure_imitation(name, replace(golden, indices=None), imitation.outputs[name]) <= 1.0
             for name, golden in self._select_shared(imitation).items()
             if golden.indices is not None
-        }
-        return any(not self._measure(name, self.actual.outputs[name], golden) <= 1.0 for name, golden in whole.items())
+        )
 
     def find_residual(self, imitation: Result | BadResult | None) -> float:
         """Return the sum of the squared differences of an imitation and the actual result; inf if it has none."""
@@ -203,15 +202,27 @@ class FailingCase:
         total = float(np.square(actual - imitated).sum()) if actual.shape == imitated.shape else math.inf
         return total if math.isfinite(total) else math.inf
 
-    def _measure_distance(self, actual: Result, imitation: Result, shared: Mapping[str, GoldenArray]) -> float | None:
+    def needs_tolerance(self, imitation: Result | BadResult | None) -> bool:
+        """Return True if an imitation explains the actual result only if no output is further away than tolerated.
+
+        Chance is compared by statistics, and zeros that are exact by their places.
+        """
+        return isinstance(imitation, Result) and isinstance(self.actual, Result) and self._has_tolerances
+
+    @cached_property
+    def _has_tolerances(self) -> bool:
+        return not self.case.random and not any(golden.is_exact_zero for golden in self.expected.values())
+
+    def _measure_distance(self, imitation: Result, shared: Mapping[str, GoldenArray]) -> float | None:
         """Return the largest distance of the outputs, or None if it is above 1: most differ in the first already."""
+        assert isinstance(self.actual, Result), "only results are compared"
+        actual = self.actual
         furthest = 0.0
         for name, golden in shared.items():
             if _is_drawn_one_by_one(golden) and actual.outputs[name].shape == imitation.outputs[name].shape:
                 furthest = max(furthest, compare_draws(actual.outputs[name], imitation.outputs[name]))
             else:
-                imitated = self._use_as_golden(name, golden, imitation.outputs[name])
-                furthest = max(furthest, self._measure(name, actual.outputs[name], imitated))
+                furthest = max(furthest, self._measure_imitation(name, golden, imitation.outputs[name]))
             if not furthest <= 1.0:
                 return None
         return furthest
@@ -222,23 +233,28 @@ class FailingCase:
         actual, imitated = (golden.select(outputs[name]) for outputs in (self.actual.outputs, imitation.outputs))
         return np.array_equal(actual != 0, imitated != 0)
 
-    def _use_as_golden(self, name: str, golden: GoldenArray, values: Array) -> GoldenArray:
-        """Put an imitation in the place of the golden values of an output."""
+    def _measure_imitation(self, name: str, golden: GoldenArray, made: Array) -> float:
+        """Return the largest difference ÷ tolerance of an output and its imitation, put in the place of `golden`."""
+        assert isinstance(self.actual, Result), "only results are compared"
+        actual = self.actual.outputs[name]
         if golden.within is not None:
-            made = compute_statistics(values, golden)
-            # Chance and rounding move numbers that are larger by more.
-            grown = [
-                max(abs(now / right), 1.0) if right else 1.0 for now, right in zip(made, golden.values, strict=True)
-            ]
-            # Chance moves both the actual result and the imitation.
-            doubled = {
-                statistic: 2 * width * factor
-                for (statistic, width), factor in zip(golden.within.items(), grown, strict=True)
-            }
-            scale = golden.error_scale * max(grown, default=1.0)
-            return replace(golden, values=made, within=doubled, error_scale=scale)
-        imitated = golden.select(values)
-        return GoldenArray(imitated, self._find_scale(name, golden, find_magnitude(imitated)), golden.indices)
+            return self._measure(name, actual, self._widen_statistics(golden, made))
+        imitated = golden.select(made)
+        return find_ratio(golden.select(actual), imitated, self._find_bound(name, golden, find_magnitude(imitated)))
+
+    def _widen_statistics(self, golden: GoldenArray, values: Array) -> GoldenArray:
+        """Put the statistics of an imitation in the place of golden ones, each with twice its width."""
+        assert golden.within is not None, "only statistics have widths"
+        made = compute_statistics(values, golden)
+        # Chance and rounding move numbers that are larger by more.
+        grown = [max(abs(now / right), 1.0) if right else 1.0 for now, right in zip(made, golden.values, strict=True)]
+        # Chance moves both the actual result and the imitation.
+        doubled = {
+            statistic: 2 * width * factor
+            for (statistic, width), factor in zip(golden.within.items(), grown, strict=True)
+        }
+        scale = golden.error_scale * max(grown, default=1.0)
+        return replace(golden, values=made, within=doubled, error_scale=scale)
 
     def _find_scale(self, name: str, golden: GoldenArray, magnitude: float) -> float:
         """Return the error scale of an imitation of an output, which is as large as `magnitude`."""

@@ -592,9 +592,10 @@ class Imitator:
             unreached = isinstance(failure.actual, BadResult) and failure.actual.unreached
             right = self._textbooks.imitate(Candidate(), failure) if unreached else None
             made = self._textbooks.imitate(candidate, failure)
-            distance = failure.distance(made, right)
+            apart = failure.measure_apart(made, _LOST)
+            too_far = apart > 1.0 and failure.needs_tolerance(made)
+            distance = None if too_far else failure.distance(made, right)
             if distance is None:
-                apart = failure.measure_apart(made, _LOST)
                 distance = self._measure_by_own_rounding(candidate, made, failure, apart)
                 if distance is not None:
                     self._lossy.add(candidate)

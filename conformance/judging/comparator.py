@@ -44,22 +44,22 @@ def compare(
 
 def find_ratio(actual: NDArray[np.generic], expected: NDArray[np.generic], tolerance: float) -> float:
     """Return the ratio of the `Difference` of two arrays, without the elements that differ."""
-    ratios = _find_ratios(np.asarray(actual), np.asarray(expected), tolerance)
+    ratios = _find_ratios(np.asarray(actual), np.asarray(expected), tolerance, largest_only=True)
     return ratios if isinstance(ratios, float) else float(ratios.max(initial=0.0))
 
 
 def _find_ratios(
-    actual: NDArray[np.generic], expected: NDArray[np.generic], tolerance: float
+    actual: NDArray[np.generic], expected: NDArray[np.generic], tolerance: float, *, largest_only: bool = False
 ) -> NDArray[np.float64] | float:
-    """Return |actual − expected| ÷ tolerance everywhere, or only the largest if all are at most 1."""
+    """Return |actual − expected| ÷ tolerance everywhere, or only the largest if that is asked for or is at most 1."""
     if expected.dtype.kind in "biu":
         return np.where(actual == expected, 0.0, math.inf)
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         error = np.abs(actual.astype(np.float64, copy=False) - expected.astype(np.float64, copy=False))
         largest = float(error.max(initial=0.0))
-        # Most outputs are right and finite. NaN is not at most the tolerance, and goes on.
-        if largest <= tolerance and largest < math.inf:
-            return largest / tolerance if tolerance else 0.0
+        # Most outputs are right and finite. NaN is not below infinity, and goes on: it may agree with NaN.
+        if largest < math.inf and (largest_only or largest <= tolerance):
+            return largest / tolerance if tolerance else math.inf if largest else 0.0
         agree = (actual == expected) | (np.isnan(actual) & np.isnan(expected))
         ratios = np.where(agree, 0.0, error / tolerance if tolerance else math.inf)
     return np.where(np.isnan(ratios), math.inf, ratios)

@@ -38,6 +38,12 @@ def neighbours() -> Mapping[str, Neighbour]:
     return MappingProxyType(found)
 
 
+@cache
+def neighbours_of(component: str) -> tuple[Neighbour, ...]:
+    """Return the neighbours of the steps of one component, in the same order."""
+    return tuple(neighbour for neighbour in neighbours().values() if neighbour.component == component)
+
+
 def _generate() -> Iterator[Neighbour]:
     for name in _MODULES:
         generate: Generate = importlib.import_module(f"goldformer.conformance.diagnosis.neighbours.{name}").generate

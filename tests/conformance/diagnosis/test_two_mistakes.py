@@ -76,6 +76,16 @@ def test_what_is_done_on_purpose_is_found_with_just_the_undeclared_options(spec,
     assert ("Declare CONVENTIONS" in found.text) == bool(options)
 
 
+def test_what_shows_without_the_undeclared_option_is_searched_first(spec):
+    """The smallest cases are those of rows without a key, in which two causes at once hide one another."""
+    order, zeros = find_made("fused_multi_head_attention.order.q-k"), ("empty_row", "zeros")
+    book = build_textbook(OPTIONS[zeros], order.steps, only="fused_multi_head_attention", CONVENTIONS={})
+    _, said = run(spec, Adapter.from_object(book, "mine.py", spec), "fused_multi_head_attention")
+    (found,) = (f for f in said if f.label == MISTAKE_FOUND)
+    assert found.mistakes == (order.id,)
+    assert "also has empty_row: zeros (" in found.text
+
+
 @pytest.mark.parametrize(
     ("made", "component"),
     [
