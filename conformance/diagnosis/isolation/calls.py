@@ -113,6 +113,7 @@ def is_model_right(calls: Calls, arguments: Arguments) -> bool | None:
     if not calls.bench.has("transformer"):
         return None
     ids = apply(calls.component, float, arguments.inputs, arguments.params, arguments.attributes, options)["ids"]
+    ids = ids[:, 0] if ids.ndim > 2 else ids  # the best of several beams
     first = np.full((len(ids), 1), arguments.attributes["bos_id"], dtype=ids.dtype)
     inputs = {**arguments.inputs, "target": np.concatenate([first, ids[:, :-1]], axis=1)}
     kept = {n: value for n, value in arguments.attributes.items() if n in spec.contracts["transformer"].attributes}

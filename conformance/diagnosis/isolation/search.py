@@ -15,6 +15,7 @@ import numpy as np
 
 from goldformer.conformance.diagnosis.isolation.calls import Calls, Exhausted, has_empty_row, is_model_right
 from goldformer.conformance.diagnosis.isolation.sentences import (
+    BEHIND_THE_END,
     CUT_SHORT,
     LATER,
     MEMORY,
@@ -52,7 +53,7 @@ from goldformer.spec import Case, Spec
 ISOLATED = frozenset(
     {
         "multi_head_attention", "fused_multi_head_attention", "encoder_layer", "decoder_layer", "encoder", "decoder",
-        "transformer", "greedy_decode",
+        "transformer", "greedy_decode", "beam_search",
     }
 )  # fmt: skip
 #: The most places that are described: several parts may be wrong, each by itself.
@@ -71,9 +72,9 @@ def isolate(
     first = choose_first(judgements)
     if first is None:
         return {}
-    is_cut = _are_cut_short([j for j in judgements.values() if _can_begin(j)])
+    words = _name_wrong_words([j for j in judgements.values() if _can_begin(j)])
     for assumed in (options, {}) if options else ({},):
-        search = _Search.of(_assume(judgements[first], assumed, spec), spec, cuts_sentences=is_cut)
+        search = _Search.of(_assume(judgements[first], assumed, spec), spec, words)
         if found := search.find_mistake():
             mistake, example = found
             return {first: (replace(mistake, options=tuple(assumed.items())), example)}
@@ -106,20 +107,29 @@ def _can_begin(judgement: Judgement) -> bool:
     )
 
 
-def _are_cut_short(judgements: Sequence[Judgement]) -> bool:
-    """Return True if each wrong sentence of these failing cases is a right one without its last words."""
+def _name_wrong_words(judgements: Sequence[Judgement]) -> str:
+    """Return the place of a mistake that the wrong sentences of all failing cases show by themselves, or nothing.
+
+    They are right ones without their last words, or only what stands behind the end of a sentence is wrong.
+    """
+    places = {CUT_SHORT, BEHIND_THE_END}
     for judgement in judgements:
         assert judgement.case is not None, "only cases can begin"
         golden = judgement.expected.get("ids") if isinstance(judgement.outcome, Result) else None
         if golden is None or golden.indices is not None or not isinstance(judgement.outcome, Result):
-            return False
+            return ""
         actual, pad = judgement.outcome.outputs["ids"], judgement.case.attributes["pad_id"]
         expected = np.asarray(golden.values).reshape(actual.shape)
+        differ = actual != expected
         # What follows the last word of a sentence is pad_id.
-        words = np.cumsum((actual != pad)[..., ::-1], axis=-1)[..., ::-1] > 0
-        if (actual == expected).all() or (words & (actual != expected)).any():
-            return False
-    return True
+        in_actual, in_expected = (
+            np.cumsum((ids != pad)[..., ::-1], axis=-1)[..., ::-1] > 0 for ids in (actual, expected)
+        )
+        if not differ.any() or (in_actual & differ).any():
+            places.discard(CUT_SHORT)
+        if (in_expected & differ).any() or any(d.output != "ids" for d in judgement.verdict.differences):
+            places.discard(BEHIND_THE_END)
+    return min(places, default="")
 
 
 def _rank(judgement: Judgement) -> tuple[bool, bool, int]:
@@ -160,8 +170,8 @@ class _Search:
     switches: dict[str, Switch]
     #: True if a normalisation comes after each residual.
     is_post: bool
-    #: True if all wrong sentences are right ones without their last words.
-    cuts_sentences: bool
+    #: The place that the wrong words of all failing cases show by themselves, if they do.
+    shown: str
     #: Those of what is left when all parts are silent, and of the memory: known once the layers are.
     skeleton: Sequence[Switch] = ()
     memory: Sequence[Switch] = ()
@@ -172,8 +182,8 @@ class _Search:
     is_later: bool = False
 
     @classmethod
-    def of(cls, judgement: Judgement, spec: Spec, *, cuts_sentences: bool) -> _Search:
-        """Begin a search with a failing case."""
+    def of(cls, judgement: Judgement, spec: Spec, shown: str) -> _Search:
+        """Begin a search with a failing case; `shown` is a place that the wrong words show by themselves."""
         assert judgement.case is not None, "only cases can begin"
         component, bench, base = judgement.case.component, judgement.bench, read_arguments(judgement.case)
         contract, wrong = spec.contracts[component], {d.output for d in judgement.verdict.differences}
@@ -185,9 +195,7 @@ class _Search:
         of_parts = [s for part in parts for s in (*part.details, *part.probes, part.silence)]
         switches = {s.id: s for s in (*single, make_uneven(base), *general, *of_parts)}
         calls = Calls(bench, component)
-        return cls(
-            calls, base, judgement.case, parts, general, single, frozenset(judged), switches, post, cuts_sentences
-        )
+        return cls(calls, base, judgement.case, parts, general, single, frozenset(judged), switches, post, shown)
 
     def find_mistake(self) -> tuple[IsolatedMistake, str] | None:
         """Return the places found and the smallest wrong call; None if the failing case is right when called again."""
@@ -296,21 +304,23 @@ class _Search:
 
     def _find_loop(self) -> _Place | None:
         """Return the loop of decoding as the place, if its model, its first word or every word of it is right."""
-        if self.cuts_sentences:
+        if self.shown:
             off, kept = self._take_out(frozenset(), self.general)
-            return _Place("loop", CUT_SHORT, off, kept)
+            return _Place("loop", self.shown, off, kept)
         model_is_right = is_model_right(self.calls, self.base)
         if model_is_right:
             self.holds.append("the model's forward pass on the same words")
-        one_step = frozenset({"steps"} & self.switches.keys())
-        first_is_right = bool(one_step) and self._is_wrong(one_step) is False
-        if first_is_right:
-            self.holds.append("the first word (max_length = 1)")
-        if not (model_is_right or first_is_right):
+        alone = {"steps": "the first word (max_length = 1)", "beams": "one beam (beam_size = 1)"}
+        right = [id_ for id_ in alone if id_ in self.switches and self._is_wrong(frozenset({id_})) is False]
+        self.holds += [alone[id_] for id_ in right]
+        if not (model_is_right or right):
             return None
-        off, kept = self._take_out(frozenset() if first_is_right else one_step, self.general)
-        words = describe_loop(first_is_right=first_is_right, model_is_right=model_is_right)
-        return _Place("loop", words, off, (*kept, *one_step) if first_is_right else kept)
+        start = frozenset({"steps"} & self.switches.keys()) - {*right}
+        off, kept = self._take_out(start, [switch for switch in self.general if switch.id != "beams"])
+        words = describe_loop(
+            first_is_right="steps" in right, model_is_right=model_is_right, one_beam_is_right="beams" in right
+        )
+        return _Place("loop", words, off, (*kept, *right))
 
     def _examine(self, acting: Sequence[Part], off: frozenset[str]) -> _Place:
         """Describe a place, which is wrong in a call, by what cannot be taken out of the call."""

@@ -21,6 +21,10 @@ PAST_ATTENTION = ", which the memory reaches past the cross-attention"
 OR_MEMORY = ", or the memory that it reads"
 #: The place of a mistake in decoding if all words that come back are right, and the last ones are missing.
 CUT_SHORT = "the loop of decoding: where a sentence ends, or which of its words are returned"
+#: The same where all wrong words stand behind the end of a sentence.
+BEHIND_THE_END = "the loop of decoding: what it writes behind the end of a sentence"
+#: The components whose results go through an embedding and an output layer.
+WHOLE_MODELS: Final = frozenset({"transformer", "greedy_decode", "beam_search"})
 #: Which normalisations act when all parts are silent. One that only a part reads does not.
 ActingNorms = Literal["all", "last", "none"]
 _NORMS: Final[Mapping[ActingNorms, str]] = {"all": "normalisations", "last": "last normalisation"}
@@ -30,7 +34,7 @@ def name_skeleton(component: str, norms: ActingNorms) -> str:
     """Return the name of what acts in a component when all its parts are silent."""
     if component in ("multi_head_attention", "fused_multi_head_attention"):
         return "what is added to the output without passing w_o"
-    if component in ("transformer", "greedy_decode"):
+    if component in WHOLE_MODELS:
         middle = f", the {_NORMS[norms]}" if norms in _NORMS else ""
         return f"the embedding{middle} and the output layer"
     return f"the residuals and {_NORMS[norms]}" if norms in _NORMS else "the residuals"
@@ -41,7 +45,7 @@ def describe_skeleton(
 ) -> tuple[str, str]:
     """Return the id and the name of the place of a mistake that shows when all parts are silent."""
     after, before = _list_cut_norms(off), _list_cut_norms(kept)
-    if component not in ("transformer", "greedy_decode"):
+    if component not in WHOLE_MODELS:
         where = f", after {after[-1]}" if after else f", up to {before[0]}" if before else ""
         return SKELETON, f"{name_skeleton(component, norms)}{where}"
     # The first that fits: a later one is less special.
@@ -93,13 +97,17 @@ def describe_group(group: Sequence[Part], kept: Collection[str]) -> str:
     return f"{read} {last.words} when {join_names([part.words for part in others])} acts too"
 
 
-def describe_loop(*, first_is_right: bool, model_is_right: bool | None) -> str:
-    """Return the name of the place of a mistake in decoding, given what is known of its first word and its model."""
-    if model_is_right is False:
+def describe_loop(*, first_is_right: bool, model_is_right: bool | None, one_beam_is_right: bool) -> str:
+    """Return the name of the place of a mistake in decoding, given what is right: its first word, its model, one beam.
+
+    `model_is_right` is None if that is not known.
+    """
+    if model_is_right is False and not one_beam_is_right:
         return "the model's forward pass on several words, also outside the loop"
+    loop, of_beams = "the loop of decoding", " of several beams" if one_beam_is_right else ""
     if first_is_right:
-        return "the loop of decoding: what it carries from one word to the next"
-    return "the loop of decoding: how it scores or chooses a word"
+        return f"{loop}: what it carries{of_beams} from one word to the next"
+    return f"{loop}: how it {'ranks or keeps several beams' if one_beam_is_right else 'scores or chooses a word'}"
 
 
 def name_alone(part: Part) -> str:

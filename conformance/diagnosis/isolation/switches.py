@@ -152,7 +152,9 @@ def list_general(contract: Contract, arguments: Arguments) -> list[Switch]:
         words |= {"seq": "one target word", "source_seq": "one row of memory"}
     masks = [n for n, spec in contract.inputs.items() if spec.kind == "bool" and n in arguments.inputs]
     has_ids = any(spec.kind == "ids" for spec in contract.inputs.values())
+    beams = int(arguments.attributes.get("beam_size", 1))
     return [
+        *([Switch("beams", "beam_size = 1", _leave_one_beam)] if beams > 1 else []),
         *([Switch("samples", "one sample", _cut_axis(contract, "batch"))] if sizes.get("batch", 1) > 1 else []),
         *([Switch("ids", "the same word everywhere", _repeat_word)] if has_ids else []),
         *(Switch(f"mask:{name}", f"no {name}", _leave_out_input(name)) for name in masks),
@@ -269,6 +271,10 @@ def _leave_first_layer(prefix: str, count: str) -> Change:
 
 def _set_attribute(name: str, value: int) -> Change:
     return lambda arguments: replace(arguments, attributes={**arguments.attributes, name: value})
+
+
+def _leave_one_beam(arguments: Arguments) -> Arguments:
+    return _set_attribute("top_beams", 1)(_set_attribute("beam_size", 1)(arguments))
 
 
 def _clear_memory(arguments: Arguments) -> Arguments:

@@ -19,8 +19,8 @@ from goldformer.adapters.find import find_adapter
 from goldformer.adapters.options import OPTIONS
 from goldformer.adapters.protocol import Adapter
 from goldformer.adapters.textbook.build import build_textbook
-from goldformer.adapters.textbook.decoding import pad_words
-from goldformer.adapters.textbook.steps import around
+from goldformer.adapters.textbook.decoding import next_beam, pad_words, score_words
+from goldformer.adapters.textbook.steps import around, instead
 from goldformer.adapters.textbook.transformer import embed
 from goldformer.conformance.cli import main
 from goldformer.conformance.diagnosis.explain import Diagnosis
@@ -28,7 +28,7 @@ from goldformer.conformance.diagnosis.finding import AGAIN, FIX_TOO, NOTHING_KNO
 from goldformer.conformance.diagnosis.findings import diagnose
 from goldformer.conformance.diagnosis.isolation import calls, find_options, isolate
 from goldformer.conformance.diagnosis.isolation.calls import MOST_CALLS, Calls
-from goldformer.conformance.diagnosis.isolation.sentences import CUT_SHORT, describe_part
+from goldformer.conformance.diagnosis.isolation.sentences import BEHIND_THE_END, CUT_SHORT, describe_part
 from goldformer.conformance.diagnosis.isolation.switches import (
     Part,
     Switch,
@@ -48,7 +48,15 @@ from goldformer.spec import load_own_cases, load_spec
 from goldformer.spec.oracle.run import derive_golden
 from slips import make_bench, read_slips
 
-ISOLATED = ("multi_head_attention", "encoder_layer", "decoder_layer", "encoder", "decoder", "transformer")
+ISOLATED = (
+    "multi_head_attention",
+    "encoder_layer",
+    "decoder_layer",
+    "encoder",
+    "decoder",
+    "transformer",
+    "beam_search",
+)
 #: One slip in six: `python tests/support/slips.py` runs all.
 SOME = read_slips()[::6]
 
@@ -87,6 +95,53 @@ def test_sentences_without_their_last_words_place_the_mistake_in_the_loop(spec):
     code = SimpleNamespace(ARRAYS="numpy", greedy_decode=greedy_decode)
     found = isolate_small("greedy_decode", Bench(spec, Adapter.from_object(code, "mine.py", spec), "float32", "cpu"))
     assert (found.places, found.names) == (("loop",), (CUT_SHORT,))
+
+
+def swap_second(original, beam, extensions, task):
+    """Return a beam whose second sentence is extended by a word that the first one deserves."""
+    kept = original(beam, extensions, task)
+    return [kept[0], *(replace(other, words=(*kept[0].words[:-1], *other.words[-1:])) for other in kept[1:])]
+
+
+def repeat_best(original, beam, extensions, task):
+    """Return a beam of copies of the best sentence."""
+    return original(beam, extensions, replace(task, beam_size=1)) * task.beam_size
+
+
+def fill_with_end(sentence, task):
+    """Return the words, followed by eos_id up to max_length."""
+    return [*sentence.words, *[task.eos_id] * (task.max_length - len(sentence.words))]
+
+
+FIRST_WORD, ONE_BEAM = "the first word (max_length = 1)", "one beam (beam_size = 1)"
+
+
+@pytest.mark.parametrize(
+    ("steps", "place", "right"),
+    [
+        (
+            {next_beam: around(swap_second)},
+            "the loop of decoding: what it carries of several beams from one word to the next", (FIRST_WORD, ONE_BEAM),
+        ),
+        (
+            {next_beam: around(repeat_best)},
+            "the loop of decoding: how it ranks or keeps several beams", (ONE_BEAM,),
+        ),
+        (
+            {pad_words: instead(fill_with_end)},
+            BEHIND_THE_END, (),
+        ),
+        (
+            {score_words: around(lambda own, logits: [1.25 * score for score in own(logits)])},
+            "the loop of decoding: how it scores or chooses a word", (),
+        ),
+    ],
+)  # fmt: skip
+def test_the_place_of_a_mistake_in_a_beam_search_is_found(spec, steps, place, right):
+    bench = Bench(spec, Adapter.from_object(build_textbook(steps), "mine.py", spec), "float32", "cpu")
+    found = isolate_small("beam_search", bench)
+    assert (found.places, found.names) == (("loop",), (place,))
+    assert found.holds == (() if place is BEHIND_THE_END else ("the model's forward pass on the same words", *right))
 
 
 def test_what_is_silenced_is_in_the_layers_that_are_left(spec):
