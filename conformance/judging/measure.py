@@ -14,6 +14,9 @@ from goldformer.conformance.judging.verdict import Difference, Reason
 from goldformer.spec import Case, Contract
 from goldformer.spec.model import GoldenArray
 
+#: The beginning of what a verdict calls a gradient.
+GRADIENT_OF: Final = "gradient of "
+
 #: The fewest digits of a number in a sentence, and those that show every number exactly.
 _DIGITS: Final = 3
 _MOST_DIGITS: Final = 17
@@ -31,7 +34,7 @@ def measure(
                 differences += compare_statistics(name, actual, golden, dtype)
                 continue
             bound = find_tolerance(golden, contract, dtype)
-            label = name if case.cotangent is None else f"gradient of {name}"
+            label = name if case.cotangent is None else f"{GRADIENT_OF}{name}"
             differences.append(compare(label, golden.select(actual), golden.values, bound, golden.indices))
     return differences
 

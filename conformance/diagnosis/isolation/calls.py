@@ -6,7 +6,7 @@ sides were rounded: a result is wrong if it differs by more than the tolerances 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -14,11 +14,13 @@ import numpy as np
 
 from goldformer.conformance.judging.cases import Bench
 from goldformer.conformance.judging.comparator import compare
-from goldformer.conformance.judging.invoke import Arguments, Array, BadResult, CallProblem
+from goldformer.conformance.judging.gradient import invoke_gradient
+from goldformer.conformance.judging.invoke import Arguments, Array, BadResult, CallProblem, Result
+from goldformer.conformance.judging.measure import GRADIENT_OF
 from goldformer.conformance.judging.tolerance import least_margin, tolerance
 from goldformer.conformance.judging.verdict import UNANSWERED, Difference
 from goldformer.conformance.properties.measuring import measure_call
-from goldformer.spec.oracle.derive import apply
+from goldformer.spec.oracle.derive import apply, measure_gradient
 
 #: The most calls of one component.
 MOST_CALLS: Final = 30
@@ -54,11 +56,14 @@ class Calls:
 
     def call(self, arguments: Arguments, component: str = "") -> Mapping[str, Array] | None:
         """Return the outputs of a call; None if it has none, and Exhausted if there are no more calls."""
+        return self._ask(lambda: self.bench.call(component or self.component, arguments))
+
+    def _ask(self, call: Callable[[], Result]) -> Mapping[str, Array] | None:
         if self.count >= MOST_CALLS:
             raise Exhausted
         self.count += 1
         try:
-            return self.bench.call(component or self.component, arguments).outputs
+            return call().outputs
         except BadResult as bad:
             if bad.reason in UNANSWERED:
                 raise Exhausted from bad
@@ -93,6 +98,43 @@ class Calls:
 
     def _widen(self, scale: float) -> float:
         return tolerance(self._rounds_to, scale, 0.0) + tolerance("float64", scale, 0.0)
+
+
+@dataclass
+class GradientCalls(Calls):
+    """The same of gradients, whose differences are named as in a verdict: "gradient of x"."""
+
+    def find_differences(self, arguments: Arguments, component: str = "") -> tuple[Difference, ...] | None:
+        """Return the wrong gradients of a call; None if it says nothing."""
+        del component
+        if has_empty_row(arguments):
+            return None
+        contract, cotangent = self.bench.spec.contracts[self.component], draw_cotangent(arguments, self)
+        specs = {**contract.inputs, **contract.params_for(arguments.attributes)}
+        given = {**arguments.inputs, **arguments.params}
+        wanted = {name: spec for name, spec in specs.items() if spec.kind == "float" and name in given}
+        bench = self.bench
+        actual = self._ask(
+            lambda: invoke_gradient(bench.adapter, contract, arguments, cotangent, wanted, bench.dtype, bench.device)
+        )
+        if actual is None:
+            return None
+        options = bench.adapter.options(self.component, bench.spec)
+        call = (arguments.inputs, arguments.params, arguments.attributes, options, cotangent, contract.first_output)
+        expected = measure_gradient(self.component, *call)
+        differences = (
+            compare(f"{GRADIENT_OF}{name}", actual[name], expected[name][0], self._widen(expected[name][1]))
+            for name in wanted
+        )
+        return tuple(difference for difference in differences if difference.wrong)
+
+
+def draw_cotangent(arguments: Arguments, calls: Calls) -> Array:
+    """Return the same numbers for each call of one shape: multiples of 1/32, which every dtype holds."""
+    contract = calls.bench.spec.contracts[calls.component]
+    bound = arguments.bind(contract)
+    shape = contract.outputs[contract.first_output].shape.sizes(bound.sizes, bound.lead or ())
+    return np.random.default_rng(0).integers(-32, 32, shape) / 32
 
 
 def has_empty_row(arguments: Arguments) -> bool:

@@ -10,10 +10,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 import numpy as np
 
-from goldformer.conformance.diagnosis.isolation.calls import Calls, Exhausted, has_empty_row, is_model_right
+from goldformer.conformance.diagnosis.isolation.calls import (
+    Calls,
+    Exhausted,
+    GradientCalls,
+    draw_cotangent,
+    has_empty_row,
+    is_model_right,
+)
 from goldformer.conformance.diagnosis.isolation.sentences import (
     BEHIND_THE_END,
     CUT_SHORT,
@@ -45,6 +53,7 @@ from goldformer.conformance.diagnosis.isolation.switches import (
 )
 from goldformer.conformance.judging.cases import Judgement
 from goldformer.conformance.judging.invoke import Arguments, Result, read_arguments
+from goldformer.conformance.judging.measure import GRADIENT_OF
 from goldformer.conformance.judging.verdict import Difference, IsolatedMistake
 from goldformer.conformance.properties.counterexample import CaseHead, RecordedCall, write_call
 from goldformer.spec import Case, Spec
@@ -56,8 +65,12 @@ ISOLATED = frozenset(
         "transformer", "greedy_decode", "beam_search",
     }
 )  # fmt: skip
+#: The largest case, in numbers, whose gradients are isolated: those of one call take half a second of the formulas.
+_LARGEST_GRADIENT: Final = 600
+#: What goes before the name of a place that only gradients show.
+_BACKWARD: Final = "the backward pass of "
 #: The most places that are described: several parts may be wrong, each by itself.
-_MOST_PLACES = 2
+_MOST_PLACES: Final = 2
 
 
 def isolate(
@@ -100,11 +113,17 @@ def _can_begin(judgement: Judgement) -> bool:
         and case.component in ISOLATED
         and judgement.verdict.bad
         and bool(judgement.verdict.differences)
-        and case.cotangent is None
+        and (case.cotangent is None or case.size <= _LARGEST_GRADIENT)
         and not (case.random or case.full_size or "dropout_rate" in case.attributes)
         and not any(bench.adapter.leaves_open(name, case.component) for name in case.conventions)
         and not has_empty_row(read_arguments(case))
     )
+
+
+def _is_of_part(difference: Difference, part: Part, arguments: Arguments) -> bool:
+    """Return True for the gradient of a part's parameter."""
+    name = difference.output.removeprefix(GRADIENT_OF)
+    return name.startswith(f"{part.id}.") or (part.is_whole and name in arguments.params)
 
 
 def _name_wrong_words(judgements: Sequence[Judgement]) -> str:
@@ -132,13 +151,14 @@ def _name_wrong_words(judgements: Sequence[Judgement]) -> str:
     return min(places, default="")
 
 
-def _rank(judgement: Judgement) -> tuple[bool, bool, int]:
-    """Order failing cases: those whose main output is wrong, without masks, small ones first."""
+def _rank(judgement: Judgement) -> tuple[bool, bool, bool, int]:
+    """Order failing cases: results before gradients, those whose main output is wrong, without masks, small ones."""
     case = judgement.case
     assert case is not None, "only cases can begin"
     wrong = {difference.output for difference in judgement.verdict.differences}
     main = judgement.bench.spec.contracts[case.component].first_output
-    return main not in wrong, any("mask" in name for name in case.inputs), case.size
+    backward = case.cotangent is not None
+    return backward, main not in wrong and not backward, any("mask" in name for name in case.inputs), case.size
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,12 +209,13 @@ class _Search:
         contract, wrong = spec.contracts[component], {d.output for d in judgement.verdict.differences}
         main = contract.first_output
         judged = contract.flow if main == "ids" else {main} if main in wrong else wrong
+        backward = judgement.case.cotangent is not None
         post = bench.adapter.options(component, spec).get("norm_placement", "post") == "post"
         parts, general = list_parts(base), list_general(contract, base)
         single = [*list_single_steps(base), *list_layer_switches(contract, base)]
         of_parts = [s for part in parts for s in (*part.details, *part.probes, part.silence)]
         switches = {s.id: s for s in (*single, make_uneven(base), *general, *of_parts)}
-        calls = Calls(bench, component)
+        calls = (GradientCalls if backward else Calls)(bench, component)
         return cls(calls, base, judgement.case, parts, general, single, frozenset(judged), switches, post, shown)
 
     def find_mistake(self) -> tuple[IsolatedMistake, str] | None:
@@ -207,10 +228,10 @@ class _Search:
             return None
         first, skeleton = places[0], name_skeleton(self.calls.component, self.acting_norms)
         around = any("normalisation" in place.words for place in places)
-        wrong = [d for d in self.tried[first.off] or () if len(places) == 1 or d.output in self.judged]
+        wrong = [d for d in self._list_wrong(first.off) if len(places) == 1 or d.output in self.judged]
         mistake = IsolatedMistake(
             places=tuple(place.id for place in places),
-            names=tuple(place.words for place in places),
+            names=tuple(f"{_BACKWARD if self.is_backward else ''}{place.words}" for place in places),
             holds=tuple(name for name in self.holds if not (around and name == skeleton)),
             wrong_call=describe_call(self.case.id, first.off, self.switches, self.parts),
             element=describe_element(wrong[0]),
@@ -226,11 +247,18 @@ class _Search:
             return "all"
         return "last" if {"norm.gamma", "decoder_norm.gamma"} & {*self.base.params} else "none"
 
+    @property
+    def is_backward(self) -> bool:
+        """Return True if the gradients of the calls are compared."""
+        return self.case.cotangent is not None
+
     def _write_case(self, place: _Place, claim: str) -> str:
         """Write the smallest wrong call as a file of one case."""
         head = CaseHead(f"isolated-{self.case.id}", place.words, self.case.clauses, claim)
-        outputs = dict.fromkeys((d.output for d in self.tried[place.off] or ()), np.empty(0))
-        call = RecordedCall(self.calls.component, self._apply(place.off), outputs)
+        names = (d.output.removeprefix(GRADIENT_OF) for d in self._list_wrong(place.off))
+        arguments, outputs = self._apply(place.off), dict.fromkeys(names, np.empty(0))
+        cotangent = draw_cotangent(arguments, self.calls) if self.is_backward else None
+        call = RecordedCall(self.calls.component, arguments, outputs, cotangent)
         return write_call(head, call, 0, self.calls.bench)
 
     def _apply(self, off: frozenset[str]) -> Arguments:
@@ -249,8 +277,12 @@ class _Search:
         """Return True if a judged output of a call is wrong, and None if the call says nothing."""
         if off not in self.tried:
             self.tried[off] = self.calls.find_differences(self._apply(off))
-        found = self.tried[off]
-        return None if found is None else any(d.output in self.judged for d in found)
+        return None if self.tried[off] is None else any(d.output in self.judged for d in self._list_wrong(off))
+
+    def _list_wrong(self, off: frozenset[str]) -> list[Difference]:
+        """Return the wrong outputs of a call that was made, without the gradients of what is silent in it."""
+        silent = [part for part in self.parts if part.id in off] if self.is_backward else []
+        return [d for d in self.tried[off] or () if not any(_is_of_part(d, part, self.base) for part in silent)]
 
     def _is_right(self, off: frozenset[str]) -> bool:
         """Return True if a call is right; False also if it says nothing, or no call is left."""
@@ -325,6 +357,9 @@ class _Search:
     def _examine(self, acting: Sequence[Part], off: frozenset[str]) -> _Place:
         """Describe a place, which is wrong in a call, by what cannot be taken out of the call."""
         details = [s for part in acting for s in part.details] or self.skeleton
+        if self.is_backward:
+            # A last weight of 0 has a gradient all the same.
+            details = [s for s in details if not s.id.endswith(":constant")]
         # The memory shows only through the cross-attention.
         memory = self.memory if any(id_.endswith("cross_attention") for id_ in off) else ()
         probes = [s for part in acting for s in part.probes] if len(acting) == 1 else []
@@ -337,7 +372,7 @@ class _Search:
         last = sort_by_flow(acting)[-1]
         words = describe_part(last, off, kept) if len(acting) == 1 else describe_group(acting, kept)
         if last.id == "decoder.cross_attention" and len(acting) == 1:
-            outputs = [difference.output for difference in self.tried[off] or ()]
+            outputs = [difference.output for difference in self._list_wrong(off)]
             if outputs[0] in ("source_embedded", "memory"):
                 return _Place("encoder", MEMORY, off, kept)
             words += OR_MEMORY

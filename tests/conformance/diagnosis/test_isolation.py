@@ -27,7 +27,7 @@ from goldformer.conformance.diagnosis.explain import Diagnosis
 from goldformer.conformance.diagnosis.finding import AGAIN, FIX_TOO, NOTHING_KNOWN
 from goldformer.conformance.diagnosis.findings import diagnose
 from goldformer.conformance.diagnosis.isolation import calls, find_options, isolate
-from goldformer.conformance.diagnosis.isolation.calls import MOST_CALLS, Calls
+from goldformer.conformance.diagnosis.isolation.calls import MOST_CALLS, Calls, GradientCalls
 from goldformer.conformance.diagnosis.isolation.sentences import BEHIND_THE_END, CUT_SHORT, describe_part
 from goldformer.conformance.diagnosis.isolation.switches import (
     Part,
@@ -142,6 +142,58 @@ def test_the_place_of_a_mistake_in_a_beam_search_is_found(spec, steps, place, ri
     found = isolate_small("beam_search", bench)
     assert (found.places, found.names) == (("loop",), (place,))
     assert found.holds == (() if place is BEHIND_THE_END else ("the model's forward pass on the same words", *right))
+
+
+def judge_gradients(component, bench):
+    """Judge the cases of a component's gradients."""
+    cases = [case for case in bench.spec.cases_of(component) if case.cotangent is not None and case.error is None]
+    return dict(enumerate(judge_case(case, bench) for case in cases))
+
+
+@pytest.mark.parametrize(
+    ("id_", "component", "place", "right"),
+    [
+        (
+            "feed_forward.backward.relu-of-gradient", "encoder_layer", "the feed-forward network",
+            ("the residuals and normalisations", "the self-attention"),
+        ),
+        (
+            "layer_norm.backward.gamma-outside", "decoder_layer", "the residuals and normalisations, after norm_2", (),
+        ),
+        (
+            "multi_head_attention.backward.weights-averaged", "multi_head_attention",
+            "the weights or the rows of the keys and values of the attention", (),
+        ),
+    ],
+)  # fmt: skip
+def test_the_place_of_a_mistake_in_a_backward_pass_is_found(spec, id_, component, place, right):
+    code = build_textbook(find_made(id_).steps, only=component)
+    bench = Bench(spec, Adapter.from_object(code, "mine.py", spec), "float32", "cpu")
+    ((found, example),) = isolate(judge_gradients(component, bench), spec).values()
+    assert found.names == (f"the backward pass of {place}",)
+    assert found.holds == right
+    assert found.element.startswith("gradient of ")
+    assert "cotangent: " in example
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("component", ["multi_head_attention", "encoder_layer", "decoder_layer"])
+def test_no_gradient_of_correct_code_is_accused(component, dtype, spec):
+    bench = Bench(spec, find_adapter("reference", spec), dtype, "cpu")
+    cases = (c for c in spec.cases_of(component) if c.cotangent is not None and c.error is None)
+    case = min(cases, key=lambda case: case.size).under(bench.adapter.options(component, spec))
+    base, contract, asked = read_arguments(case), spec.contracts[component], GradientCalls(bench, component)
+    parts = list_parts(base)
+    compared = 0
+    for silent in ((), parts, *([p for p in parts if p is not acting] for acting in parts)):
+        for switch in (None, *list_general(contract, base)):
+            arguments = switch.change(base) if switch else base
+            for part in silent:
+                arguments = part.silence.change(arguments)
+            found = asked.find_differences(arguments)
+            assert not found, (switch and switch.id, [p.id for p in silent])
+            compared += found == ()
+    assert compared >= 4
 
 
 def test_what_is_silenced_is_in_the_layers_that_are_left(spec):
