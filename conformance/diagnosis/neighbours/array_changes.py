@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from goldformer.adapters.textbook.attention import causal_mask
 from goldformer.adapters.textbook.checks import Array
 
 Change = Callable[[Array], Any]
@@ -45,3 +46,23 @@ def reverse_heads(x: Array) -> Array:
 def repeat_first_sample(x: Array) -> Array:
     """Put the first sample in the place of all."""
     return np.broadcast_to(x[:1], x.shape)
+
+
+def keep_causal(mask: Array) -> Array:
+    """Return a causal mask without the padding that it hides too, or one that hides nothing if it is not causal."""
+    causal = causal_mask(q_seq=mask.shape[-2], kv_seq=mask.shape[-1])
+    return np.ones_like(mask) if (mask & ~causal).any() else np.array(np.broadcast_to(causal, mask.shape))
+
+
+def drop_padding(mask: Array) -> Array:
+    """Show the keys that are hidden from every query, as if the mask of padding were not handed on."""
+    causal = causal_mask(q_seq=mask.shape[-2], kv_seq=mask.shape[-1])
+    last = mask[..., -1:, :]
+    if (mask == last).all():
+        return np.ones_like(mask)
+    return np.array(np.broadcast_to(causal, mask.shape)) if (mask == (causal & last)).all() else mask
+
+
+def keep_padding(mask: Array) -> Array:
+    """Show every query the keys that any query sees, as if the mask of later keys were not handed on."""
+    return np.asarray(mask.any(-2, keepdims=True))

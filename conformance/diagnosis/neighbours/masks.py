@@ -17,6 +17,9 @@ from goldformer.conformance.diagnosis.mistakes.attention import add_to_masked
 from goldformer.conformance.diagnosis.neighbours.arguments import Given, change_argument, change_result, read_argument
 from goldformer.conformance.diagnosis.neighbours.array_changes import (
     Change,
+    drop_padding,
+    keep_causal,
+    keep_padding,
     reverse_heads,
     reverse_last_axis,
     reverse_samples,
@@ -35,21 +38,6 @@ def _reorder(mask: Array, axes: int) -> Array:
 def _reorder_back(mask: Array, axes: int) -> Array:
     """Lay masks out by heads and then samples, and read them by samples and then heads."""
     return mask.swapaxes(0, 1).reshape(mask.shape) if axes == 2 else mask
-
-
-def _keep_causal(mask: Array) -> Array:
-    """Return a causal mask without the padding that it hides too, or one that hides nothing if it is not causal."""
-    causal = causal_mask(q_seq=mask.shape[-2], kv_seq=mask.shape[-1])
-    return np.ones_like(mask) if (mask & ~causal).any() else np.array(np.broadcast_to(causal, mask.shape))
-
-
-def _drop_padding(mask: Array) -> Array:
-    """Show the keys that are hidden from every query, as if the mask of padding were not handed on."""
-    causal = causal_mask(q_seq=mask.shape[-2], kv_seq=mask.shape[-1])
-    last = mask[..., -1:, :]
-    if (mask == last).all():
-        return np.ones_like(mask)
-    return np.array(np.broadcast_to(causal, mask.shape)) if (mask == (causal & last)).all() else mask
 
 
 def _keep_one(mask: Array, changed: Array) -> Array:
@@ -89,7 +77,7 @@ _CHANGES: Final[tuple[tuple[str, str, Change], ...]] = (
     ("one-less-if-more", "the last key that may be seen is hidden too, unless it is the only one",
      lambda m: _keep_one(m, _hide_last(m))),
     ("any-query", "a key is hidden only where every query's row hides it", lambda m: m.any(-2, keepdims=True)),
-    ("only-causal", "of the mask only what is causal is used, so padding is seen", _keep_causal),
+    ("only-causal", "of the mask only what is causal is used, so padding is seen", keep_causal),
     ("all-queries", "a key is hidden where any query's row hides it", lambda m: m.all(-2, keepdims=True)),
     ("all-heads", "a key is hidden where any head's mask hides it",
      lambda m: m.all(1, keepdims=True) if m.ndim > 3 else m),
@@ -168,9 +156,9 @@ def _lose_in_layers() -> Iterator[Neighbour]:
         (decoder_layer, "memory_mask", "memory", "cross-attention"),
     )
     ways: tuple[tuple[str, str, Change], ...] = (
-        ("only-causal", "hides only later keys, and no padding", _keep_causal),
-        ("without-padding", "hides no padding, and all else that it should", _drop_padding),
-        ("only-padding", "hides only padding, and no later keys", lambda m: m.any(-2, keepdims=True)),
+        ("only-causal", "hides only later keys, and no padding", keep_causal),
+        ("without-padding", "hides no padding, and all else that it should", drop_padding),
+        ("only-padding", "hides only padding, and no later keys", keep_padding),
     )
     for (layer, argument, keys, attention), (word, says, change) in product(masks, ways):
 

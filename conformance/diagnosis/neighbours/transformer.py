@@ -54,6 +54,9 @@ from goldformer.conformance.diagnosis.neighbours.arguments import (
 )
 from goldformer.conformance.diagnosis.neighbours.array_changes import (
     Change,
+    drop_padding,
+    keep_causal,
+    keep_padding,
     repeat_first_sample,
     reverse_last_axis,
     reverse_samples,
@@ -111,7 +114,19 @@ _STACKS: Final = (
      _run_in_order(lambda n: list(range(1, n)))),
     ("first-twice", "the first layer runs twice", "Run every layer once.", _run_in_order(lambda n: [0, *range(n)])),
     ("last-twice", "the last layer runs twice", "Run every layer once.", _run_in_order(lambda n: [*range(n), n - 1])),
+    ("all-but-last", "the last layer of the stack is left out, unless it is the only one", "Run every layer once.",
+     _run_in_order(lambda n: list(range(max(1, n - 1))))),
+    ("first-last", "the first layer runs after all others", "Run the layers from the first to the last.",
+     _run_in_order(lambda n: [*range(1, n), 0])),
+    ("each-twice", "every layer runs twice", "Run every layer once.",
+     _run_in_order(lambda n: [index // 2 for index in range(2 * n)])),
+    ("stack-twice", "all layers run a second time, one after the other", "Run every layer once.",
+     _run_in_order(lambda n: [*range(n), *range(n)])),
     ("only-first", "only the first layer runs", "Run every layer once.", _run_in_order(lambda _: [0])),
+    ("shared-in-pairs", "every second layer uses the weights of the one before it",
+     "Give each layer its own parameters.", _run_in_order(lambda n: [index - index % 2 for index in range(n)])),
+    ("before-again", "every layer but the first uses the weights of the one before it",
+     "Give each layer its own parameters.", _run_in_order(lambda n: [max(0, index - 1) for index in range(n)])),
     ("last-everywhere", "every layer uses the weights of the last", "Give each layer its own parameters.",
      _run_in_order(lambda n: [n - 1] * n)),
     ("from-input", "every layer reads the input of the stack", "Give each layer the output of the one before.",
@@ -479,19 +494,37 @@ def _lose_masks() -> Iterator[Neighbour]:
         (decoder, run_decoder_layer, "self_mask", "mask of the self-attention"),
         (decoder, run_decoder_layer, "memory_mask", "mask of the memory"),
     )
-    ways: tuple[tuple[str, str, Callable[[int], bool]], ...] = (
-        ("only-first", "only the first layer gets", lambda index: index == 0),
-        ("not-first", "every layer but the first gets", lambda index: index > 0),
+    only_first, not_first = (lambda index: index == 0), (lambda index: index > 0)
+    ways: tuple[tuple[str, str, Callable[[int], bool], Callable[[Array], Array | None]], ...] = (
+        ("only-first", "only the first layer gets the {}", only_first, lambda _: None),
+        ("not-first", "every layer but the first gets the {}", not_first, lambda _: None),
+        (
+            "only-causal-not-first",
+            "every layer but the first hides only later keys, whatever its {} hides",
+            only_first,
+            keep_causal,
+        ),
+        ("only-causal-first", "the first layer hides only later keys, whatever its {} hides", not_first, keep_causal),
+        ("padding-only-first", "only the first layer hides the padding in its {}", only_first, drop_padding),
+        ("causal-only-first", "only the first layer hides the later keys in its {}", only_first, keep_padding),
+        ("padding-not-first", "only the first layer does not hide the padding in its {}", not_first, drop_padding),
+        ("causal-not-first", "only the first layer does not hide the later keys in its {}", not_first, keep_padding),
     )
-    for (stack, run_layer, argument, words), (word, says, has) in product(masks, ways):
+    for (stack, run_layer, argument, words), (word, says, has, change) in product(masks, ways):
+        if argument == "memory_mask" and change in (keep_padding, keep_causal):
+            continue  # it hides no later keys
 
-        def run(original: Step, *args: Any, index: int, argument: str = argument, has: Any = has, **named: Any) -> Any:
-            given = named[argument] if has(index) else None
+        def run(
+            original: Step, *args: Any, index: int, argument: str = argument, has: Any = has, change: Any = change,
+            **named: Any,
+        ) -> Any:  # fmt: skip
+            mask = named[argument]
+            given = mask if mask is None or has(index) else change(mask)
             return original(*args, index=index, **{**named, argument: given})
 
         name = stack.__name__
         yield Neighbour(
-            f"{name}.{argument}.{word}", f"{says} the {words}, in the {name}",
+            f"{name}.{argument}.{word}", f"{says.format(words)}, in the {name}",
             f"Hand the {words} to every layer.", {run_layer: around(run)},
         )  # fmt: skip
 
