@@ -34,13 +34,15 @@ from goldformer.adapters.textbook.checks import Array
 from goldformer.adapters.textbook.heads import Params, project
 from goldformer.adapters.textbook.layers import channel_mean, channel_variance, norm_denominator, subtract_mean
 from goldformer.adapters.textbook.layers_backward import (
+    cross_attend_gradient,
     join_residual_gradient,
     multi_head_attention_gradient,
+    self_attend_gradient,
     sublayer_gradient,
     unproject,
 )
 from goldformer.adapters.textbook.losses import average_gradient, cross_entropy_gradient, find_words
-from goldformer.adapters.textbook.steps import Replacements, Step, around, hold, instead
+from goldformer.adapters.textbook.steps import Replacements, Step, around, hold, instead, replacing
 from goldformer.adapters.textbook.targets import one_hot
 from goldformer.conformance.diagnosis.neighbours.arguments import read_argument
 from goldformer.conformance.diagnosis.neighbours.neighbour import Neighbour
@@ -149,6 +151,16 @@ def _change_softmax() -> Iterator[Neighbour]:
         ("diagonal", "only the diagonal of the softmax's derivative is used, P·(1 − P)", lambda p, g: p * (1 - p) * g),
         ("unweighted", "the factor P in front is left out", lambda p, g: g - (g * p).sum(-1, keepdims=True)),
         ("squared", "the factor P in front is squared", lambda p, g: p * p * (g - (g * p).sum(-1, keepdims=True))),
+        (
+            "row-term-in-full",
+            "the row term is not multiplied by P",
+            lambda p, g: p * g - (g * p).sum(-1, keepdims=True),
+        ),
+        (
+            "row-term-weighted-late",
+            "the row term is P times the sum of dP, instead of the sum of dP·P",
+            lambda p, g: p * (g - p * g.sum(-1, keepdims=True)),
+        ),
         ("added", "the row term is added instead of subtracted", lambda p, g: p * (g + (g * p).sum(-1, keepdims=True))),
     )
     for word, title, backward in passes:
@@ -620,9 +632,37 @@ def _change_residuals() -> Iterator[Neighbour]:
             )  # fmt: skip
 
 
+def _lose_ways() -> Iterator[Neighbour]:
+    """Yield layers in which no gradient flows back through the queries, keys or values of an attention."""
+    roles = {"query": "queries", "key": "keys", "value": "values"}
+
+    def lose(original: Step, *args: Any, name: str, **named: Any) -> Gradients:
+        found: Gradients = original(*args, **named)
+        return {**found, name: found[name] * 0}
+
+    def attend(original: Step, *args: Any, name: str, **named: Any) -> Any:
+        with replacing({multi_head_attention_gradient: around(partial(lose, name=name))}):
+            return original(*args, **named)
+
+    places = (
+        ("encoder_layer", "self-attention", "input", self_attend_gradient, roles),
+        ("decoder_layer", "self-attention", "input", self_attend_gradient, roles),
+        ("decoder_layer", "cross-attention", "memory", cross_attend_gradient, {n: roles[n] for n in ("key", "value")}),
+        ("decoder_layer", "cross-attention", "input", cross_attend_gradient, {"query": roles["query"]}),
+    )
+    for layer, attention, target, step, names in places:
+        for name, words in names.items():
+            yield _make(
+                f"{attention}.{target}-without-{words}", layer,
+                f"the way back through the {words} of the {attention} is missing in the gradient of the {target}",
+                "Add up what flows back through queries, keys and values.", {step: around(partial(attend, name=name))},
+            )  # fmt: skip
+
+
 def generate() -> Iterator[Neighbour]:
     """Yield the neighbours of backward passes."""
     yield from _change_residuals()
+    yield from _lose_ways()
     yield from _change_products()
     yield from _change_single_head()
     yield from _change_attention()
