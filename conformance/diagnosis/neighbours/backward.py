@@ -34,11 +34,13 @@ from goldformer.adapters.textbook.checks import Array
 from goldformer.adapters.textbook.heads import Params, project
 from goldformer.adapters.textbook.layers import channel_mean, channel_variance, norm_denominator, subtract_mean
 from goldformer.adapters.textbook.layers_backward import (
+    add_tied_gradient,
     cross_attend_gradient,
     join_residual_gradient,
     multi_head_attention_gradient,
     self_attend_gradient,
     sublayer_gradient,
+    sum_table_gradients,
     unproject,
 )
 from goldformer.adapters.textbook.losses import average_gradient, cross_entropy_gradient, find_words
@@ -659,8 +661,29 @@ def _lose_ways() -> Iterator[Neighbour]:
             )  # fmt: skip
 
 
+def _lose_table() -> Iterator[Neighbour]:
+    """Yield models whose tied table gets the gradient of one of its uses only."""
+    ways: tuple[tuple[str, str, Step, Callable[[Array, Array], Array]], ...] = (
+        ("logits", "what reaches the tied table through the logits is missing in its gradient", add_tied_gradient,
+         lambda words, _: words),
+        ("words", "what reaches the tied table through the words is missing in its gradient", add_tied_gradient,
+         lambda words, logits: 0 * words + logits.T),
+        ("source", "what reaches the table through the source is missing in its gradient", sum_table_gradients,
+         lambda _, target: target),
+        ("target", "what reaches the table through the target is missing in its gradient", sum_table_gradients,
+         lambda source, _: source),
+    )  # fmt: skip
+    for word, title, step, way in ways:
+        yield _make(
+            f"table.without-{word}", "transformer", title,
+            "Add up the gradients of all uses of the table: source, target and, if it is tied, logits.",
+            {step: instead(way)},
+        )  # fmt: skip
+
+
 def generate() -> Iterator[Neighbour]:
     """Yield the neighbours of backward passes."""
+    yield from _lose_table()
     yield from _change_residuals()
     yield from _lose_ways()
     yield from _change_products()

@@ -179,6 +179,10 @@ def _change_waves() -> Iterator[Neighbour]:
         ("only-sines", "sines stand where cosines should be too", lambda pair, _: (pair, np.sin)),
         ("sines-doubled", "the exponent of the sines is doubled, that of the cosines is not",
          lambda pair, wave: (2 * pair if wave is np.sin else pair, wave)),
+        ("cosines-of-next-pair", "the cosines have the angle of the next pair, the sines have their own",
+         lambda pair, wave: (pair + 1 if wave is np.cos else pair, wave)),
+        ("sines-of-next-pair", "the sines have the angle of the next pair, the cosines have their own",
+         lambda pair, wave: (pair + 1 if wave is np.sin else pair, wave)),
         ("cosines-doubled", "the exponent of the cosines is doubled, that of the sines is not",
          lambda pair, wave: (2 * pair if wave is np.cos else pair, wave)),
     )  # fmt: skip

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from contextvars import ContextVar
 from dataclasses import replace
 from functools import partial
 from itertools import chain, product
@@ -29,16 +30,18 @@ from goldformer.adapters.textbook.decoding import (
     is_over,
     model_logits,
     next_beam,
+    next_beams,
     next_logits,
     pad_words,
     penalty_length,
     return_best,
     score_words,
+    search_beams,
     select_best,
     sentence_score,
     total_score,
 )
-from goldformer.adapters.textbook.steps import Replacements, Step, around, instead, replacing
+from goldformer.adapters.textbook.steps import Replacements, Step, around, hold, instead, replacing
 from goldformer.adapters.textbook.transformer import embed_target, target_mask, word_mask
 from goldformer.conformance.diagnosis.neighbours.arguments import change_array, change_result
 from goldformer.conformance.diagnosis.neighbours.neighbour import Neighbour
@@ -241,6 +244,15 @@ def _change_ends() -> Iterator[Neighbour]:
             "Fill up with pad_id.", {pad_words: around(fill)},
         )  # fmt: skip
 
+    def leave_out_end(original: Step, source: Array, task: Task) -> list[Sentence]:
+        return [Sentence(s.words[:-1], s.word_scores[:-1]) if has_ended(s, task) else s for s in original(source, task)]
+
+    yield Neighbour(
+        f"{_GREEDY}.end-left-out", "eos_id is neither returned nor scored: its place holds pad_id",
+        "Write eos_id and add its log-probability, and only then end the sentence.",
+        {greedy_sentences: around(leave_out_end)},
+    )  # fmt: skip
+
     def leave_out_last(original: Step, sentence: Sentence, task: Task) -> list[float]:
         return list(original(replace(sentence, words=sentence.words[:-1]), task))
 
@@ -378,6 +390,40 @@ def _change_penalties() -> Iterator[Neighbour]:
         yield Neighbour(
             f"{_BEAM}.penalty.{word}", f"the length penalty {says}", hint, {penalty_length: change_result(count)}
         )
+
+    def note_steps(original: Step, source: Array, task: Task) -> Any:
+        with hold(_steps, [0]), hold(_end, task.eos_id):
+            return original(source, task)
+
+    def count_step(original: Step, *args: Any) -> Any:
+        _steps.get()[0] += 1
+        return original(*args)
+
+    def count_all(_: Sentence) -> int:
+        return _steps.get()[0]
+
+    def count_end_again(original: Step, sentence: Sentence) -> int:
+        return int(original(sentence)) + (sentence.words[-1:] == (_end.get(),))
+
+    def return_within(original: Step, beams: list[list[Sentence]], task: Task) -> Any:
+        # The scores that are returned are formed after the search.
+        with hold(_steps, [max(len(s.words) for beam in beams for s in beam)]), hold(_end, task.eos_id):
+            return original(beams, task)
+
+    context: dict[Step, Any] = {search_beams: around(note_steps), return_best: around(return_within)}
+    yield Neighbour(
+        f"{_BEAM}.penalty.grows-after-end", "the length of a sentence that has ended goes on growing in the penalty",
+        hint, {**context, next_beams: around(count_step), penalty_length: instead(count_all)},
+    )  # fmt: skip
+    yield Neighbour(
+        f"{_BEAM}.penalty.end-twice", "the length penalty counts one word more for sentences that have ended", hint,
+        {**context, penalty_length: around(count_end_again)},
+    )  # fmt: skip
+
+
+#: The steps of the search that runs, and its eos_id.
+_steps: Final[ContextVar[list[int]]] = ContextVar("steps")
+_end: Final[ContextVar[int]] = ContextVar("end")
 
 
 def generate() -> Iterator[Neighbour]:

@@ -125,8 +125,8 @@ _STACKS: Final = (
     ("only-first", "only the first layer runs", "Run every layer once.", _run_in_order(lambda _: [0])),
     ("shared-in-pairs", "every second layer uses the weights of the one before it",
      "Give each layer its own parameters.", _run_in_order(lambda n: [index - index % 2 for index in range(n)])),
-    ("before-again", "every layer but the first uses the weights of the one before it",
-     "Give each layer its own parameters.", _run_in_order(lambda n: [max(0, index - 1) for index in range(n)])),
+    ("shared-by-two", "every two layers in a row use the weights of one, so that those of the later half are unused",
+     "Give each layer its own parameters.", _run_in_order(lambda n: [index // 2 for index in range(n)])),
     ("last-everywhere", "every layer uses the weights of the last", "Give each layer its own parameters.",
      _run_in_order(lambda n: [n - 1] * n)),
     ("from-input", "every layer reads the input of the stack", "Give each layer the output of the one before.",
@@ -396,6 +396,12 @@ def _change_memory() -> Iterator[Neighbour]:
 
         changes.append((f"normed-by-norm_{number}", f"is normalised by the layer's {which} norm", normalise))
 
+    def normalise_at_end(memory: Array, params: Any, index: int) -> Array:
+        del index
+        return final_norm(memory, "decoder", part(params, "norm"))
+
+    changes.append(("normed-by-final-norm", "is normalised by the decoder's final norm", normalise_at_end))
+
     for word, says, change in changes:
 
         def change_each(
@@ -485,6 +491,32 @@ def _exchange_masks() -> Iterator[Neighbour]:
         "cross-attention that of the target", "Give each attention the mask of its own keys.",
         {decoder_layer: around(exchange_in_layer)},
     )  # fmt: skip
+
+
+def _share_projections() -> Iterator[Neighbour]:
+    """Yield decoder layers in which one attention projects with matrices of the other."""
+    roles = {"q": "queries", "k": "keys", "v": "values", "kv": "keys and values", "qkv": "queries, keys and values"}
+    roles["o"] = "result"
+    for (own, other), (letters, words) in product(
+        (("cross_attention", "self_attention"), ("self_attention", "cross_attention")), roles.items()
+    ):
+
+        def share(
+            original: Step, *args: Any, params: Any, own: str = own, other: str = other, letters: str = letters,
+            **named: Any,
+        ) -> Any:  # fmt: skip
+            names = [f"{kind}_{letter}" for kind in "wb" for letter in letters]
+            theirs = {f"{own}.{name}": params.get(f"{other}.{name}") for name in names}
+            fitting = {n: a for n, a in theirs.items() if a is not None and n in params and a.shape == params[n].shape}
+            return original(*args, params={**params, **fitting}, **named)
+
+        attention, of_other = (name.replace("_", "-") for name in (own, other))
+        yield Neighbour(
+            f"decoder_layer.{own}.{letters}-with-parameters-of-{other}",
+            f"the {words} of the {attention} are projected with the parameters of the {of_other}"
+            if letters != "o" else f"the result of the {attention} is projected with the parameters of the {of_other}",
+            "Give each attention parameters of its own.", {decoder_layer: around(share)},
+        )  # fmt: skip
 
 
 def _lose_masks() -> Iterator[Neighbour]:
@@ -786,6 +818,7 @@ def generate() -> Iterator[Neighbour]:
     yield from _embed_with_output_layer()
     yield from _read_input_of_stack()
     yield from _exchange_masks()
+    yield from _share_projections()
     yield from _lose_masks()
     yield from _confuse_stacks()
     yield from _add_learned_positions_again()
