@@ -392,7 +392,7 @@ def _change_penalties() -> Iterator[Neighbour]:
         )
 
     def note_steps(original: Step, source: Array, task: Task) -> Any:
-        with hold(_steps, [0]), hold(_end, task.eos_id):
+        with hold(_steps, [0]):
             return original(source, task)
 
     def count_step(original: Step, *args: Any) -> Any:
@@ -402,28 +402,40 @@ def _change_penalties() -> Iterator[Neighbour]:
     def count_all(_: Sentence) -> int:
         return _steps.get()[0]
 
-    def count_end_again(original: Step, sentence: Sentence) -> int:
-        return int(original(sentence)) + (sentence.words[-1:] == (_end.get(),))
-
     def return_within(original: Step, beams: list[list[Sentence]], task: Task) -> Any:
         # The scores that are returned are formed after the search.
-        with hold(_steps, [max(len(s.words) for beam in beams for s in beam)]), hold(_end, task.eos_id):
+        with hold(_steps, [max(len(s.words) for beam in beams for s in beam)]):
             return original(beams, task)
 
-    context: dict[Step, Any] = {search_beams: around(note_steps), return_best: around(return_within)}
     yield Neighbour(
-        f"{_BEAM}.penalty.grows-after-end", "the length of a sentence that has ended goes on growing in the penalty",
-        hint, {**context, next_beams: around(count_step), penalty_length: instead(count_all)},
-    )  # fmt: skip
+        f"{_BEAM}.penalty.grows-after-end",
+        "the length of a sentence that has ended goes on growing in the penalty",
+        hint,
+        {
+            search_beams: around(note_steps),
+            next_beams: around(count_step),
+            return_best: around(return_within),
+            penalty_length: instead(count_all),
+        },
+    )
+
+    def note_ended(original: Step, beam: list[Sentence], extensions: Any, task: Task) -> Any:
+        with hold(_ended, frozenset(s for s in beam if has_ended(s, task))):
+            return original(beam, extensions, task)
+
+    def count_ended_again(original: Step, sentence: Sentence) -> int:
+        return int(original(sentence)) + (sentence in _ended.get())
+
     yield Neighbour(
-        f"{_BEAM}.penalty.end-twice", "the length penalty counts one word more for sentences that have ended", hint,
-        {**context, penalty_length: around(count_end_again)},
+        f"{_BEAM}.penalty.ended-one-more",
+        "sentences that ended before are compared with one word too many in the penalty", hint,
+        {next_beam: around(note_ended), penalty_length: around(count_ended_again)},
     )  # fmt: skip
 
 
-#: The steps of the search that runs, and its eos_id.
+#: The steps of the search that runs, and the sentences of its beam that have ended.
 _steps: Final[ContextVar[list[int]]] = ContextVar("steps")
-_end: Final[ContextVar[int]] = ContextVar("end")
+_ended: Final[ContextVar[frozenset[Sentence]]] = ContextVar("ended", default=frozenset())
 
 
 def generate() -> Iterator[Neighbour]:

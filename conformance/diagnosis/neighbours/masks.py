@@ -40,6 +40,14 @@ def _reorder_back(mask: Array, axes: int) -> Array:
     return mask.swapaxes(0, 1).reshape(mask.shape) if axes == 2 else mask
 
 
+def _mirror_causal(mask: Array) -> Array:
+    """Hide earlier keys instead of later ones, and the padding as before."""
+    causal = causal_mask(q_seq=mask.shape[-2], kv_seq=mask.shape[-1])
+    last = mask[..., -1:, :]
+    is_causal = mask.shape[-2] == mask.shape[-1] > 1 and (mask == (causal & last)).all()
+    return np.asarray(causal.T & last) if is_causal else mask
+
+
 def _keep_one(mask: Array, changed: Array) -> Array:
     """Return a changed mask, with the original row of each query that it leaves without a key."""
     return np.where(changed.any(-1, keepdims=True), changed, mask)
@@ -78,6 +86,7 @@ _CHANGES: Final[tuple[tuple[str, str, Change], ...]] = (
      lambda m: _keep_one(m, _hide_last(m))),
     ("any-query", "a key is hidden only where every query's row hides it", lambda m: m.any(-2, keepdims=True)),
     ("only-causal", "of the mask only what is causal is used, so padding is seen", keep_causal),
+    ("causal-mirrored", "earlier keys are hidden instead of later ones, and padding as it should be", _mirror_causal),
     ("all-queries", "a key is hidden where any query's row hides it", lambda m: m.all(-2, keepdims=True)),
     ("all-heads", "a key is hidden where any head's mask hides it",
      lambda m: m.all(1, keepdims=True) if m.ndim > 3 else m),
