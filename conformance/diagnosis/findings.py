@@ -46,6 +46,7 @@ from goldformer.conformance.diagnosis.suspects import (
     rank_suspects,
 )
 from goldformer.conformance.judging.invoke import NOT_RUN
+from goldformer.conformance.judging.measure import GRADIENT_OF
 from goldformer.conformance.judging.verdict import ERRORS, NO_MISTAKE, WITHHELD, IsolatedMistake, Verdict
 from goldformer.conformance.properties.relations import join_names
 from goldformer.spec import Spec
@@ -53,6 +54,8 @@ from goldformer.spec import Spec
 _MOST_SUSPECTS: Final = 3
 #: The mistake that only one property can find.
 _NONDETERMINISM: Final = "nondeterminism"
+#: The mistake that every call shows by itself.
+_IN_PLACE: Final = "input-mutated"
 #: The mistake that gives a result a finer dtype than that of its inputs.
 _PROMOTION: Final = "dtype-promote"
 #: The most changes of a call that are listed: each of them makes it right.
@@ -207,6 +210,9 @@ def _find_possible_causes(
         text = f"{_NONDETERMINISM}, {mistake.title}: {differs.message}. {mistake.hint}"
         yield Finding(MISTAKE_FOUND, text, mistakes=(_NONDETERMINISM,))
         return
+    if found := _describe_changed_inputs(bad, spec):
+        yield found
+        return
     mixed = describe_mixed_devices(bad, component, spec) + describe_errors(bad, spec)
     yield from mixed
     advice = _select_advice(bad)
@@ -225,6 +231,24 @@ def _find_possible_causes(
         fits = f"It fits {suspect.explains} of {suspect.failing} failing checks."
         text = f"{suspect.mistake.id}, {suspect.mistake.title}. {fits} {suspect.mistake.hint}"
         yield Finding(POSSIBLE_CAUSES, text, mistakes=(suspect.mistake.id,))
+
+
+def _describe_changed_inputs(bad: Sequence[Verdict], spec: Spec) -> Finding | None:
+    """Return the finding that a call changes the caller's arrays, if nothing else is wrong; None if something is.
+
+    Gradients are wrong because of it: a backward pass reads what was changed.
+    """
+    changes = [v for v in bad if v.reason == "mutated-input"]
+    others = [v for v in bad if v.kind == "case" and v.differences and not _is_of_gradients(v)]
+    if not changes or others:
+        return None
+    mistake = spec.mistakes[_IN_PLACE]
+    text = f"{_IN_PLACE}, {mistake.title}. It {changes[0].message}."
+    return Finding(MISTAKE_FOUND, text, mistakes=(_IN_PLACE,))
+
+
+def _is_of_gradients(verdict: Verdict) -> bool:
+    return all(difference.output.startswith(GRADIENT_OF) for difference in verdict.differences)
 
 
 def _describe_isolated(isolated: IsolatedMistake | None, spec: Spec) -> Iterator[Finding]:

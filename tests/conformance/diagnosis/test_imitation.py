@@ -31,7 +31,7 @@ from goldformer.conformance.diagnosis.mistakes.differentiation import DIFFERENTI
 from goldformer.conformance.diagnosis.suspects import rank_explanations
 from goldformer.conformance.judging.cases import Bench, judge_case, plan
 from goldformer.conformance.judging.invoke import Result
-from goldformer.conformance.judging.verdict import Verdict
+from goldformer.conformance.judging.verdict import Difference, Status, Verdict
 from goldformer.conformance.reports.text import explain_verdict
 from goldformer.conformance.selection import Selection, checks
 from goldformer.spec.model import ANY, find_magnitude
@@ -449,3 +449,22 @@ def test_a_case_that_passes_in_two_dtypes_refutes_what_it_reveals(spec):
         judgement = judge_case(spec.cases["sdpa-causal"], Bench(spec, textbook, dtype, "cpu"))
         imitator.note_passed(FailingCase.of(judgement))
     assert imitator.is_refuted("scale-missing", "scaled_dot_product_attention")
+
+
+def test_a_change_of_the_callers_array_is_named_where_nothing_else_is_wrong(judged, spec):
+    book = build_textbook(only="feed_forward")
+
+    def feed_forward(x, *, params):
+        output = book.feed_forward(x, params=params)
+        x += 1.0
+        return output
+
+    code = SimpleNamespace(ARRAYS="numpy", feed_forward=feed_forward)
+    said = list(diagnose(judged(code, "feed_forward"), spec))
+    assert [(f.label, f.mistakes) for f in said if f.mistakes] == [(MISTAKE_FOUND, ("input-mutated",))]
+    assert "It changed the caller's x in place: work on a copy (CALL-2)." in said[-1].text
+    # Wrong numbers have a cause of their own.
+    wrong = Verdict("a", "case", "feed_forward", "", Status.FAILED, "wrong-value", "", "float32", "cpu", (), "")
+    difference = Difference("output", 1, 1, 0.0, 2.0, None, None)
+    both = [*judged(code, "feed_forward"), replace(wrong, differences=(difference,))]
+    assert not any("input-mutated" in f.mistakes for f in diagnose(both, spec))
