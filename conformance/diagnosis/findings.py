@@ -135,7 +135,9 @@ def _classify_follower(
     if not bad:
         return FIX_TOO
     if best := next(iter(explained[component]), None):
-        return BECAUSE if best.certain and all(_is_inherited(c, known) for c in best.causes) else FIX_TOO
+        # What two parts do, one cause of the whole may do as well.
+        equals = [e for e in explained[component] if e.certain and e.equals == best.equals] if best.certain else []
+        return BECAUSE if any(all(_is_inherited(c, known) for c in e.causes) for e in equals) else FIX_TOO
     ranked = rank_explanations(verdicts, component, spec)
     if any(e.equals and all(_is_inherited(c, known) and not _is_deliberate(c) for c in e.causes) for e in ranked):
         return AGAIN

@@ -283,7 +283,7 @@ class Imitator:
             far = list(self._catalogue.list_far(component))
             found = self._match_candidates(chain(far, islice(combine_with(bases, far), most)), failure)
         in_vain = bool(self._in_vain[component, failure.dtype])
-        searches = (
+        searches: tuple[tuple[Iterable[Candidate], int], ...] = (
             (self._catalogue.place_mistakes(component, near, bases), most),
             (self._list_neighbours(component, bases, 0), _NEIGHBOURS * most),
             (self._list_further_neighbours(component, bases), _NEIGHBOURS * most),
@@ -293,7 +293,11 @@ class Imitator:
             (self._pair_candidates(component, near, bases), most),
             (self._catalogue.pair_neighbours(component, near), most),
         )
-        for further, count in ((self._read_off(failure, bases), most),) if short else searches:
+        if short:
+            # What is read off a result says less than a step of the loop that does it.
+            loop = self._list_neighbours(component, [], 0) if decides else ()
+            searches = ((loop, _NEIGHBOURS * most), (self._read_off(failure, bases), most))
+        for further, count in searches:
             if not found:
                 untried = self._filter_untried(component, further)
                 found = self._match_possible(islice(untried, count), failure)
@@ -524,7 +528,9 @@ class Imitator:
         """
         known = self._known.list_matches(case.component)
         if case.cotangent is None:
-            return known
+            # What explains two parts may explain the whole only together.
+            joined = (base for base in self._known.list_bases(case.component) if len(base.causes) > 1)
+            return list(dict.fromkeys([*known, *joined]))
         ranked = self._known.rank(case.component, known)
         by_hand = [c for c in ranked if c.is_by_hand]
         return [*by_hand, *(c for c in ranked if c not in by_hand)][: max(_DIFFERENTIATED, len(by_hand))]

@@ -28,6 +28,7 @@ from goldformer.adapters.textbook.decoding import (
     greedy_sentences,
     has_ended,
     is_over,
+    length_penalty,
     model_logits,
     next_beam,
     next_beams,
@@ -390,6 +391,20 @@ def _change_penalties() -> Iterator[Neighbour]:
         yield Neighbour(
             f"{_BEAM}.penalty.{word}", f"the length penalty {says}", hint, {penalty_length: change_result(count)}
         )
+
+    gnmt = "Under gnmt the penalty of n words is ((5 + n)/6)^0.6."
+    formulas: tuple[tuple[str, str, Callable[[int], float]], ...] = (
+        ("six-not-raised", "(5 + n)^0.6/6", lambda n: (5 + n) ** 0.6 / 6),
+        ("not-raised", "(5 + n)/6", lambda n: (5 + n) / 6),
+        ("alpha-alone", "n^0.6", lambda n: n**0.6),
+        ("without-six", "(5 + n)^0.6", lambda n: (5 + n) ** 0.6),
+        ("root", "√n", math.sqrt),
+    )
+    for word, formula, penalty in formulas:
+        yield Neighbour(
+            f"{_BEAM}.penalty.{word}", f"the length penalty of n words is {formula}", gnmt,
+            {length_penalty: instead(penalty)},
+        )  # fmt: skip
 
     def note_steps(original: Step, source: Array, task: Task) -> Any:
         with hold(_steps, [0]):

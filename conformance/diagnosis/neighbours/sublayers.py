@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from itertools import permutations, product
 from typing import Any, Final
 
 import numpy as np
@@ -119,6 +120,27 @@ def _change_forms() -> Iterator[Neighbour]:
                 )  # fmt: skip
 
 
+def _normalise_again() -> Iterator[Neighbour]:
+    """Yield layers in which the result of one sub-layer passes the norm of another one too."""
+    for (where, layers, sublayers), before in product(_LAYERS, (True, False)):
+        for (number, own), (other, theirs) in permutations(enumerate(sublayers, 1), 2):
+
+            def run(
+                original: Step, x: Array, function: SubLayer, *, other: int = other, before: bool = before,
+                **named: Any,
+            ) -> tuple[Array, Array]:  # fmt: skip
+                first, last = (other, named["number"]) if before else (named["number"], other)
+                output, second = original(x, function, **{**named, "number": first})
+                return layer_norm(output, params=norm_params(named["params"], last)), second
+
+            yield Neighbour(
+                f"{layers[0].__name__}.sublayer-{number}.norm_{other}-{'before' if before else 'after'}-its-own",
+                f"the result of the {own} passes the norm of the {theirs} too, {'before' if before else 'after'} its "
+                f"own, {where}",
+                "Normalise each sub-layer once, by its own norm.", _replace_in_sublayers(layers, number, run),
+            )  # fmt: skip
+
+
 def _change_eps() -> Iterator[Neighbour]:
     for where, layers, sublayers in _LAYERS:
         for number, sublayer in enumerate(sublayers, 1):
@@ -142,4 +164,5 @@ def _change_eps() -> Iterator[Neighbour]:
 def generate() -> Iterator[Neighbour]:
     """Yield the neighbours of the forms of sub-layers, and of their norms' eps."""
     yield from _change_forms()
+    yield from _normalise_again()
     yield from _change_eps()
