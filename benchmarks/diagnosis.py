@@ -255,7 +255,7 @@ def main(jobs: int | None, seed: int, cpu: float, most: int, benches: tuple[str,
             print(describe(bench, outcomes), *describe_wrong(outcomes), sep="\n", flush=True)
             if verbose:
                 for o in (o for o in outcomes if o.wrong or not o.is_named):
-                    print(f"── {' + '.join(o.task.made)}\n{o.findings}")
+                    print(f"── {' + '.join(o.task.made)}, {o.seconds:.1f} s\n{o.findings}")
 
 
 if __name__ == "__main__":

@@ -71,7 +71,7 @@ def _describe(name: str) -> str:
         "heads": f"the joined heads of {what}, before their output projection",
         "result": f"the result of {what}",
         "sum": f"the sum of {what} and its residual",
-        "end": f"the output of the sub-layer of {what}",
+        "end": f"the state after {what} and its residual",
         "read": f"what {what} reads",
     }[kind]
 
@@ -164,7 +164,7 @@ def _chain_replacements(below: Replacement, above: Replacement) -> Replacement:
 
 @dataclass(frozen=True, slots=True)
 class _Edge:
-    """An input of a step: `verb` and `own` make the sentence "… reads its queries from … instead of its own input".
+    """An input of a step: `verb` and `own` make the sentence "… makes its queries from … instead of the memory".
 
     `change` makes the replacements, given what to read instead.
     """
@@ -203,7 +203,7 @@ def _restrict_to_layer(layer: Step, change: Callable[[Any], Any]) -> Callable[[A
     return lambda own: change(own) if _layer.get() is layer else own
 
 
-def _list_attention_edges(sublayer: str) -> Iterator[_Edge]:
+def _list_attention_edges(sublayer: str, own_input: str) -> Iterator[_Edge]:
     cross = sublayer == "cross_attention"
     groups = (("query", "queries"), ("key", "keys"), ("value", "values"), ("key value", "keys and values"))
     for group, words in groups:
@@ -223,17 +223,13 @@ def _list_attention_edges(sublayer: str) -> Iterator[_Edge]:
         yield _Edge(
             f"{sublayer}.{group.replace(' ', '-and-')}",
             says,
-            _describe_own(own, sublayer),
+            own_input if own == f"read {sublayer}" else _describe(own),
             frozenset({own}),
             sublayer,
             ("read",),
             change,
             any_length=group == "key value",
         )
-
-
-def _describe_own(own: str, sublayer: str) -> str:
-    return "its own input" if own == f"read {sublayer}" else _describe(own)
 
 
 def _change_in_sublayer(argument: str, number: int, read: Callable[[Any], Any]) -> Replacements:
@@ -249,14 +245,15 @@ def _list_edges(layer: Step) -> Iterator[_Edge]:
     sublayers = _SUBLAYERS[layer]
     for number, sublayer in enumerate(sublayers, 1):
         words = _WORDS[sublayer]
+        before = "x" if number == 1 else f"end {sublayers[number - 2]}"
+        own_input = f"{_describe(before)} (normalised if the norm comes first)"
         if sublayer == "feed_forward":
             yield _Edge(
-                "feed_forward.x", f"the {words} reads", "its own input", frozenset({"read feed_forward"}), sublayer, (),
+                "feed_forward.x", f"the {words} reads", own_input, frozenset({"read feed_forward"}), sublayer, (),
                 lambda read: {feed_through: change_argument(feed_through, "x", lambda own, _: read(own))},
             )  # fmt: skip
         else:
-            yield from _list_attention_edges(sublayer)
-        before = "x" if number == 1 else f"end {sublayers[number - 2]}"
+            yield from _list_attention_edges(sublayer, own_input)
         yield _Edge(
             f"{sublayer}.residual", f"the residual of the {words} adds", _describe(before), frozenset({before}),
             sublayer, ("heads", "result", "read"), partial(_change_in_sublayer, "x", number),
@@ -271,7 +268,8 @@ def _list_edges(layer: Step) -> Iterator[_Edge]:
             frozenset({f"sum {sublayer}"}), sublayer, ("result", "sum", "read"), partial(_replace_sum, number),
         )  # fmt: skip
         yield _Edge(
-            f"{sublayer}.norm", f"the norm of the {words} reads", "its own input", frozenset(), sublayer,
+            f"{sublayer}.norm", f"the norm of the {words} reads",
+            f"the sum of its residual (or in pre-norm code {_describe(before)})", frozenset(), sublayer,
             ("result", "read"), partial(_replace_normed, number),
         )  # fmt: skip
     last = f"end {sublayers[-1]}"
