@@ -12,7 +12,7 @@ from goldformer.conformance.diagnosis.causes import Causes, find_cause
 from goldformer.conformance.diagnosis.confirmation import confirm_causes
 from goldformer.conformance.diagnosis.distinguish import is_idle, tell_apart
 from goldformer.conformance.diagnosis.failure import COARSE, FailingCase, is_decoding
-from goldformer.conformance.diagnosis.findings import list_unknown
+from goldformer.conformance.diagnosis.findings import list_unknown, list_unsettled
 from goldformer.conformance.diagnosis.other_options import advise_option
 from goldformer.conformance.diagnosis.refutation import can_refute, rule_out_causes
 from goldformer.conformance.diagnosis.suspects import (
@@ -175,13 +175,13 @@ class Diagnosis:
         return verdicts != before
 
     def _isolate_unknown(self, judgements: Sequence[Judgement | None], verdicts: list[Verdict]) -> None:
-        """Note the place of the mistake in a verdict of each component whose failures nothing explains."""
-        for component in list_unknown(verdicts, self._spec):
+        """Note the place of the mistake in a verdict of each component whose failures nothing explains for certain."""
+        for component, options in list_unsettled(verdicts, self._spec).items():
             from goldformer.conformance.diagnosis.isolation import isolate  # few runs need it
 
             mine = select_judgements(judgements, component)
             try:
-                found = isolate(mine, self._spec, self._options.get(component, {}))
+                found = isolate(mine, self._spec, self._options.get(component, options))
             except Exception as error:
                 first = next(index for index in mine if verdicts[index].bad)
                 verdicts[first] = report_fault(verdicts[first], error)

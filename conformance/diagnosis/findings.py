@@ -82,8 +82,11 @@ def diagnose(verdicts: Sequence[Verdict], spec: Spec) -> Iterator[Finding]:
         if label == FIX_FIRST or not found:
             yield from _describe_first_seen(judged[component], spec)
         bad = [v for v in judged[component] if v.bad]
+        uncertain = bool(found) and found[0].label == CLOSEST
         found = found or list(_find_possible_causes(verdicts, bad, component, spec))
         yield from found
+        if uncertain:
+            yield from _describe_isolated(next(filter(None, (v.isolated for v in bad)), None), spec)
         yield from _describe_printed(found, bad, component, spec)
     yield from _declare_together(explained)
     yield from (Finding(label, ", ".join(names), inner=False) for label, names in groups.items() if names)
@@ -272,12 +275,26 @@ def _describe_isolated(isolated: IsolatedMistake | None, spec: Spec) -> Iterator
 
 def list_unknown(verdicts: Sequence[Verdict], spec: Spec) -> list[str]:
     """Return the components whose failures nothing known explains."""
-    unknown, component = [], ""
+    return [component for component, label in _list_labels(verdicts, spec) if label == NOTHING_KNOWN]
+
+
+def list_unsettled(verdicts: Sequence[Verdict], spec: Spec) -> dict[str, dict[str, str]]:
+    """Return the components that nothing known explains, or not for certain, with the options of what comes closest."""
+    found: dict[str, dict[str, str]] = {}
+    for component, label in _list_labels(verdicts, spec):
+        if label == NOTHING_KNOWN:
+            found.setdefault(component, {})
+        elif label == CLOSEST:
+            closest = _select_explanations(verdicts, component, spec)[0]
+            found[component] = {c.convention: c.option for c in closest.causes if c.option}
+    return found
+
+
+def _list_labels(verdicts: Sequence[Verdict], spec: Spec) -> Iterator[tuple[str, str]]:
+    component = ""
     for finding in diagnose(verdicts, spec) if any(v.bad for v in verdicts) else ():
         component = component if finding.inner else finding.text
-        if finding.label == NOTHING_KNOWN:
-            unknown.append(component)
-    return unknown
+        yield component, finding.label
 
 
 def _select_advice(bad: Sequence[Verdict]) -> list[str]:

@@ -18,13 +18,14 @@ import wild
 from goldformer.adapters.find import find_adapter
 from goldformer.adapters.options import OPTIONS
 from goldformer.adapters.protocol import Adapter
+from goldformer.adapters.textbook.attention import score_divisor
 from goldformer.adapters.textbook.build import build_textbook
 from goldformer.adapters.textbook.decoding import next_beam, pad_words, score_words
 from goldformer.adapters.textbook.steps import around, instead
 from goldformer.adapters.textbook.transformer import embed
 from goldformer.conformance.cli import main
 from goldformer.conformance.diagnosis.explain import Diagnosis
-from goldformer.conformance.diagnosis.finding import AGAIN, FIX_TOO, NOTHING_KNOWN
+from goldformer.conformance.diagnosis.finding import AGAIN, CLOSEST, FIX_TOO, NOTHING_KNOWN, PLACE
 from goldformer.conformance.diagnosis.findings import diagnose
 from goldformer.conformance.diagnosis.isolation import calls, find_options, isolate
 from goldformer.conformance.diagnosis.isolation.calls import MOST_CALLS, Calls, GradientCalls
@@ -194,6 +195,22 @@ def test_no_gradient_of_correct_code_is_accused(component, dtype, spec):
             assert not found, (switch and switch.id, [p.id for p in silent])
             compared += found == ()
     assert compared >= 4
+
+
+def test_the_place_is_told_beside_a_mistake_that_a_case_refutes(spec):
+    """Scores that are divided for one sample only are not those of code that never divides them."""
+
+    def divide(original, sizes):
+        return 1.0 if sizes["..."][0] > 1 else original(sizes)
+
+    book = build_textbook({score_divisor: around(divide)}, only="encoder_layer")
+    bench = Bench(spec, Adapter.from_object(book, "mine.py", spec), "float32", "cpu")
+    cases = [c for c in select_plain_cases("encoder_layer", bench) if c.cotangent is None]
+    said = list(diagnose(Diagnosis(spec).explain_all([judge_case(case, bench) for case in cases]), spec))
+    labels = [finding.label for finding in said]
+    assert CLOSEST in labels
+    place = next(f.text for f in said[labels.index(CLOSEST) :] if f.label == PLACE)
+    assert place == "the queries, keys or scores of the self-attention"
 
 
 def test_what_is_silenced_is_in_the_layers_that_are_left(spec):
