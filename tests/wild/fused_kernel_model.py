@@ -191,7 +191,7 @@ MISTAKES = {
         "        for layer in self.enc:\n            memory = layer(memory, keep)",
         "        for layer in self.enc[: max(1, len(self.enc) - 1)]:\n            memory = layer(memory, keep)",
         "The last encoder layer of several is never run.",
-        ("layer-skipped",),
+        ("layer-skipped", "encoder.all-but-last"),
     ),
     "dropout-in-evaluation": (
         "x = self.own_norm(x + self.drop(self.own(x, x, keep)))",

@@ -37,6 +37,8 @@ def find_options(judgements: Mapping[int, Judgement], spec: Spec) -> dict[str, s
         return {}
     case, bench = judgements[first].case, judgements[first].bench
     assert case is not None, "only cases can begin"
+    if "bos_id" in case.attributes:
+        return {}  # words fit by chance
     base = read_arguments(case)
     parts = [part for part in list_parts(base) if not part.is_whole]
     if not parts:
