@@ -213,6 +213,16 @@ def test_the_place_is_told_beside_a_mistake_that_a_case_refutes(spec):
     assert place == "the queries, keys or scores of the self-attention"
 
 
+def test_no_options_are_read_from_words(spec, tmp_path):
+    """The worst sentences of one model are the best ones of a model with another scale and other positions."""
+    bench = wild.make_bench("beam_hypotheses", "worst-first", tmp_path, spec)
+    declared = bench.adapter.declare({"beam_finish": "set_aside", "length_penalty": "mean"}, spec)
+    bench = replace(bench, adapter=declared)
+    judged = [judge_case(case, bench) for case in select_plain_cases("beam_search", bench) if not case.full_size]
+    assert any(judgement.verdict.bad for judgement in judged)
+    assert find_options(dict(enumerate(judged)), spec) == {}
+
+
 def test_what_is_silenced_is_in_the_layers_that_are_left(spec):
     book = build_textbook({embed: around(lambda own, *given: 1.5 * own(*given))}, only="transformer")
     bench = Bench(spec, Adapter.from_object(book, "mine.py", spec), "float32", "cpu")
