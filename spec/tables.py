@@ -98,7 +98,8 @@ class Erratum(TableEntry):
     """A wrong statement of a document, with the cases and properties that prove it wrong.
 
     With `raises`, code that follows it raises in the cases that prove it, and gives no wrong numbers. `mistakes` are
-    those of the catalogue that code makes which follows it. `code` is what it prints where that is not valid Python.
+    those of the catalogue that code makes which follows it. `code` is what it prints where that is not valid Python, or
+    else words of the error that it raises.
     """
 
     id: Id

@@ -29,7 +29,7 @@ from goldformer.conformance.diagnosis.finding import (
     Finding,
     list_few,
 )
-from goldformer.conformance.diagnosis.printed import find_printed, write_printed
+from goldformer.conformance.diagnosis.printed import find_printed, find_quoted, write_printed
 from goldformer.conformance.diagnosis.raising import (
     describe_errors,
     describe_limits,
@@ -101,11 +101,12 @@ def diagnose(verdicts: Sequence[Verdict], spec: Spec) -> Iterator[Finding]:
 def _describe_printed(
     found: Sequence[Finding], bad: Sequence[Verdict], component: str, spec: Spec
 ) -> Iterator[Finding]:
-    """Yield the documents that print the mistakes which were found, or print code that raises the dtype of a result."""
+    """Yield the documents that print what was found: mistakes, or code that raises a dtype or just this error."""
     mistakes = {id_ for finding in found for id_ in finding.mistakes}
     if bad and all(v.reason == "wrong-dtype" for v in bad if v.kind == "case"):
         mistakes.add(_PROMOTION)
     errata = find_printed(mistakes, component, {v.check for v in bad}, spec) if mistakes else []
+    errata += find_quoted({v.message for v in bad if v.reason == "raised"}, spec)
     if errata:
         text = f"{write_printed(errata)}; goldformer explain {errata[0].id} says what is right"
         yield Finding(AS_PRINTED, text)

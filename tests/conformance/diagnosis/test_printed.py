@@ -39,6 +39,14 @@ def test_a_proof_that_does_not_fail_names_no_document(spec):
     assert printed_in([elsewhere], spec) == []
 
 
+def test_an_error_that_says_what_a_document_prints_names_the_document(spec):
+    said = "raised AssertionError: was expecting embedding dimension of {}, but got 8 (my.py:10, f)"
+    assert printed_in([judge("mha-distinct-sizes", MULTI_HEAD, said.format(299))], spec) == [
+        "illustrated (illustrated-embed-dim-299)"
+    ]
+    assert printed_in([judge("mha-distinct-sizes", MULTI_HEAD, said.format(512))], spec) == []
+
+
 def test_a_value_that_a_mistake_reproduces_names_the_document(spec):
     match = Match(("ffn-no-relu",), 0.1)
     proof = spec.errata["primer-ffn-function"].proof
