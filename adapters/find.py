@@ -211,9 +211,9 @@ def _missing_package_error(name: str, package: str) -> AdapterError:
 
 def _describe_printed(line: str) -> str:
     """Return the document that prints such a line, which is not valid Python, or ""."""
-    errata = (e for e in load_spec().errata.values() if e.code and e.code in line)
     return "".join(
-        f"\nAs printed in {e.document} ({e.id}); goldformer explain {e.id} says what is right" for e in errata
+        f"\nAs printed in {e.document} ({e.id}); goldformer explain {e.id} says what is right"
+        for e in load_spec().errata_quoted_in(line)
     )
 
 

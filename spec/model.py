@@ -585,6 +585,10 @@ class Spec:
         else:
             yield from (case for case in self.cases.values() if mistake in case.kills)
 
+    def errata_quoted_in(self, text: str) -> list[Erratum]:
+        """Return the errata whose code a text quotes: a line that is no Python, or the words of an error."""
+        return [erratum for erratum in self.errata.values() if erratum.code and erratum.code in text]
+
     def checks_catching(self, mistake: str) -> list[Case | Property]:
         """Return the cases that kill a mistake, and the properties that catch it."""
         cases = [case for case in self.cases.values() if mistake in case.kills]

@@ -29,7 +29,7 @@ from goldformer.conformance.diagnosis.finding import (
     Finding,
     list_few,
 )
-from goldformer.conformance.diagnosis.printed import find_printed, find_quoted, write_printed
+from goldformer.conformance.diagnosis.printed import find_printed, write_printed
 from goldformer.conformance.diagnosis.raising import (
     describe_errors,
     describe_limits,
@@ -106,7 +106,7 @@ def _describe_printed(
     if bad and all(v.reason == "wrong-dtype" for v in bad if v.kind == "case"):
         mistakes.add(_PROMOTION)
     errata = find_printed(mistakes, component, {v.check for v in bad}, spec) if mistakes else []
-    errata += find_quoted({v.message for v in bad if v.reason == "raised"}, spec)
+    errata += spec.errata_quoted_in("\n".join(v.message for v in bad if v.reason == "raised"))
     if errata:
         text = f"{write_printed(errata)}; goldformer explain {errata[0].id} says what is right"
         yield Finding(AS_PRINTED, text)

@@ -27,11 +27,6 @@ def find_printed(mistakes: Collection[str], component: str, failing: Collection[
     return found
 
 
-def find_quoted(messages: Collection[str], spec: Spec) -> list[Erratum]:
-    """Return the errata whose code, as printed, raises what one of these messages says."""
-    return [e for e in spec.errata.values() if e.code and any(e.code in message for message in messages)]
-
-
 def write_printed(errata: Iterable[Erratum]) -> str:
     """Write the documents of these errata, each with the ids of its own."""
     by_document: dict[str, list[str]] = {}

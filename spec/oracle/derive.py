@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -20,6 +19,8 @@ from goldformer.spec.oracle.matrices import Weight, is_large
 from goldformer.spec.oracle.statistics import statistics
 
 Outputs = dict[str, NDArray[Any]]
+#: Inputs, parameters, attributes and conventions of a call.
+Call = tuple[Mapping[str, NDArray[Any]], Mapping[str, NDArray[Any]], Mapping[str, Attribute], Mapping[str, Any]]
 
 #: The convention that changes nothing but the last step of a model, and the outputs before that step.
 _LAST: Final = "output_layer"
@@ -120,44 +121,43 @@ def measure(
     Draw.reset()
     drawn = evaluate(component, Draw.exact, Draw.read, inputs, params, attributes, conventions)
     gaps = drawn.pop(GAPS, np.empty(0, dtype=object))
-    centre = {
-        name: np.array([d.samples for d in array.ravel()]).mean(-1) if array.size else np.empty(0)
-        for name, array in drawn.items()
-        if array.dtype.kind == "O"
-    }
+    centre = {name: _average(array) for name, array in drawn.items() if array.dtype.kind == "O"}
     return Measured({name: error_scale(drawn[name], values) for name, values in centre.items()}, margin(gaps))
 
 
 def measure_gradient(
-    component: str,
-    inputs: Mapping[str, NDArray[Any]],
-    params: Mapping[str, NDArray[Any]],
-    attributes: Mapping[str, Attribute],
-    conventions: Mapping[str, str],
-    cotangent: NDArray[Any],
-    output: str,
+    component: str, call: Call, cotangent: NDArray[Any], output: str
 ) -> dict[str, tuple[NDArray[np.float64], float]]:
     """Return the gradient of Σ cotangent·output by each argument of one call, and its error scale, without a proof."""
-
-    def formula(number: formulas.Number, element: Callable[[float], Any]) -> Outputs:
-        constant = partial(_read_constant, Draw.read)
-        return evaluate(component, number, element, inputs, params, attributes, conventions, constant)
-
     Draw.reset()
+    drawn = _differentiate(component, call, cotangent, output, Draw.exact, Draw.read, Draw.read, duals.unit_draw)
+    centre = {name: _average(array) for name, array in drawn.items()}
+    return {name: (values, error_scale(drawn[name], values)) for name, values in centre.items()}
+
+
+def _average(drawn: NDArray[Any]) -> NDArray[np.float64]:
+    """Return the means over the samples of draws."""
+    return np.array([d.samples for d in drawn.ravel()]).mean(-1).reshape(drawn.shape) if drawn.size else np.empty(0)
+
+
+def _differentiate(
+    component: str,
+    call: Call,
+    cotangent: NDArray[Any],
+    output: str,
+    number: formulas.Number,
+    read: Callable[[float], Any],
+    constant: Callable[[float], Any],
+    unit: Callable[[range, int], Any],
+) -> Mapping[str, NDArray[Any]]:
+    """Return the gradient of Σ cotangent·output by each argument of a call, on one kind of elements."""
+    inputs, params, _, _ = call
     floats = {n: a for n, a in {**inputs, **params}.items() if a.dtype.kind == "f"}
-    drawn = duals.gradients(
-        formula, floats, np.frompyfunc(Draw.read, 1, 1)(cotangent), output, Draw.exact, Draw.read, duals.unit_draw
-    )
-    found = {}
-    for name, array in drawn.items():
-        centre = np.array([d.samples for d in array.ravel()]).mean(-1).reshape(array.shape)
-        found[name] = centre, error_scale(array, centre)
-    return found
 
+    def formula(dual: formulas.Number, seed: Callable[[float], Any]) -> Outputs:
+        return evaluate(component, dual, seed, *call, lambda value: duals.Dual(constant(value)))
 
-def _read_constant(read: Callable[[float], Any], value: float) -> duals.Dual:
-    """Return an attribute as a number without derivatives."""
-    return duals.Dual(read(value))
+    return duals.gradients(formula, floats, np.frompyfunc(read, 1, 1)(cotangent), output, number, read, unit)
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,19 +222,11 @@ class _Method:
     ) -> Mapping[str, NDArray[Any]]:
         """Evaluate on one kind of elements: arrays by `read`, attributes by `constant`."""
         case = self.case
-
-        def formula(number: formulas.Number, element: Callable[[float], Any], constant: Any) -> Outputs:
-            call = (self.inputs(), case.param_arrays, case.attributes, {**self.conventions, **self.known})
-            return evaluate(case.component, number, element, *call, constant)
-
+        call = (self.inputs(), case.param_arrays, case.attributes, {**self.conventions, **self.known})
         if case.cotangent_array is None:
-            return formula(number, read, constant)
-        floats = {n: a for n, a in {**case.input_arrays, **case.param_arrays}.items() if a.dtype.kind == "f"}
-        cotangent = np.frompyfunc(read, 1, 1)(case.cotangent_array)
-        return duals.gradients(
-            lambda dual, seed: formula(dual, seed, partial(_read_constant, constant)),
-            floats, cotangent, self.contract.first_output, number, read, unit,
-        )  # fmt: skip
+            return evaluate(case.component, number, read, *call, constant)
+        output = self.contract.first_output
+        return _differentiate(case.component, call, case.cotangent_array, output, number, read, constant, unit)
 
 
 def choose_options(case: Case, contract: Contract, options: Mapping[str, str]) -> Mapping[str, str]:

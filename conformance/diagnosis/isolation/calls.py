@@ -120,8 +120,8 @@ class GradientCalls(Calls):
         if actual is None:
             return None
         options = bench.adapter.options(self.component, bench.spec)
-        call = (arguments.inputs, arguments.params, arguments.attributes, options, cotangent, contract.first_output)
-        expected = measure_gradient(self.component, *call)
+        call = (arguments.inputs, arguments.params, arguments.attributes, options)
+        expected = measure_gradient(self.component, call, cotangent, contract.first_output)
         differences = (
             compare(f"{GRADIENT_OF}{name}", actual[name], expected[name][0], self._widen(expected[name][1]))
             for name in wanted

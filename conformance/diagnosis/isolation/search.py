@@ -131,7 +131,7 @@ def _name_wrong_words(judgements: Sequence[Judgement]) -> str:
 
     They are right ones without their last words, or only what stands behind the end of a sentence is wrong.
     """
-    places = {CUT_SHORT, BEHIND_THE_END}
+    ruled_out = set()
     for judgement in judgements:
         assert judgement.case is not None, "only cases can begin"
         golden = judgement.expected.get("ids") if isinstance(judgement.outcome, Result) else None
@@ -145,10 +145,10 @@ def _name_wrong_words(judgements: Sequence[Judgement]) -> str:
             np.cumsum((ids != pad)[..., ::-1], axis=-1)[..., ::-1] > 0 for ids in (actual, expected)
         )
         if not differ.any() or (in_actual & differ).any():
-            places.discard(CUT_SHORT)
+            ruled_out.add(CUT_SHORT)
         if (in_expected & differ).any() or any(d.output != "ids" for d in judgement.verdict.differences):
-            places.discard(BEHIND_THE_END)
-    return min(places, default="")
+            ruled_out.add(BEHIND_THE_END)
+    return next((place for place in (BEHIND_THE_END, CUT_SHORT) if place not in ruled_out), "")
 
 
 def _rank(judgement: Judgement) -> tuple[bool, bool, bool, int]:

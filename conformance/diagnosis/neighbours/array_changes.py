@@ -50,19 +50,32 @@ def repeat_first_sample(x: Array) -> Array:
 
 def keep_causal(mask: Array) -> Array:
     """Return a causal mask without the padding that it hides too, or one that hides nothing if it is not causal."""
-    causal = causal_mask(q_seq=mask.shape[-2], kv_seq=mask.shape[-1])
+    causal = _make_causal(mask)
     return np.ones_like(mask) if (mask & ~causal).any() else np.array(np.broadcast_to(causal, mask.shape))
 
 
 def drop_padding(mask: Array) -> Array:
     """Show the keys that are hidden from every query, as if the mask of padding were not handed on."""
-    causal = causal_mask(q_seq=mask.shape[-2], kv_seq=mask.shape[-1])
-    last = mask[..., -1:, :]
-    if (mask == last).all():
+    if (mask == mask[..., -1:, :]).all():
         return np.ones_like(mask)
-    return np.array(np.broadcast_to(causal, mask.shape)) if (mask == (causal & last)).all() else mask
+    return np.array(np.broadcast_to(_make_causal(mask), mask.shape)) if _is_causal_with_padding(mask) else mask
+
+
+def mirror_causal(mask: Array) -> Array:
+    """Hide earlier keys instead of later ones, and the padding as before."""
+    square = mask.shape[-2] == mask.shape[-1] > 1
+    return np.asarray(_make_causal(mask).T & mask[..., -1:, :]) if square and _is_causal_with_padding(mask) else mask
 
 
 def keep_padding(mask: Array) -> Array:
     """Show every query the keys that any query sees, as if the mask of later keys were not handed on."""
     return np.asarray(mask.any(-2, keepdims=True))
+
+
+def _make_causal(mask: Array) -> Array:
+    return causal_mask(q_seq=mask.shape[-2], kv_seq=mask.shape[-1])
+
+
+def _is_causal_with_padding(mask: Array) -> bool:
+    """Return True if a mask hides later keys, and besides them only keys that the last query does not see either."""
+    return bool((mask == (_make_causal(mask) & mask[..., -1:, :])).all())

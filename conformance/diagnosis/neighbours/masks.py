@@ -20,6 +20,7 @@ from goldformer.conformance.diagnosis.neighbours.array_changes import (
     drop_padding,
     keep_causal,
     keep_padding,
+    mirror_causal,
     reverse_heads,
     reverse_last_axis,
     reverse_samples,
@@ -38,14 +39,6 @@ def _reorder(mask: Array, axes: int) -> Array:
 def _reorder_back(mask: Array, axes: int) -> Array:
     """Lay masks out by heads and then samples, and read them by samples and then heads."""
     return mask.swapaxes(0, 1).reshape(mask.shape) if axes == 2 else mask
-
-
-def _mirror_causal(mask: Array) -> Array:
-    """Hide earlier keys instead of later ones, and the padding as before."""
-    causal = causal_mask(q_seq=mask.shape[-2], kv_seq=mask.shape[-1])
-    last = mask[..., -1:, :]
-    is_causal = mask.shape[-2] == mask.shape[-1] > 1 and (mask == (causal & last)).all()
-    return np.asarray(causal.T & last) if is_causal else mask
 
 
 def _keep_one(mask: Array, changed: Array) -> Array:
@@ -84,9 +77,9 @@ _CHANGES: Final[tuple[tuple[str, str, Change], ...]] = (
     ("one-less", "the last key that may be seen is hidden too", _hide_last),
     ("one-less-if-more", "the last key that may be seen is hidden too, unless it is the only one",
      lambda m: _keep_one(m, _hide_last(m))),
-    ("any-query", "a key is hidden only where every query's row hides it", lambda m: m.any(-2, keepdims=True)),
+    ("any-query", "a key is hidden only where every query's row hides it", keep_padding),
     ("only-causal", "of the mask only what is causal is used, so padding is seen", keep_causal),
-    ("causal-mirrored", "earlier keys are hidden instead of later ones, and padding as it should be", _mirror_causal),
+    ("causal-mirrored", "earlier keys are hidden instead of later ones, and padding as it should be", mirror_causal),
     ("all-queries", "a key is hidden where any query's row hides it", lambda m: m.all(-2, keepdims=True)),
     ("all-heads", "a key is hidden where any head's mask hides it",
      lambda m: m.all(1, keepdims=True) if m.ndim > 3 else m),
