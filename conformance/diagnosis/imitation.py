@@ -63,9 +63,10 @@ _PASSED_WORDS: Final = 24
 #: The number of those that they are chosen of.
 _CHOSEN_OF: Final = 60
 
-#: The number of candidates, those that explain most cases first, that are compared with the gradients of a case: each
-#: of their arguments' elements takes a call.
+#: The number of candidates, those that explain most cases first, that are compared with the gradients of any case: each
+#: of their arguments' elements takes a call. With a small case so many are that it takes a quarter of a second.
 _DIFFERENTIATED: Final = 3
+_QUARTER: Final = 4
 
 
 class Imitator:
@@ -283,15 +284,17 @@ class Imitator:
             far = list(self._catalogue.list_far(component))
             found = self._match_candidates(chain(far, islice(combine_with(bases, far), most)), failure)
         in_vain = bool(self._in_vain[component, failure.dtype])
+        # What one case did not show as unlikely as this, the next one hardly shows either.
+        once = 0 if in_vain else most
         searches: tuple[tuple[Iterable[Candidate], int], ...] = (
             (self._catalogue.place_mistakes(component, near, bases), most),
             (self._list_neighbours(component, bases, 0), _NEIGHBOURS * most),
-            (self._list_further_neighbours(component, bases), _NEIGHBOURS * most),
-            # One case shows a constant as well as the next one.
-            (self._solve_numbers(failure, 0 if in_vain else most // TRIALS), most),
+            (self._list_neighbours(component, bases, 1), _NEIGHBOURS * most),
+            (self._list_unlikely_neighbours(component, bases), once),
+            (self._solve_numbers(failure, once // TRIALS), most),
             (self._read_off(failure, bases), most),
-            (self._pair_candidates(component, near, bases), most),
-            (self._catalogue.pair_neighbours(component, near), most),
+            (self._pair_candidates(component, near, bases), once),
+            (self._catalogue.pair_neighbours(component, near), once),
         )
         if short:
             # What is read off a result says less than a step of the loop that does it.
@@ -332,7 +335,8 @@ class Imitator:
 
     def _search_model(self, component: str, bases: list[Candidate], failure: FailingCase) -> dict[Candidate, float]:
         """Search what is wrong only while a model decodes: in the decoder first, then in its other outer parts."""
-        most = _NEIGHBOURS * (_TRIED // estimate_cost(failure.case))
+        # A search here takes ten times as long as one of a layer.
+        most = 2 * (_TRIED // estimate_cost(failure.case))
         homes = (*_DECODES, *reversed(list(self.spec.components)))
         found: dict[Candidate, float] = {}
         # A neighbour that equals a mistake of the catalogue takes its name, so the catalogue comes first.
@@ -345,15 +349,13 @@ class Imitator:
                 break
         return found
 
-    def _list_further_neighbours(self, component: str, bases: list[Candidate]) -> Iterator[Candidate]:
-        """Yield the neighbours of a component's parts, those made everywhere before those made in one place only.
+    def _list_unlikely_neighbours(self, component: str, bases: list[Candidate]) -> Iterator[Candidate]:
+        """Yield the neighbours of the parts that were judged by themselves, and those made in one place only.
 
-        A part that was judged by itself comes last: its mistakes have shown there, unless the component has its own
-        code for it.
+        The mistakes of such a part have shown there, unless the component has its own code for it.
         """
-        yield from self._list_neighbours(component, bases, 1)
-        yield from self._list_neighbours(component, bases, 2)
         yield from self._place_neighbours(component)
+        yield from self._list_neighbours(component, bases, 2)
 
     def _list_neighbours(self, component: str, bases: list[Candidate], distance: int) -> Iterator[Candidate]:
         """Yield the neighbours at a distance from a component, by themselves and on bases."""
@@ -533,7 +535,9 @@ class Imitator:
             return list(dict.fromkeys([*known, *joined]))
         ranked = self._known.rank(case.component, known)
         by_hand = [c for c in ranked if c.is_by_hand]
-        return [*by_hand, *(c for c in ranked if c not in by_hand)][: max(_DIFFERENTIATED, len(by_hand))]
+        others = [c for c in ranked if c not in by_hand]
+        most = max(_DIFFERENTIATED, _DIFFERENCES // (_QUARTER * estimate_cost(case) * case.size))
+        return [*by_hand, *others[: max(0, most - len(by_hand))]]
 
     def _filter_untried(self, component: str, candidates: Iterable[Candidate]) -> Iterator[Candidate]:
         """Yield the candidates that were not tried for this component yet, and mark them as tried."""

@@ -67,10 +67,16 @@ SHIFTED, HALVED, BATCH = (
 )
 
 
-def test_gradients_of_a_new_call_tell_apart_what_those_of_the_cases_do_not(spec):
+@pytest.mark.parametrize("isolates", [True, False])
+def test_of_what_fits_the_smallest_gradient_the_one_that_fits_all_is_named(isolates, spec):
     """The only gradient that differs where tokens are shifted is that of b_2, for two samples."""
-    assert name(spec, SHIFTED, BATCH) == (MISTAKE_FOUND, {SHIFTED, BATCH})
-    assert name(spec, SHIFTED, BATCH, isolates=False)[1] != {SHIFTED, BATCH}
+    assert name(spec, SHIFTED, BATCH, isolates=isolates) == (MISTAKE_FOUND, {SHIFTED, BATCH})
+
+
+def test_a_backward_pass_is_not_named_where_it_fits_only_some_gradients(spec):
+    # What the forward pass shows counts for the mistake in it alone.
+    halved, over_batch = (f"feed_forward.backward.the-biases.{name}" for name in ("halved", "over-batch"))
+    assert name(spec, SHIFTED, halved, left_out=(halved,), isolates=False) == (CLOSEST, {SHIFTED, over_batch})
 
 
 def test_what_only_fits_the_gradients_of_the_cases_is_not_found(spec):
