@@ -93,13 +93,19 @@ class Catalogue:
             yield from filter(None, map(base.add_placed, placed))
 
     def _list_placed(self, component: str, near: list[Candidate]) -> Iterator[Candidate]:
-        """Yield each mistake in each place where it can be made; those of whole components before those of parts."""
-        ranks = {name: rank for rank, name in enumerate(reversed(list(self._spec.components)))}
+        """Yield each mistake in each place where it can be made; those of whole components before those of parts.
+
+        What a component runs itself comes before the parts of its parts: the halves of a model often have code of their
+        own for positions, and seldom for an attention.
+        """
+        parts = self._spec.list_dependencies(component)
+        inner = {name for part in parts for name in self._spec.list_dependencies(part)}
+        order = {name: place for place, name in enumerate(self._spec.components)}
         for some in (near, list(self.list_far(component))):
             homes: defaultdict[str, list[str]] = defaultdict(list)
             for id_ in (id_ for c in some for id_ in c.mistakes):
                 homes[self._spec.mistakes[id_].component].append(id_)
-            for home in sorted(homes, key=ranks.__getitem__):
+            for home in sorted(homes, key=lambda home: (home in inner, -order[home])):
                 for place, id_ in product(PLACES.get(component, ()), homes[home]):
                     # What a stack does with its layers is not done in one of them.
                     if place.layers and home in HALVES:

@@ -23,15 +23,18 @@ MISTAKES: Final[dict[str, tuple[str, str]]] = {
     "scale-missing": (" / math.sqrt(query.shape[-1])", ""),
     "scale-multiply": (" / math.sqrt(", " * math.sqrt("),
     "scale-no-root": ("math.sqrt(query.shape[-1])", "query.shape[-1]"),
-    "scale-seq-len": ("math.sqrt(query.shape[-1])", "math.sqrt(query.shape[1])"),
+    "scale-seq-len": ("math.sqrt(query.shape[-1])", "math.sqrt(query.shape[-2])"),
     "scale-dim-v": ("math.sqrt(query.shape[-1])", "math.sqrt(value.shape[-1])"),
     "scale-after-softmax": (
         f"{_SCALED}\n    if mask is not None:\n        {_MASKED}\n    weights = softmax(scores)",
         "scores = query @ key.transpose(-2, -1)\n    if mask is not None:\n        "
         f"{_MASKED}\n    weights = softmax(scores) / math.sqrt(query.shape[-1])",
     ),
-    "softmax-query-axis": ("weights = softmax(scores)", "weights = torch.softmax(scores, dim=-2)"),
-    "softmax-head-axis": ("weights = softmax(scores)", "weights = torch.softmax(scores, dim=1)"),
+    "softmax-query-axis": (
+        "weights = softmax(scores)",
+        "weights = softmax(scores.transpose(-2, -1)).transpose(-2, -1)",
+    ),
+    "softmax-head-axis": ("weights = softmax(scores)", "weights = softmax(scores.transpose(1, -1)).transpose(1, -1)"),
     "mask-inverted": ("masked_fill(~mask", "masked_fill(mask"),
     "mask-after-softmax": (
         f"        {_MASKED}\n    weights = softmax(scores)",
