@@ -11,24 +11,30 @@ in float32:
 - pairs: two mistakes of the catalogue or the neighbours at once, in one component, or one of them in a part of it.
 
 Each bench is drawn in a random order, and ends after `--cpu` seconds. A finding is right if it is what
-was made, or if the code with it instead gives the same results for arguments that no case has.
+was made, or if the code with it instead gives the same results for arguments that no case has. With `--outside` the
+code runs in another process, and seconds are those of the wall clock.
 """
 
 from __future__ import annotations
 
 import random
+import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from functools import cache
 from itertools import islice
+from pathlib import Path
 from statistics import median
 from typing import Final
 
 import click
 
 from benchmarks.truth import Claim, build_mistaken, is_true
+from goldformer.adapters import find_adapter
 from goldformer.adapters.protocol import Adapter
 from goldformer.conformance.diagnosis.explain import Diagnosis
 from goldformer.conformance.diagnosis.finding import (
@@ -76,7 +82,7 @@ class DiagnosisTask:
 
 @dataclass(frozen=True, slots=True)
 class DiagnosisOutcome:
-    """The findings about some mistakes, and the CPU time of the diagnosis.
+    """The findings about some mistakes, and the seconds of the diagnosis.
 
     `wrong` are the claims that are not true. `is_isolated` says that a place was found by calls, and `is_placed` that
     one of them is in a component to fix first, or in that place.
@@ -106,7 +112,19 @@ def find_component(id_: str) -> str:
     return (mistakes[id_] if id_ in mistakes else neighbours()[id_]).component
 
 
-def examine(task: DiagnosisTask, *, is_hidden: bool) -> DiagnosisOutcome | None:
+#: An adapter that another process serves; the ids are filled in.
+SERVED: Final = """\
+from benchmarks.truth import build_mistaken
+from goldformer.spec import load_spec
+
+ARRAYS = "numpy"
+_made = build_mistaken({ids!r}, load_spec())
+globals().update(_made.functions)
+globals().update({{f"{{name}}_gradient": gradient for name, gradient in _made.gradients.items()}})
+"""
+
+
+def examine(task: DiagnosisTask, *, is_hidden: bool, is_outside: bool = False) -> DiagnosisOutcome | None:
     """Run the suite on the textbook with some mistakes; None if they are to be hidden and no component can."""
     spec = spec_()
     component = max((find_component(id_) for id_ in task.made), key=list(spec.components).index)
@@ -120,11 +138,19 @@ def examine(task: DiagnosisTask, *, is_hidden: bool) -> DiagnosisOutcome | None:
             return None
         seen = {min(holders, key=lambda name: len(spec.list_dependencies(name)))}
     selection = Selection(("float32",), tuple(name for name in spec.components if name in seen))
-    judgements = [check() for check in checks(Bench(spec, code, "float32", "cpu"), selection)]
-    start = time.process_time()
-    verdicts = Diagnosis(spec, task.left_out).explain_all(judgements)
-    remarks = list(diagnose(verdicts, spec))
-    return assess(task, code, component, verdicts, remarks, time.process_time() - start)
+    with ExitStack() as stack:
+        called, clock = code, time.process_time
+        if is_outside:
+            file = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "mistaken.py"
+            file.write_text(SERVED.format(ids=task.made), encoding="utf-8")
+            serving = f"cmd: {sys.executable} -m goldformer serve {file}"
+            called, clock = stack.enter_context(closing(find_adapter(serving, spec))), time.perf_counter
+        judgements = [check() for check in checks(Bench(spec, called, "float32", "cpu"), selection)]
+        start = clock()
+        verdicts = Diagnosis(spec, task.left_out).explain_all(judgements)
+        remarks = list(diagnose(verdicts, spec))
+        seconds = clock() - start
+    return assess(task, code, component, verdicts, remarks, seconds)
 
 
 def assess(
@@ -200,14 +226,14 @@ def draw_pairs(rng: random.Random) -> Iterator[DiagnosisTask]:
             yield DiagnosisTask((first, second))
 
 
-def run_bench(bench: str, seed: int, cpu: float, most: int) -> list[DiagnosisOutcome]:
+def run_bench(bench: str, seed: int, cpu: float, most: int, *, is_outside: bool) -> list[DiagnosisOutcome]:
     """Return the outcomes of a bench's first tasks: at most `most`, begun within `cpu` seconds of CPU time."""
     outcomes = []
     start = time.process_time()
     for task in islice(list_tasks(bench, seed), most):
         if time.process_time() - start > cpu:
             break
-        if outcome := examine(task, is_hidden=bench == "hidden"):
+        if outcome := examine(task, is_hidden=bench == "hidden", is_outside=is_outside):
             outcomes.append(outcome)
     return outcomes
 
@@ -243,13 +269,17 @@ def describe_wrong(outcomes: list[DiagnosisOutcome]) -> Iterator[str]:
 @click.option("--cpu", type=float, default=150.0, show_default=True, help="Seconds of CPU time for each bench.")
 @click.option("--most", type=int, default=1000, show_default=True, help="The most tasks of a bench.")
 @click.option("--bench", "benches", type=click.Choice(BENCHES), multiple=True, default=BENCHES, help="Only this one.")
+@click.option("--outside", is_flag=True, help="Call the code in another process; seconds are those of the wall clock.")
 @click.option("--verbose", "-v", is_flag=True, help="Print the findings about mistakes that are misnamed or not named.")
-def main(jobs: int | None, seed: int, cpu: float, most: int, benches: tuple[str, ...], *, verbose: bool) -> None:
-    """Print how many are caught, placed and named, how many are called by a wrong name, and the CPU time of it."""
+def main(
+    jobs: int | None, seed: int, cpu: float, most: int, benches: tuple[str, ...], *, outside: bool, verbose: bool
+) -> None:
+    """Print how many are caught, placed and named, how many are called by a wrong name, and the time of it."""
     titles = ("caught", "placed", "named", "misnamed", "unnamed", "isolated")
-    print(f"{'bench':<12}{'made':>6}" + "".join(f"{t:>10}" for t in titles) + f"{'CPU s':>9}{'worst':>9}")
+    unit = "wall s" if outside else "CPU s"
+    print(f"{'bench':<12}{'made':>6}" + "".join(f"{t:>10}" for t in titles) + f"{unit:>9}{'worst':>9}")
     with ProcessPoolExecutor(jobs) as pool:
-        waiting = [(bench, pool.submit(run_bench, bench, seed, cpu, most)) for bench in benches]
+        waiting = [(bench, pool.submit(run_bench, bench, seed, cpu, most, is_outside=outside)) for bench in benches]
         for bench, future in waiting:
             outcomes = future.result()
             print(describe(bench, outcomes), *describe_wrong(outcomes), sep="\n", flush=True)
