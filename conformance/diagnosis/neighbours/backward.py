@@ -34,17 +34,11 @@ from goldformer.adapters.textbook.checks import Array
 from goldformer.adapters.textbook.heads import Params, project
 from goldformer.adapters.textbook.layers import channel_mean, channel_variance, norm_denominator, subtract_mean
 from goldformer.adapters.textbook.layers_backward import (
-    add_tied_gradient,
-    cross_attend_gradient,
-    join_residual_gradient,
     multi_head_attention_gradient,
-    self_attend_gradient,
-    sublayer_gradient,
-    sum_table_gradients,
     unproject,
 )
 from goldformer.adapters.textbook.losses import average_gradient, cross_entropy_gradient, find_words
-from goldformer.adapters.textbook.steps import Replacements, Step, around, hold, instead, replacing
+from goldformer.adapters.textbook.steps import Replacements, Step, around, hold, instead
 from goldformer.adapters.textbook.targets import one_hot
 from goldformer.conformance.diagnosis.neighbours.arguments import read_argument
 from goldformer.conformance.diagnosis.neighbours.neighbour import Neighbour
@@ -52,7 +46,8 @@ from goldformer.conformance.diagnosis.neighbours.neighbour import Neighbour
 _SDPA: Final = "scaled_dot_product_attention"
 
 
-def _make(id_: str, component: str, title: str, hint: str, steps: Replacements) -> Neighbour:
+def make_backward(id_: str, component: str, title: str, hint: str, steps: Replacements) -> Neighbour:
+    """Return a neighbour that is made in a backward pass."""
     return Neighbour(f"{component}.backward.{id_}", title, hint, steps, backward=True)
 
 
@@ -98,7 +93,7 @@ def _change_gradients() -> Iterator[Neighbour]:
                     found = original(*args, **named)
                     return {n: np.asarray(change(g, cotangent)) if n in chosen else g for n, g in found.items()}
 
-                yield _make(
+                yield make_backward(
                     f"{group.replace(' ', '-')}.{word}", component, f"{which} {says}",
                     f"Check the factor of {which}: sums run over all samples and tokens.", {step: around(run)},
                 )  # fmt: skip
@@ -116,12 +111,12 @@ def _change_attention() -> Iterator[Neighbour]:
         found: Gradients = original(bare, cotangent, mask if kept else None)
         return found
 
-    yield _make(
+    yield make_backward(
         "weights-without-mask", _SDPA, "the backward pass has the weights of a call without the mask",
         "Keep the weights of the forward pass, or form them again with the mask.",
         {attention_backward: around(partial(forget_mask, kept=True))},
     )  # fmt: skip
-    yield _make(
+    yield make_backward(
         "without-mask", _SDPA, "the backward pass has no mask",
         "Form the weights with the mask, and give hidden scores a gradient of 0.",
         {attention_backward: around(partial(forget_mask, kept=False))},
@@ -132,7 +127,7 @@ def _change_attention() -> Iterator[Neighbour]:
         fits = found["query"].shape == found["key"].shape
         return {**found, "query": found["key"], "key": found["query"]} if fits else found
 
-    yield _make(
+    yield make_backward(
         "queries-and-keys-swapped", _SDPA, "the gradients of queries and keys are swapped",
         "dQ is dS·K, dK is dSᵀ·Q.", {attention_backward: around(swap)},
     )  # fmt: skip
@@ -148,7 +143,7 @@ def _change_softmax() -> Iterator[Neighbour]:
         ("row-term-of-column", "the row term is summed over another axis than the last", _sum_columns),
     )
     for word, title, term in rows:
-        yield _make(word, "softmax", title, _OF_SCORES, {softmax_row_term: instead(term)})
+        yield make_backward(word, "softmax", title, _OF_SCORES, {softmax_row_term: instead(term)})
     passes: tuple[tuple[str, str, Callable[[Array, Array], Any]], ...] = (
         ("diagonal", "only the diagonal of the softmax's derivative is used, P·(1 − P)", lambda p, g: p * (1 - p) * g),
         ("unweighted", "the factor P in front is left out", lambda p, g: g - (g * p).sum(-1, keepdims=True)),
@@ -166,7 +161,7 @@ def _change_softmax() -> Iterator[Neighbour]:
         ("added", "the row term is added instead of subtracted", lambda p, g: p * (g + (g * p).sum(-1, keepdims=True))),
     )
     for word, title, backward in passes:
-        yield _make(word, "softmax", title, _OF_SCORES, {softmax_backward: instead(backward)})
+        yield make_backward(word, "softmax", title, _OF_SCORES, {softmax_backward: instead(backward)})
 
 
 def _change_scale() -> Iterator[Neighbour]:
@@ -175,7 +170,7 @@ def _change_scale() -> Iterator[Neighbour]:
 
     scales = ((1, "is not divided by √d_k"), (2, "is multiplied by √d_k"), (-1, "is divided by d_k instead of √d_k"))
     for times, says in scales:
-        yield _make(
+        yield make_backward(
             f"scale.{times}", _SDPA, f"the gradient of the scores {says}", _OF_SCORES,
             {scores_gradient: around(partial(scale, times=times))},
         )  # fmt: skip
@@ -188,7 +183,7 @@ def _change_scale() -> Iterator[Neighbour]:
         return {**found, name: np.asarray(found[name] * root**times).astype(found[name].dtype)}
 
     for (name, words), (times, says) in product((("query", "queries"), ("key", "keys")), scales[::2]):
-        yield _make(
+        yield make_backward(
             f"{name}.scale.{times}", _SDPA, f"the gradient of the {words} {says}",
             "dQ is dS·K/√d_k, and dK is dSᵀ·Q/√d_k.",
             {attention_backward: around(partial(scale_one, name=name, times=times))},
@@ -238,7 +233,7 @@ def _change_products() -> Iterator[Neighbour]:
                 return found
             return {**found, name: np.asarray(product_(scores, forward, cotangent))}
 
-        yield _make(
+        yield make_backward(
             f"{name}.{word}", _SDPA, title, "dQ is dS·K, dK is dSᵀ·Q and dV is Pᵀ·dOut.",
             {attention_backward: around(run), scores_gradient: around(_note_scores)},
         )  # fmt: skip
@@ -270,7 +265,7 @@ def _change_single_head() -> Iterator[Neighbour]:
             (f"{weight}.transposed", f"the gradient of {weight} is transposed", {weight_gradients: around(turn)}),
         )  # fmt: skip
         for word, title, steps in changes:
-            yield _make(word, component, title, hint, steps)
+            yield make_backward(word, component, title, hint, steps)
 
         def move(original: Step, weights: Params, *args: Any, weight: str = weight, times: float) -> Any:
             gradient, moved = original(weights, *args)
@@ -287,7 +282,7 @@ def _change_single_head() -> Iterator[Neighbour]:
     def keep_weights(projected: Gradients, params: Params) -> Array:
         return np.asarray(sum(gradient @ params[name] for name, gradient in projected.items()))
 
-    yield _make(
+    yield make_backward(
         "x-not-transposed", component, "the matrices are not transposed in the gradient of the input", hint,
         {input_gradient: instead(keep_weights)},
     )  # fmt: skip
@@ -304,7 +299,7 @@ def _change_feed_forward() -> Iterator[Neighbour]:
         weight = projection_gradients(inner, cotangent, params, "2")["w_2"]
         return {**original(x, cotangent, params=params), "w_2": weight}
 
-    yield _make(
+    yield make_backward(
         "w_2-of-inner", component, "the gradient of w_2 has the hidden layer before its ReLU",
         "dW_2 is hiddenᵀ·dOut, with the hidden layer after the ReLU.", {feed_forward_gradient: around(read_inner)},
     )  # fmt: skip
@@ -316,7 +311,7 @@ def _change_feed_forward() -> Iterator[Neighbour]:
         ("relu-reversed", "the ReLU's backward pass keeps what was 0", lambda x, g: np.where(x > 0, 0, g)),
     )  # fmt: skip
     for word, title, way in ways:
-        yield _make(
+        yield make_backward(
             word, component, title, "The ReLU passes the gradient on where its input is positive.",
             {activation_gradient: instead(lambda x, g, way=way: np.asarray(way(x, g)).astype(g.dtype))},
         )  # fmt: skip
@@ -355,12 +350,12 @@ def _change_projections() -> Iterator[Neighbour]:
         for (which, words), (word, says, over) in product((("b_", "biases"), ("w_", "weights")), means):
             if (component, words, word) == ("feed_forward", "biases", "over-batch"):
                 continue  # one of the changes of its gradients
-            yield _make(
+            yield make_backward(
                 f"{words}-{word}", component, f"the gradients of the {words} {says}",
                 f"Sum the gradients of the {words} over all tokens.",
                 {projection_gradients: around(partial(average, which=which, over=over))},
             )  # fmt: skip
-        yield _make(
+        yield make_backward(
             "weights-mixed", component, "the gradients of the weights mix tokens and samples of the input by a reshape",
             "dW is Xᵀ·dOut: reshape X to (tokens, channels) first, then transpose it.",
             {projection_gradients: around(mix)},
@@ -375,7 +370,7 @@ def _skip_projections() -> Iterator[Neighbour]:
         return projected if role in skipped and found.shape == projected.shape else np.asarray(found)
 
     for roles, which in (("qkv", "queries, keys and values"), ("q", "queries"), ("k", "keys"), ("v", "values")):
-        yield _make(
+        yield make_backward(
             f"{roles}-not-projected-back", "multi_head_attention",
             f"the gradient of the {which} does not go back through the projection",
             "The gradient of an input is that of its projection times the transposed matrix.",
@@ -421,7 +416,7 @@ def _sum_parts() -> Iterator[Neighbour]:
     for component, step, change, names in steps:
         for which, (word, says, part) in product(names, _PARTS):
             title = f"{groups.get(which, f'the gradient of {which} is')} summed over {says} only"
-            yield _make(
+            yield make_backward(
                 f"{which.strip('_') or 'parameters'}-of-{word}", component, title,
                 "Sum over all samples and tokens.", {step: around(partial(change, which=which, part=part))},
             )  # fmt: skip
@@ -457,11 +452,11 @@ def _swap_inputs() -> Iterator[Neighbour]:
 
         name, theirs = inputs[role], inputs[other]
         steps: Replacements = {multi_head_attention_gradient: around(note), projection_gradients: around(form)}
-        yield _make(
+        yield make_backward(
             f"w_{role}.of-{theirs}", "multi_head_attention", f"the gradient of w_{role} is formed with {theirs}",
             f"dw_{role} is {name}ᵀ times the gradient of its projection.", steps,
         )  # fmt: skip
-        yield _make(
+        yield make_backward(
             f"{name}.cache-of-{theirs}", "multi_head_attention",
             f"the gradients of {name} and w_{role} are formed with the input and the matrix of {theirs}",
             f"Keep {name} and w_{role} for the backward pass of this projection.",
@@ -479,7 +474,7 @@ def _swap_matrices() -> Iterator[Neighbour]:
         if role == other:
             continue
 
-        yield _make(
+        yield make_backward(
             f"{name}.through-w_{other}", "multi_head_attention",
             f"the gradient of {name} goes back through w_{other} instead of w_{role}",
             f"d{name} is the gradient of its projection times w_{role}ᵀ.",
@@ -496,6 +491,8 @@ def _differentiate_norm(x: Array, cotangent: Array, *, params: Params, change: s
     centred = subtract_mean(wide)
     root = norm_denominator(channel_variance(centred))
     normal, gamma = centred / root, params["gamma"]
+    if change == "normal-overwritten":
+        normal = normal * gamma + params["beta"]
     gradient = cotangent if change in ("gamma-left-out", "gamma-outside") else cotangent * gamma
     of_mean = cotangent if change in ("mean-without-gamma", "means-without-gamma") else gradient
     of_variance = cotangent if change in ("variance-without-gamma", "means-without-gamma") else gradient
@@ -536,6 +533,9 @@ def _change_norm() -> Iterator[Neighbour]:
             "not-divided": "the gradient of x is not divided by the deviation",
             "variance-divided": "the gradient of x is divided by the variance instead of the deviation",
         },
+        "Keep the normalised row for the backward pass: do not scale and shift it in place.": {
+            "normal-overwritten": "the gradients of x and gamma read the output where the normalised row belongs",
+        },
         "dgamma is Σ dOut·n, with n the normalised row.": {
             "gamma-of-centred": "the gradient of gamma has the centred row instead of the normalised one",
             "gamma-of-x": "the gradient of gamma has the row itself instead of the normalised one",
@@ -546,7 +546,7 @@ def _change_norm() -> Iterator[Neighbour]:
         },
     }
     for hint, (word, title) in ((hint, slip) for hint, own in slips.items() for slip in own.items()):
-        yield _make(
+        yield make_backward(
             word, "layer_norm", title, hint, {layer_norm_gradient: instead(partial(_differentiate_norm, change=word))}
         )
 
@@ -564,7 +564,7 @@ def _change_embedding() -> Iterator[Neighbour]:
         ("averaged", "the gradients of a word are averaged over its places", average),
     )
     for word, title, way in ways:
-        yield _make(
+        yield make_backward(
             word, "token_embedding", title, "Add up the gradients of all places of a word.", {add_rows: instead(way)}
         )
 
@@ -587,105 +587,18 @@ def _change_losses() -> Iterator[Neighbour]:
         "negated": "the gradient has the wrong sign",
     }
     for word, title in slips.items():
-        yield _make(
+        yield make_backward(
             word, "cross_entropy", title, "It is (softmax − one-hot)/number of words, and 0 where a target is padding.",
             {cross_entropy_gradient: instead(partial(differentiate, change=word))},
         )  # fmt: skip
-    yield _make(
+    yield make_backward(
         "padding-counted", "cross_entropy", "the gradient is divided by the number of all tokens, padding included",
         "Divide by the number of tokens that count.", {average_gradient: instead(lambda g, counts: g / counts.size)},
     )  # fmt: skip
 
 
-# The layers
-
-#: The sub-layer whose gradient is formed, counted from 1.
-_number: Final[ContextVar[int]] = ContextVar("number", default=0)
-
-
-def _note_number(original: Step, *args: Any, number: int, **named: Any) -> Any:
-    with hold(_number, number):
-        return original(*args, number=number, **named)
-
-
-def _change_residuals() -> Iterator[Neighbour]:
-    """Yield sub-layers through which, or around which, no gradient flows, or twice as much of it."""
-    layers = {
-        "encoder_layer": ("self-attention", "feed-forward network"),
-        "decoder_layer": ("self-attention", "cross-attention", "feed-forward network"),
-    }
-    ways: tuple[tuple[str, str, Callable[[Array, Array], Array]], ...] = (
-        ("residual-forgotten", "forgets the residual around the {}", lambda _, through: through),
-        ("result-forgotten", "goes around the {} only, and not through it", lambda bypass, _: bypass),
-        ("residual-twice", "adds the residual around the {} twice", lambda bypass, through: 2 * bypass + through),
-        ("subtracted", "subtracts what comes through the {}", lambda bypass, through: bypass - through),
-    )
-    for layer, sublayers in layers.items():
-        for (number, what), (word, says, way) in product(enumerate(sublayers, 1), ways):
-
-            def join(original: Step, bypass: Array, through: Array, number: int = number, way: Any = way) -> Array:
-                mine = _number.get() == number
-                return np.asarray(way(bypass, through) if mine else original(bypass, through))
-
-            yield _make(
-                f"{what.replace(' ', '-')}.{word}", layer, f"the backward pass {says.format(what)}",
-                "The gradient of the input is that around the sub-layer plus that through it.",
-                {sublayer_gradient: around(_note_number), join_residual_gradient: around(join)},
-            )  # fmt: skip
-
-
-def _lose_ways() -> Iterator[Neighbour]:
-    """Yield layers in which no gradient flows back through the queries, keys or values of an attention."""
-    roles = {"query": "queries", "key": "keys", "value": "values"}
-
-    def lose(original: Step, *args: Any, name: str, **named: Any) -> Gradients:
-        found: Gradients = original(*args, **named)
-        return {**found, name: found[name] * 0}
-
-    def attend(original: Step, *args: Any, name: str, **named: Any) -> Any:
-        with replacing({multi_head_attention_gradient: around(partial(lose, name=name))}):
-            return original(*args, **named)
-
-    places = (
-        ("encoder_layer", "self-attention", "input", self_attend_gradient, roles),
-        ("decoder_layer", "self-attention", "input", self_attend_gradient, roles),
-        ("decoder_layer", "cross-attention", "memory", cross_attend_gradient, {n: roles[n] for n in ("key", "value")}),
-        ("decoder_layer", "cross-attention", "input", cross_attend_gradient, {"query": roles["query"]}),
-    )
-    for layer, attention, target, step, names in places:
-        for name, words in names.items():
-            yield _make(
-                f"{attention}.{target}-without-{words}", layer,
-                f"the way back through the {words} of the {attention} is missing in the gradient of the {target}",
-                "Add up what flows back through queries, keys and values.", {step: around(partial(attend, name=name))},
-            )  # fmt: skip
-
-
-def _lose_table() -> Iterator[Neighbour]:
-    """Yield models whose tied table gets the gradient of one of its uses only."""
-    ways: tuple[tuple[str, str, Step, Callable[[Array, Array], Array]], ...] = (
-        ("logits", "what reaches the tied table through the logits is missing in its gradient", add_tied_gradient,
-         lambda words, _: words),
-        ("words", "what reaches the tied table through the words is missing in its gradient", add_tied_gradient,
-         lambda words, logits: 0 * words + logits.T),
-        ("source", "what reaches the table through the source is missing in its gradient", sum_table_gradients,
-         lambda _, target: target),
-        ("target", "what reaches the table through the target is missing in its gradient", sum_table_gradients,
-         lambda source, _: source),
-    )  # fmt: skip
-    for word, title, step, way in ways:
-        yield _make(
-            f"table.without-{word}", "transformer", title,
-            "Add up the gradients of all uses of the table: source, target and, if it is tied, logits.",
-            {step: instead(way)},
-        )  # fmt: skip
-
-
 def generate() -> Iterator[Neighbour]:
     """Yield the neighbours of backward passes."""
-    yield from _lose_table()
-    yield from _change_residuals()
-    yield from _lose_ways()
     yield from _change_products()
     yield from _change_single_head()
     yield from _change_attention()

@@ -6,11 +6,12 @@ What is wrong in the whole model while it decodes is among the model's own neigh
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import replace
 from functools import partial
 from itertools import chain, product
+from types import MappingProxyType
 from typing import Any, Final
 
 import numpy as np
@@ -20,6 +21,7 @@ from goldformer.adapters.textbook.decoding import (
     Sentence,
     Task,
     append_word,
+    beam_search,
     continue_sentence,
     decoder_input,
     extend_beam,
@@ -43,7 +45,7 @@ from goldformer.adapters.textbook.decoding import (
     total_score,
 )
 from goldformer.adapters.textbook.steps import Replacements, Step, around, hold, instead, replacing
-from goldformer.adapters.textbook.transformer import embed_target, target_mask, word_mask
+from goldformer.adapters.textbook.transformer import embed_target, memory_mask, target_mask, word_mask
 from goldformer.conformance.diagnosis.neighbours.arguments import change_array, change_result
 from goldformer.conformance.diagnosis.neighbours.neighbour import Neighbour
 
@@ -395,6 +397,7 @@ def _change_penalties() -> Iterator[Neighbour]:
     gnmt = "Under gnmt the penalty of n words is ((5 + n)/6)^0.6."
     formulas: tuple[tuple[str, str, Callable[[int], float]], ...] = (
         ("six-not-raised", "(5 + n)^0.6/6", lambda n: (5 + n) ** 0.6 / 6),
+        ("only-six-raised", "(5 + n)/6^0.6", lambda n: (5 + n) / 6**0.6),
         ("not-raised", "(5 + n)/6", lambda n: (5 + n) / 6),
         ("alpha-alone", "n^0.6", lambda n: n**0.6),
         ("without-six", "(5 + n)^0.6", lambda n: (5 + n) ** 0.6),
@@ -448,6 +451,74 @@ def _change_penalties() -> Iterator[Neighbour]:
     )  # fmt: skip
 
 
+def _mix_places() -> Iterator[Neighbour]:
+    """Yield beams whose places have lengths or a memory of their own, whatever sentences stand there."""
+
+    def begin(original: Step, source: Array, **named: Any) -> Any:
+        with hold(_lengths, [[0] * named["beam_size"] for _ in source]):
+            return original(source, **named)
+
+    def count(own: Step, sentence: Sentence) -> int:
+        return _of_place.get().get(sentence, own(sentence))
+
+    def go_on(own: Step, beams: Any, extensions: Any, task: Task) -> Any:
+        found = []
+        for sample, (beam, extended) in enumerate(zip(beams, extensions, strict=True)):
+            lengths = _lengths.get()[sample]
+            going = [place >= len(beam) or not has_ended(beam[place], task) for place in range(len(lengths))]
+            lengths[:] = [length + on for length, on in zip(lengths, going, strict=True)]
+            of_place = {s: lengths[place] for place, ways in enumerate(extended) for s in ways}
+            with hold(_of_place, of_place):
+                found += own([beam], [extended], task)
+        return found
+
+    def give(own: Step, beams: list[list[Sentence]], task: Task) -> Any:
+        counted = zip(_lengths.get(), beams, strict=True)
+        of_place = {s: length for lengths, beam in counted for s, length in zip(beam, lengths, strict=False)}
+        with hold(_of_place, of_place):
+            return own(beams, task)
+
+    yield Neighbour(
+        f"{_BEAM}.penalty.not-reordered",
+        "the lengths in the penalty stay at the places of the beam when its sentences are reordered",
+        "Gather the lengths by the parents of the beams, as the words and the scores.",
+        {
+            beam_search: around(begin),
+            next_beams: around(go_on),
+            return_best: around(give),
+            penalty_length: around(count),
+        },
+    )
+
+    def extend(
+        own: Step, source: Array, sample: int, beam: list[Sentence], task: Task, *, with_mask: bool
+    ) -> list[list[Sentence]]:  # fmt: skip
+        if len(source) == 1 or is_over(beam, task):
+            return list(own(source, sample, beam, task))
+
+        def hide(below: Step, _: Array, pad_id: int) -> Array:
+            return np.asarray(below(source[[sample]], pad_id))
+
+        found = []
+        for place, sentence in enumerate(beam):
+            row = source[[(sample * task.beam_size + place) % len(source)]]
+            with replacing({} if with_mask else {memory_mask: around(hide)}):
+                found.append(continue_sentence(row, sentence, task))
+        return found
+
+    for with_mask, words in ((False, "the memory"), (True, "the memory and its mask")):
+        yield Neighbour(
+            f"{_BEAM}.{'source' if with_mask else 'memory'}-tiled",
+            f"{words} of all samples are repeated one after the other for the beams, which stand sample by sample",
+            "Repeat each sample's memory beam_size times before that of the next sample.",
+            {extend_beam: around(partial(extend, with_mask=with_mask))},
+        )  # fmt: skip
+
+
+#: The lengths that are counted for each sample at the places of its beam, and those of the sentences that stand there.
+_lengths: Final[ContextVar[list[list[int]]]] = ContextVar("lengths")
+_of_place: Final[ContextVar[Mapping[Sentence, int]]] = ContextVar("of_place", default=MappingProxyType({}))
+
 #: The steps of the search that runs, and the sentences of its beam that have ended.
 _steps: Final[ContextVar[list[int]]] = ContextVar("steps")
 _ended: Final[ContextVar[frozenset[Sentence]]] = ContextVar("ended", default=frozenset())
@@ -463,4 +534,5 @@ def generate() -> Iterator[Neighbour]:
         _change_extensions(),
         _change_ranks(),
         _change_penalties(),
+        _mix_places(),
     )

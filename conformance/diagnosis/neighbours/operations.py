@@ -25,7 +25,7 @@ from goldformer.adapters.textbook.layers import (
     subtract_mean,
 )
 from goldformer.adapters.textbook.losses import score_targets
-from goldformer.adapters.textbook.steps import Replacement, Replacements, Step, around, instead
+from goldformer.adapters.textbook.steps import Replacement, Replacements, Step, around, instead, replacing
 from goldformer.adapters.textbook.targets import one_hot
 from goldformer.adapters.textbook.transformer import log_softmax, output_logits
 from goldformer.conformance.diagnosis.neighbours.arguments import Given, change_argument, change_array
@@ -251,6 +251,16 @@ def _change_activation() -> Iterator[Neighbour]:
     def keep_input(original: Step, x: Array, **named: Any) -> Any:
         output, hidden = original(x, **named)
         return x + output, hidden
+
+    def activate_output(original: Step, x: Array, **named: Any) -> Any:
+        with replacing({activation: instead(lambda x: x)}):
+            output, hidden = original(x, **named)
+        return np.maximum(output, 0), hidden
+
+    yield Neighbour(
+        "feed_forward.activation-last", "the ReLU stands after the second map instead of between the two",
+        "Use ReLU between the two maps only.", {feed_forward: around(activate_output)},
+    )  # fmt: skip
 
     yield Neighbour(
         "feed_forward.input-activated", "the input goes through ReLU too",

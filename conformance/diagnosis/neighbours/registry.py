@@ -19,8 +19,8 @@ from goldformer.conformance.diagnosis.neighbours.neighbour import EQUALS, Neighb
 
 #: The modules with a function `generate`, the more common slips first: it decides between equals.
 _MODULES: Final = (
-    "wiring", "sublayers", "transformer", "masks", "constants", "operations", "heads", "outputs", "targets",
-    "randomness", "decoding", "backward",
+    "wiring", "sublayers", "stacks", "transformer", "masks", "constants", "operations", "heads", "outputs", "targets",
+    "randomness", "decoding", "backward_layers", "backward",
 )  # fmt: skip
 
 
