@@ -72,7 +72,7 @@ def weighted_mean(logits, targets, *, pad_id):
 def words_selected_first(logits, targets, *, pad_id):
     words = targets != pad_id
     losses = F.cross_entropy(logits[words], targets[words], reduction="none")
-    return losses.mean(), torch.zeros(targets.shape, dtype=logits.dtype).masked_scatter(words, losses)
+    return losses.mean(), logits.new_zeros(targets.shape).masked_scatter(words, losses)
 
 
 def one_token_at_a_time(logits, targets, *, pad_id):

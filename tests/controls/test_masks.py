@@ -97,7 +97,7 @@ def expanded_but_for_two_axes(ids, *, pad_id):
 
 
 def from_lists(ids, *, pad_id):
-    return torch.tensor([[[[word != pad_id for word in row]]] for row in ids.tolist()])
+    return torch.tensor([[[[word != pad_id for word in row]]] for row in ids.tolist()], device=ids.device)
 
 
 def numpy_not_padding(ids, *, pad_id):
