@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import wraps
+
 import pytest
 import torch
 
@@ -23,6 +25,7 @@ def in_float32(functions):
                 return {name: narrow(value, dtype) for name, value in thing.items()}
             return thing.to(dtype)
 
+        @wraps(function)  # its signature says which arguments it does not have, such as a dropout rate
         def call(**given):
             return narrow(function(**wide(given)), next(iter(given["params"].values())).dtype)
 
