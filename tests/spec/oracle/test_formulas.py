@@ -124,6 +124,8 @@ def positional_encoding(
         bottom = max(d // 2 - 1, 1) if pe_layout == "tensor2tensor" else d
         top = i if pe_layout == "tensor2tensor" else 2 * i
         table[pos, c] = wave(m.number(pos) * m.power(m.number(10000), -m.number(top) / bottom))
+        if odd_d_model == "zero" and d % 2 and c == d - 1:
+            table[pos, c] = m.number(0)  # PE-7: the last channel has no pair
     return dropout(m, x + table, dropout_rate, training, seed)
 
 
@@ -319,8 +321,9 @@ SMALL = {
         for layout in ("interleaved", "concatenated", "tensor2tensor")
     },
     **{
-        f"odd width {d}": ("positional_encoding", {"x": drawn(7, 1, 4, d)}, {}, {}, {"odd_d_model": "extra_sine"})
+        f"odd width {d}, {last}": ("positional_encoding", {"x": drawn(7, 1, 4, d)}, {}, {}, {"odd_d_model": last})
         for d in (1, 5, 7)
+        for last in ("extra_sine", "zero")
     },
     **{
         f"attention of kept weights, {rate}": (
