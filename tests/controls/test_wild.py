@@ -131,8 +131,6 @@ KEEPS_FEWER = {
     "keras_like_tied_blocks", "lengths_masked_softmax", "losses_kl_padding", "numpy_lengths_and_losses",
     "sequence_first_greedy",
 }  # fmt: skip
-#: Variants with so many options at once that some of their components stay without a name.
-PARTLY_NAMED = {"timing_signal_conv"}
 #: Mistakes that no check shows, or not in the component that is to be fixed first: "implementation: mistake".
 #: Its normalisation deviates on purpose, and is to be fixed first; what else is wrong of its words shows after that.
 MISSED = frozenset({"std_norm_cached_course: end-forgotten", "std_norm_cached_course: position-restarts"})
@@ -165,7 +163,7 @@ def test_code_conforms_with_what_it_declares_and_keeps_its_cases(wild):
 @pytest.mark.parametrize("wild", VARIANTS, ids=lambda wild: wild.name)
 def test_a_variant_is_named_if_it_does_not_declare_itself(wild):
     verdict = describe_verdict(wild, run_clean(wild.name, DEFAULT))
-    assert verdict.startswith("partly named: " if wild.name in PARTLY_NAMED else "named: ")
+    assert verdict.startswith("named: ")
 
 
 @pytest.mark.sample(4)
