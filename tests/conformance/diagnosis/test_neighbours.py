@@ -29,6 +29,7 @@ UNDER = (
     {"final_norm": "after_stack"},
     {"length_penalty": "mean"},
     {"layer_norm_eps": "1e-6"},
+    {"output_layer": "tied"},
 )
 
 
