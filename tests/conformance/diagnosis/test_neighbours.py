@@ -28,6 +28,7 @@ UNDER = (
     {"positions": "learned"},
     {"final_norm": "after_stack"},
     {"length_penalty": "mean"},
+    {"length_penalty": "gnmt"},
     {"layer_norm_eps": "1e-6"},
     {"output_layer": "tied"},
 )
