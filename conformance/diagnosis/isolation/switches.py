@@ -156,7 +156,7 @@ def list_general(contract: Contract, arguments: Arguments) -> list[Switch]:
     return [
         *([Switch("beams", "beam_size = 1", _leave_one_beam)] if beams > 1 else []),
         *([Switch("samples", "one sample", _cut_axis(contract, "batch"))] if sizes.get("batch", 1) > 1 else []),
-        *([Switch("ids", "the same word everywhere", _repeat_word)] if has_ids else []),
+        *([Switch("ids", "one word throughout each sentence", _repeat_word)] if has_ids else []),
         *(Switch(f"mask:{name}", f"no {name}", _leave_out_input(name)) for name in masks),
         *([Switch("heads", "one head", _leave_one_head(contract))] if sizes.get("heads", 1) > 1 else []),
         *(Switch(f"words:{a}", words[a], _cut_axis(contract, a)) for a in words if sizes.get(a, 1) > 1),

@@ -506,10 +506,10 @@ def _mix_places() -> Iterator[Neighbour]:
                 found.append(continue_sentence(row, sentence, task))
         return found
 
-    for with_mask, words in ((False, "the memory"), (True, "the memory and its mask")):
+    for with_mask, words in ((False, "the memory of all samples is"), (True, "memory and mask of all samples are")):
         yield Neighbour(
             f"{_BEAM}.{'source' if with_mask else 'memory'}-tiled",
-            f"{words} of all samples are repeated one after the other for the beams, which stand sample by sample",
+            f"{words} repeated one after the other for the beams, which stand sample by sample",
             "Repeat each sample's memory beam_size times before that of the next sample.",
             {extend_beam: around(partial(extend, with_mask=with_mask))},
         )  # fmt: skip

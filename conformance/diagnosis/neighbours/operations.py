@@ -134,9 +134,10 @@ def _divide_by_sum_and_one(scores: Array) -> Array:
 
 
 def _change_softmax() -> Iterator[Neighbour]:
-    last_axis = "Take the softmax over the last axis, the keys."
+    last_axis = "Take the softmax over the last axis: the keys, or the words of logits."
     ways: tuple[tuple[str, str, Change], ...] = (
-        ("over-queries", "the softmax runs over the queries", lambda s: _apply_softmax(s, -2 if s.ndim > 1 else -1)),
+        ("over-queries", "the softmax runs over the last axis but one, in an attention the queries",
+         lambda s: _apply_softmax(s, -2 if s.ndim > 1 else -1)),
         ("over-heads", "the softmax runs over the heads", lambda s: _apply_softmax(s, 1 if s.ndim > 3 else -1)),
         ("over-samples", "the softmax runs over the samples", lambda s: _apply_softmax(s, 0)),
         ("over-rows-and-keys", "the softmax runs over queries and keys at once",

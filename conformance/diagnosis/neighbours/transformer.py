@@ -226,13 +226,13 @@ def _add_learned_positions_again() -> Iterator[Neighbour]:
         again = add_learned_positions(x, learned) if index >= first and learned else x
         return original(again, index=index, **named)
 
-    ways = (("", "every layer", 1), (".from-first", "every layer, once more the first,", 0))
-    for (stack, layer), (ending, words, first) in product(
+    ways = (("", "", 1), (".from-first", ", to what the first one reads a second time", 0))
+    for (stack, layer), (ending, more, first) in product(
         ((encoder, run_encoder_layer), (decoder, run_decoder_layer)), ways
     ):
         yield Neighbour(
             f"transformer.positions-in-every-layer.{stack.__name__}{ending}",
-            f"the learned positions are added to what {words} of the {stack.__name__} reads",
+            f"the learned positions are added to what every layer of the {stack.__name__} reads{more}",
             "Add the positions once, to what the first layer reads.",
             {transformer: around(run_model), layer: around(partial(run_layer, first=first))},
         )  # fmt: skip
