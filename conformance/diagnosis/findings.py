@@ -357,7 +357,9 @@ def _is_elsewhere(e: Explanation, best: Explanation) -> bool:
 
 def _describe_explanation(e: Explanation, among: str, *, was: bool) -> Finding:
     output = "the recorded output" if was else "your output"
-    seen = f"It reproduces {output} in {e.equals} of {e.case_count} {among} cases ({describe_distance(e.ratio)})"
+    seen = (
+        f"It reproduces {output} in {e.equals} of {e.case_count} {among} cases compared ({describe_distance(e.ratio)})"
+    )
     seen += f", but not in {list_few(dict.fromkeys(e.refuting))}" if e.refuting else ""
     seen += f", but it would fail {list_few(e.passing)} too, in which yours is right" if e.passing else ""
     seen += f", but not in a new call like {list_few(e.new_calls)}" if e.new_calls else ""
