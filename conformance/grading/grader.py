@@ -20,13 +20,12 @@ from goldformer.adapters import Adapter, AdapterError
 from goldformer.adapters.arrays import Wire
 from goldformer.adapters.process.client import Client, adapter_object
 from goldformer.adapters.process.faults import CallFault, FaultReason
-from goldformer.conformance.diagnosis.candidates import Imitations
-from goldformer.conformance.diagnosis.explain import Diagnosis
 from goldformer.conformance.diagnosis.findings import diagnose
 from goldformer.conformance.grading.answers import NOTHING_REQUIRED, AnswerRecorder, Answers
 from goldformer.conformance.grading.carry import find_carried
 from goldformer.conformance.grading.compact import compact_checks
 from goldformer.conformance.grading.declarations import Declarations
+from goldformer.conformance.grading.explainer import Explainer
 from goldformer.conformance.grading.forbidden import find_forbidden_uses
 from goldformer.conformance.grading.model import (
     NOT_STARTED,
@@ -107,7 +106,7 @@ class Grader:
             else None
             for planned in self._plan.checks
         ]
-        self._imitations = Imitations()
+        self._explainer = Explainer(self._plan.spec)
         self._sandbox: ClientFactory | None = None
         self._running: Path | None = None
 
@@ -219,9 +218,7 @@ class Grader:
         judgements = list(self._judge_all(benches, recorder, answers))
         # The system removes the process meanwhile.
         client.stop()
-        # The submission has given all its answers: its mistake is not isolated, which would take further calls.
-        diagnosis = Diagnosis(plan.spec, imitations=self._imitations, isolates=False)
-        verdicts = diagnosis.explain_all(judged for _, judged in judgements)
+        verdicts = self._explainer.explain([judged for _, judged in judgements])
         checks = tuple(planned.rate(verdict) for (planned, _), verdict in zip(judgements, verdicts, strict=True))
         judged = [check.verdict for check in checks if check.outcome != "grader-error"]
         said = () if message else tuple(_diagnose(judged, plan.spec))

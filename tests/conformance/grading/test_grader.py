@@ -295,9 +295,9 @@ def test_who_was_graded_before_does_not_matter(exam: GradingTask, spec: Spec) ->
 def test_kept_imitations_change_nothing(exam: GradingTask, spec: Spec, monkeypatch: pytest.MonkeyPatch) -> None:
     kept = Grader(exam, spec).use_sandbox(OpenSandbox(spec))
     forgetful = Grader(exam, spec).use_sandbox(OpenSandbox(spec))
-    forgetful._imitations = Imitations(most=0)
+    forgetful._explainer._imitations = Imitations(most=0)
     without = Grader(exam, spec).use_sandbox(OpenSandbox(spec))
-    without._imitations = None
+    without._explainer._imitations = None
     kept_twice = [class_of(kept, "abcf") for _ in range(2)]
     assert kept_twice == [class_of(forgetful, "abcf"), class_of(without, "abcf")]
 
