@@ -44,9 +44,15 @@ DEVIATIONS = {
     "x-transformers": {
         "mha-empty-row",
         "mha-empty-row-of-one-head",
+        "mha-memory-empty-row",
+        "mha-self-empty-queries-in-front",
+        "mha-self-empty-row",
+        "mha-self-no-bias-empty-row",
         "sdpa-empty-row",
         "sdpa-empty-row-by-query",
         "sdpa-empty-row-one-sample",
+        "sdpa-heads-empty-queries-in-front",
+        "sdpa-heads-empty-row",
     },
     "onnxruntime": {
         "ce-fewer-targets-than-logits",
