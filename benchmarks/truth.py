@@ -17,6 +17,7 @@ from goldformer.conformance.diagnosis.causes import IN
 from goldformer.conformance.diagnosis.mistakes.differentiation import DIFFERENTIATED
 from goldformer.conformance.diagnosis.mistakes.places import PLACES, TRACKED, restrict_to
 from goldformer.conformance.diagnosis.neighbours import find_made
+from goldformer.conformance.diagnosis.suspects import TO_FLOAT32
 from goldformer.conformance.judging.cases import Bench
 from goldformer.conformance.judging.gradient import invoke_gradient
 from goldformer.conformance.judging.invoke import (
@@ -32,6 +33,8 @@ from goldformer.spec.model import GoldenArray
 
 #: In float64 two orders of the same sums agree within some 1e-13 at these sizes; two formulas differ by far more.
 _SAME: Final = 1e-9
+#: The same where what was made rounds to float32 on the way.
+_SAME_ROUNDED: Final = 1e-5
 #: A case of more numbers than this takes long and decides nothing that smaller ones do not.
 _LARGE: Final = 20_000
 
@@ -68,6 +71,7 @@ def is_true(claim: Claim, code: Adapter, made: Sequence[str], spec: Spec) -> boo
     options = {**declared, **{name: option for name, _, option in parts if option}}
     # Forward passes that agree everywhere have the same gradients, unless these are written by hand.
     by_hand = any(find_made(id_).by_hand for id_ in {*ids, *made})
+    same = _SAME if TO_FLOAT32.isdisjoint(made) else _SAME_ROUNDED
     bench = Bench(spec, code, "float64", "cpu")
     computes = raises = False
     for case in spec.cases_of(claim.component):
@@ -79,7 +83,8 @@ def is_true(claim: Claim, code: Adapter, made: Sequence[str], spec: Spec) -> boo
                 raises = True
                 continue
             computes = True
-            if not _are_same(actual, _call(claimed, case.under(options), spec), _find_compared(case, bench)):
+            said = _call(claimed, case.under(options), spec)
+            if not _are_same(actual, said, _find_compared(case, bench), same):
                 return False
     return computes or not raises
 
@@ -144,19 +149,21 @@ def _move(arguments: Arguments) -> Arguments:
 
 
 def _are_same(
-    one: Result | BadResult | None, other: Result | BadResult | None, compared: Mapping[str, GoldenArray]
+    one: Result | BadResult | None, other: Result | BadResult | None, compared: Mapping[str, GoldenArray], same: float
 ) -> bool:
     if not (isinstance(one, Result) and isinstance(other, Result)):
         return type(one) is type(other) and str(one) == str(other)
     return one.outputs.keys() == other.outputs.keys() and all(
-        _are_near(one.outputs[name], other.outputs[name], compared.get(name))
+        _are_near(one.outputs[name], other.outputs[name], compared.get(name), same)
         for name in one.outputs
         if not compared or name in compared
     )
 
 
-def _are_near(one: np.ndarray[Any, Any], other: np.ndarray[Any, Any], compared: GoldenArray | None) -> bool:
+def _are_near(
+    one: np.ndarray[Any, Any], other: np.ndarray[Any, Any], compared: GoldenArray | None, same: float
+) -> bool:
     if compared is not None and one.shape == other.shape:
         one, other = compared.select(one), compared.select(other)
     largest = max(np.abs(other[np.isfinite(other)]).max(initial=0.0), 1.0) if other.dtype.kind == "f" else 0.0
-    return one.shape == other.shape and np.allclose(one, other, rtol=_SAME, atol=_SAME * largest, equal_nan=True)
+    return one.shape == other.shape and np.allclose(one, other, rtol=same, atol=same * largest, equal_nan=True)

@@ -52,6 +52,9 @@ _KEPT: Final = 1 << 20
 #: The rounding of two ways to compute one derivative in float64.
 _ROUNDING: Final = 2.0**-40
 
+#: The end of what comes before the number in the id of a neighbour with another eps in one norm.
+_EPS: Final = ".eps"
+
 #: The memory of a cached imitation besides its own numbers, in numbers.
 _ENTRY: Final = 100
 
@@ -86,7 +89,9 @@ class Candidate:
         both = Candidate(self.mistakes + other.mistakes, tuple(sorted(self.options + other.options)))
         if len({name for name, _ in both.options}) < len(both.options):
             return None
-        if len(set(both.mistakes)) < len(both.mistakes):
+        # One norm has one eps.
+        once = [stem if stem.endswith(_EPS) else id_ for id_ in both.mistakes for stem in [id_.rpartition(".")[0]]]
+        if len(set(once)) < len(once):
             return None
         made = [find_made(id_) for id_ in both.mistakes]
         # An option does nothing if a mistake replaces all of its steps, such as one of eps with another eps.

@@ -145,6 +145,15 @@ def test_an_option_is_not_told_with_a_mistake_that_replaces_all_that_it_changes(
     assert placement.combine(other) == Candidate(other.mistakes, placement.options)
 
 
+def test_one_norm_has_no_two_eps():
+    one, other, of_next = (
+        Candidate((f"decoder_layer.norm_{number}.eps.{eps}",))
+        for number, eps in ((1, "1e-08"), (1, "1e-12"), (2, "1e-12"))
+    )
+    assert one.combine(other) is None
+    assert one.combine(of_next) is not None
+
+
 def test_the_sentences_of_a_beam_are_read_in_one_call(spec, monkeypatch):
     seen = []
 
