@@ -140,7 +140,8 @@ def head_width(columns: int, parts: int) -> int:
 def split_heads(x: Array, num_heads: int) -> Array:
     """Return (batch, heads, seq, width): head h is the h-th block of adjacent columns."""
     width = head_width(x.shape[-1], num_heads)
-    return np.stack([x[..., h * width : (h + 1) * width] for h in range(num_heads)], axis=1)
+    columns = x[..., : num_heads * width]
+    return np.ascontiguousarray(columns.reshape(*x.shape[:-1], num_heads, width).swapaxes(1, -2))
 
 
 @step

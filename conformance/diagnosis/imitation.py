@@ -54,6 +54,11 @@ _LOSSY: Final = 0.5
 #: How many times as many neighbours as other candidates are tried: there are hundreds, each as likely as the other.
 _NEIGHBOURS: Final = 4
 
+#: How many times as many of the unlikely kinds are tried in one search, and in those after so many candidates in all.
+_UNLIKELY: Final = 2
+_UNLIKELY_LATER: Final = 1
+_LATER: Final = 2000
+
 #: The components that code for decoding often has in a second version, such as one with a cache.
 _DECODES: Final = ("beam_search", "greedy_decode", "decoder")
 
@@ -93,6 +98,8 @@ class Imitator:
         self._searched: Counter[tuple[str, str]] = Counter()
         self._in_vain: Counter[tuple[str, str]] = Counter()
         self._tried: dict[str, set[Candidate]] = defaultdict(set)
+        #: The number of candidates that no list names first and that were tried, of all components.
+        self._spent = 0
         #: Those that explain a case but for the digits that they lose.
         self._lossy: set[Candidate] = set()
         #: The candidates of matches, by the causes of these.
@@ -286,24 +293,29 @@ class Imitator:
         in_vain = bool(self._in_vain[component, failure.dtype])
         # What one case did not show as unlikely as this, the next one hardly shows either.
         once = 0 if in_vain else most
-        searches: tuple[tuple[Iterable[Candidate], int], ...] = (
-            (self._catalogue.place_mistakes(component, near, bases), most),
-            (self._list_neighbours(component, bases, 0), _NEIGHBOURS * most),
-            (self._list_neighbours(component, bases, 1), _NEIGHBOURS * most),
-            (self._list_unlikely_neighbours(component, bases), once),
-            (self._solve_numbers(failure, once // TRIALS), most),
-            (self._read_off(failure, bases), most),
-            (self._pair_candidates(component, near, bases), once),
-            (self._catalogue.pair_neighbours(component, near), once),
+        searches: tuple[tuple[Iterable[Candidate], int, bool], ...] = (
+            (self._catalogue.place_mistakes(component, near, bases), most, False),
+            (self._list_neighbours(component, bases, 0), _NEIGHBOURS * most, True),
+            (self._list_neighbours(component, bases, 1), _NEIGHBOURS * most, True),
+            (self._solve_numbers(failure, once // TRIALS), most, True),
+            (self._list_unlikely_neighbours(component, bases), once, False),
+            (self._read_off(failure, bases), most, True),
+            (self._pair_candidates(component, near, bases), once, False),
+            (self._catalogue.pair_neighbours(component, near), once, False),
         )
         if short:
             # What is read off a result says less than a step of the loop that does it.
             loop = self._list_neighbours(component, [], 0) if decides else ()
-            searches = ((loop, _NEIGHBOURS * most), (self._read_off(failure, bases), most))
-        for further, count in searches:
+            searches = ((loop, _NEIGHBOURS * most, True), (self._read_off(failure, bases), most, True))
+        left = (_UNLIKELY_LATER if self._spent > _LATER else _UNLIKELY) * most
+        for further, count, is_likely in searches:
             if not found:
-                untried = self._filter_untried(component, further)
-                found = self._match_possible(islice(untried, count), failure)
+                untried = list(
+                    islice(self._filter_untried(component, further), count if is_likely else min(count, left))
+                )
+                left -= 0 if is_likely else len(untried)
+                self._spent += len(untried)
+                found = self._match_possible(untried, failure)
         found |= self._match_simpler(found, failure)
         # Words fit by chance: what a passing case rules out ends no search.
         unknown = in_vain or self._known.has_unknown_part(component)
