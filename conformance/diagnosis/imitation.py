@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, combinations, islice
 from typing import Final
@@ -72,6 +72,15 @@ _CHOSEN_OF: Final = 60
 #: of their arguments' elements takes a call. With a small case so many are that it takes a quarter of a second.
 _DIFFERENTIATED: Final = 3
 _QUARTER: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """Some candidates of one kind, and how many of them are tried; the unlikely kinds have a bound in common too."""
+
+    candidates: Iterable[Candidate]
+    most: int
+    is_likely: bool = True
 
 
 class Imitator:
@@ -290,38 +299,55 @@ class Imitator:
         if not found and not short and not self._in_vain[component, failure.dtype]:
             far = list(self._catalogue.list_far(component))
             found = self._match_candidates(chain(far, islice(combine_with(bases, far), most)), failure)
-        in_vain = bool(self._in_vain[component, failure.dtype])
-        # What one case did not show as unlikely as this, the next one hardly shows either.
-        once = 0 if in_vain else most
-        searches: tuple[tuple[Iterable[Candidate], int, bool], ...] = (
-            (self._catalogue.place_mistakes(component, near, bases), most, False),
-            (self._list_neighbours(component, bases, 0), _NEIGHBOURS * most, True),
-            (self._list_neighbours(component, bases, 1), _NEIGHBOURS * most, True),
-            (self._solve_numbers(failure, once // TRIALS), most, True),
-            (self._list_unlikely_neighbours(component, bases), once, False),
-            (self._read_off(failure, bases), most, True),
-            (self._pair_candidates(component, near, bases), once, False),
-            (self._catalogue.pair_neighbours(component, near), once, False),
-        )
-        if short:
-            # What is read off a result says less than a step of the loop that does it.
-            loop = self._list_neighbours(component, [], 0) if decides else ()
-            searches = ((loop, _NEIGHBOURS * most, True), (self._read_off(failure, bases), most, True))
-        left = (_UNLIKELY_LATER if self._spent > _LATER else _UNLIKELY) * most
-        for further, count, is_likely in searches:
-            if not found:
-                untried = list(
-                    islice(self._filter_untried(component, further), count if is_likely else min(count, left))
-                )
-                left -= 0 if is_likely else len(untried)
-                self._spent += len(untried)
-                found = self._match_possible(untried, failure)
+        found = found or self._search_further(failure, near, bases, short=short)
         found |= self._match_simpler(found, failure)
         # Words fit by chance: what a passing case rules out ends no search.
-        unknown = in_vain or self._known.has_unknown_part(component)
+        unknown = self._in_vain[component, failure.dtype] or self._known.has_unknown_part(component)
         if decides and not unknown and all(self._is_refuted(c, component) for c in found):
             found = self._search_model(component, bases, failure) or found
         return found
+
+    def _search_further(
+        self, failure: FailingCase, near: list[Candidate], bases: list[Candidate], *, short: bool
+    ) -> dict[Candidate, float]:
+        """Search one kind of candidates after the other, until one explains a failure."""
+        component, most = failure.case.component, _TRIED // estimate_cost(failure.case)
+        left = (_UNLIKELY_LATER if self._spent > _LATER else _UNLIKELY) * most
+        list_kinds = self._list_short if short else self._list_kinds
+        for kind in list_kinds(failure, near, bases, most):
+            untried = self._filter_untried(component, kind.candidates)
+            tried = list(islice(untried, kind.most if kind.is_likely else min(kind.most, left)))
+            left -= 0 if kind.is_likely else len(tried)
+            self._spent += len(tried)
+            if found := self._match_possible(tried, failure):
+                return found
+        return {}
+
+    def _list_kinds(
+        self, failure: FailingCase, near: list[Candidate], bases: list[Candidate], most: int
+    ) -> Iterator[_Kind]:
+        """Yield places, neighbours, numbers and pairs."""
+        component = failure.case.component
+        # What one case did not show as unlikely as this, the next one hardly shows either.
+        once = 0 if self._in_vain[component, failure.dtype] else most
+        yield _Kind(self._catalogue.place_mistakes(component, near, bases), most, is_likely=False)
+        yield _Kind(self._list_neighbours(component, bases, 0), _NEIGHBOURS * most)
+        yield _Kind(self._list_neighbours(component, bases, 1), _NEIGHBOURS * most)
+        yield _Kind(self._solve_numbers(failure, once // TRIALS), most)
+        yield _Kind(self._list_unlikely_neighbours(component, bases), once, is_likely=False)
+        yield _Kind(self._read_off(failure, bases), most)
+        yield _Kind(self._pair_candidates(component, near, bases), once, is_likely=False)
+        yield _Kind(self._catalogue.pair_neighbours(component, near), once, is_likely=False)
+
+    def _list_short(
+        self, failure: FailingCase, near: list[Candidate], bases: list[Candidate], most: int
+    ) -> Iterator[_Kind]:
+        """Yield what a short search tries: the steps of a loop that decodes, and what is read off a result."""
+        del near
+        # What is read off a result says less than a step of the loop that does it.
+        if is_decoding(failure.case):
+            yield _Kind(self._list_neighbours(failure.case.component, [], 0), _NEIGHBOURS * most)
+        yield _Kind(self._read_off(failure, bases), most)
 
     def _search_neighbours(self, component: str, failure: FailingCase, most: int) -> dict[Candidate, float]:
         """Return the neighbours that explain a failure and that no passing case rules out, the nearest ones first."""

@@ -26,6 +26,9 @@ from goldformer.spec import Spec
 _CONVENTIONS: Final = ("norm_placement", "layer_norm_eps", "final_norm", "embedding_scale", "pe_layout")
 _EPS: Final = ("layer_norm_eps",)
 
+#: Error scales under two options are closer than this: what is further away than so many needs no scales of its own.
+_CLEARLY: Final = 1000.0
+
 
 def find_options(judgements: Mapping[int, Judgement], spec: Spec) -> dict[str, str]:
     """Return the options to assume instead of declared ones, the fewest that fit; none if the declared ones fit.
@@ -73,7 +76,11 @@ def _fit(calls: Calls, arguments: Arguments, start: dict[str, str], names: Seque
         return None
     combined = _list_combinations(start, [name for name in names if name in start], spec)
     judged = {main: actual[main]}
-    return next((options for options in combined if _fits(calls, arguments, options, judged)), None)
+    wide: dict[str, float] = {}
+    with suppress(KeyError, ValueError):  # the call may lack parameters of the declared options
+        scales = measure_call(calls.component, arguments, start).scales
+        wide = {name: _CLEARLY * scale for name, scale in scales.items()}
+    return next((options for options in combined if _fits(calls, arguments, options, judged, wide)), None)
 
 
 def _list_combinations(start: dict[str, str], names: Sequence[str], spec: Spec) -> Iterator[dict[str, str]]:
@@ -83,11 +90,15 @@ def _list_combinations(start: dict[str, str], names: Sequence[str], spec: Spec) 
     yield from sorted(combined, key=lambda options: sum(options[name] != start[name] for name in names))
 
 
-def _fits(calls: Calls, arguments: Arguments, options: dict[str, str], actual: Mapping[str, Array]) -> bool:
-    """Return True if the formulas give the outputs of a call under some options."""
+def _fits(
+    calls: Calls, arguments: Arguments, options: dict[str, str], actual: Mapping[str, Array], wide: Mapping[str, float]
+) -> bool:
+    """Return True if the formulas give the outputs of a call under some options; far ones are told by `wide` scales."""
     if options.get("final_norm") == "after_stack":
         arguments = _add_norms(calls.component, arguments)
     try:
+        if wide and calls.compare(actual, arguments, options, wide):
+            return False
         scales = measure_call(calls.component, arguments, options).scales
         return not calls.compare(actual, arguments, options, scales)
     except (KeyError, ValueError):  # an option that needs parameters which this call has not
