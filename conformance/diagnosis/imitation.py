@@ -54,9 +54,7 @@ _LOSSY: Final = 0.5
 #: How many times as many neighbours as other candidates are tried: there are hundreds, each as likely as the other.
 _NEIGHBOURS: Final = 4
 
-#: How many times as many of the unlikely kinds are tried in one search, and in those after so many candidates in all.
-_UNLIKELY: Final = 2
-_UNLIKELY_LATER: Final = 1
+#: After so many candidates in all, the least likely ones are not tried.
 _LATER: Final = 2000
 
 #: The components that code for decoding often has in a second version, such as one with a cache.
@@ -76,11 +74,10 @@ _QUARTER: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """Some candidates of one kind, and how many of them are tried; the unlikely kinds have a bound in common too."""
+    """Some candidates of one kind, and how many of them are tried."""
 
     candidates: Iterable[Candidate]
     most: int
-    is_likely: bool = True
 
 
 class Imitator:
@@ -312,12 +309,9 @@ class Imitator:
     ) -> dict[Candidate, float]:
         """Search one kind of candidates after the other, until one explains a failure."""
         component, most = failure.case.component, _TRIED // estimate_cost(failure.case)
-        left = (_UNLIKELY_LATER if self._spent > _LATER else _UNLIKELY) * most
         list_kinds = self._list_short if short else self._list_kinds
         for kind in list_kinds(failure, near, bases, most):
-            untried = self._filter_untried(component, kind.candidates)
-            tried = list(islice(untried, kind.most if kind.is_likely else min(kind.most, left)))
-            left -= 0 if kind.is_likely else len(tried)
+            tried = list(islice(self._filter_untried(component, kind.candidates), kind.most))
             self._spent += len(tried)
             if found := self._match_possible(tried, failure):
                 return found
@@ -328,16 +322,17 @@ class Imitator:
     ) -> Iterator[_Kind]:
         """Yield places, neighbours, numbers and pairs."""
         component = failure.case.component
-        # What one case did not show as unlikely as this, the next one hardly shows either.
+        # What one case did not show of the less likely, the next one hardly shows either.
         once = 0 if self._in_vain[component, failure.dtype] else most
-        yield _Kind(self._catalogue.place_mistakes(component, near, bases), most, is_likely=False)
+        seldom = once if self.spec.contracts[component].layers else _NEIGHBOURS * once
+        yield _Kind(self._catalogue.place_mistakes(component, near, bases), most)
         yield _Kind(self._list_neighbours(component, bases, 0), _NEIGHBOURS * most)
         yield _Kind(self._list_neighbours(component, bases, 1), _NEIGHBOURS * most)
         yield _Kind(self._solve_numbers(failure, once // TRIALS), most)
-        yield _Kind(self._list_unlikely_neighbours(component, bases), once, is_likely=False)
+        yield _Kind(self._list_unlikely_neighbours(component, bases), seldom if self._spent <= _LATER else 0)
         yield _Kind(self._read_off(failure, bases), most)
-        yield _Kind(self._pair_candidates(component, near, bases), once, is_likely=False)
-        yield _Kind(self._catalogue.pair_neighbours(component, near), once, is_likely=False)
+        yield _Kind(self._pair_candidates(component, near, bases), most)
+        yield _Kind(self._catalogue.pair_neighbours(component, near), once)
 
     def _list_short(
         self, failure: FailingCase, near: list[Candidate], bases: list[Candidate], most: int
@@ -392,8 +387,8 @@ class Imitator:
 
         The mistakes of such a part have shown there, unless the component has its own code for it.
         """
-        yield from self._place_neighbours(component)
         yield from self._list_neighbours(component, bases, 2)
+        yield from self._place_neighbours(component)
 
     def _list_neighbours(self, component: str, bases: list[Candidate], distance: int) -> Iterator[Candidate]:
         """Yield the neighbours at a distance from a component, by themselves and on bases."""

@@ -421,6 +421,6 @@ MISTAKES = {
         "self.w_2(self.dropout(self.w_1(x).relu()))",
         "self.w_2(self.dropout(self.w_1(x))).relu()",
         "The feed-forward network applies the rectifier after the second map and not between the two.",
-        ("ffn-no-relu", "ffn-output-relu"),
+        ("ffn-no-relu", "ffn-output-relu", "feed_forward.activation-last"),
     ),
 }

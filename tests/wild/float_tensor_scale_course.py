@@ -238,6 +238,6 @@ MISTAKES = {
         "self.fc_2(self.dropout(torch.relu(self.fc_1(x))))",
         "torch.relu(self.fc_2(self.dropout(self.fc_1(x))))",
         "The rectifier comes after the second map.",
-        ("ffn-no-relu", "ffn-output-relu"),
+        ("ffn-no-relu", "ffn-output-relu", "feed_forward.activation-last"),
     ),
 }

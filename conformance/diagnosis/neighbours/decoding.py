@@ -490,29 +490,24 @@ def _mix_places() -> Iterator[Neighbour]:
         },
     )
 
-    def extend(
-        own: Step, source: Array, sample: int, beam: list[Sentence], task: Task, *, with_mask: bool
-    ) -> list[list[Sentence]]:  # fmt: skip
+    def extend(own: Step, source: Array, sample: int, beam: list[Sentence], task: Task) -> list[list[Sentence]]:
         if len(source) == 1 or is_over(beam, task):
             return list(own(source, sample, beam, task))
 
         def hide(below: Step, _: Array, pad_id: int) -> Array:
             return np.asarray(below(source[[sample]], pad_id))
 
-        found = []
-        for place, sentence in enumerate(beam):
-            row = source[[(sample * task.beam_size + place) % len(source)]]
-            with replacing({} if with_mask else {memory_mask: around(hide)}):
-                found.append(continue_sentence(row, sentence, task))
-        return found
+        order = [(sample * task.beam_size + place) % len(source) for place in range(len(beam))]
+        with replacing({memory_mask: around(hide)}):
+            return [continue_sentence(source[[row]], s, task) for row, s in zip(order, beam, strict=True)]
 
-    for with_mask, words in ((False, "the memory of all samples is"), (True, "memory and mask of all samples are")):
-        yield Neighbour(
-            f"{_BEAM}.{'source' if with_mask else 'memory'}-tiled",
-            f"{words} repeated one after the other for the beams, which stand sample by sample",
-            "Repeat each sample's memory beam_size times before that of the next sample.",
-            {extend_beam: around(partial(extend, with_mask=with_mask))},
-        )  # fmt: skip
+    # The same of memory and mask is a mistake of the catalogue, beam-source-order.
+    yield Neighbour(
+        f"{_BEAM}.memory-tiled",
+        "the memory of all samples is repeated one after the other for the beams, which stand sample by sample, and "
+        "its mask is not",
+        "Repeat each sample's memory beam_size times before that of the next sample.", {extend_beam: around(extend)},
+    )  # fmt: skip
 
 
 #: The lengths that are counted for each sample at the places of its beam, and those of the sentences that stand there.
