@@ -89,9 +89,7 @@ class Candidate:
         both = Candidate(self.mistakes + other.mistakes, tuple(sorted(self.options + other.options)))
         if len({name for name, _ in both.options}) < len(both.options):
             return None
-        # One norm has one eps.
-        once = [stem if stem.endswith(_EPS) else id_ for id_ in both.mistakes for stem in [id_.rpartition(".")[0]]]
-        if len(set(once)) < len(once):
+        if len(set(map(_leave_out_eps, both.mistakes))) < len(both.mistakes):
             return None
         made = [find_made(id_) for id_ in both.mistakes]
         # An option does nothing if a mistake replaces all of its steps, such as one of eps with another eps.
@@ -311,6 +309,12 @@ class Textbooks:
         except (BadResult, NotImplementedHere):
             return False
         return True
+
+
+def _leave_out_eps(id_: str) -> str:
+    """Return an id without the number of another eps in one norm: one norm has one eps."""
+    stem = id_.rpartition(".")[0]
+    return stem if stem.endswith(_EPS) else id_
 
 
 def _leave_out_backward(candidate: Candidate, failure: FailingCase) -> Candidate:

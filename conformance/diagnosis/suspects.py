@@ -225,12 +225,13 @@ def is_compared(verdict: Verdict, causes: Iterable[Cause], spec: Spec) -> bool:
         return False
     if case is None or case.cotangent is None:
         return True
-    if verdict.by_hand and not any(_is_by_hand(c.id) for c in causes if not c.option):
+    made = [c.id for c in causes if not c.option]
+    if verdict.by_hand and made and not any(map(_is_by_hand, made)):
         # A wrong forward pass says nothing about a backward pass written by hand.
-        return all(c.option for c in causes)
+        return False
     # Where a gradient is not finite, frameworks differ in the numbers that they give in its place.
     compared = verdict.reason != "not-finite"
-    return compared and (not spec.contracts[verdict.component].layers or all(c.option for c in causes))
+    return compared and (not spec.contracts[verdict.component].layers or not made)
 
 
 def rank_suspects(verdicts: Iterable[Verdict], component: str, spec: Spec) -> list[Suspect]:

@@ -46,6 +46,7 @@ from goldformer.adapters.textbook.decoding import (
 )
 from goldformer.adapters.textbook.steps import Replacements, Step, around, hold, instead, replacing
 from goldformer.adapters.textbook.transformer import embed_target, memory_mask, target_mask, word_mask
+from goldformer.conformance.diagnosis.mistakes.decoding import repeat_sources_as_whole
 from goldformer.conformance.diagnosis.neighbours.arguments import change_array, change_result
 from goldformer.conformance.diagnosis.neighbours.neighbour import Neighbour
 
@@ -491,15 +492,11 @@ def _mix_places() -> Iterator[Neighbour]:
     )
 
     def extend(own: Step, source: Array, sample: int, beam: list[Sentence], task: Task) -> list[list[Sentence]]:
-        if len(source) == 1 or is_over(beam, task):
-            return list(own(source, sample, beam, task))
-
         def hide(below: Step, _: Array, pad_id: int) -> Array:
             return np.asarray(below(source[[sample]], pad_id))
 
-        order = [(sample * task.beam_size + place) % len(source) for place in range(len(beam))]
         with replacing({memory_mask: around(hide)}):
-            return [continue_sentence(source[[row]], s, task) for row, s in zip(order, beam, strict=True)]
+            return repeat_sources_as_whole(own, source, sample, beam, task)
 
     # The same of memory and mask is a mistake of the catalogue, beam-source-order.
     yield Neighbour(

@@ -8,8 +8,9 @@ from itertools import count
 
 import pytest
 
+from goldformer.conformance.diagnosis.causes import find_cause
 from goldformer.conformance.diagnosis.findings import describe_explanations, diagnose
-from goldformer.conformance.diagnosis.suspects import find_failing_roots, rank_explanations, rank_suspects
+from goldformer.conformance.diagnosis.suspects import find_failing_roots, is_compared, rank_explanations, rank_suspects
 from goldformer.conformance.judging.verdict import Difference, Match, Status, Verdict
 from goldformer.conformance.reports.results import nothing_was_checked, summarize
 
@@ -28,6 +29,14 @@ def verdict(status, *catches, component=ATTENTION, kind="case", reason="", ratio
 
 def named(verdicts, spec, component=ATTENTION):
     return [(s.mistake.id, s.explains, s.failing) for s in rank_suspects(verdicts, component, spec)]
+
+
+def test_an_option_is_not_held_against_gradients_that_are_not_finite(spec):
+    case = next(case for case in spec.cases_of("layer_norm") if case.cotangent is not None)
+    failing = replace(verdict(FAILED, component="layer_norm", reason="not-finite"), check=case.id, by_hand=True)
+    option = find_cause("layer_norm_eps: 1e-6", spec)
+    assert not is_compared(failing, [option], spec)
+    assert is_compared(replace(failing, reason="wrong-value"), [option], spec)
 
 
 def test_a_passing_case_rules_out_the_mistakes_it_would_have_shown(spec):
