@@ -15,6 +15,7 @@ import click
 
 from goldformer.conformance.commands import SUMMARIES
 from goldformer.conformance.commands._options import STATUSES
+from goldformer.conformance.judging.collector import sparing_collector
 
 _NO_ADAPTER: Final = (
     "Give the file of your functions, or a built-in name such as reference; "
@@ -53,7 +54,7 @@ class LazyGroup(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         """Run a command, and end with the status that it returns."""
         try:
-            with _refuse_silent_exit():
+            with _refuse_silent_exit(), sparing_collector():
                 status = super().invoke(ctx)
         except click.MissingParameter as error:
             if error.param is None or error.param.name not in ("adapter", "adapters"):

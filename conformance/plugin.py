@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Generator
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -105,12 +106,14 @@ def _load_bench(config: pytest.Config) -> Bench:
         from goldformer.adapters import DTYPES, AdapterError, find_adapter
         from goldformer.conformance.diagnosis.explain import Diagnosis
         from goldformer.conformance.judging.cases import Bench
+        from goldformer.conformance.judging.collector import sparing_collector
         from goldformer.conformance.selection import Numerics, Selection, add_declared_cases, list_present
         from goldformer.spec import SpecError, load_spec
 
         timeout = config.getoption("--call-timeout")
         if not timeout > 0:
             raise pytest.UsageError(f"--call-timeout {timeout:g}: a number of seconds above 0")
+        _enter_until_end(config, sparing_collector())
         try:
             spec = load_spec()
             chosen = _list_chosen(config)
@@ -133,6 +136,12 @@ def _load_bench(config: pytest.Config) -> Bench:
         _load_guard(config)
         config.add_cleanup(adapter.close)
     return config.stash[_BENCH]
+
+
+def _enter_until_end(config: pytest.Config, context: AbstractContextManager[None]) -> None:
+    stack = ExitStack()
+    stack.enter_context(context)
+    config.add_cleanup(stack.close)
 
 
 def _load_guard(config: pytest.Config) -> None:

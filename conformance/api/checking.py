@@ -22,6 +22,7 @@ from goldformer.conformance.api.printed import Printed
 from goldformer.conformance.api.report import Report
 from goldformer.conformance.inference import describe_fit, infer_adapter
 from goldformer.conformance.judging.cases import Bench
+from goldformer.conformance.judging.collector import sparing_collector
 from goldformer.conformance.judging.verdict import Verdict
 from goldformer.conformance.reports.comparison import Comparison, ComparisonRequest
 from goldformer.conformance.reports.did_you_mean import describe_unknown
@@ -36,6 +37,7 @@ _VARIADIC: Final = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYW
 Words = str | Iterable[str]
 
 
+@sparing_collector()
 def check(
     what: Any,
     component: str | None = None,

@@ -22,6 +22,7 @@ from goldformer.conformance.diagnosis.suspects import (
     select_judgements,
 )
 from goldformer.conformance.judging.cases import Judgement, report_fault
+from goldformer.conformance.judging.collector import sparing_collector
 from goldformer.conformance.judging.verdict import WITHHELD, Match, Verdict
 from goldformer.spec import Spec
 
@@ -61,6 +62,7 @@ class Diagnosis:
 
         return Imitator(self._spec, self._left_out, self._imitations)
 
+    @sparing_collector()
     def explain_all(self, judgements: Iterable[Judgement]) -> list[Verdict]:
         """Return the verdicts of a whole run with what explains each failure."""
         listed = list(judgements)
