@@ -18,7 +18,7 @@ from goldformer.adapters.textbook.checks import Array
 from goldformer.adapters.textbook.steps import Instead
 from goldformer.conformance.diagnosis.batches import IN_BATCHES
 from goldformer.conformance.diagnosis.causes import IN
-from goldformer.conformance.diagnosis.failure import FailingCase, Options
+from goldformer.conformance.diagnosis.failure import FailingCase, Options, estimate_cost
 from goldformer.conformance.diagnosis.mistakes.differentiation import (
     DIFFERENTIABLE,
     DIFFERENTIATED,
@@ -181,9 +181,12 @@ class Textbooks:
         self._arguments: dict[tuple[str, frozenset[str], str], Arguments] = {}
         self._adapters = self._imitations.adapters
         self._gradients = _Gradients((), "")
+        #: The cost of all imitations of forward passes, those in the cache too: what is found does not depend on it.
+        self.spent = 0
 
     def imitate(self, candidate: Candidate, failure: FailingCase) -> Result | BadResult | None:
         """Return what a candidate gives for a case, from the cache if it is there; None if that is nothing."""
+        self.spent += estimate_cost(failure.case) if failure.case.cotangent is None else 0
         candidate = _leave_out_backward(candidate, failure)
         options = tuple(failure.options.items())
         wanted = (failure.output_names, failure.gradient_names)

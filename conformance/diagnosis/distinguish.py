@@ -127,7 +127,7 @@ def _note_twins(
             break
         seen = replace(failing, case=case, actual=BadResult("raised", ""), dtype=FINEST)
         result = imitator.imitate(first, seen)
-        others = [ids for ids in others if _equals_whole(result, imitator.imitate(ids, seen))]
+        others = [ids for ids in others if equals_whole(result, imitator.imitate(ids, seen))]
         count += 1
     if others and count >= _FEWEST:
         matches = verdicts[index].matches or ()
@@ -151,10 +151,10 @@ def is_idle(causes: Causes, fewer: Causes, failure: FailingCase | None, imitator
     if failure is None or failure.case.cotangent is not None or causes == fewer:
         return False
     exact = replace(failure, dtype=FINEST)
-    return _equals_whole(imitator.imitate(causes, exact), imitator.imitate(fewer, exact))
+    return equals_whole(imitator.imitate(causes, exact), imitator.imitate(fewer, exact))
 
 
-def _equals_whole(one: Result | BadResult | None, other: Result | BadResult | None) -> bool:
+def equals_whole(one: Result | BadResult | None, other: Result | BadResult | None) -> bool:
     """Return True if two results in float64 are the same but for rounding."""
     if not isinstance(one, Result) or not isinstance(other, Result):
         return type(one) is type(other)

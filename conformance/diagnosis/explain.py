@@ -90,11 +90,20 @@ class Diagnosis:
         if self._search_second(judgements, settled):
             settled = self._add_all_late(judgements, settled)
         if any(v.bad and v.matches for v in settled):
-            rule_out_causes(judgements, settled, self._imitator, self._spec)
-            tell_apart(judgements, settled, self._imitator, self._spec, calls=self._isolates)
-            if self._isolates:
-                confirm_causes(judgements, settled, self._imitator, self._spec, self._confirmed)
+            before = list(settled)
+            self._refute(judgements, settled)
+            # A twin of what is refuted may hold.
+            if self._imitator.release_twins(_list_refuted(before, settled)):
+                settled = self._add_all_late(judgements, settled)
+                self._refute(judgements, settled)
         return settled
+
+    def _refute(self, judgements: Sequence[Judgement | None], verdicts: list[Verdict]) -> None:
+        """Note in the verdicts which of the best explanations other cases and new calls refute."""
+        rule_out_causes(judgements, verdicts, self._imitator, self._spec)
+        tell_apart(judgements, verdicts, self._imitator, self._spec, calls=self._isolates)
+        if self._isolates:
+            confirm_causes(judgements, verdicts, self._imitator, self._spec, self._confirmed)
 
     def _add_all_late(self, judgements: Sequence[Judgement | None], verdicts: Sequence[Verdict]) -> list[Verdict]:
         judged = zip(judgements, verdicts, strict=True)
@@ -222,6 +231,16 @@ class Diagnosis:
         if failure is None or judgement.verdict.reason == WITHHELD:
             return None
         return self._imitator.find_matches(failure)
+
+
+def _list_refuted(before: Sequence[Verdict], after: Sequence[Verdict]) -> set[tuple[str, Causes]]:
+    """Return the causes that verdicts refute now and did not before, each with its component."""
+    refuted = set()
+    for old, new in zip(before, after, strict=True):
+        lost = {m.causes for m in old.matches or ()} - {m.causes for m in new.matches or ()}
+        noted = {*new.rules_out, *new.refutes} - {*old.rules_out, *old.refutes}
+        refuted |= {(new.component, causes) for causes in lost | noted}
+    return refuted
 
 
 def _select_failing(judgements: Sequence[Judgement | None], checks: Collection[str]) -> dict[int, Judgement]:

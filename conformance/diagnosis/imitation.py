@@ -28,6 +28,7 @@ from goldformer.conformance.diagnosis.mistakes.places import PLACES, can_be_made
 from goldformer.conformance.diagnosis.neighbours import find_made, neighbours
 from goldformer.conformance.diagnosis.neighbours.results import Call, list_relations
 from goldformer.conformance.diagnosis.neighbours.solved import TRIALS, families, fit_number, name_solved, trying
+from goldformer.conformance.diagnosis.twins import Twins
 from goldformer.conformance.judging.invoke import BadResult, Result
 from goldformer.conformance.judging.verdict import Match
 from goldformer.spec import Case, Spec
@@ -54,8 +55,9 @@ _LOSSY: Final = 0.5
 #: How many times as many neighbours as other candidates are tried: there are hundreds, each as likely as the other.
 _NEIGHBOURS: Final = 4
 
-#: After so many candidates in all, the least likely ones are not tried.
-_LATER: Final = 2000
+#: After so many numbers of imitations in all, more than a second, the least likely candidates are not tried, nor is a
+#: second failing case searched where the first was searched in vain.
+_LATER: Final = 4_000_000
 
 #: The components that code for decoding often has in a second version, such as one with a cache.
 _DECODES: Final = ("beam_search", "greedy_decode", "decoder")
@@ -101,11 +103,10 @@ class Imitator:
         self._catalogue = Catalogue(spec, left_out)
         self._textbooks = Textbooks(spec, imitations)
         self._known = KnownMatches(spec)
+        self._twins = Twins(spec, self._textbooks)
         self._searched: Counter[tuple[str, str]] = Counter()
         self._in_vain: Counter[tuple[str, str]] = Counter()
         self._tried: dict[str, set[Candidate]] = defaultdict(set)
-        #: The number of candidates that no list names first and that were tried, of all components.
-        self._spent = 0
         #: Those that explain a case but for the digits that they lose.
         self._lossy: set[Candidate] = set()
         #: The candidates of matches, by the causes of these.
@@ -122,18 +123,47 @@ class Imitator:
         case, actual = failure.case, failure.actual
         if case.full_size or (isinstance(actual, BadResult) and actual.reason == "raised"):
             return None
-        found = self._match_candidates(self._choose_known_matches(case), failure) or self._search(failure)
+        known = self._choose_known_matches(case)
+        found = self._match_candidates(known, failure)
+        found |= self._match_aside([c for c in known if c not in found], failure)
+        found = found or self._search(failure)
         if case.cotangent is None:
             self._fails_forward.add(case.component)
         self._known.note_search(case.component, found)
         return _describe_matches(found)
+
+    def _match_aside(self, missed: Iterable[Candidate], failure: FailingCase) -> dict[Candidate, float]:
+        """Return the twins that explain a failure, of candidates that miss it."""
+        found = self._match_candidates(self._twins.list_aside(missed), failure)
+        self._twins.release(found)
+        self._known.add(failure.case.component, found)
+        return found
+
+    def release_twins(self, refuted: Iterable[tuple[str, Causes]]) -> bool:
+        """Let the twins of refuted causes explain their components too; return True if there are any."""
+        released = False
+        for component, causes in refuted:
+            candidate = self._matched.get(causes)
+            twins = self._twins.list_aside([candidate] if candidate else ())
+            self._twins.release(twins)
+            self._known.add(component, twins)
+            released = released or bool(twins)
+        return released
+
+    def _note_found(self, found: Mapping[Candidate, float], failure: FailingCase) -> dict[Candidate, float]:
+        """Note what a search found, and return it without twins."""
+        kept = self._twins.set_aside(found, failure)
+        # A twin that is released is compared with this case again.
+        self._compared[failure.case.id, failure.dtype] -= found.keys() - kept.keys()
+        self._known.add(failure.case.component, kept)
+        return kept
 
     def find_late_matches(self, failure: FailingCase) -> tuple[Match, ...]:
         """Return the matches among candidates that were found only after the search for this case."""
         compared = self._compared[failure.case.id, failure.dtype]
         late = [candidate for candidate in self._choose_known_matches(failure.case) if candidate not in compared]
         found = self._match_candidates(late, failure)
-        return _describe_matches(found)
+        return _describe_matches(found | self._match_aside([c for c in late if c not in found], failure))
 
     def would_fail(self, causes: Causes, passing: FailingCase) -> bool:
         """Return True if the causes of a match would clearly fail a case in which the actual result is right."""
@@ -192,8 +222,7 @@ class Imitator:
         case, component, base = failure.case, failure.case.component, self._matched.get(causes)
         if base is None or base.place or case.full_size or case.size > _LARGE:
             return ()
-        found = self._match_possible(self._list_second(base, failure), failure)
-        self._known.add(component, found)
+        found = self._note_found(self._match_possible(self._list_second(base, failure), failure), failure)
         # What explains one case more comes before it where only the first few are compared.
         self._known.count_above(base, component, found)
         return _describe_matches(found)
@@ -214,8 +243,8 @@ class Imitator:
         known = self._catalogue.list_known(component, failure.options)
         others = chain(known, self._catalogue.select_neighbours(component))
         most = _NEIGHBOURS * (_TRIED // estimate_cost(case))
-        found = self._match_possible(chain(bases, islice(combine_with(bases, others), most)), failure)
-        self._known.add(component, found)
+        tried = chain(bases, islice(combine_with(bases, others), most))
+        found = self._note_found(self._match_possible(tried, failure), failure)
         if found:
             self._known.assume(component, next(iter(found)))
         return _describe_matches(found)
@@ -255,8 +284,7 @@ class Imitator:
         else:
             found = self._search_forward(failure)
         self._in_vain[component, dtype] += not found
-        self._known.add(component, found)
-        return found
+        return self._note_found(found, failure)
 
     def _match_listed(self, failure: FailingCase) -> dict[Candidate, float]:
         """Return the mistakes that a case lists and that explain it, by themselves or on bases."""
@@ -312,7 +340,6 @@ class Imitator:
         list_kinds = self._list_short if short else self._list_kinds
         for kind in list_kinds(failure, near, bases, most):
             tried = list(islice(self._filter_untried(component, kind.candidates), kind.most))
-            self._spent += len(tried)
             if found := self._match_possible(tried, failure):
                 return found
         return {}
@@ -329,7 +356,7 @@ class Imitator:
         yield _Kind(self._list_neighbours(component, bases, 0), _NEIGHBOURS * most)
         yield _Kind(self._list_neighbours(component, bases, 1), _NEIGHBOURS * most)
         yield _Kind(self._solve_numbers(failure, once // TRIALS), most)
-        yield _Kind(self._list_unlikely_neighbours(component, bases), seldom if self._spent <= _LATER else 0)
+        yield _Kind(self._list_unlikely_neighbours(component, bases), seldom if self._textbooks.spent <= _LATER else 0)
         yield _Kind(self._read_off(failure, bases), most)
         yield _Kind(self._pair_candidates(component, near, bases), most)
         yield _Kind(self._catalogue.pair_neighbours(component, near), once)
@@ -519,7 +546,8 @@ class Imitator:
     def _has_searched_enough(self, component: str, dtype: str) -> bool:
         """Return True if a further search would take too long for what it is likely to find: a whole model is slow."""
         deep = len(self.spec.contracts[component].layers) > 1
-        most = 1 if deep or self._known.has_unknown_part(component) else _SEARCHES_IN_VAIN
+        is_late = self._textbooks.spent > _LATER
+        most = 1 if deep or is_late or self._known.has_unknown_part(component) else _SEARCHES_IN_VAIN
         return self._in_vain[component, dtype] >= most or self._searched[component, dtype] >= _SEARCHES
 
     def _list_combined(self, component: str, bases: list[Candidate], near: list[Candidate]) -> Iterator[Candidate]:

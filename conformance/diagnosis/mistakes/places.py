@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 
 from goldformer.adapters.textbook.checks import Array
 from goldformer.adapters.textbook.heads import Params, project, project_attention, project_heads, split_heads
@@ -24,11 +24,10 @@ from goldformer.adapters.textbook.transformer import embed_source, embed_target
 from goldformer.conformance.diagnosis.mistakes.registry import Mistaken
 
 
-@dataclass(frozen=True, slots=True)
-class Position:
+class Position(NamedTuple):
     """The current position in the textbook: half, layer, sub-layer (counted from 1) and linear map.
 
-    Outside of the layers of a stack the layer is −1.
+    Outside of the layers of a stack the layer is −1. It is a tuple because an imitation makes a hundred of them.
     """
 
     half: str = ""
@@ -168,15 +167,15 @@ def _track(move: Callable[..., Position]) -> Replacement:
 
 
 def _enter_layer(at: Position, *_: Any, index: int, **__: Any) -> Position:
-    return replace(at, layer=index)
+    return at._replace(layer=index)
 
 
 def _enter_sublayer(at: Position, *_: Any, number: int, **__: Any) -> Position:
-    return replace(at, sublayer=(at.sublayer[0], number))
+    return at._replace(sublayer=(at.sublayer[0], number))
 
 
 def _enter_map(at: Position, _x: Array, _params: Params, role: str, *_: int) -> Position:
-    return replace(at, role=role)
+    return at._replace(role=role)
 
 
 #: Unchanged steps that note the current position in the textbook.
@@ -187,8 +186,8 @@ TRACKED: Final[Replacements] = {
     decoder: _track(lambda *_, num_layers, **__: Position("decoder", layers=num_layers)),
     run_encoder_layer: _track(_enter_layer),
     run_decoder_layer: _track(_enter_layer),
-    encoder_layer: _track(lambda at, *_, **__: replace(at, sublayer=("encoder_layer", 0))),
-    decoder_layer: _track(lambda at, *_, **__: replace(at, sublayer=("decoder_layer", 0))),
+    encoder_layer: _track(lambda at, *_, **__: at._replace(sublayer=("encoder_layer", 0))),
+    decoder_layer: _track(lambda at, *_, **__: at._replace(sublayer=("decoder_layer", 0))),
     run_sublayer: _track(_enter_sublayer),
     project_heads: _track(_enter_map),
     project_attention: _track(_enter_map),

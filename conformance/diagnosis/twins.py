@@ -1,0 +1,74 @@
+"""Neighbours that give the same as another candidate: one slip in other words, until a case tells them apart."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+from goldformer.conformance.diagnosis.candidates import Candidate, Textbooks
+from goldformer.conformance.diagnosis.distinguish import FINEST, equals_whole
+from goldformer.conformance.diagnosis.failure import FailingCase, is_decoding
+from goldformer.conformance.diagnosis.mistakes import implementations
+from goldformer.conformance.judging.invoke import BadResult
+from goldformer.spec import Case, Spec
+
+#: The most cases of a component, besides the failing one, in which twins give the same.
+_CASES: Final = 8
+
+
+class Twins:
+    """Sets twins of candidates aside, so that later cases are compared with one of them only.
+
+    A residual that is left out, and a norm that reads what comes before it, are such twins.
+    """
+
+    def __init__(self, spec: Spec, textbooks: Textbooks) -> None:
+        self._spec, self._textbooks = spec, textbooks
+        self._aside: defaultdict[Candidate, list[Candidate]] = defaultdict(list)
+
+    def set_aside(self, found: Mapping[Candidate, float], failure: FailingCase) -> dict[Candidate, float]:
+        """Return the candidates that explain a case without the neighbours that are twins of one before them."""
+        # The words that a model writes, and gradients, are the same by chance or take long.
+        if len(found) < 2 or is_decoding(failure.case) or failure.case.cotangent is not None:
+            return dict(found)
+        cases = [
+            replace(failure, case=case, actual=BadResult("raised", ""), dtype=FINEST)
+            for case in (failure.case, *self._choose_cases(failure.case.component))
+        ]
+        kept: dict[Candidate, float] = {}
+        for candidate, distance in found.items():
+            twin = next((other for other in kept if self._are_twins(candidate, other, cases)), None)
+            if twin is None or not _is_generated(candidate):
+                kept[candidate] = distance
+            else:
+                self._aside[twin].append(candidate)
+        return kept
+
+    def list_aside(self, candidates: Iterable[Candidate]) -> list[Candidate]:
+        """Return the twins of some candidates that are set aside."""
+        return [twin for candidate in candidates for twin in self._aside.get(candidate, ())]
+
+    def release(self, twins: Iterable[Candidate]) -> None:
+        """Take some twins back: a case told them apart."""
+        released = {*twins}
+        for aside in self._aside.values() if released else ():
+            aside[:] = [twin for twin in aside if twin not in released]
+
+    def _choose_cases(self, component: str) -> Sequence[Case]:
+        """Return some of the smaller cases of a component, from the smallest to one of middling size."""
+        cases = sorted(self._spec.cases_of(component), key=lambda case: case.size)
+        quick = [case for case in cases if not (case.error or case.random or case.full_size or case.cotangent)]
+        smaller = quick[: -(-len(quick) // 2)]
+        return smaller[:: -(-len(smaller) // _CASES)]
+
+    def _are_twins(self, one: Candidate, other: Candidate, cases: Iterable[FailingCase]) -> bool:
+        return all(
+            equals_whole(self._textbooks.imitate(one, case), self._textbooks.imitate(other, case)) for case in cases
+        )
+
+
+def _is_generated(candidate: Candidate) -> bool:
+    """Return True if one of a candidate's mistakes is a neighbour: a mistake of the catalogue is named in any case."""
+    return any(id_ not in implementations() for id_ in candidate.mistakes)

@@ -1,0 +1,56 @@
+"""Of neighbours that give the same, one is compared with later cases, until a case tells them apart."""
+
+from __future__ import annotations
+
+import pytest
+
+from goldformer.adapters import Adapter
+from goldformer.adapters.textbook.build import build_textbook
+from goldformer.conformance.diagnosis.candidates import Candidate, Textbooks
+from goldformer.conformance.diagnosis.explain import Diagnosis
+from goldformer.conformance.diagnosis.failure import FailingCase
+from goldformer.conformance.diagnosis.finding import MISTAKE_FOUND
+from goldformer.conformance.diagnosis.findings import diagnose
+from goldformer.conformance.diagnosis.neighbours import find_made
+from goldformer.conformance.diagnosis.twins import Twins
+from goldformer.conformance.judging.cases import Bench, judge_case
+
+ATTENTION = "scaled_dot_product_attention"
+#: A causal mask is the same for both; with padding it is not.
+MIRRORED, TRANSPOSED = f"{ATTENTION}.mask.causal-mirrored", f"{ATTENTION}.mask.transposed"
+LEFT_OUT, FROM_X = "encoder_layer.self_attention.left-out", "encoder_layer.self_attention.sum.from.x"
+
+
+def judge(spec, made, *cases):
+    """Return the judgements of some cases with a neighbour."""
+    bench = Bench(spec, Adapter.from_object(build_textbook(find_made(made).steps), "mine.py", spec), "float32", "cpu")
+    return [judge_case(spec.cases[case], bench) for case in cases]
+
+
+def set_aside(spec, case, *ids):
+    """Return the candidates that are kept, and those that are set aside, where the last one is the code's mistake."""
+    twins = Twins(spec, Textbooks(spec, None))
+    failure = FailingCase.of(judge(spec, ids[-1], case)[0])
+    kept = twins.set_aside(dict.fromkeys(map(Candidate, ((id_,) for id_ in ids)), 0.0), failure)
+    return [c.mistakes[0] for c in kept], [c.mistakes[0] for c in twins.list_aside(kept)]
+
+
+def test_a_neighbour_that_gives_the_same_is_set_aside(spec):
+    assert set_aside(spec, "enc-padding", FROM_X, LEFT_OUT) == ([FROM_X], [LEFT_OUT])
+
+
+def test_what_differs_by_eps_alone_is_kept(spec):
+    # LN(x + x) and LN(x)
+    other = "encoder_layer.self_attention.update.from.x"
+    assert set_aside(spec, "enc-padding", other, FROM_X) == ([other, FROM_X], [])
+
+
+def test_a_mistake_of_the_catalogue_is_never_set_aside(spec):
+    assert set_aside(spec, "sdpa-causal", "scale-twice", "scale-no-root") == (["scale-twice", "scale-no-root"], [])
+
+
+@pytest.mark.parametrize("made", [MIRRORED, TRANSPOSED])
+def test_a_later_case_tells_twins_apart(spec, made):
+    judgements = judge(spec, made, "sdpa-causal", "sdpa-causal-and-padding")
+    (found,) = [f for f in diagnose(Diagnosis(spec).explain_all(judgements), spec) if f.label == MISTAKE_FOUND]
+    assert found.mistakes == (made,)
