@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator
-from itertools import combinations, product
+from dataclasses import replace
+from itertools import chain, combinations, product
 from typing import Final
 
 from goldformer.adapters.options import OPTIONS
 from goldformer.conformance.diagnosis.candidates import RUNS_BACKWARD, Candidate
 from goldformer.conformance.diagnosis.failure import Options
-from goldformer.conformance.diagnosis.mistakes import implementations
+from goldformer.conformance.diagnosis.mistakes import ON_PURPOSE, implementations
 from goldformer.conformance.diagnosis.mistakes.places import HALVES, PLACES, can_be_made
 from goldformer.conformance.diagnosis.neighbours import neighbours, neighbours_of
 from goldformer.spec import Spec
@@ -112,6 +113,57 @@ class Catalogue:
                         continue
                     if (not place.parts or home in place.parts) and can_be_made(place, implementations()[id_]):
                         yield Candidate((id_,), place=place)
+
+    def place_neighbours(self, component: str) -> Iterator[Candidate]:
+        """Yield the neighbours of a layer's parts in one sub-layer only, those of an attention in one of two."""
+        places = [place for place in PLACES.get(component, ()) if place.sublayer[1] and not place.role]
+        for candidate in self.select_neighbours(component) if places else ():
+            made = neighbours()[candidate.mistakes[0]]
+            if made.component != component:
+                fitting = (place for place in places if made.component in place.parts)
+                yield from (replace(candidate, place=place) for place in fitting if can_be_made(place, made.made))
+
+    def combine_near(self, component: str, bases: list[Candidate], near: list[Candidate]) -> Iterator[Candidate]:
+        """Yield several options at once, and these and single candidates on top of each base.
+
+        What is done on purpose comes with several options, and two such things with any number, or with none.
+        """
+        options, several = [one for one in near if one.options], combine_options(near)
+        # If all candidates are options, as for decoding, nothing else comes with them.
+        parts = self._spec.list_dependencies(component) if len(options) < len(near) else ()
+        on_purpose = [list(self._list_on_purpose([part])) for part in parts]
+        pairs = list(chain.from_iterable(combine_with(one, other) for one, other in combinations(on_purpose, 2)))
+        yield from several
+        yield from combine_with(bases, [*near, *several])
+        yield from combine_with(chain.from_iterable(on_purpose), several)
+        yield from pairs
+        yield from combine_with(pairs, [*options, *several])
+
+    def pair_candidates(
+        self, component: str, near: list[Candidate], bases: list[Candidate], seen: list[Candidate]
+    ) -> Iterator[Candidate]:
+        """Yield pairs: what was seen and another, an option and a mistake, two of the component's own.
+
+        Mistakes of the component come under several options at once too, and all on top of a base and an option, or of
+        what is done on purpose in a part.
+        """
+        options = [c for c in near if c.options]
+        on_purpose = list(self._list_on_purpose(self._spec.list_dependencies(component)))
+        own = self.select_own(component, near)
+        under = [both for base in bases for option in options if (both := base.combine(option))]
+        chosen = chain(
+            ((one, other) for one in seen for other in near),
+            ((one, other) for other in near if other.mistakes for one in under),
+            ((option, other) for other in near if other.mistakes for option in options),
+            ((one, other) for other in near if other.mistakes for one in on_purpose),
+            combinations(own, 2),
+            ((one, other) for one in combine_options(near) for other in own),
+        )
+        yield from filter(None, (one.combine(other) for one, other in chosen))
+
+    def _list_on_purpose(self, components: Collection[str]) -> Iterator[Candidate]:
+        """Yield what code does on purpose in some components."""
+        return self.make_candidates(id_ for id_ in ON_PURPOSE if self._spec.mistakes[id_].component in components)
 
     def pair_neighbours(self, component: str, near: list[Candidate]) -> Iterator[Candidate]:
         """Yield all pairs of the component's own neighbours and mistakes, or nothing where there are too many."""

@@ -7,11 +7,11 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import chain, combinations, islice
+from itertools import chain, islice
 from typing import Final
 
 from goldformer.conformance.diagnosis.candidates import Candidate, Imitations, Textbooks
-from goldformer.conformance.diagnosis.catalogue import Catalogue, combine_options, combine_with
+from goldformer.conformance.diagnosis.catalogue import Catalogue, combine_with
 from goldformer.conformance.diagnosis.causes import Causes, find_cause
 from goldformer.conformance.diagnosis.failure import (
     CLEAR,
@@ -23,8 +23,7 @@ from goldformer.conformance.diagnosis.failure import (
     is_decoding,
 )
 from goldformer.conformance.diagnosis.matches import KnownMatches
-from goldformer.conformance.diagnosis.mistakes import ON_PURPOSE, implementations
-from goldformer.conformance.diagnosis.mistakes.places import PLACES, can_be_made
+from goldformer.conformance.diagnosis.mistakes import implementations
 from goldformer.conformance.diagnosis.neighbours import find_made, neighbours
 from goldformer.conformance.diagnosis.neighbours.results import Call, list_relations
 from goldformer.conformance.diagnosis.neighbours.solved import TRIALS, families, fit_number, name_solved, trying
@@ -320,7 +319,9 @@ class Imitator:
         # On top of bases that explain the failure, whatever does nothing in this case would explain it too.
         if not found:
             some = self._drop_idle_options(some, bases, failure)
-            found = self._match_candidates(islice(self._list_combined(component, bases, some), most), failure)
+            known = self._known.list_matches(component)
+            combined = (c for c in self._catalogue.combine_near(component, bases, some) if c not in known)
+            found = self._match_candidates(islice(combined, most), failure)
         if not found and not short and not self._in_vain[component, failure.dtype]:
             far = list(self._catalogue.list_far(component))
             found = self._match_candidates(chain(far, islice(combine_with(bases, far), most)), failure)
@@ -356,9 +357,12 @@ class Imitator:
         yield _Kind(self._list_neighbours(component, bases, 0), _NEIGHBOURS * most)
         yield _Kind(self._list_neighbours(component, bases, 1), _NEIGHBOURS * most)
         yield _Kind(self._solve_numbers(failure, once // TRIALS), most)
-        yield _Kind(self._list_unlikely_neighbours(component, bases), seldom if self._textbooks.spent <= _LATER else 0)
+        # The mistakes of a part that was judged have shown there, unless the component has its own code for it.
+        unlikely = chain(self._list_neighbours(component, bases, 2), self._catalogue.place_neighbours(component))
+        yield _Kind(unlikely, seldom if self._textbooks.spent <= _LATER else 0)
         yield _Kind(self._read_off(failure, bases), most)
-        yield _Kind(self._pair_candidates(component, near, bases), most)
+        seen = [c for c in self._known.list_matches(component) if len(c.causes) == 1 and c not in bases]
+        yield _Kind(self._catalogue.pair_candidates(component, near, bases, seen), most)
         yield _Kind(self._catalogue.pair_neighbours(component, near), once)
 
     def _list_short(
@@ -409,14 +413,6 @@ class Imitator:
                 break
         return found
 
-    def _list_unlikely_neighbours(self, component: str, bases: list[Candidate]) -> Iterator[Candidate]:
-        """Yield the neighbours of the parts that were judged by themselves, and those made in one place only.
-
-        The mistakes of such a part have shown there, unless the component has its own code for it.
-        """
-        yield from self._list_neighbours(component, bases, 2)
-        yield from self._place_neighbours(component)
-
     def _list_neighbours(self, component: str, bases: list[Candidate], distance: int) -> Iterator[Candidate]:
         """Yield the neighbours at a distance from a component, by themselves and on bases."""
         known = [
@@ -426,15 +422,6 @@ class Imitator:
         ]
         yield from known
         yield from combine_with(bases, known)
-
-    def _place_neighbours(self, component: str) -> Iterator[Candidate]:
-        """Yield the neighbours of a layer's parts in one sub-layer only, those of an attention in one of two."""
-        places = [place for place in PLACES.get(component, ()) if place.sublayer[1] and not place.role]
-        for candidate in self._catalogue.select_neighbours(component) if places else ():
-            made = neighbours()[candidate.mistakes[0]]
-            if self._find_distance(made.component, component):
-                fitting = (place for place in places if made.component in place.parts)
-                yield from (replace(candidate, place=place) for place in fitting if can_be_made(place, made.made))
 
     def _find_distance(self, part: str, component: str) -> int:
         """Return 0 for the component itself, 2 for a part with cases that passed or were searched, else 1."""
@@ -550,27 +537,6 @@ class Imitator:
         most = 1 if deep or is_late or self._known.has_unknown_part(component) else _SEARCHES_IN_VAIN
         return self._in_vain[component, dtype] >= most or self._searched[component, dtype] >= _SEARCHES
 
-    def _list_combined(self, component: str, bases: list[Candidate], near: list[Candidate]) -> Iterator[Candidate]:
-        """Yield several options at once, and these and single candidates on top of each base.
-
-        What is done on purpose comes with several options, and two such things with any number, or with none.
-        """
-        options, several = [one for one in near if one.options], combine_options(near)
-        known = self._known.list_matches(component)
-        # If all candidates are options, as for decoding, nothing else comes with them.
-        parts = self.spec.list_dependencies(component) if len(options) < len(near) else ()
-        own = ([id_ for id_ in ON_PURPOSE if self.spec.mistakes[id_].component == part] for part in parts)
-        on_purpose = [list(self._catalogue.make_candidates(ids)) for ids in own]
-        pairs = list(chain.from_iterable(combine_with(one, other) for one, other in combinations(on_purpose, 2)))
-        every = chain(
-            several,
-            combine_with(bases, [*near, *several]),
-            combine_with(chain.from_iterable(on_purpose), several),
-            pairs,
-            combine_with(pairs, [*options, *several]),
-        )
-        return (candidate for candidate in every if candidate not in known)
-
     def run_textbook(self, case: Case, options: Options) -> Result | None:
         """Return the textbook's result for a case in float64 under these options; None if it has none."""
         given = FailingCase(case, self.spec.contracts[case.component], Result({}, 0.0), {}, "float64", options)
@@ -606,30 +572,6 @@ class Imitator:
             if candidate not in self._tried[component]:
                 self._tried[component].add(candidate)
                 yield candidate
-
-    def _pair_candidates(self, component: str, near: list[Candidate], bases: list[Candidate]) -> Iterator[Candidate]:
-        """Yield pairs: a known match and another, an option and a mistake, two of the component's own.
-
-        Mistakes of the component come under several options at once too, and all on top of a base and an option, or of
-        what is done on purpose in a part.
-        """
-        options = [c for c in near if c.options]
-        parts = self.spec.list_dependencies(component)
-        on_purpose = list(
-            self._catalogue.make_candidates(id_ for id_ in ON_PURPOSE if self.spec.mistakes[id_].component in parts)
-        )
-        own = self._catalogue.select_own(component, near)
-        seen = [c for c in self._known.list_matches(component) if len(c.causes) == 1 and c not in bases]
-        under = [both for base in bases for option in options if (both := base.combine(option))]
-        chosen = chain(
-            ((one, other) for one in seen for other in near),
-            ((one, other) for other in near if other.mistakes for one in under),
-            ((option, other) for other in near if other.mistakes for option in options),
-            ((one, other) for other in near if other.mistakes for one in on_purpose),
-            combinations(own, 2),
-            ((one, other) for one in combine_options(near) for other in own),
-        )
-        yield from filter(None, (one.combine(other) for one, other in chosen))
 
     def _measure_by_own_rounding(
         self, candidate: Candidate, made: Result | BadResult | None, failure: FailingCase, apart: float

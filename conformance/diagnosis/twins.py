@@ -30,12 +30,13 @@ class Twins:
 
     def set_aside(self, found: Mapping[Candidate, float], failure: FailingCase) -> dict[Candidate, float]:
         """Return the candidates that explain a case without the neighbours that are twins of one before them."""
-        # The words that a model writes, and gradients, are the same by chance or take long.
-        if len(found) < 2 or is_decoding(failure.case) or failure.case.cotangent is not None:
+        case = failure.case
+        # The words that a model writes, and draws, are the same by chance, and gradients take long.
+        if len(found) < 2 or is_decoding(case) or case.random or case.cotangent is not None:
             return dict(found)
         cases = [
             replace(failure, case=case, actual=BadResult("raised", ""), dtype=FINEST)
-            for case in (failure.case, *self._choose_cases(failure.case.component))
+            for case in (case, *self._choose_cases(case.component))
         ]
         kept: dict[Candidate, float] = {}
         for candidate, distance in found.items():
@@ -61,7 +62,7 @@ class Twins:
         cases = sorted(self._spec.cases_of(component), key=lambda case: case.size)
         quick = [case for case in cases if not (case.error or case.random or case.full_size or case.cotangent)]
         smaller = quick[: -(-len(quick) // 2)]
-        return smaller[:: -(-len(smaller) // _CASES)]
+        return smaller[:: max(1, -(-len(smaller) // _CASES))]
 
     def _are_twins(self, one: Candidate, other: Candidate, cases: Iterable[FailingCase]) -> bool:
         return all(

@@ -401,8 +401,8 @@ def test_what_explains_the_layers_of_one_half_is_tried_there_before_any_search(s
         book = build_textbook(*layers, only=component)
         bench = Bench(spec, Adapter.from_object(book, "mine.py", spec), "float32", "cpu")
         judgements += [judge_case(case, bench) for case in small_cases(spec, component)[:4]]
-    for further in ("_list_combined", "_list_neighbours"):
-        monkeypatch.setattr(Imitator, further, lambda *_: iter(()))
+    for holder, further in ((Catalogue, "combine_near"), (Imitator, "_list_neighbours")):
+        monkeypatch.setattr(holder, further, lambda *_: iter(()))
     monkeypatch.setattr(Catalogue, "place_mistakes", lambda *_: iter(()))
     said = list(diagnose(Diagnosis(spec).explain_all(judgements), spec))
     assert [f.mistakes for f in said if f.mistakes] == [("norm-before-add",)]
