@@ -12,8 +12,10 @@ from goldformer.adapters.options import OPTIONS
 from goldformer.conformance.diagnosis.candidates import RUNS_BACKWARD, Candidate
 from goldformer.conformance.diagnosis.failure import Options
 from goldformer.conformance.diagnosis.mistakes import ON_PURPOSE, implementations
-from goldformer.conformance.diagnosis.mistakes.places import HALVES, PLACES, can_be_made
+from goldformer.conformance.diagnosis.mistakes.places import HALVES, PLACES, MistakePlace, can_be_made
 from goldformer.conformance.diagnosis.neighbours import neighbours, neighbours_of
+from goldformer.conformance.diagnosis.neighbours.neighbour import find_component
+from goldformer.conformance.diagnosis.neighbours.solved import OF_SUBLAYERS
 from goldformer.spec import Spec
 
 #: All pairs of a component's neighbours are tried if there are at most this many: several hundred pairs.
@@ -116,12 +118,18 @@ class Catalogue:
 
     def place_neighbours(self, component: str) -> Iterator[Candidate]:
         """Yield the neighbours of a layer's parts in one sub-layer only, those of an attention in one of two."""
-        places = [place for place in PLACES.get(component, ()) if place.sublayer[1] and not place.role]
+        places = _list_sublayers(component)
         for candidate in self.select_neighbours(component) if places else ():
             made = neighbours()[candidate.mistakes[0]]
             if made.component != component:
                 fitting = (place for place in places if made.component in place.parts)
                 yield from (replace(candidate, place=place) for place in fitting if can_be_made(place, made.made))
+
+    def place_families(self, component: str) -> Iterator[Candidate]:
+        """Yield the families with a number that a layer may choose for each sub-layer, in one of them."""
+        for place, id_ in product(_list_sublayers(component), OF_SUBLAYERS):
+            if find_component(id_) in place.parts:
+                yield Candidate((id_,), place=place)
 
     def combine_near(self, component: str, bases: list[Candidate], near: list[Candidate]) -> Iterator[Candidate]:
         """Yield several options at once, and these and single candidates on top of each base.
@@ -175,6 +183,10 @@ class Catalogue:
     def select_own(self, component: str, candidates: Iterable[Candidate]) -> list[Candidate]:
         """Return the candidates that begin with a mistake of the catalogue in the component itself."""
         return [c for c in candidates if c.mistakes and self._spec.mistakes[c.mistakes[0]].component == component]
+
+
+def _list_sublayers(component: str) -> list[MistakePlace]:
+    return [place for place in PLACES.get(component, ()) if place.sublayer[1] and not place.role]
 
 
 def combine_with(bases: Iterable[Candidate], others: Iterable[Candidate]) -> Iterator[Candidate]:

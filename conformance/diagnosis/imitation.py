@@ -430,16 +430,21 @@ class Imitator:
         return 2 if self._passed[part] or self._known.was_searched(part) else 1
 
     def _solve_numbers(self, failure: FailingCase, most: int) -> Iterator[Candidate]:
-        """Yield a neighbour with the number that fits a failure, of the families of the component and of its parts."""
+        """Yield a neighbour with the number that fits a failure, of the families of the component and of its parts.
+
+        Those that layers often choose for each sub-layer are also solved for in one of them.
+        """
         component = failure.case.component
         homes = (component, *reversed(self.spec.list_dependencies(component)))
         mine = sorted((f for f in families().values() if f.component in homes), key=lambda f: homes.index(f.component))
-        for family in mine[:most]:
-            residual = partial(self._find_residual, Candidate((family.id,)), failure)
-            value = fit_number(residual, family)
+        trials = [Candidate((family.id,)) for family in mine][:most]
+        placed = self._catalogue.place_families(component) if most else ()
+        for trial in (*trials, *placed):
+            family = families()[trial.mistakes[0]]
+            value = fit_number(partial(self._find_residual, trial, failure), family)
             # The fewest digits that fit are what was meant.
             rounded = (float(f"{value:.{digits}g}") for digits in range(1, 10)) if value is not None else ()
-            solved = (Candidate((name_solved(family, number),)) for number in rounded)
+            solved = (replace(trial, mistakes=(name_solved(family, number),)) for number in rounded)
             fitting = (c for c in solved if failure.distance(self._textbooks.imitate(c, failure)) is not None)
             yield from islice(fitting, 1)
 

@@ -35,13 +35,14 @@ class Twins:
         if len(found) < 2 or is_decoding(case) or case.random or case.cotangent is not None:
             return dict(found)
         cases = [
-            replace(failure, case=case, actual=BadResult("raised", ""), dtype=FINEST)
-            for case in (case, *self._choose_cases(case.component))
+            replace(failure, case=chosen, actual=BadResult("raised", ""), dtype=FINEST)
+            for chosen in (case, *self._choose_cases(case.component))
         ]
         kept: dict[Candidate, float] = {}
         for candidate, distance in found.items():
-            twin = next((other for other in kept if self._are_twins(candidate, other, cases)), None)
-            if twin is None or not _is_generated(candidate):
+            others = kept if _is_generated(candidate) else ()
+            twin = next((other for other in others if self._are_twins(candidate, other, cases)), None)
+            if twin is None:
                 kept[candidate] = distance
             else:
                 self._aside[twin].append(candidate)

@@ -134,6 +134,8 @@ def _fill_before_division(number: Number) -> Replacements:
 _divisor: Final[ContextVar[list[float | Array]]] = ContextVar("divisor")
 
 _FACTORS: Final = (-2.0, 2.0)
+#: The families whose number a layer may choose for each sub-layer.
+OF_SUBLAYERS: Final = ("layer_norm.eps", "scaled_dot_product_attention.divisor")
 
 
 def _list_families() -> Iterator[Family]:

@@ -16,6 +16,7 @@ from goldformer.adapters.textbook.steps import around, instead
 from goldformer.conformance.diagnosis.explain import Diagnosis
 from goldformer.conformance.diagnosis.findings import diagnose
 from goldformer.conformance.diagnosis.mistakes.differentiation import DIFFERENTIATED
+from goldformer.conformance.diagnosis.mistakes.places import PLACES, TRACKED, restrict_to
 from goldformer.conformance.diagnosis.neighbours import find_neighbour
 from goldformer.conformance.diagnosis.neighbours.solved import families, fit_number
 from goldformer.conformance.judging.cases import Bench, judge_case
@@ -68,6 +69,25 @@ def leak(slope):
 )
 def test_a_constant_is_solved_for(spec, steps, component, said):
     (found,) = [f for f in say(spec, steps, component) if f.label == "Mistake found"]
+    assert found.text.startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("steps", "component", "number", "said"),
+    [
+        ({layer_norm_eps: instead(lambda: 0.03)}, "encoder_layer", 2,
+         "The normalisation fits eps = 0.03, only in the encoder layer's feed-forward network."),
+        ({score_divisor: around(lambda original, sizes: original(sizes) * 1.7)}, "decoder_layer", 2,
+         "The scores are divided by 1.7 times √d_k, only in the decoder layer's cross-attention."),
+    ],
+)  # fmt: skip
+def test_a_constant_of_one_sublayer_is_solved_for(spec, steps, component, number, said):
+    (place,) = [p for p in PLACES[component] if p.sublayer == (component, number) and not p.role]
+    book = build_textbook(restrict_to(place, steps), TRACKED, only=component)
+    bench = Bench(spec, Adapter.from_object(book, "mine.py", spec), "float32", "cpu")
+    chosen = [case for case in spec.cases_of(component) if "-ordinary-" in case.id and case.cotangent is None][:8]
+    findings = diagnose(Diagnosis(spec).explain_all([judge_case(case, bench) for case in chosen]), spec)
+    (found,) = [f for f in findings if f.label == "Mistake found"]
     assert found.text.startswith(said)
 
 
