@@ -73,6 +73,10 @@ _DIFFERENTIATED: Final = 3
 _QUARTER: Final = 4
 
 
+#: How far from a component a part is that was judged by itself.
+_JUDGED: Final = 2
+
+
 @dataclass(frozen=True, slots=True)
 class _Kind:
     """Some candidates of one kind, and how many of them are tried."""
@@ -358,7 +362,7 @@ class Imitator:
         yield _Kind(self._list_neighbours(component, bases, 1), _NEIGHBOURS * most)
         yield _Kind(self._solve_numbers(failure, once // TRIALS), most)
         # The mistakes of a part that was judged have shown there, unless the component has its own code for it.
-        unlikely = chain(self._list_neighbours(component, bases, 2), self._catalogue.place_neighbours(component))
+        unlikely = chain(self._list_neighbours(component, bases, _JUDGED), self._catalogue.place_neighbours(component))
         yield _Kind(unlikely, seldom if self._textbooks.spent <= _LATER else 0)
         yield _Kind(self._read_off(failure, bases), most)
         seen = [c for c in self._known.list_matches(component) if len(c.causes) == 1 and c not in bases]
@@ -424,10 +428,10 @@ class Imitator:
         yield from combine_with(bases, known)
 
     def _find_distance(self, part: str, component: str) -> int:
-        """Return 0 for the component itself, 2 for a part with cases that passed or were searched, else 1."""
+        """Return 0 for the component itself, 1 for a part, `_JUDGED` if cases of it passed or were searched."""
         if part == component:
             return 0
-        return 2 if self._passed[part] or self._known.was_searched(part) else 1
+        return _JUDGED if self._passed[part] or self._known.was_searched(part) else 1
 
     def _solve_numbers(self, failure: FailingCase, most: int) -> Iterator[Candidate]:
         """Yield a neighbour with the number that fits a failure, of the families of the component and of its parts.
@@ -435,9 +439,11 @@ class Imitator:
         Those that layers often choose for each sub-layer are also solved for in one of them.
         """
         component = failure.case.component
-        homes = (component, *reversed(self.spec.list_dependencies(component)))
-        mine = sorted((f for f in families().values() if f.component in homes), key=lambda f: homes.index(f.component))
-        trials = [Candidate((family.id,)) for family in mine][:most]
+        homes = {component, *self.spec.list_dependencies(component)}
+        mine = [family for family in families().values() if family.component in homes]
+        # A part that was judged has shown its number there.
+        mine.sort(key=lambda family: self._find_distance(family.component, component) == _JUDGED)
+        trials = [Candidate((family.id,)) for family in mine[:most]]
         placed = self._catalogue.place_families(component) if most else ()
         for trial in (*trials, *placed):
             family = families()[trial.mistakes[0]]

@@ -18,7 +18,7 @@ import numpy as np
 from goldformer.adapters.textbook.attention import fill_masked, mask_fill, scaled_dot_product_attention, score_divisor
 from goldformer.adapters.textbook.checks import Array
 from goldformer.adapters.textbook.embedding import add_encoding, token_embedding, wavelength_base
-from goldformer.adapters.textbook.layers import activation, layer_norm_eps
+from goldformer.adapters.textbook.layers import activation, layer_norm_eps, norm_denominator
 from goldformer.adapters.textbook.steps import Replacements, Step, around, hold, instead
 from goldformer.conformance.diagnosis.neighbours.arguments import change_argument, change_array
 from goldformer.conformance.diagnosis.neighbours.constants import OTHER_EPS, SCALED_RESULTS
@@ -102,6 +102,18 @@ def _divide(number: Number) -> Replacements:
     return {score_divisor: around(divide)}
 
 
+def _divide_by_power_of_width(number: Number) -> Replacements:
+    return {score_divisor: instead(lambda sizes: float(sizes["d_k"]) ** number())}
+
+
+def _divide_by_power_of_variance(number: Number) -> Replacements:
+    def divide(original: Step, variance: Array) -> Array:
+        root: Array = original(variance)
+        return np.asarray(root ** (2 * number())).astype(root.dtype)
+
+    return {norm_denominator: around(divide)}
+
+
 def _fill_masked(number: Number) -> Replacements:
     return {mask_fill: instead(lambda _: number())}
 
@@ -134,6 +146,7 @@ def _fill_before_division(number: Number) -> Replacements:
 _divisor: Final[ContextVar[list[float | Array]]] = ContextVar("divisor")
 
 _FACTORS: Final = (-2.0, 2.0)
+_POWERS: Final = (-1.5, 0.7)
 #: The families whose number a layer may choose for each sub-layer.
 OF_SUBLAYERS: Final = ("layer_norm.eps", "scaled_dot_product_attention.divisor")
 
@@ -155,6 +168,14 @@ def _list_families() -> Iterator[Family]:
     yield Family(
         f"{attention}.divisor-fixed", "the scores are divided by {} instead of √d_k, whatever the width",
         "Divide the scores by the root of d_k.", _FACTORS, lambda number: {score_divisor: instead(lambda _: number())},
+    )  # fmt: skip
+    yield Family(
+        f"{attention}.divisor-power", "the scores are divided by d_k to the power of {} instead of 1/2",
+        "Divide the scores by the root of d_k.", _POWERS, _divide_by_power_of_width, signed=True,
+    )  # fmt: skip
+    yield Family(
+        f"{norm}.power", "the row is divided by its variance plus eps to the power of {} instead of 1/2",
+        "Divide by the root of the variance plus eps.", _POWERS, _divide_by_power_of_variance, signed=True,
     )  # fmt: skip
     yield Family(
         f"{attention}.fill", "masked scores become {}, which leaves their keys a weight",

@@ -11,7 +11,7 @@ from goldformer.adapters import Adapter
 from goldformer.adapters.textbook.attention import mask_fill, score_divisor, weigh_keys
 from goldformer.adapters.textbook.build import build_textbook
 from goldformer.adapters.textbook.embedding import wavelength_base
-from goldformer.adapters.textbook.layers import activation, add_residual, layer_norm_eps
+from goldformer.adapters.textbook.layers import activation, add_residual, layer_norm_eps, norm_denominator
 from goldformer.adapters.textbook.steps import around, instead
 from goldformer.conformance.diagnosis.explain import Diagnosis
 from goldformer.conformance.diagnosis.findings import diagnose
@@ -43,6 +43,16 @@ def leak(slope):
             {mask_fill: instead(lambda _: -12.0)},
             "scaled_dot_product_attention",
             "Masked scores become −12, which leaves their keys a weight.",
+        ),
+        (
+            {score_divisor: instead(lambda sizes: sizes["d_k"] ** 0.75)},
+            "scaled_dot_product_attention",
+            "The scores are divided by d_k to the power of 0.75 instead of 1/2.",
+        ),
+        (
+            {norm_denominator: around(lambda original, variance: original(variance) ** np.float32(1.6))},
+            "layer_norm",
+            "The row is divided by its variance plus eps to the power of 0.8 instead of 1/2.",
         ),
         (leak(0.2), "feed_forward", "The activation is a leaky ReLU with the slope 0.2."),
         (
