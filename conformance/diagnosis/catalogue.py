@@ -169,14 +169,28 @@ class Catalogue:
         )
         yield from filter(None, (one.combine(other) for one, other in chosen))
 
+    def add_to_purpose(self, component: str, near: list[Candidate]) -> Iterator[Candidate]:
+        """Yield what code does on purpose in a part, with each mistake and neighbour of the component in one place.
+
+        Layers with GELU often have no network that can be judged by itself.
+        """
+        placed = self.select_own(component, list(self._list_placed(component, near)))
+        own = self._select_own_neighbours(component)
+        for one in self._list_on_purpose(self._spec.list_dependencies(component)):
+            yield from filter(None, map(one.add_placed, placed))
+            yield from filter(None, map(one.combine, own))
+
+    def _select_own_neighbours(self, component: str) -> list[Candidate]:
+        generated = self.select_neighbours(component)
+        return [c for c in generated if neighbours()[c.mistakes[0]].component == component]
+
     def _list_on_purpose(self, components: Collection[str]) -> Iterator[Candidate]:
         """Yield what code does on purpose in some components."""
         return self.make_candidates(id_ for id_ in ON_PURPOSE if self._spec.mistakes[id_].component in components)
 
     def pair_neighbours(self, component: str, near: list[Candidate]) -> Iterator[Candidate]:
         """Yield all pairs of the component's own neighbours and mistakes, or nothing where there are too many."""
-        generated = self.select_neighbours(component)
-        mine = [c for c in generated if neighbours()[c.mistakes[0]].component == component]
+        mine = self._select_own_neighbours(component)
         pairs = [*product(self.select_own(component, near), mine), *combinations(mine, 2)] if len(mine) <= _FEW else []
         yield from filter(None, (one.combine(other) for one, other in pairs))
 

@@ -363,10 +363,11 @@ class Imitator:
         yield _Kind(self._solve_numbers(failure, once // TRIALS), most)
         # The mistakes of a part that was judged have shown there, unless the component has its own code for it.
         unlikely = chain(self._list_neighbours(component, bases, _JUDGED), self._catalogue.place_neighbours(component))
-        yield _Kind(unlikely, seldom if self._textbooks.spent <= _LATER else 0)
+        yield _Kind(unlikely, 0 if self._is_late else seldom)
         yield _Kind(self._read_off(failure, bases), most)
         seen = [c for c in self._known.list_matches(component) if len(c.causes) == 1 and c not in bases]
         yield _Kind(self._catalogue.pair_candidates(component, near, bases, seen), most)
+        yield _Kind(self._catalogue.add_to_purpose(component, near), 0 if self._is_late else once)
         yield _Kind(self._catalogue.pair_neighbours(component, near), once)
 
     def _list_short(
@@ -541,11 +542,14 @@ class Imitator:
         seen.append(made)
         return True
 
+    @property
+    def _is_late(self) -> bool:
+        return self._textbooks.spent > _LATER
+
     def _has_searched_enough(self, component: str, dtype: str) -> bool:
         """Return True if a further search would take too long for what it is likely to find: a whole model is slow."""
         deep = len(self.spec.contracts[component].layers) > 1
-        is_late = self._textbooks.spent > _LATER
-        most = 1 if deep or is_late or self._known.has_unknown_part(component) else _SEARCHES_IN_VAIN
+        most = 1 if deep or self._is_late or self._known.has_unknown_part(component) else _SEARCHES_IN_VAIN
         return self._in_vain[component, dtype] >= most or self._searched[component, dtype] >= _SEARCHES
 
     def run_textbook(self, case: Case, options: Options) -> Result | None:
