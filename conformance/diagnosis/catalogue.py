@@ -116,6 +116,14 @@ class Catalogue:
                     if (not place.parts or home in place.parts) and can_be_made(place, implementations()[id_]):
                         yield Candidate((id_,), place=place)
 
+    def place_in_halves(self, component: str, candidates: Iterable[Candidate]) -> Iterator[Candidate]:
+        """Yield those candidates that are one mistake of the catalogue in each half of a model only."""
+        places = [place for place in HALVES.values() if place in PLACES.get(component, ())]
+        single = (c for c in candidates if len(c.causes) == 1 and {*c.mistakes} <= implementations().keys())
+        for candidate, place in product(single, places):
+            if not candidate.place and can_be_made(place, implementations()[candidate.mistakes[0]]):
+                yield replace(candidate, place=place)
+
     def place_neighbours(self, component: str) -> Iterator[Candidate]:
         """Yield the neighbours of a layer's parts in one sub-layer only, those of an attention in one of two."""
         places = _list_sublayers(component)

@@ -319,7 +319,9 @@ class Imitator:
             return {}
         # A passing case may rule out all that fits, such as a mask without effect where one of two masks is lost.
         if found and not decides and all(self._is_refuted(candidate, component) for candidate in found):
-            return found | self._search_neighbours(component, failure, most)
+            # It may be made in one half of a model only, as where one stack shares its layers.
+            placed = self._match_possible(self._catalogue.place_in_halves(component, found), failure)
+            return found | (placed or self._search_neighbours(component, failure, most))
         # On top of bases that explain the failure, whatever does nothing in this case would explain it too.
         if not found:
             some = self._drop_idle_options(some, bases, failure)

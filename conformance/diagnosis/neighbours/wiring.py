@@ -371,6 +371,13 @@ def _change_updates(layer: Step) -> Iterator[Neighbour]:
         ("halved", "is halved before it is added", lambda a: a / 2),
     )
     for number, sublayer in enumerate(_SUBLAYERS[layer], 1):
+        # LN(x + x + a) is LN(x + a/2), but for eps; a second residual is the likelier slip.
+        yield Neighbour(
+            f"{layer.__name__}.{sublayer}.residual.twice",
+            f"the residual of the {_WORDS[sublayer]} is added twice{_locate(layer)}",
+            f"Add the input of the {_WORDS[sublayer]} to its result once.",
+            _add_notes(_change_in_sublayer("x", number, _restrict_to_layer(layer, lambda a: a + a))),
+        )
         for word, says, way in ways:
             yield Neighbour(
                 f"{layer.__name__}.{sublayer}.{word}",
@@ -378,12 +385,6 @@ def _change_updates(layer: Step) -> Iterator[Neighbour]:
                 f"Add the result of the {_WORDS[sublayer]} to its residual once.",
                 _add_notes(_change_in_sublayer("output", number, _restrict_to_layer(layer, way))),
             )
-        yield Neighbour(
-            f"{layer.__name__}.{sublayer}.residual.twice",
-            f"the residual of the {_WORDS[sublayer]} is added twice{_locate(layer)}",
-            f"Add the input of the {_WORDS[sublayer]} to its result once.",
-            _add_notes(_change_in_sublayer("x", number, _restrict_to_layer(layer, lambda a: a + a))),
-        )
 
 
 def _reorder_sublayers(layer: Step) -> Iterator[Neighbour]:
