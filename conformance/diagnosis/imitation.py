@@ -137,21 +137,28 @@ class Imitator:
 
     def _match_aside(self, missed: Iterable[Candidate], failure: FailingCase) -> dict[Candidate, float]:
         """Return the twins that explain a failure, of candidates that miss it."""
-        found = self._match_candidates(self._twins.list_aside(missed), failure)
-        self._twins.release(found)
-        self._known.add(failure.case.component, found)
+        found: dict[Candidate, float] = {}
+        for candidate in missed:
+            twins = self._match_candidates(self._twins.list_aside(candidate), failure)
+            self._take_back(candidate, failure.case.component, twins)
+            found |= twins
         return found
 
     def release_twins(self, refuted: Iterable[tuple[str, Causes]]) -> bool:
         """Let the twins of refuted causes explain their components too; return True if there are any."""
         released = False
         for component, causes in refuted:
-            candidate = self._matched.get(causes)
-            twins = self._twins.list_aside([candidate] if candidate else ())
-            self._twins.release(twins)
-            self._known.add(component, twins)
+            candidate = self._matched.get(causes, Candidate())
+            twins = self._twins.list_aside(candidate)
+            self._take_back(candidate, component, twins)
             released = released or bool(twins)
         return released
+
+    def _take_back(self, candidate: Candidate, component: str, twins: Collection[Candidate]) -> None:
+        """Let some twins of a candidate explain a component too: they come before it, as a case tells them apart."""
+        self._twins.release(twins)
+        self._known.add(component, twins)
+        self._known.count_above(candidate, component, twins)
 
     def _note_found(self, found: Mapping[Candidate, float], failure: FailingCase) -> dict[Candidate, float]:
         """Note what a search found, and return it without twins."""

@@ -48,9 +48,9 @@ class Twins:
                 self._aside[twin].append(candidate)
         return kept
 
-    def list_aside(self, candidates: Iterable[Candidate]) -> list[Candidate]:
-        """Return the twins of some candidates that are set aside."""
-        return [twin for candidate in candidates for twin in self._aside.get(candidate, ())]
+    def list_aside(self, candidate: Candidate) -> list[Candidate]:
+        """Return the twins of a candidate that are set aside."""
+        return [*self._aside.get(candidate, ())]
 
     def release(self, twins: Iterable[Candidate]) -> None:
         """Take some twins back: a case told them apart."""

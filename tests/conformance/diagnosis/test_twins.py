@@ -14,6 +14,7 @@ from goldformer.conformance.diagnosis.findings import diagnose
 from goldformer.conformance.diagnosis.neighbours import find_made
 from goldformer.conformance.diagnosis.twins import Twins
 from goldformer.conformance.judging.cases import Bench, judge_case
+from wild import make_bench
 
 ATTENTION = "scaled_dot_product_attention"
 #: A causal mask is the same for both; with padding it is not.
@@ -32,7 +33,7 @@ def set_aside(spec, case, *ids):
     twins = Twins(spec, Textbooks(spec, None))
     failure = FailingCase.of(judge(spec, ids[-1], case)[0])
     kept = twins.set_aside(dict.fromkeys(map(Candidate, ((id_,) for id_ in ids)), 0.0), failure)
-    return [c.mistakes[0] for c in kept], [c.mistakes[0] for c in twins.list_aside(kept)]
+    return [c.mistakes[0] for c in kept], [c.mistakes[0] for one in kept for c in twins.list_aside(one)]
 
 
 def test_a_neighbour_that_gives_the_same_is_set_aside(spec):
@@ -54,3 +55,12 @@ def test_a_later_case_tells_twins_apart(spec, made):
     judgements = judge(spec, made, "sdpa-causal", "sdpa-causal-and-padding")
     (found,) = [f for f in diagnose(Diagnosis(spec).explain_all(judgements), spec) if f.label == MISTAKE_FOUND]
     assert found.mistakes == (made,)
+
+
+def test_a_twin_of_what_a_passing_case_refutes_is_compared_with_gradients_too(spec, tmp_path):
+    # Few causes are compared with a gradient, those first that explain most cases.
+    bench = make_bench("averaged_weights", "memory-mask-left-out", tmp_path, spec)
+    cases = [case for case in spec.cases_of("decoder_layer") if not case.full_size]
+    verdicts = Diagnosis(spec).explain_all([judge_case(case, bench) for case in cases])
+    (found,) = [f for f in diagnose(verdicts, spec) if f.label == MISTAKE_FOUND]
+    assert found.mistakes == ("decoder_layer.memory_mask.without-padding",)
