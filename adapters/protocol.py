@@ -226,6 +226,8 @@ def explain_wrong_parameters(function: Callable[..., Any], contract: Contract) -
     if unknown and len(unknown) == len(apart) and (place := _find_place(function, contract.component)):
         fixes.append(f"`goldformer infer {place}` writes an adapter that does so")
     fix = f": {', or '.join(fixes)}" if fixes else ""
+    if unknown:
+        fix += f". If it is only a helper of yours, call it otherwise, such as _{contract.component}"
     return f"{' and '.join(parts)}; the suite calls it with {', '.join(names)}{fix}"
 
 

@@ -64,6 +64,7 @@ def norm_of_two_arrays(x, weight, bias):
 
 
 SDPA = "the suite calls it with query, key, value, mask, dropout_rate, seed"
+HELPER = ". If it is only a helper of yours, call it otherwise, such as _"
 
 
 @pytest.mark.parametrize(
@@ -72,9 +73,10 @@ SDPA = "the suite calls it with query, key, value, mask, dropout_rate, seed"
         (
             query_key_value,
             f"requires q, k, v and does not take query, key, value; {SDPA}: rename q, k, v to query, key, value, "
-            "or `goldformer infer test_parameters.py:query_key_value` writes an adapter that does so",
+            "or `goldformer infer test_parameters.py:query_key_value` writes an adapter that does so"
+            f"{HELPER}scaled_dot_product_attention",
         ),
-        (with_a_temperature, f"requires temperature; {SDPA}"),
+        (with_a_temperature, f"requires temperature; {SDPA}{HELPER}scaled_dot_product_attention"),
         (without_value, f"does not take value; {SDPA}"),
         (
             positional_only,
@@ -96,23 +98,25 @@ def test_wrong_parameters_are_an_error_of_that_component_and_the_function_is_not
         (
             "softmax",
             lambda x: x,
-            "requires x and does not take scores; the suite calls it with scores: rename x to scores",
+            f"requires x and does not take scores; the suite calls it with scores: rename x to scores{HELPER}softmax",
         ),
         (
             "layer_norm",
             norm_of_two_arrays,
             "requires weight, bias and does not take params; the suite calls it with x, params: "
-            "`goldformer infer test_parameters.py:norm_of_two_arrays` writes an adapter that does so",
+            "`goldformer infer test_parameters.py:norm_of_two_arrays` writes an adapter that does so"
+            f"{HELPER}layer_norm",
         ),
         (
             "causal_mask",
             lambda n: n,
-            "requires n and does not take q_seq, kv_seq; the suite calls it with q_seq, kv_seq",
+            f"requires n and does not take q_seq, kv_seq; the suite calls it with q_seq, kv_seq{HELPER}causal_mask",
         ),
         (
             "token_embedding",
             lambda ids, table: table[ids],
-            "requires table and does not take params; the suite calls it with ids, pad_id, params",
+            "requires table and does not take params; the suite calls it with ids, pad_id, params"
+            f"{HELPER}token_embedding",
         ),
         (
             "multi_head_attention",
