@@ -61,8 +61,9 @@ bench: $(STAMP)  ## What it all costs, with ratios measured side by side, into b
 	@$(BIN)/python -m pytest -o python_files='bench_*.py' -o addopts=--import-mode=importlib \
 		--benchmark-columns=median,iqr,rounds --benchmark-sort=fullname --table build/benchmarks.md -q benchmarks
 
-diagnosis: $(STAMP)  ## How many mistakes are caught, placed and named: known, hidden in a larger component, unknown, two at once
+diagnosis: $(STAMP)  ## How many mistakes are caught, placed and named: on the textbook, then in code of many styles, in a quarter of an hour
 	@$(BIN)/python -m benchmarks.diagnosis
+	@$(BIN)/python -m tests.support.wild --runs declared --small --seconds 3600
 
 example: $(STAMP)  ## "je suis étudiant" → "i am a student <eos>": train, decode, look at the attention
 	@$(BIN)/python examples/translate.py
