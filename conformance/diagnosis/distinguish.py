@@ -19,7 +19,7 @@ from goldformer.conformance.diagnosis.suspects import MOST_COMPARED, list_explai
 from goldformer.conformance.judging.cases import Bench, Judgement, call_case, report_fault
 from goldformer.conformance.judging.invoke import BadResult, Result
 from goldformer.conformance.judging.verdict import UNANSWERED, Match, Verdict
-from goldformer.spec import Spec
+from goldformer.spec import Case, Spec
 
 if TYPE_CHECKING:
     from goldformer.conformance.diagnosis.imitation import Imitator
@@ -119,13 +119,11 @@ def _note_twins(
     if index is None or failing is None:
         return
     left, count = _MOST_NUMBERS, 0
-    for case in sorted(imitator.spec.cases_of(failing.case.component), key=lambda case: case.size):
-        if case.error or case.random or case.full_size or case.cotangent:
-            continue
+    for case in list_quick_cases(failing.case.component, imitator.spec):
         left -= len(causes) * estimate_cost(case)
         if left < 0 or not others:
             break
-        seen = replace(failing, case=case, actual=BadResult("raised", ""), dtype=FINEST)
+        seen = put_exactly(case, failing)
         result = imitator.imitate(first, seen)
         others = [ids for ids in others if equals_whole(result, imitator.imitate(ids, seen))]
         count += 1
@@ -133,6 +131,17 @@ def _note_twins(
         matches = verdicts[index].matches or ()
         noted = tuple(replace(m, twins=tuple(others)) if m.causes == first else m for m in matches)
         verdicts[index] = replace(verdicts[index], matches=noted)
+
+
+def list_quick_cases(component: str, spec: Spec) -> list[Case]:
+    """Return the cases of a component whose results in float64 tell explanations apart, the smallest first."""
+    cases = sorted(spec.cases_of(component), key=lambda case: case.size)
+    return [case for case in cases if not (case.error or case.random or case.full_size or case.cotangent)]
+
+
+def put_exactly(case: Case, failing: FailingCase) -> FailingCase:
+    """Return another case in float64, of the implementation that fails one; what it gives there is not known."""
+    return replace(failing, case=case, actual=BadResult("raised", ""), dtype=FINEST)
 
 
 def _leave_out_idle(causes: Sequence[Causes], judgements: Mapping[int, Judgement], imitator: Imitator) -> list[Causes]:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Final
 
 from goldformer.conformance.diagnosis.candidates import Candidate, Textbooks
-from goldformer.conformance.diagnosis.distinguish import FINEST, equals_whole
+from goldformer.conformance.diagnosis.distinguish import equals_whole, list_quick_cases, put_exactly
 from goldformer.conformance.diagnosis.failure import FailingCase, is_decoding
 from goldformer.conformance.diagnosis.mistakes import implementations
-from goldformer.conformance.judging.invoke import BadResult
 from goldformer.spec import Case, Spec
 
 #: The most cases of a component, besides the failing one, in which twins give the same.
@@ -34,10 +32,7 @@ class Twins:
         # The words that a model writes, and draws, are the same by chance, and gradients take long.
         if len(found) < 2 or is_decoding(case) or case.random or case.cotangent is not None:
             return dict(found)
-        cases = [
-            replace(failure, case=chosen, actual=BadResult("raised", ""), dtype=FINEST)
-            for chosen in (case, *self._choose_cases(case.component))
-        ]
+        cases = [put_exactly(chosen, failure) for chosen in (case, *self._choose_cases(case.component))]
         kept: dict[Candidate, float] = {}
         for candidate, distance in found.items():
             others = kept if _is_generated(candidate) else ()
@@ -60,8 +55,7 @@ class Twins:
 
     def _choose_cases(self, component: str) -> Sequence[Case]:
         """Return some of the smaller cases of a component, from the smallest to one of middling size."""
-        cases = sorted(self._spec.cases_of(component), key=lambda case: case.size)
-        quick = [case for case in cases if not (case.error or case.random or case.full_size or case.cotangent)]
+        quick = list_quick_cases(component, self._spec)
         smaller = quick[: -(-len(quick) // 2)]
         return smaller[:: max(1, -(-len(smaller) // _CASES))]
 

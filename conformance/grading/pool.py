@@ -22,6 +22,7 @@ from goldformer.conformance.grading.model import Submission
 from goldformer.conformance.grading.sandbox import SandboxError, die_with_parent
 from goldformer.conformance.grading.task import FRESH, GradingTask
 from goldformer.conformance.grading.worker import ResultFiles, Worker, give_up
+from goldformer.conformance.judging.collector import sparing_collector
 from goldformer.spec import Spec, SpecError, load_spec
 from goldformer.spec.files import explain_os_error
 
@@ -237,8 +238,8 @@ def _grade(connection: Connection, task: GradingTask, spec: Spec, running: Path)
     except Exception:  # it would be the same for every submission
         _send_last(connection, _Refusal(f"a process that grades could not begin:\n{traceback.format_exc()}"))
         return
-    with contextlib.closing(worker):
-        _spare_collector()
+    with contextlib.closing(worker), sparing_collector():
+        _leave_out_old_objects()
         for number in count(1):
             submission = connection.recv()
             if not number % _COLLECT_EVERY:
@@ -254,16 +255,14 @@ def _grade(connection: Connection, task: GradingTask, spec: Spec, running: Path)
             connection.send(result)
 
 
-def _spare_collector() -> None:
-    """Let the garbage collector look only at what is new.
+def _leave_out_old_objects() -> None:
+    """Let the garbage collector never look at what is there now.
 
     The spec, the plan and what the diagnosis remembers stay for the whole class. To search these hundreds of thousands
-    of objects takes longer than to judge a submission, and Python does it again and again.
+    of objects takes longer than to judge a submission.
     """
     gc.collect()
     gc.freeze()
-    young, middle, _ = gc.get_threshold()
-    gc.set_threshold(young, middle, 1 << 30)
 
 
 def _send_last(connection: Connection, message: _Refusal | _Failure) -> None:
