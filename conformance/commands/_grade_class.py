@@ -19,6 +19,7 @@ from goldformer.conformance.grading.results.changes import GradeChange, changes_
 from goldformer.conformance.grading.results.gradebook import GradeSummary
 from goldformer.conformance.grading.results.pages import write_pages
 from goldformer.conformance.grading.results.platform_table import BadTable, fill_table
+from goldformer.conformance.grading.results.words import shorten_to_line
 from goldformer.conformance.grading.store import Store
 from goldformer.conformance.grading.submissions import ClassList
 from goldformer.conformance.grading.task import GradingTask
@@ -45,6 +46,28 @@ def find_adjustments(named: Path | None, out: Path, assignment: Assignment, foun
     if named is None and not path.is_file():
         return {}
     return read_adjustments(path, assignment, [handed.id for handed in found.handed])
+
+
+def require_graded(store: Store, found: ClassList) -> None:
+    """Raise CannotRun if a submission that the gradebook has is no longer there: its grade would leave unasked."""
+    there = {shorten_to_line(handed.id) for handed in found.handed}
+    if missing := [entry["id"] for entry in _read_gradebook(store).get("students", ()) if entry["id"] not in there]:
+        few = ", ".join(missing[:_LISTED]) + ("…" if len(missing) > _LISTED else "")
+        raise CannotRun(
+            f"{store.folder / _GRADES} has the grades of {count_noun(len(missing), 'submission')} that "
+            f"{'is' if len(missing) == 1 else 'are'} no longer there: {few}. To keep them, name the whole class (with "
+            "--only ID to grade a part of it); to take them out of the gradebook, add --drop-missing"
+        )
+
+
+def _read_gradebook(store: Store) -> dict[str, Any]:
+    """Return the gradebook of the run before; nothing if it cannot be read."""
+    try:
+        book = json.loads(read_regular_file(store.folder / _GRADES, _LARGEST_TABLE))
+        find_changes(book, book)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return {}
+    return dict(book)
 
 
 @dataclass
@@ -76,7 +99,7 @@ class ClassResults:
         """Write the files of the whole class, and find what has changed since the run before."""
         assignment = self.task.assignment
         people = list_people(self.found)
-        before, now = self._read_gradebook(), gradebook.make_gradebook(lines, assignment, people)
+        before, now = _read_gradebook(self.store), gradebook.make_gradebook(lines, assignment, people)
         pairs = self._find_similar_pairs()
         self.store.write("grades.csv", gradebook.to_csv(lines, assignment, people))
         self.store.write("class.html", classroom.class_page(lines, assignment, self.spec, pairs))
@@ -134,15 +157,6 @@ class ClassResults:
             say(f"- {change}")
         if more := known[_LISTED:]:
             say(f"- and {len(more)} more")
-
-    def _read_gradebook(self) -> dict[str, Any]:
-        """Return the gradebook of the run before; nothing if it cannot be read."""
-        try:
-            book = json.loads(read_regular_file(self.store.folder / _GRADES, _LARGEST_TABLE))
-            find_changes(book, book)
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-            return {}
-        return dict(book)
 
     def _read_feedback(self, lines: Sequence[GradeSummary]) -> Iterator[tuple[str, bytes]]:
         for line in gradebook.sort_by_id(lines):

@@ -28,7 +28,7 @@ from goldformer.conformance.commands._console import (
     say,
     say_json,
 )
-from goldformer.conformance.commands._grade_class import ClassResults, find_adjustments, list_people
+from goldformer.conformance.commands._grade_class import ClassResults, find_adjustments, list_people, require_graded
 from goldformer.conformance.commands._grade_replay import replay_grade
 from goldformer.conformance.commands._grade_session import Session
 from goldformer.conformance.commands._grade_solution import Solution, require_answers
@@ -41,7 +41,7 @@ from goldformer.conformance.grading.results import gradebook, platforms
 from goldformer.conformance.grading.results.gradebook import GradeSummary
 from goldformer.conformance.grading.sandbox import Level
 from goldformer.conformance.grading.store import ASSIGNMENT, InUse, Store, digest_folder
-from goldformer.conformance.grading.submissions import ClassList, NoSubmissions, find_submissions
+from goldformer.conformance.grading.submissions import ClassList, Holds, NoSubmissions, find_submissions
 from goldformer.conformance.grading.task import FRESH, GradingTask
 from goldformer.conformance.reports.counting import count_noun
 from goldformer.spec import Spec, load_spec
@@ -101,7 +101,22 @@ some (or: another grade) · 2: bad assignment or option, no submissions, or no i
     metavar="ID",
     help="Only this submission (repeatable, or a,b).",
 )
-@click.option("--export", is_flag=True, help="SUBMISSIONS is a zip that Gradescope exported, with all submissions.")
+@click.option("--one", "holds", flag_value="one", help="SUBMISSIONS is one submission, whatever else its folder holds.")
+@click.option(
+    "--class", "holds", flag_value="class", help="SUBMISSIONS is a class, also where one file of it is submission.py."
+)
+@click.option(
+    "--export",
+    "holds",
+    flag_value="export",
+    help="SUBMISSIONS is a zip that Gradescope exported, with all submissions.",
+)
+@click.option(
+    "--drop-missing",
+    "drop",
+    is_flag=True,
+    help="Take submissions that are no longer there out of the gradebook; without this, they are an error.",
+)
 @click.option("--again", is_flag=True, help="Grade finished submissions again.")
 @click.option(
     "--adjustments",
@@ -139,7 +154,8 @@ def grade(
     seed: str | None,
     solution_file: Path | None,
     only: tuple[str, ...],
-    export: bool,
+    holds: Holds | None,
+    drop: bool,
     again: bool,
     adjustments_file: Path | None,
     gradebook_file: Path | None,
@@ -150,9 +166,9 @@ def grade(
 ) -> int:
     """Grade a class.
 
-    SUBMISSIONS is a folder of .py files, folders and zips, or an export of Gradescope (as a zip with --export). Each
-    submission runs in its own process, isolated from everything else, and is judged from outside. A single file, folder
-    or zip is a class of one.
+    SUBMISSIONS is a folder of .py files, notebooks, folders and zips, or an export of Gradescope (as a zip with
+    --export). Each submission runs in its own process, isolated from everything else, and is judged from outside. A
+    single file, a zip, or a folder with submission.py is a class of one.
     """
     try:
         if replay is not None:
@@ -173,11 +189,14 @@ def grade(
         # A platform passes one submission, whatever is in it.
         single = gradescope_results is not None or github_output is not None
         _refuse_results_inside(folder, submissions)
-        found = find_submissions(submissions, single=single, export=export)
+        found = find_submissions(submissions, "one" if single else holds)
+        _name_left_out(found)
         chosen = _choose(found, only)
         _begin_outputs(gradescope_results, github_output, assignment)
         adjustments = find_adjustments(adjustments_file, folder, assignment, found)
         with closing(_open_store(folder)) as store:
+            if not (drop or single):
+                require_graded(store, found)
             task = GradingTask.of(assignment, _draw_fresh_cases(assignment, seed, spec, store), spec, require or _LEAST)
             _store_assignment(assignment, store)
             task = require_answers(task, solution, spec, store, scheduler, quiet=as_json)
@@ -191,10 +210,7 @@ def grade(
                 results.fill(gradebook_file, lines)
             if single:
                 (only_grade,) = map(results.adjust, store.grades(handed.id for handed in chosen.handed))
-                if gradescope_results is not None:
-                    write_named_file(gradescope_results, platforms.gradescope_results(only_grade, assignment, spec))
-                if github_output is not None:
-                    append_named_file(github_output, platforms.github_output(only_grade, assignment, spec))
+                _write_outputs(gradescope_results, github_output, only_grade, assignment, spec)
         if as_json:
             say_json(gradebook.to_json(lines, assignment, list_people(found)), end="")
         else:
@@ -215,6 +231,15 @@ def _begin_outputs(gradescope_results: Path | None, github_output: Path | None, 
     if gradescope_results is not None:
         # The platform may stop everything at any time, and reads what is there then.
         write_named_file(gradescope_results, platforms.gradescope_pending(assignment))
+
+
+def _write_outputs(
+    gradescope_results: Path | None, github_output: Path | None, grade: Grade, assignment: Assignment, spec: Spec
+) -> None:
+    if gradescope_results is not None:
+        write_named_file(gradescope_results, platforms.gradescope_results(grade, assignment, spec))
+    if github_output is not None:
+        append_named_file(github_output, platforms.github_output(grade, assignment, spec))
 
 
 def _warn_of_weak_isolation(require: Level | None) -> None:
@@ -261,6 +286,13 @@ def _open_store(folder: Path) -> Store:
         return Store(folder)
     except OSError as error:
         raise Unusable(f"--out {folder}: cannot be written: {error.strerror}") from error
+
+
+def _name_left_out(found: ClassList) -> None:
+    """Say which files are not graded: no submission is skipped silently."""
+    if found.left_out:
+        names = ", ".join(found.left_out)
+        err.print(f"goldformer: not graded, because it is no student's work: {names}", markup=False)
 
 
 def _choose(found: ClassList, only: tuple[str, ...]) -> ClassList:

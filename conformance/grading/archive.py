@@ -65,7 +65,7 @@ class _Budget:
 def read_folder(folder: Path, limits: SubmissionLimits) -> dict[str, bytes]:
     """Return the files of a folder by their relative names; links are not followed."""
     budget, files = _Budget(limits), {}
-    for name, path in _walk(folder, ""):
+    for name, path in walk_folder(folder):
         budget.add_file()
         if name in files:
             raise BadSubmission(f"the folder has {abbreviate(name)} twice, in two spellings of its letters")
@@ -74,7 +74,8 @@ def read_folder(folder: Path, limits: SubmissionLimits) -> dict[str, bytes]:
     return files
 
 
-def _walk(folder: Path, prefix: str) -> Iterator[tuple[str, Path]]:
+def walk_folder(folder: Path, prefix: str = "") -> Iterator[tuple[str, Path]]:
+    """Yield the files of a folder with their relative names; BadSubmission at a link, a device or a bad name."""
     try:
         entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
     except OSError as error:
@@ -86,7 +87,7 @@ def _walk(folder: Path, prefix: str) -> Iterator[tuple[str, Path]]:
         if entry.is_symlink():
             raise BadSubmission(f"{abbreviate(name)} is a link: hand in the file itself")
         if entry.is_dir(follow_symlinks=False):
-            yield from _walk(Path(entry.path), f"{name}/")
+            yield from walk_folder(Path(entry.path), f"{name}/")
         elif entry.is_file(follow_symlinks=False):
             yield name, Path(entry.path)
         else:

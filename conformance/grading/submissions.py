@@ -19,10 +19,9 @@ from typing import Final, Literal
 import yaml
 
 from goldformer.adapters.notebook import SUFFIX, NotebookError, read_notebook, write_source
-from goldformer.adapters.untrusted_text import abbreviate, printable
+from goldformer.adapters.untrusted_text import abbreviate, printable, printable_name
 from goldformer.conformance.grading.archive import (
     BadSubmission,
-    is_ignored,
     open_untrusted_zip,
     open_zip,
     read_file,
@@ -30,8 +29,9 @@ from goldformer.conformance.grading.archive import (
     read_member,
     read_zip,
 )
+from goldformer.conformance.grading.class_folder import Kind, find_kind, find_unrelated, list_entries
 from goldformer.conformance.grading.model import Submission, SubmissionLimits, Submitter
-from goldformer.conformance.grading.python_files import MAIN, SUBMISSION
+from goldformer.conformance.grading.python_files import MAIN, PACKAGE, SUBMISSION
 from goldformer.spec import SpecError
 from goldformer.spec.files import read_regular_file
 from goldformer.spec.yamlfile import LARGEST, compose_nodes
@@ -48,13 +48,15 @@ _DEVICE: Final = re.compile(r"(CON|PRN|AUX|NUL|CONIN_|CONOUT_|(COM|LPT)[0-9¹²�
 _SUFFIX: Final = re.compile("~[0-9a-f]{16}$")
 #: The most students of one submission: an alias lets many submissions share one list.
 _MOST_PEOPLE: Final = 100
-_PACKAGE: Final = "__init__.py"
 #: The number of files that a message names.
 _NAMED: Final = 4
 
+#: What the path of submissions holds: one submission, a class, or an export of Gradescope.
+Holds = Literal["one", "class", "export"]
+
 
 class NoSubmissions(Exception):
-    """There is nothing to grade; the text says what was searched for."""
+    """There is nothing to grade, or it is not clear what; the text says what was searched for."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +68,7 @@ class FoundSubmission:
 
     id: str
     path: Path
-    kind: Literal["file", "folder", "zip", "unknown"]
+    kind: Kind
     students: tuple[Submitter, ...] = ()
     under: str = ""
 
@@ -95,10 +97,14 @@ class FoundSubmission:
 
 @dataclass(frozen=True)
 class ClassList:
-    """All submissions of a class in the order of their ids; `export` is the zip that contains all of them."""
+    """All submissions of a class in the order of their ids; `export` is the zip that contains all of them.
+
+    `left_out` are the names of files that lie next to them and are no submissions.
+    """
 
     handed: tuple[FoundSubmission, ...]
     export: Path | None = None
+    left_out: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.handed)
@@ -117,41 +123,54 @@ class ClassList:
         return {handed.id: handed.students for handed in self.handed}
 
 
-def find_submissions(path: Path, *, single: bool = False, export: bool = False) -> ClassList:
-    """Return the class or the single submission at a path; NoSubmissions if there is none.
+def find_submissions(path: Path, holds: Holds | None = None) -> ClassList:
+    """Return the class or the single submission at a path; NoSubmissions if there is none, or if it could be either.
 
-    A class is a folder of .py files, notebooks, folders and zips, or a folder that Gradescope exported. A folder that
-    contains submission.py is a single submission, and with `single` every folder is. A zip is a single submission,
-    whatever it says of itself, because students make zips; with `export` it is a zip that Gradescope exported.
+    A class is a folder of .py files, notebooks, folders and zips, or a folder that Gradescope exported. A folder with
+    submission.py, and with nothing else that could be a submission and that it does not import, is a single one. A zip
+    is a single submission, whatever it says of itself, because students make zips. `holds` says what is meant instead.
     """
     if path.is_dir():
-        if not single and (path / METADATA).is_file():
+        if holds != "one" and (path / METADATA).is_file():
             return _list_export(path)
-        if single or (path / MAIN).exists() or (path / _PACKAGE).exists():
+        if holds == "one" or (holds is None and _is_one_submission(path)):
             return ClassList((FoundSubmission(_make_id(path.resolve().name), path, "folder"),))
         return _list_class(path)
     if not path.exists():
         raise NoSubmissions(f"{path}: there is nothing there")
-    handed = FoundSubmission(_make_id(path.stem), path, _find_kind(path))
+    handed = FoundSubmission(_make_id(path.stem), path, find_kind(path))
     if handed.kind == "unknown":
         raise NoSubmissions(f"{path}: is no .py file, no notebook, no folder and no zip")
-    return _list_zipped_export(path) if export and not single else ClassList((handed,))
+    if holds == "class":
+        raise NoSubmissions(f"{path}: is one file, and a class is a folder: unpack it, or leave --class out")
+    return _list_zipped_export(path) if holds == "export" else ClassList((handed,))
 
 
-def _find_kind(path: Path) -> Literal["file", "folder", "zip", "unknown"]:
-    if path.is_dir():
-        return "folder"
-    suffix = path.suffix.lower()
-    return "file" if suffix in (".py", SUFFIX) else "zip" if suffix == ".zip" else "unknown"
+def _is_one_submission(folder: Path) -> bool:
+    """Return True for the folder of one student, False for that of a class; NoSubmissions if it could be either.
+
+    A stray submission.py among the files of a class must not turn the class into one student.
+    """
+    entries, _ = list_entries(folder)
+    main = next((entry for name in (MAIN, PACKAGE) for entry in entries if entry.name == name), None)
+    if main is None:
+        return False
+    if others := find_unrelated(main, entries):
+        names = _list_first([printable_name(entry.name) for entry in others])
+        raise NoSubmissions(
+            f"{folder}: holds {main.name} and what it does not import: {names}. Is this one submission, or a class of "
+            f"{len(entries)}? Say --one or --class"
+        )
+    return True
 
 
 def _list_class(folder: Path) -> ClassList:
-    found = [entry for entry in sorted(folder.iterdir()) if not is_ignored(entry.name)]
-    if not found:
+    entries, left_out = list_entries(folder)
+    if not entries:
         raise NoSubmissions(f"{folder}: holds no .py file, no notebook, no folder and no zip")
-    kinds = [(entry, _find_kind(entry)) for entry in found]
+    kinds = [(entry, find_kind(entry)) for entry in entries]
     handed = [FoundSubmission(_make_id(e.name if kind == "folder" else e.stem), e, kind) for e, kind in kinds]
-    return ClassList(_make_ids_unique(handed))
+    return ClassList(_make_ids_unique(handed), left_out=tuple(printable_name(entry.name) for entry in left_out))
 
 
 def _make_ids_unique(handed: list[FoundSubmission]) -> tuple[FoundSubmission, ...]:
@@ -260,7 +279,7 @@ def select_runnable(files: Mapping[str, bytes]) -> dict[str, bytes]:
 
     A single .py file becomes it, or else a single notebook: its imports, definitions and constants.
     """
-    if MAIN in files or _PACKAGE in files:
+    if MAIN in files or PACKAGE in files:
         _refuse_twin(files)
         return dict(files)
     homes = [name.removesuffix(MAIN) for name in files if name.endswith(f"/{MAIN}")]
@@ -292,7 +311,7 @@ def _refuse_twin(files: Mapping[str, bytes]) -> None:
     for name in files:
         library = name.startswith(f"{SUBMISSION}.") and name.endswith((".so", ".pyd"))
         if library or name.startswith(f"{SUBMISSION}/__init__."):
-            read = MAIN if MAIN in files else _PACKAGE
+            read = MAIN if MAIN in files else PACKAGE
             raise BadSubmission(f"Python imports {abbreviate(name)} instead of {read}: hand in one of them")
 
 

@@ -170,7 +170,7 @@ def test_what_changed_since_the_last_run_is_listed(run: Run, tmp_path: Path) -> 
     assert not (tmp_path / "out" / "changes.csv").exists()
     write_class(tmp_path / "class", bob=CORRECT)
     (tmp_path / "class" / "carol.py").unlink()
-    result = run()
+    result = run("--drop-missing")
     assert "since the last run, 2 grades changed" in result.stdout
     with (tmp_path / "out" / "changes.csv").open(newline="") as file:
         rows = {row["id"]: row for row in csv.DictReader(file)}
@@ -180,6 +180,53 @@ def test_what_changed_since_the_last_run_is_listed(run: Run, tmp_path: Path) -> 
     assert rows["bob"]["why"] == "submission, assignment or goldformer changed"
     assert rows["carol"]["why"] == "no longer there"
     assert "since the last run" not in run().stdout
+
+
+def test_no_grade_leaves_the_gradebook_unasked(run: Run, tmp_path: Path) -> None:
+    run()
+    before = {path: path.read_bytes() for path in (tmp_path / "out").rglob("*") if path.is_file()}
+    (tmp_path / "class" / "carol.py").unlink()
+    for submissions, left in [("class", "1 submission that is no longer there: carol."),
+                              ("class/bob.py", "2 submissions that are no longer there: alice, carol.")]:  # fmt: skip
+        result = run(submissions=submissions)
+        said = f"{tmp_path}/out/grades.json has the grades of {left} To keep them, name the whole class"
+        assert (result.exit_code, result.stdout) == (2, "")
+        assert said.replace(" ", "") in "".join(result.stderr.split())
+        assert "add --drop-missing" in " ".join(result.stderr.split())
+        assert {path: path.read_bytes() for path in before} == before
+    assert run("--drop-missing").exit_code == 0
+    assert list(read_earned(tmp_path / "out")) == ["alice", "bob"]
+    assert run().exit_code == 0
+
+
+@pytest.mark.parametrize("stray", ["submission.py", "__init__.py"])
+def test_one_stray_file_does_not_turn_a_class_into_one_student(run: Run, stray: str, tmp_path: Path) -> None:
+    run()
+    (tmp_path / "class" / stray).write_text(CORRECT)
+    result = run()
+    said = (
+        f"{tmp_path / 'class'}: holds {stray} and what it does not import: alice.py, bob.py, carol.py. "
+        "Is this one submission, or a class of 4? Say --one or --class"
+    )
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert said.replace(" ", "") in "".join(result.stderr.split())
+    assert list(read_earned(tmp_path / "out")) == ["alice", "bob", "carol"]
+    assert run("--class").exit_code == 0
+    assert sorted(read_earned(tmp_path / "out")) == sorted(["alice", "bob", "carol", stray.removesuffix(".py")])
+    result = run("--one")
+    assert (result.exit_code, "alice, bob, carol" in result.stderr) == (2, True), "their grades would leave"
+    assert run("--one", "--drop-missing").exit_code == 0
+    assert list(read_earned(tmp_path / "out")) == ["class"]
+
+
+def test_what_is_no_students_work_is_named_and_not_graded(run: Run, tmp_path: Path) -> None:
+    for name in ("README.md", "gradebook.CSV", "__init__.py"):
+        (tmp_path / "class" / name).write_text("# nothing\n")
+    (tmp_path / "class" / "dora.txt").write_text("def softmax(scores): ...\n")
+    result = run()
+    said = "goldformer: not graded, because it is no student's work: README.md, __init__.py, gradebook.CSV"
+    assert (result.exit_code, " ".join(result.stderr.split())) == (0, said)
+    assert read_earned(tmp_path / "out") == {"alice": "20", "bob": "15.43", "carol": "10", "dora": "0"}
 
 
 def test_the_feedback_of_a_class_is_one_zip_with_the_same_bytes_each_time(run: Run, tmp_path: Path) -> None:
@@ -429,7 +476,7 @@ def test_a_zip_is_one_submission_and_names_nobody(run: Run, tmp_path: Path) -> N
         assert (student["id"], student["name"], student["email"]) == ("alice", "", "")
     assert "Victim" not in (tmp_path / "results.json").read_text()
     # The teacher says that it is an export; the platform, which hands over one submission, is not asked.
-    assert run("--export", submissions="alice.zip").exit_code == 0
+    assert run("--export", "--drop-missing", submissions="alice.zip").exit_code == 0
     (student,) = json.loads((tmp_path / "out" / "grades.json").read_text())["students"]
     assert (student["id"], student["name"]) == ("submission_7", "Victim")
 

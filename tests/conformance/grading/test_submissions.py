@@ -74,6 +74,89 @@ def test_a_single_submission_is_found_in_each_form(kind: str, tmp_path: Path) ->
     assert only(path).files == {"submission.py": CODE}
 
 
+def write(folder: Path, *names: str, **sources: str) -> Path:
+    """A folder of files with code, or with these sources by their module."""
+    for name, code in {**dict.fromkeys(names, CODE), **{f"{m}.py": s.encode() for m, s in sources.items()}}.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(code)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("source", "others"),
+    [
+        ("import helper", ["helper.py"]),
+        ("def softmax(s):\n    from helper import exp\n", ["helper.py", "notes.txt", "README.md", "data/weights.npz"]),
+        ("from parts.attention import attend", ["parts/__init__.py", "parts/attention.py"]),
+        ("import parts.attention", ["parts/attention.py"]),
+        ("from . import helper", ["helper.py"]),
+        ("x = 1", ["report.pdf", "__init__.py"]),
+    ],
+)
+def test_a_folder_whose_modules_submission_imports_is_one_submission(
+    source: str, others: list[str], tmp_path: Path
+) -> None:
+    folder = write(tmp_path / "dora", *others, submission=source)
+    if "__init__.py" in others:
+        (folder / "__init__.py").write_text('"""Nothing."""\n')
+    assert ids(find_submissions(folder)) == ["dora"]
+
+
+def test_modules_are_followed_through_each_other(tmp_path: Path) -> None:
+    folder = write(tmp_path / "dora", "parts/third.py", submission="import first", first="import parts.third", last="")
+    (folder / "parts" / "third.py").write_text("import last\nfrom .fourth import x")
+    assert ids(find_submissions(folder)) == ["dora"]
+    write(folder, "fourth.py")
+    with pytest.raises(NoSubmissions, match=r"holds submission\.py and what it does not import: fourth\.py\."):
+        find_submissions(folder)
+
+
+@pytest.mark.parametrize(
+    "other", ["anna.py", "anna.ipynb", "anna.zip", "anna/submission.py", "anna/hw/x.ipynb", "helper.zip", "ANNA.PY"]
+)
+@pytest.mark.parametrize("source", ["import helper", "import (", "import numpy as anna"])
+def test_a_folder_that_could_be_a_class_or_one_submission_is_asked_about(
+    source: str, other: str, tmp_path: Path
+) -> None:
+    write(tmp_path, "notes.txt", other, submission=source)
+    said = rf"holds submission\.py and what it does not import: {other.partition('/')[0]}\. Is this one submission, or "
+    with pytest.raises(NoSubmissions, match=f"{said}a class of 3\\? Say --one or --class"):
+        find_submissions(tmp_path)
+    assert ids(find_submissions(tmp_path, "one")) == [tmp_path.name]
+    assert len(find_submissions(tmp_path, "class")) == 3
+
+
+def test_an_empty_package_file_makes_no_class_one_submission(tmp_path: Path) -> None:
+    write(tmp_path, "anna.py", "ben/__init__.py")
+    (tmp_path / "__init__.py").write_text("# made by an editor\n")
+    found = find_submissions(tmp_path)
+    assert (ids(found), found.left_out) == (["anna", "ben"], ("__init__.py",))
+    ben = found.read(found.handed[1], SMALL)
+    assert ben.files == {"__init__.py": CODE}, "a package that is handed in is a submission"
+
+
+@pytest.mark.parametrize(
+    ("name", "left_out"),
+    [
+        ("README", True), ("readme.de.md", True), ("LICENSE", True), ("export.csv", True), ("Grades.XLSX", True),
+        ("Thumbs.db", True), ("readme_anna.txt", False), ("anna.md", False), ("anna.txt", False), ("anna.pdf", False),
+        ("anna", False), ("anna.tar.gz", False), ("README.py", False), ("readme.zip", False),
+        ("export.csv/a.py", False),
+    ],
+)  # fmt: skip
+def test_only_what_no_student_hands_in_is_left_out(name: str, left_out: bool, tmp_path: Path) -> None:
+    write(tmp_path, "zoe.py", name)
+    found = find_submissions(tmp_path)
+    assert (found.left_out, len(found)) == (((name,), 1) if left_out else ((), 2))
+
+
+def test_a_class_is_a_folder(tmp_path: Path) -> None:
+    path = zipped(tmp_path / "class.zip", {"anna.py": CODE})
+    with pytest.raises(NoSubmissions, match=r"class\.zip: is one file, and a class is a folder: unpack it"):
+        find_submissions(path, "class")
+    assert ids(find_submissions(path, "one")) == ["class"]
+
+
 def test_ids_are_told_apart_and_safe(tmp_path: Path) -> None:
     for name in ("alice.py", "Alice.py", "é:*x.py"):
         (tmp_path / name).write_bytes(CODE)
@@ -184,7 +267,7 @@ def test_an_export_of_gradescope_says_whose_each_is(packed: bool, tmp_path: Path
     export(folder)
     if packed:
         files = {p.relative_to(tmp_path).as_posix(): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
-        found = find_submissions(zipped(tmp_path / "export.zip", files), export=True)
+        found = find_submissions(zipped(tmp_path / "export.zip", files), "export")
     else:
         found = find_submissions(folder)
     assert found.students == {
@@ -226,10 +309,10 @@ def test_a_list_of_students_is_read_within_limits(
     (folder / "submission_metadata.yml").write_bytes(data[: 17 << 20])
     for path in (archive, folder):
         if not problem:
-            assert ids(find_submissions(path, export=True)) == ["a"]
+            assert ids(find_submissions(path, "export")) == ["a"]
             continue
         with pytest.raises(NoSubmissions) as raised:
-            find_submissions(path, export=True)
+            find_submissions(path, "export")
         bomb = "unpacks" in problem and path == folder
         assert ("cannot be read: has more than" if bomb else problem) in str(raised.value)
         assert len(str(raised.value)) < 400
@@ -242,7 +325,7 @@ def test_a_list_of_students_is_not_unpacked_beyond_what_is_read(
     monkeypatch.setattr("goldformer.conformance.grading.submissions.LARGEST", 1000)
     archive = zipped(tmp_path / "export.zip", {"submission_metadata.yml": b"a: b\n" + b"# more\n" * 1000})
     with pytest.raises(NoSubmissions, match=r"'submission_metadata\.yml' has more than 1000 bytes"):
-        find_submissions(archive, export=True)
+        find_submissions(archive, "export")
 
 
 def test_a_list_of_students_that_is_no_file_is_not_waited_for(tmp_path: Path) -> None:
