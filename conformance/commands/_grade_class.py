@@ -13,13 +13,12 @@ from goldformer.conformance.commands._console import CannotRun, err, say
 from goldformer.conformance.grading.adjustments import adjust_grade, read_adjustments
 from goldformer.conformance.grading.likeness import AlikePair, find_alike, take_fingerprints
 from goldformer.conformance.grading.model import Adjustment, Assignment, Grade, Submitter
-from goldformer.conformance.grading.results import classroom, gradebook, platforms
+from goldformer.conformance.grading.results import classroom, gradebook, platforms, words
 from goldformer.conformance.grading.results.bundle import make_feedback_zip
 from goldformer.conformance.grading.results.changes import GradeChange, changes_to_csv, find_changes
 from goldformer.conformance.grading.results.gradebook import GradeSummary
 from goldformer.conformance.grading.results.pages import write_pages
 from goldformer.conformance.grading.results.platform_table import BadTable, fill_table
-from goldformer.conformance.grading.results.words import shorten_to_line
 from goldformer.conformance.grading.store import Store
 from goldformer.conformance.grading.submissions import ClassList
 from goldformer.conformance.grading.task import GradingTask
@@ -50,7 +49,7 @@ def find_adjustments(named: Path | None, out: Path, assignment: Assignment, foun
 
 def require_graded(store: Store, found: ClassList) -> None:
     """Raise CannotRun if a submission that the gradebook has is no longer there: its grade would leave unasked."""
-    there = {shorten_to_line(handed.id) for handed in found.handed}
+    there = {words.shorten_to_line(handed.id) for handed in found.handed}
     if missing := [entry["id"] for entry in _read_gradebook(store).get("students", ()) if entry["id"] not in there]:
         few = ", ".join(missing[:_LISTED]) + ("…" if len(missing) > _LISTED else "")
         raise CannotRun(
@@ -116,26 +115,30 @@ class ClassResults:
     def fill(self, table: Path, lines: Sequence[GradeSummary]) -> None:
         """Write the points into a table that Canvas or Moodle exported."""
         try:
-            text = read_regular_file(table, _LARGEST_TABLE).decode("utf-8-sig")
-            filled = fill_table(text, lines, self.task.assignment, self.found.students)
+            data = read_regular_file(table, _LARGEST_TABLE)
+            filled = fill_table(data, lines, self.task.assignment, self.found.students)
         except OSError as error:
             raise CannotRun(f"--gradebook {table}: cannot be read: {error.strerror}") from error
-        except (UnicodeDecodeError, BadTable) as error:
+        except BadTable as error:
             raise CannotRun(f"--gradebook {table}: {error}") from error
         self.store.write(_UPLOAD, filled.text)
         self.written.append(_UPLOAD)
+        if filled.scales:
+            most, ours = ", ".join(filled.scales[:_LISTED]), words.points(self.task.assignment.points)
+            self._warn_of_table(
+                f"{table} gives at most {most} points, and the assignment {ours}: the points are not converted. Make "
+                "them the same, there or in assignment.yaml"
+            )
         if filled.missing:
             few = ", ".join(filled.missing[:_LISTED]) + ("…" if len(filled.missing) > _LISTED else "")
-            have = (
-                "submissions have no row of their own"
-                if len(filled.missing) > 1
-                else "submission has no row of its own"
+            self._warn_of_table(
+                f"{count_noun(len(filled.missing), 'submission')} without a clear row in {table}: {few}. A row is "
+                "found by the login, address or number that is a submission's id, and no other row or submission may "
+                "have that: enter these points by hand"
             )
-            err.print(
-                f"goldformer: --gradebook: {len(filled.missing)} {have} in {table}: {few}. A row is found by "
-                "the login, address or number that is a submission's id: enter these points by hand",
-                style="yellow", markup=False,
-            )  # fmt: skip
+
+    def _warn_of_table(self, what: str) -> None:
+        err.print(f"goldformer: --gradebook: {what}", style="yellow", markup=False)
 
     def report_ungraded(self, lines: Sequence[GradeSummary]) -> None:
         """Print which questions of the staff have no points yet."""

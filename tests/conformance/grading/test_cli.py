@@ -244,11 +244,16 @@ def test_points_are_filled_into_the_table_of_a_platform(run: Run, tmp_path: Path
     table.write_text("Student,ID,SIS Login ID,Section\n    Points Possible,,,\nAlice,7,alice,1\nDan,8,dan,1\n", "utf-8")
     result = run("--gradebook", str(table))
     assert result.exit_code == 0
-    assert re.search(r"2 submissions have no row of their own in \S+: bob, carol\. ", " ".join(result.stderr.split()))
+    said = " ".join(result.stderr.split())
+    assert re.search(r"2 submissions without a clear row in \S+: bob, carol\. ", said)
+    assert "gives at most" not in said
     with (tmp_path / "out" / "upload.csv").open(newline="", encoding="utf-8") as file:
         possible, alice, dan = csv.DictReader(file)
     assert [row["Two functions"] for row in (possible, alice, dan)] == ["20", "20", ""]
     assert (alice["Student"], alice["ID"], possible["Student"]) == ("Alice", "7", "    Points Possible")
+    table.write_text("Student,ID,Two functions (4)\n    Points Possible,,50\n", "utf-8")
+    said = " ".join(run("--gradebook", str(table)).stderr.split())
+    assert "export.csv gives at most 50 points, and the assignment 20: the points are not converted. Make them" in said
     table.write_text("Name,Grade\n", "utf-8")
     result = run("--gradebook", str(table))
     assert (result.exit_code, "expected the columns Student and ID" in result.stderr) == (2, True)

@@ -34,7 +34,8 @@ def summary():
 
 
 def fill(table, *summaries, **people):
-    filled = fill_table(table, summaries, ASSIGNMENT, {id_: (person,) for id_, person in people.items()})
+    data = table if isinstance(table, bytes) else table.encode()
+    filled = fill_table(data, summaries, ASSIGNMENT, {id_: (person,) for id_, person in people.items()})
     return filled, list(csv.DictReader(io.StringIO(filled.text, newline="")))
 
 
@@ -62,6 +63,68 @@ def test_a_row_that_two_submissions_claim_is_left_alone_and_said(summary):
     filled, rows = fill(CANVAS, first, replace(summary, submission="ben_102_9003_b"))
     assert rows[2]["Attention, from scratch (12)"] == "1"
     assert filled.missing == ("ben_102_9002_a", "ben_102_9003_b")
+
+
+@pytest.mark.parametrize(
+    "ben",
+    ['"Ben",102,u2,u1@example.org,A,,,', '"Ben",102,u2,U1,A,,,', '"Ben",102,u1,ben,A,,,'],
+    ids=["address", "login", "number"],
+)
+def test_a_submission_that_two_rows_claim_is_left_out_and_said(summary, ben):
+    table = CANVAS.replace('"=Ben, Ō",102,u2,ben,A,4,1,', ben).replace("ada@example.org", "u1@example.org")
+    id_ = "u1@example.org" if "@" in ben else "u1"
+    filled, rows = fill(table, replace(summary, submission=id_, earned=7.5))
+    assert [row["Attention, from scratch (12)"] for row in rows[1:]] == ["", "", ""]
+    assert (filled.filled, filled.missing) == (0, (id_,))
+
+
+def test_each_student_of_a_group_has_a_row_or_the_group_is_said(summary):
+    group = {"7": (Submitter("Ada", "ada@example.org"), Submitter("Ben", "", "u2"))}
+    filled = fill_table(CANVAS.encode(), [replace(summary, submission="7")], ASSIGNMENT, group)
+    assert (filled.filled, filled.missing) == (2, ())
+    group = {"7": (Submitter("Ada", "ada@example.org"), Submitter("Dan", "dan@example.org", "u9"))}
+    filled = fill_table(CANVAS.encode(), [replace(summary, submission="7")], ASSIGNMENT, group)
+    assert (filled.filled, filled.missing) == (1, ("7",))
+
+
+def test_a_row_without_a_number_is_nobodys(summary):
+    filled, rows = fill(CANVAS, replace(summary, submission="ID"))
+    assert (rows[0]["Attention, from scratch (12)"], filled.missing) == ("10", ("ID",))
+
+
+def test_two_columns_with_the_title_are_refused(summary):
+    table = CANVAS.replace("Warm-up (11)", '"Attention, from scratch (11)"')
+    with pytest.raises(BadTable) as raised:
+        fill(table, summary)
+    assert str(raised.value) == (
+        "has 2 columns with the title of the assignment: Attention, from scratch (11), Attention, from scratch (12). "
+        "Delete from the table those that are not meant: Canvas keeps the points of columns that it does not import"
+    )
+
+
+@pytest.mark.parametrize(
+    ("table", "scales"),
+    [
+        (CANVAS, ()),
+        (CANVAS.replace(",5,10,", ",5,50.0,"), ("50.0",)),
+        (CANVAS.replace(",5,10,", ",5,10.0,"), ()),
+        (CANVAS.replace("Attention", "Other"), ()),
+        (MOODLE, ()),
+        (MOODLE.replace("10.00", "100.00"), ("100.00",)),
+    ],
+)
+def test_points_of_another_scale_are_said(summary, table, scales):
+    assert fill(table, summary)[0].scales == scales
+
+
+@pytest.mark.parametrize(
+    "data",
+    [CANVAS.encode("utf-16"), CANVAS.replace("Ō", "Ö").encode("latin-1"), CANVAS.replace(",", ";").encode()],
+    ids=["utf-16", "latin-1", "semicolons"],
+)
+def test_a_table_that_a_spreadsheet_wrote_is_refused_with_advice(summary, data):
+    with pytest.raises(BadTable, match="save it as CSV UTF-8, with commas between the columns"):
+        fill(data, summary)
 
 
 def test_a_number_of_the_school_is_not_taken_for_one_of_canvas(summary):
