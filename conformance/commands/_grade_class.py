@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -28,6 +30,8 @@ from goldformer.spec.files import read_regular_file
 
 #: The file of adjustments in the folder of results; grading reads it and never writes it.
 ADJUSTMENTS: Final = "adjustments.yaml"
+#: The names that are written by mistake instead, such as adjustments.yml and adjustments.yaml.txt.
+_LIKE_ADJUSTMENTS: Final = re.compile(r"adjustments?(\.ya?ml)?(\.txt)?", re.IGNORECASE)
 _GRADES: Final = "grades.json"
 _CHANGES: Final = "changes.csv"
 _UPLOAD: Final = "upload.csv"
@@ -42,9 +46,24 @@ _LARGEST_PAGE: Final = 64 << 20
 def find_adjustments(named: Path | None, out: Path, assignment: Assignment, found: ClassList) -> dict[str, Adjustment]:
     """Return the adjustments of the file that an option names, or of the one in the folder of results, if any."""
     path = named or out / ADJUSTMENTS
-    if named is None and not path.is_file():
-        return {}
+    if named is None:
+        _refuse_other_names(path)
+        if not os.path.lexists(path):
+            return {}
     return read_adjustments(path, assignment, [handed.id for handed in found.handed])
+
+
+def _refuse_other_names(path: Path) -> None:
+    """Raise CannotRun if a file next to the adjustments has almost their name: it would not be read."""
+    for other in sorted(path.parent.iterdir()) if path.parent.is_dir() else ():
+        if other.name == path.name or not _LIKE_ADJUSTMENTS.fullmatch(other.name):
+            continue
+        # A file system that ignores case finds it under the right name.
+        if not (path.exists() and other.exists() and other.samefile(path)):
+            raise CannotRun(
+                f"{other}: is not read, because its name is not {path.name}: rename it, remove it, or name it with "
+                "--adjustments"
+            )
 
 
 def require_graded(store: Store, found: ClassList) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -32,26 +32,30 @@ class AdjustmentModel(StrictModel):
 
 
 class AdjustmentsFile(StrictModel):
-    """The contents of adjustments.yaml: what the staff say, by the ids of submissions."""
+    """The contents of adjustments.yaml: what the staff say, by the ids of submissions; nothing if none is left."""
 
-    submissions: dict[Text, AdjustmentModel]
+    submissions: dict[Text, AdjustmentModel] | None = None
 
 
 def read_adjustments(path: Path, assignment: Assignment, ids: Collection[str]) -> dict[str, Adjustment]:
     """Return the adjustments of a file by submission; SpecError lists every problem with its line."""
-    file = YamlFile.read(path)
-    model = file.parse(AdjustmentsFile)
-    if problems := list(_check(file, model, assignment, ids)):
+    file = YamlFile.read_unless_empty(path)
+    if file is None or file.data is None:
+        return {}
+    entries = file.parse(AdjustmentsFile).submissions or {}
+    if problems := list(_check(file, entries, assignment, ids)):
         raise SpecError(problems)
-    return {id_: Adjustment(**entry.model_dump()) for id_, entry in model.submissions.items()}
+    return {id_: Adjustment(**entry.model_dump()) for id_, entry in entries.items()}
 
 
-def _check(file: YamlFile, model: AdjustmentsFile, assignment: Assignment, ids: Collection[str]) -> Iterator[Problem]:
+def _check(
+    file: YamlFile, entries: Mapping[str, AdjustmentModel], assignment: Assignment, ids: Collection[str]
+) -> Iterator[Problem]:
     from goldformer.conformance.reports.did_you_mean import describe_unknown  # only needed for an error
 
     most = {part.component: part.points for part in assignment.parts}
     most |= {question.title: question.points for question in assignment.manual}
-    for id_, entry in model.submissions.items():
+    for id_, entry in entries.items():
         if message := describe_unknown((id_,), tuple(ids), "unknown submission"):
             yield file.problem(("submissions", id_), message)
         for name, points in entry.points.items():

@@ -147,6 +147,58 @@ def test_what_is_wrong_with_adjustments_is_said_before_anything_is_graded(
     assert not (tmp_path / "out" / "students").exists()
 
 
+@pytest.mark.parametrize(
+    "name",
+    ["adjustments.yml", "Adjustments.yaml", "adjustment.yaml", "adjustments", "adjustments.yaml.txt"],
+)
+@pytest.mark.parametrize("right", [False, True])
+def test_adjustments_under_another_name_are_not_passed_over(run: Run, tmp_path: Path, name: str, right: bool) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / name).write_text("submissions: {bob: {add: 1}}\n", "utf-8")
+    if (out / "adjustments.yaml").exists():
+        pytest.skip("this file system ignores case")
+    if right:
+        (out / "adjustments.yaml").touch()
+    result = run()
+    said = f"{out / name}: is not read, because its name is not adjustments.yaml: rename it, remove it, or name it with"
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert said.replace(" ", "") in "".join(result.stderr.split())
+    assert not (out / "students").exists()
+
+
+def make_dangling_link(path: Path) -> None:
+    path.symlink_to("nowhere.yaml")
+
+
+@pytest.mark.parametrize(
+    ("make", "why"),
+    [
+        (make_dangling_link, "No such file or directory"),
+        (Path.mkdir, "Is a directory"),
+        (os.mkfifo, "is not a regular file"),
+    ],
+)
+def test_adjustments_that_cannot_be_read_are_not_passed_over(
+    run: Run, tmp_path: Path, make: Callable[[Path], None], why: str
+) -> None:
+    (tmp_path / "out").mkdir()
+    make(tmp_path / "out" / "adjustments.yaml")
+    result = run()
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert f"adjustments.yaml:1: file: cannot be read: {why}" in " ".join(result.stderr.split())
+
+
+@pytest.mark.parametrize("text", ["", "# none left\n", "---\n", "submissions:\n", "submissions: {}\n", "{}\n"])
+def test_adjustments_of_which_none_is_left_are_none(run: Run, tmp_path: Path, text: str) -> None:
+    (tmp_path / "out").mkdir()
+    for options in ((), ("--adjustments", str(tmp_path / "out" / "adjustments.yaml"))):
+        (tmp_path / "out" / "adjustments.yaml").write_text(text, "utf-8")
+        result = run(*options)
+        assert (result.exit_code, result.stderr) == (0, "")
+    assert read_earned(tmp_path / "out")["bob"] == "15.43"
+
+
 def test_how_long_it_will_take_is_said_beforehand(run: Run) -> None:
     first, *_ = run("--jobs", "2").stdout.splitlines()
     assert re.fullmatch(
