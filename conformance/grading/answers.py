@@ -169,10 +169,13 @@ def _describe_arguments(arguments: Mapping[str, Any], prefix: str = "") -> Itera
 
 
 def summarize(outputs: Outputs, spec: Spec) -> str:
-    """Return one line that names the outputs of each component, or an empty one if none but the first is returned."""
+    """Return one line that names the outputs of each component in the order of the spec, however they are stored.
+
+    It is empty if none but the first output is returned.
+    """
     texts = []
-    for component, checks in outputs.items():
+    for component in (name for name in spec.components if name in outputs):
         contract = spec.contracts[component]
-        returned = {name for names in checks.values() for name in names} | {contract.first_output}
+        returned = {name for names in outputs[component].values() for name in names} | {contract.first_output}
         texts.append(f"{component} ({', '.join(name for name in contract.outputs if name in returned)})")
     return ", ".join(texts)

@@ -202,6 +202,13 @@ def test_the_recorder_keeps_what_every_call_of_a_check_returned(spec):
     assert summarize({}, spec) == ""
 
 
+@pytest.mark.parametrize("stored", [["multi_head_attention", SDPA], [SDPA, "multi_head_attention"]])
+def test_what_is_required_is_said_in_one_order(spec, stored):
+    """A later run reads it from a file, whose names are sorted."""
+    outputs = {component: {"a-case": ("weights",)} for component in stored}
+    assert summarize(outputs, spec) == f"{SDPA} (output, weights), multi_head_attention (output, weights)"
+
+
 # ── a submission ──
 
 
