@@ -176,11 +176,16 @@ class Store:
 
     def _list_students(self) -> Iterator[Path]:
         students = self.folder / "students"
-        return (path for path in sorted(students.iterdir()) if path.is_dir()) if students.is_dir() else iter(())
+        listed = sorted(students.iterdir()) if students.is_dir() else ()
+        return (path for path in listed if path.is_dir() and not path.is_symlink())
 
     def student(self, id_: str) -> Path:
-        """Return the folder of one submission's results."""
-        return self.folder / "students" / id_
+        """Return the folder of one submission's results; replace a link in its place, which leads elsewhere."""
+        folder = self.folder / "students" / id_
+        if folder.is_symlink():
+            folder.unlink()
+            folder.mkdir()
+        return folder
 
     def is_finished(self, id_: str, key: str) -> bool:
         """Return True if a submission has a grade with this key that is not a failure of grading."""

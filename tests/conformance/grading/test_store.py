@@ -6,6 +6,7 @@ import gzip
 import json
 import math
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -91,6 +92,31 @@ def test_a_pipe_in_the_place_of_a_grade_is_none(store: Store) -> None:
     store.student("alice").mkdir(parents=True)
     os.mkfifo(store.student("alice") / "grade.json.gz")
     assert store.grade("alice") is None
+
+
+def test_a_link_in_the_place_of_a_students_folder_is_replaced(tmp_path: Path) -> None:
+    elsewhere, alice = tmp_path / "elsewhere", tmp_path / "out" / "students" / "alice"
+    for folder in (elsewhere, alice.parent):
+        folder.mkdir(parents=True)
+    files = {elsewhere / "grade.json.gz": pack_grade(grade()), elsewhere / ".grade.json.ab12cd_9": b"x"}
+    for path, data in files.items():
+        path.write_bytes(data)
+    alice.symlink_to(elsewhere)
+    store = Store(tmp_path / "out")
+    assert (store.grade("alice"), store.has_grade("alice"), store.is_finished("alice", "k")) == (None, False, False)
+    store.keep("alice", {"grade.json.gz": pack_grade(grade()), "feedback.md": "new"})
+    assert not alice.is_symlink()
+    assert store.is_finished("alice", "k")
+    # Another process may put the link back while this one writes.
+    shutil.rmtree(alice)
+    alice.symlink_to(elsewhere)
+    store.keep_adjusted("alice", {"feedback.md": "newer"}, "{}")
+    assert (alice.is_symlink(), store.read_adjustment("alice")) == (False, "{}")
+    alice.rename(tmp_path / "moved")
+    alice.symlink_to(tmp_path / "moved")
+    assert store.read_adjustment("alice") == ""
+    assert {path: path.read_bytes() for path in elsewhere.iterdir()} == files
+    store.close()
 
 
 def test_the_grade_is_written_last(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
