@@ -17,7 +17,7 @@ from goldformer.adapters.dtypes import WireArray, round_to_dtype
 DType = Literal["float64", "float32", "float16", "bfloat16"]
 Array = NDArray[Any]
 
-#: The kinds of device that an adapter can declare. An adapter that works on CUDA also works on the pretend device.
+#: The kinds of device that an adapter can declare. One for the CPU and CUDA also works on the pretend device.
 DEVICES: Final = ("cpu", "cuda", "xpu", "mps")
 
 #: The switches of PyTorch by which products of matrices on CUDA are computed in fewer bits than their dtype has.

@@ -75,6 +75,14 @@ class Adapter:
         """Return the dtype of a run that names no dtype: float32 if it is declared, else the first declared dtype."""
         return DEFAULT_DTYPE if DEFAULT_DTYPE in self.dtypes else self.dtypes[0]
 
+    @property
+    def is_device_agnostic(self) -> bool:
+        """Return True if it may be called on the pretend and the meta device, which are neither a CPU nor a GPU.
+
+        A kernel for one kind of device reads memory that tensors there do not have, which ends the process.
+        """
+        return {"cpu", "cuda"}.issubset(self.devices)
+
     def convention(self, name: str, component: str, spec: Spec) -> str:
         """Return the option declared for a component, or the documents' choice if it is not declared or left open."""
         return _find_option(self.conventions, name, component, spec)

@@ -42,6 +42,10 @@ def smoke(*, adapter: str, timeout: float) -> int:
         ready = time.perf_counter()
         Numerics().apply(found.arrays)
         bench = Bench(spec, found, found.default_dtype, "cpu")
+        if unusable := bench.explain_unusable():
+            raise CannotRun(
+                f"{unusable[1]}, where smoke makes its calls: use goldformer check with --device {found.devices[0]}"
+            )
         say(f"{found.name} {found.version}".strip(), "bold")
         states: list[str] = []
         for method, call in _list_calls(bench):

@@ -103,10 +103,9 @@ class Bench:
         """Return the reason why nothing can run here, or None."""
         if self.dtype not in self.adapter.dtypes:
             return ("dtype", f"{self.adapter.name} works in {', '.join(self.adapter.dtypes)}, not in {self.dtype}")
-        # An adapter that works on a GPU also works on the pretend device.
-        kind = self.device.partition(":")[0]
-        if ("cuda" if kind == "pretend" else kind) not in self.adapter.devices:
-            return ("device", f"{self.adapter.name} works on {', '.join(self.adapter.devices)}, not on {self.device}")
+        kind, adapter = self.device.partition(":")[0], self.adapter
+        if not (adapter.is_device_agnostic if kind == "pretend" else kind in adapter.devices):
+            return ("device", f"{adapter.name} works on {', '.join(adapter.devices)}, not on {self.device}")
         library = LIBRARIES[self.adapter.arrays]
         if why := library.unavailable(self.device):
             return "device", why

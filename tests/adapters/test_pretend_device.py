@@ -299,10 +299,11 @@ def test_an_adapter_gives_the_values_of_the_cpu(name, component, spec):
     [
         ("torch", ("cpu",), "works on cpu, not on pretend"),
         ("numpy", ("cpu",), "works on cpu, not on pretend"),
+        ("torch", ("cuda",), "works on cuda, not on pretend"),
         ("torch", ("cpu", "cuda"), None),
     ],
 )
-def test_whoever_declares_cuda_runs_on_it(arrays, devices, says, spec, tmp_path):
+def test_whoever_declares_the_cpu_and_cuda_runs_on_it(arrays, devices, says, spec, tmp_path):
     path = tmp_path / "mine.py"
     path.write_text(f"ARRAYS = {arrays!r}\nDEVICES = {devices!r}\ndef softmax(scores): ...\n")
     unusable = Bench(spec, find_adapter(str(path), spec), "float32", "pretend").explain_unusable()

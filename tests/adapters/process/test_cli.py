@@ -82,6 +82,16 @@ def test_smoke_says_what_is_wrong_with_each_component(adapter_file):
     assert lines["1"].startswith("ok, 1 with a problem, ")
 
 
+def test_smoke_calls_no_kernel_on_a_device_that_it_does_not_declare(adapter_file):
+    source = 'ARRAYS = "torch"\nDEVICES = ("cuda",)\nNAME = "kernel"\ndef softmax(scores):\n    return scores\n'
+    result = CliRunner().invoke(main, ["smoke", adapter_file(source)])
+    assert result.exit_code == 2
+    assert result.stderr == (
+        "goldformer: kernel works on cuda, not on cpu, where smoke makes its calls: "
+        "use goldformer check with --device cuda\n"
+    )
+
+
 def test_smoke_begins_no_line_with_the_message_of_an_error(adapter_file):
     """Build servers run commands at the start of a line."""
     source = 'ARRAYS = "numpy"\ndef softmax(scores):\n    raise ValueError("a\\n::error::b")\n'

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from goldformer.adapters import Adapter, find_adapter, pretend_device
+from goldformer.adapters.arrays import LIBRARIES
 from goldformer.adapters.textbook.attention import (
     drop_weights,
     padding_mask,
@@ -733,7 +734,60 @@ def test_who_declares_the_cpu_alone_may_make_tensors_there(strict, judge):
     functions = {ATTENTION: zeros_on_the_cpu, "DEVICES": ("cpu",)}
     verdict = judge("device-hygiene", ATTENTION, functions, strict=strict)
     assert (verdict.status, verdict.reason) == (Status.SKIPPED, "not-checkable")
-    assert verdict.message == "it runs only on the CPU, as DEVICES declares"
+    assert verdict.message == "it runs only on cpu, as DEVICES declares"
+
+
+@pytest.fixture
+def called_on(monkeypatch):
+    """Stand a CPU in for a CUDA device; return the devices on which arrays are made for calls."""
+    library, called = LIBRARIES["torch"], []
+    make, name_device = library.make, library.device
+
+    def make_elsewhere(array, dtype, device):
+        called.append(device)
+        return make(array, dtype, "cpu" if device == "cuda" else device)
+
+    def name_as_asked(array):
+        return "cuda" if called[-1] == "cuda" else name_device(array)
+
+    monkeypatch.setattr(library, "unavailable", lambda device: None)
+    monkeypatch.setattr(library, "make", make_elsewhere)
+    monkeypatch.setattr(library, "device", name_as_asked)
+    return called
+
+
+def judge_device_hygiene(spec, device, devices):
+    """The verdict on a kernel that may read memory only of the devices it declares."""
+    thing = SimpleNamespace(ARRAYS="torch", DEVICES=devices, scaled_dot_product_attention=zero_dimensional_scale)
+    adapter = Adapter.from_object(thing, "kernel", spec)
+    return check_property(spec.properties["device-hygiene"], ATTENTION, Bench(spec, adapter, "float32", device))
+
+
+@pytest.mark.parametrize("register", [None, "refused"], ids=["pretend", "meta"])
+def test_a_kernel_for_cuda_is_called_on_cuda_alone(register, called_on, spec, monkeypatch):
+    monkeypatch.setattr(pretend_device, "register", lambda: register)
+    verdict = judge_device_hygiene(spec, "cuda", ("cuda",))
+    assert (verdict.status, verdict.message) == (Status.PASSED, "")
+    assert set(called_on) == {"cuda"}
+
+
+def test_on_a_gpu_nothing_is_called_on_a_device_without_memory(called_on, spec):
+    assert judge_device_hygiene(spec, "cuda", ("cpu", "cuda")).status is Status.PASSED
+    assert set(called_on) == {"cuda"}
+
+
+@pytest.mark.parametrize("device", ["cpu", "pretend"])
+def test_a_kernel_for_cuda_is_called_on_no_other_device(device, called_on, spec):
+    verdict = judge_device_hygiene(spec, device, ("cuda",))
+    assert (verdict.status, verdict.reason) == (Status.SKIPPED, "device")
+    assert verdict.message == f"kernel works on cuda, not on {device}"
+    assert not called_on
+
+
+def test_an_mps_kernel_is_called_on_no_simulated_device(called_on, spec):
+    verdict = judge_device_hygiene(spec, "cpu", ("cpu", "mps"))
+    assert verdict.message == "it runs only on cpu, mps, as DEVICES declares"
+    assert not called_on
 
 
 @pytest.mark.parametrize("strict", [False, True])
