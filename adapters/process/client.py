@@ -21,7 +21,7 @@ from goldformer import __version__
 from goldformer.adapters.arrays import Wire
 from goldformer.adapters.process import TIMEOUT
 from goldformer.adapters.process.child import TAIL, Child, ChildFault
-from goldformer.adapters.process.faults import CallFault, NoSuchMethod, Stray, TooLarge, WireError
+from goldformer.adapters.process.faults import CallFault, FaultReason, NoSuchMethod, Stray, TooLarge, WireError
 from goldformer.adapters.process.messages import (
     INVALID_REQUEST,
     METHOD_NOT_FOUND,
@@ -31,6 +31,7 @@ from goldformer.adapters.process.messages import (
     ErrorObject,
     Handshake,
 )
+from goldformer.adapters.process.patience import Patience
 from goldformer.adapters.process.wire import decode_arrays, encode_arguments, read_reply, request_line, validate_model
 from goldformer.adapters.untrusted_text import LONGEST_MESSAGE, abbreviate, clip_text, printable, printable_name
 from goldformer.spec import Contract
@@ -67,7 +68,10 @@ class Client:
     """A process that answers calls, one at a time.
 
     `spawn` starts it, and may raise CallFault. A subclass may override the methods below `_ask`, which word the faults.
+    After several calls in a row with a fault of GIVE_UP_ON, further calls raise a CallFault at once.
     """
+
+    GIVE_UP_ON: frozenset[FaultReason] = frozenset({"timeout"})
 
     def __init__(self, spawn: Callable[[], Peer], timeout: float = TIMEOUT) -> None:
         """Remember how to start it; the first call starts it."""
@@ -76,6 +80,7 @@ class Client:
         self._child: Peer | None = None
         self._id = 0
         self._failed: list[CallFault] = []
+        self._patience = Patience(timeout, self.GIVE_UP_ON)
         self._lock = threading.Lock()
         self.handshake: Handshake | None = None
 
@@ -92,16 +97,29 @@ class Client:
         A result of more than `most` names is refused before any of them is decoded.
         """
         with self._lock:
+            self._patience.require_hope(method)
             child, handshake = self._ensure_started()
             try:
-                result = self._ask(child, method, encode_arguments(arguments, handshake.encoding))
+                params = encode_arguments(arguments, handshake.encoding)
+                found = self._call(child, method, params, most)
             except TooLarge as error:
                 raise CallFault("too-large", f"{method} cannot be called: {error}") from error
-            try:
-                return None if result is None else decode_arrays(result, "result", most)
-            except WireError as error:
-                # The answer came in time and in order, so the process can be used again.
-                raise self._no_result(method, error, child) from error
+            except CallFault as fault:
+                self._patience.note(method, fault)
+                raise
+            except NotImplementedError:
+                self._patience.note(method, None)
+                raise
+            self._patience.note(method, None)
+            return found
+
+    def _call(self, child: Peer, method: str, params: bytes, most: int | None) -> dict[str, Any] | None:
+        result = self._ask(child, method, params)
+        try:
+            return None if result is None else decode_arrays(result, "result", most)
+        except WireError as error:
+            # The answer came in time and in order, so the process can be used again.
+            raise self._no_result(method, error, child) from error
 
     def close(self) -> None:
         """Ask it to shut down, and end it; a later call starts it again."""

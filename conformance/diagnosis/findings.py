@@ -66,7 +66,7 @@ _ALL_OF_THEM: Final = ", each by itself, or a normalisation or residual that all
 
 def diagnose(verdicts: Sequence[Verdict], spec: Spec) -> Iterator[Finding]:
     """Yield what to fix first, which known mistakes explain it, and what is not implemented."""
-    verdicts = [v for v in verdicts if v.reason not in NO_MISTAKE]
+    verdicts = [v for v in verdicts if v.reason not in NO_MISTAKE and v.was_asked]
     judged = {c: [v for v in verdicts if v.component == c and v.is_judged] for c in spec.components}
     absent = [c for c, mine in judged.items() if mine and all(v.reason == "not-implemented" for v in mine)]
     roots, followers = find_failing_roots((v for v in verdicts if v.component not in absent), spec)

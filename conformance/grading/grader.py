@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import tempfile
 import traceback
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -20,6 +19,7 @@ from goldformer.adapters import Adapter, AdapterError
 from goldformer.adapters.arrays import Wire
 from goldformer.adapters.process.client import Client, adapter_object
 from goldformer.adapters.process.faults import CallFault, FaultReason
+from goldformer.adapters.process.patience import NOT_ASKED
 from goldformer.conformance.diagnosis.findings import diagnose
 from goldformer.conformance.grading.answers import NOTHING_REQUIRED, AnswerRecorder, Answers
 from goldformer.conformance.grading.carry import find_carried
@@ -47,10 +47,6 @@ from goldformer.conformance.judging.verdict import WITHHELD, Status, Verdict
 from goldformer.spec import Case, Spec
 from goldformer.spec.files import DISK_FAULTS, read_regular_file, replace_file
 
-#: After this many timeouts, or this many answers outside the protocol, a component's other checks are skipped.
-_PATIENCE: Final = 3
-#: The reasons of answers outside the protocol: reading them may take half a minute, which no limit counts.
-_STRANGE: Final = frozenset({"protocol", "tampered"})
 #: The isolation of a submission that did not run.
 _NOT_RUN: Final = Isolation("process", ())
 _BROKEN: Final = Check("published", "grader-error", Verdict("", "case", "", "", Status.SKIPPED, "", "", "", "", (), ""))
@@ -239,8 +235,6 @@ class Grader:
         self, benches: Mapping[str, Bench], recorder: Recorder | Replayer, answers: AnswerRecorder
     ) -> Iterator[tuple[PlannedCheck, Judgement]]:
         """Yield every planned check with its judgement, in order."""
-        late: Counter[str] = Counter()
-        strange: Counter[str] = Counter()
         works: set[str] = set()
         over = False
         for planned, prepared in zip(self._plan.checks, self._prepared, strict=True):
@@ -250,15 +244,7 @@ class Grader:
                 yield planned, Judgement(planned.skip("not run: no golden case passes"), bench)
                 continue
             over = over or recorder.is_time_over()
-            failing = None
-            if over:
-                failing = _make_failing_adapter(self._plan, "timeout", "all of its time is used up")
-            elif late[planned.component] >= _PATIENCE:
-                why = f"{_PATIENCE} checks of {planned.component} took too long"
-                failing = _make_failing_adapter(self._plan, "timeout", why)
-            elif strange[planned.component] >= _PATIENCE:
-                why = f"{_PATIENCE} checks of {planned.component} got no valid answer"
-                failing = _make_failing_adapter(self._plan, "protocol", why)
+            failing = _make_failing_adapter(self._plan, "timeout", "all of its time is used up") if over else None
             required = self._task.answers.outputs.get(planned.component, {}).get(planned.subject.id, ())
             if failing or required:
                 bench = replace(bench, adapter=failing or bench.adapter, required=required)
@@ -268,8 +254,6 @@ class Grader:
                 answers.discard()
             else:
                 answers.file(planned.component, planned.subject.id)
-            late[planned.component] += check.outcome == "timeout"
-            strange[planned.component] += check.verdict.reason in _STRANGE
             if check.counts and check.outcome == "correct" and check.verdict.check in self._plan.kinds.numeric:
                 works.add(planned.component)
             yield planned, judgement
@@ -364,7 +348,7 @@ def _make_failing_adapter(plan: CheckPlan, reason: FaultReason, why: str, detail
 
     def function(**given: Any) -> Any:
         del given
-        raise CallFault(reason, f"not run: {why}", detail)
+        raise CallFault(reason, f"{NOT_ASKED}{why}", detail)
 
     functions = dict.fromkeys(plan.spec.contracts, function)
     name, declarations = "adapter.py", plan.declarations

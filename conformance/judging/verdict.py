@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from enum import Enum
 from typing import Any, Final, Literal
 
+from goldformer.adapters.process.patience import NOT_ASKED
 from goldformer.spec.tables import Setting
 
 
@@ -235,6 +236,11 @@ class Verdict:
     def bad(self) -> bool:
         """Return True if the implementation failed the check or could not answer it."""
         return self.status in (Status.FAILED, Status.ERRORED) and not self.is_fault
+
+    @property
+    def was_asked(self) -> bool:
+        """Return False if a call was not made any more, because too many before it got no answer."""
+        return not (self.reason in UNANSWERED and self.message.startswith(NOT_ASKED))
 
     @property
     def is_fault(self) -> bool:

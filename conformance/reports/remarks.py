@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
+from goldformer.adapters.process.patience import NOT_ASKED
 from goldformer.conformance.diagnosis.finding import Finding, list_few
 from goldformer.conformance.diagnosis.findings import diagnose
 from goldformer.conformance.diagnosis.precision import find_precision
@@ -28,7 +29,7 @@ BITS: Final = "Bit for bit"
 #: The labels that are no diagnosis of a failure.
 NOTES: Final = frozenset({BITS, FEW_CASES_APPLY, PERHAPS_NOT_SHOWN, ROBUSTNESS, MISSING})
 
-#: The number of reasons that are given for what cannot be wrapped.
+#: The number of reasons that are given for what cannot be wrapped, or was not run.
 _MOST_REASONS: Final = 3
 
 
@@ -39,6 +40,7 @@ def make_remarks(
     return [
         *_compare_wrapped(verdicts, whole=whole),
         *(finding for finding in diagnose(verdicts, spec) if finding.label != MISSING),
+        *_list_not_run(verdicts, whole=whole),
         *_describe_bits(verdicts, whole=whole),
         *find_precision(verdicts, spec),
         *_explain_coverage(results),
@@ -59,20 +61,33 @@ def _compare_wrapped(verdicts: Sequence[Verdict], *, whole: bool) -> Iterator[Fi
         yield Finding(label, f"{_list_names(wrong, whole=whole)}: the function itself is right", inner=False)
     left_out = [v for v in verdicts if v.reason == "not-wrapped"]
     if left_out:
-        reasons: defaultdict[str, Counter[str]] = defaultdict(Counter)
-        for verdict in left_out:
-            reasons[verdict.message.removeprefix(NOT_WRAPPED)][verdict.component] += 1
-        listed = [
-            f"{sum(counts.values())} of {list_few(counts)}: {message}"
-            for message, counts in sorted(reasons.items(), key=lambda item: -item[1].total())
-        ]
-        shown = listed if whole else listed[:_MOST_REASONS]
-        more = f"; {len(listed) - len(shown)} more reasons (-v names all)" if len(shown) < len(listed) else ""
         yield Finding(
             "Not wrapped",
-            f"{count_noun(len(left_out), 'case')}, which are not judged. {'; '.join(shown)}{more}",
+            f"{count_noun(len(left_out), 'case')}, which are not judged. "
+            f"{_count_messages(left_out, NOT_WRAPPED, whole=whole)}",
             inner=False,
         )
+
+
+def _count_messages(verdicts: Iterable[Verdict], head: str, *, whole: bool) -> str:
+    """Return the messages of verdicts without their `head`, each with the components that it is about."""
+    reasons: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    for verdict in verdicts:
+        reasons[verdict.message.removeprefix(head)][verdict.component] += 1
+    listed = [
+        f"{sum(counts.values())} of {list_few(counts)}: {message}"
+        for message, counts in sorted(reasons.items(), key=lambda item: -item[1].total())
+    ]
+    shown = listed if whole else listed[:_MOST_REASONS]
+    more = f"; {len(listed) - len(shown)} more reasons (-v names all)" if len(shown) < len(listed) else ""
+    return f"{'; '.join(shown)}{more}"
+
+
+def _list_not_run(verdicts: Sequence[Verdict], *, whole: bool) -> Iterator[Finding]:
+    """Yield which checks were not run, because the calls before them got no answer."""
+    if left_out := [v for v in verdicts if not v.was_asked]:
+        were = f"{count_noun(len(left_out), 'check')} {'was' if len(left_out) == 1 else 'were'} not run"
+        yield Finding("No answer", f"{were}: {_count_messages(left_out, NOT_ASKED, whole=whole)}", inner=False)
 
 
 def _count_agreements(compared: Sequence[Wrapped]) -> str:

@@ -26,6 +26,9 @@ _MOST_REASONS: Final = 3
 #: A component that the adapter does not have: it is named, and is no row.
 NOT_IMPLEMENTED: Final = "not implemented"
 
+#: Calls of it were not made, because the process had not answered those of other components.
+NOT_RUN: Final = "not run"
+
 #: All that was judged of it is right, some of it only to a coarser dtype.
 COARSE: Final = "conforms to float32"
 
@@ -175,7 +178,8 @@ def summarize(verdicts: Sequence[Verdict], spec: Spec, implemented: Collection[s
     for verdict in verdicts:
         by_component[verdict.component].append(verdict)
     absent = [name for name, mine in by_component.items() if _is_absent(mine, implemented=name in implemented)]
-    roots, followers = find_failing_roots((v for v in verdicts if v.component not in absent), spec)
+    answers = (v for v in verdicts if v.component not in absent and v.was_asked)
+    roots, followers = find_failing_roots(answers, spec)
     unseen = find_unseen(verdicts)
     results = []
     for component in (name for name in spec.components if name in by_component):
@@ -201,6 +205,8 @@ def _is_absent(verdicts: Sequence[Verdict], *, implemented: bool) -> bool:
 
 def _name_state(verdicts: Sequence[Verdict], counts: Counts) -> str:
     """Return the state of a component in which nothing fails."""
+    if not all(v.was_asked for v in verdicts):
+        return NOT_RUN
     if counts.passed or counts.coarse:
         return COARSE if counts.coarse else "conforms"
     if any(v.is_fault for v in verdicts):

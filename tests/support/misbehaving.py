@@ -1,7 +1,7 @@
 """A process that speaks the protocol, has softmax, and misbehaves once: python misbehaving.py FAULT FILE [TEXT].
 
-It misbehaves at the first call after which FILE does not exist, and makes the file. Nothing but the standard
-library is imported, so that it starts at once.
+It misbehaves at the first call after which FILE does not exist, and makes the file; at every call if FILE is `always`.
+Nothing but the standard library is imported, so that it starts at once.
 """
 
 import json
@@ -67,6 +67,22 @@ def hang(good):
 
 def half_a_message_and_hang(good):
     write(good[: len(good) // 2])
+    time.sleep(600)
+
+
+def drip(good):
+    while True:
+        write(" ")
+        time.sleep(0.01)
+
+
+def carriage_return(good):
+    write(good.replace("\n", "\r"))
+    time.sleep(600)
+
+
+def closed_input_and_hang(good):
+    os.close(0)
     time.sleep(600)
 
 
@@ -161,7 +177,8 @@ def main():
         if file.exists():
             write(good)
         else:
-            file.touch()
+            if sys.argv[2] != "always":
+                file.touch()
             fault(good)
 
 

@@ -187,6 +187,9 @@ def _explain_end(ending: Ending, limits: Limits) -> tuple[FaultReason, str]:
 class SandboxClient(Client):
     """The calls of one submission within its limits, with faults described for its author."""
 
+    # Reading an answer outside the protocol may take half a minute, which no limit counts.
+    GIVE_UP_ON = frozenset({"timeout", "protocol", "tampered"})
+
     def __init__(self, spawn: Callable[[], Peer], limits: Limits) -> None:
         """Remember how to start a process; the first call starts it."""
         super().__init__(spawn, limits.call)

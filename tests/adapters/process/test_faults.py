@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
+import re
 import shlex
 import sys
 import time
@@ -14,11 +16,15 @@ from click.testing import CliRunner
 
 from goldformer.adapters import AdapterError, find_adapter
 from goldformer.adapters.process import child
+from goldformer.adapters.process.client import Client
+from goldformer.adapters.process.faults import CallFault
 from goldformer.conformance.cli import main
 from goldformer.conformance.judging.cases import Bench, check_case
 from goldformer.conformance.judging.verdict import Status
 from goldformer.conformance.properties.judge import check_property
 from goldformer.conformance.reports.text import explain_verdict
+from goldformer.conformance.runner import judge_implementation
+from goldformer.conformance.selection import Selection
 from repository import SUPPORT
 
 MISBEHAVING = SUPPORT / "misbehaving.py"
@@ -223,6 +229,116 @@ def test_a_property_asks_once_for_what_is_not_answered(misbehaving, spec, tmp_pa
     verdict = check_property(spec.properties["sm-shift"], "softmax", misbehaving("hang"))
     assert (verdict.status, verdict.reason) == (Status.ERRORED, "timeout")
     assert time.monotonic() - start < 4 * TIMEOUT + 2
+
+
+# Processes that do not answer any more
+
+
+@pytest.mark.parametrize(
+    "fault", ["hang", "half_a_message_and_hang", "drip", "carriage_return", "closed_input_and_hang"]
+)
+def test_after_three_timeouts_in_a_row_a_component_is_not_waited_for(fault, spec, command):
+    began = time.monotonic()
+    with contextlib.closing(find_adapter(command(MISBEHAVING, fault, "always"), spec, 0.2)) as adapter:
+        implementation = judge_implementation(
+            Bench(spec, adapter, "float64", "cpu"), Selection(("float64",), ("softmax",))
+        )
+    assert time.monotonic() - began < 10, "the other calls alone take 3 seconds, and a start each"
+    bad = implementation.bad
+    assert {(v.status, v.reason) for v in bad} == {(Status.ERRORED, "timeout")}
+    assert [v.was_asked for v in bad] == [True] * 3 + [False] * (len(bad) - 3)
+    assert {v.message for v in bad[3:]} == {"not run: 3 calls of softmax in a row timed out"}
+    assert implementation.results(spec)["softmax"].state == "fails first"
+    (remark,) = [remark for remark in implementation.remarks(spec) if remark.label == "No answer"]
+    others = len(bad) - 3
+    assert others > 10
+    assert remark.text == (f"{others} checks were not run: {others} of softmax: 3 calls of softmax in a row timed out")
+
+
+def test_check_of_a_process_that_hangs_fails_and_says_what_was_not_run(command):
+    result = CliRunner().invoke(
+        main, ["check", command(MISBEHAVING, "hang", "always"), "--component", "softmax", "--timeout", "0.2"]
+    )
+    assert result.exit_code == 1
+    assert re.search(r"^softmax .* fails first ", result.stdout, re.MULTILINE)
+    assert re.search(
+        r"^No answer: (\d+) checks were not run: \1 of softmax: 3 calls of softmax in a row timed out$",
+        result.stdout, re.MULTILINE,
+    )  # fmt: skip
+
+
+class Silent:
+    """A process that answers the handshake, and then `answers` decides: None for a timeout."""
+
+    owner = os.getpid()
+
+    def __init__(self, answer):
+        self.answer = answer
+
+    def exchange(self, message, seconds):
+        request = json.loads(message)
+        result = {"protocol": 1, "name": "silent", "components": [], "encoding": "numbers"}
+        if request["method"] != "initialize":
+            result = self.answer(request["method"])
+            if result is None:
+                raise child.ChildFault("timeout", "gave no answer")
+        return json.dumps({"jsonrpc": "2.0", "id": request["id"], "result": result}).encode()
+
+    def stop(self):
+        """Nothing runs."""
+
+    def end(self, grace=0.0):
+        """Nothing runs."""
+
+    def stderr_tail(self):
+        return ""
+
+
+def call_each(methods, answer, timeout):
+    """The messages of the faults of calls of one process; "" for a call that is answered."""
+    client, messages = Client(lambda: Silent(answer), timeout), []
+    for method in methods:
+        try:
+            client.call(method, {})
+            messages.append("")
+        except CallFault as fault:
+            messages.append(str(fault).partition(". Is standard")[0])
+    return messages
+
+
+LATE = "the process gave no answer when it was asked for {}"
+
+
+def test_a_process_that_answers_no_second_component_is_given_up():
+    """28 components of three timeouts of a minute each are an hour and a half."""
+    assert call_each(["a", "a", "a", "a", "b", "b", "c", "d"], lambda method: None, 60.0) == [
+        *[LATE.format("a")] * 3,
+        "not run: 3 calls of a in a row timed out",
+        LATE.format("b"),
+        *["not run: 4 calls of the process in a row timed out"] * 3,
+    ]
+
+
+def test_with_a_short_timeout_every_component_is_asked():
+    names = [f"c{number}" for number in range(25)]
+    messages = call_each([name for name in names for _ in range(4)], lambda method: None, 3.0)
+    given_up = [f"not run: 3 calls of {name} in a row timed out" for name in names]
+    assert messages[3::4] == given_up
+    last = call_each([name for name in names for _ in range(3)], lambda method: None, 4.0)
+    assert last[60:] == ["not run: 60 calls of the process in a row timed out"] * 15
+
+
+def test_an_answer_in_between_is_waited_for_again():
+    answers = iter([None, None, {}, None, None, {}, None, None, None])
+    messages = call_each(["a"] * 11, lambda method: next(answers), 60.0)
+    late = LATE.format("a")
+    assert messages[:9] == [late, late, "", late, late, "", late, late, late]
+    assert messages[9:] == ["not run: 3 calls of a in a row timed out"] * 2
+
+
+def test_a_component_that_answers_is_judged_after_one_that_does_not():
+    messages = call_each(["a"] * 4 + ["b"] * 4, lambda method: None if method == "a" else {}, 60.0)
+    assert messages == [*[LATE.format("a")] * 3, "not run: 3 calls of a in a row timed out", "", "", "", ""]
 
 
 # Errors that the implementation answers with

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -15,6 +16,8 @@ from goldformer.conformance.reports.results import CaseCoverage, Counts, find_un
 from goldformer.conformance.reports.text import format_row
 
 EPS = "only for layer_norm_eps: 1e-5; the adapter declares 1e-6"
+
+GIVEN_UP = "not run: 4 calls of the process in a row timed out"
 
 
 def refusal(check, *, accepted=False, component="softmax", dtype="float32"):
@@ -131,11 +134,30 @@ def test_reasons_are_told_below_six_in_ten(judged, told):
         (values(6, "softmax", "skipped", "precision"), "conforms to float32 (6 of 6 cases apply)"),
         ([*values(6), wrong("w", "softmax")], "fails first (7 of 7 cases apply)"),
         (values(3, "softmax", "skipped", "not-implemented", message="not yet"), "nothing to judge"),
+        ([*values(6), *values(2, "softmax", "errored", "timeout", message=GIVEN_UP)], "not run"),
+        ([*values(6, "softmax", "errored", "timeout", message=GIVEN_UP), wrong("w", "softmax")],
+         "fails first (7 of 7 cases apply)"),
     ],
-)
+)  # fmt: skip
 def test_no_component_conforms_without_saying_on_what(verdicts, state, spec):
     (row,) = summarize(verdicts, spec, {"softmax"})
     assert format_row(row)[-1] == state
+
+
+def test_what_was_not_run_is_counted_and_is_nothing_to_fix(spec):
+    hung = values(3, "softmax", "errored", "timeout", message="the process gave no answer within 60 s")
+    not_run = [
+        *values(4, "softmax", "errored", "timeout", message="not run: 3 calls of softmax in a row timed out"),
+        *values(5, "layer_norm", "errored", "timeout", message=GIVEN_UP),
+        *values(1, "one_hot", "errored", "timeout", message=GIVEN_UP),
+    ]
+    lines = " ".join(line.strip() for line in remark_lines([*hung, *not_run], spec))
+    assert re.findall(r"Fix first: \w+", lines) == ["Fix first: softmax"]
+    assert (
+        "No answer: 10 checks were not run: 6 of layer_norm, one_hot: 4 calls of the process in a row timed out; "
+        "4 of softmax: 3 calls of softmax in a row timed out"
+    ) in lines
+    assert made("hung", *hung, *not_run).outcome == "fails"
 
 
 # What perhaps did not show

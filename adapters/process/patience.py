@@ -1,0 +1,48 @@
+"""Decide which calls of a process are not made any more, because those before them got no answer."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection
+from typing import Final
+
+from goldformer.adapters.process.faults import CallFault, FaultReason
+
+#: A method is given up after this many calls in a row without an answer.
+_MOST_CALLS: Final = 3
+#: A process is given up after so many seconds of timeouts in a row, but not before a second method gave no answer.
+_MOST_SECONDS: Final = 240.0
+#: The beginning of the message of a call that is not made any more.
+NOT_ASKED: Final = "not run: "
+
+
+class Patience:
+    """Counts the calls in a row without an answer: of each method, and of the process.
+
+    `reasons` are the faults that count: each such call costs time, a timeout most of all.
+    """
+
+    def __init__(self, timeout: float, reasons: Collection[FaultReason]) -> None:
+        """Begin before the first call; a call may take `timeout` seconds."""
+        self._reasons = reasons
+        self._most_of_all = max(_MOST_CALLS + 1, int(_MOST_SECONDS / timeout))
+        self._of_all: list[FaultReason] = []
+        self._of_method: defaultdict[str, list[FaultReason]] = defaultdict(list)
+
+    def note(self, method: str, fault: CallFault | None) -> None:
+        """Count a call that was made, with its fault if there is one."""
+        for faults in (self._of_all, self._of_method[method]):
+            if fault is not None and fault.reason in self._reasons:
+                faults.append(fault.reason)
+            else:
+                faults.clear()
+
+    def require_hope(self, method: str) -> None:
+        """Raise CallFault if the method or the whole process is given up."""
+        faults, calls = self._of_method[method], f"{_MOST_CALLS} calls of {method}"
+        if len(faults) < _MOST_CALLS:
+            faults, calls = self._of_all, f"{self._most_of_all} calls of the process"
+            if len(faults) < self._most_of_all:
+                return
+        what = "timed out" if set(faults) == {"timeout"} else "got no valid answer"
+        raise CallFault(faults[-1], f"{NOT_ASKED}{calls} in a row {what}")
