@@ -92,7 +92,7 @@ def _is_of_the_suite(file: str | None) -> bool:
 
 
 def _split_words(given: list[str]) -> list[str]:
-    return [word for text in given for word in text.split(",") if word]
+    return list(dict.fromkeys(word for text in given for word in text.split(",") if word))
 
 
 def _list_chosen(config: pytest.Config) -> tuple[str, ...]:

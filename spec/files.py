@@ -25,11 +25,13 @@ def read_regular_file(path: Path, most: int) -> bytes:
     Reading a pipe would wait for a writer, and a device may have no end.
     """
     with open(path, "rb", opener=lambda name, flags: os.open(name, flags | _NO_WAITING)) as stream:
-        if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
+        status = os.fstat(stream.fileno())
+        if not stat.S_ISREG(status.st_mode):
             raise OSError(errno.EINVAL, "is not a regular file", str(path))
-        raw = stream.read(most + 1)
-    if len(raw) > most:
-        raise OSError(errno.EFBIG, f"has more than {most} bytes", str(path))
+        # The files of some systems, such as /proc, have no size; others grow while they are read.
+        raw = stream.read(most + 1) if status.st_size <= most else None
+    if raw is None or len(raw) > most:
+        raise OSError(errno.EOVERFLOW, f"has more than {most} bytes", str(path))
     return raw
 
 
@@ -85,6 +87,8 @@ def explain_os_error(error: OSError) -> str:
         advice = "; free some space, and run the same command again"
     elif error.errno in _FORBIDDEN:
         advice = "; name another place, or change its permissions"
+    elif error.errno == errno.EOVERFLOW:
+        advice = "; name a smaller file"
     else:
         advice = ""
     return f"{error.filename or 'a file'}: {error.strerror or error}{advice}"

@@ -221,7 +221,7 @@ def _read(thing: Any, origin: str, arrays: str | None, spec: Spec) -> Adapter:
 
 
 def _split(words: Words) -> tuple[str, ...]:
-    return (words,) if isinstance(words, str) else tuple(words)
+    return (words,) if isinstance(words, str) else tuple(dict.fromkeys(words))
 
 
 def _require_known(selection: Selection, spec: Spec) -> None:

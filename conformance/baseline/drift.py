@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
 
-from goldformer.adapters.untrusted_text import join_lines
+from goldformer.adapters.untrusted_text import LONGEST_MESSAGE, clip_text, join_lines
 from goldformer.conformance.baseline.environment import list_differences
 from goldformer.conformance.baseline.model import Baseline, Key
 from goldformer.conformance.baseline.moves import Kind, Move, Tally, group_by_component, group_by_reason
@@ -62,7 +62,7 @@ class Drift:
         found = dict.fromkeys(d for i in sorted(used) for d in list_differences(self.old.recordings[i], now))
         versions = (("goldformer", self.old.goldformer, self.new.goldformer), ("spec", self.old.spec, self.new.spec))
         own = [(name, then[:16], now_[:16]) for name, then, now_ in versions if then != now_]
-        return [(join_lines(name), join_lines(then), join_lines(now_)) for name, then, now_ in (*own, *found)]
+        return [(_shorten(name), _shorten(then), _shorten(now_)) for name, then, now_ in (*own, *found)]
 
     @property
     def accepted(self) -> list[tuple[str, str]]:
@@ -71,7 +71,7 @@ class Drift:
         for entry in self.old.entries.values():
             for reason in {self.old.recordings[i].reason for i in entry.recordings} - {""}:
                 found.setdefault(reason, {})[entry.component] = None
-        return [(join_lines(reason), ", ".join(components)) for reason, components in found.items()]
+        return [(_shorten(reason), ", ".join(components)) for reason, components in found.items()]
 
     @property
     def environment_text(self) -> str:
@@ -85,6 +85,11 @@ class Drift:
             return ""
         device = ["--device", key.device] if key.device != "cpu" else []
         return f"{self.command} {shlex.join(['--case', key.case, '--dtype', key.dtype, *device])}"
+
+
+def _shorten(text: str) -> str:
+    """Return a text of a manifest on one line, clipped: somebody else may have written it."""
+    return join_lines(clip_text(text, LONGEST_MESSAGE))
 
 
 def describe_cause(move: Move, spec: Spec) -> str:

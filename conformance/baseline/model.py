@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Final, NamedTuple
@@ -9,12 +10,15 @@ from typing import Annotated, Final, NamedTuple
 from pydantic import AfterValidator, Field
 from pydantic_core import PydanticCustomError
 
+from goldformer.adapters import DTYPES
 from goldformer.conformance.baseline.array_files import StoredArray
 from goldformer.spec.strict import StrictModel
 
-#: A check repeats a recording: a manifest must not ask for endless calls, or for more threads than any machine has.
+#: A check repeats a recording: a manifest must not ask for endless calls, or for more threads or devices than any
+#: machine has.
 MOST_DRAWN: Final = 1000
 MOST_THREADS: Final = 1024
+MOST_DEVICES: Final = 64
 
 
 def _require_one_line(text: str) -> str:
@@ -27,8 +31,19 @@ def _require_one_line(text: str) -> str:
 #: A name that goldformer itself wrote.
 Line = Annotated[str, AfterValidator(_require_one_line)]
 
+
+def _require_different(words: tuple[str, ...]) -> tuple[str, ...]:
+    """Return words that are all different: each asks for calls of its own."""
+    for word, count in Counter(words).items():
+        if count > 1:
+            raise PydanticCustomError(
+                "different", "{word} is listed {count} times, expected once", {"word": word, "count": count}
+            )
+    return words
+
+
 #: A list of the file, as a tuple.
-Words = Annotated[tuple[Line, ...], Field(strict=False)]
+Words = Annotated[tuple[Line, ...], Field(strict=False), AfterValidator(_require_different)]
 
 
 class BaselineError(Exception):
@@ -50,8 +65,8 @@ class BaselineRequest(StrictModel):
     `settings` asks also for the properties that compare a call with itself in other settings.
     """
 
-    dtypes: Annotated[Words, Field(min_length=1)]
-    devices: Annotated[Words, Field(min_length=1)]
+    dtypes: Annotated[Words, Field(min_length=1, max_length=len(DTYPES))]
+    devices: Annotated[Words, Field(min_length=1, max_length=MOST_DEVICES)]
     components: Words
     drawn: Annotated[int, Field(ge=0, le=MOST_DRAWN)]
     threads: Annotated[int, Field(ge=1, le=MOST_THREADS)]

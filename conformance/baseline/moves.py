@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
 
+from goldformer.adapters.untrusted_text import LONGEST_MESSAGE, clip_text
 from goldformer.conformance.baseline.array_files import StoredArray
 from goldformer.conformance.baseline.model import Ended, Key
 from goldformer.conformance.judging.verdict import Element, Grid, Match
@@ -155,7 +156,8 @@ def describe_end_change(before: Ended | None, after: Ended | None) -> str:
 
 def _describe_end(ended: Ended) -> str:
     """Return why a call gave no result: its reason in a word, unless the message begins with it."""
-    return ended.message if ended.message.startswith(ended.reason) else f"{ended.reason}: {ended.message}"
+    text = ended.message if ended.message.startswith(ended.reason) else f"{ended.reason}: {ended.message}"
+    return clip_text(text, LONGEST_MESSAGE)
 
 
 def group_by_component(moves: Iterable[Move], components: Iterable[str]) -> Iterator[tuple[str, list[Move]]]:

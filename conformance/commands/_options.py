@@ -21,10 +21,13 @@ FOLDER: Final = click.Path(path_type=Path, file_okay=False)
 
 
 def split_words(*default: str) -> Callable[[click.Context, click.Parameter, tuple[str, ...]], tuple[str, ...]]:
-    """Return a callback that splits the values of a repeatable option at commas; without any, it gives the default."""
+    """Return a callback that splits the values of a repeatable option at commas, and keeps each word once.
+
+    Without any word it gives the default.
+    """
 
     def split(_context: click.Context, _parameter: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(word for text in values for word in text.split(",") if word) or default
+        return tuple(dict.fromkeys(word for text in values for word in text.split(",") if word)) or default
 
     return split
 

@@ -350,6 +350,8 @@ def test_a_check_of_a_mapping_is_repeated_by_its_line():
 
 def test_a_built_in_and_a_process_are_named():
     assert goldformer.check("textbook", "softmax", dtypes="all")
+    twice = goldformer.check("textbook", "softmax", dtypes=["float32", "float32"], cases="sm-one-row-by-hand")
+    assert len(twice.implementation.verdicts) == 1
     command = f"cmd: {sys.executable} -m goldformer serve textbook"
     assert goldformer.check(command, "softmax")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+import tracemalloc
 from xml.etree import ElementTree
 
 import pytest
@@ -102,6 +103,35 @@ def test_where_nothing_known_explains_a_move_the_component_where_it_begins_is_na
     done = baseline("check", adapter_file(SOFTMAX.replace("powers.sum", "1.5 * powers.sum"), "moved.py"), folder)
     assert done.exit_code == 1
     assert "\nMoved first: softmax\n" in done.stdout
+
+
+def test_a_word_that_is_given_twice_is_recorded_once(mine, tmp_path):
+    twice = (
+        "--dtype",
+        "float32,float32",
+        "--dtype",
+        "float32",
+        "--device",
+        "cpu,cpu",
+        "--component",
+        "softmax,softmax",
+    )
+    assert baseline("record", mine, "--out", tmp_path / "twice", *twice).exit_code == 0
+    request = read_manifest(tmp_path / "twice").request
+    assert (request.dtypes, request.devices, request.components) == (("float32",), ("cpu",), ("softmax",))
+
+
+def test_show_reads_no_file_that_is_too_large(tmp_path):
+    file = tmp_path / "large.safetensors"
+    with file.open("wb") as stream:
+        stream.truncate(8 << 30)
+    tracemalloc.start()
+    done = baseline("show", file)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert done.exit_code == 2
+    assert done.stderr == f"goldformer: {file}: has more than 1073741824 bytes; name a smaller file\n"
+    assert peak < 1 << 24
 
 
 def test_moves_for_the_same_reason_are_shown_once(adapter_file, folder, tmp_path):
@@ -309,6 +339,25 @@ def doctor(folder, old, new):
     path.write_text(text.replace(old, new), encoding="utf-8")
     digest = digest_manifest(read_manifest(folder))
     path.write_text(path.read_text(encoding="utf-8").replace(digest_of(folder), f'"{digest}"'), encoding="utf-8")
+
+
+def test_a_manifest_that_asks_for_the_same_again_and_again_is_refused(mine, folder):
+    path = folder / "manifest.yaml"
+    text, many = path.read_text(encoding="utf-8"), ", ".join(['"float32"'] * 300)
+    path.write_text(text.replace('dtypes: ["float32"]', f"dtypes: [{many}]"), encoding="utf-8")
+    done = baseline("check", mine, folder)
+    assert done.exit_code == 2
+    assert f"{path}:7: request.dtypes: " in done.stderr
+    assert "restore the file, or record it again" in done.stderr
+
+
+def test_a_long_text_of_a_manifest_is_clipped(mine, folder):
+    doctor(folder, '"threads": "1"', f'"threads": "{"x" * (1 << 20)}"')
+    done = baseline("check", mine, folder)
+    assert done.exit_code == 0, done.stderr
+    assert "Changed: threads: xxx" in done.stdout
+    assert " characters … xxx" in done.stdout
+    assert len(done.output) < 10_000
 
 
 # An infinite tolerance made every move rounding; a large one did where the digest was adapted to it.

@@ -472,6 +472,32 @@ AGAIN = "record it again: goldformer baseline record ADAPTER --out"
             "should be less than or equal to 1024, got 100000",
         ),
         ('  devices: ["cpu"]', "  devices: []", ": request.devices: ", "should have at least 1 item"),
+        # A file of 12 KB asked for each call 90,000 times.
+        (
+            '  devices: ["cpu"]',
+            f"  devices: [{', '.join(['cpu'] * 50)}]",
+            ":8: request.devices: ",
+            "cpu is listed 50 times, expected once, got ['cpu', 'cpu'",
+        ),
+        ('  dtypes: ["', '  dtypes: ["float32", "', ":7: request.dtypes: ", "float32 is listed 2 times, expected once"),
+        (
+            '  dtypes: ["',
+            '  dtypes: ["a", "b", "c", "d", "',
+            ":7: request.dtypes: ",
+            "should have at most 4 items after validation",
+        ),
+        (
+            '  devices: ["cpu"]',
+            f"  devices: [{', '.join(f'cpu{nth}' for nth in range(65))}]",
+            ":8: request.devices: ",
+            "should have at most 64 items after validation",
+        ),
+        (
+            "  components: [",
+            "  components: [softmax, softmax, ",
+            ":9: request.components: ",
+            "softmax is listed 3 times, expected once",
+        ),
         # An integer of more digits than Python prints ended in a ValueError.
         (
             "float32, shape: [",
