@@ -87,7 +87,11 @@ RecipeModel = Annotated[
     | Annotated[ValuesModel, Tag("as:values")]
     | Annotated[FillModel, Tag("as:fill")]
     | Annotated[MaskModel, Tag("as:mask")],
-    Discriminator(_tag_recipe),
+    Discriminator(
+        _tag_recipe,
+        custom_error_type="recipe",
+        custom_error_message="expected a mapping: write {values: …} around numbers, or {fill: …} or {draw: …}",
+    ),
 ]
 
 

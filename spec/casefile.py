@@ -313,9 +313,27 @@ def _read_values(values: Any, spec: ArraySpec, shape: tuple[int, ...] | None) ->
         raise ValueError("has rows of unequal length") from error
     allowed = {"float": "fiu", "bool": "b", "ids": "iu"}[spec.kind]
     if array.dtype.kind not in allowed and array.size:
-        raise ValueError(f"holds {array.dtype} values where the contract says {spec.kind}")
+        text = _find_text(values)
+        what = f"the text {text[:60]!r}" if text else f"{array.dtype} values"
+        hint = "; write an exponent with a point and a sign, such as 1.0e+5, or YAML reads text" * _is_number(text)
+        raise ValueError(f"holds {what} where the contract says {spec.kind}{hint}")
     array = _require_finite(array.astype({"float": np.float64, "bool": np.bool_, "ids": np.int64}[spec.kind]))
     return array if shape is None else array.reshape(shape)
+
+
+def _find_text(values: Any) -> str:
+    """Return the first text in nested lists, or ""."""
+    if isinstance(values, list):
+        return next(filter(None, map(_find_text, values)), "")
+    return values if isinstance(values, str) else ""
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _require_finite(array: draw.Array) -> draw.Array:

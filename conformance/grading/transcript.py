@@ -51,6 +51,9 @@ _EVENTS: Final = frozenset(
     )
 )  # fmt: skip
 
+#: What to do about a file that cannot be read as a transcript.
+_RESTORE: Final = "restore it from a copy, or grade the submission again: add --again and --only to the command"
+
 Spawn = Callable[[], Peer]
 
 
@@ -81,12 +84,16 @@ class Transcript:
     @classmethod
     def unpack(cls, data: bytes) -> Transcript:
         """Return the transcript that `pack` wrote; BadTranscript for other bytes."""
+        text = b""
         try:
-            lines = [json.loads(line) for line in unpack_gzip(data, _MOST).splitlines()]
+            text = unpack_gzip(data, _MOST)
+            lines = [json.loads(line) for line in text.splitlines()]
         except (OSError, EOFError, ValueError, RecursionError, zlib.error) as error:
-            raise BadTranscript(f"is no transcript: {error}") from error
+            was_cut = isinstance(error, EOFError) or (isinstance(error, ValueError) and not text.endswith(b"\n"))
+            what = "it was cut short" if was_cut else error
+            raise BadTranscript(f"is no transcript: {what}; {_RESTORE}") from error
         if not lines:
-            raise BadTranscript("is no transcript: it is empty")
+            raise BadTranscript(f"is no transcript: it is empty; {_RESTORE}")
         head, *events = lines
         if not all(isinstance(line, dict) for line in lines):
             raise BadTranscript("is no transcript: a line is no JSON object")

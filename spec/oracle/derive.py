@@ -240,7 +240,8 @@ def derive(case: Case, contract: Contract, *, advice: bool = False, held: bool =
     """Derive the golden values of a case under every option; `advice` means that all its clauses are SHOULD.
 
     With `held`, the arrays are the exact numbers of a call: no decimal is meant by them, and no dtype rounds them.
-    Unproven where a value or a decision is not certain, and where a tie leaves open what the case asks for.
+    Unproven where a value or a decision is not certain, where a tie leaves open what the case asks for, and where a
+    number overflows.
     """
     from goldformer.spec.oracle import balls  # only deriving needs python-flint
 
@@ -261,7 +262,10 @@ def derive(case: Case, contract: Contract, *, advice: bool = False, held: bool =
         if not known_drawn:
             # What is known was perturbed already; new operations get further perturbations.
             Draw.reset()
-        drawn = replace(how, known=known_drawn).run_draws()
+        with np.errstate(over="ignore", invalid="ignore"):
+            drawn = replace(how, known=known_drawn).run_draws()
+        if not math.isfinite(Draw.peak):
+            raise balls.Unproven(f"{case.id}: numbers on the way overflow float64: write smaller ones")
         if _LAST in options and proven.keys() >= _DECODED:
             shared[before] = _select_decoded(proven), _select_decoded(drawn)
         peak = max(peak, Draw.peak)

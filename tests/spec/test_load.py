@@ -127,7 +127,16 @@ CASES = {
     ),
     "words for numbers": (
         "softmax", "sm-one-row-by-hand", "[0, 1, 3]", "[zero, one, three]", "inputs.scores",
-        "{id}: holds <U5 values where the contract says float",
+        "{id}: holds the text 'zero' where the contract says float",
+    ),
+    "an exponent that YAML reads as text": (
+        "softmax", "sm-one-row-by-hand", "[0, 1, 3]", "[0, 1e5, 3]", "inputs.scores",
+        "{id}: holds the text '1e5' where the contract says float; write an exponent with a point and a sign, such as "
+        "1.0e+5, or YAML reads text",
+    ),
+    "numbers without a recipe": (
+        "softmax", "sm-one-row-by-hand", "{values: [0, 1, 3]}", "[0, 1, 3]", "inputs.scores",
+        "expected a mapping: write {{values: …}} around numbers, or {{fill: …}} or {{draw: …}}, got [0, 1, 3]",
     ),
     "decimals for ids": (
         "padding_mask", "mask-padding-none", "[[3,", "[[3.5,", "inputs.ids",

@@ -443,6 +443,10 @@ OVERSIZED = {
         {"inputs": "\n      ? " + "a" * 100_000 + "\n      : {fill: 0}"},
         "is not in the contract, which has scores",
     ),
+    "overflow": (
+        {"inputs": "{scores: {values: [1.7e+308, -1.7e+308]}}"},
+        "mine: numbers on the way overflow float64: write smaller ones",
+    ),
     "derivation": (
         {"sizes": "{lead: [], n: 134217728}"},
         "mine has no golden values, and 134217728 numbers, more than the 1048576 that are derived: write smaller "

@@ -334,6 +334,12 @@ def test_a_transcript_that_answers_other_questions_is_refused(
             Transcript.unpack(bad)
     with pytest.raises(BadTranscript, match="is no transcript: it is empty"):
         Transcript.unpack(gzip.compress(b""))
+    unpacked = gzip.decompress(graded.transcript)
+    for cut in (graded.transcript[:-20], gzip.compress(unpacked[: len(unpacked) // 2])):
+        with pytest.raises(
+            BadTranscript, match=r"^is no transcript: it was cut short; restore it from a copy, or grade"
+        ):
+            Transcript.unpack(cut)
     isolation = whole.head["isolation"]
     changes: tuple[dict[str, object], ...] = (
         {"isolation": 5}, {"forbidden": [{"a": 1}]}, {"forbidden": [{"file": 1, "line": "x", "name": None}]},
