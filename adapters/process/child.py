@@ -147,7 +147,11 @@ class Pipes(ABC):
 
 
 class Child(Pipes):
-    """A process in a session of its own, so that it and the processes that it starts can be ended together."""
+    """A process in a session of its own, so that it and the processes that it starts can be ended together.
+
+    A daemon leaves that session, and is left alone: to be found again, it would have to become a child of this process,
+    which must not get children that its caller did not start.
+    """
 
     def __init__(self, words: Sequence[str]) -> None:
         """Start the command; OSError if that fails."""

@@ -148,6 +148,15 @@ def leaves_a_child(good):
     sys.exit(0)
 
 
+def leaves_a_daemon(good):
+    other = subprocess.Popen(
+        [sys.executable, "-c", "import time; time.sleep(60)"], start_new_session=True,
+        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    sys.stderr.write(f"left {other.pid}\n")
+    sys.exit(0)
+
+
 def talkative(good):
     sys.stderr.write("a line of a long story\n" * 100_000)
     write(good)

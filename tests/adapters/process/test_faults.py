@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shlex
+import signal
 import sys
 import time
 from pathlib import Path
@@ -221,6 +222,13 @@ def test_what_a_process_started_is_ended_with_it(misbehaving, spec):
         time.sleep(0.01)
     assert not running(left)
     assert check_case(case, bench).status is Status.PASSED
+
+
+def test_a_daemon_that_leaves_the_group_is_left_alone(misbehaving, spec):
+    verdict = check_case(spec.cases["sm-one-row-by-hand"], misbehaving("leaves_a_daemon"))
+    left = verdict.detail.removeprefix("left ")
+    assert running(left)
+    os.kill(int(left), signal.SIGKILL)
 
 
 def test_a_property_asks_once_for_what_is_not_answered(misbehaving, spec, tmp_path):
