@@ -13,7 +13,8 @@ import difflib
 import os
 import shlex
 import threading
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any, Final, Protocol
 
@@ -274,14 +275,9 @@ def adapter_object(client: Client, contracts: Mapping[str, Contract]) -> Any:
     ValueError if it names an unknown component.
     """
     handshake = client.start()
-    known = list(contracts)
-    for kind, names in (("components", handshake.components), ("gradients", handshake.gradients)):
-        for name in names:
-            if name not in known:
-                close = difflib.get_close_matches(name, known, n=1)
-                guess = f": did you mean {close[0]}?" if close else f"; components are {', '.join(known)}"
-                client.close()
-                raise ValueError(f"initialize: {kind} has {abbreviate(name)}{guess}")
+    if fault := _find_fault(handshake, list(contracts)):
+        client.close()
+        raise ValueError(f"initialize: {fault}")
     functions = {name: _make_function(client, name, len(contracts[name].outputs)) for name in handshake.components}
     functions |= {f"{name}_gradient": _make_gradient(client, f"{name}_gradient") for name in handshake.gradients}
     return SimpleNamespace(
@@ -294,6 +290,26 @@ def adapter_object(client: Client, contracts: Mapping[str, Contract]) -> Any:
         CLOSE=client.close,
         **functions,
     )
+
+
+def _find_fault(handshake: Handshake, known: list[str]) -> str:
+    """Return what is wrong with the names of a handshake, or ""; `known` are the components that there are."""
+    lists: dict[str, Sequence[str]] = {
+        "components": handshake.components,
+        "gradients": handshake.gradients,
+        "dtypes": handshake.dtypes,
+    }
+    for kind, names in lists.items():
+        for name, count in Counter(names).items():
+            if kind != "dtypes" and name not in known:
+                close = difflib.get_close_matches(name, known, n=1)
+                guess = f": did you mean {close[0]}?" if close else f"; components are {', '.join(known)}"
+                return f"{kind} has {abbreviate(name)}{guess}"
+            if count > 1:
+                return f"{kind} lists {name} {count} times: list it once"
+            if kind == "gradients" and name not in handshake.components:
+                return f"gradients has {name}, which is missing in components: list it in both, or in neither"
+    return ""
 
 
 def _make_function(client: Client, method: str, outputs: int) -> Callable[..., Any]:

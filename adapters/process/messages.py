@@ -87,6 +87,10 @@ class Hello(ProtocolObject):
     suite: str
 
 
+#: Only documents it: the client says which name a list has twice.
+_DIFFERENT: Final = Field(json_schema_extra={"uniqueItems": True})
+
+
 class Handshake(ProtocolObject):
     """The result of initialize: a description of the implementation."""
 
@@ -94,10 +98,10 @@ class Handshake(ProtocolObject):
     name: Annotated[str, Field(min_length=1)]
     version: str = ""
     language: str = ""
-    components: list[Name]
-    gradients: list[Name] = []
+    components: Annotated[list[Name], _DIFFERENT]
+    gradients: Annotated[list[Name], _DIFFERENT] = []
     conventions: dict[str, str] = {}
-    dtypes: Annotated[list[FloatDType], Field(min_length=1)] = ["float64", "float32"]
+    dtypes: Annotated[list[FloatDType], Field(min_length=1), _DIFFERENT] = ["float64", "float32"]
     encoding: Encoding = "numbers"
 
 

@@ -105,8 +105,9 @@ class Server:
         return {str(name): self._encode_output(name, value) for name, value in named.items() if value is not None}
 
     def _list_gradients(self) -> list[str]:
-        """Return the components with a gradient, hand-written or by autodiff."""
-        own, library = self.adapter.gradients, LIBRARIES[self.adapter.arrays]
+        """Return the components with a gradient, hand-written or by autodiff; a gradient alone is no component."""
+        own = [name for name in self.adapter.gradients if name in self.adapter.functions]
+        library = LIBRARIES[self.adapter.arrays]
         contracts = [self.spec.contracts[name] for name in self.adapter.functions if library.differentiates]
         automatic = [c.component for c in contracts if c.outputs[c.first_output].kind == "float"]
         return list(dict.fromkeys([*own, *automatic]))

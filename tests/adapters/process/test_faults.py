@@ -513,6 +513,26 @@ def test_an_answer_to_another_request_is_no_log_line(misbehaving, spec):
             "initialize: gradients has 'zzz'; components are causal_mask, ",
         ),
         (
+            '{"protocol":1,"name":"a","components":["softmax"],"gradients":["softmax","layer_norm"]}',
+            "initialize: gradients has layer_norm, which is missing in components: list it in both, or in neither",
+        ),
+        (
+            '{"protocol":1,"name":"a","components":["softmax","layer_norm","softmax"]}',
+            "initialize: components lists softmax 2 times: list it once",
+        ),
+        (
+            f'{{"protocol":1,"name":"a","components":{json.dumps(["softmax"] * 200_000)}}}',
+            "initialize: components lists softmax 200000 times: list it once",
+        ),
+        (
+            '{"protocol":1,"name":"a","components":["softmax"],"gradients":["softmax","softmax"]}',
+            "initialize: gradients lists softmax 2 times: list it once",
+        ),
+        (
+            '{"protocol":1,"name":"a","components":["softmax"],"dtypes":["float32","float32"]}',
+            "initialize: dtypes lists float32 2 times: list it once",
+        ),
+        (
             '{"protocol":1,"name":"a","components":[],"convention":{}}',
             "result.convention is not part of the protocol; result has protocol, name, version, ",
         ),

@@ -82,6 +82,8 @@ def test_what_torch_differentiates_has_gradients(server):
 def test_what_is_differentiated_by_hand_has_gradients(server):
     made = ask(server(SOFTMAX + "def softmax_gradient(scores, cotangent): ...\n"), "initialize", HELLO)
     assert (made["components"], made["gradients"]) == (["softmax"], ["softmax"])
+    alone = ask(server(SOFTMAX + "def layer_norm_gradient(x, cotangent, *, params): ...\n"), "initialize", HELLO)
+    assert (alone["components"], alone["gradients"]) == (["softmax"], [])
 
 
 def test_an_adapter_that_no_call_could_reach_is_not_served(server):
