@@ -1,7 +1,8 @@
 """Implementations in other processes, in any language: the messages of the protocol, the client and the server.
 
 docs/protocol.md specifies the protocol. `messages` describes its messages, and `wire` converts them, without input or
-output. `child` starts and ends a process, `client` calls it, and `server` answers for an adapter.
+output. `child` starts and ends a process, `client` calls it, `patience` decides when to give it up, and `server`
+answers for an adapter.
 """
 
 from typing import Final
