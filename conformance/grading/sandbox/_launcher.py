@@ -54,6 +54,8 @@ _SWEEP: Final = 2.0
 
 def main() -> None:
     """Import everything, report what this machine allows, and serve until the parent closes its end of the socket."""
+    # Sandboxed processes are other users, and enter the folders that are made here. Their own umask comes later.
+    os.umask(0o022)
     config = json.loads(sys.argv[1])
     control = socket.socket(fileno=config["control"])
     _end_with(config["parent"], lambda: os._exit(1))

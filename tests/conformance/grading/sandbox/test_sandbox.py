@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import sandboxes
-from goldformer.conformance.grading.sandbox import Limits
+from goldformer.conformance.grading.sandbox import Limits, Sandbox
 from goldformer.conformance.grading.sandbox import _isolation as isolation
 from goldformer.conformance.grading.sandbox import _landlock as landlock
 from goldformer.spec import ROOT
@@ -174,6 +174,25 @@ def found():
     }  # fmt: skip
     assert umask == 0o077
     assert groups in ([], [NOBODY])
+
+
+@pytest.fixture
+def usual_umask():
+    before = os.umask(0o022)
+    yield
+    os.umask(before)
+
+
+@pytest.mark.usefixtures("usual_umask")
+@pytest.mark.parametrize("umask", [0o027, 0o077], ids="{:03o}".format)
+@pytest.mark.parametrize("without", WITHOUT.values(), ids=WITHOUT)
+def test_the_umask_of_whoever_grades_changes_no_isolation(umask, without, tmp_path):
+    """Servers, cron and systemd units have such a umask."""
+    with make_sandbox(LIMITS, "numpy", without=without) as usual:
+        os.umask(umask)
+        with Sandbox(LIMITS, "numpy", without=without) as strict:
+            assert strict.isolation == usual.isolation
+            assert found_by(strict, tmp_path / "code", "import colorsys\ndef found(): return 1") == 1
 
 
 def test_it_is_nobody_and_can_become_nobody_else(found):
