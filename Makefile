@@ -86,14 +86,14 @@ clean:
 $(STAMP): pyproject.toml constraints.txt
 	@echo "setting up $(VENV) (once; a few minutes, mostly PyTorch)"
 	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[torch,derive,examples,dev]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[torch,examples,dev]'
 	@touch $@
 
 .venv-libraries/.installed: pyproject.toml constraints.txt constraints-libraries.txt
 	@echo "setting up .venv-libraries (once; many minutes)"
 	@$(PYTHON) -m venv .venv-libraries
 	@.venv-libraries/bin/python -m pip install --quiet --disable-pip-version-check \
-		-c constraints.txt -c constraints-libraries.txt -e '.[torch,derive,dev,libraries]'
+		-c constraints.txt -c constraints-libraries.txt -e '.[torch,dev,libraries]'
 	@touch $@
 
 .venv-docs/.installed: pyproject.toml

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from goldformer.adapters.untrusted_text import clip_text, printable
-from goldformer.extras import install_hint
 
 #: The suffix of a notebook's file.
 SUFFIX: Final = ".ipynb"
@@ -62,10 +61,8 @@ class CodeCell:
 
 def read_notebook(raw: bytes, name: str) -> tuple[CodeCell, ...]:
     """Return the kept part of each code cell, in order; NotebookError if the file is no notebook, or no Python."""
-    try:
-        from nbformat import reader  # an optional dependency
-    except ImportError as missing:
-        raise NotebookError(f"{name}: reading a notebook needs nbformat: {install_hint('notebook')}") from missing
+    from nbformat import reader  # few files are notebooks
+
     try:
         # nbformat.reads also validates outputs, which are not read here, and keeps 50 KiB for each invalid output.
         notebook = reader.reads(raw.decode("utf-8-sig"))

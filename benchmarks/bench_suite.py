@@ -156,7 +156,6 @@ def test_whole_suite(benchmark: Benchmark) -> None:
 
 @pytest.mark.benchmark(timer=time.process_time)
 def test_derive(benchmark: Benchmark, spec: Spec) -> None:
-    pytest.importorskip("flint")
     from goldformer.spec.oracle.run import derive_golden
 
     cases = [c for c in spec.cases_of("scaled_dot_product_attention") if c.golden is not None and not c.cotangent]

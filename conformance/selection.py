@@ -41,16 +41,12 @@ def add_declared_cases(bench: Bench, selection: Selection) -> Bench:
     adapter, spec, hints = bench.adapter, bench.spec, list(bench.adapter.hints)
     for component in filter(bench.has, selection.components or spec.components):
         options = {name: adapter.convention(name, component, spec) for name in spec.conventions}
-        if not (missing := count_missing(component, options, spec)):
+        if not count_missing(component, options, spec):
             continue
-        few = f"few stored cases of {component} fit all that the adapter declares"
-        try:
-            derived = derive_declared(component, options, spec)
-        except ImportError:
-            hints.append(f"{few}: pip install './goldformer[derive]', and up to {missing} more are derived in each run")
-            continue
+        derived = derive_declared(component, options, spec)
         spec = spec.with_cases(derived)
         if derived:
+            few = f"few stored cases of {component} fit all that the adapter declares"
             hints.append(f"{few}, so {len(derived)} more were derived for it; their ids end in {AS_DECLARED}")
     return replace(bench, spec=spec, adapter=replace(adapter, hints=tuple(hints)))
 

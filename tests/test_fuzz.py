@@ -296,7 +296,6 @@ def spoilt_notebook(rng: random.Random, data: bytes) -> bytes:
 
 
 def test_spoilt_notebooks_are_read_or_refused(inputs: int) -> None:
-    pytest.importorskip("nbformat", reason="notebooks are read with nbformat")
     cell = {"cell_type": "code", "execution_count": None, "metadata": {}, "outputs": [], "source": CODE}
     book = {"cells": [cell, {**cell, "source": "y = 2\n"}], "metadata": {}, "nbformat": 4, "nbformat_minor": 4}
 

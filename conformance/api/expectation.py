@@ -50,7 +50,7 @@ def expected(
 
     The arguments are those of the component's contract (`goldformer explain COMPONENT`), by name: arrays of PyTorch,
     NumPy or JAX, all of one dtype, `params` as a mapping. Each number means exactly what the array holds. The values
-    are derived now, in ball arithmetic, which needs python-flint. `conventions` are the options to follow instead of
+    are derived now, in ball arithmetic. `conventions` are the options to follow instead of
     the documents' own, as in an adapter.
 
     ValueError or TypeError for arguments that contradict the contract, that are not finite, whose result is random or

@@ -15,7 +15,7 @@ import click
 
 from goldformer.adapters import Adapter, AdapterError, find_adapter
 from goldformer.adapters.find import import_file
-from goldformer.adapters.notebook import SUFFIX, NotebookError
+from goldformer.adapters.notebook import SUFFIX
 from goldformer.conformance.commands import _options as options
 from goldformer.conformance.commands._console import FAILS, OK, CannotRun, err, plain_table, print_table, say
 from goldformer.conformance.grading.answers import AnswerRecorder, summarize
@@ -104,10 +104,7 @@ def _turn_into_notebook(files: Mapping[str, bytes]) -> dict[str, bytes]:
     """Return the files of an assignment with the starter as a notebook."""
     texts = {name: data.decode() for name, data in files.items()}
     starter = "starter.py"
-    try:
-        notebook = make_notebook(texts.pop(starter), "adapter.py")
-    except NotebookError as error:
-        raise CannotRun(str(error)) from error
+    notebook = make_notebook(texts.pop(starter), "adapter.py")
     texts["README.md"] = name_notebook(texts["README.md"])
     texts["assignment.yaml"] = texts["assignment.yaml"].replace(starter, f"starter{SUFFIX}")
     return {name: text.encode() for name, text in texts.items()} | {f"starter{SUFFIX}": notebook}
@@ -134,10 +131,7 @@ def check_assignment(*, path: Path, solution: Path | None) -> int:
     start = time.perf_counter()
     spec = load_spec()
     found = read_assignment(path, spec)
-    try:
-        fresh = draw_fresh(found, spec, found.seed or _SEED)
-    except ImportError as error:
-        raise CannotRun(f"fresh cases cannot be drawn: {error}") from error
+    fresh = draw_fresh(found, spec, found.seed or _SEED)
     plan = CheckPlan.of(GradingTask.of(found, fresh.text, spec), spec)
     solution = solution or found.path.parent / "solution.py"
     returned = AnswerRecorder(plan.spec)

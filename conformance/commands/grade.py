@@ -322,10 +322,7 @@ def _draw_fresh_cases(assignment: Assignment, seed: str | None, spec: Spec, stor
     with suppress(OSError, UnicodeDecodeError):
         if read_regular_file(made, len(drawn_for)).decode() == drawn_for:
             return read_regular_file(cases, LARGEST).decode()
-    try:
-        fresh = draw_fresh(assignment, spec, seed)
-    except ImportError as error:
-        raise Unusable(f"fresh cases cannot be drawn: {error}") from error
+    fresh = draw_fresh(assignment, spec, seed)
     for component, why in fresh.short.items():
         err.print(f"goldformer: {component}: fewer fresh cases than asked for: {why}", markup=False)
     store.write(_SEED, seed + "\n")

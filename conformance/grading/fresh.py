@@ -109,7 +109,7 @@ def draw_fresh(assignment: Assignment, spec: Spec, seed: str) -> FreshCases:
     """Draw fresh cases with golden values for every component of an assignment, as a text for `load_own_cases`.
 
     The same assignment and seed give the same text. Only error scales, which are measured, may differ in their last
-    digit from machine to machine, as those of published cases may. ImportError without python-flint, which derives.
+    digit from machine to machine, as those of published cases may.
     """
     published = list_published_cases(assignment, spec)
     parts: list[str] = []
@@ -284,7 +284,7 @@ class _ComponentDrawer:
 
     def _prove(self, raw: Raw, template: Template) -> _Proven:
         """Derive a case; Unfit if it repeats another one, or does not reveal what it should."""
-        from goldformer.spec.oracle.balls import Unproven  # fails where python-flint is missing
+        from goldformer.spec.oracle.balls import Unproven  # only drawing needs python-flint
         from goldformer.spec.oracle.derive import derive
         from goldformer.spec.oracle.write import golden_entry
 

@@ -8,9 +8,8 @@ from collections.abc import Iterator, Sequence
 from itertools import takewhile
 from typing import Final
 
-from goldformer.adapters.notebook import SUFFIX, NotebookError, find_first_line, split_lines
+from goldformer.adapters.notebook import SUFFIX, find_first_line, split_lines
 from goldformer.conformance.grading.python_files import MAIN, SUBMISSION
-from goldformer.extras import install_hint
 
 #: A comment that begins a section of a starter, such as # ── yours ──.
 _SECTION: Final = re.compile(r"^# ── (.+) ──$")
@@ -27,13 +26,10 @@ goldformer.check("{adapter}")"""
 def make_notebook(starter: str, adapter: str) -> bytes:
     """Return a notebook with the code of a starter, in whose last cell the adapter of this name is checked.
 
-    The text at the top becomes a cell of its own, and so does each comment that begins a section. NotebookError if
-    nbformat is missing.
+    The text at the top becomes a cell of its own, and so does each comment that begins a section.
     """
-    try:
-        import nbformat  # an optional dependency
-    except ImportError as missing:
-        raise NotebookError(f"writing a notebook needs nbformat: {install_hint('notebook')}") from missing
+    import nbformat  # grading imports this module, and few classes have notebooks
+
     v4, tree = nbformat.v4, ast.parse(starter)
     cells = [v4.new_markdown_cell(_write_title(ast.get_docstring(tree)))]
     for heading, code in _list_parts(starter, tree):

@@ -1,4 +1,4 @@
-"""Ball arithmetic: golden values with a proof. Needs python-flint."""
+"""Ball arithmetic: golden values with a proof."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Any, Final
 
+import flint
 import numpy as np
 from numpy.typing import NDArray
-
-from goldformer.extras import install_hint
 
 #: Bits of a ball. No case that is proven element by element loses more than 140 of them.
 PRECISION: Final = 256
@@ -22,11 +21,6 @@ FULL_SIZE: Final = 448
 FEW_BITS: Final = 24
 #: Significant decimal digits of a golden value.
 DIGITS: Final = 17
-
-try:
-    import flint
-except ImportError as missing:  # pragma: no cover - the message is all there is
-    raise ImportError(f"deriving golden values needs python-flint: {install_hint('derive')}") from missing
 
 flint.ctx.prec = PRECISION
 

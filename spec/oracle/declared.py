@@ -49,7 +49,7 @@ def derive_declared(component: str, options: Mapping[str, str], spec: Spec) -> d
     """Return cases under these options by their ids, with golden values: as many as are missing, or all that fit.
 
     Gradients come on top. Of a search there are at most seven. Left out are cases that these options contradict, and
-    those whose values are not certain. ImportError if python-flint is missing.
+    those whose values are not certain.
     """
     from goldformer.spec.oracle.balls import Unproven  # only deriving needs python-flint
     from goldformer.spec.oracle.run import derive_golden

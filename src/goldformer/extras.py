@@ -8,8 +8,8 @@ from typing import Final
 #: The packages of each extra, as in pyproject.toml; "" holds those that goldformer needs without an extra.
 PACKAGES: Final[Mapping[str, tuple[str, ...]]] = {
     "": (
-        "click", "hypothesis", "jinja2", "numpy", "pydantic", "pytest", "pyyaml", "rich", "safetensors",
-        "threadpoolctl",
+        "click", "hypothesis", "jinja2", "nbformat", "numpy", "pydantic", "pytest", "python-flint", "pyyaml", "rich",
+        "safetensors", "threadpoolctl",
     ),
     "torch": ("torch",),
     "jax": ("jax",),
@@ -21,11 +21,21 @@ PACKAGES: Final[Mapping[str, tuple[str, ...]]] = {
     "onnx": ("onnx",),
     "x-transformers": ("x-transformers", "torch"),
     "tinygrad": ("tinygrad",),
-    "derive": ("python-flint",),
     "cluster": ("distributed",),
-    "notebook": ("nbformat",),
     "examples": ("matplotlib",),
 }  # fmt: skip
+
+#: The packages of modules that have another name.
+_OTHER_NAMES: Final[Mapping[str, str]] = {
+    "PIL": "pillow", "cv2": "opencv-python", "flint": "python-flint", "skimage": "scikit-image",
+    "sklearn": "scikit-learn", "yaml": "pyyaml",
+}  # fmt: skip
+
+
+def name_package(module: str) -> str:
+    """Return the package that installs a module, or a module in it."""
+    top = module.partition(".")[0]
+    return _OTHER_NAMES.get(top, top)
 
 
 def install_hint(extra: str, pip: str = "pip") -> str:

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import json
-import sys
 import time
 import warnings
 
+import nbformat
 import pytest
 
 import goldformer
 from goldformer.adapters import AdapterError, find_adapter
 from goldformer.adapters.notebook import CellNames, NotebookError, read_notebook, run_cells, write_source
 from goldformer.spec import load_spec
-
-nbformat = pytest.importorskip("nbformat", reason="notebooks are read with nbformat")
 
 
 def notebook(*cells, tagged=()):
@@ -151,13 +149,6 @@ def test_a_line_of_spaces_is_read_at_once():
     with pytest.raises(NotebookError, match="line 1: unexpected indent"):
         read_notebook(notebook(" " * 100_000 + "x\n)"), "lab.ipynb")
     assert time.process_time() - started < 1
-
-
-def test_without_nbformat_the_hint_says_what_to_install(monkeypatch):
-    raw = notebook("x = 1")
-    monkeypatch.setitem(sys.modules, "nbformat", None)
-    with pytest.raises(NotebookError, match=r"lab\.ipynb: reading a notebook needs nbformat: pip install nbformat"):
-        read_notebook(raw, "lab.ipynb")
 
 
 def test_the_source_names_the_cell_of_each_line():

@@ -81,7 +81,7 @@ def test_no_file_installs_what_does_not_exist():
         "pip install 'goldformer[torch]'",
         "run: pip install --upgrade \\\n  goldformer",
         "{python} -m pip install goldformer",
-        "any image with Python and `goldformer[torch,derive]`",
+        "any image with Python and `goldformer[torch,cluster]`",
         "uv pip install goldformer",
         "uv add goldformer",
         "pip install git+https://host/owner/goldformer",
@@ -98,9 +98,9 @@ def test_a_line_that_does_not_work_is_found(line):
     [
         "$ pip install ./goldformer",
         "$ pip install './goldformer[torch]'           # or: pip install ./goldformer, for NumPy",
-        '/bin/pip install --no-cache-dir "goldformer[derive,torch] @ git+$GOLDFORMER_SOURCE@$GOLDFORMER_COMMIT"',
+        '/bin/pip install --no-cache-dir "goldformer[cluster,torch] @ git+$GOLDFORMER_SOURCE@$GOLDFORMER_COMMIT"',
         'pip install "goldformer @ git+$GOLDFORMER_SOURCE@$GOLDFORMER_COMMIT"',
-        "pip install -e '.[torch,derive]'",
+        "pip install -e '.[torch,cluster]'",
         "pip install torch",
     ],
 )
@@ -116,7 +116,7 @@ def test_every_extra_that_is_installed_exists():
         for extra in (match["clone"] or match["address"] or "").split(",")
     }
     assert named - {""} <= EXTRAS.keys()
-    assert {"torch", "derive", "cluster"} <= named
+    assert {"torch", "jax", "cluster"} <= named
 
 
 def test_a_workflow_has_the_address_to_be_filled_in():
@@ -159,7 +159,7 @@ def test_setup_installs_a_commit_and_hides_the_solution(tmp_path):
     done = setup(tmp_path, GOLDFORMER_SOURCE="https://host/goldformer", GOLDFORMER_COMMIT="abc")
     assert (done.returncode, done.stderr) == (0, "")
     *_, installed, hidden = done.stdout.splitlines()
-    assert installed == "pip install --no-cache-dir goldformer[derive,torch] @ git+https://host/goldformer@abc"
+    assert installed == "pip install --no-cache-dir goldformer[torch] @ git+https://host/goldformer@abc"
     assert hidden == "chmod -R go-rwx /autograder/source/assignment"
     assert "apt-get install -y python3-venv git" in done.stdout.splitlines()
 
@@ -177,41 +177,38 @@ def test_a_hint_names_the_packages_of_its_extra():
         assert not extra or plain(EXTRAS[extra]) == list(packages)
     # What no message hints at.
     assert EXTRAS.keys() - PACKAGES.keys() == {"libraries", "docs", "dev"}
-    assert install_hint("derive") == "pip install python-flint"
+    assert install_hint("cluster") == "pip install distributed"
     assert install_hint("keras", "/venv/bin/python -m pip") == "/venv/bin/python -m pip install keras torch"
 
 
 @pytest.fixture
 def without_flint(monkeypatch):
-    """A machine on which python-flint is not installed."""
+    """An environment that is older than the checkout: python-flint is not installed."""
     monkeypatch.setitem(sys.modules, "flint", None)
     for name in [name for name in sys.modules if name.startswith("goldformer.spec.oracle")]:
         monkeypatch.delitem(sys.modules, name)
 
 
-HINT = "deriving golden values needs python-flint: pip install python-flint"
 ASSIGNMENT = "title: Softmax\ncomponents: {softmax: 10}\nfresh: {cases: 1, seed: a}\n"
 ADAPTER = 'import submission\nARRAYS = "numpy"\ndef softmax(scores):\n    return submission.softmax(scores)\n'
 
 
-@pytest.mark.parametrize("command", ["grade", "assignment check"])
-def test_fresh_cases_without_flint_say_what_to_install(command, tmp_path, without_flint):
+@pytest.mark.parametrize("command", ["grade", "assignment check", "derive --check"])
+def test_an_incomplete_environment_is_told_with_what_to_install(command, tmp_path, without_flint):
     for name, text in {"assignment.yaml": ASSIGNMENT, "adapter.py": ADAPTER, "class/alice.py": ""}.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text, encoding="utf-8")
+    assignment = str(tmp_path / "assignment.yaml")
     words = {
-        "grade": [str(tmp_path / "class"), "--out", str(tmp_path / "out"), "--assignment"],
-        "assignment check": [],
+        "grade": [str(tmp_path / "class"), "--out", str(tmp_path / "out"), "--assignment", assignment],
+        "assignment check": [assignment],
+        "derive --check": [],
     }[command]
-    result = CliRunner().invoke(main, [*command.split(), *words, str(tmp_path / "assignment.yaml")])
+    result = CliRunner().invoke(main, [*command.split(), *words])
     assert (result.exit_code, result.stdout) == (2, "")
-    assert " ".join(result.stderr.split()) == f"goldformer: fresh cases cannot be drawn: {HINT}"
-
-
-def test_derive_without_flint_says_what_to_install(without_flint):
-    result = CliRunner().invoke(main, ["derive", "--check"])
-    assert result.exit_code == 2
-    assert HINT in " ".join(result.stderr.split())
+    assert (
+        result.stderr == "goldformer: goldformer needs python-flint, which is not installed: pip install python-flint\n"
+    )
 
 
 def test_a_scheduler_without_dask_says_what_to_install(monkeypatch):

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
+import nbformat
 
 from goldformer.adapters.notebook import read_notebook, write_source
 from kernels import run_notebook
 from repository import REPOSITORY
-
-nbformat = pytest.importorskip("nbformat", reason="notebooks are read with nbformat")
 
 NOTEBOOK = REPOSITORY / "docs" / "first_check.ipynb"
 

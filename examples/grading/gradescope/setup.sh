@@ -22,7 +22,7 @@ if ! "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then
 fi
 apt-get install -y "$python-venv" git
 "$python" -m venv /opt/goldformer
-# derive: to draw fresh cases. torch: what the ready assignments are written with; without it NumPy is left.
-/opt/goldformer/bin/pip install --no-cache-dir "goldformer[derive,torch] @ git+$GOLDFORMER_SOURCE@$GOLDFORMER_COMMIT"
+# torch: what the ready assignments are written with; without it NumPy is left.
+/opt/goldformer/bin/pip install --no-cache-dir "goldformer[torch] @ git+$GOLDFORMER_SOURCE@$GOLDFORMER_COMMIT"
 # At the weakest level of isolation a submission reads what everyone may read.
 chmod -R go-rwx "${AUTOGRADER:-/autograder}/source/assignment"

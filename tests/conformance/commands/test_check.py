@@ -409,18 +409,6 @@ def test_what_few_stored_cases_fit_gets_cases_of_its_own(check):
     assert judged(check(TIED, "--json", "--case", first)) == [(first, "transformer", "float32")]
 
 
-def test_without_the_extra_a_note_says_how_to_get_them(check, monkeypatch):
-    def fail(*_):
-        raise ImportError("no flint")
-
-    monkeypatch.setattr("goldformer.conformance.selection.derive_declared", fail)
-    result = check(TIED)
-    assert (
-        "Note: few stored cases of transformer fit all that the adapter declares: "
-        "pip install './goldformer[derive]', and up to 20 more are derived in each run"
-    ) in " ".join(result.stdout.split())
-
-
 # Robustness and precision
 
 ACCEPTING = RIGHT.replace('raise ValueError("scores: empty")', "return scores")

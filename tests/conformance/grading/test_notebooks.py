@@ -6,14 +6,13 @@ import json
 import re
 from pathlib import Path
 
+import nbformat
 import pytest
 
 from goldformer.conformance.grading.grader import GradedSubmission, Grader
 from goldformer.conformance.grading.submissions import find_submissions
 from goldformer.spec import Spec
 from homework import NORM, SOFTMAX, OpenSandbox, make_task
-
-nbformat = pytest.importorskip("nbformat", reason="notebooks are read with nbformat")
 
 NUMPY = "%matplotlib inline\nimport numpy as np\nwhile True: pass"
 CELL = SOFTMAX.replace("import numpy as np\n", "")

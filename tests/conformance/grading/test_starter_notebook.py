@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import ast
 import json
-import sys
 from pathlib import Path
 
+import nbformat
 import pytest
 from click.testing import CliRunner
 
-from goldformer.adapters.notebook import NotebookError
 from goldformer.conformance.cli import main
 from goldformer.conformance.commands.assignment import READY
 from goldformer.conformance.grading.starter_notebook import make_notebook, name_notebook
 from kernels import run_notebook
-
-nbformat = pytest.importorskip("nbformat", reason="notebooks are written with nbformat")
 
 STARTER = '''"""Softmax: fill it in, and hand in this file as submission.py.
 
@@ -88,16 +85,6 @@ def test_a_starter_without_a_text_gets_a_title():
         ("markdown", "# Your code"),
         ("code", "def f(x):\n    pass"),
     ]
-
-
-def test_without_nbformat_it_is_said_how_to_install_it(monkeypatch, tmp_path):
-    monkeypatch.setitem(sys.modules, "nbformat", None)
-    with pytest.raises(NotebookError, match=r"^writing a notebook needs nbformat: pip install nbformat$"):
-        make_notebook(STARTER, "adapter.py")
-    result = CliRunner().invoke(main, ["assignment", "new", str(tmp_path), "--notebook"])
-    assert result.exit_code == 2
-    assert result.stderr == "goldformer: writing a notebook needs nbformat: pip install nbformat\n"
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_page_for_students_names_the_notebook():
