@@ -120,7 +120,7 @@ def load_object(name: str) -> Any:
         if entry.name == name:
             return _import(name, entry.value)
     module = name.partition(":")[0]
-    if "." in module or _is_installed(module):
+    if "." in module or is_installed(module):
         return _import(name, name)
     installed = [entry.name for entry in entry_points(group=GROUP)]
     close = difflib.get_close_matches(name, [*_OWN, *installed], n=1)
@@ -130,7 +130,8 @@ def load_object(name: str) -> Any:
     raise AdapterError(f"no adapter {name!r}.{guess} Give {what}: {known}")
 
 
-def _is_installed(module: str) -> bool:
+def is_installed(module: str) -> bool:
+    """Return True if a module can be found; packages that hold it are imported."""
     try:
         return importlib.util.find_spec(module) is not None
     except (ImportError, ValueError):
@@ -200,7 +201,7 @@ def _import_notebook(path: Path) -> Any:
 
 def require_arrays(arrays: str, name: str) -> None:
     """Raise AdapterError, which says how to install it, if the array library of an adapter is not installed."""
-    if arrays in NEEDED and not _is_installed(arrays):
+    if arrays in NEEDED and not is_installed(arrays):
         raise _missing_package_error(name, arrays)
 
 

@@ -77,15 +77,14 @@ class LazyGroup(click.Group):
             from goldformer.adapters import AdapterError
             from goldformer.conformance.baseline.model import BaselineError
             from goldformer.conformance.commands._console import CannotRun
-            from goldformer.extras import PACKAGES, name_package
+            from goldformer.extras import PACKAGES, describe_missing, name_package
             from goldformer.spec import SpecError
 
             if isinstance(error, ModuleNotFoundError) and error.name in _POSIX:
                 why = f"this needs {error.name}, a module of Python on Linux and macOS: on Windows, run it in WSL"
                 raise CannotRun(why) from error
             if isinstance(error, ModuleNotFoundError) and (package := name_package(error.name or "")) in PACKAGES[""]:
-                why = f"goldformer needs {package}, which is not installed: pip install {package}"
-                raise CannotRun(why) from error
+                raise CannotRun(describe_missing([package])) from error
             if not isinstance(error, AdapterError | BaselineError | SpecError):
                 raise
             raise CannotRun(str(error)) from error

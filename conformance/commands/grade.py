@@ -15,7 +15,6 @@ from typing import Final
 import click
 
 from goldformer import __version__
-from goldformer.adapters.find import require_arrays
 from goldformer.conformance.commands import _options as options
 from goldformer.conformance.commands._console import (
     FAILS,
@@ -29,6 +28,7 @@ from goldformer.conformance.commands._console import (
     say_json,
 )
 from goldformer.conformance.commands._grade_class import ClassResults, find_adjustments, list_people, require_graded
+from goldformer.conformance.commands._grade_packages import require_packages
 from goldformer.conformance.commands._grade_replay import replay_grade
 from goldformer.conformance.commands._grade_session import Session
 from goldformer.conformance.commands._grade_solution import Solution, require_answers
@@ -44,6 +44,7 @@ from goldformer.conformance.grading.store import ASSIGNMENT, InUse, Store, diges
 from goldformer.conformance.grading.submissions import ClassList, Holds, NoSubmissions, find_submissions
 from goldformer.conformance.grading.task import FRESH, GradingTask
 from goldformer.conformance.reports.counting import count_noun
+from goldformer.extras import describe_missing, list_missing
 from goldformer.spec import Spec, load_spec
 from goldformer.spec.files import append_named_file, read_regular_file, resolve_path, write_named_file
 from goldformer.spec.yamlfile import LARGEST
@@ -175,6 +176,8 @@ def grade(
             return replay_grade(replay)
         if submissions is None or assignment_file is None or folder is None:
             raise CannotRun("grade needs SUBMISSIONS, --assignment and --out (or --replay)")
+        if packages := list_missing():
+            raise CannotRun(describe_missing(packages))
         require_folders({"--gradescope-results": gradescope_results, "--github-output": github_output})
         _warn_of_weak_isolation(require)
         seed = _read_seed(seed, require)
@@ -183,9 +186,9 @@ def grade(
         arrays = read_declarations(
             assignment.adapter.read_bytes(), spec, (part.component for part in assignment.parts)
         ).arrays
-        if scheduler is None:
-            require_arrays(arrays, str(assignment.adapter))
         solution = Solution.of(assignment, solution_file)
+        if scheduler is None:
+            require_packages(assignment, arrays, solution)
         # A platform passes one submission, whatever is in it.
         single = gradescope_results is not None or github_output is not None
         _refuse_results_inside(folder, submissions)

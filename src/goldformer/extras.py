@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
 from typing import Final
 
 #: The packages of each extra, as in pyproject.toml; "" holds those that goldformer needs without an extra.
@@ -36,6 +37,17 @@ def name_package(module: str) -> str:
     """Return the package that installs a module, or a module in it."""
     top = module.partition(".")[0]
     return _OTHER_NAMES.get(top, top)
+
+
+def list_missing() -> list[str]:
+    """Return the packages that goldformer needs and that are not installed, as in an environment of another version."""
+    modules = {package: module for module, package in _OTHER_NAMES.items()}
+    return [package for package in PACKAGES[""] if find_spec(modules.get(package, package)) is None]
+
+
+def describe_missing(packages: Sequence[str]) -> str:
+    """Say what is not installed, and how to install it."""
+    return f"goldformer needs {', '.join(packages)}, not installed here: pip install {' '.join(packages)}"
 
 
 def install_hint(extra: str, pip: str = "pip") -> str:

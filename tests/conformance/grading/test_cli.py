@@ -7,10 +7,12 @@ import csv
 import json
 import os
 import re
+import sys
 import zipfile
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
+import nbformat
 import pytest
 from click.testing import CliRunner, Result
 
@@ -313,6 +315,70 @@ def test_points_are_filled_into_the_table_of_a_platform(run: Run, tmp_path: Path
     os.mkfifo(table)
     result = run("--gradebook", str(table))
     assert (result.exit_code, "cannot be read: is not a regular file" in result.stderr) == (2, True)
+
+
+PLOTTED = """import matplotlib.pyplot as plt
+try:
+    import seaborn
+except ImportError:
+    seaborn = None
+
+class Attention:
+    import sklearn
+
+def plot(weights):
+    import plotly
+"""
+
+
+@pytest.mark.parametrize(
+    ("file", "uses"),
+    [
+        ("adapter.py", ["1 imports matplotlib.pyplot", "8 imports sklearn", "11 imports plotly"]),
+        ("starter.py", ["1 imports matplotlib.pyplot", "8 imports sklearn"]),
+        ("solution.py", ["1 imports matplotlib.pyplot", "8 imports sklearn"]),
+    ],
+)
+def test_a_package_that_the_assignment_imports_is_asked_for_before_anyone_is_graded(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str, uses: list[str]
+) -> None:
+    for module in ("matplotlib", "seaborn", "sklearn", "plotly"):
+        monkeypatch.setitem(sys.modules, module, None)
+    (tmp_path / "starter.py").write_text(SOFTMAX)
+    text = (tmp_path / file).read_text("utf-8")
+    (tmp_path / file).write_text(f"{PLOTTED}\n{text}")
+    (tmp_path / "assignment.yaml").write_text(f"{YAML}starter: starter.py\n")
+    result = run()
+    named = "".join(f"\n  {tmp_path / file}, line {use}" for use in uses)
+    packages = "matplotlib scikit-learn plotly" if len(uses) == 3 else "matplotlib scikit-learn"
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr == (
+        "goldformer: nobody is graded: the assignment imports what this machine does not have:"
+        f"{named}\n  pip install {packages}\n"
+    )
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_module_next_to_the_assignment_is_no_package(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "shapes.py").touch()
+    text = (tmp_path / "adapter.py").read_text("utf-8")
+    (tmp_path / "adapter.py").write_text(f"{text}\n\ndef unused():\n    import shapes\n")
+    assert run().exit_code == 0
+
+
+def test_a_notebook_given_to_students_names_the_cell_of_an_import(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    cells = ["x = 1", "y = 2\nimport matplotlib\ndef plot(): return matplotlib"]
+    made = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
+    nbformat.write(made, tmp_path / "starter.ipynb")
+    (tmp_path / "assignment.yaml").write_text(f"{YAML}starter: starter.ipynb\n")
+    result = run()
+    assert (
+        result.exit_code,
+        f"{tmp_path / 'starter.ipynb'}, code cell 2, line 2 imports matplotlib" in result.stderr,
+    ) == (2, True)
 
 
 def test_a_solution_that_has_no_end_is_refused(run: Run, tmp_path: Path) -> None:
