@@ -115,7 +115,7 @@ class _Bar:
         self._progress.update(
             self._task, completed=session.finished + session.before, description=f"{counts} · {done.id}"
         )
-        if done.outcome in ("grader-error", "tampered"):
+        if done.outcome in ("error", "grader-error", "tampered"):
             err.print(done.line, markup=False)
 
 

@@ -9,8 +9,9 @@ from typing import Final
 
 from goldformer.conformance.grading.answers import NOTHING_REQUIRED, Answers
 from goldformer.conformance.grading.grader import GradedSubmission, Grader, fail_submission
-from goldformer.conformance.grading.model import Outcome, Submission
+from goldformer.conformance.grading.model import NOT_STARTED, Grade, Outcome, Submission
 from goldformer.conformance.grading.results.pages import write_pages
+from goldformer.conformance.grading.results.words import shorten_to_line
 from goldformer.conformance.grading.sandbox import Sandbox
 from goldformer.conformance.grading.store import GRADE, PROBLEM, TRANSCRIPT, pack_grade
 from goldformer.conformance.grading.task import GradingTask
@@ -20,6 +21,8 @@ from goldformer.spec import Spec
 #: What Python says if a user has as many processes and threads as it may. Without a namespace or a group of their own,
 #: those of all submissions that an ordinary user grades count together.
 _NO_PROCESS: Final = re.compile(r"can't start new thread|\[Errno 11\] Resource temporarily unavailable")
+#: The most characters of the reason of an error, which stands in the terminal.
+_LONGEST_REASON: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +30,7 @@ class ResultFiles:
     """The result files of one submission by their names, and what the terminal prints about it.
 
     `answers` are what it answered. `disturbed` is true if a check may have failed because others ran meanwhile.
+    `reason` says in one line why the outcome is `error`.
     """
 
     id: str
@@ -36,11 +40,13 @@ class ResultFiles:
     points: float
     answers: Answers = NOTHING_REQUIRED
     disturbed: bool = False
+    reason: str = ""
 
     @property
     def line(self) -> str:
         """The result in one line."""
-        return f"{self.id}: {self.earned:g} of {self.points:g} ({self.outcome})"
+        line = f"{self.id}: {self.earned:g} of {self.points:g} ({self.outcome})"
+        return f"{line}: {self.reason}" if self.reason else line
 
 
 class Worker:
@@ -78,7 +84,19 @@ def write_results(graded: GradedSubmission, submission: Submission, task: Gradin
     disturbed = any(
         check.outcome == "timeout" or _NO_PROCESS.search(check.verdict.message) for check in grade.checks
     ) or bool(_NO_PROCESS.search(grade.message))
-    return ResultFiles(grade.submission, files, grade.outcome, grade.earned, grade.points, graded.answers, disturbed)
+    return ResultFiles(
+        grade.submission, files, grade.outcome, grade.earned, grade.points, graded.answers, disturbed,
+        _explain_error(grade),
+    )  # fmt: skip
+
+
+def _explain_error(grade: Grade) -> str:
+    """Return in one line why a submission ends in an error: it is not started, or the first call that raises."""
+    if grade.outcome != "error":
+        return ""
+    raised = next((check.verdict.message for check in grade.checks if check.outcome == "error"), "")
+    text = grade.message if grade.message.startswith(NOT_STARTED) or not raised else raised
+    return shorten_to_line(text.removeprefix(f"{NOT_STARTED}: "), _LONGEST_REASON)
 
 
 def give_up(submission: Submission, why: str, task: GradingTask, spec: Spec) -> ResultFiles:

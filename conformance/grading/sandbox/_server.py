@@ -20,7 +20,13 @@ from goldformer.adapters.process.messages import MAX_MESSAGE, PARSE_ERROR, RAISE
 from goldformer.adapters.process.server import Server
 from goldformer.adapters.process.wire import error_line
 from goldformer.adapters.protocol import Adapter, AdapterError
-from goldformer.adapters.untrusted_text import LONGEST_MESSAGE, LONGEST_TRACE, clip_text, describe_exception
+from goldformer.adapters.untrusted_text import (
+    LONGEST_MESSAGE,
+    LONGEST_TRACE,
+    clip_text,
+    describe_exception,
+    quote_message,
+)
 from goldformer.conformance.grading.sandbox._mounts import list_own_folders
 from goldformer.spec import Spec
 
@@ -133,6 +139,8 @@ class _ErrorDescriber:
         if isinstance(error, (RecursionError, MemoryError)) and _ends_in_import(error.__traceback__):
             # Python says that its stack is full, or its memory, and removes the frames of its compiler.
             return f"{where}what is imported here is nested too deeply for Python ({type(error).__name__})"
+        if isinstance(error, ModuleNotFoundError) and quote_message(error) == f"No module named {error.name!r}":
+            return f"{where}needs {error.name}, which the grading machine does not have"
         return self._shorten(f"{where}{describe_exception(error)}")
 
     def format_traceback(self, error: BaseException) -> str:

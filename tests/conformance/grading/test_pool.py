@@ -71,6 +71,9 @@ def graded(homework: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     done = subprocess.run(command(homework, out, "--jobs", "2"), capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert "6 submissions: " in done.stdout
+    assert "] dave: 10 of 20 (error): raised ValueError: no\n" in done.stdout
+    missing = "submission.py:1: needs nothing_of_that_name, which the grading machine does not have"
+    assert f"] erin: 0 of 20 (error): {missing}\n" in done.stdout
     return out
 
 
@@ -87,7 +90,7 @@ def test_a_class_is_graded(graded: Path) -> None:
         "grade.json.gz", "feedback.html", "feedback.md", "staff.html", "transcript.jsonl.gz",
     }  # fmt: skip
     erin = unpack_grade((graded / "students" / "erin" / "grade.json.gz").read_bytes())
-    assert "No module named 'nothing_of_that_name'" in erin.message
+    assert "needs nothing_of_that_name, which the grading machine does not have" in erin.message
 
 
 def test_what_is_finished_is_not_graded_again_and_again_gives_the_same(homework: Path, graded: Path) -> None:
