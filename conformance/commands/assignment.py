@@ -267,7 +267,8 @@ def _describe_forbidden(assignment: Assignment, solution: Path) -> Iterator[str]
         except (ImportError, AttributeError) as error:
             yield f"forbid: {name} is not found here ({error}), so nothing is refused: correct the name"
     for use in find_forbidden_uses({solution.name: solution.read_bytes()}, assignment.forbid):
-        yield f"{use.file}, line {use.line} uses {use.name}, which the assignment forbids: grading refuses it"
+        if not use.private:
+            yield f"{use.file}, line {use.line} uses {use.name}, which the assignment forbids: grading refuses it"
     if assignment.starter is not None:
         starter = assignment.starter.read_text("utf-8")
         for name in list_unmentioned(starter, assignment.forbid):

@@ -14,12 +14,17 @@ from typing import Final
 from goldformer.conformance.grading.model import ForbiddenUse
 from goldformer.conformance.grading.python_files import parse, read_python_files
 
-#: The most uses that are listed for a submission.
+#: The most uses that are listed for a submission, and the most characters of a private name.
 _MOST_USES: Final = 50
+_LONGEST: Final = 80
+#: Names below which a library has its functions once more, although they are not private by their spelling.
+_INTERNAL: Final = ("torch.ops.",)
 
 
 def find_forbidden_uses(files: Mapping[str, bytes], forbid: Sequence[str]) -> tuple[ForbiddenUse, ...]:
     """Return where the Python files of a submission use a forbidden name, each name once in a line.
+
+    Private names of the same libraries are returned too: they may be what is forbidden.
 
     Time and memory stay proportional to what is read.
     """
@@ -51,7 +56,8 @@ class _Reader(ast.NodeVisitor):
 
     def __post_init__(self) -> None:
         """Find how many characters of a dotted name decide whether it is forbidden or part of a forbidden one."""
-        self._decisive = max(map(len, self.forbid), default=0) + 1
+        self._decisive = max(_LONGEST, *map(len, self.forbid)) + 1
+        self._libraries = {name.partition(".")[0] for name in self.forbid if "." in name}
 
     def _join(self, owner: str, attribute: str) -> str:
         return f"{owner}.{attribute}"[: self._decisive]
@@ -127,6 +133,15 @@ class _Reader(ast.NodeVisitor):
         for name in self.forbid:
             if any(used == name or used.startswith(f"{name}.") for used in names):
                 self.uses[ForbiddenUse(self.file, node.lineno, name)] = None
+        for used in names:
+            if used not in self.forbid and self._is_private(used):
+                self.uses[ForbiddenUse(self.file, node.lineno, used[:_LONGEST], private=True)] = None
+
+    def _is_private(self, name: str) -> bool:
+        """Return True for a private name of a library that has a forbidden one."""
+        library, *parts = name.split(".")
+        private = any(part.startswith("_") and not part.startswith("__") for part in parts)
+        return library in self._libraries and (private or f"{name}.".startswith(_INTERNAL))
 
 
 def _is_method(name: str) -> bool:

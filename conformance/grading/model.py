@@ -255,11 +255,15 @@ class DiagnosisLine:
 
 @dataclass(frozen=True, slots=True)
 class ForbiddenUse:
-    """A line of a submission that uses a forbidden name, as its source reads; what runs may differ."""
+    """A line of a submission that uses a forbidden name, as its source reads; what runs may differ.
+
+    A `private` name is not forbidden, and may be the same function: only the staff read of it.
+    """
 
     file: str
     line: int
     name: str
+    private: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -177,8 +177,8 @@ def describe_carried(carried: CarriedMistake, *, named: bool = True) -> str:
 
 
 def describe_forbidden(uses: Iterable[ForbiddenUse]) -> str:
-    """Say which lines use forbidden names, as far as reading tells; nothing if none does."""
-    lines = ", ".join(f"{use.name} ({use.file}, line {use.line})" for use in uses)
+    """Tell the student which lines use forbidden names, as far as reading tells; nothing if none does."""
+    lines = ", ".join(f"{use.name} ({use.file}, line {use.line})" for use in uses if not use.private)
     if not lines:
         return ""
     return (

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import builtins
 import contextlib
+import ctypes
+import gc
 import importlib
 import pkgutil
 import sys
 from collections.abc import Callable, Sequence
 from importlib.machinery import ModuleSpec
-from types import ModuleType
+from types import BuiltinFunctionType, MethodDescriptorType, ModuleType
 from typing import Any, Final
 
 #: The end of the message of a forbidden name.
@@ -64,6 +66,8 @@ def _replace(owner: Any, attribute: str, old: Any, new: Any) -> None:
     """Replace a function in its owner, and in every loaded module that has it under any name."""
     with contextlib.suppress(AttributeError, TypeError):  # a type of the interpreter cannot be changed
         setattr(owner, attribute, new)
+    if isinstance(old, BuiltinFunctionType | MethodDescriptorType):
+        _replace_in_library(owner, attribute, old, new)
     if isinstance(owner, type):
         return  # a method is found by its class
     for module in list(sys.modules.values()):
@@ -71,6 +75,32 @@ def _replace(owner: Any, attribute: str, old: Any, new: Any) -> None:
         for key, value in list(names.items()):
             if value is old:
                 names[key] = new
+
+
+def _replace_in_library(
+    owner: Any, attribute: str, old: BuiltinFunctionType | MethodDescriptorType, new: Callable[..., Any]
+) -> None:
+    """Replace a function of a C library in the class that has it, and in PyTorch's operators of its name.
+
+    `torch.softmax` is a static method of a class that PyTorch reaches by several names, and `torch.Tensor.softmax` is
+    a method of a base class, which `super()` finds.
+    """
+    classes = owner.__mro__[1:] if isinstance(owner, type) else gc.get_referents(old)
+    for holder in classes:
+        # Without a method of its own types, the interpreter itself would fail.
+        if not isinstance(holder, type) or holder.__module__ == "builtins":
+            continue
+        if attribute in vars(holder) and getattr(holder, attribute) is old:
+            static = isinstance(vars(holder)[attribute], staticmethod)
+            # Neither the class nor the view of its names can be changed, only what lies below.
+            for names in gc.get_referents(vars(holder)):
+                names[attribute] = staticmethod(new) if static else new
+            ctypes.pythonapi.PyType_Modified(ctypes.py_object(holder))
+    module = getattr(old, "__objclass__", old).__module__ or ""
+    if module.partition(".")[0] == "torch" and (packet := getattr(sys.modules["torch"].ops.aten, old.__name__, None)):
+        # The objects stay, because PyTorch finds operators by them.
+        for operator in (packet, *(getattr(packet, overload) for overload in packet.overloads())):
+            operator._op = new
 
 
 def _forbid_module(name: str) -> None:

@@ -364,12 +364,13 @@ def test_a_package_that_the_assignment_imports_is_asked_for_before_anyone_is_gra
 def test_the_reason_of_an_error_stands_in_a_terminal_too(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    terminal = PrintableConsole(file=io.StringIO(), force_terminal=True, color_system=None, width=200)
+    printed = io.StringIO()
+    terminal = PrintableConsole(file=printed, force_terminal=True, color_system=None, width=200)
     monkeypatch.setattr("goldformer.conformance.commands._grade_session.err", terminal)
     (tmp_path / "class" / "dave").mkdir()
     write_class(tmp_path / "class", erin="def softmax(scores):\n    raise ValueError('a\\n' * 999)\n")
     assert run().exit_code == 0
-    lines = terminal.file.getvalue()
+    lines = printed.getvalue()
     assert "dave: 0 of 20 (error): It cannot be graded: nothing was handed in: it is empty." in lines
     assert "erin: 0 of 20 (error): raised ValueError: a a a a" in lines
     assert "alice: 20 of 20" not in lines

@@ -51,9 +51,39 @@ def test_a_use_is_found_with_its_line(source):
     assert {use.name for use in uses} == {USES[source]}
 
 
+#: Sources with the private names that each of them uses in its last line.
+PRIVATE = {
+    "import torch\ntorch._log_softmax(x, -1, False).exp()": ["torch._log_softmax"],
+    "import torch\ntorch._C._VariableFunctions.softmax(x, -1)": ["torch._C._VariableFunctions.softmax"],
+    "from torch import _VF\n_VF.softmax(x, -1)": ["torch._VF.softmax"],
+    "import torch._C": ["torch._C"],
+    "import torch\ntorch.ops.aten._softmax.default(x, -1, False)": ["torch.ops.aten._softmax.default"],
+    "from torch import ops": ["torch.ops"],
+    "import torch\ngetattr(torch._C, 'x')": ["torch._C.x", "torch._C"],
+    f"import torch\ntorch._{'x' * 200}": [f"torch._{'x' * 73}"],
+}
+
+
+@pytest.mark.parametrize("source", PRIVATE)
+def test_a_private_name_of_a_library_with_forbidden_ones_is_found(source):
+    uses = find_forbidden_uses({"submission.py": source.encode()}, FORBID)
+    line = source.count("\n") + 1
+    assert [use for use in uses if use.line == line] == [
+        ForbiddenUse("submission.py", line, name, private=True) for name in PRIVATE[source]
+    ]
+    assert find_forbidden_uses({"submission.py": source.encode()}, ("numpy.exp",)) == ()
+
+
+def test_a_name_that_is_forbidden_itself_is_not_listed_as_private():
+    uses = find_forbidden_uses({"submission.py": b"import torch\ntorch._softmax(x)"}, ("torch._softmax",))
+    assert uses == (ForbiddenUse("submission.py", 2, "torch._softmax"),)
+
+
 @pytest.mark.parametrize(
     "source",
     [
+        "import torch\ntorch.__version__\ntorch.optim",
+        "self._softmax(x)\nimport numpy\nnumpy._core",
         "def softmax(x): return x\nsoftmax(1)",
         "import torch\ntorch.exp(x)",
         "from torch import nn\nclass MultiheadAttention(nn.Module): pass\nMultiheadAttention()",
@@ -138,6 +168,15 @@ def answer(sandbox, folder, source):
         ("nn.TransformerEncoderLayer(4, 2)", "torch.nn.MultiheadAttention"),
         ("F.scaled_dot_product_attention(scores, scores, scores)", "torch.nn.functional.scaled_dot_product_attention"),
         ("__import__('colorsys')", "colorsys"),
+        # The same functions by the names that they have inside PyTorch.
+        ("torch._C._VariableFunctions.softmax(scores, -1)", "torch.softmax"),
+        ("torch._VF.softmax(scores, -1)", "torch.softmax"),
+        ("torch._C.TensorBase.softmax(scores, -1)", "torch.Tensor.softmax"),
+        ("super(torch.Tensor, scores).softmax(-1)", "torch.Tensor.softmax"),
+        ("torch.ops.aten.softmax(scores, -1)", "torch.Tensor.softmax"),
+        ("torch.ops.aten.softmax.int(scores, -1)", "torch.Tensor.softmax"),
+        ("torch._C._nn.scaled_dot_product_attention(scores, scores, scores)", FORBID[4]),
+        ("torch.ops.aten.scaled_dot_product_attention(scores, scores, scores)", FORBID[4]),
     ],
 )
 def test_a_call_is_refused_in_the_sandbox(line, name, sandbox, tmp_path):
@@ -173,6 +212,10 @@ def test_the_pages_name_what_reading_finds_and_a_replay_too(tmp_path, spec):
         graded.grade, task.assignment, spec
     )
     assert Grader(task, spec).replay(Transcript.unpack(graded.transcript)) == graded.grade
+    hidden = grader.grade(submitted("import numpy\nnumpy._core\n" + CORRECT)).grade
+    private = "numpy._core, a private name that may be what the assignment forbids, in submission.py, line 2"
+    assert private in staff.html(hidden, task.assignment, spec)
+    assert "numpy._core" not in feedback.html(hidden, task.assignment, spec)
     allowed = replace(task, assignment=replace(task.assignment, forbid=()))
     grade = Grader(allowed, spec).use_sandbox(OpenSandbox(spec)).grade(submitted(CORRECT)).grade
     assert grade.forbidden == ()
