@@ -320,6 +320,8 @@ class Launcher:
                 os._exit(1)
             serve_calls(requests, replies, setup.code, self._spec)
             status = 0
+        except SystemExit:
+            pass  # it has printed why
         except BaseException:
             with contextlib.suppress(BaseException):
                 traceback.print_exc()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import dataclasses
 import dis
@@ -13,6 +14,7 @@ import sys
 import sysconfig
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, Final
 
@@ -41,6 +43,9 @@ _INSTALLED: Final = (
     *(entry for entry in sys.path if os.path.basename(entry) in ("site-packages", "dist-packages")),
 )
 _BUFFER: Final = 1 << 20
+#: The message of a file with a null byte: a SyntaxError, or a ValueError in older versions, which names no file.
+_NULL_BYTES: Final = "source code string cannot contain null bytes"
+_UTF_16: Final = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
 def serve_calls(incoming: int, outgoing: int, code: str, spec: Spec) -> None:
@@ -79,13 +84,22 @@ def _make_answerer(code: str, spec: Spec) -> Callable[[bytes], tuple[bytes, bool
     except BaseException as error:
         problem, detail = describer.describe_import(error), describer.format_traceback(error)
     else:
-        return lambda line: (server.answer(line), server.ended)
+        return lambda line: (_answer(line, server, describer), server.ended)
 
     def refuse(line: bytes) -> tuple[bytes, bool]:
         id_ = json.loads(line).get("id")
         return error_line(id_, RAISED if isinstance(id_, int) else PARSE_ERROR, problem, detail), False
 
     return refuse
+
+
+def _answer(line: bytes, server: Server, describer: _ErrorDescriber) -> bytes:
+    try:
+        return server.answer(line)
+    except BaseException as error:  # such as a GeneratorExit, which is no answer; the author reads why the process ends
+        with contextlib.suppress(BaseException):
+            print(describer.format_traceback(error), end="", file=sys.stderr)
+        raise SystemExit(1) from None
 
 
 def _import_adapter(code: str, spec: Spec) -> Adapter:
@@ -130,6 +144,8 @@ class _ErrorDescriber:
 
     def describe_import(self, error: BaseException) -> str:
         """Return in one line why the submission cannot be imported, and where."""
+        if quote_message(error).startswith(_NULL_BYTES) and (problem := self._find_null_byte()):
+            return problem
         if isinstance(error, SyntaxError) and error.filename:
             where = f"{self._shorten(error.filename)}:{error.lineno}: "
             return clip_text(f"{where}{type(error).__name__}: {error.msg}", LONGEST_MESSAGE)
@@ -137,11 +153,24 @@ class _ErrorDescriber:
         last = next((frame for frame in reversed(frames) if frame.filename.startswith(self._own)), None)
         where = f"{self._shorten(last.filename)}:{last.lineno}: " if last else ""
         if isinstance(error, (RecursionError, MemoryError)) and _ends_in_import(error.__traceback__):
-            # Python says that its stack is full, or its memory, and removes the frames of its compiler.
-            return f"{where}what is imported here is nested too deeply for Python ({type(error).__name__})"
+            # Python says that its stack is full, or its memory, and removes the frames of its compiler. Its parser says
+            # MemoryError of both.
+            what = "too long or nested too deeply" if isinstance(error, MemoryError) else "nested too deeply"
+            return f"{where}what is imported here is {what} for Python ({type(error).__name__})"
         if isinstance(error, ModuleNotFoundError) and quote_message(error) == f"No module named {error.name!r}":
             return f"{where}needs {error.name}, which the grading machine does not have"
         return self._shorten(f"{where}{describe_exception(error)}")
+
+    def _find_null_byte(self) -> str:
+        """Say which file of the submission holds a null byte, as every letter has one in UTF-16; "" if none does."""
+        for path in sorted(Path(self._own[0]).rglob("*.py")):
+            data = path.read_bytes()
+            if b"\0" in data:
+                name, line = self._shorten(str(path)), data.partition(b"\0")[0].count(b"\n") + 1
+                if data.startswith(_UTF_16) or data.count(b"\0") > len(data) // 3:
+                    return f"{name}: is saved as UTF-16: save it as UTF-8 (in an editor of Windows: Save as, Encoding)"
+                return f"{name}:{line}: contains a null byte: delete it, and save as UTF-8"
+        return ""
 
     def format_traceback(self, error: BaseException) -> str:
         """Return the traceback without the frames of this package."""

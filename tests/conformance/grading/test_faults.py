@@ -97,9 +97,11 @@ def test_a_submission_that_cannot_be_imported_says_where(client):
         # Python quotes the line, which is longer than a handshake may be.
         f"x = [{'1, ' * 50_000}\n": r"submission.py:1: SyntaxError: '\[' was never closed",
         "raise ValueError('x' * 100_000)\n": "submission.py:1: ValueError: xxx",
-        # Python says MemoryError of the first and RecursionError of the second.
-        f"x = {'-' * 50_000}1\n": "what is imported here is nested too deeply for Python",
-        f"x = {'1+' * 100_000}1\n": "what is imported here is nested too deeply for Python",
+        # Python says MemoryError of the first two and RecursionError of the third.
+        f"x = {'-' * 50_000}1\n": r"what is imported here is too long or nested too deeply for Python \(MemoryError\)",
+        f"d = {{{'1: 1,' * 900_000}}}\n": r"what is imported here is too long or nested too deeply for Python \(Mem",
+        f"x = {'1+' * 100_000}1\n": r"what is imported here is nested too deeply for Python \(RecursionError\)",
+        "x = 1\n\ny = '\0'\n": "^submission.py:3: contains a null byte: delete it, and save as UTF-8$",
         "def f():\n    return f()\nf()\n": "submission.py:2: RecursionError: maximum recursion depth exceeded",
     }
     for source, words in cases.items():
@@ -108,6 +110,33 @@ def test_a_submission_that_cannot_be_imported_says_where(client):
         assert re.search(words, str(fault)), str(fault)
         assert str(Path(sys.prefix)) not in fault.detail
         assert "goldformer" not in fault.detail
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be"])
+@pytest.mark.parametrize("name", ["submission", "helper"])
+def test_a_file_in_utf_16_is_named_with_how_to_save_it(sandbox, tmp_path, encoding, name):
+    """Some editors of Windows save so; Python names the line that imports it, perhaps of the staff's adapter."""
+    code = make_folder(tmp_path / "code", "import helper\n", helper="x = 1\n")
+    path = code / "submission" / f"{name}.py"
+    path.write_bytes(path.read_text(encoding="utf-8").encode(encoding))
+    one = sandbox.client(code)
+    fault = fault_of(one)
+    one.close()
+    assert (fault.reason, str(fault)) == (
+        "raised", f"{name}.py: is saved as UTF-16: save it as UTF-8 (in an editor of Windows: Save as, Encoding)",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("raised", ["GeneratorExit", "KeyboardInterrupt('x')", "Own"])
+def test_an_exception_that_ends_the_process_shows_files_of_the_submission_alone(client, raised):
+    source = f"class Own(BaseException): pass\ndef softmax(scores): raise {raised}\n"
+    fault = fault_of(client(source))
+    assert (fault.reason, str(fault)) == (
+        "crashed", "the process ended with exit status 1 when it was asked for softmax",
+    )  # fmt: skip
+    assert re.findall(r'File "([^"]*)"', fault.detail) == ["adapter.py", "submission.py"]
+    assert f"raise {raised}" in fault.detail
+    assert "SystemExit" not in fault.detail
 
 
 def test_a_submission_that_is_not_there_says_so(sandbox, tmp_path):
