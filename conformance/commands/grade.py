@@ -70,7 +70,8 @@ _DRAWN_FOR: Final = "fresh/drawn-for.json"
     epilog="""
 \b
 Exit status: 0: every submission has a grade (or, with --replay: the same grade) · 1: grading itself failed for
-some (or: another grade) · 2: bad assignment or option, no submissions, or no isolation · 130: stopped.
+some (or: another grade) · 2: bad assignment or option, no submissions, no isolation, or a package is missing ·
+130: stopped.
 """
 )
 @click.argument("submissions", required=False, type=click.Path(path_type=Path))

@@ -451,7 +451,7 @@ def test_a_solution_that_is_not_there_or_does_not_run_is_2_before_anyone_is_grad
     assert (
         result.stderr == f"goldformer: {tmp_path / 'none.py'}: the solution cannot be read: No such file or directory\n"
     )
-    (tmp_path / "solution.py").write_text("import nothing_of_that_name\n")
+    (tmp_path / "solution.py").write_text("raise SystemExit('no')\n")
     result = run()
     assert (result.exit_code, runs) == (2, [["solution"]])
     assert (
