@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from goldformer.adapters.find_arrays import add_arrays
-from goldformer.adapters.notebook import SUFFIX, NotebookError, read_notebook, run_cells
+from goldformer.adapters.notebook import SUFFIX, NotebookError, explain_missing, read_notebook, run_cells
 from goldformer.adapters.process import TIMEOUT
 from goldformer.adapters.process.faults import CallFault
 from goldformer.adapters.protocol import Adapter, AdapterError
@@ -192,11 +192,13 @@ def _import_notebook(path: Path) -> Any:
     # A notebook imports the files next to it, as an adapter does.
     sys.path.insert(0, str(path.resolve().parent))
     try:
-        return run_cells(read_notebook(path.read_bytes(), str(path)), str(path))
+        cells = read_notebook(path.read_bytes(), str(path))
     except NotebookError as error:
         raise AdapterError(str(error)) from error
+    try:
+        return run_cells(cells, str(path))
     except (Exception, SystemExit) as error:
-        raise explain_import_error(str(path), error) from error
+        raise AdapterError(explain_missing(str(explain_import_error(str(path), error)), cells, path.stem)) from error
 
 
 def require_arrays(arrays: str, name: str) -> None:

@@ -26,6 +26,9 @@ TO_BE_WRITTEN: Final = "call yours here"
 #: The end of the message for a NotImplementedError without one, as starters raise it.
 RAISES_NOT_IMPLEMENTED: Final = "raises NotImplementedError"
 
+#: The attribute of an object with hints of what made it, such as what a notebook needs and is left out.
+HINTS: Final = "_goldformer_hints"
+
 #: The most characters of a declared name in a message.
 _LONGEST: Final = 100
 
@@ -129,6 +132,7 @@ class Adapter:
                 name: why for name, f in found.items() if (why := explain_wrong_parameters(f, spec.contracts[name]))
             },
             hints=(
+                *inspect.getattr_static(thing, HINTS, ()),
                 *_find_misspelt_components(thing, found, spec),
                 *_find_misspelt_declarations(thing),
                 *_find_library_functions(found),

@@ -295,8 +295,10 @@ CERTAIN_LABELS: Final = frozenset({MISTAKE_FOUND, OPTION_FOUND})
 #: The beginning of the message of a submission that could not be called.
 NOT_STARTED: Final = "It cannot be started"
 
-#: The error of an adapter that uses a name which the submission does not define.
-UNDEFINED: Final = re.compile(r"raised AttributeError: module 'submission' has no attribute '(\w+)'")
+#: The error of an adapter that uses a name which the submission does not define, and why a notebook lacks it.
+UNDEFINED: Final = re.compile(
+    r"raised AttributeError: module 'submission' has no attribute '(\w+)'( \(code cell .*?\)(?= \(|$))?"
+)
 
 
 def derive_outcome(verdict: Verdict) -> Outcome:

@@ -277,7 +277,7 @@ def _strip_outer_folders(files: Mapping[str, bytes]) -> dict[str, bytes]:
 def select_runnable(files: Mapping[str, bytes]) -> dict[str, bytes]:
     """Return the files of the module `submission`; BadSubmission without one.
 
-    A single .py file becomes it, or else a single notebook: its imports, definitions and constants.
+    A single .py file becomes it, or else what is kept of a single notebook.
     """
     if MAIN in files or PACKAGE in files:
         _refuse_twin(files)

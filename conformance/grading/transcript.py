@@ -23,7 +23,7 @@ from goldformer.adapters.process.child import ChildFault
 from goldformer.adapters.process.client import Peer
 from goldformer.adapters.process.faults import CallFault, FaultReason, TooLarge, WireError
 from goldformer.adapters.process.messages import MAX_MESSAGE
-from goldformer.conformance.grading.python_files import MAIN
+from goldformer.conformance.grading.python_files import MAIN, SUBMISSION
 from goldformer.spec.files import unpack_gzip
 
 #: An address in memory, which differs from run to run.
@@ -37,6 +37,8 @@ _ESCAPED: Final = len(r"\u0000") - 1
 _PLAIN: Final = bytes(range(0x20, 0x7F))
 #: Higher levels hardly compress numbers better.
 _LEVEL: Final = 1
+#: What a text has in it that names a line or a missing name of the submission.
+_NAMING: Final = (SUBMISSION.encode(), b"is not defined")
 _UNREADABLE: Final = {error.__name__: error for error in (WireError, TooLarge)}
 
 #: The type of each field of an event, and the fields that go together.
@@ -180,11 +182,11 @@ class Recorder:
         return reply
 
     def hide(self, reply: bytes) -> bytes:
-        """Remove from a reply what differs from run to run, and name the cells of a notebook."""
+        """Remove from a reply what differs from run to run, and add the cells of a notebook and what it left out."""
         for text in self._hidden:
             if text in reply:
                 reply = reply.replace(text, b"")
-        if self._source and MAIN.encode() in reply:
+        if self._source and any(text in reply for text in _NAMING):
             # Once: a student may write a long file, and errors that name its lines many times.
             self._cells = self._cells or CellNames(self._source)
             named = self._cells.add(reply.decode("utf-8", "surrogateescape"), MAIN)

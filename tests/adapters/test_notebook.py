@@ -11,7 +11,16 @@ import pytest
 
 import goldformer
 from goldformer.adapters import AdapterError, find_adapter
-from goldformer.adapters.notebook import CellNames, NotebookError, read_notebook, run_cells, write_source
+from goldformer.adapters.notebook import (
+    CellNames,
+    NotebookError,
+    explain_missing,
+    read_notebook,
+    read_source,
+    run_cells,
+    split_lines,
+    write_source,
+)
 from goldformer.spec import load_spec
 
 
@@ -46,22 +55,29 @@ KEPT = (
 @pytest.mark.parametrize(
     ("cell", "text"),
     [
-        ("import math\nx = f(3)\ny = 3", "import math\n\ny = 3"),
-        ("from a import b; print(b); c = 1", "from a import b; c = 1"),
+        ("import math\nx = f(3)\ny = math.pi", "import math\n\ny = math.pi"),
+        ("from a import b; print(b); c = b", "from a import b; c = b"),
         ("@cache\ndef f():\n    # why\n    return 1\nf()", "@cache\ndef f():\n    # why\n    return 1\n"),
         ("if __name__ == '__main__':\n    main()", "\n"),
         ("for i in range(3):\n    print(i)\nx[0] = 3", "\n\n"),
-        ("%matplotlib inline\nimport math", "\nimport math"),
-        ("!pip install torch\nfiles = !ls\nmath?\nimport math\n?math", "\n\n\nimport math\n"),
-        ("if WIDTH:\n    %time f()\nimport math", "\n\nimport math"),
-        ("%%time\nimport math\nf()", "\nimport math\n"),
+        ("%matplotlib inline\nx = 1", "\nx = 1"),
+        ("!pip install torch\nfiles = !ls\nmath?\nx = 1\n?math", "\n\n\nx = 1\n"),
+        ("if WIDTH:\n    %time f()\nx = 1", "\n\nx = 1"),
+        ("%%time\nx = 1\nf()", "\nx = 1\n"),
         ("%%bash\nrm -r x", ""),
-        ("await f()\nimport math", "\nimport math"),
+        ("await f()\nx = 1", "\nx = 1"),
+        ("y = await f()\nasync with f() as z: pass\nx = 1", "\n\nx = 1"),
         ("é = 1; f(); ü = 2", "é = 1; ü = 2"),
         # Python ends no line at a form feed or a separator of Unicode, as str.splitlines does.
         ("\x0cx = 1\nf()\ny = 2", "x = 1\n\ny = 2"),
         ("s = '\u2028é\x85\x1c'; f(); t = 2", "s = '\u2028é\x85\x1c'; t = 2"),
         ("x = 1\rf()\r\ny = 2", "x = 1\n\ny = 2"),
+        # IPython takes the spaces of the first line off every line that has them.
+        ("  x = 1\n  def f():\n    return 1", "x = 1\ndef f():\n  return 1"),
+        ("\n\n\tx = 1\ny = 2", "\n\nx = 1\ny = 2"),
+        ("%%writefile submission.py\nx = 1\nf()", "\nx = 1\n"),
+        ("%%file -a './submission.py'\nx = 1", "\nx = 1"),
+        ("%%writefile other.py\nx = 1", ""),
         *zip(KEPT, KEPT, strict=True),
     ],
 )  # fmt: skip
@@ -70,9 +86,98 @@ def test_imports_definitions_and_constants_are_kept_in_their_lines(cell, text):
     assert found == text
 
 
+@pytest.mark.parametrize(
+    "import_",
+    ["import seaborn", "import seaborn as sns", "import a.b", "from tqdm import (\n    tqdm,\n)", "from a import b, c"],
+)
+def test_an_import_that_nothing_kept_uses_is_left_out(import_):
+    def f(b):
+        return kept(f"{import_}\nsns.set(); tqdm(a.b)\ndef f(b):\n    tqdm = a = 'seaborn'\n    return {b}")
+
+    (found,) = f("b")
+    assert found.lstrip("\n").startswith("def f(b)")
+
+
+@pytest.mark.parametrize(
+    ("import_", "use"),
+    [
+        ("import a.b", "x = a.c"),
+        ("import a as b", "def f(x=b): pass"),
+        ("from a import b, c", "@c\ndef f(): pass"),
+        ("from a import b", "class A(B, metaclass=b): pass"),
+        ("from a import b", "class A:\n    x: 'list[b.C]' = 1"),
+        ("from a import b", "def f(x: 'b') -> int: pass"),
+        ("from __future__ import annotations\nfrom a import b", "def f() -> b: pass"),
+        ("from a import b", "def f():\n    return lambda: [b for x in 'x']"),
+        ("from a import b", "try:\n    import c\nexcept ImportError:\n    c = b"),
+        ("from a import *", "x = 1"),
+        ("from a import softmax", "x = 1"),
+        ("from a import softmax_gradient as b, layer_norm", "x = 1"),
+    ],
+)
+def test_an_import_that_something_kept_uses_or_that_is_a_component_is_kept(import_, use):
+    assert kept(use, import_) == [use, import_]
+
+
+def test_of_an_import_of_several_modules_what_is_used_is_kept():
+    assert kept("import os, numpy as np, seaborn as sns; y = np.pi") == ["import numpy as np; y = np.pi"]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "float('1e-9')", "-float('inf')", "int(2 ** 0.5)", "math.sqrt(2)", "[1] * len('abc')",
+        "torch.device('cuda' if torch.cuda.is_available() else 'cpu')", "TypeVar('T')",
+    ],
+)  # fmt: skip
+def test_a_constant_may_call_what_does_nothing_else(value):
+    assert kept(f"x = {value}") == [f"x = {value}"]
+    assert kept(f"x = f({value})") == [""]
+    assert kept(f"x = {value.replace('(', '.f(', 1)}") == [""]
+
+
+def test_what_needs_something_that_is_left_out_is_left_out_too():
+    cells = [
+        "x = f()\nA = make()",
+        "y = x + 1; z = 1\nclass B(A):\n    pass",
+        "def g(n=y):\n    return x",
+        "def h(): return x",
+    ]
+    assert kept(*cells) == ["\n", "z = 1\n\n", "\n", "def h(): return x"]
+    # Not if something kept binds it, or a name inside is another one.
+    kept_later = [
+        "x = f()",
+        "x = 2",
+        "y = x",
+        "class C:\n    A = 1\n    B = A",
+        "z = [A for A in (1, 2)]",
+        "u = lambda: A",
+    ]
+    assert kept("A = make()", *kept_later) == ["", "", *kept_later[1:]]
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        "for i in range(3):\n    n += 1", "for i in range(3):\n    log.append(i)", "log[0] = f()", "n = f()",
+        "log.d = 1", "log += f()", "n: int = f()", "log.append(3)", "(n := f())",
+    ],
+)  # fmt: skip
+def test_a_constant_of_what_may_have_changed_is_left_out(changed):
+    first = "n = 0; log = []; D = 4"
+    assert kept(first, changed, "mean = log[-1] / n; H = D * 2", "def f(n=n): return n") == [
+        first, "\n" * changed.count("\n"), "H = D * 2", "def f(n=n): return n",
+    ]  # fmt: skip
+    assert kept(first, changed, "n, log = 1, [2]", "mean = log[-1] / n")[2:] == [
+        "n, log = 1, [2]",
+        "mean = log[-1] / n",
+    ]
+
+
 def test_marked_cells_are_taken_whole_and_alone():
     assert kept("import math\nx = f()", "y = 2", tagged=[1]) == ["import math\nx = f()"]
     assert kept("z = 1", "# EXPORT\ny = f()") == ["\ny = f()"]
+    assert kept("z = 1", "%%time\n# EXPORT\nimport seaborn") == ["\n\nimport seaborn"]
 
 
 @pytest.mark.parametrize(
@@ -146,15 +251,22 @@ def test_a_condition_may_have_any_number_of_branches():
 
 def test_a_line_of_spaces_is_read_at_once():
     started = time.process_time()
-    with pytest.raises(NotebookError, match="line 1: unexpected indent"):
+    with pytest.raises(NotebookError, match="line 2: unmatched"):
         read_notebook(notebook(" " * 100_000 + "x\n)"), "lab.ipynb")
+    with pytest.raises(NotebookError, match="line 2: unexpected indent"):
+        read_notebook(notebook(" " * 100_000 + "x\n y"), "lab.ipynb")
     assert time.process_time() - started < 1
 
 
 def test_the_source_names_the_cell_of_each_line():
-    cells = read_notebook(notebook("import math", "from __future__ import annotations\nx = 1\ny = 2"), "lab.ipynb")
+    cells = read_notebook(
+        notebook("import math", "from __future__ import annotations\nx = math.pi\ny = 2"), "lab.ipynb"
+    )
     source = write_source(cells).decode()
-    assert source == "from __future__ import annotations\n# code cell 1\nimport math\n# code cell 2\n\nx = 1\ny = 2\n"
+    assert (
+        source
+        == "from __future__ import annotations\n# code cell 1\nimport math\n# code cell 2\n\nx = math.pi\ny = 2\n"
+    )
     lines = source.splitlines()
     names = CellNames(source)
     assert [names.find(n) for n in (1, 2, 3, lines.index("y = 2") + 1)] == [
@@ -166,6 +278,46 @@ def test_the_source_names_the_cell_of_each_line():
     )
     escaped = json.dumps(said)
     assert json.loads(names.add(escaped, "submission.py")) == names.add(said, "submission.py")
+
+
+BROKEN = "x = 1\nasync def softmax(scores:\n    pass\nclass Later: pass"
+
+
+def test_the_source_says_what_is_left_out_and_an_error_that_follows_from_it_why():
+    cells = read_notebook(
+        notebook("import math, seaborn\nd, e = make('a')\nd.x = 1; f(); d = 2", BROKEN, "def f():\n    return e"),
+        "lab.ipynb",
+    )
+    source = write_source(cells).decode()
+    assert [line for line in split_lines(source) if line.startswith("# not")] == [
+        "# not read: code cell 1, line 1 (math, seaborn): import math, seaborn",
+        "# not read: code cell 1, line 2 (e): d, e = make('a')",
+        "# not read: code cell 1, line 3: d.x = 1",
+        "# not valid Python: code cell 2, line 2 (x, softmax, Later): '(' was never closed",
+    ]
+    names = CellNames(source)
+    how = "but a notebook is read and not run: begin every cell that your code needs with # EXPORT"
+    fault = "its line 2 is not valid Python: '(' was never closed"
+    for before, why, after in (
+        ("NameError: name 'e' is not defined", f"code cell 1, line 2 defines e, {how}", ". Did"),
+        ("name 'seaborn' is not defined", f"code cell 1, line 1 defines seaborn, {how}", ""),
+        (
+            "module 'submission' has no attribute 'softmax'",
+            f"code cell 2, which defines softmax, is left out: {fault}", "",
+        ),
+        (
+            "cannot import name 'Later' from 'submission'", f"code cell 2, which defines Later, is left out: {fault}",
+            " (submission.py)",
+        ),
+    ):  # fmt: skip
+        assert names.add(before + after, "submission.py") == f"{before} ({why}){after}"
+        assert names.add(f"{before} ({why}){after}", "submission.py") == f"{before} ({why}){after}"
+        assert json.loads(names.add(json.dumps(before + after), "submission.py")) == f"{before} ({why}){after}"
+    assert explain_missing("name 'e' is not defined", cells, "lab") == names.add(
+        "name 'e' is not defined", "submission.py"
+    )
+    for other in ("name 'd' is not defined", "module 'numpy' has no attribute 'e'", "name 'u' is not defined"):
+        assert names.add(other, "submission.py") == other
 
 
 def test_the_cells_run_in_one_module_in_their_order():
@@ -204,6 +356,11 @@ def test_a_notebook_is_checked_without_running_it(lab):
     ("cells", "says"),
     [
         (["import numpy as np\ndef f(:"], "{path}, code cell 1, line 2: invalid syntax: def f(:"),
+        (
+            ["R = {*()}.copy()", "def add(f):\n    R.add(f)\n@add\ndef g(): pass"],
+            "{path} could not be imported: NameError: name 'R' is not defined (code cell 1, line 1 defines R, but a "
+            "notebook is read and not run: begin every cell that your code needs with # EXPORT) ({path}, code cell 2:2",
+        ),
         (["x = 1", "class A(Base):\n    pass"], "{path} could not be imported: NameError: name 'Base' is not defined"),
     ],
 )
@@ -213,6 +370,37 @@ def test_a_notebook_that_cannot_be_loaded_names_the_cell(lab, cells, says):
         find_adapter(str(path), load_spec())
     assert str(caught.value).startswith(says.format(path=path))
     assert f"code cell {len(cells)}" in str(caught.value)
+
+
+def test_a_notebook_that_is_no_python_in_part_is_no_starter(lab):
+    path = lab("x = 1", BROKEN)
+    with pytest.raises(
+        NotebookError, match=r"lab\.ipynb, code cell 2, line 2: '\(' was never closed: async def softmax"
+    ):
+        read_source(path)
+
+
+def test_what_is_left_out_and_needed_is_a_note_of_the_report(lab):
+    path = lab(
+        "import numpy as np\nEPS = make(); unused = make()", SOFTMAX.replace("e = ", "e = EPS * "), BROKEN, "f(:"
+    )
+    report = goldformer.check(path, "softmax")
+    assert not report
+    notes = (
+        "code cell 1, line 2 defines EPS, but a notebook is read and not run: begin every cell that your code needs "
+        "with # EXPORT",
+        "code cell 3 is left out: its line 2 is not valid Python: '(' was never closed",
+        "code cell 4 is left out: its line 1 is not valid Python: invalid syntax",
+    )
+    assert report.implementation.hints == notes
+    for text in (repr(report), str(report)):
+        assert all(f"Note: {note}" in " ".join(text.split()) for note in notes)
+    path = lab("import numpy as np\nEPS = 1.0\nloss = make()", SOFTMAX.replace("e = ", "e = EPS * "))
+    report = goldformer.check(path, "softmax")
+    assert report, report
+    assert report.implementation.hints == ()
+    path = lab(SOFTMAX.replace("softmax", "f"), "softmax = jit(f)")
+    assert "code cell 2, line 1 defines softmax, but" in goldformer.check(path, "softmax").implementation.hints[0]
 
 
 def test_a_notebook_without_components_is_told_so(lab):

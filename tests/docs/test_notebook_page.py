@@ -25,4 +25,4 @@ def test_the_notebook_goes_from_a_wrong_function_to_a_right_one(tmp_path):
 def test_the_notebook_is_a_submission_too():
     source = write_source(read_notebook(NOTEBOOK.read_bytes(), NOTEBOOK.name)).decode()
     assert source.count("def scaled_dot_product_attention") == 2
-    assert "goldformer.check" not in source
+    assert "goldformer.check" not in source.partition("# not read: ")[0]

@@ -391,7 +391,7 @@ def _make_note(part: ComponentGrade, grade: Grade) -> str:
         )
     absent = (UNDEFINED.search(c.verdict.message) for c in grade.checks if c.verdict.component == part.component)
     if found := next(filter(None, absent), None):
-        return f"There is no {found[1]} in submission.py."
+        return f"There is no {found[1]} in submission.py{found[2] or ''}."
     published, drawn = part.shares.get("published", (0, 0)), part.shares.get("fresh", (0, 0))
     if 0 < published[1] == published[0] and drawn[0] < drawn[1]:
         failing = drawn[1] - drawn[0]

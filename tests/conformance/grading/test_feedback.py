@@ -190,6 +190,9 @@ def test_a_function_of_another_name_is_not_written_and_the_name_is_said(both):
         assert "There is no soft_max in submission.py." in shown
         assert "not written" in shown
         assert "AttributeError" not in shown
+    reason = " (code cell 2, which defines soft_max, is left out: its line 1 is not valid Python: unmatched ')')"
+    for shown in both(grades.with_outcome("eva", "missing", "raised", lacks.replace(" (/", f"{reason} (/"))):
+        assert f"There is no soft_max in submission.py{reason}." in shown.replace("&#39;", "'")
 
 
 def test_a_call_that_raises_is_shown_however_many_values_are_wrong(both):
