@@ -99,25 +99,28 @@ def contrast(page, pair, scheme):
 READABLE = 4.5
 
 
-def on_a_phone(text, folder):
-    """The report of Chromium on a page 400 pixels wide: if it is wider, the regions that scroll, and complaints."""
-    measure = (
-        "const d = f.contentDocument, e = d.documentElement, w = f.contentWindow;"
-        "const regions = [...d.querySelectorAll('.matrix')];"
-        "const wide = regions.filter(r => r.scrollWidth > r.clientWidth).length;"
-        "document.body.dataset.measured = [w.innerWidth, e.scrollWidth <= e.clientWidth, wide > 0].join();"
-    )
-    # In a frame, since a window has a least width that is wider.
-    frame = f'<iframe id="f" style="width:400px;height:800px" srcdoc="{html.escape(text)}"></iframe>'
+def measure_in_chromium(text, folder, measure, width):
+    """What an expression of JavaScript gives on a page of some width, and complaints; `d` is the page's document."""
+    script = f"const d = f.contentDocument, w = f.contentWindow; document.body.dataset.measured = {measure}"
+    # In a frame, since a window has a least width that is wider than a phone.
+    frame = f'<iframe id="f" style="width:{width}px;height:800px" srcdoc="{html.escape(text)}"></iframe>'
     wrapper = folder / "wrapper.html"
     wrapper.write_text(
-        f"<!doctype html><title>t</title>{frame}<script>f.onload = () => {{{measure}}}</script>", encoding="utf-8"
+        f"<!doctype html><title>t</title>{frame}<script>f.onload = () => {{{script}}}</script>", encoding="utf-8"
     )
     command = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={folder / 'profile'}"]
     command += ["--enable-logging=stderr", "--dump-dom", wrapper.as_uri()]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     complaints = [line for line in done.stderr.splitlines() if "CONSOLE" in line]
     (measured,) = re.findall(r'data-measured="(.*?)"', done.stdout)
+    return html.unescape(measured), complaints
+
+
+def on_a_phone(text, folder):
+    """The report of Chromium on a page 400 pixels wide: if it is wider, the regions that scroll, and complaints."""
+    fits = "d.documentElement.scrollWidth <= d.documentElement.clientWidth"
+    scrolls = "[...d.querySelectorAll('.matrix')].some(r => r.scrollWidth > r.clientWidth)"
+    measured, complaints = measure_in_chromium(text, folder, f"[w.innerWidth, {fits}, {scrolls}].join()", 400)
     width, fits, scrolls = measured.split(",")
     assert width == "400"
     return fits == "true", scrolls == "true", complaints

@@ -23,6 +23,7 @@ from goldformer.adapters import AdapterError
 from goldformer.adapters.arrays import CUDA_SWITCHES
 from goldformer.conformance.api.printed import Printed
 from goldformer.conformance.cli import main
+from pages import CHROMIUM, Page, measure_in_chromium
 
 
 def softmax(scores):
@@ -84,6 +85,41 @@ def test_the_card_has_the_same_and_runs_no_script(wrong):
     assert "$$" not in card
     assert "<script" not in card
     assert "onclick" not in card
+
+
+#: What JupyterLab and the pages of nbconvert say about lists and code in an output.
+JUPYTERLAB = """
+.jp-OutputArea-output dl, .jp-OutputArea-output dt, .jp-OutputArea-output dd { display: block; }
+.jp-OutputArea-output dl { width: 100%; overflow: hidden; padding: 0; margin: 0; }
+.jp-OutputArea-output dt { font-weight: bold; float: left; width: 20%; padding: 0; margin: 0; }
+.jp-OutputArea-output dd { float: left; width: 80%; padding: 0; margin: 0; }
+.jp-OutputArea-output pre { border: none; margin: 0; padding: 0; word-break: break-all; white-space: pre-wrap; }
+.jp-RenderedHTMLCommon :not(pre) > code { background-color: red; padding: 1px 5px; }
+"""
+
+
+def test_the_card_takes_back_what_a_notebook_says_about_lists_and_code(wrong):
+    style = " ".join(Page(wrong._repr_html_()).style.split())
+    assert "dl, .goldformer-card dt, .goldformer-card dd { float: none; width: auto; padding: 0; }" in style
+    assert ".goldformer-card :not(pre) > code { padding: 0; background: transparent; }" in style
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on PATH")
+@pytest.mark.parametrize(("width", "beside"), [(1280, True), (400, False)])
+def test_the_card_is_readable_in_jupyterlab(wrong, tmp_path, width, beside):
+    output = f'<div class="jp-OutputArea-output jp-RenderedHTMLCommon">{wrong._repr_html_()}</div>'
+    lists = (
+        "[...d.querySelectorAll('dt')].map(t => { const r = d.createRange(); r.selectNodeContents(t);"
+        "const label = r.getBoundingClientRect(), text = t.nextElementSibling.getBoundingClientRect();"
+        "return [label.height < 30, text.left >= label.right, text.width > 300]; })"
+    )
+    code = "[...d.querySelectorAll('code')].map(c => getComputedStyle(c).backgroundColor + getComputedStyle(c).padding)"
+    measured, _ = measure_in_chromium(
+        f"<!doctype html><style>{JUPYTERLAB}</style>{output}", tmp_path, f"JSON.stringify([{lists}, {code}])", width
+    )
+    rows, codes = json.loads(measured)
+    assert rows == [[True, beside, True]] * 4, "each label is on one line, next to its text or above it"
+    assert {*codes} == {"rgba(0, 0, 0, 0)0px"}
 
 
 def test_what_the_code_prints_is_shown_and_is_no_markup(capsys):
