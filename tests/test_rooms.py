@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import importlib
+import pydoc
 import subprocess
 import sys
 
 import pytest
 
+import goldformer
 from repository import REPOSITORY
 
 #: The rooms, as folders of the repository.
@@ -63,3 +65,29 @@ def test_importing_a_room_imports_nothing_heavy(room: str) -> None:
     code = f"import sys, goldformer.conformance.{room}; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.split()
     assert not {"numpy", "torch", "hypothesis", "goldformer.spec"} & set(loaded)
+
+
+#: Those whose names are imported when they are used.
+LAZY = [room for room in ROOMS if "load_on_use" in (REPOSITORY / room / "__init__.py").read_text(encoding="utf-8")]
+
+
+@pytest.mark.parametrize("room", ["", *LAZY])
+def test_tab_in_a_notebook_lists_the_public_names_of_a_room_and_imports_nothing(room: str) -> None:
+    name = f"goldformer.{room.replace('/', '.')}" if room else "goldformer"
+    code = (
+        f"import sys, {name}; room = sys.modules[{name!r}]; before = [*sys.modules]\n"
+        "print(dir(room) == sorted(room.__all__), *dir(room))\n"
+        "print(*(sys.modules.keys() - set(before)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    (listed, *names), loaded = (line.split() for line in done.stdout.split("\n")[:2])
+    assert listed == "True"
+    assert loaded == []
+    if not room:
+        assert names == ["NonConformance", "Report", "__version__", "assert_correct", "check", "expected"]
+
+
+def test_help_lists_the_public_names_alone() -> None:
+    text = pydoc.plaintext.document(goldformer)
+    assert [name for name in ("check(", "expected(", "assert_correct(", "class Report") if name not in text] == []
+    assert [name for name in ("__getattr__", "__dir__", "load_on_use") if name in text] == []

@@ -19,7 +19,7 @@ __all__ = [
     "save",
 ]
 
-__getattr__ = load_on_use(
+__getattr__, __dir__ = load_on_use(
     __name__,
     {
         "drift": ("Drift",),

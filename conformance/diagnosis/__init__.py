@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Diagnosis", "Finding", "Imitations", "Imitator", "Kill", "KillMatrix", "build_kill_matrix", "diagnose"]
 
-__getattr__ = load_on_use(
+__getattr__, __dir__ = load_on_use(
     __name__,
     {
         "explain": ("Diagnosis",),

@@ -25,7 +25,7 @@ __all__ = [
     "grade_on_cluster", "pack_grade", "read_assignment", "unpack_grade",
 ]  # fmt: skip
 
-__getattr__ = load_on_use(
+__getattr__, __dir__ = load_on_use(
     __name__,
     {
         "assignment": ("read_assignment",),

@@ -28,7 +28,7 @@ __all__ = [
     "plan",
 ]
 
-__getattr__ = load_on_use(
+__getattr__, __dir__ = load_on_use(
     __name__,
     {
         "cases": ("Bench", "Judgement", "check_case", "judge_case", "plan"),

@@ -21,7 +21,7 @@ __all__ = [
     "load_properties",
 ]
 
-__getattr__ = load_on_use(
+__getattr__, __dir__ = load_on_use(
     __name__,
     {
         "judge": ("check_property", "judge_property"),

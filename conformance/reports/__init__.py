@@ -17,7 +17,7 @@ __all__ = [
     "summarize",
 ]
 
-__getattr__ = load_on_use(
+__getattr__, __dir__ = load_on_use(
     __name__,
     {
         "comparison": ("Comparison", "ComparisonRequest", "Implementation"),

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 __all__ = ["NonConformance", "Report", "__version__", "assert_correct", "check", "expected"]
 
-_load = load_on_use(
+_load, __dir__ = load_on_use(
     __name__,
     {
         "conformance.api.checking": ("check",),

@@ -34,7 +34,7 @@ __all__ = [
     "die_with_parent",
 ]
 
-__getattr__ = load_on_use(
+__getattr__, __dir__ = load_on_use(
     __name__,
     {
         "_client": ("SandboxClient", "SandboxProcess"),
