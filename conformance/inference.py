@@ -283,7 +283,8 @@ def _find_attention_roles(target: Target) -> set[str]:
 
 def _ask_how(search: _WiringSearch) -> str:
     looks = f"{search.target.name} has the arguments and parameters of {search.component}"
-    return f"{looks}, but no call of it works: {search.problem}. If it is something else, pass --component"
+    how = "If it is something else, pass --component, or component= in Python"
+    return f"{looks}, but no call of it works: {search.problem}. {how}"
 
 
 def _ask_whether(wiring: Wiring, choice: str) -> str:
@@ -296,7 +297,8 @@ def _ask_which(target: Target, found: Sequence[Wiring]) -> str:
     first, second = (set(wiring.facts) for wiring in found[:2])
     names = list(dict.fromkeys(wiring.component for wiring in found))
     if len(names) > 1:
-        return f"{target.name} fits {' and '.join(names)}. Which is it? Pass --component {names[0]}"
+        how = f"Pass --component {names[0]}, or component={names[0]!r} in Python"
+        return f"{target.name} fits {' and '.join(names)}. Which is it? {how}"
     differences = [" · ".join(sorted(facts)) for facts in (first - second, second - first)]
     ways = f"{differences[0]}, or {differences[1]}"
     return f"{target.name} fits in two ways: {ways}. Which is meant? `goldformer new` writes an adapter that can say it"

@@ -88,6 +88,6 @@ def test_tab_in_a_notebook_lists_the_public_names_of_a_room_and_imports_nothing(
 
 
 def test_help_lists_the_public_names_alone() -> None:
-    text = pydoc.plaintext.document(goldformer)
+    text = pydoc.plain(pydoc.render_doc(goldformer))
     assert [name for name in ("check(", "expected(", "assert_correct(", "class Report") if name not in text] == []
     assert [name for name in ("__getattr__", "__dir__", "load_on_use") if name in text] == []

@@ -76,7 +76,8 @@ class Report:
     def __str__(self) -> str:
         found = self.implementation
         parts = [f"goldformer: {found.problem}"] if found.problem else []
-        parts += [line.text for line in summarise(found, self.spec)]
+        summary = summarise(found, self.spec, more="report.findings", each="report.failures has each")
+        parts += [line.text for line in summary]
         return "\n".join([*parts, *list_printed(self.printed)])
 
     def __repr__(self) -> str:

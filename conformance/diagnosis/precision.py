@@ -48,7 +48,8 @@ def find_precision(verdicts: Sequence[Verdict], spec: Spec) -> Iterator[Finding]
     are = "are" if len(coarse) != 1 else "is"
     text = (
         f"{results} {are} right only to float32, first seen in {' and '.join(entered)} ({first.check}); "
-        f"up to {math.log10(worst):.1f} digits are lost. Look for {causes}. Only --strict fails it"
+        f"up to {math.log10(worst):.1f} digits are lost. Look for {causes}. "
+        "Only --strict, or strict=True in Python, fails it"
     )
     checks = {v.check for v in coarse}
     errata = {e.id: e for c in entered for e in find_printed(TO_FLOAT32, c, checks, spec)}

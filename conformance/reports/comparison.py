@@ -95,9 +95,9 @@ class Implementation:
         found |= {name: ComponentResult(name, NOT_IMPLEMENTED) for name in self.absent if name not in found}
         return {name: found[name] for name in spec.components if name in found}
 
-    def remarks(self, spec: Spec, *, whole: bool = False) -> list[Finding]:
-        """Return the remarks below its table; `whole` names everything that perhaps did not show."""
-        return make_remarks(self.verdicts, [*self.results(spec).values()], spec, whole=whole)
+    def remarks(self, spec: Spec, *, whole: bool = False, more: str = "-v") -> list[Finding]:
+        """Return the remarks below its table, as `make_remarks` does."""
+        return make_remarks(self.verdicts, [*self.results(spec).values()], spec, whole=whole, more=more)
 
     def clauses(self, spec: Spec) -> dict[str, Counts]:
         """Return the clauses that its checks are about, in the order of the spec."""

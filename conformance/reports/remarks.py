@@ -34,23 +34,31 @@ _MOST_REASONS: Final = 3
 
 
 def make_remarks(
-    verdicts: Sequence[Verdict], results: Sequence[ComponentResult], spec: Spec, *, whole: bool = False
+    verdicts: Sequence[Verdict],
+    results: Sequence[ComponentResult],
+    spec: Spec,
+    *,
+    whole: bool = False,
+    more: str = "-v",
 ) -> list[Finding]:
-    """Return the remarks on a run; `whole` names all that perhaps did not show or is missing."""
+    """Return the remarks on a run; `whole` names all that perhaps did not show or is missing.
+
+    `more` is what shows the reader of the remarks the whole ones.
+    """
     return [
-        *_compare_wrapped(verdicts, whole=whole),
+        *_compare_wrapped(verdicts, whole=whole, more=more),
         *(finding for finding in diagnose(verdicts, spec) if finding.label != MISSING),
-        *_list_not_run(verdicts, whole=whole),
+        *_list_not_run(verdicts, whole=whole, more=more),
         *_describe_bits(verdicts, whole=whole),
         *find_precision(verdicts, spec),
         *_explain_coverage(results),
-        *_list_unseen(results, whole=whole),
-        *_describe_robustness(verdicts),
+        *_list_unseen(results, whole=whole, more=more),
+        *_describe_robustness(verdicts, whole=whole, more=more),
         *_list_missing(results, whole=whole),
     ]
 
 
-def _compare_wrapped(verdicts: Sequence[Verdict], *, whole: bool) -> Iterator[Finding]:
+def _compare_wrapped(verdicts: Sequence[Verdict], *, whole: bool, more: str) -> Iterator[Finding]:
     """Yield what a transformation such as torch.compile changes, and what it cannot take."""
     compared = [v for v in verdicts if v.wrapped]
     if compared:
@@ -64,13 +72,16 @@ def _compare_wrapped(verdicts: Sequence[Verdict], *, whole: bool) -> Iterator[Fi
         yield Finding(
             "Not wrapped",
             f"{count_noun(len(left_out), 'case')}, which are not judged. "
-            f"{_count_messages(left_out, NOT_WRAPPED, whole=whole)}",
+            f"{_count_messages(left_out, NOT_WRAPPED, whole=whole, more=more)}",
             inner=False,
         )
 
 
-def _count_messages(verdicts: Iterable[Verdict], head: str, *, whole: bool) -> str:
-    """Return the messages of verdicts without their `head`, each with the components that it is about."""
+def _count_messages(verdicts: Iterable[Verdict], head: str, *, whole: bool, more: str) -> str:
+    """Return the messages of verdicts without their `head`, each with the components that it is about.
+
+    `more` names all of them.
+    """
     reasons: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for verdict in verdicts:
         reasons[verdict.message.removeprefix(head)][verdict.component] += 1
@@ -79,15 +90,16 @@ def _count_messages(verdicts: Iterable[Verdict], head: str, *, whole: bool) -> s
         for message, counts in sorted(reasons.items(), key=lambda item: -item[1].total())
     ]
     shown = listed if whole else listed[:_MOST_REASONS]
-    more = f"; {len(listed) - len(shown)} more reasons (-v names all)" if len(shown) < len(listed) else ""
-    return f"{'; '.join(shown)}{more}"
+    rest = f"; {len(listed) - len(shown)} more reasons ({more} names all)" if len(shown) < len(listed) else ""
+    return f"{'; '.join(shown)}{rest}"
 
 
-def _list_not_run(verdicts: Sequence[Verdict], *, whole: bool) -> Iterator[Finding]:
+def _list_not_run(verdicts: Sequence[Verdict], *, whole: bool, more: str) -> Iterator[Finding]:
     """Yield which checks were not run, because the calls before them got no answer."""
     if left_out := [v for v in verdicts if not v.was_asked]:
         were = f"{count_noun(len(left_out), 'check')} {'was' if len(left_out) == 1 else 'were'} not run"
-        yield Finding("No answer", f"{were}: {_count_messages(left_out, NOT_ASKED, whole=whole)}", inner=False)
+        text = f"{were}: {_count_messages(left_out, NOT_ASKED, whole=whole, more=more)}"
+        yield Finding("No answer", text, inner=False)
 
 
 def _count_agreements(compared: Sequence[Wrapped]) -> str:
@@ -131,7 +143,7 @@ def _explain_coverage(results: Sequence[ComponentResult]) -> Iterator[Finding]:
             yield Finding(FEW_CASES_APPLY, text, inner=False)
 
 
-def _list_unseen(results: Sequence[ComponentResult], *, whole: bool) -> Iterator[Finding]:
+def _list_unseen(results: Sequence[ComponentResult], *, whole: bool, more: str) -> Iterator[Finding]:
     """Yield the known mistakes that no check which ran is known to show."""
     judged = [r for r in results if r.counts.number_judged and r.coverage.unseen]
     if not judged:
@@ -141,18 +153,25 @@ def _list_unseen(results: Sequence[ComponentResult], *, whole: bool) -> Iterator
         unseen = result.coverage.unseen
         known = f"{count_noun(len(unseen), 'known mistake')} of {result.component}"
         parts.append(f"{known} ({_list_names(unseen, whole=whole)})" if whole or len(judged) == 1 else known)
-    why = "every check that is known to show them was skipped, others may" + ("" if whole else "; -v names them all")
+    why = "every check that is known to show them was skipped, others may" + (
+        "" if whole else f"; {more} names them all"
+    )
     yield Finding(PERHAPS_NOT_SHOWN, f"{', '.join(parts)}: {why}", inner=False)
 
 
-def _describe_robustness(verdicts: Sequence[Verdict]) -> Iterator[Finding]:
+def _describe_robustness(verdicts: Sequence[Verdict], *, whole: bool, more: str) -> Iterator[Finding]:
     """Yield how many bad inputs were refused, and which were not."""
     counts = Counts.of(verdicts)
     if not counts.refusals:
         return
     accepted = dict.fromkeys(v.check for v in verdicts if v.asks == "refusal" and v.is_tolerated)
     text = f"refuses {counts.refused} of {counts.refusals} bad inputs"
-    text += f"; accepts {list_few(accepted)} (-v shows each; only --strict fails them)" if accepted else ""
+    shows = "" if whole else f"{more} shows each; "
+    text += (
+        f"; accepts {_list_names(accepted, whole=whole)} ({shows}only --strict, or strict=True in Python, fails them)"
+        if accepted
+        else ""
+    )
     yield Finding(ROBUSTNESS, text, inner=False)
 
 

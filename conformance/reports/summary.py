@@ -27,17 +27,27 @@ class Line:
     style: str | None = None
 
 
-def summarise(implementation: Implementation, spec: Spec, *, brief: bool = False) -> Iterator[Line]:
-    """Yield the verdict first; if it is to be `brief`, no failure is shown."""
+def summarise(
+    implementation: Implementation,
+    spec: Spec,
+    *,
+    brief: bool = False,
+    more: str = "-v",
+    each: str = "-v explains each",
+) -> Iterator[Line]:
+    """Yield the verdict first; if it is to be `brief`, no failure is shown.
+
+    `more` is what shows the reader the whole remarks, and `each` says what shows the failures.
+    """
     yield from list_verdict(implementation, spec)
-    remarks = implementation.remarks(spec)
+    remarks = implementation.remarks(spec, more=more)
     yield from list_remarks(remark for remark in remarks if remark.label not in NOTES)
     failing = [verdict for verdict in implementation.verdicts if verdict.bad or verdict.is_fault]
     if failing and not brief:
         # Prefer a check that isolates a mistake: its wrong call is the smallest. An accepted bad call helps least.
         shown = min(failing, key=lambda verdict: (not verdict.isolated, verdict.reason == ACCEPTED))
         yield Line(f"\n{explain_verdict(shown, spec)}\n")
-        yield from map(Line, describe_rest([verdict for verdict in failing if verdict is not shown], shown))
+        yield from map(Line, describe_rest([verdict for verdict in failing if verdict is not shown], shown, each))
     yield from list_remarks(remark for remark in remarks if remark.label in NOTES)
     yield from list_declarations(implementation)
 

@@ -98,17 +98,20 @@ def format_headline(verdict: Verdict) -> str:
     return f"{verdict.status.value.upper()}  {verdict.check} ({verdict.dtype}): {verdict.message}"
 
 
-def describe_rest(failing: Sequence[Verdict], shown: Verdict) -> Iterator[str]:
-    """Yield how many checks fail in addition to the one that is shown, and the messages that many of them have."""
+def describe_rest(failing: Sequence[Verdict], shown: Verdict, each: str) -> Iterator[str]:
+    """Yield how many checks fail in addition to the one that is shown, and the messages that many of them have.
+
+    `each` says what explains each of them.
+    """
     if not failing:
         return
     components = Counter(verdict.component for verdict in failing)
     checks = count_noun(len(failing), "more failing check")
     if len(components) == 1:
-        yield f"{checks} of {failing[0].component} (-v explains each)"
+        yield f"{checks} of {failing[0].component} ({each})"
     else:
         counts = list_few(f"{count} of {component}" for component, count in components.items())
-        yield from wrap(counts, f"{checks} (-v explains each): ")
+        yield from wrap(counts, f"{checks} ({each}): ")
     messages = Counter((verdict.component, verdict.message) for verdict in failing)
     for (component, message), count in messages.most_common(_MOST_MESSAGES):
         if count < _FEWEST_SAME:

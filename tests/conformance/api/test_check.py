@@ -7,6 +7,7 @@ import functools
 import io
 import json
 import math
+import re
 import subprocess
 import sys
 import types
@@ -68,6 +69,20 @@ def test_the_text_is_short_and_begins_with_the_finding(wrong):
     assert any(line.startswith("  First wrong: weights[0, 0]: expected 0.397954285, actual 0.42593") for line in lines)
     assert "  Clause: SDPA-2 MUST: Scores are divided by √d_k" in lines
     assert len(lines) < 20
+
+
+def test_what_only_a_command_line_has_is_said_as_python_has_it(wrong):
+    def softmax(scores):
+        return np.exp(scores)
+
+    accepting = goldformer.check(softmax)
+    for report in (wrong, accepting):
+        card = re.sub("<style>.*?</style>", "", report._repr_html_(), flags=re.DOTALL)
+        for text in (str(report), repr(report), card, *(finding.text for finding in report.findings)):
+            assert re.findall(r"(?<![\w-])-v\b|--(?!strict, or strict=True in Python)\w+", text) == []
+    assert "more failing checks of scaled_dot_product_attention (report.failures has each)" in str(wrong)
+    assert "report.findings names them all" in " ".join(str(wrong).split())
+    assert "(report.findings shows each; only --strict, or" in " ".join(str(accepting).split())
 
 
 def test_a_failing_check_is_repeated_by_its_line(wrong):

@@ -451,7 +451,10 @@ def test_what_computes_in_float32_is_one_finding(check):
     text = " ".join(result.stdout.split())
     assert text.count("Computes in float32: ") == 1
     assert "right only to float32, first seen in softmax (sm-" in text
-    assert re.search(r"up to \d\.\d digits are lost\. Look for a cast to float32\. Only --strict fails it", text)
+    assert re.search(
+        r"up to \d\.\d digits are lost\. Look for a cast to float32\. Only --strict, or strict=True in Python, fails",
+        text,
+    )
     assert "Cause unknown" not in text
     strict = check(COARSE, "--component", "softmax", "--dtype", "float64", "--strict")
     assert strict.exit_code == 1
