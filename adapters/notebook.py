@@ -72,7 +72,7 @@ class NotebookError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """What is left out of a cell: a statement, the names that it binds, and its first line as `text`.
+    """A part of a cell that is left out: a statement, the names that it binds, and its first line as `text`.
 
     With `fault`, it is a whole cell that is not valid Python: `line` is the line at fault. `missing` are those of the
     names that something kept uses, or that are components, and that nothing kept binds.
@@ -87,7 +87,7 @@ class LeftOut:
 
     @property
     def note(self) -> str:
-        """What is left out, in one line."""
+        """The line of the source about it."""
         names = f" ({', '.join(self.names)})" if self.names else ""
         place = f"code cell {self.cell}, line {self.line}{names}"
         return f"not valid Python: {place}: {self.fault}" if self.fault else f"not read: {place}: {self.text}"

@@ -100,7 +100,7 @@ READABLE = 4.5
 
 
 def measure_in_chromium(text, folder, measure, width):
-    """What an expression of JavaScript gives on a page of some width, and complaints; `d` is the page's document."""
+    """The value of an expression of JavaScript on a page of some width, and complaints; `d` is the page's document."""
     script = f"const d = f.contentDocument, w = f.contentWindow; document.body.dataset.measured = {measure}"
     # In a frame, since a window has a least width that is wider than a phone.
     frame = f'<iframe id="f" style="width:{width}px;height:800px" srcdoc="{html.escape(text)}"></iframe>'
