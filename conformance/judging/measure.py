@@ -10,15 +10,16 @@ from goldformer.conformance.judging.comparator import compare, find_ratio
 from goldformer.conformance.judging.invoke import Array, Result
 from goldformer.conformance.judging.random_outputs import compare_statistics
 from goldformer.conformance.judging.tolerance import tolerance
-from goldformer.conformance.judging.verdict import Difference, Reason
+from goldformer.conformance.judging.verdict import Difference, Element, Reason
 from goldformer.spec import Case, Contract
 from goldformer.spec.model import GoldenArray
 
 #: The beginning of what a verdict calls a gradient.
 GRADIENT_OF: Final = "gradient of "
 
-#: The fewest digits of a number in a sentence, and those that show every number exactly.
-_DIGITS: Final = 3
+#: The fewest digits of a number in a sentence, of a number by itself, and those that show every number exactly.
+_FEWEST_DIGITS: Final = 3
+_MORE_DIGITS: Final = 6
 _MOST_DIGITS: Final = 17
 
 
@@ -65,7 +66,8 @@ def describe_difference(difference: Difference) -> str:
     text = f"{difference.output}: {difference.wrong} of {difference.compared} values are wrong"
     worst = difference.worst
     if worst is not None and not worst.index:
-        text = f"{difference.output}: {worst.got:.6g} instead of {worst.expected:.6g}"
+        got, expected = distinguish(worst.got, worst.expected, _MORE_DIGITS)
+        text = f"{difference.output}: {got} instead of {expected}"
         return f"{text}, off by {difference.ratio:.3g} times the tolerance" if math.isfinite(difference.ratio) else text
     if worst is None or isinstance(worst.got, bool):
         return text
@@ -78,7 +80,16 @@ def describe_difference(difference: Difference) -> str:
     return f"{text}, such as {got} instead of {expected} at {place}: {far}"
 
 
-def distinguish(one: float, other: float) -> tuple[str, str]:
-    """Return two numbers with as few digits as show that they differ, and one digit more."""
-    fewest = next((d for d in range(_DIGITS - 1, _MOST_DIGITS) if f"{one:.{d}g}" != f"{other:.{d}g}"), _MOST_DIGITS)
-    return f"{one:.{fewest + 1}g}", f"{other:.{fewest + 1}g}"
+def describe_values(element: Element, fewest: int = _MORE_DIGITS) -> str:
+    """Return the expected and the actual value of an element, with as many digits as show that they differ."""
+    if isinstance(element.expected, bool):
+        return f"expected {element.expected}, actual {element.got}"
+    expected, got = distinguish(element.expected, element.got, fewest)
+    return f"expected {expected}, actual {got}"
+
+
+def distinguish(one: float, other: float, fewest: int = _FEWEST_DIGITS) -> tuple[str, str]:
+    """Return two numbers with the fewest digits, or with one more than show that they differ."""
+    enough = (d for d in range(fewest, _MOST_DIGITS) if f"{one:.{d - 1}g}" != f"{other:.{d - 1}g}")
+    digits = next(enough, _MOST_DIGITS)
+    return f"{one:.{digits}g}", f"{other:.{digits}g}"

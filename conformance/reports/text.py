@@ -11,12 +11,15 @@ from typing import Final
 from goldformer.conformance.diagnosis.causes import find_cause
 from goldformer.conformance.diagnosis.finding import Finding, list_few
 from goldformer.conformance.diagnosis.findings import describe_distance
+from goldformer.conformance.judging.measure import describe_values
 from goldformer.conformance.judging.verdict import ERRORS, UNANSWERED, Difference, Element, Reason, Verdict
 from goldformer.conformance.reports.counting import count_noun
 from goldformer.conformance.reports.results import NOT_IMPLEMENTED, ComponentResult
 from goldformer.spec import Clause, Spec
 
 _WIDTH = 100
+#: The fewest digits of an expected and an actual value: those that show every float32.
+_DIGITS = 9
 _MOST_STDERR = 10
 _MOST_MATCHES = 3
 #: The fewest checks of a component with the same message that are counted, and the most messages.
@@ -152,9 +155,9 @@ def format_difference(difference: Difference) -> list[str]:
 
 def describe_element(element: Element, tolerance: float) -> str:
     """Return an element's expected and actual value, and its error ÷ tolerance."""
+    text = describe_values(element, _DIGITS)
     if isinstance(element.expected, bool):
-        return f"expected {element.expected}, actual {element.got}"
-    text = f"expected {element.expected:.9g}, actual {element.got:.9g}"
+        return text
     error = abs(element.got - element.expected)
     return text + (f", error ÷ tolerance {error / tolerance:.3g}" if tolerance and error < float("inf") else "")
 

@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Final, Literal
 
 from goldformer.conformance.diagnosis.isolation.switches import Part, Switch
+from goldformer.conformance.judging.measure import describe_values
 from goldformer.conformance.judging.verdict import Difference
 from goldformer.conformance.properties.relations import join_names
 
@@ -134,7 +135,7 @@ def describe_element(difference: Difference) -> str:
     """Describe the first wrong element of an output."""
     first = difference.first
     assert first is not None, "it is wrong"
-    return f"{difference.output}{list(first.index)}: expected {first.expected:.6g}, actual {first.got:.6g}"
+    return f"{difference.output}{list(first.index)}: {describe_values(first)}"
 
 
 def _list_cut_norms(ids: Collection[str]) -> list[str]:

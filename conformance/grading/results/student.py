@@ -31,6 +31,7 @@ from goldformer.conformance.grading.model import (
 )
 from goldformer.conformance.grading.results import words
 from goldformer.conformance.grading.results.gradebook import find_outcome
+from goldformer.conformance.judging.measure import describe_values
 from goldformer.conformance.judging.verdict import WITHHELD, Difference, Verdict
 from goldformer.conformance.reports.pictures import HeatMap, compare_values, name_axes, name_window
 from goldformer.conformance.reports.text import format_difference
@@ -269,12 +270,7 @@ def _compare_first(difference: Difference) -> str:
     if first is None:
         return f"{difference.output}: {_count_wrong(difference)}"
     at = f"[{', '.join(map(str, first.index))}]" if first.index else ""
-    values = f"expected {_format_value(first.expected)}, actual {_format_value(first.got)}"
-    return f"{difference.output}{at}: {values}; {_count_wrong(difference)}"
-
-
-def _format_value(value: float) -> str:
-    return str(value) if isinstance(value, bool) else f"{value:.6g}"
+    return f"{difference.output}{at}: {describe_values(first)}; {_count_wrong(difference)}"
 
 
 def _count_wrong(difference: Difference) -> str:

@@ -92,6 +92,19 @@ def test_the_first_box_names_the_mistake_and_what_to_do_instead_of_general_advic
     assert advise("wrong", ASSIGNMENT) in both(unknown)[0]
 
 
+def test_values_that_differ_late_are_shown_with_the_digits_that_differ(both):
+    grade = grades.failing()
+
+    def move_closer(check):
+        moved = [
+            replace(d, first=replace(d.first, got=d.first.expected * (1 + 2**-22))) for d in check.verdict.differences
+        ]
+        return replace(check, verdict=replace(check.verdict, differences=tuple(moved)))
+
+    for shown in both(replace(grade, checks=tuple(map(move_closer, grade.checks)))):
+        assert re.search(r"scaled_scores\[0, 0, 0\]: expected 2, actual 2\.00000048;", shown)
+
+
 def test_expected_and_actual_come_before_any_ratio(both):
     for shown in both(grades.failing()):
         fails = shown[shown.index("What fails") :]

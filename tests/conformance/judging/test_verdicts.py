@@ -13,11 +13,14 @@ import torch
 
 from goldformer.adapters import Adapter
 from goldformer.adapters.builtin import reference, textbook
+from goldformer.conformance.diagnosis.isolation.sentences import describe_element as describe_isolated
 from goldformer.conformance.judging.cases import Bench, check_case
 from goldformer.conformance.judging.comparator import compare
+from goldformer.conformance.judging.measure import describe_values
 from goldformer.conformance.judging.tolerance import LARGEST, SLACK, SMALLEST, UNIT_ROUNDOFF, tolerance
 from goldformer.conformance.judging.verdict import Difference, Element, Status, Verdict
 from goldformer.conformance.properties.judge import check_property
+from goldformer.conformance.reports.text import format_difference
 
 CASE = "sdpa-distinct-sizes"  # output (2, 3, 4), weights (2, 3, 5)
 every_dtype = pytest.mark.parametrize("dtype", UNIT_ROUNDOFF)
@@ -77,6 +80,29 @@ def test_one_wrong_element_is_named_with_what_was_expected_and_got(golden_plus, 
     assert verdict.ratio == difference.ratio == pytest.approx(50, abs=0.2)
     assert verdict.message.startswith("output: 1 of 24 values are wrong, such as -0.459")
     assert verdict.message.endswith(f" at [1, 2, 3]: {verdict.ratio:.3g} times the tolerance")
+
+
+@pytest.mark.parametrize(
+    ("expected", "got", "said"),
+    [
+        (0.5, 0.25, "expected 0.5, actual 0.25"),
+        (0.49538031, 0.49536833, "expected 0.49538, actual 0.495368"),
+        (0.4953803, 0.4953798, "expected 0.4953803, actual 0.4953798"),
+        (1.0, 1.0 + 2**-52, "expected 1, actual 1.0000000000000002"),
+        (1.5, math.nan, "expected 1.5, actual nan"),
+        (True, False, "expected True, actual False"),
+    ],
+)
+def test_values_have_as_many_digits_as_show_that_they_differ(expected, got, said):
+    element = Element((1,), expected, got)
+    assert describe_values(element) == said
+    difference = Difference("output", 1, 2, 1e-9, 10.0, element, element)
+    assert describe_isolated(difference) == f"output[1]: {said}"
+    line = format_difference(difference)[1].partition(", error")[0]
+    fewest, most = (text.partition("expected ")[2].split(", actual ") for text in (said, line))
+    # A report shows nine digits at least.
+    assert all(len(long) >= len(short) for short, long in zip(fewest, most, strict=True))
+    assert most[0] != most[1]
 
 
 def test_first_is_in_reading_order_and_worst_is_the_farthest(golden_plus, spec):
