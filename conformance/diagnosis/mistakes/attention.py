@@ -40,6 +40,15 @@ def softmax_of_everything(scores: Array) -> Array:
     return np.asarray(powers / powers.sum())
 
 
+@mistake("softmax-logsumexp", instead_of=softmax)
+def subtract_logarithm_of_sum(scores: Array) -> Array:
+    """Return exp(scores − logsumexp(scores)), with a logarithm that is rounded at the size of the scores."""
+    largest = scores.max(axis=-1, keepdims=True)
+    with np.errstate(over="ignore", invalid="ignore"):
+        logarithm = largest + np.log(np.exp(scores - largest).sum(axis=-1, keepdims=True))
+        return np.asarray(np.exp(scores - logarithm))
+
+
 # The scale
 
 

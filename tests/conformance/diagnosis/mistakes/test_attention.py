@@ -60,6 +60,7 @@ def attend(
 WRITTEN = {
     "softmax-unstable": attend(softmax=lambda s: s.exp() / s.exp().sum(-1, keepdim=True)),
     "softmax-whole-array": attend(softmax=lambda s: s.exp() / s.exp().sum()),
+    "softmax-logsumexp": attend(softmax=lambda s: torch.exp(s - s.logsumexp(-1, keepdim=True))),
     "scale-missing": attend(lambda s: s),
     "scale-multiply": attend(lambda s: s / QUERY.shape[-1] ** -0.5),
     "scale-no-root": attend(lambda s: s / QUERY.shape[-1]),
@@ -101,6 +102,14 @@ def test_attention_is_that_of_code_with_the_mistake(mistake):
     output, weights = WRITTEN[mistake]
     np.testing.assert_allclose(attended["weights"], weights, rtol=0, atol=1e-14)
     np.testing.assert_allclose(attended["output"], output, rtol=0, atol=1e-13)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16"])
+def test_a_logarithm_of_large_scores_is_rounded_as_in_torch(dtype):
+    scores = torch.tensor([[1000, 1000], [1000, 999], [-12032, -12032]], dtype=getattr(torch, dtype))
+    expected = torch.exp(scores - scores.logsumexp(-1, keepdim=True))
+    assert (expected - scores.softmax(-1)).abs().max() > 100 * torch.finfo(scores.dtype).eps
+    assert np.array_equal(made("softmax-logsumexp").softmax(scores.numpy()), expected)
 
 
 def test_without_a_mask_it_is_causal():
