@@ -38,6 +38,7 @@ from goldformer.conformance.judging.invoke import (
     invoke,
     read_arguments,
 )
+from goldformer.conformance.judging.tolerance import UNIT_ROUNDOFF
 from goldformer.spec import Case, Spec
 
 #: The number of textbooks with causes that are kept: each takes about 200 kB.
@@ -51,6 +52,9 @@ _KEPT: Final = 1 << 20
 
 #: The rounding of two ways to compute one derivative in float64.
 _ROUNDING: Final = 2.0**-40
+
+#: The dtype in which an imitation computes where NumPy has none.
+_WIDER: Final = "float32"
 
 #: The end of what comes before the number in the id of a neighbour with another eps in one norm.
 _EPS: Final = ".eps"
@@ -335,4 +339,9 @@ def _list_by_hand(candidate: Candidate) -> tuple[str, ...]:
 
 def _choose_dtype(adapter: Adapter, dtype: str) -> str:
     """Return the dtype in which an imitation computes: NumPy has no bfloat16, and float32 holds all its numbers."""
-    return dtype if dtype in adapter.dtypes else "float32"
+    return dtype if dtype in adapter.dtypes else _WIDER
+
+
+def count_roundoffs(dtype: str) -> float:
+    """Return how many times the roundoff of an imitation fits into that of the dtype which it stands for."""
+    return UNIT_ROUNDOFF[dtype] / UNIT_ROUNDOFF[_WIDER] if dtype not in LIBRARIES["numpy"].dtypes else 1.0

@@ -34,8 +34,8 @@ CLEAR: Final = 10.0
 #: A result in another order of operations may be this many times as far from an imitation as its own rounding.
 ROUNDINGS: Final = 4.0
 
-#: The error scale ÷ magnitude of an imitation where the expected result is exact, such as beta where gamma is 0: a wrong
-#: formula rounds there all the same. Most formulas of the suite round by 2 to 6 roundoffs of their result.
+#: The error scale ÷ magnitude of an imitation whose expected result is exact, such as beta where gamma is 0: a wrong
+#: formula may round there. Most formulas of the suite round by 2 to 6 roundoffs of their result.
 ROUNDED: Final = 6.0
 
 #: Dtypes so coarse that a mistake may hide in rounding: a pass in them rules nothing out.

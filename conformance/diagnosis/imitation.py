@@ -10,7 +10,7 @@ from functools import partial
 from itertools import chain, islice
 from typing import Final
 
-from goldformer.conformance.diagnosis.candidates import Candidate, Imitations, Textbooks
+from goldformer.conformance.diagnosis.candidates import Candidate, Imitations, Textbooks, count_roundoffs
 from goldformer.conformance.diagnosis.catalogue import Catalogue, combine_with
 from goldformer.conformance.diagnosis.causes import Causes, find_cause
 from goldformer.conformance.diagnosis.failure import (
@@ -617,7 +617,8 @@ class Imitator:
         """Return the distance ÷ tolerance of an imitation from the same one in float64; inf if it has no result."""
         made = self._textbooks.imitate(candidate, failure)
         exact = self._textbooks.imitate(candidate, replace(failure, dtype="float64"))
-        return replace(failure, actual=made).measure_apart(exact) if isinstance(made, Result) else math.inf
+        apart = replace(failure, actual=made).measure_apart(exact) if isinstance(made, Result) else math.inf
+        return apart * count_roundoffs(failure.dtype)
 
     def _match_candidates(self, candidates: Iterable[Candidate], failure: FailingCase) -> dict[Candidate, float]:
         """Return the candidates that explain a failure, each with its distance."""

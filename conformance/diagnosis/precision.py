@@ -27,6 +27,11 @@ _ENTRANCES: Final = {
     "single_head_attention": _OF_SCORES,
 }
 _ANYWHERE: Final = "a constant, a square root or a cast in float32"
+#: A formula that loses some of the digits of float64, by component; float32 by itself loses more.
+_LOGSUMEXP: Final = "exp(scores − logsumexp(scores)), whose logarithm is rounded at the size of the scores"
+_LOSSY: Final = {"softmax": _LOGSUMEXP} | {
+    component: f"{entrance}, or {_LOGSUMEXP}" for component, entrance in _ENTRANCES.items() if entrance == _OF_SCORES
+}
 
 
 def find_precision(verdicts: Sequence[Verdict], spec: Spec) -> Iterator[Finding]:
@@ -42,8 +47,10 @@ def find_precision(verdicts: Sequence[Verdict], spec: Spec) -> Iterator[Finding]
     worst = max(v.ratio for v in coarse if v.ratio is not None)
     first = next(v for v in coarse if v.component == entered[0])
     dtype = first.dtype
-    label = "Computes in float32" if worst > _HALF_WAY else f"Loses digits in {dtype}"
-    causes = " or ".join(dict.fromkeys(_ENTRANCES.get(c, _ANYWHERE) for c in entered))
+    in_float32 = worst > _HALF_WAY
+    label = "Computes in float32" if in_float32 else f"Loses digits in {dtype}"
+    known = _ENTRANCES if in_float32 else _ENTRANCES | _LOSSY
+    causes = " or ".join(dict.fromkeys(known.get(c, _ANYWHERE) for c in entered))
     results = f"{len(coarse)} result{'s' if len(coarse) != 1 else ''} in {dtype}"
     are = "are" if len(coarse) != 1 else "is"
     text = (

@@ -461,6 +461,27 @@ def test_what_computes_in_float32_is_one_finding(check):
     assert "Computes in float32" not in strict.stdout
 
 
+LOGSUMEXP = """
+import torch
+
+ARRAYS = "torch"
+
+def softmax(scores):
+    return torch.exp(scores - torch.logsumexp(scores, -1, keepdim=True))
+"""
+
+
+def test_a_softmax_by_logsumexp_is_named_and_float32_is_not_blamed_for_it(check):
+    result = check(LOGSUMEXP, "--dtype", "all", "-q")
+    assert result.exit_code == 1
+    text = " ".join(result.stdout.split())
+    assert "Mistake found: softmax-logsumexp, the softmax is exp(scores − logsumexp(scores))" in text
+    assert "in 13 of 13 failing cases" in text
+    assert "Loses digits in float64: 6 results in float64 are right only to float32" in text
+    assert "Look for exp(scores − logsumexp(scores)), whose logarithm is rounded at the size of the scores." in text
+    assert "a cast to float32" not in text
+
+
 def test_precision_enters_in_the_lowest_component(spec):
     found = [
         verdict(check, component, "skipped", "precision", "float64", ratio=ratio)
