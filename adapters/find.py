@@ -10,12 +10,15 @@ import shlex
 import sys
 import traceback
 import types
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Final
 
 from goldformer.adapters.find_arrays import add_arrays
+from goldformer.adapters.imports import import_again
 from goldformer.adapters.notebook import SUFFIX, NotebookError, explain_missing, read_notebook, run_cells
 from goldformer.adapters.process import TIMEOUT
 from goldformer.adapters.process.faults import CallFault
@@ -76,6 +79,25 @@ def find_adapter(name: str, spec: Spec, timeout: float = TIMEOUT) -> Adapter:
 
     `timeout` is the limit in seconds for each call of an adapter in a process of its own.
     """
+    return load_with_reload(partial(_find, name, spec, timeout), name)
+
+
+def load_with_reload(load: Callable[[], Adapter], name: str) -> Adapter:
+    """Return the adapter that `load` gives for a name; a file or a process can be loaded again, without its state."""
+    adapter = load()
+    if name.startswith(COMMAND):
+        return replace(adapter, reload=load)
+    if not _is_file(name):
+        return adapter
+
+    def reload() -> Adapter:
+        with import_again(Path(name).resolve().parent):
+            return load()
+
+    return replace(adapter, reload=reload)
+
+
+def _find(name: str, spec: Spec, timeout: float) -> Adapter:
     if name.startswith(COMMAND):
         return _find_process(name, spec, timeout)
     thing = load_object(name)
@@ -114,7 +136,7 @@ def load_object(name: str) -> Any:
     """Import the file, module or built-in adapter of a name; AdapterError if it does not exist or fails."""
     if target := _OWN.get(name):
         return _import(name, target)
-    if name.endswith((".py", SUFFIX)) or "/" in name or "\\" in name or Path(name).is_file():
+    if _is_file(name):
         return import_file(Path(name))
     for entry in entry_points(group=GROUP):
         if entry.name == name:
@@ -128,6 +150,11 @@ def load_object(name: str) -> Any:
     guess = f" Did you mean {close[0]}?" if close else ""
     what = 'a file (my_adapter.py), a dotted module, a command ("cmd: …"), or one of'
     raise AdapterError(f"no adapter {name!r}.{guess} Give {what}: {known}")
+
+
+def _is_file(name: str) -> bool:
+    """Return True if a name is to be the path of a file, whether there is one or not."""
+    return name not in _OWN and (name.endswith((".py", SUFFIX)) or "/" in name or "\\" in name or Path(name).is_file())
 
 
 def is_installed(module: str) -> bool:

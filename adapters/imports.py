@@ -7,6 +7,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
+from typing import Final
+
+#: The folders of what is installed, of Python and of Debian.
+_INSTALLED: Final = frozenset({"site-packages", "dist-packages"})
 
 
 @contextmanager
@@ -28,6 +32,24 @@ def forget_modules(folder: Path, *, unless_done: bool = False) -> Iterator[None]
                 del sys.modules[name]
 
 
+@contextmanager
+def import_again(folder: Path) -> Iterator[None]:
+    """Let modules of a folder be imported as for the first time; those that are there now are back on leaving."""
+    place = folder.resolve()
+    # To resolve the paths of all modules takes a tenth of a second.
+    near = [(name, m) for name, m in sys.modules.items() if str(getattr(m, "__file__", "")).startswith(str(place))]
+    # Python's own modules lie below a folder such as /usr.
+    theirs = {"__main__", *sys.stdlib_module_names}
+    kept = {n: module for n, module in near if n.partition(".")[0] not in theirs and _is_own(n, module, place)}
+    for name in kept:
+        del sys.modules[name]
+    try:
+        with forget_modules(place):
+            yield
+    finally:
+        sys.modules.update(kept)
+
+
 def _is_own(name: str, module: ModuleType, folder: Path) -> bool:
     """Return True for a module of a folder, unless it is installed there, or part of goldformer."""
     if name.partition(".")[0] == "goldformer":
@@ -35,4 +57,4 @@ def _is_own(name: str, module: ModuleType, folder: Path) -> bool:
     # Some modules of libraries claim to have every attribute.
     known = vars(module)
     places = [Path(place) for place in (known.get("__file__"), *known.get("__path__", ())) if place is not None]
-    return any(p.resolve().is_relative_to(folder) and "site-packages" not in p.parts for p in places)
+    return any(p.resolve().is_relative_to(folder) and not _INSTALLED.intersection(p.parts) for p in places)

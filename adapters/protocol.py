@@ -56,7 +56,8 @@ class Adapter:
     `functions` holds the implemented components, `gradients` the hand-written backward functions.
     `broken` gives, by component, the reason why a function cannot be called with the contract's arguments.
     `hints` are remarks for a reader, such as a misspelt component. `close` ends what the adapter started, such as a
-    process. `timeout` is the longest that a call of that process may take, in seconds; None without a process.
+    process. `reload` loads it again without anything that its calls have left; None for an object in memory.
+    `timeout` is the longest that a call of that process may take, in seconds; None without a process.
     """
 
     origin: str
@@ -72,6 +73,7 @@ class Adapter:
     hints: tuple[str, ...] = ()
     close: Callable[[], None] = lambda: None
     timeout: float | None = None
+    reload: Callable[[], Adapter] | None = None
 
     @property
     def default_dtype(self) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from goldformer.adapters.arrays import LIBRARIES
-from goldformer.adapters.find import COMMAND, find_adapter, load_object, require_arrays
+from goldformer.adapters.find import COMMAND, find_adapter, load_object, load_with_reload, require_arrays
 from goldformer.adapters.find_arrays import add_arrays
 from goldformer.adapters.imports import forget_modules
 from goldformer.adapters.inference import ChoiceError, InferenceError
@@ -68,7 +68,8 @@ def check(
     """
     spec = load_spec()
     with Printed() as printed, _forget_modules(what):
-        loaded = _load(what, component, arrays, accept, timeout, spec)
+        load = functools.partial(_load, what, component, arrays, accept, timeout, spec)
+        loaded = load_with_reload(load, str(what)) if isinstance(what, str | Path) else load()
         with closing(loaded):
             adapter = loaded.declare(conventions or {}, spec)
             listed = (adapter.default_dtype,) if dtypes is None else _split(dtypes)
@@ -245,7 +246,7 @@ def _require_cases(selection: Selection, spec: Spec) -> None:
 
 
 #: The values of options that need not be said.
-_DEFAULTS: Final[Mapping[str, Any]] = {"conventions": {}, "device": "cpu", "arrays": None, "strict": False}
+_DEFAULTS: Final[Mapping[str, Any]] = {"cases": (), "conventions": {}, "device": "cpu", "arrays": None, "strict": False}
 
 
 def _describe_call(what: Any, component: str | None, verdict: Verdict, options: Mapping[str, Any]) -> str:
@@ -255,9 +256,14 @@ def _describe_call(what: Any, component: str | None, verdict: Verdict, options: 
     shown = repr(str(what)) if isinstance(what, str | Path) else _find_name(what)
     named = f", {component!r}" if component not in (None, shown) else ""
     only = "cases" if verdict.kind == "case" else "properties"
-    arguments = {only: verdict.check, "dtypes": verdict.dtype}
-    arguments |= {name: value for name, value in options.items() if value != _DEFAULTS[name]}
-    return f"goldformer.check({shown}{named}, {', '.join(f'{name}={value!r}' for name, value in arguments.items())})"
+    arguments: dict[str, Any] = {only: verdict.check, "dtypes": verdict.dtype}
+    if verdict.state is not None and verdict.state.is_proven:
+        # The whole component shows it where no few cases do.
+        arguments[only] = (*verdict.state.after, verdict.check) if verdict.state.after else ()
+        named = named if verdict.state.after else f", {verdict.component!r}"
+    arguments |= options
+    said = [f"{name}={value!r}" for name, value in arguments.items() if value != _DEFAULTS.get(name)]
+    return f"goldformer.check({shown}{named}, {', '.join(said)})"
 
 
 def _forget_modules(what: Any) -> AbstractContextManager[None]:

@@ -12,9 +12,10 @@ from goldformer.conformance.diagnosis.causes import Causes, find_cause
 from goldformer.conformance.diagnosis.confirmation import confirm_causes
 from goldformer.conformance.diagnosis.distinguish import is_idle, tell_apart
 from goldformer.conformance.diagnosis.failure import COARSE, FailingCase, is_decoding
-from goldformer.conformance.diagnosis.findings import list_unknown, list_unsettled
+from goldformer.conformance.diagnosis.findings import list_unexplained, list_unknown, list_unsettled
 from goldformer.conformance.diagnosis.other_options import advise_option
 from goldformer.conformance.diagnosis.refutation import can_refute, rule_out_causes
+from goldformer.conformance.diagnosis.state import note_state
 from goldformer.conformance.diagnosis.suspects import (
     list_explained,
     rank_best,
@@ -77,6 +78,7 @@ class Diagnosis:
         """
         completed = self._settle(judgements, [self._leave_out_refuted(verdict) for verdict in verdicts])
         if self._isolates:
+            note_state(judgements, completed, list_unexplained(completed, self._spec), self._spec)
             # What explains a layer lets the stack above it be searched.
             while self._search_under_options(judgements, completed):
                 completed = self._settle(judgements, completed)

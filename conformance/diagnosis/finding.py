@@ -27,6 +27,8 @@ SMALLEST: Final = "Smallest wrong call"
 RIGHT_CALL: Final = "Right call"
 #: A component that fails in a way that its failing parts do not explain.
 FIX_TOO: Final = "Fix too"
+#: The command that shows what only several calls show.
+REPEAT: Final = "Repeat"
 #: What explains the parts of these components explains their own failures.
 BECAUSE: Final = "These also fail, perhaps only because of it"
 #: Nobody can tell whether the failing parts explain these components.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -24,6 +25,7 @@ from goldformer.conformance.diagnosis.finding import (
     OPTION_FOUND,
     PLACE,
     POSSIBLE_CAUSES,
+    REPEAT,
     RIGHT_CALL,
     SMALLEST,
     Finding,
@@ -54,6 +56,9 @@ from goldformer.spec import Spec
 _MOST_SUSPECTS: Final = 3
 #: The mistake that only one property can find.
 _NONDETERMINISM: Final = "nondeterminism"
+_KEEP_NOTHING: Final = (
+    "Keep nothing from one call to the next that depends on more than sizes: no such cache, buffer or counter."
+)
 #: The mistake that every call shows by itself.
 _IN_PLACE: Final = "input-mutated"
 #: The mistake that gives a result a finer dtype than that of its inputs.
@@ -78,10 +83,10 @@ def diagnose(verdicts: Sequence[Verdict], spec: Spec) -> Iterator[Finding]:
             groups[label].append(component)
             continue
         yield Finding(label, component, inner=False)
-        found = describe_explanations(explained[component])
+        bad = [v for v in judged[component] if v.bad]
+        found = list(_describe_state(bad, spec)) or describe_explanations(explained[component])
         if label == FIX_FIRST or not found:
             yield from _describe_first_seen(judged[component], spec)
-        bad = [v for v in judged[component] if v.bad]
         uncertain = bool(found) and found[0].label == CLOSEST
         found = found or list(_find_possible_causes(verdicts, bad, component, spec))
         yield from found
@@ -136,7 +141,7 @@ def _classify_follower(
     parts = [part for part in spec.list_dependencies(component) if part in explained]
     known = [(part, c) for part in parts for e in explained[part] for c in e.causes]
     bad = [v for v in judged[component] if v.bad and v.reason != ACCEPTED]
-    if not bad:
+    if not bad or any(v.state is not None for v in bad):
         return FIX_TOO
     if best := next(iter(explained[component]), None):
         # What two parts do, one cause of the whole may do as well.
@@ -216,7 +221,7 @@ def _find_possible_causes(
         text = f"{_NONDETERMINISM}, {mistake.title}: {differs.message}. {mistake.hint}"
         yield Finding(MISTAKE_FOUND, text, mistakes=(_NONDETERMINISM,))
         return
-    if found := _describe_changed_inputs(bad, spec):
+    if found := _suspect_state(bad, spec) or _describe_changed_inputs(bad, spec):
         yield found
         return
     mixed = describe_mixed_devices(bad, component, spec) + describe_errors(bad, spec)
@@ -237,6 +242,42 @@ def _find_possible_causes(
         fits = f"It fits {suspect.explains} of {suspect.failing} failing checks."
         text = f"{suspect.mistake.id}, {suspect.mistake.title}. {fits} {suspect.mistake.hint}"
         yield Finding(POSSIBLE_CAUSES, text, mistakes=(suspect.mistake.id,))
+
+
+def _describe_state(bad: Sequence[Verdict], spec: Spec) -> Iterator[Finding]:
+    """Yield the finding that failures depend on earlier calls, and the command that shows it."""
+    kept = [(v, v.state) for v in bad if v.state is not None and v.state.is_proven]
+    if not kept:
+        return
+    # The fewest calls show it best.
+    shown, state = min(kept, key=lambda one: len(one[1].after) or math.inf)
+    after = join_names(state.after) if state.after else "the cases before it"
+    text = (
+        f"{shown.check} is right when it is called first, and wrong after {after}. "
+        f"It is so in {len(kept)} of {_count_cases(bad)} failing cases"
+    )
+    yield _name_state(MISTAKE_FOUND, text, spec)
+    yield Finding(REPEAT, shown.reproduce)
+
+
+def _suspect_state(bad: Sequence[Verdict], spec: Spec) -> Finding | None:
+    """Return what the sizes of calls hint at where the implementation is an object in memory; None if at nothing."""
+    if not any(v.state is not None for v in bad):
+        return None
+    text = (
+        f"All {_count_cases(bad)} failing cases have the sizes of an earlier call, and no call of new sizes fails. In "
+        "a new session such a case is then right if it is called first; goldformer check FILE tries that by itself"
+    )
+    return _name_state(POSSIBLE_CAUSES, text, spec)
+
+
+def _name_state(label: str, text: str, spec: Spec) -> Finding:
+    what = f"{_NONDETERMINISM}, {spec.mistakes[_NONDETERMINISM].title}: state between calls"
+    return Finding(label, f"{what}. {text}. {_KEEP_NOTHING}", mistakes=(_NONDETERMINISM,))
+
+
+def _count_cases(bad: Sequence[Verdict]) -> int:
+    return sum(v.kind == "case" for v in bad)
 
 
 def _describe_changed_inputs(bad: Sequence[Verdict], spec: Spec) -> Finding | None:
@@ -272,6 +313,20 @@ def _describe_isolated(isolated: IsolatedMistake | None, spec: Spec) -> Iterator
     if isolated.right_with:
         changes = [f"with {words}" for words in isolated.right_with[:_MOST_CHANGES]]
         yield Finding(RIGHT_CALL, f"the same {', or '.join(changes)}")
+
+
+def list_unexplained(verdicts: Sequence[Verdict], spec: Spec) -> list[str]:
+    """Return the components that are to be fixed and that no known mistake or option reproduces."""
+    labels: dict[str, list[str]] = {}
+    for component, label in _list_labels(verdicts, spec):
+        labels.setdefault(component, []).append(label)
+    found = {MISTAKE_FOUND, OPTION_FOUND, POSSIBLE_CAUSES}
+    return [
+        component
+        for component, mine in labels.items()
+        if mine[0] in (FIX_FIRST, FIX_TOO)
+        if found.isdisjoint(mine) or not {NOTHING_KNOWN, CLOSEST}.isdisjoint(mine)
+    ]
 
 
 def list_unknown(verdicts: Sequence[Verdict], spec: Spec) -> list[str]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import shlex
 import traceback
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -408,7 +408,7 @@ def select_plain_cases(component: str, bench: Bench) -> Iterator[Case]:
 def _start_verdict(case: Case, bench: Bench) -> Verdict:
     return Verdict(
         case.id, "case", case.component, case.title, Status.PASSED, "", "", bench.dtype, bench.device,
-        case.clauses, str(case.source or "derived"), case.kills, reproduce=bench.command(*_select_case(case, bench)),
+        case.clauses, str(case.source or "derived"), case.kills, reproduce=bench.command(*select_cases([case], bench)),
         asks="refusal" if case.error is not None else "shape" if case.shape_only else "values",
     )  # fmt: skip
 
@@ -419,10 +419,11 @@ def _mark_by_hand(blank: Verdict, case: Case, bench: Bench) -> Verdict:
     return replace(blank, by_hand=True) if by_hand else blank
 
 
-def _select_case(case: Case, bench: Bench) -> tuple[str, ...]:
-    """Return the options that choose a case, with its file if it is not part of the spec."""
-    own = () if _is_within(case.place.file, bench.spec.root) else ("--cases", str(case.place.file))
-    return (*own, "--case", case.id)
+def select_cases(cases: Sequence[Case], bench: Bench) -> tuple[str, ...]:
+    """Return the options that choose some cases, with their files if they are not part of the spec."""
+    files = dict.fromkeys(case.place.file for case in cases if not _is_within(case.place.file, bench.spec.root))
+    own = [word for file in files for word in ("--cases", str(file))]
+    return (*own, "--case", ",".join(case.id for case in cases))
 
 
 @lru_cache(maxsize=1 << 10)

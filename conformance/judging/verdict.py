@@ -160,6 +160,18 @@ class IsolatedMistake:
     options: tuple[tuple[str, str], ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class KeptState:
+    """A failure that depends on earlier calls of the implementation, which keeps state between calls.
+
+    `after` are the ids of the cases after which the case is wrong, in their order; none if they are many. If it
+    `is_proven`, the case was right when it was called first; otherwise only the sizes of the calls hint at it.
+    """
+
+    after: tuple[str, ...]
+    is_proven: bool
+
+
 #: The results of comparing a function with itself under a transformation.
 Agreement = Literal["equal", "both right", "wrapped is wrong", "both wrong", "only wrapped is right"]
 
@@ -198,6 +210,7 @@ class Verdict:
     give another result than the implementation in a new call like this one; `confirms` are those that give the same
     result, and not that of right code.
     `isolated` is the place of the mistake, at the failing case with which the search for it began.
+    `state` says that it is right when it is called first.
     `wrapped` compares the function with itself under the transformation that the run asks for.
     `invariances` say how closely a property holds that compares the same call in other settings.
     `example` is the smallest call that shows a violation or an isolated mistake, as a file of one case.
@@ -229,6 +242,7 @@ class Verdict:
     refutes: tuple[tuple[str, ...], ...] = ()
     confirms: tuple[tuple[str, ...], ...] = ()
     isolated: IsolatedMistake | None = None
+    state: KeptState | None = None
     wrapped: Wrapped | None = None
     invariances: tuple[Invariance, ...] = ()
 
@@ -292,6 +306,8 @@ class Verdict:
             names = {name: tuple(found[name]) for name in ("places", "names", "holds", "right_with")}
             options = tuple(map(tuple, found.get("options", ())))
             made["isolated"] = IsolatedMistake(**{**found, **names, "options": options})
+        if kept := data.get("state"):
+            made["state"] = KeptState(tuple(kept["after"]), kept["is_proven"])
         made["invariances"] = tuple(Invariance(**found) for found in data.get("invariances", ()))
         if compared := data.get("wrapped"):
             made["wrapped"] = Wrapped(**compared)

@@ -8,7 +8,7 @@ from typing import Final
 
 from goldformer.adapters.untrusted_text import printable
 from goldformer.conformance.diagnosis.causes import find_cause
-from goldformer.conformance.diagnosis.finding import FIRST_SEEN, FIX_FIRST, FIX_TOO, Finding
+from goldformer.conformance.diagnosis.finding import FIRST_SEEN, FIX_FIRST, FIX_TOO, REPEAT, Finding
 from goldformer.conformance.diagnosis.suspects import ACCEPTED
 from goldformer.conformance.judging.verdict import Verdict
 from goldformer.conformance.reports.comparison import Implementation, Outcome
@@ -73,7 +73,7 @@ class Card:
         first = _find_first(implementation.bad, remarks)
         components = {n: r for n, r in implementation.results(spec).items() if r.counts.number_judged}
         # With one component, its name is in the title.
-        hidden = {FIRST_SEEN, FIX_FIRST} if len(components) == 1 else {FIRST_SEEN}
+        hidden = {FIRST_SEEN, REPEAT, *({FIX_FIRST} if len(components) == 1 else ())}
         shown = [r for r in remarks if (r.inner or r.label in _HEADS) and r.label not in hidden]
         notes = [f"{r.label}: {r.text}" for r in remarks if not r.inner and r.label not in _HEADS]
         notes += [f"Convention declared: {name}: {option}" for name, option in implementation.conventions.items()]

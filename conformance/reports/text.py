@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from goldformer.conformance.diagnosis.causes import find_cause
-from goldformer.conformance.diagnosis.finding import Finding, list_few
+from goldformer.conformance.diagnosis.finding import REPEAT, Finding, list_few
 from goldformer.conformance.diagnosis.findings import describe_distance
 from goldformer.conformance.judging.measure import describe_values
 from goldformer.conformance.judging.verdict import ERRORS, UNANSWERED, Difference, Element, Reason, Verdict
@@ -196,4 +196,9 @@ def format_table(rows: Sequence[ComponentResult]) -> str:
 
 def format_remarks(remarks: Iterable[Finding]) -> list[str]:
     """Return remarks in lines; remarks on a component are indented below it."""
-    return [line for r in remarks for line in wrap(r.text, f"{'  ' if r.inner else ''}{r.label}: ")]
+    lines: list[str] = []
+    for remark in remarks:
+        head = f"{'  ' if remark.inner else ''}{remark.label}: "
+        # A command is not wrapped, so that it can be copied.
+        lines += [head + remark.text] if remark.label == REPEAT else wrap(remark.text, head)
+    return lines

@@ -275,6 +275,26 @@ def test_the_place_of_an_unknown_mistake_is_told_whoever_ran_its_cases(suite, pr
     assert "  Place: the queries, keys or scores of the attention\n" in run.out
 
 
+CACHED = """
+import numpy as np
+
+ARRAYS = "numpy"
+kept = {}
+
+def layer_norm(x, params):
+    mean, variance = kept.setdefault(x.shape, (x.mean(-1, keepdims=True), x.var(-1, keepdims=True)))
+    return params["gamma"] * (x - mean) / np.sqrt(variance + 1e-5) + params["beta"]
+"""
+
+
+@pytest.mark.parametrize("processes", ["0", "2"])
+def test_state_between_calls_is_named_with_the_command_that_shows_it(suite, processes):
+    run = suite(CACHED, "-n", processes, "--dist", "loadfile", "-k", "layer_norm or ln-")
+    said = " ".join(run.out.split())
+    assert "Mistake found: nondeterminism, the same call gives different results: state between calls. ln-" in said
+    assert re.search(r"\n  Repeat: goldformer check '.*mine\.py' --case ln-[\w-]+,ln-[\w-]+ --dtype float32\n", run.out)
+
+
 # Runs that cannot be
 
 
