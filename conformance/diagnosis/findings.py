@@ -85,6 +85,7 @@ def diagnose(verdicts: Sequence[Verdict], spec: Spec) -> Iterator[Finding]:
         yield Finding(label, component, inner=False)
         bad = [v for v in judged[component] if v.bad]
         found = list(_describe_state(bad, spec)) or describe_explanations(explained[component])
+        found = _put_zeros_first(bad, found)
         if label == FIX_FIRST or not found:
             yield from _describe_first_seen(judged[component], spec)
         uncertain = bool(found) and found[0].label == CLOSEST
@@ -242,6 +243,22 @@ def _find_possible_causes(
         fits = f"It fits {suspect.explains} of {suspect.failing} failing checks."
         text = f"{suspect.mistake.id}, {suspect.mistake.title}. {fits} {suspect.mistake.hint}"
         yield Finding(POSSIBLE_CAUSES, text, mistakes=(suspect.mistake.id,))
+
+
+def _put_zeros_first(bad: Sequence[Verdict], found: list[Finding]) -> list[Finding]:
+    """Return the findings after the one that an output is 0 in every failing case, if it is.
+
+    One result of zeros is near to what many mistakes give: only what explains several cases is found.
+    """
+    cases = [v for v in bad if v.kind == "case" and v.differences and not _is_of_gradients(v)]
+    zeros = [{d.output: None for d in v.differences if d.is_zero} for v in cases]
+    name = next((name for name in zeros[0] if all(name in other for other in zeros)), None) if zeros else None
+    if name is None or (len(cases) > 1 and any(f.label == MISTAKE_FOUND for f in found)):
+        return found
+    count = f"{len(cases)} of {len(cases)} failing cases"
+    text = f"Every number of {name} is 0 in {count}. Look for where it is filled, and return what is computed."
+    others = [replace(f, label=POSSIBLE_CAUSES) if f.label == MISTAKE_FOUND else f for f in found]
+    return [Finding(MISTAKE_FOUND, text), *others]
 
 
 def _describe_state(bad: Sequence[Verdict], spec: Spec) -> Iterator[Finding]:

@@ -39,7 +39,8 @@ def compare(
 
     first, worst = element(int(wrong[0])), element(int(flat.argmax()))
     grid = cut_window(expected, actual, worst.index) if indices is None else None
-    return Difference(output, len(wrong), flat.size, tolerance, largest, first, worst, grid)
+    is_zero = actual.dtype.kind == "f" and not actual.any()
+    return Difference(output, len(wrong), flat.size, tolerance, largest, first, worst, grid, is_zero)
 
 
 def find_ratio(actual: NDArray[np.generic], expected: NDArray[np.generic], tolerance: float) -> float:

@@ -114,7 +114,10 @@ class Grid:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The difference of one output: its first and its worst wrong element, the number of wrong ones, and a window."""
+    """The difference of one output: its first and its worst wrong element, the number of wrong ones, and a window.
+
+    It `is_zero` if every compared number is 0, and not every expected one.
+    """
 
     output: str
     wrong: int
@@ -124,6 +127,7 @@ class Difference:
     first: Element | None
     worst: Element | None
     grid: Grid | None = None
+    is_zero: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import re
 from itertools import islice
 from typing import Any
 
@@ -268,6 +269,27 @@ def test_inputs_for_which_zeros_would_pass_prove_nothing():
     result = F.scaled_dot_product_attention(**given)
     with pytest.raises(ValueError, match=r"output: zeros would pass too, since no expected value exceeds .* bfloat16"):
         goldformer.assert_correct(result, "scaled_dot_product_attention", **given)
+
+
+def test_zeros_are_said_to_be_zeros_before_what_is_near_to_them():
+    # Divided by the sum of all rows, it is within the tolerance of 0.
+    scores = np.random.default_rng(0).normal(size=(8, 4000)).astype("float16")
+    with pytest.raises(goldformer.NonConformance) as caught:
+        goldformer.assert_correct(np.zeros_like(scores), "softmax", scores=scores)
+    said = " ".join(str(caught.value).split())
+    zeros = "Mistake found: Every number of output is 0 in 1 of 1 failing cases. Look for where it is filled"
+    assert said.index(zeros) < said.index("Possible causes: The exponentials are divided by the sum of all of them.")
+    assert said.count("Mistake found") == 1
+
+
+def test_zeros_in_every_case_are_named_once():
+    def softmax(scores):
+        return np.zeros_like(scores)
+
+    said, alone = (" ".join(str(goldformer.check(softmax, cases=cases)).split()) for cases in ((), "sm-a-thousand"))
+    assert re.search(r"Mistake found: The output is 0 everywhere\. It reproduces your output in (\d+) of \1 ", said)
+    assert "Mistake found: Every number of output is 0 in 1 of 1 failing cases. " in alone
+    assert all(text.count("Mistake found") == 1 for text in (said, alone))
 
 
 def test_zeros_are_right_where_the_result_is_zero():
