@@ -20,7 +20,8 @@ LEAST: Final = 20
 AS_DECLARED: Final = "-as-declared"
 
 #: The most cases of a search that are derived: each takes a tenth of a second, and a check should not wait longer.
-_MOST_SEARCHES: Final = 7
+#: They are enough for a search that declines one or two of them.
+_MOST_SEARCHES: Final = 12
 #: The sizes and attributes that say how long a sequence may become.
 _LENGTHS: Final = ("source_seq", "seq", "max_length")
 
@@ -48,7 +49,7 @@ def count_missing(component: str, options: Mapping[str, str], spec: Spec) -> int
 def derive_declared(component: str, options: Mapping[str, str], spec: Spec) -> dict[str, Case]:
     """Return cases under these options by their ids, with golden values: as many as are missing, or all that fit.
 
-    Gradients come on top. Of a search there are at most seven. Left out are cases that these options contradict, and
+    Gradients come on top. Of a search there are at most twelve. Left out are cases that these options contradict, and
     those whose values are not certain.
     """
     from goldformer.spec.oracle.balls import Unproven  # only deriving needs python-flint

@@ -56,11 +56,11 @@ def test_every_combination_of_the_model_has_twenty_right_cases(conventions, spec
 
 
 @pytest.mark.parametrize("component", ["greedy_decode", "beam_search"])
-def test_a_search_has_seven_right_cases(component, spec):
+def test_a_search_has_enough_right_cases_to_conform(component, spec):
     conventions = {**LEARNED, **MODERN}
     derived = derive_declared(component, name_all(spec, conventions), spec)
     verdicts = [judge_case(case, make_bench(spec, conventions)).verdict for case in derived.values()]
-    assert [verdict.status.name for verdict in verdicts] == 7 * ["PASSED"]
+    assert [verdict.status.name for verdict in verdicts] == 12 * ["PASSED"]
 
 
 def test_nothing_is_derived_where_stored_cases_fit(spec):
