@@ -74,6 +74,8 @@ class Adapter:
     close: Callable[[], None] = lambda: None
     timeout: float | None = None
     reload: Callable[[], Adapter] | None = None
+    #: True if DEVICES is declared: without it, `devices` are those of the array library.
+    declares_devices: bool = False
 
     @property
     def default_dtype(self) -> str:
@@ -130,6 +132,7 @@ class Adapter:
             conventions=_read_conventions(getattr(thing, "CONVENTIONS", {}), origin, spec),
             dtypes=_read_choice(getattr(thing, "DTYPES", library.dtypes), library.dtypes, f"{origin}: DTYPES"),
             devices=_read_choice(getattr(thing, "DEVICES", library.devices), DEVICES, f"{origin}: DEVICES"),
+            declares_devices=hasattr(thing, "DEVICES"),
             broken={
                 name: why for name, f in found.items() if (why := explain_wrong_parameters(f, spec.contracts[name]))
             },

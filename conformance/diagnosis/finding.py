@@ -41,6 +41,8 @@ AS_PRINTED: Final = "As printed in"
 COUNTS_AXES: Final = "If it counts a mask's axes"
 NO_DTYPE: Final = "If it has no such dtype"
 DECLARE_ALL: Final = "For all of these"
+#: What is right on the CPU and would fail on a GPU.
+RIGHT_HERE: Final = "Right here, would fail on a GPU"
 ADAPTER_LABELS: Final = (NO_VARIANT, COUNTS_AXES, NO_DTYPE, DECLARE_ALL)
 #: The number of names that are listed; the others are counted.
 FEW: Final = 4

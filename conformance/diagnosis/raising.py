@@ -16,6 +16,7 @@ from goldformer.conformance.diagnosis.finding import (
     NO_VARIANT,
     POSSIBLE_CAUSES,
     PRINTED,
+    RIGHT_HERE,
     Finding,
     list_few,
 )
@@ -41,7 +42,7 @@ _OF_ROLE: Final[Mapping[Role, str]] = {
     "part": "device-part", "target": "device-target", "result": "device-result",
 }  # fmt: skip
 #: The reasons of failures of tensors on two devices: of a case that stops or answers, and of device-hygiene.
-_DEVICE_REASONS: Final = ("raised", "wrong-device", "property")
+_DEVICE_REASONS: Final = ("raised", "wrong-device", "property", "gpu")
 #: The same for a constant in the positional encoding.
 _TABLE_ON_CPU: Final = "pe-not-buffer"
 
@@ -194,6 +195,33 @@ def _measure_axes(axes: Iterable[Axis], case: Case) -> dict[str, int]:
 
 def describe_mixed_devices(bad: Sequence[Verdict], component: str, spec: Spec) -> list[Finding]:
     """Return the mistakes that leave a tensor on the CPU, as the messages of the failing checks name it."""
+    findings = []
+    for mistake, stopped, where in _list_mixed_devices(bad, component, spec):
+        explains = f"It explains {len(stopped)} of {len(bad)} failing checks."
+        # What is added may be anything.
+        label = POSSIBLE_CAUSES if stopped[0][1].role == "constant" else MISTAKE_FOUND
+        text = f"{mistake.id}, {mistake.title}. {where} {explains} {mistake.hint}"
+        findings.append(Finding(label, text, mistakes=(mistake.id,)))
+    return findings
+
+
+def find_gpu_failures(verdicts: Sequence[Verdict], spec: Spec) -> Iterator[Finding]:
+    """Yield for each component what is right here and would fail on a GPU, unless a part of it would too."""
+    affected = {v.component for v in verdicts if v.reason == "gpu"}
+    for component in (c for c in spec.components if c in affected and affected.isdisjoint(spec.list_dependencies(c))):
+        mine = [v for v in verdicts if v.reason == "gpu" and v.component == component]
+        text, mistakes = f"{component}: {mine[0].message}.", tuple[str, ...]()
+        for mistake, stopped, where in _list_mixed_devices(mine, component, spec):
+            perhaps = "perhaps " if stopped[0][1].role == "constant" else ""
+            text, mistakes = f"{perhaps}{mistake.id}, {mistake.title}. {where} {mistake.hint}", (mistake.id,)
+        fails = 'Only --strict, --device or DEVICES = ("cpu", "cuda") fails it'
+        yield Finding(RIGHT_HERE, f"{text} {fails}", inner=False, mistakes=mistakes)
+
+
+def _list_mixed_devices(
+    bad: Sequence[Verdict], component: str, spec: Spec
+) -> Iterator[tuple[Mistake, list[tuple[Verdict, MixedDevices]], str]]:
+    """Yield the mistakes that leave a tensor on the CPU, most frequent first, their verdicts, and the first place."""
     seen: dict[str, list[tuple[Verdict, MixedDevices]]] = {}
     for verdict in bad:
         mixed = find_mixed_devices(verdict.message) if verdict.reason in _DEVICE_REASONS else None
@@ -204,20 +232,15 @@ def describe_mixed_devices(bad: Sequence[Verdict], component: str, spec: Spec) -
                 else _OF_ROLE[mixed.role]
             )
             seen.setdefault(own, []).append((verdict, mixed))
-    findings = []
     for id_, stopped in sorted(seen.items(), key=lambda item: -len(item[1])):
         verdict, mixed = stopped[0]
-        mistake = spec.mistakes[id_]
         place = find_place(verdict)[1]
         operand = f"the {mixed.operand} of {mixed.operation}" if mixed.operation else mixed.operand
-        where = f"In {component} {operand} is on the CPU{f' ({place})' if mixed.operation else ''}."
-        text = (
-            f"{id_}, {mistake.title}. {where} It explains {len(stopped)} of {len(bad)} failing checks. {mistake.hint}"
+        yield (
+            spec.mistakes[id_],
+            stopped,
+            f"In {component} {operand} is on the CPU{f' ({place})' if mixed.operation else ''}.",
         )
-        # What is added may be anything.
-        label = POSSIBLE_CAUSES if mixed.role == "constant" else MISTAKE_FOUND
-        findings.append(Finding(label, text, mistakes=(id_,)))
-    return findings
 
 
 def describe_errors(bad: Sequence[Verdict], spec: Spec) -> list[Finding]:

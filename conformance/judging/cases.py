@@ -83,6 +83,12 @@ class Bench:
         return self.widen() if self.tolerates_precision else None
 
     @property
+    def requires_gpu(self) -> bool:
+        """Return True if code fails that is right on the CPU and would fail on a GPU: if one is asked for."""
+        declared = self.adapter.declares_devices and any(device != "cpu" for device in self.adapter.devices)
+        return self.strict or self.device != "cpu" or declared
+
+    @property
     def tolerates_precision(self) -> bool:
         """Return True if a result may be right only to a coarser dtype."""
         return not (self.strict or self.require_precision)

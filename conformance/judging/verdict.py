@@ -59,14 +59,15 @@ Reason = Literal[
     "advice",
     "robustness",
     "precision",
+    "gpu",
 ]
 
 #: The kinds of checks: values, shapes only, an error for bad input, or a law that holds for every input.
 Asks = Literal["values", "shape", "refusal", "law"]
 
 #: The reasons of departures that are reported but fail only if they are required: a departure from advice, a bad input
-#: that is accepted, and a result that is right to a coarser dtype.
-TOLERATED: Final[tuple[Reason, ...]] = ("advice", "robustness", "precision")
+#: that is accepted, a result that is right to a coarser dtype, and code that is right here and would fail on a GPU.
+TOLERATED: Final[tuple[Reason, ...]] = ("advice", "robustness", "precision", "gpu")
 
 #: The reasons that only a process within limits can have.
 WITHIN_LIMITS: Final[tuple[Reason, ...]] = ("memory", "output-limit", "killed", "tampered")

@@ -27,9 +27,9 @@ from goldformer.conformance.judging.mixed_devices import find_mixed_devices
 from goldformer.conformance.properties.registry import holds
 from goldformer.conformance.properties.subject import (
     Array,
+    MixesDevices,
     NotAdvised,
     Subject,
-    Violation,
     with_all_digits,
     with_inputs,
 )
@@ -92,7 +92,7 @@ def _name_arguments(case: Case) -> frozenset[str]:
 
 
 def _check_devices(case: Case, bench: Bench, device: str) -> None:
-    """Raise Violation if the call of a case mixes devices, or returns a result that is not on `device`."""
+    """Raise MixesDevices if the call of a case mixes devices, or returns a result that is not on `device`."""
     contract, library = bench.spec.contracts[case.component], LIBRARIES["torch"]
     from goldformer.adapters import pretend_device
 
@@ -104,14 +104,16 @@ def _check_devices(case: Case, bench: Bench, device: str) -> None:
             returned, _ = call(bench.adapter, contract, given)
     except (BadResult, NotImplementedHere) as bad:
         if mixed := find_mixed_devices(str(bad.__cause__)):
-            raise Violation(f"mixes devices: {mixed.words} is on the CPU, although the inputs are not ({bad})") from bad
+            raise MixesDevices(
+                f"mixes devices: {mixed.words} is on the CPU, although the inputs are not ({bad})"
+            ) from bad
         raise NotCheckable(f"{NOT_RUN} on the {device} device: {bad}") from bad
     if not isinstance(returned, dict):
         values = returned if isinstance(returned, (tuple, list)) else (returned,)
         returned = dict(zip(contract.outputs, values, strict=False))
     for name, value in returned.items():
         if library.is_array(value) and library.device(value) != device.partition(":")[0]:
-            raise Violation(f"{name} is on {library.device(value)} though the inputs are on {device}")
+            raise MixesDevices(f"{name} is on {library.device(value)} though the inputs are on {device}")
 
 
 @holds("repeat-calls")

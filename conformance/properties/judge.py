@@ -20,7 +20,7 @@ from goldformer.conformance.judging.verdict import Status, Verdict
 from goldformer.conformance.properties.counterexample import write_case
 from goldformer.conformance.properties.registry import find_property
 from goldformer.conformance.properties.relations import join_names
-from goldformer.conformance.properties.subject import NotAdvised, Subject, Violation
+from goldformer.conformance.properties.subject import MixesDevices, NotAdvised, Subject, Violation
 from goldformer.spec import Property
 
 
@@ -81,7 +81,12 @@ def _require_bits(passed: Verdict) -> Verdict:
 
 
 def _tolerate(prop: Property, violation: Violation, failed: Verdict, bench: Bench) -> Verdict:
-    """Return a failure as skipped if it is only advised against, or holds up to the tolerances of a coarser dtype."""
+    """Return a failure as skipped if nothing requires what it departs from.
+
+    It is only advised against, shows only on a GPU, or holds up to the tolerances of a coarser dtype.
+    """
+    if isinstance(violation, MixesDevices) and not bench.requires_gpu:
+        return skip_check(failed, "gpu", failed.message)
     if isinstance(violation, NotAdvised) and not bench.strict:
         return turn_into_advice(failed)
     coarser = bench.find_coarser()

@@ -43,6 +43,10 @@ class NotAdvised(Violation):
     """Behaviour that a clause only advises against: a failure under --strict, and skipped without it."""
 
 
+class MixesDevices(Violation):
+    """A tensor that stays on the CPU: wrong on a GPU, and right here."""
+
+
 @dataclass
 class Subject:
     """The implementation that a property calls, and the worst ratio of its results so far."""

@@ -44,7 +44,7 @@ def list_reasons(counts: Counts, among: Collection[str] | None = None) -> str:
     """Return why checks were skipped, as "3 not implemented, 1 of another convention"."""
     words = {
         "convention": "of another convention", "dtype": "not in this dtype", "advice": "only advised",
-        "precision": "right only to float32",
+        "precision": "right only to float32", "gpu": "would fail on a GPU",
     }  # fmt: skip
     chosen = {why: count for why, count in counts.skipped.items() if among is None or why in among}
     return ", ".join(f"{count} {words.get(why, why.replace('-', ' '))}" for why, count in chosen.items())

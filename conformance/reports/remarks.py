@@ -10,6 +10,7 @@ from goldformer.adapters.process.patience import NOT_ASKED
 from goldformer.conformance.diagnosis.finding import Finding, list_few
 from goldformer.conformance.diagnosis.findings import diagnose
 from goldformer.conformance.diagnosis.precision import find_precision
+from goldformer.conformance.diagnosis.raising import find_gpu_failures
 from goldformer.conformance.judging.verdict import NOT_WRAPPED, Agreement, Verdict, Wrapped
 from goldformer.conformance.reports.counting import count_noun
 from goldformer.conformance.reports.results import NOT_IMPLEMENTED, ComponentResult, Counts
@@ -51,6 +52,7 @@ def make_remarks(
         *_list_not_run(verdicts, whole=whole, more=more),
         *_describe_bits(verdicts, whole=whole),
         *find_precision(verdicts, spec),
+        *find_gpu_failures(verdicts, spec),
         *_explain_coverage(results),
         *_list_unseen(results, whole=whole, more=more),
         *_describe_robustness(verdicts, whole=whole, more=more),

@@ -13,6 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from comparisons import verdict
+from goldformer.adapters import pretend_device
 from goldformer.conformance.cli import main
 from goldformer.conformance.diagnosis.precision import find_precision
 from goldformer.conformance.judging.cases import plan
@@ -385,6 +386,42 @@ def test_a_function_that_no_case_fits_is_nothing_to_judge(check):
         assert result.exit_code == code
         assert re.search(r"^layer_norm .*nothing to judge$", result.stdout, re.MULTILINE)
         assert "Not implemented" not in result.stdout
+
+
+ON_THE_CPU = """
+import torch
+
+ARRAYS = "torch"
+
+def softmax(scores):
+    return torch.softmax(scores + torch.zeros(1, dtype=scores.dtype), -1)
+"""
+
+
+@pytest.mark.skipif(pretend_device.register() is not None, reason="no pretend device here")
+@pytest.mark.parametrize(
+    ("declared", "options", "code"),
+    [
+        ("", (), 0),
+        ("DEVICES = ('cpu',)", (), 0),
+        ("DEVICES = ('cpu', 'cuda')", (), 1),
+        ("", ("--strict",), 1),
+        ("", ("--device", "pretend"), 1),
+    ],
+)
+def test_what_would_fail_on_a_gpu_fails_where_one_is_asked_for(declared, options, code, check):
+    result = check(
+        f"{ON_THE_CPU}{declared}\n",
+        "--component",
+        "softmax",
+        "--property",
+        "device-hygiene",
+        "--property",
+        "sm-shift",
+        *options,
+    )
+    assert result.exit_code == code
+    assert ("Right here, would fail on a GPU: " in result.stdout) is (not declared and code == 0)
 
 
 TIED = """

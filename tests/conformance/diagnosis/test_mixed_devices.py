@@ -1,15 +1,20 @@
 """A tensor that is left on the CPU is found in the catalogue, with the component, the operand and the line."""
 
+import re
+from dataclasses import replace
+
 import pytest
 
 from goldformer.adapters import find_adapter, pretend_device
 from goldformer.conformance.diagnosis.findings import diagnose
 from goldformer.conformance.judging.cases import Bench, check_case
 from goldformer.conformance.properties.judge import check_property
+from goldformer.conformance.reports.remarks import make_remarks
+from goldformer.conformance.reports.results import summarize
 
 pytestmark = pytest.mark.skipif(pretend_device.register() is not None, reason="no pretend device here")
 
-HEAD = 'import math\nimport torch\nfrom goldformer import reference_impl\nARRAYS = "torch"\n'
+HEAD = 'import math, torch\nfrom goldformer import reference_impl\nARRAYS = "torch"\nDEVICES = ("cpu", "cuda")\n'
 ATTENTION = (
     "def scaled_dot_product_attention(query, key, value, mask=None):\n"
     "    scores = query @ key.mT / math.sqrt(query.shape[-1])\n"
@@ -80,3 +85,23 @@ def test_a_mask_that_follows_its_inputs_is_not_accused(findings):
 def test_other_tensors_of_the_cpu_are_found_too(code, component, label, begins, cases, findings):
     text = dict(findings(code, component, cases=cases))[label]
     assert text.startswith(begins)
+
+
+def test_what_would_fail_on_a_gpu_is_a_remark_where_nobody_asks_for_one(tmp_path, spec):
+    path = tmp_path / "mine.py"
+    code = HEAD.replace("DEVICES", "_DEVICES") + ATTENTION.format(hidden="~mask.cpu()")
+    path.write_text(code, encoding="utf-8")
+    bench = Bench(spec, find_adapter(str(path), spec), "float32", "cpu")
+    prop, attention = spec.properties["device-hygiene"], "scaled_dot_product_attention"
+    verdict = check_property(prop, attention, bench)
+    # What is built of it departs for the same cause.
+    verdicts = [verdict, replace(verdict, component="multi_head_attention")]
+    assert list(diagnose(verdicts, spec)) == []
+    found = [f for f in make_remarks(verdicts, summarize(verdicts, spec, {attention}), spec) if "GPU" in f.label]
+    assert [(f.label, f.mistakes) for f in found] == [("Right here, would fail on a GPU", ("device-mask",))]
+    assert re.fullmatch(
+        r"device-mask, a mask is made on the CPU\. In scaled_dot_product_attention the mask of masked_fill is on the "
+        r"CPU \(.*mine\.py:8, scaled_dot_product_attention\)\. .*\. "
+        r'Only --strict, --device or DEVICES = \("cpu", "cuda"\) fails it',
+        found[0].text,
+    )
