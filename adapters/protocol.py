@@ -29,6 +29,9 @@ RAISES_NOT_IMPLEMENTED: Final = "raises NotImplementedError"
 #: The attribute of an object with hints of what made it, such as what a notebook needs and is left out.
 HINTS: Final = "_goldformer_hints"
 
+#: The words with which a function declines an optional argument that it does not have.
+TAKES_NO: Final = " takes no "
+
 #: The most characters of a declared name in a message.
 _LONGEST: Final = 100
 
@@ -92,7 +95,7 @@ class Adapter:
 
     def convention(self, name: str, component: str, spec: Spec) -> str:
         """Return the option declared for a component, or the documents' choice if it is not declared or left open."""
-        return _find_option(self.conventions, name, component, spec)
+        return find_option(self.conventions, name, component, spec)
 
     def leaves_open(self, name: str, component: str) -> bool:
         """Return True if outputs that depend on the convention must not be compared."""
@@ -164,10 +167,11 @@ class Adapter:
 def find_options(conventions: Mapping[str, str], component: str, spec: Spec) -> dict[str, str]:
     """Return the option that CONVENTIONS declare, or the documents' choice, for each convention of a component."""
     contract = spec.contracts[component]
-    return {name: _find_option(conventions, name, component, spec) for name in contract.conventions}
+    return {name: find_option(conventions, name, component, spec) for name in contract.conventions}
 
 
-def _find_option(conventions: Mapping[str, str], name: str, component: str, spec: Spec) -> str:
+def find_option(conventions: Mapping[str, str], name: str, component: str, spec: Spec) -> str:
+    """Return the option of one convention that CONVENTIONS declare for a component, or the documents' choice."""
     declared = _find_declaration(conventions, name, component)
     return spec.conventions[name].default if declared in (None, UNSPECIFIED) else declared
 
@@ -292,7 +296,7 @@ def bind_arguments(function: Callable[..., Any], contract: Contract, arguments: 
     optional = contract.optional  # computed at each access
     for name in arguments:
         if name in optional and name not in names:
-            raise NotImplementedError(f"{contract.component} takes no {name}")
+            raise NotImplementedError(f"{contract.component}{TAKES_NO}{name}")
     absent = optional & contract.inputs.keys() & names - arguments.keys()
     return {**arguments, **dict.fromkeys(absent)}
 

@@ -299,13 +299,15 @@ class Summary:
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Refuse a run in which everything was skipped; give a fault of goldformer its own exit status."""
+        """Refuse a run in which everything was skipped, or if strict a partial one; a fault has its own exit status."""
         self.session = session
         if self.verdicts:
             from goldformer.conformance.reports.results import nothing_was_checked
 
             if nothing_was_checked(self.verdicts) and session.exitstatus == pytest.ExitCode.OK:
                 session.exitstatus = pytest.ExitCode.NO_TESTS_COLLECTED
+            elif session.exitstatus == pytest.ExitCode.OK and _load_bench(self.config).strict and self._list_partial():
+                session.exitstatus = pytest.ExitCode.TESTS_FAILED
             faults = sum(v.is_fault for v in self.verdicts)
             if faults and session.testsfailed == faults:
                 session.exitstatus = pytest.ExitCode.INTERNAL_ERROR
@@ -338,6 +340,8 @@ class Summary:
             terminalreporter.write_line(line)
         if nothing_was_checked(self.verdicts):
             terminalreporter.write_line("Nothing was checked: everything was skipped.", red=True)
+        if bench.strict and found.partial:
+            terminalreporter.write_line(f"--strict fails what is partial: {', '.join(found.partial)}", red=True)
         for hint in bench.adapter.hints:
             terminalreporter.write_line(f"Note: {hint}")
         if path := self.config.getoption("--conformance-html"):
@@ -355,7 +359,22 @@ class Summary:
 
         drawn = replace(bench, dtype=self.verdicts[0].dtype)
         seconds = time.perf_counter() - self.start
-        return Implementation.of(drawn, self.verdicts, seconds, self._list_absent(), with_pictures=with_pictures)
+        chosen = self._has_chosen(bench)
+        return Implementation.of(
+            drawn, self.verdicts, seconds, self._list_absent(), with_pictures=with_pictures, chosen=chosen
+        )
+
+    def _list_partial(self) -> tuple[str, ...]:
+        """Return the components of which too few cases were judged."""
+        return self._collect(_load_bench(self.config)).partial
+
+    def _has_chosen(self, bench: Bench) -> bool:
+        """Return True if the run left out golden cases, such as by -k or the id of a test: few are enough then."""
+        from goldformer.conformance.judging.cases import plan
+        from goldformer.conformance.selection import Selection, list_present
+
+        present = list_present(bench, Selection((), _list_chosen(self.config)))
+        return not {case.id for case in plan(bench.spec, present)} <= {v.check for v in self.verdicts}
 
     def _save(self, path: Path, bench: Bench, terminalreporter: pytest.TerminalReporter) -> None:
         """Save the page that `goldformer check --html` saves, and say so."""

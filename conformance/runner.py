@@ -42,7 +42,13 @@ def judge_implementation(
     verdicts, stopped = _judge(todo, run, bench.spec, keep_stopped=keep_stopped)
     seconds, absent = time.perf_counter() - start, list_absent(bench, selection)
     return Implementation.of(
-        bench, verdicts, seconds, absent, stopped=stopped, with_pictures=with_pictures and not stopped
+        bench,
+        verdicts,
+        seconds,
+        absent,
+        stopped=stopped,
+        with_pictures=with_pictures and not stopped,
+        chosen=bool(selection.cases or selection.properties),
     )
 
 

@@ -21,7 +21,7 @@ class NonConformance(AssertionError):
 
 @dataclass(frozen=True, slots=True, repr=False, eq=False)
 class Report:
-    """The results of one implementation; true if it conforms.
+    """The results of one implementation; true if it conforms: nothing is wrong, and enough cases were judged.
 
     `printed` is what the implementation printed while it was checked.
     """
@@ -38,7 +38,7 @@ class Report:
 
     @property
     def conforms(self) -> bool:
-        """True if something was judged and all of it is right."""
+        """True if enough cases of every component were judged and all of it is right."""
         return self.comparison.outcome == "conforms"
 
     def __bool__(self) -> bool:
@@ -54,9 +54,18 @@ class Report:
         """The verdicts on the checks that failed or errored."""
         return self.implementation.bad
 
-    def raise_for_failures(self) -> None:
-        """Raise NonConformance with the diagnosis unless the implementation conforms."""
-        if not self.conforms:
+    @property
+    def partial(self) -> tuple[str, ...]:
+        """The components of which too few cases were judged, if nothing fails."""
+        return self.implementation.partial
+
+    def raise_for_failures(self, *, allow_partial: bool = False) -> None:
+        """Raise NonConformance with the diagnosis unless the implementation conforms.
+
+        Too few judged cases raise too, as they fail `goldformer check`: a test suite would trust what nobody looked
+        at. With `allow_partial`, they do not.
+        """
+        if not self.conforms and not (allow_partial and self.comparison.outcome == "partial"):
             raise NonConformance(str(self))
 
     def to_json(self) -> str:

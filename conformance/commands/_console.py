@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
-from typing import IO, Any, Final, TypeVar
+from typing import IO, TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 from rich.console import Console
@@ -21,10 +21,14 @@ from goldformer.conformance.reports.did_you_mean import describe_unknown
 from goldformer.conformance.reports.json_data import replace_nonfinite
 from goldformer.spec.files import explain_os_error, write_named_file
 
+if TYPE_CHECKING:
+    from goldformer.conformance.reports.comparison import Implementation, Outcome
+
 #: Exit statuses, as --help documents them.
 OK: Final = 0
 FAILS: Final = 1
 UNUSABLE: Final = 2
+PARTIAL: Final = 3
 #: The status that a shell reports for a command that Ctrl-C ended.
 STOPPED: Final = 130
 
@@ -120,6 +124,17 @@ def require_folders(saved: Mapping[str, Path | None]) -> None:
             raise CannotRun(f"{option} {path}: there is no folder {path.parent}")
         if not os.access(path.parent, os.W_OK):
             raise CannotRun(f"{option} {path}: the folder {path.parent} cannot be written to: name another one")
+
+
+def find_status(outcome: Outcome, implementations: Iterable[Implementation], *, allow_partial: bool) -> int:
+    """Return the exit status of an outcome; say of which components too few cases were judged."""
+    if outcome == "partial" and not allow_partial:
+        for found in implementations:
+            if found.partial:
+                few = f"too few cases were judged of {', '.join(found.partial)}"
+                print_error(f"{found.given} is partial: {few}. --allow-partial accepts that")
+    statuses = {"conforms": OK, "partial": OK if allow_partial else PARTIAL, "fails": FAILS, "unusable": UNUSABLE}
+    return statuses[outcome]
 
 
 def say(text: str, style: str | None = None) -> None:

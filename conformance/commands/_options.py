@@ -12,7 +12,8 @@ from click.shell_completion import CompletionItem
 STATUSES: Final = """
 \b
 Exit status: 0: conforms (or: done) · 1: fails (or: golden values moved) · 2: bad adapter, spec or option,
-or nothing was checked, or a fault in goldformer and no failure · 130: stopped.
+or nothing was checked, or a fault in goldformer and no failure · 3: partial: nothing wrong was found, in too few
+cases (check, compare) · 130: stopped.
 """
 
 #: A file that is read or written, and a folder.
@@ -117,6 +118,11 @@ WRAP: Final = click.option(
     type=click.Choice(["compile", "export", "vmap", "script"]),
     help="Judge functions of PyTorch by golden cases after torch.compile, torch.export, torch.vmap over the batch, or "
     "torch.jit.script.",
+)
+ALLOW_PARTIAL: Final = click.option(
+    "--allow-partial",
+    is_flag=True,
+    help="Exit with 0, not 3, if nothing fails and too few cases of a component could be judged.",
 )
 BITWISE: Final = click.option(
     "--bitwise",

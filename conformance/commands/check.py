@@ -18,12 +18,11 @@ from goldformer.adapters import DTYPES, Adapter, find_adapter
 from goldformer.adapters.wrapping import wrap_adapter
 from goldformer.conformance.commands import _options as options
 from goldformer.conformance.commands._console import (
-    FAILS,
-    OK,
     STOPPED,
     UNUSABLE,
     CannotRun,
     err,
+    find_status,
     print_error,
     require_folders,
     require_known,
@@ -67,6 +66,7 @@ from goldformer.spec.load import load_own_cases
 @options.BITWISE
 @options.TIMEOUT
 @click.option("--strict", is_flag=True, help="Fail everything that is tolerated or not implemented.")
+@options.ALLOW_PARTIAL
 @options.JSON_OUT
 @click.option("--save-json", type=options.FILE, help="Save the same JSON object, and print text.")
 @options.MARKDOWN
@@ -90,6 +90,7 @@ def check(
     bitwise: bool,
     timeout: float,
     strict: bool,
+    allow_partial: bool,
     as_json: bool,
     save_json: Path | None,
     markdown: Path | None,
@@ -152,7 +153,7 @@ def check(
     if implementation.problem:
         print_error(implementation.problem)
         return STOPPED if implementation.stopped else UNUSABLE
-    return FAILS if implementation.bad else OK
+    return find_status(implementation.outcome, [implementation], allow_partial=allow_partial)
 
 
 def _wrap(bench: Bench, wrapper: str, properties: Collection[str]) -> Bench:
@@ -210,6 +211,7 @@ def _as_json(implementation: Implementation, adapter: Adapter, device: str, spec
             "arrays": adapter.arrays, "conventions": dict(adapter.conventions), "hints": list(adapter.hints),
         },
         "device": device,
+        "outcome": implementation.outcome,
         "components": [
             {
                 "component": row.component, "passed": row.counts.passed, "failed": row.counts.bad,

@@ -13,10 +13,8 @@ from goldformer.adapters import DTYPES
 from goldformer.adapters.protocol import DEFAULT_DTYPE
 from goldformer.conformance.commands import _options as options
 from goldformer.conformance.commands._console import (
-    FAILS,
-    OK,
-    UNUSABLE,
     CannotRun,
+    find_status,
     out,
     plain_table,
     print_error,
@@ -55,6 +53,7 @@ from goldformer.spec import Spec, load_spec
 @click.option("--json", type=options.FILE, help="Save it all as JSON.")
 @options.MARKDOWN
 @click.option("--badge", type=options.FILE, help="Save the JSON for a badge of shields.io, of the first ADAPTER.")
+@options.ALLOW_PARTIAL
 def compare(
     *,
     adapters: tuple[str, ...],
@@ -68,11 +67,12 @@ def compare(
     json: Path | None,
     markdown: Path | None,
     badge: Path | None,
+    allow_partial: bool,
 ) -> int:
     """Run the same checks on several implementations.
 
     Each ADAPTER is a column: its results by component and by clause. One that cannot be loaded is a column that says
-    why. Exit status 0 means that all of them conform, 2 that one is unusable.
+    why. Exit status 0 means that all of them conform, 2 that one is unusable, 3 that none fails and one is partial.
     """
     spec = load_spec()
     dtypes = DTYPES if dtypes == (options.ALL,) else dtypes or (DEFAULT_DTYPE,)
@@ -96,7 +96,7 @@ def compare(
     for found in comparison.implementations:
         if found.problem:
             print_error(f"{found.given}: {found.problem}")
-    return {"conforms": OK, "fails": FAILS, "unusable": UNUSABLE}[comparison.outcome]
+    return find_status(comparison.outcome, comparison.implementations, allow_partial=allow_partial)
 
 
 def _print_comparison(comparison: Comparison, spec: Spec) -> None:
@@ -106,7 +106,10 @@ def _print_comparison(comparison: Comparison, spec: Spec) -> None:
         table.add_row(component, *(_format_cell(mine.get(component)) for mine in results))
     if table.row_count:
         print_table(table)
-        out.print("✓ conforms · ✗ fails: checks that pass, of those judged · the worst error ÷ tolerance", style="dim")
+        out.print(
+            "✓ conforms · ◐ partial · ✗ fails: checks that pass, of those judged · the worst error ÷ tolerance",
+            style="dim",
+        )
     for name, found in zip(comparison.names, comparison.implementations, strict=True):
         title = f"{name} {found.version}".strip()
         took = f" ({found.seconds:.1f} s)" if found.verdicts else ""

@@ -36,7 +36,7 @@ from goldformer.conformance.judging.invoke import (
 )
 from goldformer.conformance.judging.measure import describe_difference, find_reason, measure
 from goldformer.conformance.judging.tolerance import LARGEST, SMALLEST, find_smallest_normal, least_margin
-from goldformer.conformance.judging.verdict import ERRORS, UNANSWERED, WITHHELD, Reason, Status, Verdict
+from goldformer.conformance.judging.verdict import ERRORS, UNANSWERED, WITHHELD, Asks, Reason, Status, Verdict
 from goldformer.spec import Case, Spec
 from goldformer.spec.model import REFUSED, GoldenArray
 
@@ -415,8 +415,15 @@ def _start_verdict(case: Case, bench: Bench) -> Verdict:
     return Verdict(
         case.id, "case", case.component, case.title, Status.PASSED, "", "", bench.dtype, bench.device,
         case.clauses, str(case.source or "derived"), case.kills, reproduce=bench.command(*select_cases([case], bench)),
-        asks="refusal" if case.error is not None else "shape" if case.shape_only else "values",
+        asks=_find_asked(case),
     )  # fmt: skip
+
+
+def _find_asked(case: Case) -> Asks:
+    """Return what a case asks for."""
+    if case.error is not None:
+        return "refusal"
+    return "shape" if case.shape_only else "gradients" if case.cotangent is not None else "values"
 
 
 def _mark_by_hand(blank: Verdict, case: Case, bench: Bench) -> Verdict:

@@ -62,8 +62,8 @@ Reason = Literal[
     "gpu",
 ]
 
-#: The kinds of checks: values, shapes only, an error for bad input, or a law that holds for every input.
-Asks = Literal["values", "shape", "refusal", "law"]
+#: The kinds of checks: values, gradients, shapes only, an error for bad input, or a law that holds for every input.
+Asks = Literal["values", "gradients", "shape", "refusal", "law"]
 
 #: The reasons of departures that are reported but fail only if they are required: a departure from advice, a bad input
 #: that is accepted, a result that is right to a coarser dtype, and code that is right here and would fail on a GPU.

@@ -14,6 +14,8 @@ from goldformer.conformance.judging.verdict import Verdict
 from goldformer.conformance.reports.comparison import Implementation, Outcome
 from goldformer.conformance.reports.comparison_data import SYMBOLS, describe_outcome, summarize_result
 from goldformer.conformance.reports.page import render
+from goldformer.conformance.reports.remarks import TOO_FEW
+from goldformer.conformance.reports.results import PARTIAL
 from goldformer.conformance.reports.text import (
     describe_clause,
     describe_element,
@@ -27,8 +29,8 @@ from goldformer.spec.tables import find_address
 #: The number of failing checks that a card lists.
 _LISTED: Final = 10
 
-#: The labels of the findings that name a component; the findings after them are about it.
-_HEADS: Final = frozenset({FIX_FIRST, FIX_TOO})
+#: The labels of the findings that name a component; inner findings after them are about it.
+_HEADS: Final = frozenset({FIX_FIRST, FIX_TOO, TOO_FEW})
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +73,9 @@ class Card:
         """Collect what a card shows; `printed` is the output of the implementation."""
         remarks = implementation.remarks(spec, whole=True)
         first = _find_first(implementation.bad, remarks)
-        components = {n: r for n, r in implementation.results(spec).items() if r.counts.number_judged}
+        components = {
+            n: r for n, r in implementation.results(spec).items() if r.counts.number_judged or r.state == PARTIAL
+        }
         # With one component, its name is in the title.
         hidden = {FIRST_SEEN, REPEAT, *({FIX_FIRST} if len(components) == 1 else ())}
         shown = [r for r in remarks if (r.inner or r.label in _HEADS) and r.label not in hidden]

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal
 
 from goldformer.adapters import Adapter
 from goldformer.adapters.process import TIMEOUT
@@ -22,13 +22,17 @@ from goldformer.conformance.reports.results import (
     NOT_IMPLEMENTED,
     ComponentResult,
     Counts,
+    list_partial,
     nothing_was_checked,
     summarize,
 )
 from goldformer.spec import Spec
 
-#: Everything that was checked holds, something fails, or nothing could be checked.
-Outcome = Literal["conforms", "fails", "unusable"]
+#: Everything that was checked holds, so it does and is too little, something fails, or nothing could be checked.
+Outcome = Literal["conforms", "partial", "fails", "unusable"]
+
+#: The outcomes of several implementations, the one first that decides.
+_WORST_FIRST: Final[tuple[Outcome, ...]] = ("unusable", "fails", "partial")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +41,8 @@ class Implementation:
 
     `given` is the name by which it was asked for, `libraries` has the version of its array library, `problem` says why
     no verdict on it is possible, `stopped` that the run was interrupted. `pictures` show its output, `implemented` are
-    its components, and `absent` those that were asked for and that it does not have.
+    its components, and `absent` those that were asked for and that it does not have. With `chosen`, the user chose
+    single checks, so nothing is partial for being few.
     """
 
     given: str
@@ -53,6 +58,7 @@ class Implementation:
     implemented: frozenset[str] = frozenset()
     absent: tuple[str, ...] = ()
     stopped: bool = False
+    chosen: bool = False
 
     @classmethod
     def of(
@@ -64,6 +70,7 @@ class Implementation:
         *,
         stopped: str = "",
         with_pictures: bool = False,
+        chosen: bool = False,
     ) -> Implementation:
         """Collect the results of a run on a bench; pictures take a few more calls. `stopped` says where it ended."""
         found, missing, adapter = tuple(verdicts), tuple(absent), bench.adapter
@@ -71,7 +78,7 @@ class Implementation:
             adapter.origin, adapter.name, adapter.version, list_libraries(adapter), adapter.conventions, adapter.hints,
             found, seconds, stopped or _find_problem(found, missing, adapter),
             make_pictures(bench) if with_pictures else (),
-            frozenset(name for name in bench.spec.components if bench.has(name)), missing, bool(stopped),
+            frozenset(name for name in bench.spec.components if bench.has(name)), missing, bool(stopped), chosen,
         )  # fmt: skip
 
     @property
@@ -87,17 +94,25 @@ class Implementation:
     @property
     def outcome(self) -> Outcome:
         """The outcome as a whole."""
-        return "unusable" if self.problem else "fails" if self.bad else "conforms"
+        if self.problem or self.bad:
+            return "unusable" if self.problem else "fails"
+        return "partial" if self.partial else "conforms"
+
+    @property
+    def partial(self) -> tuple[str, ...]:
+        """The components of which too few cases were judged; none if something fails."""
+        return list_partial(self.verdicts, self.implemented, chosen=self.chosen)
 
     def results(self, spec: Spec) -> dict[str, ComponentResult]:
         """Return the components that were asked for, in the order of the spec."""
-        found = {row.component: row for row in summarize(self.verdicts, spec, self.implemented)}
+        found = {row.component: row for row in summarize(self.verdicts, spec, self.implemented, chosen=self.chosen)}
         found |= {name: ComponentResult(name, NOT_IMPLEMENTED) for name in self.absent if name not in found}
         return {name: found[name] for name in spec.components if name in found}
 
     def remarks(self, spec: Spec, *, whole: bool = False, more: str = "-v") -> list[Finding]:
         """Return the remarks below its table, as `make_remarks` does."""
-        return make_remarks(self.verdicts, [*self.results(spec).values()], spec, whole=whole, more=more)
+        results = [*self.results(spec).values()]
+        return make_remarks(self.verdicts, results, spec, self.conventions, whole=whole, more=more)
 
     def clauses(self, spec: Spec) -> dict[str, Counts]:
         """Return the clauses that its checks are about, in the order of the spec."""
@@ -142,7 +157,7 @@ class Comparison:
     def outcome(self) -> Outcome:
         """The worst outcome of all implementations."""
         outcomes = {i.outcome for i in self.implementations}
-        return "unusable" if "unusable" in outcomes or not outcomes else "fails" if "fails" in outcomes else "conforms"
+        return next((o for o in _WORST_FIRST if o in outcomes), "conforms") if outcomes else "unusable"
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -11,8 +11,8 @@ from goldformer.conformance.reports.comparison import Comparison, Implementation
 from goldformer.conformance.reports.counting import count_noun
 from goldformer.conformance.reports.results import (
     COARSE,
-    FEW_CASES,
     NOT_IMPLEMENTED,
+    PARTIAL,
     ComponentResult,
     Counts,
 )
@@ -24,7 +24,7 @@ from goldformer.spec.readme import escape, markdown_table
 _LISTED: Final = 10
 
 #: The symbol of each state, so that no colour is needed.
-SYMBOLS: Final = {"conforms": "✓", COARSE: "✓", "fails": "✗", "fails first": "✗", "unusable": "!"}
+SYMBOLS: Final = {"conforms": "✓", COARSE: "✓", PARTIAL: "◐", "fails": "✗", "fails first": "✗", "unusable": "!"}
 
 
 def summarize_result(result: ComponentResult | None) -> str:
@@ -32,12 +32,12 @@ def summarize_result(result: ComponentResult | None) -> str:
     if result is None:
         return "–"
     counts = result.counts
+    if result.state == PARTIAL:
+        return f"{SYMBOLS[PARTIAL]} {PARTIAL} · {result.stands_on}"
     if not counts.number_judged:
         return f"– {result.state if result.state == NOT_IMPLEMENTED else list_reasons(counts) or result.state}"
     worst = f" · {format_ratio(counts.worst)}" if counts.worst is not None else ""
-    judged = result.coverage.judged
-    few = f" · {count_noun(judged, 'case')} only" if result.conforms and judged < FEW_CASES else ""
-    return f"{SYMBOLS[result.state]} {counts.passed} of {counts.number_judged}{worst}{few}"
+    return f"{SYMBOLS[result.state]} {counts.passed} of {counts.number_judged}{worst}"
 
 
 def list_reasons(counts: Counts, among: Collection[str] | None = None) -> str:
@@ -54,7 +54,8 @@ def describe_outcome(implementation: Implementation, spec: Spec) -> str:
     """Return the outcome of an implementation in words."""
     if implementation.problem:
         return implementation.problem
-    judged = [result for result in implementation.results(spec).values() if result.counts.number_judged]
+    results = implementation.results(spec).values()
+    judged = [result for result in results if result.counts.number_judged or result.state == PARTIAL]
     failing = sum(bool(result.counts.bad) for result in judged)
     counts = Counts.of(implementation.verdicts)
     refuses = f"refuses {counts.refused} of {counts.refusals} bad inputs" if counts.refusals else ""
@@ -62,11 +63,11 @@ def describe_outcome(implementation: Implementation, spec: Spec) -> str:
         return " · ".join(filter(None, (f"fails in {failing} of {count_noun(len(judged), 'component')}", refuses)))
     apply = sum(result.coverage.judged for result in judged)
     cases = sum(result.coverage.cases for result in judged)
-    state = COARSE if counts.coarse else "conforms" if judged else ""
+    partial = sum(result.state == PARTIAL for result in judged)
+    state = PARTIAL if partial else COARSE if counts.coarse else "conforms" if judged else ""
     stands_on = f"{apply} of {cases} cases apply" if cases else ""
     components = count_noun(len(judged), "component") if judged else ""
-    thin = sum(result.coverage.judged < FEW_CASES for result in judged)
-    few = f"{count_noun(thin, 'component')} on fewer than {FEW_CASES} cases" if thin else ""
+    few = f"too few in {count_noun(partial, 'component')}" if partial else ""
     return " · ".join(filter(None, (state, components, stands_on, few, refuses)))
 
 
@@ -75,9 +76,9 @@ def describe_outcome(implementation: Implementation, spec: Spec) -> str:
 
 def make_badge(implementation: Implementation, spec: Spec) -> dict[str, Any]:
     """Return the JSON from which shields.io draws a badge of one implementation."""
-    colour = {"conforms": "brightgreen", "fails": "red", "unusable": "lightgrey"}[implementation.outcome]
+    colours = {"conforms": "brightgreen", "partial": "yellow", "fails": "red", "unusable": "lightgrey"}
     message = "not checked" if implementation.problem else describe_outcome(implementation, spec)
-    return {"schemaVersion": 1, "label": "goldformer", "message": message, "color": colour}
+    return {"schemaVersion": 1, "label": "goldformer", "message": message, "color": colours[implementation.outcome]}
 
 
 # ── Markdown ──
@@ -184,9 +185,9 @@ def _count_as_json(counts: Counts) -> dict[str, Any]:
 
 
 def coverage_as_json(result: ComponentResult) -> dict[str, Any]:
-    """Return how many cases of a component apply, what took the others away, and what nothing could show."""
+    """Return how many cases of a component were judged, how many must be, and what nothing could show."""
     coverage = result.coverage
     return {
-        "cases_judged": coverage.judged, "cases": coverage.cases, "cases_lost": list(coverage.lost),
-        "unseen_mistakes": list(coverage.unseen),
+        "cases_judged": coverage.judged, "cases_admitted": coverage.admitted, "cases_needed": coverage.needed,
+        "cases": coverage.cases, "cases_lost": list(coverage.lost), "unseen_mistakes": list(coverage.unseen),
     }  # fmt: skip

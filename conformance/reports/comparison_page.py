@@ -16,7 +16,6 @@ from goldformer.conformance.reports.comparison_data import (
     describe_outcome,
     list_reasons,
 )
-from goldformer.conformance.reports.counting import count_noun
 from goldformer.conformance.reports.page import TableCell, render
 from goldformer.conformance.reports.pictures import (
     HeatMap,
@@ -28,7 +27,7 @@ from goldformer.conformance.reports.pictures import (
     name_window,
 )
 from goldformer.conformance.reports.remarks import NOTES
-from goldformer.conformance.reports.results import FEW_CASES, NOT_IMPLEMENTED, ComponentResult, Counts
+from goldformer.conformance.reports.results import NOT_IMPLEMENTED, PARTIAL, ComponentResult, Counts
 from goldformer.conformance.reports.text import format_difference, format_ratio, list_facts
 from goldformer.spec import Clause, Spec
 from goldformer.spec.tables import Document
@@ -126,21 +125,25 @@ def _make_component_cell(section: ImplementationPart, cell: ComponentResult | No
     if cell is None:
         return TableCell("–")
     counts = cell.counts
-    if not counts.number_judged:
+    if not counts.number_judged and cell.state != PARTIAL:
         return TableCell(f"– {cell.state}", () if cell.state == NOT_IMPLEMENTED else _describe_notes(cell))
     notes = [f"{counts.passed} of {counts.number_judged}"]
     notes += [f"error {format_ratio(counts.worst)}"] if counts.worst is not None else []
     notes += _describe_notes(cell, _OWN)
     target = next((part.id for part in section.parts if part.component == cell.component), "")
-    return TableCell(f"{SYMBOLS[cell.state]} {cell.state}", tuple(notes), target, "fails" if counts.bad else "holds")
+    return TableCell(f"{SYMBOLS[cell.state]} {cell.state}", tuple(notes), target, _name_kind(cell))
+
+
+def _name_kind(result: ComponentResult) -> str:
+    """Return the CSS class of the cell of a component."""
+    return PARTIAL if result.state == PARTIAL else "fails" if result.counts.bad else "holds"
 
 
 def _describe_notes(result: ComponentResult, among: Collection[str] | None = None) -> tuple[str, ...]:
-    """Return how many cases apply, how many bad inputs are refused, and why checks were skipped."""
-    counts, coverage = result.counts, result.coverage
+    """Return how many cases were judged, how many bad inputs are refused, and why checks were skipped."""
+    counts = result.counts
     refuses = f"refuses {counts.refused} of {counts.refusals}" if counts.refusals else ""
-    few = f"on {count_noun(coverage.judged, 'case')} only" if result.conforms and coverage.judged < FEW_CASES else ""
-    return tuple(filter(None, (str(coverage), few, refuses, list_reasons(counts, among))))
+    return tuple(filter(None, (result.stands_on, refuses, list_reasons(counts, among))))
 
 
 def _list_clauses(

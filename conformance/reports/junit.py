@@ -8,6 +8,7 @@ from xml.etree import ElementTree as ET
 from goldformer.adapters.untrusted_text import printable
 from goldformer.conformance.judging.verdict import Status, Verdict
 from goldformer.conformance.reports.comparison import Implementation
+from goldformer.conformance.reports.results import PARTIAL
 from goldformer.conformance.reports.text import explain_verdict
 from goldformer.spec import Spec
 
@@ -16,7 +17,11 @@ _RUN = "goldformer"
 
 
 def junit_xml(implementation: Implementation, spec: Spec) -> str:
-    """Return a suite for each component, and a test for each check; what says nothing of the code is skipped."""
+    """Return a suite for each component, and a test for each check; what says nothing of the code is skipped.
+
+    A component of which too few cases were judged has a skipped test that says so.
+    """
+    results = implementation.results(spec)
     root = ET.Element("testsuites", name=f"goldformer: {printable(implementation.title)}")
     for component in spec.components:
         mine = [verdict for verdict in implementation.verdicts if verdict.component == component]
@@ -24,6 +29,9 @@ def junit_xml(implementation: Implementation, spec: Spec) -> str:
             suite = ET.SubElement(root, "testsuite", name=component)
             for verdict in mine:
                 _add_check(suite, verdict, spec)
+            if results[component].state == PARTIAL:
+                case = ET.SubElement(suite, "testcase", classname=component, name="enough cases", time="0.000")
+                ET.SubElement(case, "skipped", message=results[component].verdict)
     if implementation.problem:
         suite = ET.SubElement(root, "testsuite", name=_RUN)
         case = ET.SubElement(suite, "testcase", classname=_RUN, name="run", time="0.000")

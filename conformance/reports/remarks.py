@@ -4,19 +4,23 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Final
 
 from goldformer.adapters.process.patience import NOT_ASKED
+from goldformer.conformance.diagnosis.causes import write_declaration
+from goldformer.conformance.diagnosis.declined import explain_declined
 from goldformer.conformance.diagnosis.finding import Finding, list_few
 from goldformer.conformance.diagnosis.findings import diagnose
 from goldformer.conformance.diagnosis.precision import find_precision
 from goldformer.conformance.diagnosis.raising import find_gpu_failures
 from goldformer.conformance.judging.verdict import NOT_WRAPPED, Agreement, Verdict, Wrapped
 from goldformer.conformance.reports.counting import count_noun
-from goldformer.conformance.reports.results import NOT_IMPLEMENTED, ComponentResult, Counts
+from goldformer.conformance.reports.results import NOT_IMPLEMENTED, PARTIAL, ComponentResult, Counts
 from goldformer.spec import Spec
 
 #: The labels of the lines below the diagnosis.
+TOO_FEW: Final = "Partial"
 FEW_CASES_APPLY: Final = "Few cases apply"
 PERHAPS_NOT_SHOWN: Final = "Perhaps not shown"
 ROBUSTNESS: Final = "Robustness"
@@ -28,7 +32,7 @@ WRAPPED: Final = "Wrapped"
 BITS: Final = "Bit for bit"
 
 #: The labels that are no diagnosis of a failure.
-NOTES: Final = frozenset({BITS, FEW_CASES_APPLY, PERHAPS_NOT_SHOWN, ROBUSTNESS, MISSING})
+NOTES: Final = frozenset({BITS, TOO_FEW, FEW_CASES_APPLY, PERHAPS_NOT_SHOWN, ROBUSTNESS, MISSING})
 
 #: The number of reasons that are given for what cannot be wrapped, or was not run.
 _MOST_REASONS: Final = 3
@@ -38,13 +42,14 @@ def make_remarks(
     verdicts: Sequence[Verdict],
     results: Sequence[ComponentResult],
     spec: Spec,
+    conventions: Mapping[str, str] = MappingProxyType({}),
     *,
     whole: bool = False,
     more: str = "-v",
 ) -> list[Finding]:
     """Return the remarks on a run; `whole` names all that perhaps did not show or is missing.
 
-    `more` is what shows the reader of the remarks the whole ones.
+    `conventions` are those that the adapter declares, `more` is what shows the reader of the remarks the whole ones.
     """
     return [
         *_compare_wrapped(verdicts, whole=whole, more=more),
@@ -53,7 +58,7 @@ def make_remarks(
         *_describe_bits(verdicts, whole=whole),
         *find_precision(verdicts, spec),
         *find_gpu_failures(verdicts, spec),
-        *_explain_coverage(results),
+        *_explain_coverage(verdicts, results, conventions, spec),
         *_list_unseen(results, whole=whole, more=more),
         *_describe_robustness(verdicts, whole=whole, more=more),
         *_list_missing(results, whole=whole),
@@ -137,12 +142,23 @@ def _describe_bits(verdicts: Sequence[Verdict], *, whole: bool) -> Iterator[Find
     yield Finding(BITS, f"over {'; '.join(parts)}", inner=False)
 
 
-def _explain_coverage(results: Sequence[ComponentResult]) -> Iterator[Finding]:
-    """Yield for each component with few cases that apply what took the others away."""
+def _explain_coverage(
+    verdicts: Sequence[Verdict], results: Sequence[ComponentResult], conventions: Mapping[str, str], spec: Spec
+) -> Iterator[Finding]:
+    """Yield for each component with few judged cases why: how many it needs, and what would admit the others."""
     for result in results:
-        if result.coverage.lost and result.state not in (NOT_IMPLEMENTED, "not checked"):
-            text = f"{result.component}, {result.coverage}. Skipped: {'; '.join(result.coverage.lost)}"
-            yield Finding(FEW_CASES_APPLY, text, inner=False)
+        if result.state != PARTIAL:
+            if result.conforms and result.coverage.lost:
+                text = f"{result.component}, {result.coverage}. Skipped: {'; '.join(result.coverage.lost)}"
+                yield Finding(FEW_CASES_APPLY, text, inner=False)
+            continue
+        coverage, mine = result.coverage, [v for v in verdicts if v.component == result.component]
+        text = f"{result.component}, {coverage.judged} of {count_noun(coverage.admitted, 'case')} that the declared "
+        text += f"options admit were judged, and at least {coverage.needed} must be"
+        text += f". Not judged: {'; '.join(coverage.lost)}" if coverage.lost else ""
+        if cause := explain_declined(mine, conventions, spec):
+            text += f". All calls that it declines have what {cause.id} leaves out: {write_declaration([cause])}"
+        yield Finding(TOO_FEW, text, inner=False)
 
 
 def _list_unseen(results: Sequence[ComponentResult], *, whole: bool, more: str) -> Iterator[Finding]:

@@ -7,6 +7,7 @@ from typing import Any, Final
 from pydantic import BaseModel, ConfigDict
 
 from goldformer.conformance.judging.verdict import Verdict
+from goldformer.conformance.reports.comparison import Outcome
 
 #: JSON has no infinity and no NaN: they are words.
 _NUMBER: Final = {"anyOf": [{"type": "number"}, {"enum": ["inf", "-inf", "nan"]}]}
@@ -30,8 +31,10 @@ class AdapterFacts(_Closed):
 class ComponentFacts(_Closed):
     """A row of the summary.
 
-    `refused` of `bad_inputs` are refused. `cases_judged` of `cases` with golden values apply; `cases_lost` says why the
-    others do not, if they are many. `unseen_mistakes` are those that no check which ran is known to show.
+    `refused` of `bad_inputs` are refused. `cases_judged` of `cases` with golden values were judged. The declared
+    options admit `cases_admitted`, gradients that are declined not counted. If fewer than `cases_needed` were judged,
+    the state is "partial" unless something fails, and `cases_lost` says why. `unseen_mistakes` are those that no check
+    which ran is known to show.
     """
 
     component: str
@@ -44,6 +47,8 @@ class ComponentFacts(_Closed):
     refused: int
     bad_inputs: int
     cases_judged: int
+    cases_admitted: int
+    cases_needed: int
     cases: int
     cases_lost: list[str]
     unseen_mistakes: list[str]
@@ -62,7 +67,10 @@ class FindingFacts(_Closed):
 
 
 class RunReport(_Closed):
-    """A whole run; `problem` says why it gives no verdict, such as that it was stopped."""
+    """A whole run; `problem` says why it gives no verdict, such as that it was stopped.
+
+    The outcome is "conforms", "partial" (nothing wrong, in too few cases), "fails" or "unusable".
+    """
 
     model_config = ConfigDict(title="Report")  # its name in the published schema
 
@@ -70,6 +78,7 @@ class RunReport(_Closed):
     python: str
     adapter: AdapterFacts
     device: str
+    outcome: Outcome
     components: list[ComponentFacts]
     not_implemented: list[str]
     diagnosis: list[FindingFacts]

@@ -5,22 +5,22 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from fractions import Fraction
+from math import ceil
+from typing import Final, Literal, get_args
 
-from goldformer.adapters.protocol import RAISES_NOT_IMPLEMENTED, TO_BE_WRITTEN
+from goldformer.adapters.protocol import RAISES_NOT_IMPLEMENTED, TAKES_NO, TO_BE_WRITTEN
 from goldformer.conformance.diagnosis.suspects import find_failing_roots
 from goldformer.conformance.judging.verdict import Reason, Status, Verdict
 from goldformer.conformance.reports.counting import count_noun
 from goldformer.spec import Spec
 from goldformer.spec.oracle.declared import AS_DECLARED
 
-#: If fewer cases of a component are judged than this, the report says so even if it conforms.
-FEW_CASES: Final = 5
+#: The fewest judged cases on which a component conforms, and their share of those that its declared options admit.
+FEWEST_CASES: Final = 10
+_LEAST_SHARE: Final = Fraction(6, 10)
 
-#: The share of cases below which a report says what took the others away.
-_MOST_APPLY: Final = 0.6
-
-#: The number of reasons that are given for it.
+#: The number of reasons that are given for cases that were not judged.
 _MOST_REASONS: Final = 3
 
 #: A component that the adapter does not have: it is named, and is no row.
@@ -31,6 +31,9 @@ NOT_RUN: Final = "not run"
 
 #: All that was judged of it is right, some of it only to a coarser dtype.
 COARSE: Final = "conforms to float32"
+
+#: Nothing wrong was found, in too few cases.
+PARTIAL: Final = "partial"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,38 +87,85 @@ class Counts:
         return self.skipped.get("not-implemented", 0)
 
 
+#: The ways in which a case with golden values ends, the one first that counts where dtypes differ. Excluded cases are
+#: for other options than the declared ones. Unreachable ones are lost to the dtype or the device of the run.
+_End = Literal["judged", "declined", "excluded", "unreachable", "no gradient"]
+_ENDS: Final[tuple[_End, ...]] = get_args(_End)
+
+
+def _find_end(verdict: Verdict) -> _End:
+    """Return how a case with golden values ends."""
+    if verdict.is_judged and verdict.reason != "not-implemented":
+        return "judged"
+    if verdict.asks == "gradients":
+        # A gradient is a function of its own, and most code outside PyTorch and JAX does not have it.
+        return "no gradient"
+    if verdict.reason == "not-implemented":
+        return "declined"
+    return "excluded" if verdict.reason == "convention" else "unreachable"
+
+
 @dataclass(frozen=True, slots=True)
 class CaseCoverage:
     """The number of judged cases of a component with golden values, each counted once for all dtypes.
 
-    `lost` says why the others were not, most frequent reason first, if they are many. `unseen` are the known mistakes
-    that no check which ran is known to show.
+    `admitted` are those that the declared options admit: the judged and the declined ones. A gradient that is declined
+    is not counted, nor is what the dtype or the device of the run cannot hold. `needed` is the number of judged cases
+    on which the component conforms. If fewer are judged, `lost` says why, the declined ones first; if the dtype or the
+    device took most away, it says that. `unseen` are the known mistakes that no check which ran is known to show.
     """
 
     judged: int = 0
+    admitted: int = 0
+    needed: int = 0
     cases: int = 0
     lost: tuple[str, ...] = ()
     unseen: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, verdicts: Iterable[Verdict], unseen: Iterable[str] = ()) -> CaseCoverage:
-        """Count the cases of one component that ask for values."""
+        """Count the cases of one component that have golden values."""
         cases: dict[str, Verdict] = {}
         for verdict in verdicts:
-            if verdict.asks == "values" and not (verdict.check in cases and cases[verdict.check].is_judged):
-                cases[verdict.check] = verdict
-        declined = {v.check for v in cases.values() if not v.is_judged or v.reason == "not-implemented"}
-        judged = len(cases) - len(declined)
-        few = judged < _MOST_APPLY * len(cases)
-        lost = tuple(_list_losses(cases[check] for check in cases if check in declined)) if few else ()
-        return cls(judged, len(cases), lost, tuple(unseen))
+            if verdict.asks in ("values", "gradients"):
+                other = cases.get(verdict.check, verdict)
+                cases[verdict.check] = min(other, verdict, key=lambda v: _ENDS.index(_find_end(v)))
+        ends: dict[_End, list[Verdict]] = {end: [] for end in _ENDS}
+        for verdict in cases.values():
+            ends[_find_end(verdict)].append(verdict)
+        judged, admitted = len(ends["judged"]), len(ends["judged"]) + len(ends["declined"])
+        needed = _count_needed(admitted, len(ends["excluded"]), len(ends["unreachable"]))
+        lost: list[_End] = []
+        if judged < needed:
+            lost = ["declined", "excluded"] if admitted < needed else ["declined"]
+        elif judged < _LEAST_SHARE * (admitted + len(ends["unreachable"])):
+            lost = ["unreachable"]
+        losses = tuple(loss for end in lost for loss in _list_losses(ends[end]))
+        return cls(judged, admitted, needed, len(cases), losses, tuple(unseen))
+
+    @property
+    def is_enough(self) -> bool:
+        """Return True if the component conforms on the cases that were judged."""
+        return self.judged >= self.needed
 
     def __str__(self) -> str:
         """Return how many cases apply, in words; "" if there are no cases."""
         return f"{self.judged} of {self.cases} cases apply" if self.cases else ""
 
 
-#: The remedy for cases that are skipped, by reason.
+def _count_needed(admitted: int, excluded: int, unreachable: int) -> int:
+    """Return how many cases must be judged: 6 in 10 of the admitted ones, and 10, or all if the spec has fewer.
+
+    If the declared options leave fewer than 10, too few can be judged. What the dtype or the device of the run cannot
+    hold is not the implementation's choice, so it is never missing.
+    """
+    reachable = admitted + unreachable
+    if reachable < FEWEST_CASES <= reachable + excluded:
+        return FEWEST_CASES
+    return max(ceil(_LEAST_SHARE * admitted), min(FEWEST_CASES, admitted), 0 if unreachable else 1)
+
+
+#: The remedy for cases that are not judged, by reason.
 _REMEDIES: Final[Mapping[Reason, str]] = {
     "not-implemented": "if your code can do it, let the adapter call that; if a convention has it, declare it",
     "dtype": "add a dtype with --dtype",
@@ -126,17 +176,14 @@ _REMEDIES: Final[Mapping[Reason, str]] = {
 def _list_losses(verdicts: Iterable[Verdict]) -> Iterable[str]:
     """Yield why cases were not judged, with their number and what to do, the most frequent reason first."""
     listed = list(verdicts)
-    # Cases are out of reach of a dtype each for numbers of its own.
-    # The report says elsewhere why a case was not wrapped.
-    groups = Counter((v.reason, v.reason if v.reason in ("dtype", "not-wrapped") else v.message) for v in listed)
+    dtypes = ", ".join(sorted({v.dtype for v in listed}))
+    # Cases are out of reach of a dtype each for numbers of its own. The report says elsewhere what was not wrapped.
+    words = {"dtype": f"not in {dtypes}", "not-wrapped": "not wrapped"}
+    groups = Counter((v.reason, words.get(v.reason) or v.message or str(v.reason)) for v in listed)
     for (reason, message), count in groups.most_common(_MOST_REASONS):
-        words = {"not-wrapped": "not wrapped", "dtype": f"not in {', '.join(sorted({v.dtype for v in listed}))}"}.get(
-            reason, message or str(reason)
-        )
-        # A message that says what to do, or that a function has no such parameter, needs no remedy.
-        has_remedy = reason == "not-implemented" and ("provide" in message or " takes no " in message)
-        remedy = _REMEDIES.get(reason, "")
-        yield f"{count} {words}" + (f" ({remedy})" if remedy and not has_remedy else "")
+        # A message that a function has no such parameter needs no remedy.
+        remedy = "" if TAKES_NO in message else _REMEDIES.get(reason, "")
+        yield f"{count} {message}" + (f" ({remedy})" if remedy else "")
     if more := sum(count for _, count in groups.most_common()[_MOST_REASONS:]):
         yield f"{more} for other reasons"
 
@@ -153,30 +200,35 @@ class ComponentResult:
 
     @property
     def conforms(self) -> bool:
-        """Return True if what was judged is right."""
+        """Return True if what was judged is right, and enough was."""
         return self.state in ("conforms", COARSE)
 
     @property
     def verdict(self) -> str:
         """The state, and the number of cases that it stands on."""
-        judged, whole = self.coverage.judged, str(self.coverage)
-        if not (self.conforms or self.state.startswith("fails")):
-            return self.state
-        if self.conforms and judged < FEW_CASES:
-            least = f"{count_noun(judged, 'case')} only" if judged else "properties only"
-            few = whole if judged < self.coverage.cases else ""
-            return f"{self.state}, on {least}" + (f" ({few})" if few else "")
-        return f"{self.state} ({whole})" if whole else self.state
+        if self.state == PARTIAL:
+            return f"{PARTIAL}: nothing wrong was found in {self.stands_on}"
+        if self.conforms and not self.coverage.judged:
+            return f"{self.state}, on properties only"
+        has_number = self.stands_on and (self.conforms or self.state.startswith("fails"))
+        return f"{self.state} ({self.stands_on})" if has_number else self.state
+
+    @property
+    def stands_on(self) -> str:
+        """The number of judged cases: of those that the declared options admit if they are too few, else of all."""
+        few = f"{self.coverage.judged} of {count_noun(self.coverage.admitted, 'case')}"
+        return few if self.state == PARTIAL else str(self.coverage)
 
 
-def summarize(verdicts: Sequence[Verdict], spec: Spec, implemented: Collection[str]) -> list[ComponentResult]:
+def summarize(
+    verdicts: Sequence[Verdict], spec: Spec, implemented: Collection[str], *, chosen: bool = False
+) -> list[ComponentResult]:
     """Return the result of each component that was run, in the order of dependency.
 
-    `implemented` are the components that the adapter has.
+    `implemented` are the components that the adapter has. With `chosen`, the user chose single checks, and few of them
+    are enough.
     """
-    by_component: defaultdict[str, list[Verdict]] = defaultdict(list)
-    for verdict in verdicts:
-        by_component[verdict.component].append(verdict)
+    by_component = _group_by_component(verdicts)
     absent = [name for name, mine in by_component.items() if _is_absent(mine, implemented=name in implemented)]
     answers = (v for v in verdicts if v.component not in absent and v.was_asked)
     roots, followers = find_failing_roots(answers, spec)
@@ -184,16 +236,34 @@ def summarize(verdicts: Sequence[Verdict], spec: Spec, implemented: Collection[s
     results = []
     for component in (name for name in spec.components if name in by_component):
         mine = by_component[component]
-        counts = Counts.of(mine)
+        coverage = CaseCoverage.of(mine, unseen.get(component, ()))
         state = "fails first" if component in roots else "fails" if component in followers else ""
         if all(v.reason == "not-implemented" for v in mine if v.is_judged):
             # Under --strict, declining a call fails, but says nothing of values.
             state = ""
-        state = NOT_IMPLEMENTED if component in absent else state or _name_state(mine, counts)
+        state = NOT_IMPLEMENTED if component in absent else state or _name_state(mine, coverage, chosen=chosen)
         dtypes = {d: Counts.of(v for v in mine if v.dtype == d) for d in dict.fromkeys(v.dtype for v in mine)}
-        coverage = CaseCoverage.of(mine, unseen.get(component, ()))
-        results.append(ComponentResult(component, state, counts, coverage, dtypes))
+        results.append(ComponentResult(component, state, Counts.of(mine), coverage, dtypes))
     return results
+
+
+def list_partial(verdicts: Sequence[Verdict], implemented: Collection[str], *, chosen: bool = False) -> tuple[str, ...]:
+    """Return the components of which too few cases were judged; none if something fails."""
+    if any(verdict.bad for verdict in verdicts):
+        return ()
+    return tuple(
+        name
+        for name, mine in _group_by_component(verdicts).items()
+        if not _is_absent(mine, implemented=name in implemented)
+        and _name_state(mine, CaseCoverage.of(mine), chosen=chosen) == PARTIAL
+    )
+
+
+def _group_by_component(verdicts: Iterable[Verdict]) -> dict[str, list[Verdict]]:
+    by_component: defaultdict[str, list[Verdict]] = defaultdict(list)
+    for verdict in verdicts:
+        by_component[verdict.component].append(verdict)
+    return dict(by_component)
 
 
 def _is_absent(verdicts: Sequence[Verdict], *, implemented: bool) -> bool:
@@ -203,17 +273,20 @@ def _is_absent(verdicts: Sequence[Verdict], *, implemented: bool) -> bool:
     return missing and not (implemented and written) and not any(v.is_fault for v in verdicts)
 
 
-def _name_state(verdicts: Sequence[Verdict], counts: Counts) -> str:
+def _name_state(verdicts: Sequence[Verdict], coverage: CaseCoverage, *, chosen: bool) -> str:
     """Return the state of a component in which nothing fails."""
     if not all(v.was_asked for v in verdicts):
         return NOT_RUN
-    if counts.passed or counts.coarse:
-        return COARSE if counts.coarse else "conforms"
-    if any(v.is_fault for v in verdicts):
+    counts = Counts.of(verdicts)
+    judged = bool(counts.passed or counts.coarse)
+    if not judged and any(v.is_fault for v in verdicts):
         return "fault in goldformer"
-    # If the dtype or the device is missing, nothing was asked of it.
-    asked = any(v.reason not in ("dtype", "device") for v in verdicts)
-    return "nothing to judge" if asked else "not checked"
+    if not coverage.is_enough and not chosen:
+        return PARTIAL
+    if judged:
+        return COARSE if counts.coarse else "conforms"
+    # If only the dtype, the device or a wrapper is in the way, nothing was asked of it.
+    return "not checked" if coverage.is_enough else "nothing to judge"
 
 
 def find_unseen(verdicts: Iterable[Verdict]) -> dict[str, tuple[str, ...]]:

@@ -295,6 +295,66 @@ def test_state_between_calls_is_named_with_the_command_that_shows_it(suite, proc
     assert re.search(r"\n  Repeat: goldformer check '.*mine\.py' --case ln-[\w-]+,ln-[\w-]+ --dtype float32\n", run.out)
 
 
+# Too few cases
+
+FEW = (
+    RIGHT
+    + """
+def causal_mask(*, q_seq, kv_seq):
+    if q_seq != kv_seq:
+        raise NotImplementedError("square")
+    return np.tri(q_seq, dtype=bool)
+"""
+)
+
+
+def test_too_few_cases_are_a_line_of_the_summary_and_no_failure(suite):
+    run = suite(FEW, "--component", "softmax,causal_mask")
+    assert run.code == 0
+    assert " ".join(run.rows["causal_mask"]).endswith("partial: nothing wrong was found in 5 of 9 cases")
+    said = "Partial: causal_mask, 5 of 9 cases that the declared options admit were judged, and at least 9 must"
+    assert said in run.out
+
+
+#: What `FEW` declines is a strict failure by itself. Here no stored case fits what is declared, and none is derived.
+NO_CASE_FITS = """
+from goldformer.adapters.options import OPTIONS
+from goldformer.adapters.textbook.build import build_textbook
+
+ARRAYS = "numpy"
+CONVENTIONS = {"pe_layout": "concatenated"}
+greedy_decode = build_textbook(OPTIONS["pe_layout", "concatenated"], only="greedy_decode").greedy_decode
+"""
+NONE_DERIVED = """
+from goldformer.conformance import selection
+
+def derive(*_):
+    return {}
+
+selection.derive_declared = derive
+"""
+
+
+@pytest.mark.parametrize("processes", ["0", "2"])
+@pytest.mark.parametrize(("strict", "code"), [((), pytest.ExitCode.OK), (("--strict",), pytest.ExitCode.TESTS_FAILED)])
+def test_too_few_cases_fail_a_strict_run(strict, code, processes, tmp_path):
+    (tmp_path / "mine.py").write_text(NO_CASE_FITS, encoding="utf-8")
+    (tmp_path / "none_derived.py").write_text(NONE_DERIVED, encoding="utf-8")
+    options = ("-p", "none_derived", "--adapter", "mine.py", "--component", "greedy_decode", "-n", processes)
+    run = Run(tmp_path, str(GOLDEN), *options, *strict)
+    assert run.code == code
+    assert " ".join(run.rows["greedy_decode"]).endswith("partial: nothing wrong was found in 0 of 0 cases")
+    assert "FAILED" not in run.out
+    assert ("--strict fails what is partial: greedy_decode" in run.out) is bool(strict)
+
+
+def test_who_chooses_tests_is_not_told_that_they_are_few(suite):
+    run = suite(FEW, "-k", "mask-causal")
+    assert run.code == 0
+    assert "Partial" not in run.out
+    assert run.rows["causal_mask"][-4:] == ["of", "9", "cases", "apply)"]
+
+
 # Runs that cannot be
 
 

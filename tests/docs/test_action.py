@@ -181,6 +181,17 @@ def test_a_check_that_fails_fails_the_step_and_keeps_nothing_from_being_seen(act
     assert list(allowed.statuses.values()) == [0, 0, 0]
 
 
+def test_too_few_cases_fail_the_step_unless_they_are_allowed(act):
+    few = RIGHT.replace(
+        "    return", "    if q_seq != kv_seq:\n        raise NotImplementedError('square')\n    return"
+    )
+    done = act(few)
+    assert list(done.statuses.values()) == [0, 0, 3]
+    badge = json.loads(Path("goldformer-reports/badge.json").read_text(encoding="utf-8"))
+    assert (badge["color"], badge["message"].partition(" · ")[0]) == ("yellow", "partial")
+    assert list(act(few, options="--allow-partial").statuses.values()) == [0, 0, 0]
+
+
 def test_an_adapter_that_cannot_be_used_is_2_without_a_summary(act, tmp_path):
     done = act("import nothing_of_this_name\n")
     assert list(done.statuses.values()) == [0, 0, 2]

@@ -192,7 +192,7 @@ def test_the_options_that_the_pages_name_exist():
     known = {name for command in commands for p in command.params for name in p.opts}
     for page in PAGES:
         for line in re.findall(r"^\| (`-.*?) \|", text_of(page), re.MULTILINE):
-            assert set(re.findall(r"`(-{1,2}[a-z0-9]+)", line)) <= known, line
+            assert set(re.findall(r"`(-{1,2}[a-z0-9-]+)", line)) <= known, line
 
 
 def test_the_numbers_of_the_pages_are_those_in_force():

@@ -416,6 +416,28 @@ def test_nothing_to_judge_is_no_success():
         report.raise_for_failures()
 
 
+def test_too_few_cases_are_no_success_unless_they_are_allowed():
+    def causal_mask(*, q_seq, kv_seq):
+        if q_seq != kv_seq:
+            raise NotImplementedError("square")
+        return np.tri(q_seq, dtype=bool)
+
+    report = goldformer.check(causal_mask, arrays="numpy")
+    assert (bool(report), report.partial, report.failures) == (False, ("causal_mask",), ())
+    assert repr(report).splitlines()[:2] == [
+        "◐ causal_mask: partial · 1 component · 5 of 9 cases apply · too few in 1 component (float32)",
+        "  Partial: causal_mask, 5 of 9 cases that the declared options admit were judged, and at least 9",
+    ]
+    assert 'class="goldformer-card partial"' in report._repr_html_()
+    with pytest.raises(goldformer.NonConformance, match="partial: nothing wrong was found in 5 of 9 cases"):
+        report.raise_for_failures()
+    report.raise_for_failures(allow_partial=True)
+    with pytest.raises(goldformer.NonConformance):
+        goldformer.check(lambda scores: scores, "softmax").raise_for_failures(allow_partial=True)
+    # Who chooses cases is not told that they are few.
+    assert goldformer.check(causal_mask, arrays="numpy", cases=("mask-causal-4", "mask-causal-2x5"))
+
+
 @pytest.mark.parametrize(
     ("options", "says"),
     [

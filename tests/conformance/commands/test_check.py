@@ -173,7 +173,7 @@ def test_everything_skipped_for_different_reasons_is_2(check):
     result = check(source, "--component", "softmax")
     says = "goldformer: nothing was checked: everything was skipped, most for: later\n"
     assert (result.exit_code, result.stderr) == (2, says)
-    assert "nothing to judge" in result.stdout
+    assert "partial: nothing wrong was found in 0 of 14 cases" in result.stdout
 
 
 # What is printed of many failures
@@ -352,16 +352,19 @@ def test_the_summary_has_a_row_for_every_component_that_is_there_and_a_line_for_
     assert every.endswith(f"Not implemented: {', '.join(absent)}")
 
 
-def test_a_component_conforms_on_few_cases_only_by_saying_so(check):
-    stdout = check(RIGHT, "--case", "sm-saturated,sm-a-thousand").stdout
-    assert "conforms, on 2 cases only\n" in stdout
+def test_who_chooses_checks_is_not_told_that_they_are_few(check):
+    chosen = check(RIGHT, "--case", "sm-saturated,sm-a-thousand")
+    assert chosen.exit_code == 0
+    assert "conforms (2 of 2 cases apply)\n" in chosen.stdout
     assert "conforms, on properties only\n" in check(RIGHT, "--property", "sm-shift").stdout
 
 
 def test_what_takes_most_cases_away_is_said_with_what_to_do(check):
     source = RIGHT.replace("def softmax", "def one(").partition("def one(")[0] + LAYER_NORM
-    stdout = " ".join(check(source, "--component", "layer_norm").stdout.split())
-    assert "Few cases apply: layer_norm, " in stdout
+    result = check(source, "--component", "layer_norm")
+    stdout = " ".join(result.stdout.split())
+    assert result.exit_code == 3
+    assert re.search(r"Partial: layer_norm, [1-4] of \d+ cases that the declared options admit were judged", stdout)
     assert (
         " only one row (if your code can do it, let the adapter call that; if a convention has it, declare it)"
         in stdout
@@ -379,13 +382,68 @@ LAYER_NORM = """def layer_norm(x, params):
 """
 
 
-def test_a_function_that_no_case_fits_is_nothing_to_judge(check):
-    source = RIGHT + "\ndef layer_norm(x, params):\n    raise NotImplementedError('later')\n"
-    for strict, code in (((), 0), (("--strict",), 1)):
-        result = check(source, "--component", "softmax,layer_norm", *strict)
+LATER = "\ndef {}(*_, **__):\n    raise NotImplementedError('later')\n"
+
+
+def test_a_function_that_no_case_fits_is_partial(check):
+    source = RIGHT + LATER.format("layer_norm")
+    for options, code in (((), 3), (("--allow-partial",), 0), (("--strict", "--allow-partial"), 1)):
+        result = check(source, "--component", "softmax,layer_norm", *options)
         assert result.exit_code == code
-        assert re.search(r"^layer_norm .*nothing to judge$", result.stdout, re.MULTILINE)
+        partial = r"^layer_norm .*partial: nothing wrong was found in 0 of 21 cases$"
+        assert re.search(partial, result.stdout, re.MULTILINE)
         assert "Not implemented" not in result.stdout
+
+
+def test_five_components_without_a_judged_case_are_partial(check):
+    names = ("layer_norm", "feed_forward", "causal_mask", "cross_entropy", "encoder_layer")
+    result = check(RIGHT + "".join(map(LATER.format, names)))
+    assert result.exit_code == 3
+    assert result.stdout.count("partial: nothing wrong was found in 0 of ") == 5
+    assert result.stderr.startswith("goldformer: ")
+    said = (
+        "is partial: too few cases were judged of causal_mask, feed_forward, layer_norm, cross_entropy, encoder_layer"
+    )
+    assert said in result.stderr
+
+
+#: Its projections are shared by the heads and its scores divided by √d_model, which no case of one head shows.
+ONE_HEAD = """
+ARRAYS = "torch"
+CONVENTIONS = {"biases": "not_in_q_k_v"}
+
+
+def multi_head_attention(query, key, value, mask=None, *, num_heads, params):
+    d_model = query.shape[-1]
+    if num_heads != 1 or any(params["w_" + role].shape != (d_model, d_model) for role in "qkvo"):
+        raise NotImplementedError("one projection of (d_k, d_k) for all heads")
+    query, key, value = query @ params["w_q"], key @ params["w_k"], value @ params["w_v"]
+    scores = query @ key.mT / d_model**0.5
+    if mask is not None:
+        mask = mask.reshape(mask.shape[:-3] + mask.shape[-2:]) if mask.ndim == 4 else mask
+        scores = scores.masked_fill(~mask, -1e20)
+    return scores.softmax(-1) @ value @ params["w_o"] + params.get("b_o", 0)
+"""
+
+
+def test_what_declines_nearly_every_case_is_partial(check, tmp_path):
+    files = {name: tmp_path / name for name in ("junit", "badge", "markdown", "html", "save-json")}
+    options = [word for name, path in files.items() for word in (f"--{name}", str(path))]
+    result = check(ONE_HEAD, *options)
+    assert result.exit_code == 3
+    assert re.search(r"partial: nothing wrong was found in 2 of \d+ cases$", result.stdout, re.MULTILINE)
+    assert "29 one projection of (d_k, d_k) for all heads" in " ".join(result.stdout.split())
+    assert result.stderr.endswith("judged of multi_head_attention. --allow-partial accepts that\n")
+    texts = {name: path.read_text(encoding="utf-8") for name, path in files.items()}
+    assert '<skipped message="partial: nothing wrong was found in 2 of ' in texts["junit"]
+    assert (json.loads(texts["badge"])["color"], json.loads(texts["badge"])["message"][:9]) == ("yellow", "partial ·")
+    assert "◐ **" in texts["markdown"]
+    assert '<td class="partial">' in texts["html"]
+    saved = json.loads(texts["save-json"])
+    assert (saved["outcome"], saved["components"][0]["state"]) == ("partial", "partial")
+    allowed = check(ONE_HEAD, "--allow-partial")
+    assert (allowed.exit_code, allowed.stderr) == (0, "")
+    assert "partial: nothing wrong was found in 2 of " in allowed.stdout
 
 
 ON_THE_CPU = """
@@ -422,6 +480,42 @@ def test_what_would_fail_on_a_gpu_fails_where_one_is_asked_for(declared, options
     )
     assert result.exit_code == code
     assert ("Right here, would fail on a GPU: " in result.stdout) is (not declared and code == 0)
+
+
+#: Correct, but for its declaration: it has no biases.
+WITHOUT_BIASES = """
+ARRAYS = "torch"
+CONVENTIONS = {"empty_row": "nan"}
+
+
+def multi_head_attention(query, key, value, mask=None, *, num_heads, params):
+    if any(name.startswith("b_") for name, value in params.items() if value is not None):
+        raise NotImplementedError("no biases")
+
+    def split(x, role):
+        return (x @ params[f"w_{role}"]).unflatten(-1, (num_heads, -1)).transpose(-3, -2)
+
+    query, key, value = split(query, "q"), split(key, "k"), split(value, "v")
+    scores = query @ key.mT / query.shape[-1] ** 0.5
+    if mask is not None:
+        scores = scores.masked_fill(~mask, -float("inf"))
+    weights = scores.softmax(-1)
+    return (weights @ value).transpose(-3, -2).flatten(-2) @ params["w_o"], weights
+"""
+
+
+def test_the_option_that_explains_what_is_declined_is_named_and_admits_the_rest(check):
+    result = check(WITHOUT_BIASES)
+    assert result.exit_code == 3
+    assert (
+        "All calls that it declines have what biases: not_in_attention leaves out: declare "
+        'CONVENTIONS = {"biases": "not_in_attention"} in the adapter'
+    ) in " ".join(result.stdout.split())
+    declared = check(WITHOUT_BIASES.replace('"nan"', '"nan", "biases": "not_in_attention"'))
+    assert declared.exit_code == 0
+    assert "Partial" not in declared.stdout
+    # No option has what this one declines.
+    assert "All calls that it declines" not in " ".join(check(ONE_HEAD).stdout.split())
 
 
 TIED = """
@@ -676,8 +770,8 @@ def test_json_has_every_verdict_and_nothing_else_is_on_standard_output(check, ad
     }  # fmt: skip
     assert data["device"] == "cpu"
     assert set(data) == {
-        "goldformer", "python", "adapter", "device", "components", "not_implemented", "diagnosis", "problem",
-        "verdicts",
+        "goldformer", "python", "adapter", "device", "outcome", "components", "not_implemented", "diagnosis",
+        "problem", "verdicts",
     }  # fmt: skip
     assert data["not_implemented"] == ["causal_mask"]
     assert [finding["label"] for finding in data["diagnosis"]][:2] == ["Fix first", "First seen"]
@@ -737,8 +831,8 @@ def test_the_json_is_what_its_schema_says(check):
         RunReport.model_validate_json(check(adapter, "--json").stdout)
     printed = json.loads(CliRunner().invoke(main, ["schema", "report"]).stdout)
     assert printed["required"] == [
-        "goldformer", "python", "adapter", "device", "components", "not_implemented", "diagnosis", "problem",
-        "verdicts",
+        "goldformer", "python", "adapter", "device", "outcome", "components", "not_implemented", "diagnosis",
+        "problem", "verdicts",
     ]  # fmt: skip
     assert {"enum": ["inf", "-inf", "nan"]} in printed["$defs"]["Difference"]["properties"]["ratio"]["anyOf"]
 

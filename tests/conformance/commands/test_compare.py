@@ -33,7 +33,16 @@ def softmax(scores):
 """
 
 #: The outcome of RIGHT.
-CONFORMS = "conforms · 1 component · 1 of 2 cases apply · 1 component on fewer than 5 cases"
+CONFORMS = "conforms · 1 component · 1 of 2 cases apply"
+
+
+#: Two of its three cases are declined.
+PARTIAL = made(
+    "few",
+    verdict("sm-one", "softmax"),
+    *(verdict(f"sm-{nth}", "softmax", "skipped", "not-implemented") for nth in range(2)),
+    implemented=frozenset({"softmax"}),
+)
 
 
 def compare(*arguments):
@@ -170,6 +179,9 @@ def test_roots_are_told_from_those_that_fail_along_with_them(spec):
     ("implementations", "outcome"),
     [
         ([RIGHT], "conforms"),
+        ([RIGHT, PARTIAL], "partial"),
+        ([PARTIAL, FAILING], "fails"),
+        ([PARTIAL, MISSING], "unusable"),
         ([RIGHT, FAILING], "fails"),
         ([RIGHT, MISSING], "unusable"),
         ([MISSING, FAILING], "unusable"),
@@ -194,7 +206,17 @@ def told(monkeypatch):
 
 @pytest.mark.parametrize(("comparison", "code"), [(of(RIGHT), 0), (of(RIGHT, FAILING), 1), (ALL, 2)])
 def test_exit_status(comparison, code, told):
-    assert told(comparison).exit_code == code
+    assert told(comparison).exit_code == told(comparison, "--allow-partial").exit_code == code
+
+
+def test_too_few_cases_are_3_and_said_unless_they_are_allowed(told):
+    result = told(of(RIGHT, PARTIAL))
+    said = "goldformer: few.py is partial: too few cases were judged of softmax. --allow-partial accepts that\n"
+    assert (result.exit_code, result.stderr) == (3, said)
+    assert "◐ partial · 1 of 3 cases" in result.stdout
+    allowed = told(of(RIGHT, PARTIAL), "--allow-partial")
+    assert (allowed.exit_code, allowed.stderr) == (0, "")
+    assert told(of(PARTIAL, FAILING)).exit_code == 1
 
 
 @pytest.mark.parametrize(
@@ -223,7 +245,7 @@ def test_what_is_printed(told):
     assert [re.split(r"\s{2,}", line.strip()) for line in lines[:4]] == [
         ["component", "right", "a | <b>*bad*</b>", "missing.py"],
         ["layer_norm", "– not implemented", "–", "–"],
-        ["softmax", "✓ 2 of 2 · 0.25 · 1 case only", "✗ 1 of 2 · 2.5e+05", "–"],
+        ["softmax", "✓ 2 of 2 · 0.25", "✗ 1 of 2 · 2.5e+05", "–"],
         ["scaled_dot_product_attention", "–", "✗ 0 of 1", "–"],
     ]
     assert f"right 7: {CONFORMS} (1.2 s)" in lines
@@ -256,7 +278,7 @@ def test_json_has_counts_and_the_failing_verdicts_alone(spec):
     assert softmax == {
         "component": "softmax", "state": "conforms", "passed": 2, "failed": 0, "errored": 0,
         "skipped": {"convention": 1}, "worst_ratio": 0.25, "refused": 0, "bad_inputs": 0,
-        "cases_judged": 1, "cases": 2, "cases_lost": ["1 convention"], "unseen_mistakes": [],
+        "cases_judged": 1, "cases_admitted": 1, "cases_needed": 1, "cases": 2, "cases_lost": [], "unseen_mistakes": [],
     }  # fmt: skip
     assert right["failures"] == []
     assert [v["check"] for v in failing["failures"]] == ["sm-one", "sdpa-one"]
@@ -269,9 +291,10 @@ def test_json_has_counts_and_the_failing_verdicts_alone(spec):
         (RIGHT, CONFORMS, "brightgreen"),
         (
             made("m", verdict("a", "softmax"), verdict("b", "layer_norm")),
-            "conforms · 2 components · 2 of 2 cases apply · 2 components on fewer than 5 cases",
+            "conforms · 2 components · 2 of 2 cases apply",
             "brightgreen",
         ),
+        (PARTIAL, "partial · 1 component · 1 of 3 cases apply · too few in 1 component", "yellow"),
         (made("m", wrong("a", "softmax"), verdict("b", "layer_norm")), "fails in 1 of 2 components", "red"),
         (MISSING, "not checked", "lightgrey"),
     ],
@@ -292,7 +315,7 @@ def test_markdown_has_a_table_that_names_do_not_break(spec):
         "| component | right | a \\| \\<b>\\*bad\\*\\</b> | missing.py |",
         "| --- | --- | --- | --- |",
         "| `layer_norm` | – not implemented | – | – |",
-        "| `softmax` | ✓ 2 of 2 · 0.25 · 1 case only | ✗ 1 of 2 · 2.5e+05 | – |",
+        "| `softmax` | ✓ 2 of 2 · 0.25 | ✗ 1 of 2 · 2.5e+05 | – |",
         "| `scaled_dot_product_attention` | – | ✗ 0 of 1 | – |",
     ]
     # A table needs an empty line before it and behind it.

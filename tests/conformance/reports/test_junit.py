@@ -53,6 +53,15 @@ def test_what_fails_says_it_in_full_and_as_text(spec):
     assert float(root.get("time")) == sum(times)
 
 
+def test_too_few_cases_are_a_skipped_test_that_says_so(spec):
+    few = [verdict("sm-one", "softmax"), verdict("sm-other", "softmax", "skipped", "not-implemented")]
+    root, found = suites(made("mine", *few, implemented=frozenset({"softmax"})), spec)
+    said = "partial: nothing wrong was found in 1 of 2 cases"
+    assert found["softmax"][-1] == ("enough cases", "skipped", (said, None))
+    assert counts(root) == {"tests": 3, "failures": 0, "errors": 0, "skipped": 2}
+    assert "enough cases" not in junit_xml(RIGHT, spec)
+
+
 def test_a_fault_of_goldformer_and_a_run_that_says_nothing_are_errors(spec):
     fault = verdict("sm-one", "softmax", "errored", "fault", message="a fault in goldformer")
     root, found = suites(made("mine", fault, problem="stopped after 1 of 9 checks"), spec)

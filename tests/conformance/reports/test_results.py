@@ -12,7 +12,14 @@ from goldformer.conformance.judging.verdict import Match, Status
 from goldformer.conformance.reports.comparison_data import as_json, describe_outcome, markdown, summarize_result
 from goldformer.conformance.reports.comparison_page import page
 from goldformer.conformance.reports.remarks import make_remarks
-from goldformer.conformance.reports.results import CaseCoverage, Counts, find_unseen, nothing_was_checked, summarize
+from goldformer.conformance.reports.results import (
+    CaseCoverage,
+    Counts,
+    find_unseen,
+    list_partial,
+    nothing_was_checked,
+    summarize,
+)
 from goldformer.conformance.reports.text import format_row
 
 EPS = "only for layer_norm_eps: 1e-5; the adapter declares 1e-6"
@@ -93,14 +100,20 @@ def test_only_cases_that_ask_for_values_count():
     assert str(CaseCoverage.of([*values(2), *others])) == "2 of 2 cases apply"
 
 
-def test_what_takes_most_cases_away_is_told_most_frequent_reason_first():
+def test_what_takes_too_many_cases_away_is_told_what_is_declined_first():
     coverage = CaseCoverage.of([v for v in MIXED if v.component == "layer_norm"])
-    assert (coverage.judged, coverage.cases) == (1, 10)
+    assert (coverage.judged, coverage.admitted, coverage.needed, coverage.cases) == (1, 4, 10, 10)
     first, second = coverage.lost
-    assert first == f"6 {EPS}"
-    assert second.startswith(
+    assert first.startswith(
         "3 no biases (if your code can do it, let the adapter call that; if a convention has it, declare it)"
     )
+    assert second == f"6 {EPS}"
+
+
+def test_what_the_dtype_takes_away_is_told_and_is_not_held_against_the_code():
+    coverage = CaseCoverage.of([*values(2), *values(8, "softmax", "skipped", "dtype", "bfloat16", message="1e5")])
+    assert (coverage.judged, coverage.admitted, coverage.needed, coverage.is_enough) == (2, 2, 2, True)
+    assert coverage.lost == ("8 not in bfloat16 (add a dtype with --dtype)",)
 
 
 def test_what_derived_cases_show_is_not_said_to_be_unseen():
@@ -116,32 +129,102 @@ def test_a_parameter_that_a_function_does_not_have_needs_no_remedy():
     assert lost == (f"4 {absent}",)
 
 
-@pytest.mark.parametrize(("judged", "told"), [(6, False), (5, True)])
-def test_reasons_are_told_below_six_in_ten(judged, told):
-    skipped = values(10 - judged, "softmax", "skipped", "convention", message=EPS)
-    assert bool(CaseCoverage.of([*values(judged), *skipped]).lost) is told
+def declined(count):
+    """So many cases that an implementation declines."""
+    return values(count, "softmax", "skipped", "not-implemented", message="not yet")
+
+
+@pytest.mark.parametrize(
+    ("judged", "others", "needed"),
+    [
+        (12, declined(8), 12),  # six in ten of the admitted ones
+        (11, declined(8), 12),
+        (10, declined(5), 10),  # ten of them
+        (9, declined(4), 10),
+        (8, [], 8),  # all, where the spec has fewer than ten
+        (8, declined(1), 9),
+        (20, values(100, "softmax", "skipped", "convention", message=EPS), 12),  # not what other options have
+        (9, values(9, "softmax", "skipped", "convention", message=EPS), 10),  # unless the declared ones leave too few
+        (8, values(1, "softmax", "skipped", "convention", message=EPS), 8),
+        (4, values(9, "softmax", "skipped", "dtype"), 4),  # not what the run cannot hold
+        (4, [*values(3, "softmax", "skipped", "convention"), *values(9, "softmax", "skipped", "dtype")], 4),
+        (4, values(9, "softmax", "skipped", "not-checkable"), 4),
+        (0, values(9, "softmax", "skipped", "dtype"), 0),
+        (0, declined(3), 3),
+        (0, [], 1),
+    ],
+)
+def test_so_many_cases_are_enough(judged, others, needed):
+    coverage = CaseCoverage.of([*values(judged), *others])
+    assert (coverage.judged, coverage.needed, coverage.is_enough) == (judged, needed, judged >= needed)
+
+
+def test_gradients_count_where_they_are_judged_and_are_not_missed_where_they_are_not():
+    forward = values(8)
+    own = [replace(v, asks="gradients") for v in values(2, "softmax", "passed", "")]
+    none = [replace(v, asks="gradients") for v in declined(2)]
+    assert (CaseCoverage.of([*forward, *own]).judged, CaseCoverage.of([*forward, *own]).admitted) == (10, 10)
+    coverage = CaseCoverage.of([*forward, *none])
+    assert (coverage.judged, coverage.admitted, coverage.needed, coverage.cases) == (8, 8, 8, 10)
+
+
+def test_a_case_that_is_declined_in_one_dtype_is_no_case_that_another_dtype_cannot_hold():
+    cases = [
+        verdict("a", "softmax", "skipped", "not-implemented"),
+        verdict("a", "softmax", "skipped", "dtype", "float16"),
+    ]
+    for listed in (cases, cases[::-1]):
+        assert (CaseCoverage.of(listed).judged, CaseCoverage.of(listed).admitted) == (0, 1)
 
 
 @pytest.mark.parametrize(
     ("verdicts", "state"),
     [
-        (values(5), "conforms (5 of 5 cases apply)"),
-        (values(4), "conforms, on 4 cases only"),
-        (values(1), "conforms, on 1 case only"),
-        ([*values(1), *values(2, "softmax", "skipped", "dtype")], "conforms, on 1 case only (1 of 3 cases apply)"),
-        ([verdict("p", "softmax", kind="property", asks="law")], "conforms, on properties only"),
-        ([refusal("a")], "nothing to judge"),
+        (values(4), "conforms (4 of 4 cases apply)"),
+        ([*values(1), *values(2, "softmax", "skipped", "dtype")], "conforms (1 of 3 cases apply)"),
+        ([*values(2), *declined(34)], "partial: nothing wrong was found in 2 of 36 cases"),
+        (
+            [*values(1, "softmax", "skipped", "precision"), *declined(3)],
+            "partial: nothing wrong was found in 1 of 4 cases",
+        ),
+        ([verdict("p", "softmax", kind="property", asks="law")], "partial: nothing wrong was found in 0 of 0 cases"),
+        ([refusal("a")], "partial: nothing wrong was found in 0 of 0 cases"),
         (values(6, "softmax", "skipped", "precision"), "conforms to float32 (6 of 6 cases apply)"),
         ([*values(6), wrong("w", "softmax")], "fails first (7 of 7 cases apply)"),
-        (values(3, "softmax", "skipped", "not-implemented", message="not yet"), "nothing to judge"),
         ([*values(6), *values(2, "softmax", "errored", "timeout", message=GIVEN_UP)], "not run"),
         ([*values(6, "softmax", "errored", "timeout", message=GIVEN_UP), wrong("w", "softmax")],
          "fails first (7 of 7 cases apply)"),
+        ([*values(1), *declined(9), wrong("w", "softmax")], "fails first (2 of 11 cases apply)"),
+        (declined(3), "partial: nothing wrong was found in 0 of 3 cases"),
+        (values(3, "softmax", "skipped", "not-wrapped"), "not checked"),
     ],
 )  # fmt: skip
 def test_no_component_conforms_without_saying_on_what(verdicts, state, spec):
     (row,) = summarize(verdicts, spec, {"softmax"})
     assert format_row(row)[-1] == state
+    assert bool(list_partial(verdicts, {"softmax"})) is state.startswith("partial")
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "state"),
+    [
+        ([*values(2), *declined(34)], "conforms (2 of 36 cases apply)"),
+        ([verdict("p", "softmax", kind="property", asks="law")], "conforms, on properties only"),
+        (declined(3), "nothing to judge"),
+    ],
+)
+def test_few_checks_are_enough_for_who_chose_them(verdicts, state, spec):
+    (row,) = summarize(verdicts, spec, {"softmax"}, chosen=True)
+    assert format_row(row)[-1] == state
+    assert made("mine", *verdicts, implemented=frozenset({"softmax"}), chosen=True).outcome == "conforms"
+
+
+def test_a_failure_wins_over_too_few_cases():
+    few, absent = [*values(1), *declined(9)], values(3, "layer_norm", "skipped", "not-implemented")
+    assert made("mine", *few, *absent, implemented=frozenset({"softmax"})).partial == ("softmax",)
+    assert made("mine", *few, implemented=frozenset({"softmax"})).outcome == "partial"
+    assert made("mine", *few, wrong("w", "encoder"), implemented=frozenset({"softmax"})).outcome == "fails"
+    assert made("mine", *few, problem="gone").outcome == "unusable"
 
 
 def test_what_was_not_run_is_counted_and_is_nothing_to_fix(spec):
@@ -196,14 +279,16 @@ def test_every_place_shows_the_same_counts(spec):
     text = remark_lines(MIXED, spec, [*FOUND.results(spec).values()])
     assert any(line.startswith("Robustness: refuses 2 of 4 bad inputs; accepts sm-bad-2, sm-bad-3 (") for line in text)
     assert any(
-        line.startswith("Few cases apply: layer_norm, 1 of 10 cases apply. Skipped: 6 only for ") for line in text
+        line.startswith(
+            "Partial: layer_norm, 1 of 4 cases that the declared options admit were judged, and at least 10"
+        )
+        for line in text
     )
     assert text[-1] == "Not implemented: causal_mask, encoder"
     assert not any(line.startswith("Fix first") for line in text)
-    whole = (
-        "conforms · 2 components · 8 of 17 cases apply · 1 component on fewer than 5 cases · refuses 2 of 4 bad inputs"
-    )
-    assert (FOUND.outcome, describe_outcome(FOUND, spec)) == ("conforms", whole)
+    whole = "partial · 2 components · 8 of 17 cases apply · too few in 1 component · refuses 2 of 4 bad inputs"
+    assert (FOUND.outcome, describe_outcome(FOUND, spec)) == ("partial", whole)
+    assert summarize_result(FOUND.results(spec)["layer_norm"]) == "◐ partial · 1 of 4 cases"
     found = FOUND.results(spec)
     assert summarize_result(found["causal_mask"]) == "– not implemented"
     assert format_row(found["softmax"])[1:6] == ("7", "·", "·", "·", "2/4")
@@ -216,7 +301,8 @@ def test_every_place_shows_the_same_counts(spec):
     (data,) = as_json(comparison, spec)["implementations"]
     rows = {row["component"]: row for row in data["components"]}
     assert (rows["softmax"]["refused"], rows["softmax"]["bad_inputs"], rows["softmax"]["passed"]) == (2, 4, 7)
-    assert (rows["layer_norm"]["cases_judged"], rows["layer_norm"]["cases"]) == (1, 10)
+    counted = [rows["layer_norm"][f"cases{kind}"] for kind in ("_judged", "_admitted", "_needed", "")]
+    assert (data["outcome"], rows["layer_norm"]["state"], counted) == ("partial", "partial", [1, 4, 10, 10])
     assert rows["layer_norm"]["unseen_mistakes"] == ["ln-eps-outside"]
     assert data["not_implemented"] == ["causal_mask", "encoder"]
     assert [v["message"] for v in data["tolerated"]] == ["accepts sm-bad-2", "accepts sm-bad-3"]
