@@ -274,6 +274,7 @@ FORWARD = {
     "softmax-batch-axis": (ATTENTION, WEIGHTS, ALONG.format("0")),
     "softmax-head-axis": (ATTENTION, WEIGHTS, ALONG.format("1")),
     "softmax-implicit-axis": (ATTENTION, WEIGHTS, ALONG.format("0 if scores.dim() == 3 else 1")),
+    "softmax-logsumexp": (ATTENTION, WEIGHTS, "weights = (scores - scores.logsumexp(-1, keepdim=True)).exp()"),
     "softmax-query-axis": (ATTENTION, WEIGHTS, ALONG.format("-2")),
     "softmax-whole-array": (ATTENTION, WEIGHTS, "weights = softmax(scores.flatten()).reshape(scores.shape)"),
     "ln-std-plus-eps": (NORM, NORMALISED, "normalised = centred / (row.std(dim=-1, keepdim=True) + 1e-6)"),

@@ -215,7 +215,7 @@ def check(tmp_path, adapter_file):
 def test_only_the_cases_of_the_file_are_checked(check):
     result = check(OWN).result
     assert result.exit_code == 0
-    assert re.search(r"^softmax +1 +· .* conforms, on 1 case only$", result.stdout, re.MULTILINE)
+    assert re.search(r"^softmax +1 +· .* conforms \(1 of 1 cases apply\)$", result.stdout, re.MULTILINE)
 
 
 def test_a_case_of_the_file_that_fails_says_how_to_repeat_it(check):
