@@ -677,9 +677,8 @@ def test_an_interpreter_that_cannot_run_it_says_what_it_lacks(mine, folder, tmp_
     done = baseline("check", mine, folder, "--attribute", tmp_path / "venv")
     assert done.exit_code == 2
     assert "ModuleNotFoundError: No module named" in done.stderr
-    assert (
-        f"it needs what goldformer needs: {bare / 'python'} -m pip install click hypothesis jinja2 nbformat" in done.stderr
-    )
+    needs = f"it needs what goldformer needs: {bare / 'python'} -m pip install click hypothesis jinja2 nbformat"
+    assert needs in done.stderr
     (bare / "python").unlink()
     assert "has no bin/python" in baseline("check", mine, folder, "--attribute", tmp_path / "venv").stderr
 
