@@ -23,13 +23,17 @@ Number = Callable[[int | float], Any]
 
 def scalar(value: Any) -> Objects:
     """Return an element as a 0-d array, so that NumPy's functions dispatch to it; a plain number keeps its dtype."""
-    return np.asarray(value)
+    array: Objects = value if hasattr(value, "__array_function__") else np.asarray(value)
+    return array
 
 
 def numbers(number: Number, values: Any) -> Objects:
     """Return an array of exact elements."""
+    if hasattr(zero := number(0), "__array_function__"):
+        array: Objects = number(values)  # it makes arrays
+        return array
     made: Objects = np.frompyfunc(number, 1, 1)(np.asarray(values, dtype=object))
-    return made.astype(scalar(number(0)).dtype)
+    return made.astype(scalar(zero).dtype)
 
 
 def softmax(number: Number, scores: Objects) -> dict[str, Objects]:
@@ -86,7 +90,7 @@ def scale_kept(number: Number, x: Objects, rate: Any) -> Objects:
     """DROP-1: x/(1 − rate), the value of an element that is kept; at a rate of 1 no element is kept."""
     if float(rate) == 0:
         return x
-    kept: Objects = np.full(x.shape, number(0), dtype=x.dtype) if float(rate) == 1 else x / scalar(number(1) - rate)
+    kept: Objects = np.full_like(x, number(0)) if float(rate) == 1 else x / scalar(number(1) - rate)
     return kept
 
 
@@ -104,8 +108,8 @@ def xavier_uniform(number: Number, like: Objects, *, seed: int) -> dict[str, Obj
     bound = np.sqrt(scalar(number(6)) / scalar(number(sum(like.shape))))
     # v has as many random bits as the dtype holds: it is a product here so that it is rounded once.
     v = scalar(number(1)) * scalar(number(1))
-    weight = np.full(like.shape, -bound + (bound + bound) * v, dtype=like.dtype)
-    return {"weight": weight, "bias": np.full(like.shape[1:], number(0), dtype=like.dtype)}
+    weight = np.full_like(like, -bound + (bound + bound) * v)
+    return {"weight": weight, "bias": np.full_like(like, number(0), shape=like.shape[1:])}
 
 
 def causal_mask(number: Number, *, q_seq: int, kv_seq: int, causal_corner: str = "top_left") -> dict[str, Objects]:
@@ -123,6 +127,9 @@ def padding_mask(number: Number, ids: NDArray[np.int64], *, pad_id: int) -> dict
 
 def detach(x: Objects) -> Objects:
     """Return the same numbers as constants: whatever carries a derivative loses it."""
+    if hasattr(x, "detach"):
+        array: Objects = x.detach()
+        return array
     if x.dtype == object:
         constant: Objects = np.frompyfunc(lambda e: e.detach() if hasattr(e, "detach") else e, 1, 1)(x)
         return constant
@@ -175,6 +182,8 @@ def positional_encoding(
         table = np.concatenate([sine, cosine], axis=-1)
     if d_model % 2 and odd_d_model == "zero":
         table = np.concatenate([table[:, :-1], numbers(number, [[0]] * seq)], axis=-1)
+    if hasattr(table, "refine"):
+        table = table.refine("float32")  # PE-5
     return {"output": drop(number, x + table, dropout_rate, training=training)}
 
 

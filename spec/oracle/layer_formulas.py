@@ -36,7 +36,7 @@ DECIDED_BY_ARGUMENTS: Final = frozenset({"biases", "final_norm", "later_tokens",
 def pad_or_truncate(number: Number, x: Objects, *, length: int) -> dict[str, Objects]:
     """SEQ-1: the first `length` rows, zero rows after the last."""
     batch, seq, d_model = x.shape
-    missing = np.full((batch, max(length - seq, 0), d_model), scalar(number(0)), dtype=x.dtype)
+    missing = np.full_like(x, number(0), shape=(batch, max(length - seq, 0), d_model))
     return {"output": np.concatenate([x[:, :length], missing], axis=1)}
 
 

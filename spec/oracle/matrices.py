@@ -55,6 +55,9 @@ def multiply(x: Objects, w: Any, b: Objects | None = None) -> Objects:
     The sum begins with b, as it does in the fused kernels of nn.Linear: where b is large, every term that is
     added rounds at its size.
     """
+    if hasattr(x, "multiply"):
+        result: Objects = x.multiply(w, b)  # an array that knows how code rounds
+        return result
     if b is None or not isinstance(w, np.ndarray) or w.dtype != object:
         # A large weight multiplies in whole: its many terms outweigh a bias. Of plain numbers no roundoff is measured.
         product: Objects = _multiply_draws(x, w) if _are_draws(x, w) else x @ w

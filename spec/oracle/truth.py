@@ -1,0 +1,148 @@
+"""The truth of a call of any size, on the spot: its values in float64, and the rounding that honest code adds to them.
+
+The values are those of the formulas in float64. Their own error is as far below the tolerance of a coarser dtype as the
+unit roundoff of float64 is below its own: by 2²⁹ for float32. Golden values are proven instead.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from goldformer.spec.model import Attribute, Contract
+from goldformer.spec.oracle.derive import apply
+from goldformer.spec.oracle.rounding import Floats, Rounding
+from goldformer.spec.oracle.samples import Sampled, Sampler
+from goldformer.spec.oracle.variances import Propagation, Rounded
+
+Array = NDArray[Any]
+
+#: The most numbers in the arguments of a call whose errors are sampled: in larger ones they are nearly independent.
+MOST_SAMPLED: Final = 1 << 14
+#: About the most numbers of the inputs that are computed at once, where the leading axes can be cut.
+_BLOCK: Final = 1 << 18
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Truth:
+    """The values of one output, and the variance of the rounding error of each; None if all are exact."""
+
+    values: Array
+    variance: Floats | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Evaluation:
+    """The outputs of a call for code that rounds in one way, and the largest number on the way."""
+
+    outputs: Mapping[str, Truth]
+    peak: float
+
+
+@dataclass(frozen=True, eq=False)
+class Call:
+    """A call of a component under some options; what it gives in each dtype is computed once.
+
+    With `held`, each dtype holds the arguments exactly; else they are decimals, which it rounds. `outputs` are those
+    that are wanted, all if there are none. A large call is cut along the leading axes of its `contract`.
+    """
+
+    formula: str
+    inputs: Mapping[str, Array]
+    params: Mapping[str, Array]
+    attributes: Mapping[str, Attribute]
+    options: Mapping[str, str]
+    held: bool = False
+    outputs: Collection[str] = ()
+    contract: Contract | None = None
+    _known: dict[Rounding, Evaluation] = field(default_factory=dict, init=False, repr=False)
+
+    def evaluate(self, rounding: Rounding) -> Evaluation:
+        """Return the truth of each output for code that rounds like this."""
+        if rounding not in self._known:
+            self._known[rounding] = self._evaluate(rounding)
+        return self._known[rounding]
+
+    @property
+    def size(self) -> int:
+        """The number of numbers in the arguments."""
+        return sum(array.size for array in (*self.inputs.values(), *self.params.values()))
+
+    def _evaluate(self, rounding: Rounding) -> Evaluation:
+        if self.contract is None or self.size <= MOST_SAMPLED or not (lead := self._find_lead(self.contract)):
+            return self._run(self.inputs, rounding)
+        parts = [self._run(block, rounding) for block in self._cut(self.contract, lead)]
+        joined = {name: _join([part.outputs[name] for part in parts], lead) for name in parts[0].outputs}
+        return Evaluation(joined, max(part.peak for part in parts))
+
+    def _run(self, inputs: Mapping[str, Array], rounding: Rounding) -> Evaluation:
+        how = Sampler(rounding) if self.size <= MOST_SAMPLED else Propagation(rounding)
+        read = how.hold if self.held else how.read
+        made = {name: read(array) if array.dtype.kind == "f" else array for name, array in inputs.items()}
+        params = {name: read(array) for name, array in self.params.items()}
+        plain = {n: how.read(value) if isinstance(value, float) else value for n, value in self.attributes.items()}
+        found = apply(self.formula, how.hold, made, params, plain, self.options)
+        wanted = self.outputs or found
+        return Evaluation({name: _read(found[name]) for name in found if name in wanted}, how.peak)
+
+    def _find_lead(self, contract: Contract) -> tuple[int, ...]:
+        """Return the axes "..." of the call; none if not all arrays of its contract have them."""
+        given = {name: spec for name, spec in contract.inputs.items() if name in self.inputs}
+        if not all(spec.shape.lead for spec in (*given.values(), *contract.outputs.values())):
+            return ()
+        leads = (self.inputs[name].shape[: -len(spec.shape.axes)] for name, spec in given.items())
+        return np.broadcast_shapes(*leads)
+
+    def _cut(self, contract: Contract, lead: tuple[int, ...]) -> Iterator[Mapping[str, Array]]:
+        """Yield the inputs block by block along the leading axes, joined to one."""
+        count = math.prod(lead)
+        flat = {}
+        for name, array in self.inputs.items():
+            core = array.shape[-len(contract.inputs[name].shape.axes) :]
+            flat[name] = np.broadcast_to(array, (*lead, *core)).reshape(count, *core)
+        rows = max(1, _BLOCK * count // sum(array.size for array in flat.values()))
+        for start in range(0, count, rows):
+            yield {name: array[start : start + rows] for name, array in flat.items()}
+
+
+def _join(parts: list[Truth], lead: tuple[int, ...]) -> Truth:
+    """Join the blocks of one output."""
+    values = np.concatenate([part.values for part in parts])
+    whole = (*lead, *values.shape[1:])
+    variances = [np.zeros(p.values.shape) if p.variance is None else p.variance for p in parts]
+    variance = None if all(p.variance is None for p in parts) else np.concatenate(variances).reshape(whole)
+    return Truth(values.reshape(whole), variance)
+
+
+def _read(output: Any) -> Truth:
+    if isinstance(output, Sampled):
+        return Truth(output.samples[0], output.sampler.find_variance(output))
+    if isinstance(output, Rounded):
+        return Truth(output.value, output.variance)
+    if output.dtype == object:  # the gaps of decisions
+        parts = [_read(element) for element in output]
+        variances = [0.0 if part.variance is None else float(part.variance) for part in parts]
+        return Truth(np.array([float(part.values) for part in parts]), np.array(variances))
+    return Truth(output)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OutputRounding:
+    """The variance of the rounding error of each element of one output of a call, by dtype; None if all are exact.
+
+    `unproven` values in float64 are rounded as those that they are compared with.
+    """
+
+    call: Call
+    output: str
+    unproven: bool = False
+
+    def __call__(self, dtype: str) -> Floats | None:
+        """Return the variances in a dtype."""
+        variance = self.call.evaluate(Rounding.of(dtype)).outputs[self.output].variance
+        return 2 * variance if variance is not None and self.unproven and dtype == "float64" else variance
