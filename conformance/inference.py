@@ -48,6 +48,7 @@ from goldformer.conformance.diagnosis.mistakes import implementations
 from goldformer.conformance.diagnosis.neighbours import neighbours
 from goldformer.conformance.diagnosis.neighbours.solved import families, fit_number, name_solved, trying
 from goldformer.conformance.judging.cases import Bench, Judgement, judge_case
+from goldformer.conformance.judging.expected import expect
 from goldformer.conformance.judging.invoke import Arguments, CallProblem, NotImplementedHere, Result
 from goldformer.conformance.judging.measure import measure
 from goldformer.conformance.judging.verdict import Status
@@ -421,7 +422,7 @@ class _WiringSearch:
         fitting = [
             options
             for options in every
-            if (expected := called.expects({**declared, **options}))
+            if (expected := expect(called, {**declared, **options}, contract))
             and not any(d.wrong for d in measure(judgement.outcome, expected, called, contract, "float32"))
         ]
         return fitting, True

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import product
@@ -209,13 +209,17 @@ class Wanted:
 class GoldenArray:
     """The proven values of one output, whole or at `indices`, and how many roundoffs honest code moves.
 
-    With `within`, the values are those of its statistics, and `within` says how far chance may move each.
+    With `within`, the values are those of its statistics, and `within` says how far chance may move each. `rounding`
+    gives the variance of the rounding error of each element of the whole output in a dtype, None if all are exact.
     """
 
     values: Array
     error_scale: float
     indices: tuple[tuple[int, ...], ...] | None = None
     within: Mapping[Statistic, float] | None = None
+    rounding: Callable[[str], NDArray[np.float64] | None] | None = None
+    #: The tolerance by dtype, once it was needed.
+    limits: dict[str, Any] = field(default_factory=dict, init=False, repr=False)
 
     def select(self, output: Array) -> Array:
         """Return the elements of an output that are compared with these values."""

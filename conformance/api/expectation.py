@@ -19,6 +19,7 @@ from goldformer.conformance.diagnosis.explain import Diagnosis
 from goldformer.conformance.diagnosis.finding import FIRST_SEEN, FIX_FIRST, Finding
 from goldformer.conformance.diagnosis.findings import diagnose
 from goldformer.conformance.judging.cases import Bench, explain_out_of_reach, judge_case
+from goldformer.conformance.judging.comparator import find_ratio
 from goldformer.conformance.judging.invoke import BadResult, name_outputs
 from goldformer.conformance.judging.measure import find_tolerance
 from goldformer.conformance.judging.verdict import Status, Verdict
@@ -67,7 +68,9 @@ def expected(
             raise ValueError(f"{component}: {explain_out_of_reach(case, call.dtype)}")
         found = {}
         for name in (name for name in contract.outputs if name in golden):
-            tolerances: dict[str, float] = {dtype: find_tolerance(golden[name], contract, dtype) for dtype in held}
+            tolerances: dict[str, float] = {
+                dtype: find_tolerance(golden[name], contract, dtype).largest for dtype in held
+            }
             shape = contract.outputs[name].shape.sizes(case.sizes, case.lead)
             values = library.make(_fill(golden[name], shape), "float64", call.device)
             found[name] = ExpectedArray(values, tolerances[call.dtype], tolerances)
@@ -123,11 +126,11 @@ def _require_telling(golden: Mapping[str, GoldenArray], contract: Contract, dtyp
     """Raise ValueError if zeros would pass for an output that is not zero: the comparison says nothing."""
     for name, array in golden.items():
         bound = find_tolerance(array, contract, dtype)
-        if 0 < array.magnitude <= bound and np.isfinite(array.values).all():
+        if array.magnitude and find_ratio(np.zeros_like(array.values), array.values, bound) <= 1.0:
             what = f"{name}: zeros would pass too, since no expected value exceeds {array.magnitude:.3g}"
             raise ValueError(
-                f"{what} and the tolerance of {dtype} is {bound:.3g} for these inputs: give inputs whose rounding "
-                "errors are smaller, such as smaller weights, or a finer dtype"
+                f"{what} and the tolerance of {dtype} is {bound.largest:.3g} for these inputs: give inputs whose "
+                "rounding errors are smaller, such as smaller weights, or a finer dtype"
             )
 
 

@@ -274,7 +274,7 @@ class _Call:
                 continue
             actual = stored.values if stored.digest is not None else golden.select(stored.values)
             own = find_tolerance(golden, expected_result.contract, self.key.dtype)
-            bound = own if precision is None else max(own, precision.tolerance(golden))
+            bound = own.largest if precision is None else max(own.largest, precision.tolerance(golden))
             if compare(name, actual, golden.values, bound).wrong:
                 return False
         return True

@@ -18,14 +18,16 @@ from goldformer.adapters.dtypes import round_to_dtype
 from goldformer.adapters.protocol import find_options
 from goldformer.conformance.baseline.array_files import LARGE, select_sample
 from goldformer.conformance.diagnosis.imitation import Imitator
+from goldformer.conformance.judging.expected import expect
 from goldformer.conformance.judging.invoke import Arguments, Array, Result, read_arguments
 from goldformer.conformance.judging.measure import find_tolerance
-from goldformer.conformance.judging.tolerance import SLACK, SMALLEST, UNIT_ROUNDOFF
+from goldformer.conformance.judging.tolerance import SLACK
 from goldformer.conformance.properties.counterexample import RecordedCall, evaluate_call
 from goldformer.conformance.properties.measuring import measure_call
 from goldformer.spec import Case, Contract, Spec
 from goldformer.spec.model import GoldenArray
 from goldformer.spec.oracle.draws import error_scale
+from goldformer.spec.oracle.rounding import SMALLEST, UNIT_ROUNDOFF
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +104,7 @@ class ExpectedResult:
         self._has_run = False
         self._scales: dict[str, float] | None = None
         #: The golden values of the case itself.
-        self.golden: Mapping[str, GoldenArray] = self.case.expects(options) or {}
+        self.golden: Mapping[str, GoldenArray] = expect(self.case, options, self.contract) or {}
 
     def whole(self, output: str) -> GoldenArray | None:
         """Return the expected values of all elements of an output; None if nothing says how large rounding errors are.
@@ -126,7 +128,7 @@ class ExpectedResult:
     def tolerance(self, output: str, dtype: str) -> float | None:
         """Return the case's own tolerance for all elements of an output; None if nothing says how rounding goes."""
         whole = self.whole(output)
-        return None if whole is None else find_tolerance(whole, self.contract, dtype)
+        return None if whole is None else find_tolerance(whole, self.contract, dtype).largest
 
     def scale(self, output: str) -> float:
         """Return the measured error scale of all elements of an output."""

@@ -23,6 +23,7 @@ from goldformer.conformance.baseline.settings import (
     make_setting_entry,
 )
 from goldformer.conformance.judging.cases import Bench, Judgement, plan
+from goldformer.conformance.judging.expected import expect
 from goldformer.conformance.judging.invoke import Result
 from goldformer.conformance.judging.measure import find_tolerance
 from goldformer.conformance.judging.verdict import Verdict
@@ -162,10 +163,11 @@ def _find_own_tolerance(case: Case, output: str, bench: Bench) -> float | None:
     """Return the case's own tolerance for all elements of an output; None if it has none, or for some places only."""
     if case.golden is None:
         return None
-    golden = (case.expects(bench.options(case)) or {}).get(output)
+    contract = bench.spec.contracts[case.component]
+    golden = (expect(case, bench.options(case), contract) or {}).get(output)
     if golden is None or golden.indices is not None:
         return None
-    return find_tolerance(golden, bench.spec.contracts[case.component], bench.dtype)
+    return find_tolerance(golden, contract, bench.dtype).largest
 
 
 def note_end(verdict: Verdict, collector: ResultCollector, absent: dict[Key, str]) -> None:

@@ -17,9 +17,10 @@ from goldformer.conformance.judging.comparator import find_ratio
 from goldformer.conformance.judging.invoke import Array, BadResult, Result
 from goldformer.conformance.judging.measure import measure_ratio
 from goldformer.conformance.judging.random_outputs import compare_draws, compute_statistics
-from goldformer.conformance.judging.tolerance import UNIT_ROUNDOFF, tolerance
+from goldformer.conformance.judging.tolerance import tolerance
 from goldformer.spec import Case, Contract
 from goldformer.spec.model import REFUSED, GoldenArray, find_magnitude
+from goldformer.spec.oracle.rounding import UNIT_ROUNDOFF
 
 #: An option of each convention of a component.
 Options = Mapping[str, str]

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from goldformer.conformance.diagnosis.causes import make_option_cause, write_declaration
 from goldformer.conformance.judging.cases import Bench, Judgement
+from goldformer.conformance.judging.expected import expect
 from goldformer.conformance.judging.invoke import BadResult, Result
 from goldformer.conformance.judging.measure import measure, measure_ratio
 from goldformer.spec import Case, Spec
@@ -42,7 +43,7 @@ def _advise_fitting(judgement: Judgement, case: Case, result: Result) -> str:
     bench = judgement.bench
     fitting: list[tuple[int, float, dict[str, str]]] = []
     for options in _list_other_combinations(judgement, case):
-        outputs = case.expects(bench.options(case) | options)
+        outputs = expect(case, bench.options(case) | options, bench.spec.contracts[case.component])
         if not outputs:
             continue
         ratio = _measure_furthest(result, outputs, case, bench)

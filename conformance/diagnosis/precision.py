@@ -9,9 +9,9 @@ from typing import Final
 from goldformer.conformance.diagnosis.finding import Finding
 from goldformer.conformance.diagnosis.printed import find_printed, write_printed
 from goldformer.conformance.diagnosis.suspects import TO_FLOAT32
-from goldformer.conformance.judging.tolerance import UNIT_ROUNDOFF
 from goldformer.conformance.judging.verdict import Verdict
 from goldformer.spec import Spec
+from goldformer.spec.oracle.rounding import UNIT_ROUNDOFF
 
 #: Half of the digits between float64 and float32: a result that lost more is nearer to float32, on a logarithmic scale.
 _HALF_WAY: Final = math.sqrt(UNIT_ROUNDOFF["float32"] / UNIT_ROUNDOFF["float64"])

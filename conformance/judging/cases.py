@@ -20,6 +20,7 @@ from typing import Any
 from goldformer.adapters.arrays import LIBRARIES, Layout
 from goldformer.adapters.process import TIMEOUT
 from goldformer.adapters.protocol import Adapter
+from goldformer.conformance.judging.expected import add_rounding, expect, make_call
 from goldformer.conformance.judging.gradient import invoke_gradient
 from goldformer.conformance.judging.invoke import (
     Arguments,
@@ -35,10 +36,11 @@ from goldformer.conformance.judging.invoke import (
     read_arguments,
 )
 from goldformer.conformance.judging.measure import describe_difference, find_reason, measure
-from goldformer.conformance.judging.tolerance import LARGEST, SMALLEST, find_smallest_normal, least_margin
+from goldformer.conformance.judging.tolerance import LARGEST, find_smallest_normal, least_margin
 from goldformer.conformance.judging.verdict import ERRORS, UNANSWERED, WITHHELD, Asks, Reason, Status, Verdict
 from goldformer.spec import Case, Spec
 from goldformer.spec.model import REFUSED, GoldenArray
+from goldformer.spec.oracle.rounding import SMALLEST
 
 
 @dataclass(frozen=True, slots=True)
@@ -513,10 +515,13 @@ def _select_expected(case: Case, bench: Bench) -> dict[str, GoldenArray]:
     options, conventions = bench.options(case), bench.spec.conventions
     if any(bench.adapter.leaves_open(name, case.component) for name in case.conventions):
         decided = {n: (options[n],) for n in case.conventions if not bench.adapter.leaves_open(n, case.component)}
-        return case.golden.select_agreed(case.key(chosen) for chosen in case.combine_options(decided))
+        combined = case.combine_options(decided)
+        agreed = case.golden.select_agreed(map(case.key, combined))
+        call = make_call(case, {**options, **combined[0]}, bench.spec.contracts[case.component])
+        return add_rounding(agreed, case, call)
     if may_refuse(case, options):
         options |= {name: conventions[name].default for name in case.conventions if options[name] == REFUSED}
-    outputs = case.expects(options)
+    outputs = expect(case, options, bench.spec.contracts[case.component])
     assert outputs is not None, "the documents' own option refuses nothing"
     return dict(outputs)
 

@@ -8,59 +8,82 @@ import numpy as np
 from numpy.typing import NDArray
 
 from goldformer.conformance.judging.grid import cut_window
-from goldformer.conformance.judging.verdict import Difference, Element
+from goldformer.conformance.judging.tolerance import Tolerance
+from goldformer.conformance.judging.verdict import Difference, Element, Limit
+
+Floats = NDArray[np.float64]
 
 
 def compare(
     output: str,
     actual: NDArray[np.generic],
     expected: NDArray[np.generic],
-    tolerance: float,
+    tolerance: Tolerance | float,
     indices: tuple[tuple[int, ...], ...] | None = None,
 ) -> Difference:
-    """Measure |actual − expected| ÷ tolerance everywhere; `wrong` is 0 when all of it is at most 1.
+    """Measure |actual − expected| ÷ tolerance everywhere, and as a whole; `wrong` is 0 when all of it is at most 1.
 
     NaN agrees with NaN and infinity with itself. If the tolerance is 0, anything but equality is infinitely wrong. With
-    `indices`, both arrays hold only the elements at these indices.
+    `indices`, both arrays hold only the elements at these indices. If no element is wrong by itself but the output is
+    as a whole, all of its elements count.
     """
     actual, expected = np.asarray(actual), np.asarray(expected)
-    ratios = _find_ratios(actual, expected, tolerance)
-    if isinstance(ratios, float):
-        return Difference(output, 0, np.broadcast(actual, expected).size, tolerance, ratios, None, None)
+    limits = tolerance if isinstance(tolerance, Tolerance) else Tolerance(tolerance)
+    ratios = _find_ratios(actual, expected, limits)
     flat = ratios.ravel()
-    wrong = np.flatnonzero(flat > 1.0)
-    largest = float(flat.max(initial=0.0))
-    if not len(wrong):
-        return Difference(output, 0, flat.size, tolerance, largest, None, None)
+    largest, limit = float(flat.max(initial=0.0)), Limit.ELEMENT
+    if largest <= 1.0:
+        whole, kind = _judge_whole(actual, expected, limits)
+        if whole > largest:
+            largest, limit = whole, kind
+        if largest <= 1.0:
+            return Difference(output, 0, flat.size, limits.largest, largest, None, None)
+    wrong = np.flatnonzero(flat > 1.0) if limit is Limit.ELEMENT else np.arange(flat.size)
 
     def element(position: int) -> Element:
         place = indices[position] if indices else tuple(int(i) for i in np.unravel_index(position, ratios.shape))
         return Element(place, expected.ravel()[position].item(), actual.ravel()[position].item())
 
-    first, worst = element(int(wrong[0])), element(int(flat.argmax()))
+    furthest = int(flat.argmax())
+    first, worst = element(int(wrong[0])), element(furthest)
+    bound = float(np.broadcast_to(limits.element, ratios.shape).ravel()[furthest])
     grid = cut_window(expected, actual, worst.index) if indices is None else None
     is_zero = actual.dtype.kind == "f" and not actual.any()
-    return Difference(output, len(wrong), flat.size, tolerance, largest, first, worst, grid, is_zero)
+    return Difference(output, len(wrong), flat.size, bound, largest, first, worst, grid, is_zero, limit)
 
 
-def find_ratio(actual: NDArray[np.generic], expected: NDArray[np.generic], tolerance: float) -> float:
+def find_ratio(actual: NDArray[np.generic], expected: NDArray[np.generic], tolerance: Tolerance | float) -> float:
     """Return the ratio of the `Difference` of two arrays, without the elements that differ."""
-    ratios = _find_ratios(np.asarray(actual), np.asarray(expected), tolerance, largest_only=True)
-    return ratios if isinstance(ratios, float) else float(ratios.max(initial=0.0))
+    actual, expected = np.asarray(actual), np.asarray(expected)
+    limits = tolerance if isinstance(tolerance, Tolerance) else Tolerance(tolerance)
+    largest = float(_find_ratios(actual, expected, limits).max(initial=0.0))
+    return max(largest, _judge_whole(actual, expected, limits)[0]) if largest <= 1.0 else largest
 
 
-def _find_ratios(
-    actual: NDArray[np.generic], expected: NDArray[np.generic], tolerance: float, *, largest_only: bool = False
-) -> NDArray[np.float64] | float:
-    """Return |actual − expected| ÷ tolerance everywhere, or only the largest if that is asked for or is at most 1."""
+def _find_ratios(actual: NDArray[np.generic], expected: NDArray[np.generic], limits: Tolerance) -> Floats:
+    """Return |actual − expected| ÷ tolerance everywhere."""
     if expected.dtype.kind in "biu":
         return np.where(actual == expected, 0.0, math.inf)
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         error = np.abs(actual.astype(np.float64, copy=False) - expected.astype(np.float64, copy=False))
-        largest = float(error.max(initial=0.0))
-        # Most outputs are right and finite. NaN is not below infinity, and goes on: it may agree with NaN.
-        if largest < math.inf and (largest_only or largest <= tolerance):
-            return largest / tolerance if tolerance else math.inf if largest else 0.0
+        ratios = np.where(error == 0, 0.0, error / limits.element)
+        if np.isfinite(ratios).all():
+            return ratios
         agree = (actual == expected) | (np.isnan(actual) & np.isnan(expected))
-        ratios = np.where(agree, 0.0, error / tolerance if tolerance else math.inf)
+        ratios = np.where(agree, 0.0, ratios)
     return np.where(np.isnan(ratios), math.inf, ratios)
+
+
+def _judge_whole(actual: NDArray[np.generic], expected: NDArray[np.generic], limits: Tolerance) -> tuple[float, Limit]:
+    """Return the larger share of the tolerance that all errors use together, and which it is."""
+    if limits.row is None:
+        return 0.0, Limit.ELEMENT
+    there = np.isfinite(expected) & (limits.row > 0)
+    if not there.any():
+        return 0.0, Limit.ELEMENT
+    wanted, row = expected[there].astype(np.float64), limits.row[there]
+    error = actual[there].astype(np.float64) - wanted
+    average = math.sqrt(float(np.mean(error**2 / row))) / limits.average
+    size = float(np.sum(wanted**2 / row))
+    common = abs(float(np.sum(error * wanted / row))) / size / limits.common if size else 0.0
+    return (common, Limit.COMMON) if common > average else (average, Limit.AVERAGE)

@@ -3,9 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Final
 
+import numpy as np
+
+from goldformer.conformance.judging.expected import add_rounding, make_call
+from goldformer.conformance.judging.tolerance import ELEMENT, SLACK
 from goldformer.spec import Case, Spec
+from goldformer.spec.model import Golden, GoldenArray
+from goldformer.spec.oracle.rounding import UNIT_ROUNDOFF, Rounding
+from goldformer.spec.oracle.truth import Evaluation
 
 #: The most numbers that the arguments of a case may have whose golden values are derived.
 MOST_DERIVED: Final = 1 << 20
@@ -31,3 +40,27 @@ def derive_values(case: Case, spec: Spec, *, held: bool = False) -> Case:
         return derive_golden(case, spec, held=held)
     except Unproven as error:
         raise CannotDerive(str(error)) from error
+
+
+def evaluate_values(case: Case, spec: Spec, dtype: str) -> Case:
+    """Return a case of a call's own arrays with values computed in float64, without a proof, at any size.
+
+    Not for searches: their decisions need a proof.
+    """
+    contract = spec.contracts[case.component]
+    options: dict[str, Mapping[str, GoldenArray]] = {}
+    peak = 0.0
+    for chosen in case.combine_options():
+        call = make_call(case, {**case.only_with, **chosen}, contract, held=True)
+        found = call.evaluate(Rounding.of(dtype))
+        peak = max(peak, found.peak)
+        values = {name: _make_golden(found, name, dtype) for name in case.expect}
+        options[case.key(chosen)] = add_rounding(values, case, call, unproven=True)
+    return replace(case, golden=Golden("", peak, options))
+
+
+def _make_golden(found: Evaluation, name: str, dtype: str) -> GoldenArray:
+    """Return the values of an output with the scale that comes nearest to what rounding explains in them."""
+    truth = found.outputs[name]
+    largest = 0.0 if truth.variance is None else float(np.sqrt(truth.variance.max(initial=0.0)))
+    return GoldenArray(truth.values, ELEMENT * largest / UNIT_ROUNDOFF[dtype] / SLACK)

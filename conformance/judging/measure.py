@@ -9,13 +9,19 @@ from typing import Final
 from goldformer.conformance.judging.comparator import compare, find_ratio
 from goldformer.conformance.judging.invoke import Array, Result
 from goldformer.conformance.judging.random_outputs import compare_statistics
-from goldformer.conformance.judging.tolerance import tolerance
-from goldformer.conformance.judging.verdict import Difference, Element, Reason
+from goldformer.conformance.judging.tolerance import Tolerance, limit_rounding
+from goldformer.conformance.judging.verdict import Difference, Element, Limit, Reason
 from goldformer.spec import Case, Contract
 from goldformer.spec.model import GoldenArray
 
 #: The beginning of what a verdict calls a gradient.
 GRADIENT_OF: Final = "gradient of "
+
+#: What is wrong with an output of which no value is wrong by itself.
+_AS_A_WHOLE: Final = {
+    Limit.AVERAGE: "no value is far off, but all of them together are",
+    Limit.COMMON: "all values are too large or too small by the same factor",
+}
 
 #: The fewest digits of a number in a sentence, of a number by itself, and those that show every number exactly.
 _FEWEST_DIGITS: Final = 3
@@ -47,9 +53,12 @@ def measure_ratio(name: str, actual: Array, golden: GoldenArray, contract: Contr
     return find_ratio(golden.select(actual), golden.values, find_tolerance(golden, contract, dtype))
 
 
-def find_tolerance(golden: GoldenArray, contract: Contract, dtype: str) -> float:
-    """Return the largest error that rounding explains in an output of a component."""
-    return tolerance(dtype, golden.error_scale, golden.magnitude, contract.computed_in_at_least)
+def find_tolerance(golden: GoldenArray, contract: Contract, dtype: str) -> Tolerance:
+    """Return what rounding explains in an output of a component."""
+    if dtype not in golden.limits:
+        golden.limits[dtype] = limit_rounding(golden, contract.computed_in_at_least, dtype)
+    limits: Tolerance = golden.limits[dtype]
+    return limits
 
 
 def find_reason(wrong: tuple[Difference, ...]) -> Reason:
@@ -63,12 +72,14 @@ def find_reason(wrong: tuple[Difference, ...]) -> Reason:
 
 def describe_difference(difference: Difference) -> str:
     """Describe a wrong output in one line."""
-    text = f"{difference.output}: {difference.wrong} of {difference.compared} values are wrong"
-    worst = difference.worst
+    worst, far = difference.worst, f"{difference.ratio:.3g} times the tolerance"
+    if difference.limit in _AS_A_WHOLE:
+        return f"{difference.output}: {_AS_A_WHOLE[difference.limit]}, {far}"
     if worst is not None and not worst.index:
         got, expected = distinguish(worst.got, worst.expected, _MORE_DIGITS)
         text = f"{difference.output}: {got} instead of {expected}"
-        return f"{text}, off by {difference.ratio:.3g} times the tolerance" if math.isfinite(difference.ratio) else text
+        return f"{text}, off by {far}" if math.isfinite(difference.ratio) else text
+    text = f"{difference.output}: {difference.wrong} of {difference.compared} values are wrong"
     if worst is None or isinstance(worst.got, bool):
         return text
     if not math.isfinite(worst.got):
@@ -76,8 +87,7 @@ def describe_difference(difference: Difference) -> str:
     if not difference.tolerance:
         return f"{text}; they must be exact"
     got, expected = distinguish(worst.got, worst.expected)
-    place, far = list(worst.index), f"{difference.ratio:.3g} times the tolerance"
-    return f"{text}, such as {got} instead of {expected} at {place}: {far}"
+    return f"{text}, such as {got} instead of {expected} at {list(worst.index)}: {far}"
 
 
 def describe_values(element: Element, fewest: int = _MORE_DIGITS) -> str:

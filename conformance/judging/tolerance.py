@@ -1,25 +1,24 @@
-"""The largest distance of an honest result from its golden value: arithmetic, not taste."""
+"""The largest distance of an honest result from its golden value: arithmetic, not taste.
+
+What rounding explains of an output follows from the formula (spec/oracle/rounding.py): a variance for each element. A
+result is judged by its largest error, by the mean of the squares of all of them, and in half types by the factor that
+all of its elements have in common. Gradients and statistics have one error scale for all of an output instead.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from typing import Final
+from dataclasses import dataclass
+from typing import Any, Final
 
-#: Unit roundoffs: half the distance from 1 to the next number.
-UNIT_ROUNDOFF: Final[Mapping[str, float]] = {
-    "float64": 2.0**-53,
-    "float32": 2.0**-24,
-    "float16": 2.0**-11,
-    "bfloat16": 2.0**-8,
-}
+import numpy as np
+from numpy.typing import NDArray
 
-#: The smallest positive subnormal: what underflow can cost, whatever the scale.
-SMALLEST: Final[Mapping[str, float]] = {
-    "float64": 2.0**-1074,
-    "float32": 2.0**-149,
-    "float16": 2.0**-24,
-    "bfloat16": 2.0**-133,
-}
+from goldformer.spec.model import GoldenArray
+from goldformer.spec.oracle.rounding import SMALLEST, UNIT_ROUNDOFF
+
+Array = NDArray[Any]
 
 #: The largest finite number; a case whose intermediates are larger cannot run in that dtype.
 LARGEST: Final[Mapping[str, float]] = {
@@ -29,10 +28,60 @@ LARGEST: Final[Mapping[str, float]] = {
     "bfloat16": (2 - 2.0**-7) * 2.0**127,
 }
 
-#: One for the whole suite. An error scale is the largest deviation of 64 honest evaluations; other
-#: honest code sums in another order, divides elsewhere, rounds twice. tests/conformance/judging/test_tolerance.py holds
-#: the pool of correct implementations to half of this, and a wrong one far beyond it.
+#: The limits, one each for the whole suite. tests/conformance/judging/test_tolerance.py holds the pool of correct
+#: implementations to less, and wrong ones beyond them.
+#: The largest error of one element, in standard deviations.
+ELEMENT: Final = 9.0
+#: The root mean square of all errors, in standard deviations; few rows have errors in common, and may have more.
+AVERAGE: Final = 1.7
+#: The factor that all elements have in common, in unit roundoffs of a half type, and the least rows that show one.
+COMMON: Final = 1.5
+LEAST_ROWS: Final = 16
+
+#: The largest error of what has one scale, the largest deviation of 64 honest evaluations, in units of that.
 SLACK: Final = 4.0
+
+
+@dataclass(frozen=True, eq=False)
+class Tolerance:
+    """What rounding explains of an output.
+
+    `element` is the largest error of each element, or of all; 0 means exact. `row` is the mean variance of the row of
+    each element, None if only elements are judged. `rows` is their number, `common` the largest common factor.
+    """
+
+    element: Array | float
+    row: Array | None = None
+    rows: int = 1
+    common: float = math.inf
+
+    @property
+    def largest(self) -> float:
+        """The largest error that any element may have."""
+        return float(np.max(self.element, initial=0.0))
+
+    @property
+    def average(self) -> float:
+        """The largest root mean square of all errors, in standard deviations."""
+        return AVERAGE * (1 + 2 / math.sqrt(self.rows))
+
+
+def limit_rounding(golden: GoldenArray, at_least: str | None, dtype: str) -> Tolerance:
+    """Return what rounding to a dtype explains in an output; `at_least` as for `tolerance`."""
+    if golden.rounding is None:
+        return Tolerance(tolerance(dtype, golden.error_scale, golden.magnitude, at_least))
+    variance = golden.rounding(dtype)
+    if variance is None:
+        return Tolerance(0.0)
+    # An element near 0 by chance has a small variance, which holds only to first order: its row counts for half.
+    row = np.broadcast_to(variance.mean(-1, keepdims=True) if variance.ndim else variance, variance.shape)
+    element = ELEMENT * np.sqrt((variance + row) / 2)
+    rows = math.prod(variance.shape[:-1])
+    if golden.indices is not None:
+        rows = len({place[:-1] for place in golden.indices})
+    is_half = UNIT_ROUNDOFF[dtype] > UNIT_ROUNDOFF["float32"]
+    common = COMMON * UNIT_ROUNDOFF[dtype] if is_half and rows >= LEAST_ROWS else math.inf
+    return Tolerance(golden.select(element), golden.select(row), max(rows, 1), common)
 
 
 def find_smallest_normal(dtype: str) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from enum import Enum
+from enum import Enum, StrEnum
 from typing import Any, Final, Literal
 
 from goldformer.adapters.process.patience import NOT_ASKED
@@ -113,10 +113,19 @@ class Grid:
     got: tuple[tuple[float, ...], ...]
 
 
+class Limit(StrEnum):
+    """What an output is wrong in: single elements, all of them on average, or a factor that they have in common."""
+
+    ELEMENT = "element"
+    AVERAGE = "average"
+    COMMON = "common"
+
+
 @dataclass(frozen=True, slots=True)
 class Difference:
     """The difference of one output: its first and its worst wrong element, the number of wrong ones, and a window.
 
+    `tolerance` is that of the worst element, `ratio` the largest error ÷ tolerance, by the `limit` that it exceeds.
     It `is_zero` if every compared number is 0, and not every expected one.
     """
 
@@ -129,6 +138,7 @@ class Difference:
     worst: Element | None
     grid: Grid | None = None
     is_zero: bool = False
+    limit: Limit = Limit.ELEMENT
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,7 +305,10 @@ class Verdict:
             return Grid(lead, origin, shape, expected, got)
 
         differences = tuple(
-            Difference(**{**d, "first": element(d["first"]), "worst": element(d["worst"]), "grid": grid(d["grid"])})
+            Difference(
+                **{**d, "first": element(d["first"]), "worst": element(d["worst"]), "grid": grid(d["grid"])}
+                | {"limit": Limit(d.get("limit", Limit.ELEMENT))}
+            )
             for d in data["differences"]
         )
         lists = {name: tuple(data[name]) for name in ("clauses", "catches")}

@@ -15,13 +15,13 @@ from goldformer.conformance.judging.cases import (
     turn_into_advice,
 )
 from goldformer.conformance.judging.invoke import BadResult, CallProblem, NotCheckable, NotImplementedHere
-from goldformer.conformance.judging.tolerance import UNIT_ROUNDOFF
 from goldformer.conformance.judging.verdict import Status, Verdict
 from goldformer.conformance.properties.counterexample import write_case
 from goldformer.conformance.properties.registry import find_property
 from goldformer.conformance.properties.relations import join_names
 from goldformer.conformance.properties.subject import MixesDevices, NotAdvised, Subject, Violation
 from goldformer.spec import Property
+from goldformer.spec.oracle.rounding import UNIT_ROUNDOFF
 
 
 def judge_property(prop: Property, component: str, bench: Bench) -> Judgement:

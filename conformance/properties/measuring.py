@@ -2,14 +2,32 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from goldformer.conformance.judging.cases import Bench
 from goldformer.conformance.judging.invoke import Arguments
-from goldformer.conformance.judging.tolerance import tolerance
-from goldformer.spec.oracle.derive import Measured, measure
+from goldformer.conformance.judging.tolerance import ELEMENT, SLACK, tolerance
+from goldformer.spec.oracle.derive import GAPS
+from goldformer.spec.oracle.rounding import UNIT_ROUNDOFF, Rounding
+from goldformer.spec.oracle.truth import Call, Truth
+
+#: The dtype whose roundoffs are counted: in half types sums are finer than results, and a scale is a little too large.
+_COUNTED: Final = "float32"
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """The error scale of each output of one call, and the margin of its decisions, without a proof."""
+
+    scales: Mapping[str, float]
+    margin: float
+
 
 #: The number of calls that are remembered. A run of the suite makes a few hundred, the same ones in every dtype.
 _MOST: Final = 4096
@@ -28,8 +46,28 @@ def measure_call(formula: str, arguments: Arguments, options: dict[str, str]) ->
     if key not in _remembered:
         if len(_remembered) >= _MOST:
             _remembered.clear()
-        _remembered[key] = measure(formula, arguments.inputs, arguments.params, arguments.attributes, options)
+        _remembered[key] = _measure(Call(formula, arguments.inputs, arguments.params, arguments.attributes, options))
     return _remembered[key]
+
+
+def _measure(call: Call) -> Measured:
+    outputs = dict(call.evaluate(Rounding.of(_COUNTED)).outputs)
+    gaps = outputs.pop(GAPS, None)
+    floats = {name: truth for name, truth in outputs.items() if truth.values.dtype.kind == "f"}
+    scales = {name: float(_count_roundoffs(truth).max(initial=0.0)) for name, truth in floats.items()}
+    if gaps is None or not gaps.values.size:
+        return Measured(scales, math.inf)
+    # One roundoff moves a gap by its own size, however exact its two sides may be.
+    moved = np.maximum(_count_roundoffs(gaps), np.abs(gaps.values))
+    return Measured(scales, float(np.min(np.abs(gaps.values) / moved)))
+
+
+def _count_roundoffs(truth: Truth) -> NDArray[np.float64]:
+    """Return the error scale of each element: its largest deviation, in roundoffs and units of the slack."""
+    if truth.variance is None:
+        return np.zeros(truth.values.shape)
+    scale: NDArray[np.float64] = np.sqrt(truth.variance) * (ELEMENT / SLACK / UNIT_ROUNDOFF[_COUNTED])
+    return scale
 
 
 def measure_tolerances(component: str, arguments: Arguments, bench: Bench) -> dict[str, float]:

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from goldformer.conformance.judging.tolerance import SLACK, SMALLEST, UNIT_ROUNDOFF, tolerance
+from goldformer.conformance.judging.tolerance import SLACK, tolerance
 from goldformer.spec import ROOT, Spec
 from goldformer.spec.case_schema import (
     AllParamsModel,
@@ -26,6 +26,7 @@ from goldformer.spec.case_schema import (
 from goldformer.spec.contractfile import ArrayEntry, AttributeEntry, BlockEntry, ContractFile
 from goldformer.spec.goldenfile import GoldenArrayModel, GoldenCaseModel, GoldenStatisticsModel
 from goldformer.spec.oracle.draws import ROUNDOFF, SAMPLES
+from goldformer.spec.oracle.rounding import SMALLEST, UNIT_ROUNDOFF
 
 TEXT = (ROOT / "transformer.md").read_text(encoding="utf-8")
 SECTIONS = dict(re.findall(r"^## (.+?)\n(.*?)(?=^## |\Z)", TEXT, re.MULTILINE | re.DOTALL))
@@ -83,11 +84,16 @@ def test_the_numbers_of_the_tolerance_are_those_in_force():
     assert f"on {SAMPLES} samples" in SECTIONS[section]
     assert ROUNDOFF == 2.0**-34
     assert "ρ = 2^−34" in SECTIONS[section]
+    limits = rf"\le {ELEMENT:g}, \qquad", rf"\le {AVERAGE:g} \Big(1", rf"\le {COMMON:g}\,u"
+    assert all(limit in SECTIONS[section] for limit in limits)
+    assert f"outputs of at least {LEAST_ROWS} rows" in SECTIONS[section]
+    assert f"at most 2^{MOST_SAMPLED.bit_length() - 1} numbers" in SECTIONS[section]
     dtypes = re.search(r"\| dtype \| (.+) \|", SECTIONS[section])[1].split(" | ")
     powers = {row[0]: [2.0 ** int(cell.removeprefix("2^").replace("−", "-")) for cell in row[1:]]
               for row in rows(section, "dtype")}  # fmt: skip
     assert dict(zip(dtypes, powers["u"], strict=True)) == UNIT_ROUNDOFF
     assert dict(zip(dtypes, powers["m"], strict=True)) == SMALLEST
+    assert dict(zip(dtypes, powers["w"], strict=True)) == {dtype: Rounding.of(dtype).sums for dtype in dtypes}
 
 
 @pytest.mark.parametrize("dtype", UNIT_ROUNDOFF)

@@ -19,8 +19,9 @@ from goldformer.adapters.options import OPTIONS
 from goldformer.adapters.textbook.build import build_textbook
 from goldformer.conformance.diagnosis.mistakes import implementations
 from goldformer.conformance.judging.invoke import name_outputs
-from goldformer.conformance.judging.tolerance import SLACK, UNIT_ROUNDOFF
+from goldformer.conformance.judging.tolerance import SLACK
 from goldformer.spec import load_spec
+from goldformer.spec.oracle.rounding import UNIT_ROUNDOFF
 
 GENERATOR = torch.Generator().manual_seed(0)
 DTYPES = [torch.float64, torch.float32, torch.float16, torch.bfloat16]

@@ -13,10 +13,11 @@ from goldformer.adapters import Adapter
 from goldformer.conformance.commands.explain import find_entry, format_entry
 from goldformer.conformance.judging.cases import Bench, check_case
 from goldformer.conformance.judging.random_outputs import compare_draws, compare_statistics
-from goldformer.conformance.judging.tolerance import UNIT_ROUNDOFF, tolerance
+from goldformer.conformance.judging.tolerance import tolerance
 from goldformer.conformance.judging.verdict import Status, Verdict
 from goldformer.conformance.reports.text import explain_verdict
 from goldformer.spec.model import ANY, GoldenArray
+from goldformer.spec.oracle.rounding import UNIT_ROUNDOFF
 
 every_dtype = pytest.mark.parametrize("dtype", UNIT_ROUNDOFF)
 
