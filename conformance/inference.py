@@ -422,7 +422,7 @@ class _WiringSearch:
         fitting = [
             options
             for options in every
-            if (expected := expect(called, {**declared, **options}, contract))
+            if (expected := expect(called, {**declared, **options}, contract, "float32"))
             and not any(d.wrong for d in measure(judgement.outcome, expected, called, contract, "float32"))
         ]
         return fitting, True

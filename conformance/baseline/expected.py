@@ -104,7 +104,7 @@ class ExpectedResult:
         self._has_run = False
         self._scales: dict[str, float] | None = None
         #: The golden values of the case itself.
-        self.golden: Mapping[str, GoldenArray] = expect(self.case, options, self.contract) or {}
+        self.golden: Mapping[str, GoldenArray] = expect(self.case, options, self.contract, "float64") or {}
 
     def whole(self, output: str) -> GoldenArray | None:
         """Return the expected values of all elements of an output; None if nothing says how large rounding errors are.

@@ -164,7 +164,7 @@ def _find_own_tolerance(case: Case, output: str, bench: Bench) -> float | None:
     if case.golden is None:
         return None
     contract = bench.spec.contracts[case.component]
-    golden = (expect(case, bench.options(case), contract) or {}).get(output)
+    golden = (expect(case, bench.options(case), contract, bench.dtype) or {}).get(output)
     if golden is None or golden.indices is not None:
         return None
     return find_tolerance(golden, contract, bench.dtype).largest

@@ -43,7 +43,8 @@ def _advise_fitting(judgement: Judgement, case: Case, result: Result) -> str:
     bench = judgement.bench
     fitting: list[tuple[int, float, dict[str, str]]] = []
     for options in _list_other_combinations(judgement, case):
-        outputs = expect(case, bench.options(case) | options, bench.spec.contracts[case.component])
+        contract = bench.spec.contracts[case.component]
+        outputs = expect(case, bench.options(case) | options, contract, bench.rounds_to)
         if not outputs:
             continue
         ratio = _measure_furthest(result, outputs, case, bench)

@@ -39,7 +39,7 @@ from goldformer.conformance.judging.measure import describe_difference, find_rea
 from goldformer.conformance.judging.tolerance import LARGEST, find_smallest_normal, least_margin
 from goldformer.conformance.judging.verdict import ERRORS, UNANSWERED, WITHHELD, Asks, Reason, Status, Verdict
 from goldformer.spec import Case, Spec
-from goldformer.spec.model import REFUSED, GoldenArray
+from goldformer.spec.model import REFUSED, UNSPECIFIED, GoldenArray
 from goldformer.spec.oracle.rounding import SMALLEST
 
 
@@ -222,11 +222,11 @@ class PreparedCase:
     @property
     def arguments(self) -> Arguments:
         """The arguments of the call. Those of a full-size model are not kept: encoded, they take hundreds of MiB."""
-        return read_arguments(self.case) if self.case.full_size else self._arguments
+        return read_arguments(self.case, as_given=True) if self.case.full_size else self._arguments
 
     @cached_property
     def _arguments(self) -> Arguments:
-        return read_arguments(self.case)
+        return read_arguments(self.case, as_given=True)
 
     @cached_property
     def expected(self) -> Mapping[str, GoldenArray]:
@@ -323,7 +323,7 @@ def call_case(case: Case, bench: Bench, arguments: Arguments | None = None) -> O
 
     `arguments` are those of the case, if they have been read already.
     """
-    arguments, contract = arguments or read_arguments(case), bench.spec.contracts[case.component]
+    arguments, contract = arguments or read_arguments(case, as_given=True), bench.spec.contracts[case.component]
     try:
         if case.cotangent_array is None:
             # Skip the check for changed inputs on full-size models, where it takes seconds: smaller cases cover it.
@@ -513,15 +513,18 @@ def _select_expected(case: Case, bench: Bench) -> dict[str, GoldenArray]:
     if case.golden is None:
         return {}
     options, conventions = bench.options(case), bench.spec.conventions
-    if any(bench.adapter.leaves_open(name, case.component) for name in case.conventions):
+    contract = bench.spec.contracts[case.component]
+    is_open = any(bench.adapter.leaves_open(name, case.component) for name in case.conventions)
+    if is_open and not case.hiding:
         decided = {n: (options[n],) for n in case.conventions if not bench.adapter.leaves_open(n, case.component)}
         combined = case.combine_options(decided)
         agreed = case.golden.select_agreed(map(case.key, combined))
-        call = make_call(case, {**options, **combined[0]}, bench.spec.contracts[case.component])
-        return add_rounding(agreed, case, call)
-    if may_refuse(case, options):
+        return add_rounding(agreed, case, make_call(case, {**options, **combined[0]}, contract))
+    if case.hiding and bench.adapter.leaves_open("empty_row", case.component):
+        options |= {"empty_row": UNSPECIFIED}
+    elif may_refuse(case, options):
         options |= {name: conventions[name].default for name in case.conventions if options[name] == REFUSED}
-    outputs = expect(case, options, bench.spec.contracts[case.component])
+    outputs = expect(case, options, contract, bench.rounds_to)
     assert outputs is not None, "the documents' own option refuses nothing"
     return dict(outputs)
 

@@ -7,14 +7,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
-import numpy as np
-
-from goldformer.conformance.judging.expected import add_rounding, make_call
-from goldformer.conformance.judging.tolerance import ELEMENT, SLACK
+from goldformer.conformance.judging.expected import compute_outputs, make_call
 from goldformer.spec import Case, Spec
 from goldformer.spec.model import Golden, GoldenArray
-from goldformer.spec.oracle.rounding import UNIT_ROUNDOFF, Rounding
-from goldformer.spec.oracle.truth import Evaluation
+from goldformer.spec.oracle.rounding import Rounding
 
 #: The most numbers that the arguments of a case may have whose golden values are derived.
 MOST_DERIVED: Final = 1 << 20
@@ -52,15 +48,6 @@ def evaluate_values(case: Case, spec: Spec, dtype: str) -> Case:
     peak = 0.0
     for chosen in case.combine_options():
         call = make_call(case, {**case.only_with, **chosen}, contract, held=True)
-        found = call.evaluate(Rounding.of(dtype))
-        peak = max(peak, found.peak)
-        values = {name: _make_golden(found, name, dtype) for name in case.expect}
-        options[case.key(chosen)] = add_rounding(values, case, call, unproven=True)
+        peak = max(peak, call.evaluate(Rounding.of(dtype)).peak)
+        options[case.key(chosen)] = compute_outputs(case, call, case.expect, dtype)
     return replace(case, golden=Golden("", peak, options))
-
-
-def _make_golden(found: Evaluation, name: str, dtype: str) -> GoldenArray:
-    """Return the values of an output with the scale that comes nearest to what rounding explains in them."""
-    truth = found.outputs[name]
-    largest = 0.0 if truth.variance is None else float(np.sqrt(truth.variance.max(initial=0.0)))
-    return GoldenArray(truth.values, ELEMENT * largest / UNIT_ROUNDOFF[dtype] / SLACK)

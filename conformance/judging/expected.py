@@ -1,42 +1,116 @@
-"""The golden values of a case under some options, with what rounding may add to each of them."""
+"""What a call of a case has to give under some options, with what rounding may add to it.
+
+Golden values are proven. Every other output of a call has values too, computed on the spot: those that a case does not
+ask for, and all of a call that code has otherwise which always hides later tokens.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from typing import Final
 
+import numpy as np
+
+from goldformer.conformance.judging.tolerance import ELEMENT, SLACK
 from goldformer.spec import Case, Contract
-from goldformer.spec.model import GoldenArray
+from goldformer.spec.laws import law_of
+from goldformer.spec.model import UNSPECIFIED, GoldenArray
 from goldformer.spec.oracle.derive import choose_options
+from goldformer.spec.oracle.rounding import Rounding
 from goldformer.spec.oracle.truth import Call, OutputRounding
 
+#: The convention for rows without a key. NaN there marks all that depends on them, through layers too.
+_ROWS: Final = "empty_row"
 
-def expect(case: Case, options: Mapping[str, str], contract: Contract) -> Mapping[str, GoldenArray] | None:
-    """Return the golden values for a combination of options; None if one of them refuses the call."""
+
+def expect(case: Case, options: Mapping[str, str], contract: Contract, dtype: str) -> Mapping[str, GoldenArray] | None:
+    """Return what each output has to be under a combination of options; None if one of them refuses the call.
+
+    `dtype` is the one in which the call is judged first.
+    """
+    if case.hiding and case.golden is not None:
+        asked = [name for name, wanted in case.expect.items() if wanted.form != "shape"]
+        return compute_outputs(case, make_call(case, options, contract), asked, dtype)
     outputs = case.expects(options)
-    return outputs and add_rounding(outputs, case, make_call(case, options, contract))
+    if outputs is None or case.golden is None or not _has_roundings(case):
+        return outputs
+    call = make_call(case, options, contract)
+    others = compute_outputs(case, call, _list_others(case, contract), dtype)
+    return add_rounding(outputs, case, call) | others
 
 
 def make_call(case: Case, options: Mapping[str, str], contract: Contract, *, held: bool = False) -> Call:
     """Return the call of a case under some options. With `held`, its arrays are the exact numbers of a call."""
     chosen = {name: options[name] for name in contract.conventions if name in options}
-    called = choose_options(case, contract, chosen)
-    wanted = () if case.golden is not None else tuple(case.expect)
+    has_marks = chosen.get(_ROWS) == UNSPECIFIED
+    called = choose_options(case, contract, chosen | ({_ROWS: "nan"} if has_marks else {}))
+    wanted = tuple(case.expect) if held else ()
     arrays = (case.input_arrays, case.param_arrays)
-    return Call(case.component, *arrays, case.attributes, called, held, wanted, contract)
+    return Call(case.component, *arrays, case.attributes, called, held, wanted, contract, has_marks)
 
 
-def add_rounding(
-    outputs: Mapping[str, GoldenArray], case: Case, call: Call, *, unproven: bool = False
-) -> dict[str, GoldenArray]:
-    """Return golden values with the rounding errors of their call.
-
-    Those of gradients, of chance, and of a full-size model, whose call would take seconds, have a scale instead.
-    """
-    if case.cotangent is not None or case.full_size:
+def add_rounding(outputs: Mapping[str, GoldenArray], case: Case, call: Call) -> dict[str, GoldenArray]:
+    """Return golden values with the rounding errors of their call, where it has any."""
+    if not _has_roundings(case):
         return dict(outputs)
     is_judged = {name: g.within is None and g.values.dtype.kind == "f" for name, g in outputs.items()}
     return {
-        name: replace(golden, rounding=OutputRounding(call, name, unproven)) if is_judged[name] else golden
+        name: replace(golden, rounding=OutputRounding(call, name)) if is_judged[name] else golden
         for name, golden in outputs.items()
     }
+
+
+def _has_roundings(case: Case) -> bool:
+    """Return True unless the results have an error scale: gradients, chance, and a full-size model, which is slow."""
+    return not (case.cotangent is not None or case.random or case.full_size)
+
+
+def compute_outputs(case: Case, call: Call, names: Iterable[str], dtype: str) -> dict[str, GoldenArray]:
+    """Return some outputs of a call as computed on the spot.
+
+    Where `empty_row` is left open, all that depends on rows without a key is NaN, and left out.
+    """
+    outputs = call.evaluate(Rounding.of(dtype)).outputs
+    found = {}
+    for name in names:
+        values = outputs[name].values
+        rounding = OutputRounding(call, name, unproven=True) if values.dtype.kind == "f" else None
+        scale = ELEMENT / SLACK * call.find_scale(name, dtype)
+        wanted = case.expect.get(name)
+        if wanted is not None and wanted.form == "probes":
+            values = values[tuple(np.array(wanted.indices).T)]
+            found[name] = GoldenArray(values, scale, wanted.indices, rounding=rounding)
+        else:
+            found[name] = GoldenArray(values, scale, rounding=rounding)
+        if call.has_marks:
+            found[name] = found[name].select_finite()
+    return found
+
+
+def _list_others(case: Case, contract: Contract) -> list[str]:
+    """List the outputs that a case does not ask for, if they are certain.
+
+    Rows of padding are left to the implementation, which a case with padding says by what it asks for.
+    """
+    names = [name for name in contract.flow if name not in case.expect]
+    if not names or _has_padding(case):
+        return []
+    return [name for name in names if _is_certain(case, name)]
+
+
+def _is_certain(case: Case, output: str) -> bool:
+    try:
+        return law_of(case, output) is None
+    except ValueError:
+        return False
+
+
+def _has_padding(case: Case) -> bool:
+    """Return True if some ids are padding, or a mask hides a key from every query, and not all values are asked for."""
+    if all(wanted.form == "all" for wanted in case.expect.values()):
+        return False
+    arrays = case.input_arrays.values()
+    pad = case.attributes.get("pad_id")
+    padded = pad is not None and any(np.any(array == pad) for array in arrays if array.dtype.kind == "i")
+    return padded or any(np.any(~array.any(-2)) for array in arrays if array.dtype.kind == "b" and array.ndim > 1)

@@ -121,9 +121,10 @@ class Arguments:
         return self._bound[contract.component]
 
 
-def read_arguments(case: Case) -> Arguments:
-    """Return the arguments of a case."""
-    arguments = Arguments(case.input_arrays, case.param_arrays, case.attributes)
+def read_arguments(case: Case, *, as_given: bool = False) -> Arguments:
+    """Return the arguments of a case; with `as_given`, those of the call that an implementation gets."""
+    inputs = case.given_inputs if as_given else case.input_arrays
+    arguments = Arguments(inputs, case.param_arrays, case.attributes)
     # Its sizes were solved when it was read. The call of an error case contradicts the contract and has no sizes.
     if case.error is None:
         arguments._bound[case.component] = Binder(dict(case.sizes), case.lead)

@@ -116,7 +116,8 @@ class Sampled(NDArrayOperatorsMixin):
 
     def astype(self, dtype: Any) -> NDArray[Any]:
         """Return the exact evaluation, on which formulas decide."""
-        return self.samples[0].astype(dtype, copy=False)
+        exact: NDArray[Any] = self.samples[0].astype(dtype, copy=False)
+        return exact
 
     def detach(self) -> Sampled:
         """Return the same array: it carries no derivatives."""
@@ -210,7 +211,7 @@ def _samples(array: Any) -> Floats:
     return array.samples if isinstance(array, Sampled) else np.asarray(array)[None]
 
 
-def _align(parts: list[Floats]) -> list[Floats]:
+def _align(parts: list[NDArray[Any]]) -> list[NDArray[Any]]:
     """Give arrays the same number of axes after that of the samples."""
     most = max(part.ndim for part in parts)
     return [p if p.ndim == most else p.reshape(len(p), *[1] * (most - p.ndim), *p.shape[1:]) for p in parts]

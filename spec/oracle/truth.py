@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from goldformer.spec.model import Attribute, Contract
 from goldformer.spec.oracle.derive import apply
-from goldformer.spec.oracle.rounding import Floats, Rounding
+from goldformer.spec.oracle.rounding import UNIT_ROUNDOFF, Floats, Rounding
 from goldformer.spec.oracle.samples import Sampled, Sampler
 from goldformer.spec.oracle.variances import Propagation, Rounded
 
@@ -60,6 +60,8 @@ class Call:
     held: bool = False
     outputs: Collection[str] = ()
     contract: Contract | None = None
+    #: True if NaN marks what depends on rows without a key.
+    has_marks: bool = False
     _known: dict[Rounding, Evaluation] = field(default_factory=dict, init=False, repr=False)
 
     def evaluate(self, rounding: Rounding) -> Evaluation:
@@ -67,6 +69,11 @@ class Call:
         if rounding not in self._known:
             self._known[rounding] = self._evaluate(rounding)
         return self._known[rounding]
+
+    def find_scale(self, output: str, dtype: str) -> float:
+        """Return the largest standard deviation of an output, in unit roundoffs of a dtype."""
+        variance = self.evaluate(Rounding.of(dtype)).outputs[output].variance
+        return 0.0 if variance is None else math.sqrt(np.nanmax(variance, initial=0.0)) / UNIT_ROUNDOFF[dtype]
 
     @property
     def size(self) -> int:
