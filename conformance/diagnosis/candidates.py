@@ -38,8 +38,8 @@ from goldformer.conformance.judging.invoke import (
     invoke,
     read_arguments,
 )
-from goldformer.conformance.judging.tolerance import UNIT_ROUNDOFF
 from goldformer.spec import Case, Spec
+from goldformer.spec.oracle.rounding import UNIT_ROUNDOFF
 
 #: The number of textbooks with causes that are kept: each takes about 200 kB.
 _MOST_ADAPTERS: Final = 500

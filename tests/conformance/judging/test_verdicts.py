@@ -17,10 +17,10 @@ from goldformer.conformance.diagnosis.isolation.sentences import describe_elemen
 from goldformer.conformance.judging.cases import Bench, check_case
 from goldformer.conformance.judging.comparator import compare
 from goldformer.conformance.judging.measure import describe_values
+from goldformer.conformance.judging.tolerance import LARGEST, SLACK, tolerance
 from goldformer.conformance.judging.verdict import Difference, Element, Status, Verdict
 from goldformer.conformance.properties.judge import check_property
 from goldformer.conformance.reports.text import format_difference
-from goldformer.conformance.judging.tolerance import LARGEST, SLACK, tolerance
 from goldformer.spec.oracle.rounding import SMALLEST, UNIT_ROUNDOFF
 
 CASE = "sdpa-distinct-sizes"  # output (2, 3, 4), weights (2, 3, 5)
