@@ -91,10 +91,11 @@ def compute_outputs(case: Case, call: Call, names: Iterable[str], dtype: str) ->
 def _list_others(case: Case, contract: Contract) -> list[str]:
     """List the outputs that a case does not ask for, if they are certain.
 
-    Rows of padding are left to the implementation, which a case with padding says by what it asks for.
+    Rows of padding are left to the implementation, which a case with padding says by what it asks for. Where elements
+    are dropped, an output on the way may be that before or after.
     """
     names = [name for name in contract.flow if name not in case.expect]
-    if not names or _has_padding(case):
+    if not names or case.attributes.get("dropout_rate") or _has_padding(case):
         return []
     return [name for name in names if _is_certain(case, name)]
 

@@ -2,7 +2,8 @@
 
 The model of rounding.py where errors are not independent: in small calls, such as those of the golden cases, a norm
 removes half of an error, and layers most of what is left. Each array holds an exact evaluation and SAMPLES perturbed
-ones. Their roundoffs are SIZE, so that float64's own are far below them.
+ones. Their roundoffs are those of the dtype, or SIZE if they are smaller, so that float64's own are far below them: in
+half types, scores of −10000 that differ tie, and no first order shows that.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from goldformer.spec import draw
 from goldformer.spec.oracle.rounding import UNIT_ROUNDOFF, Floats, Rounding
 
 SAMPLES: Final = 64
-#: The unit roundoff of the perturbed evaluations: far above float64's own, and far below 1.
+#: The smallest unit roundoff of the perturbed evaluations: far above float64's own, and far below 1.
 SIZE: Final = 2.0**-30
 
 _POOL_SIZE: Final = 1 << 20
@@ -41,7 +42,7 @@ class Sampler:
         self.rounding = rounding
         self.peak = 0.0
         self._next = 0
-        self._factor = SIZE / rounding.results
+        self._factor = max(SIZE, rounding.results) / rounding.results
 
     def hold(self, values: Any) -> Sampled:
         """Take numbers that the dtype holds exactly."""

@@ -39,6 +39,10 @@ class Propagation:
         return self.rounding.of_result(value)
 
 
+#: Errors of a logarithm beyond this leave nothing of a number.
+_LARGEST_SPREAD: Final = 20.0
+
+
 @dataclass(frozen=True, slots=True)
 class _Shares:
     """The origin of the errors of quotients by their own total: those of the terms, by element, and of the total."""
@@ -279,7 +283,11 @@ def _divide_by_total(value: Floats, x: Rounded, total: Rounded) -> Rounded:
 
 def _exp(x: Rounded) -> Rounded:
     value = np.exp(x.value)
-    return x._round(value, _times(x.variance, np.square(value)))
+    if x.variance is None:
+        return x._round(value, None)
+    # The variance of a log-normal number: large scores have errors beyond the first order.
+    spread = np.minimum(x.variance, _LARGEST_SPREAD)
+    return x._round(value, np.square(value) * np.expm1(spread) * np.exp(spread))
 
 
 def _log(x: Rounded) -> Rounded:

@@ -133,7 +133,7 @@ def test_a_decimal_is_rounded_once_when_it_is_read(dtype):
     how = Propagation(Rounding.of(dtype))
     read = how.read(np.array([0.1, 0.5, 3.0, -1.7]))
     unit = UNIT_ROUNDOFF[dtype]
-    assert read.variance == pytest.approx(np.array([0.01, 0, 0, 2.89]) * unit**2 / 3, rel=1e-6, abs=unit**2 * 1e-9)
+    assert read.variance == pytest.approx(np.array([0.01, 0, 0, 2.89]) * unit**2 / 3, rel=1e-5, abs=unit**2 * 1e-9)
     assert how.hold([0.1]).variance is None
 
 
