@@ -1,4 +1,4 @@
-"""How honest code rounds: the variance that each operation adds to its result.
+"""The rounding of honest code: the variance that each operation adds to its result.
 
 Code in a dtype rounds the result of each operation to it, each time by up to one unit roundoff, uniformly. A sum inside
 an operation, such as those of a product of matrices, runs in float32 at least. variances.py and samples.py
@@ -39,7 +39,7 @@ _BITS: Final[Mapping[str, int]] = {"float64": 53, "float32": 24, "float16": 11, 
 
 @dataclass(frozen=True, slots=True)
 class Rounding:
-    """How code in a dtype rounds: the unit roundoffs of results and of sums, and what underflow costs."""
+    """The rounding of code in a dtype: the unit roundoffs of results and of sums, and what underflow costs."""
 
     dtype: str
     results: float

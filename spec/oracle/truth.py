@@ -128,9 +128,9 @@ def _join(parts: list[Truth], lead: tuple[int, ...]) -> Truth:
 
 def _read(output: Any) -> Truth:
     if isinstance(output, Sampled):
-        return Truth(output.samples[0], output.sampler.find_variance(output))
+        return Truth(np.asarray(output.samples[0]), output.sampler.find_variance(output))
     if isinstance(output, Rounded):
-        return Truth(output.value, output.variance)
+        return Truth(np.asarray(output.value), output.variance)
     if output.dtype == object:  # the gaps of decisions
         parts = [_read(element) for element in output]
         variances = [0.0 if part.variance is None else float(part.variance) for part in parts]

@@ -55,9 +55,11 @@ def test_the_values_are_those_of_the_numbers_that_the_arrays_hold(dtype):
     assert (found.values - wide).abs().max() <= found.tolerances["float64"]
     name = str(dtype).removeprefix("torch.")
     assert found.tolerance == found.tolerances[name]
-    assert found.tolerance / SLACK / UNIT_ROUNDOFF[name] == pytest.approx(
-        found.tolerances["float64"] / SLACK / UNIT_ROUNDOFF["float64"], rel=1e-3
-    )
+    # Values that are not proven are rounded to float64 as results are. Sums are finer than results in half types.
+    counted = {dtype: bound / UNIT_ROUNDOFF[dtype] for dtype, bound in found.tolerances.items()}
+    finest = counted["float64"] / (1 if dtype == torch.float64 else math.sqrt(2))
+    assert "float32" not in counted or counted["float32"] == pytest.approx(finest, rel=1e-3)
+    assert all(0.5 * finest < count < 1.5 * finest for count in counted.values())
 
 
 def test_a_double_is_itself_and_no_decimal():
@@ -272,14 +274,14 @@ def test_inputs_for_which_zeros_would_pass_prove_nothing():
         goldformer.assert_correct(result, "scaled_dot_product_attention", **given)
 
 
-def test_zeros_are_said_to_be_zeros_before_what_is_near_to_them():
-    # Divided by the sum of all rows, it is within the tolerance of 0.
+def test_a_large_result_of_zeros_is_said_to_be_zeros():
+    # Divided by the sum of all rows, it would be within one tolerance for the whole output.
     scores = np.random.default_rng(0).normal(size=(8, 4000)).astype("float16")
     with pytest.raises(goldformer.NonConformance) as caught:
         goldformer.assert_correct(np.zeros_like(scores), "softmax", scores=scores)
     said = " ".join(str(caught.value).split())
     zeros = "Mistake found: Every number of output is 0 in 1 of 1 failing cases. Look for where it is filled"
-    assert said.index(zeros) < said.index("Possible causes: The exponentials are divided by the sum of all of them.")
+    assert zeros in said
     assert said.count("Mistake found") == 1
 
 
@@ -330,10 +332,6 @@ def test_the_inputs_are_left_as_they_are():
         ("layer_norm", {"x": np.zeros((2, 12))}, TypeError, "x is an array of numpy, beta is an array of torch: give"),
         ("layer_norm", {"x": draw(2, 12).double()}, TypeError, "x is float64, beta is float32: give them all in one"),
         ("layer_norm", {"x": torch.full((1, 12), math.nan)}, ValueError, "x[0, 0] is nan: nothing is proven of it"),
-        (
-            "layer_norm", {"x": draw(200, 500, 12)}, ValueError,
-            "this call of layer_norm has no golden values, and 1200024 numbers, more than the 1048576 that are derived",
-        ),
         ("dropout", {"x": draw(2, 3), "params": None}, TypeError, "dropout() has no argument params"),
     ],
 )  # fmt: skip

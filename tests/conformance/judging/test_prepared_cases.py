@@ -35,9 +35,9 @@ def test_each_implementation_gets_its_own_verdict_and_the_arguments_are_read_onc
 ):
     reads = []
 
-    def record(case):
+    def record(case, **how):
         reads.append(case.id)
-        return read_arguments(case)
+        return read_arguments(case, **how)
 
     monkeypatch.setattr(cases, "read_arguments", record)
     benches = [bench(adapter_file(text, f"a{i}.py"), "float64") for i, text in enumerate((RIGHT, WRONG, RIGHT))]

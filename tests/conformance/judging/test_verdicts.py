@@ -16,11 +16,13 @@ from goldformer.adapters.builtin import reference, textbook
 from goldformer.conformance.diagnosis.isolation.sentences import describe_element as describe_isolated
 from goldformer.conformance.judging.cases import Bench, check_case
 from goldformer.conformance.judging.comparator import compare
-from goldformer.conformance.judging.measure import describe_values
-from goldformer.conformance.judging.tolerance import LARGEST, SLACK, tolerance
-from goldformer.conformance.judging.verdict import Difference, Element, Status, Verdict
+from goldformer.conformance.judging.expected import expect
+from goldformer.conformance.judging.measure import describe_difference, describe_values, find_tolerance
+from goldformer.conformance.judging.tolerance import LARGEST, SLACK, limit_rounding, tolerance
+from goldformer.conformance.judging.verdict import Difference, Element, Limit, Status, Verdict
 from goldformer.conformance.properties.judge import check_property
 from goldformer.conformance.reports.text import format_difference
+from goldformer.spec.model import GoldenArray
 from goldformer.spec.oracle.rounding import SMALLEST, UNIT_ROUNDOFF
 
 CASE = "sdpa-distinct-sizes"  # output (2, 3, 4), weights (2, 3, 5)
@@ -57,6 +59,13 @@ def golden(spec, case, output="output"):
     return spec.cases[case].golden.options[""][output]
 
 
+def limits(spec, dtype, output="output"):
+    """Return the tolerance of an output of CASE."""
+    case = spec.cases[CASE]
+    contract = spec.contracts[case.component]
+    return find_tolerance(expect(case, {"empty_row": "uniform"}, contract, dtype)[output], contract, dtype)
+
+
 # Where and how far
 
 
@@ -68,7 +77,7 @@ def test_the_golden_values_themselves_pass_far_below_the_tolerance(golden_plus):
 
 def test_one_wrong_element_is_named_with_what_was_expected_and_got(golden_plus, spec):
     values = golden(spec, CASE)
-    bound = tolerance("float32", values.error_scale, values.magnitude)
+    bound = limits(spec, "float32").element[1, 2, 3]
     verdict = golden_plus(CASE, "float32", {(1, 2, 3): 50 * bound})
     assert (verdict.status, verdict.reason) == (Status.FAILED, "wrong-value")
     (difference,) = verdict.differences
@@ -107,8 +116,8 @@ def test_values_have_as_many_digits_as_show_that_they_differ(expected, got, said
 
 
 def test_first_is_in_reading_order_and_worst_is_the_farthest(golden_plus, spec):
-    bound = tolerance("float32", golden(spec, CASE).error_scale, 0.0)
-    added = {(0, 1, 2): 3 * bound, (1, 0, 0): -70 * bound, (1, 2, 3): 20 * bound}
+    bound = limits(spec, "float32").element
+    added = {p: times * bound[p] for p, times in {(0, 1, 2): 3, (1, 0, 0): -70, (1, 2, 3): 20}.items()}
     (difference,) = golden_plus(CASE, "float32", added).differences
     assert (difference.wrong, difference.first.index, difference.worst.index) == (3, (0, 1, 2), (1, 0, 0))
     assert difference.ratio == pytest.approx(70, abs=0.2)
@@ -161,11 +170,47 @@ def test_probes_are_told_by_their_place_in_the_whole_output(spec, bench_of):
 
 @every_dtype
 @pytest.mark.parametrize(("times", "status"), [(0.8, Status.PASSED), (1.3, Status.FAILED)])
-def test_the_tolerance_is_slack_times_roundoff_times_error_scale(times, status, dtype, golden_plus, spec):
-    bound = SLACK * UNIT_ROUNDOFF[dtype] * golden(spec, CASE).error_scale
+def test_one_element_may_be_off_by_its_tolerance(times, status, dtype, golden_plus, spec):
+    bound = limits(spec, dtype).element[1, 1, 1]
     verdict = golden_plus(CASE, dtype, {(1, 1, 1): times * bound})
     assert verdict.status is status
-    assert verdict.ratio == pytest.approx(times, abs=0.1)
+    assert verdict.ratio == pytest.approx(times, abs=0.15)
+
+
+def test_the_tolerance_is_nine_deviations_of_an_element_and_its_row(spec):
+    case, contract = spec.cases[CASE], spec.contracts["scaled_dot_product_attention"]
+    expected = expect(case, {"empty_row": "uniform"}, contract, "float32")["output"]
+    variance = expected.rounding("float32")
+    row = variance.mean(-1, keepdims=True)
+    found = limits(spec, "float32")
+    assert np.allclose(found.element, 9 * np.sqrt((variance + row) / 2), rtol=1e-12)
+    assert (found.rows, found.common) == (6, math.inf)
+    assert found.average == pytest.approx(1.7 * (1 + 2 / math.sqrt(6)))
+
+
+def judge_scaled(dtype, factor, noise=0.0):
+    """Judge an output of 32 rows that is off by a factor, and by a noise of some deviations everywhere."""
+    random = np.random.default_rng(1)
+    values, deviation = random.uniform(-1, 1, (32, 16)), UNIT_ROUNDOFF[dtype] / math.sqrt(3)
+    expected = GoldenArray(values, 1.0, rounding=lambda _: deviation**2 * np.ones(values.shape))
+    signs = np.sign(random.standard_normal(values.shape))
+    return compare("output", values * factor + noise * deviation * signs, values, limit_rounding(expected, None, dtype))
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_a_factor_that_all_values_have_in_common_is_seen_in_half_types(dtype):
+    found = judge_scaled(dtype, 1 + 1.7 * UNIT_ROUNDOFF[dtype])
+    assert (found.limit, found.wrong, found.first.index) == (Limit.COMMON, 512, (0, 0))
+    assert describe_difference(found).startswith("output: all values are too large or too small by the same factor, 1.1")
+    assert not judge_scaled(dtype, 1 + 1.3 * UNIT_ROUNDOFF[dtype]).wrong
+
+
+@every_dtype
+def test_errors_that_are_small_but_everywhere_are_seen(dtype):
+    found = judge_scaled(dtype, 1.0, noise=3.0)
+    assert (found.limit, found.wrong) == (Limit.AVERAGE, 512)
+    assert describe_difference(found).startswith("output: no value is far off, but all of them together are, 1.3")
+    assert not judge_scaled(dtype, 1.0, noise=1.5).wrong
 
 
 @every_dtype
