@@ -201,7 +201,9 @@ def judge_scaled(dtype, factor, noise=0.0):
 def test_a_factor_that_all_values_have_in_common_is_seen_in_half_types(dtype):
     found = judge_scaled(dtype, 1 + 1.7 * UNIT_ROUNDOFF[dtype])
     assert (found.limit, found.wrong, found.first.index) == (Limit.COMMON, 512, (0, 0))
-    assert describe_difference(found).startswith("output: all values are too large or too small by the same factor, 1.1")
+    assert describe_difference(found).startswith(
+        "output: all values are too large or too small by the same factor, 1.1"
+    )
     assert not judge_scaled(dtype, 1 + 1.3 * UNIT_ROUNDOFF[dtype]).wrong
 
 
