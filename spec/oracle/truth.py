@@ -128,7 +128,8 @@ def _join(parts: list[Truth], lead: tuple[int, ...]) -> Truth:
 
 def _read(output: Any) -> Truth:
     if isinstance(output, Sampled):
-        return Truth(np.asarray(output.samples[0]), output.sampler.find_variance(output))
+        # A copy: a view would keep all samples.
+        return Truth(np.array(output.samples[0]), output.sampler.find_variance(output))
     if isinstance(output, Rounded):
         return Truth(np.asarray(output.value), output.variance)
     if output.dtype == object:  # the gaps of decisions
