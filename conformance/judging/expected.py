@@ -16,10 +16,12 @@ from goldformer.conformance.judging.tolerance import ELEMENT, SLACK
 from goldformer.spec import Case, Contract
 from goldformer.spec.laws import law_of
 from goldformer.spec.model import UNSPECIFIED, GoldenArray
-from goldformer.spec.oracle.derive import choose_options
+from goldformer.spec.oracle.derive import GAPS, choose_options
 from goldformer.spec.oracle.rounding import Rounding
 from goldformer.spec.oracle.truth import Call, OutputRounding
 
+#: A gap below this is one of equals: the margins of all others are far above it.
+_TIE: Final = 1e-12
 #: The convention for rows without a key. NaN there marks all that depends on them, through layers too.
 _ROWS: Final = "empty_row"
 
@@ -36,8 +38,10 @@ def expect(case: Case, options: Mapping[str, str], contract: Contract, dtype: st
     if outputs is None or case.golden is None or not _has_roundings(case):
         return outputs
     call = make_call(case, options, contract)
-    others = compute_outputs(case, call, _list_others(case, contract), dtype)
-    return add_rounding(outputs, case, call) | others
+    found = add_rounding(outputs, case, call)
+    if (names := _list_others(case, contract)) and not _has_ties(call, dtype):
+        found |= compute_outputs(case, call, names, dtype)
+    return found
 
 
 def make_call(case: Case, options: Mapping[str, str], contract: Contract, *, held: bool = False) -> Call:
@@ -98,6 +102,12 @@ def _list_others(case: Case, contract: Contract) -> list[str]:
     if not names or case.attributes.get("dropout_rate") or _has_padding(case):
         return []
     return [name for name in names if _is_certain(case, name)]
+
+
+def _has_ties(call: Call, dtype: str) -> bool:
+    """Return True if a decision is between equals: what other outputs are depends on which of them is chosen."""
+    gaps = call.evaluate(Rounding.of(dtype)).outputs.get(GAPS)
+    return gaps is not None and bool(np.any(np.abs(gaps.values) < _TIE))
 
 
 def _is_certain(case: Case, output: str) -> bool:
