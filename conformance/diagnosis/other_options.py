@@ -44,7 +44,8 @@ def _advise_fitting(judgement: Judgement, case: Case, result: Result) -> str:
     fitting: list[tuple[int, float, dict[str, str]]] = []
     for options in _list_other_combinations(judgement, case):
         contract = bench.spec.contracts[case.component]
-        outputs = expect(case, bench.options(case) | options, contract, bench.rounds_to)
+        chosen = bench.options(case) | options
+        outputs = expect(case.under(chosen), chosen, contract, bench.rounds_to)
         if not outputs:
             continue
         ratio = _measure_furthest(result, outputs, case, bench)

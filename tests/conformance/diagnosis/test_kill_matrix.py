@@ -80,8 +80,8 @@ def test_a_case_that_lists_it_fails_by_the_margin_of_its_verdict(spec):
     walkthrough, one_key = kill.cells
     assert (walkthrough.listed, walkthrough.killed, walkthrough.reason) == (True, True, "wrong-value")
     assert 1e5 < walkthrough.margin < math.inf
-    assert (one_key.listed, one_key.killed) == (False, False)
-    assert one_key.margin < 1
+    # It asks for weights and output, which one key leaves as they are; the scaled scores show it all the same.
+    assert (one_key.listed, one_key.killed) == (False, True)
 
 
 @spoil(instead_of=softmax)
