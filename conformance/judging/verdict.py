@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from enum import Enum, StrEnum
 from typing import Any, Final, Literal
@@ -87,6 +88,11 @@ UNANSWERED: Final[tuple[Reason, ...]] = ("crashed", "timeout", "protocol", *WITH
 #: The reasons for which a check is errored by the implementation: the call itself went wrong. A check is errored by
 #: goldformer only for the reason "fault".
 ERRORS: Final[tuple[Reason, ...]] = ("raised", "wrong-parameters", *UNANSWERED)
+
+
+def _replace_enums(items: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    """Return a mapping without enums, which the workers of pytest-xdist cannot send, not even those that are words."""
+    return {name: value.value if isinstance(value, Enum) else value for name, value in items}
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,7 +294,7 @@ class Verdict:
 
     def as_json(self) -> dict[str, Any]:
         """Return plain data, for --json and for the workers of pytest-xdist."""
-        return {**asdict(self), "status": self.status.value}
+        return asdict(self, dict_factory=_replace_enums)
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Verdict:
