@@ -46,6 +46,19 @@ class DrawModel(StrictModel):
         return step
 
 
+class UniformModel(StrictModel):
+    """Drawn by the generator of transformer.md with all bits of float64, between two ends a power of two apart.
+
+    `like` is as for `draw: dyadic`.
+    """
+
+    draw: Literal["uniform"]
+    seed: int
+    range: Annotated[list[float | int], Field(min_length=2, max_length=2)]
+    shape: list[int] | None = None
+    like: Name | None = None
+
+
 class IdsModel(StrictModel):
     """Integers drawn from range[0] to range[1], both included."""
 
@@ -77,12 +90,13 @@ def _tag_recipe(value: Any) -> str | None:
     if not isinstance(value, dict):
         return None
     if "draw" in value:
-        return "as:ids" if value["draw"] == "ids" else "as:dyadic"
+        return f"as:{value['draw']}" if value["draw"] in ("ids", "uniform") else "as:dyadic"
     return "as:values" if "values" in value else "as:fill" if "fill" in value else "as:mask"
 
 
 RecipeModel = Annotated[
     Annotated[DrawModel, Tag("as:dyadic")]
+    | Annotated[UniformModel, Tag("as:uniform")]
     | Annotated[IdsModel, Tag("as:ids")]
     | Annotated[ValuesModel, Tag("as:values")]
     | Annotated[FillModel, Tag("as:fill")]
@@ -95,10 +109,15 @@ RecipeModel = Annotated[
 ]
 
 
-class RangeModel(StrictModel):
-    """The range from which a number is drawn."""
+class UniformRangeModel(StrictModel):
+    """The range from which a number with all bits is drawn."""
 
     range: Annotated[list[float | int], Field(min_length=2, max_length=2)]
+
+
+class RangeModel(UniformRangeModel):
+    """The range from which a number of a grid is drawn."""
+
     step: str | int
 
 
@@ -110,6 +129,14 @@ class AllParamsModel(DrawModel):
 
     biases: bool = True
     gammas: RangeModel | None = None
+    but: dict[Param, RecipeModel] = {}
+
+
+class AllUniformModel(UniformModel):
+    """One recipe with all bits for all parameters, as AllParamsModel."""
+
+    biases: bool = True
+    gammas: UniformRangeModel | None = None
     but: dict[Param, RecipeModel] = {}
 
 
@@ -172,7 +199,9 @@ class ChangeModel(StrictModel):
 
 
 def _tag_params(value: Any) -> str:
-    return "as:together" if isinstance(value, dict) and isinstance(value.get("draw"), str) else "as:each"
+    if not (isinstance(value, dict) and isinstance(value.get("draw"), str)):
+        return "as:each"
+    return "as:uniform" if value["draw"] == "uniform" else "as:together"
 
 
 def _tag_expect(value: Any) -> str:
@@ -209,7 +238,9 @@ class CaseModel(StrictModel):
     attributes: dict[Name, int | bool | float] = {}
     inputs: dict[Name, RecipeModel] = {}
     params: Annotated[
-        Annotated[AllParamsModel, Tag("as:together")] | Annotated[dict[Param, RecipeModel], Tag("as:each")],
+        Annotated[AllParamsModel, Tag("as:together")]
+        | Annotated[AllUniformModel, Tag("as:uniform")]
+        | Annotated[dict[Param, RecipeModel], Tag("as:each")],
         Discriminator(_tag_params),
     ] = {}
     cotangent: RecipeModel | None = None

@@ -176,7 +176,20 @@ def _build(
         first = contract.outputs[contract.first_output]
         case = replace(case, cotangent=_make_recipe(model.cotangent, first, binder.sizes, case.lead, ("cotangent",)))
     case = replace(case, expect=_read_expectation(model.expect, case, contract))
+    _check_decimals(case)
     return _check_blind(replace(case, blind=model.blind))
+
+
+def _check_decimals(case: Case) -> None:
+    """Refuse decimals next to numbers that are drawn with all bits: these are read as themselves, those are rounded."""
+    if not case.has_all_bits:
+        return
+    for group, recipes in (("inputs", case.inputs), ("params", case.params), ("", {"cotangent": case.cotangent})):
+        for name, recipe in recipes.items():
+            written = recipe.array if isinstance(recipe, draw.Values) else getattr(recipe, "value", 0.0)
+            if np.any(np.float32(written) != written):
+                where = (group, name) if group else (name,)
+                raise Refused(where, "has decimals beside numbers drawn with all bits: write binary ones such as 0.25")
 
 
 def _check_layers(attributes: Mapping[str, Any], contract: Contract, where: Field) -> None:
@@ -197,7 +210,7 @@ def _check_blind(case: Case) -> Case:
 
 def _make_shaped(recipe: Recipe, name: str) -> Array:
     """Return an array of the right shape and kind, with zeros for drawn numbers: a large model has millions."""
-    if isinstance(recipe, draw.Dyadic | draw.Fill):
+    if isinstance(recipe, draw.Dyadic | draw.Uniform | draw.Fill):
         return np.broadcast_to(np.float64(0), recipe.shape)
     return draw.build(recipe, name)
 
@@ -235,11 +248,15 @@ def _read_sizes(model: schema.CaseModel, contract: Contract) -> tuple[tuple[int,
 
 
 def _expand_params(
-    params: schema.AllParamsModel | Mapping[str, Any], specs: Mapping[str, ArraySpec]
+    params: schema.AllParamsModel | schema.AllUniformModel | Mapping[str, Any], specs: Mapping[str, ArraySpec]
 ) -> Mapping[str, schema.RecipeModel]:
-    if not isinstance(params, schema.AllParamsModel):
+    recipe: schema.DrawModel | schema.UniformModel
+    if isinstance(params, schema.AllParamsModel):
+        recipe = schema.DrawModel(draw="dyadic", seed=params.seed, range=params.range, step=params.step)
+    elif isinstance(params, schema.AllUniformModel):
+        recipe = schema.UniformModel(draw="uniform", seed=params.seed, range=params.range)
+    else:
         return params
-    recipe = schema.DrawModel(draw="dyadic", seed=params.seed, range=params.range, step=params.step)
     other = recipe if params.gammas is None else recipe.model_copy(update=params.gammas.model_dump())
     drawn = [name for name, spec in specs.items() if params.biases or not spec.optional]
     together = {name: other if name.rpartition(".")[2] == "gamma" else recipe for name in drawn}
@@ -303,6 +320,8 @@ def _convert_recipe(model: Any, spec: ArraySpec, sizes: Mapping[str, int], lead:
         if max(map(abs, model.range)) >= 2**31:
             raise ValueError(f"range {model.range} is too wide: write ends below 2147483648 in size")
         return draw.Ids(model.seed, model.range[0], model.range[1], shape)
+    if isinstance(model, schema.UniformModel):
+        return draw.Uniform(model.seed, *draw.interval(*map(str, model.range)), shape, model.like)
     return draw.Dyadic(model.seed, *draw.grid(*map(str, (*model.range, model.step))), shape, model.like)
 
 

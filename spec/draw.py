@@ -1,4 +1,4 @@
-"""Input recipes and the generator that transformer.md defines in words: FNV-1a, SplitMix64, a dyadic grid."""
+"""Input recipes and the generator that transformer.md defines in words: FNV-1a, SplitMix64, a grid or all bits."""
 
 from __future__ import annotations
 
@@ -51,6 +51,17 @@ class Dyadic:
 
 
 @dataclass(frozen=True, slots=True)
+class Uniform:
+    """Drawn between lo and hi with all bits of float64; `like` as for Dyadic."""
+
+    seed: int
+    lo: float
+    hi: float
+    shape: tuple[int, ...]
+    like: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Ids:
     """Integers drawn from lo, …, hi."""
 
@@ -69,7 +80,7 @@ class Mask:
     shape: tuple[int, ...]
 
 
-Recipe = Values | Fill | Dyadic | Ids | Mask
+Recipe = Values | Fill | Dyadic | Uniform | Ids | Mask
 
 
 #: The number of elements that are drawn at once.
@@ -114,6 +125,17 @@ def dyadic(recipe: Dyadic, name: str) -> NDArray[np.float64]:
     return array.reshape(recipe.shape)
 
 
+def uniform(recipe: Uniform, name: str) -> NDArray[np.float64]:
+    """Draw the array of a Uniform recipe: lo + (hi − lo)·k/2⁵³. hi − lo is a power of 2, so only the sum rounds."""
+    array = np.empty(math.prod(recipe.shape), dtype=np.float64)
+    for start in range(0, array.size, _PIECE):
+        piece = array[start : start + _PIECE]
+        bits = stream(recipe.seed, name, piece.size, start) >> np.uint64(11)
+        np.multiply(bits, (recipe.hi - recipe.lo) * 2.0**-53, out=piece)
+        piece += recipe.lo
+    return array.reshape(recipe.shape)
+
+
 def mask(recipe: Mask) -> NDArray[np.bool_]:
     """Build the boolean array of a Mask recipe."""
     keep = np.ones(recipe.shape, dtype=bool)
@@ -136,6 +158,8 @@ def build(recipe: Recipe, name: str) -> Array:
             array = np.full(recipe.shape, recipe.value, dtype=np.float64)
         case Dyadic():
             array = dyadic(recipe, recipe.like or name)
+        case Uniform():
+            array = uniform(recipe, recipe.like or name)
         case Ids():
             array = recipe.lo + below(recipe.hi - recipe.lo + 1, recipe.seed, name, recipe.shape)
         case Mask():
@@ -158,3 +182,17 @@ def grid(low: str, high: str, width: str) -> tuple[Fraction, Fraction, Fraction]
             "both must be whole, rising and at most 256 in size, so that bfloat16 holds every element"
         )
     return lo, hi, step
+
+
+@cache
+def interval(low: str, high: str) -> tuple[float, float]:
+    """Parse the ends of a Uniform recipe; ValueError unless rounding is the same in every language."""
+    lo, hi = Fraction(low), Fraction(high)
+    power = (hi - lo).numerator * (hi - lo).denominator
+    if lo >= hi or power & (power - 1):
+        raise ValueError(f"range [{lo}, {hi}] has the width {hi - lo}: write ends that are a power of two apart")
+    if any((end / (hi - lo) * 256).denominator != 1 or abs(end) > 256 * (hi - lo) for end in (lo, hi)):
+        raise ValueError(
+            f"range [{lo}, {hi}] has an end that is no multiple of a 256th of its width, or more than 256 widths from 0"
+        )
+    return float(lo), float(hi)

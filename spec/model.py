@@ -501,6 +501,12 @@ class Case:
         return draw.build(self.cotangent, "cotangent") if self.cotangent is not None else None
 
     @cached_property
+    def has_all_bits(self) -> bool:
+        """True if numbers are drawn with all bits: those of its arrays mean themselves then, and float64 holds them."""
+        recipes = (*self.inputs.values(), *self.params.values(), self.cotangent)
+        return any(isinstance(recipe, draw.Uniform) for recipe in recipes)
+
+    @cached_property
     def full_size(self) -> bool:
         """True if the parameters are those of a whole model, many megabytes of them."""
         return sum(math.prod(recipe.shape) for recipe in self.params.values()) >= FULL_SIZE

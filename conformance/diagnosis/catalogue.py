@@ -43,17 +43,23 @@ class Catalogue:
             )
             yield from (Candidate(options=((name, option),)) for option in others)
         listed, mistakes = self._list_claimed(component), self._spec.mistakes
-        own = [id_ for id_ in implementations() if mistakes[id_].component == component]
-        of_others = [id_ for id_ in implementations() if id_ in listed and mistakes[id_].component != component]
+        formulas = [id_ for id_, made in implementations().items() if not made.loses_digits]
+        own = [id_ for id_ in formulas if mistakes[id_].component == component]
+        of_others = [id_ for id_ in formulas if id_ in listed and mistakes[id_].component != component]
         yield from self.make_candidates(id_ for id_ in (*own, *of_others) if self.shows_in_one_call(id_, component))
 
     def list_far(self, component: str) -> Iterator[Candidate]:
         """Yield the mistakes of a component's parts that no case of the component lists."""
         listed = self._list_claimed(component)
         parts = self._spec.list_dependencies(component)
-        homes = {id_: self._spec.mistakes[id_].component for id_ in implementations() if id_ not in listed}
+        others = (id_ for id_, made in implementations().items() if id_ not in listed and not made.loses_digits)
+        homes = {id_: self._spec.mistakes[id_].component for id_ in others}
         far = (id_ for id_, home in homes.items() if home in parts and self.shows_in_one_call(id_, home))
         yield from self.make_candidates(far)
+
+    def list_losing_digits(self) -> Iterator[Candidate]:
+        """Yield the mistakes that only lose digits, in whichever component."""
+        yield from self.make_candidates(id_ for id_, made in implementations().items() if made.loses_digits)
 
     def list_known(self, component: str, options: Options) -> Iterator[Candidate]:
         """Yield all options and mistakes, near ones first."""

@@ -28,7 +28,7 @@ from goldformer.conformance.judging.cases import Judgement, call_case
 from goldformer.conformance.judging.invoke import Result
 from goldformer.conformance.judging.verdict import Verdict
 from goldformer.spec import Case, Spec
-from goldformer.spec.draw import Dyadic, Recipe
+from goldformer.spec.draw import Dyadic, Recipe, Uniform
 from goldformer.spec.model import GoldenArray
 
 if TYPE_CHECKING:
@@ -167,7 +167,7 @@ def _choose_for_gradient(like: Case, spec: Spec) -> Case | None:
 
 def _can_be_drawn(case: Case) -> bool:
     """Return True for a case with drawn numbers whose results are values."""
-    drawn = any(isinstance(recipe, Dyadic) for recipe in (*case.inputs.values(), *case.params.values()))
+    drawn = any(isinstance(recipe, Dyadic | Uniform) for recipe in (*case.inputs.values(), *case.params.values()))
     return drawn and not (case.error or case.random or case.full_size or case.shape_only)
 
 
@@ -188,7 +188,7 @@ def _draw_again(case: Case) -> Case:
 
 
 def _draw_other(recipe: Recipe) -> Recipe:
-    return replace(recipe, seed=recipe.seed + _OTHER_SEED) if isinstance(recipe, Dyadic) else recipe
+    return replace(recipe, seed=recipe.seed + _OTHER_SEED) if isinstance(recipe, Dyadic | Uniform) else recipe
 
 
 def _draw_gradient(case: Case, spec: Spec) -> Case:

@@ -39,6 +39,9 @@ ROUNDINGS: Final = 4.0
 #: formula may round there. Most formulas of the suite round by 2 to 6 roundoffs of their result.
 ROUNDED: Final = 6.0
 
+#: The largest error ÷ magnitude of a result that only lost digits, those of a half type in a short sum.
+_CLOSE: Final = 2.0**-4
+
 #: Dtypes so coarse that a mistake may hide in rounding: a pass in them rules nothing out.
 COARSE: Final = frozenset({"float16", "bfloat16"})
 
@@ -181,6 +184,23 @@ class FailingCase:
             if not largest < limit:
                 return math.inf
         return largest if largest >= 0 else math.inf
+
+    @property
+    def is_close(self) -> bool:
+        """Return True if no output is further from the expected one than a loss of digits can explain."""
+        if not isinstance(self.actual, Result) or self.case.random:
+            return False
+        outputs = self.actual.outputs
+        compared = ((golden, golden.select(outputs[name])) for name, golden in self.expected.items() if name in outputs)
+        with np.errstate(invalid="ignore"):
+            return all(
+                golden.values.shape == actual.shape
+                and bool(
+                    np.all(np.abs(actual - golden.values)[np.isfinite(golden.values)] <= _CLOSE * golden.magnitude)
+                )
+                for golden, actual in compared
+                if golden.values.dtype.kind == "f"
+            )
 
     def differs_in_rest(self, imitation: Result | BadResult | None) -> bool:
         """Return True if an imitation differs in elements that have no golden value.

@@ -322,6 +322,8 @@ class Imitator:
         most = _TRIED // estimate_cost(case)
         joined = [*bases, *self._known.list_halves(component)]
         found = self._match_candidates(near, failure) or self._match_candidates(joined, failure)
+        if not found and failure.is_close:
+            found = self._match_candidates(self._catalogue.list_losing_digits(), failure)
         if not found and any(self._may_be_rounded(base, failure) for base in bases):
             return {}
         # A passing case may rule out all that fits, such as a mask without effect where one of two masks is lost.

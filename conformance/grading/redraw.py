@@ -162,7 +162,7 @@ def raise_scores(template: Template, secret: str) -> Template | None:
     inputs = dict(recipes)
     for name, (low, high, step) in raised.items():
         ends = (-high, -low) if negative and name == first else (low, high)
-        inputs[name] = {**recipes[name], "range": [float(end) for end in ends], "step": str(step)}
+        inputs[name] = {**recipes[name], "draw": "dyadic", "range": [float(end) for end in ends], "step": str(step)}
     return replace(template, raw={**template.raw, "inputs": inputs, "meant_for": [UNSTABLE]})
 
 

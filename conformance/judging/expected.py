@@ -51,7 +51,8 @@ def make_call(case: Case, options: Mapping[str, str], contract: Contract, *, hel
     called = choose_options(case, contract, chosen | ({_ROWS: "nan"} if has_marks else {}))
     wanted = tuple(case.expect) if held else ()
     arrays = (case.input_arrays, case.param_arrays)
-    return Call(case.component, *arrays, case.attributes, called, held, wanted, contract, has_marks)
+    every_bit = case.has_all_bits
+    return Call(case.component, *arrays, case.attributes, called, held, wanted, contract, has_marks, every_bit)
 
 
 def add_rounding(outputs: Mapping[str, GoldenArray], case: Case, call: Call) -> dict[str, GoldenArray]:

@@ -206,7 +206,7 @@ class _Method:
         """Evaluate on balls."""
         from goldformer.spec.oracle import balls  # only deriving needs python-flint
 
-        read = balls.exact if self.held else balls.read
+        read = balls.exact if self.held or self.case.has_all_bits else balls.read
         return self._run(balls.exact, read, balls.read, duals.unit_balls(balls.exact))
 
     def run_draws(self) -> Mapping[str, NDArray[Any]]:

@@ -48,8 +48,9 @@ class Evaluation:
 class Call:
     """A call of a component under some options; what it gives in each dtype is computed once.
 
-    With `held`, each dtype holds the arguments exactly; else they are decimals, which it rounds. `outputs` are those
-    that are wanted, all if there are none. A large call is cut along the leading axes of its `contract`.
+    With `held`, each dtype holds the arguments exactly; else they are decimals, which it rounds, or drawn with all bits
+    (`has_all_bits`), which only float64 holds. `outputs` are those that are wanted, all if there are none. A large call
+    is cut along the leading axes of its `contract`.
     """
 
     formula: str
@@ -62,6 +63,7 @@ class Call:
     contract: Contract | None = None
     #: True if NaN marks what depends on rows without a key.
     has_marks: bool = False
+    has_all_bits: bool = False
     _known: dict[Rounding, Evaluation] = field(default_factory=dict, init=False, repr=False)
 
     def evaluate(self, rounding: Rounding) -> Evaluation:
@@ -89,7 +91,8 @@ class Call:
 
     def _run(self, inputs: Mapping[str, Array], rounding: Rounding) -> Evaluation:
         how = Sampler(rounding) if self.size <= MOST_SAMPLED else Propagation(rounding)
-        read = how.hold if self.held else how.read
+        is_held = self.held or (self.has_all_bits and rounding.dtype == "float64")
+        read = how.hold if is_held else how.read
         made = {name: read(array) if array.dtype.kind == "f" else array for name, array in inputs.items()}
         params = {name: read(array) for name, array in self.params.items()}
         plain = {n: how.read(value) if isinstance(value, float) else value for n, value in self.attributes.items()}

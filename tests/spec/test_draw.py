@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from goldformer.spec import ROOT, Spec, draw
-from goldformer.spec.draw import Dyadic, Fill, Ids, Mask, Values, build
+from goldformer.spec.draw import Dyadic, Fill, Ids, Mask, Uniform, Values, build
 
 TEXT = (ROOT / "transformer.md").read_text(encoding="utf-8")
 STREAMS = [(1, "query"), (7, "ids"), (0, "noise"), (101, "w_qkv"), (-3, "Größe")]
@@ -44,6 +44,12 @@ def on_grid(seed: int, name: str, lo: Fraction, hi: Fraction, step: Fraction, co
     return [lo + step * math.floor((z >> 32) * n / 2**32) for z in splitmix64(fnv1a(f"{seed}/{name}"), count)]
 
 
+def with_all_bits(seed: int, name: str, lo: float, hi: float, count: int) -> list[float]:
+    """lo + (hi − lo) · (z >> 11) / 2^53, rounded once: Python rounds a fraction to the nearest float, ties to even."""
+    parts = [Fraction(z >> 11, 2**53) for z in splitmix64(fnv1a(f"{seed}/{name}"), count)]
+    return [float(Fraction(lo) + (Fraction(hi) - Fraction(lo)) * part) for part in parts]
+
+
 def significant_bits(value: float) -> int:
     numerator = abs(Fraction(value).numerator)
     return (numerator // (numerator & -numerator)).bit_length() if numerator else 0
@@ -67,9 +73,15 @@ def test_the_printed_hash_and_first_result_are_those_of_the_words():
             "Seed 1, name query, range [−2, 2] and step 1/32 begin with ",
             [1.6875, -0.5625, 1.34375, 0.59375, 0.21875, -1.34375],
         ),
+        (
+            Uniform(1, -1.0, 1.0, (2,)),
+            "query",
+            "Seed 1, name query, range [−1, 1] and all bits begin with ",
+            [0.8423457002304342, -0.2761340549220228],
+        ),
         (Ids(7, 0, 12, (8,)), "ids", "Seed 7, name ids and range [0, 12] begin with ", [1, 4, 12, 2, 11, 8, 10, 10]),
     ],
-    ids=["dyadic", "ids"],
+    ids=["dyadic", "uniform", "ids"],
 )
 def test_the_printed_elements_are_drawn(recipe, name, sentence, numbers):
     printed = TEXT.split(sentence)[1].split("\n")[0].rstrip(".").replace("−", "-")
@@ -77,8 +89,9 @@ def test_the_printed_elements_are_drawn(recipe, name, sentence, numbers):
     assert build(recipe, name).tolist() == numbers
 
 
-def test_an_array_drawn_like_another_is_drawn_under_its_name():
-    recipe = Dyadic(3, Fraction(-2), Fraction(2), Fraction(1, 32), (4, 5))
+@pytest.mark.parametrize("recipe", [Dyadic(3, Fraction(-2), Fraction(2), Fraction(1, 32), (4, 5)),
+                                    Uniform(3, -2.0, 2.0, (4, 5))], ids=["dyadic", "uniform"])  # fmt: skip
+def test_an_array_drawn_like_another_is_drawn_under_its_name(recipe):
     query = build(recipe, "query")
     assert np.array_equal(build(replace(recipe, like="query"), "key"), query)
     assert not np.array_equal(build(recipe, "key"), query)
@@ -104,6 +117,24 @@ def test_grids_are_filled_row_major_from_the_words(lo, hi, step):
     expected = on_grid(5, "key", lo, hi, step, 42)
     assert [Fraction(x) for x in drawn.ravel().tolist()] == expected
     assert Fraction(drawn[1, 2, 0]) == expected[(1 * 3 + 2) * 7]
+
+
+@pytest.mark.parametrize(("lo", "hi"), [(-1.0, 1.0), (0.75, 1.75), (-0.25, 0.25), (3.0, 7.0), (-64.0, -63.0)])
+def test_numbers_with_all_bits_are_filled_row_major_from_the_words(lo, hi):
+    drawn = build(Uniform(5, *draw.interval(str(lo), str(hi)), (2, 3, 7)), "key")
+    assert drawn.dtype == np.float64
+    expected = with_all_bits(5, "key", lo, hi, 42)
+    assert drawn.ravel().tolist() == expected
+    assert drawn[1, 2, 0] == expected[(1 * 3 + 2) * 7]
+    assert lo <= drawn.min() <= drawn.max() <= hi
+
+
+def test_numbers_with_all_bits_are_rounded_by_every_other_dtype():
+    drawn = build(Uniform(5, -1.0, 1.0, (40_000,)), "key")
+    assert drawn.ravel()[32_768:].tolist() == with_all_bits(5, "key", -1.0, 1.0, 40_000)[32_768:]
+    assert np.mean(drawn.astype(np.float32) == drawn) < 1e-3
+    assert np.mean([significant_bits(x) >= 40 for x in drawn[:2000].tolist()]) > 0.95
+    assert max(map(significant_bits, build(Uniform(5, 0.75, 1.75, (2000,)), "key").tolist())) == 53
 
 
 @pytest.mark.parametrize(("lo", "hi"), [(0, 0), (-3, 4), (0, 9999), (5, 2**32 + 4)])
@@ -164,7 +195,21 @@ def test_a_mask_is_true_where_the_words_say(lengths, causal, shape):
 
 def test_the_shipped_spec_draws_inputs_in_every_way(spec: Spec):
     kinds = {type(r) for c in spec.cases.values() for r in (*c.inputs.values(), *c.params.values())}
-    assert kinds == {Values, Fill, Dyadic, Ids, Mask}
+    assert kinds == {Values, Fill, Dyadic, Uniform, Ids, Mask}
+
+
+def test_every_component_that_computes_with_floats_has_a_case_whose_numbers_fill_every_dtype(spec: Spec):
+    """Code that keeps weights or inputs in a half type shows nowhere else. xavier_uniform takes only a dtype."""
+    filled = {c.component for c in spec.cases.values() if c.id.endswith("every-bit") and c.golden is not None}
+    floats = {
+        name
+        for name, contract in spec.contracts.items()
+        if contract.takes_params or any(array.kind == "float" for array in contract.inputs.values())
+    }
+    assert floats - filled == {"xavier_uniform"}
+    for case in (c for c in spec.cases.values() if c.has_all_bits):
+        drawn = [r for r in (*case.inputs.values(), *case.params.values()) if not isinstance(r, (Ids, Mask, Values))]
+        assert all(isinstance(recipe, Uniform) for recipe in drawn), case.id
 
 
 def test_every_drawn_or_filled_number_of_the_spec_is_exact_in_float16_and_bfloat16(spec: Spec):
@@ -221,6 +266,22 @@ def test_a_recipe_off_the_grid_is_named(step, lo, hi, message):
         draw.grid(lo, hi, step)
 
 
+@pytest.mark.parametrize(
+    ("lo", "hi", "message"),
+    [
+        ("-1", "0.5", "range [-1, 1/2] has the width 3/2: write ends that are a power of two apart"),
+        ("1", "1", "range [1, 1] has the width 0: write ends that are a power of two apart"),
+        ("1", "-1", "range [1, -1] has the width -2: write ends that are a power of two apart"),
+        ("0.3", "1.3", "range [3/10, 13/10] has an end that is no multiple of a 256th of its width, or more than 256 "),
+        ("300", "301", "range [300, 301] has an end that is no multiple of a 256th of its width, or more than 256 "),
+    ],
+)
+def test_ends_that_could_round_differently_are_refused(lo, hi, message):
+    message += "widths from 0" if message.endswith(" ") else ""
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        draw.interval(lo, hi)
+
+
 @pytest.mark.parametrize(("step", "lo", "hi"), [("1/32", "-8", "8"), ("1", "-256", "256"), ("4", "0", "1024")])
 def test_the_widest_grids_are_allowed_and_exact(step, lo, hi):
     recipe = Dyadic(1, *draw.grid(lo, hi, step), (999,))
@@ -236,6 +297,7 @@ def test_the_widest_grids_are_allowed_and_exact(step, lo, hi):
         Values(np.array([0.5, 1.5])),
         Fill(0.25, (2,)),
         Dyadic(1, Fraction(0), Fraction(1), Fraction(1, 2), (2,)),
+        Uniform(1, 0.0, 1.0, (2,)),
         Ids(1, 0, 4, (2,)),
         Mask(None, False, (1, 2)),
     ],

@@ -362,7 +362,7 @@ def test_position_one_of_width_four_is_sine_and_cosine_of_1_and_a_hundredth(spec
     ("status", "said"),
     [
         (0, r"^\d+ clauses, \d+ cases \(\d+ with golden values, \d+ refusals\), .*: no problems\n$"),
-        (1, r"(?s)^{root}/transformer.md:\d+: NUM-1: is a MUST that no case.*: \d+ problems\n$"),
+        (1, r"(?s)^{root}/transformer.md:\d+: SDPA-2: is a MUST that no case.*: \d+ problems\n$"),
         (2, r"^goldformer: {root}/cases/softmax.yaml:1: file: is empty\n$"),
     ],
 )

@@ -138,6 +138,14 @@ CASES = {
         "softmax", "sm-one-row-by-hand", "{values: [0, 1, 3]}", "[0, 1, 3]", "inputs.scores",
         "expected a mapping: write {{values: …}} around numbers, or {{fill: …}} or {{draw: …}}, got [0, 1, 3]",
     ),
+    "decimals beside numbers with all bits": (
+        "kl_divergence", "kl-every-bit", "0.125, 0.125]", "0.15, 0.1]", "inputs.target",
+        "{id}: has decimals beside numbers drawn with all bits: write binary ones such as 0.25",
+    ),
+    "ends of numbers with all bits that are no power of two apart": (
+        "softmax", "sm-every-bit", "[-4, 4]", "[-4, 2]", "inputs.scores",
+        "{id}: range [-4, 2] has the width 6: write ends that are a power of two apart",
+    ),
     "decimals for ids": (
         "padding_mask", "mask-padding-none", "[[3,", "[[3.5,", "inputs.ids",
         "{id}: holds float64 values where the contract says ids",

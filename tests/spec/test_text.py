@@ -10,6 +10,7 @@ from goldformer.conformance.judging.tolerance import AVERAGE, COMMON, ELEMENT, L
 from goldformer.spec import ROOT, Spec
 from goldformer.spec.case_schema import (
     AllParamsModel,
+    AllUniformModel,
     CaseModel,
     ChangeModel,
     DrawModel,
@@ -21,6 +22,7 @@ from goldformer.spec.case_schema import (
     RangeModel,
     RealModel,
     StatisticsModel,
+    UniformModel,
     ValuesModel,
 )
 from goldformer.spec.contractfile import ArrayEntry, AttributeEntry, BlockEntry, ContractFile
@@ -69,8 +71,9 @@ def test_every_key_of_the_data_is_explained(heading, models):
 
 @pytest.mark.parametrize(
     "model",
-    [ContractFile, ArrayEntry, AttributeEntry, BlockEntry, DrawModel, ValuesModel, FillModel, MaskModel,
-     AllParamsModel, RangeModel, ProbesModel, DrawnModel, RealModel, StatisticsModel, ErrorModel, ChangeModel],
+    [ContractFile, ArrayEntry, AttributeEntry, BlockEntry, DrawModel, UniformModel, ValuesModel, FillModel,
+     MaskModel, AllParamsModel, AllUniformModel, RangeModel, ProbesModel, DrawnModel, RealModel, StatisticsModel,
+     ErrorModel, ChangeModel],
     ids=lambda model: model.__name__,
 )  # fmt: skip
 def test_every_key_of_contracts_and_recipes_is_explained(model):

@@ -19,10 +19,22 @@ R = TypeVar("R")
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 #: The modules whose mistakes are in forward passes, and so in the gradients of these as a framework forms them.
-_FORWARD: Final = ("attention", "positions", "heads", "layers", "transformer", "losses", "decoding", "randomness")
+_FORWARD: Final = (
+    "attention",
+    "positions",
+    "heads",
+    "layers",
+    "transformer",
+    "losses",
+    "decoding",
+    "randomness",
+    "half_types",
+)
 #: The module of mistakes in backward passes that are written by hand.
 _BY_HAND: Final = ("gradients",)
 _ON_TORCH: Final = ("on_torch",)
+#: The module of mistakes that only lose digits: they show where numbers have many.
+_LOSES_DIGITS: Final = "half_types"
 
 #: The mistakes that published models make on purpose: often several at once, and with options that differ too.
 ON_PURPOSE: Final = ("ffn-gelu", "ffn-gelu-tanh", "ln-std-plus-eps", "ln-unbiased", "ln-eps-outside")
@@ -60,6 +72,11 @@ class Mistaken:
     def by_hand(self) -> bool:
         """Return True if it is made in backward passes written by hand, so that these are not differentiated."""
         return self.module in _BY_HAND
+
+    @property
+    def loses_digits(self) -> bool:
+        """Return True if it changes nothing but the digits of numbers that a half type does not hold."""
+        return self.module == _LOSES_DIGITS
 
     @property
     def is_backward(self) -> bool:
