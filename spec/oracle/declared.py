@@ -37,13 +37,15 @@ _OF_STORED: Final = ("convention", "blind", "meant_for")
 def count_missing(component: str, options: Mapping[str, str], spec: Spec) -> int:
     """Return how many cases a component has too few under these options; 0 if its ordinary ones fit every option.
 
-    `options` has an option of every convention.
+    One more is missing if none that fits has numbers with all bits. `options` has an option of every convention.
     """
     stored = [case for case in spec.cases_of(component) if case.error is None and not case.shape_only]
     stored = [case for case in stored if case.cotangent is None]
     if not any(_ORDINARY in case.id for case in stored):
         return 0
-    return max(0, LEAST - sum(not case.explain_unfit(options) for case in stored))
+    fitting = [case for case in stored if not case.explain_unfit(options)]
+    has_all_bits = any(case.has_all_bits for case in fitting) or not any(case.has_all_bits for case in stored)
+    return max(0, LEAST - len(fitting)) + (not has_all_bits)
 
 
 def derive_declared(component: str, options: Mapping[str, str], spec: Spec) -> dict[str, Case]:
@@ -70,13 +72,16 @@ def derive_declared(component: str, options: Mapping[str, str], spec: Spec) -> d
 
 
 def _declare_ordinary(component: str, options: Mapping[str, str], spec: Spec) -> Iterator[Case]:
-    """Yield the stored cases of ordinary form that do not fit, read again as cases of only these options."""
+    """Yield the stored cases of ordinary form that do not fit, read again as cases of only these options.
+
+    Those whose numbers have all bits come first.
+    """
     unfit = [c for c in spec.cases_of(component) if _ORDINARY in c.id and c.explain_unfit(options)]
     if not unfit:
         return
     file = YamlFile.read(unfit[0].place.file)
     entries: Mapping[str, Entry] = {entry["id"]: entry for entry in file.data["cases"]}
-    for case in unfit:
+    for case in sorted(unfit, key=lambda case: not case.has_all_bits):
         entry = _declare(case, entries[case.id], options, spec)
         single = replace(file, data={"component": component, "cases": [entry]})
         try:
