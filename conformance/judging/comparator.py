@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +14,9 @@ from goldformer.conformance.judging.tolerance import Tolerance
 from goldformer.conformance.judging.verdict import Difference, Element, Limit
 
 Floats = NDArray[np.float64]
+
+#: The numbers of an output that are judged together at once.
+_BLOCK: Final = 1 << 20
 
 
 def compare(
@@ -65,25 +70,42 @@ def _find_ratios(actual: NDArray[np.generic], expected: NDArray[np.generic], lim
     if expected.dtype.kind in "biu":
         return np.where(actual == expected, 0.0, math.inf)
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-        error = np.abs(actual.astype(np.float64, copy=False) - expected.astype(np.float64, copy=False))
-        ratios = np.where(error == 0, 0.0, error / limits.element)
+        # Outputs may be large: all is computed in one array.
+        ratios = np.asarray(np.subtract(actual, expected, dtype=np.float64))
+        np.abs(ratios, out=ratios)
+        equal = ratios == 0
+        np.divide(ratios, limits.element, out=ratios)
+        ratios[equal] = 0.0
         if np.isfinite(ratios).all():
             return ratios
         agree = (actual == expected) | (np.isnan(actual) & np.isnan(expected))
-        ratios = np.where(agree, 0.0, ratios)
-    return np.where(np.isnan(ratios), math.inf, ratios)
+        ratios[agree] = 0.0
+    ratios[np.isnan(ratios)] = math.inf
+    return ratios
 
 
 def _judge_whole(actual: NDArray[np.generic], expected: NDArray[np.generic], limits: Tolerance) -> tuple[float, Limit]:
     """Return the larger share of the tolerance that all errors use together, and which it is."""
     if limits.row is None:
         return 0.0, Limit.ELEMENT
-    there = np.isfinite(expected) & (limits.row > 0)
-    if not there.any():
-        return 0.0, Limit.ELEMENT
-    wanted, row = expected[there].astype(np.float64), limits.row[there]
-    error = actual[there].astype(np.float64) - wanted
-    average = math.sqrt(float(np.mean(error**2 / row))) / limits.average
-    size = float(np.sum(wanted**2 / row))
-    common = abs(float(np.sum(error * wanted / row))) / size / limits.common if size else 0.0
+    count, squares, size, shared = 0, 0.0, 0.0, 0.0
+    for made, right, variance in _cut(actual, expected, limits.row):
+        there = np.isfinite(right) & (variance > 0)
+        wanted, row = right[there].astype(np.float64), variance[there]
+        error = made[there].astype(np.float64) - wanted
+        count += len(row)
+        squares += float(np.sum(error**2 / row))
+        size += float(np.sum(wanted**2 / row))
+        shared += float(np.sum(error * wanted / row))
+    average = math.sqrt(squares / max(count, 1)) / limits.average
+    common = abs(shared) / size / limits.common if size else 0.0
     return (common, Limit.COMMON) if common > average else (average, Limit.AVERAGE)
+
+
+def _cut(*arrays: NDArray[Any]) -> Iterator[tuple[NDArray[Any], ...]]:
+    """Yield arrays of one shape block by block, so that what is computed of them takes little memory."""
+    width = arrays[0].shape[-1] if arrays[0].ndim else 1
+    rows = [array.reshape(-1, max(width, 1)) for array in arrays]
+    step = max(1, _BLOCK // max(width, 1))
+    for start in range(0, len(rows[0]), step):
+        yield tuple(array[start : start + step] for array in rows)

@@ -75,7 +75,9 @@ def limit_rounding(golden: GoldenArray, at_least: str | None, dtype: str) -> Tol
         return Tolerance(0.0)
     # An element near 0 by chance has a small variance, which holds only to first order: its row counts for half.
     row = np.broadcast_to(variance.mean(-1, keepdims=True) if variance.ndim else variance, variance.shape)
-    element = ELEMENT * np.sqrt((variance + row) / 2)
+    element = np.asarray(variance + row)
+    element *= ELEMENT**2 / 2
+    np.sqrt(element, out=element)
     rows = math.prod(variance.shape[:-1])
     if golden.indices is not None:
         rows = len({place[:-1] for place in golden.indices})

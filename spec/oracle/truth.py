@@ -85,9 +85,12 @@ class Call:
     def _evaluate(self, rounding: Rounding) -> Evaluation:
         if self.contract is None or self.size <= MOST_SAMPLED or not (lead := self._find_lead(self.contract)):
             return self._run(self.inputs, rounding)
-        parts = [self._run(block, rounding) for block in self._cut(self.contract, lead)]
-        joined = {name: _join([part.outputs[name] for part in parts], lead) for name in parts[0].outputs}
-        return Evaluation(joined, max(part.peak for part in parts))
+        joined, peak = _Joined(lead), 0.0
+        for start, block in self._cut(self.contract, lead):
+            part = self._run(block, rounding)
+            joined.put(start, part.outputs)
+            peak = max(peak, part.peak)
+        return Evaluation(joined.read(), peak)
 
     def _run(self, inputs: Mapping[str, Array], rounding: Rounding) -> Evaluation:
         how = Sampler(rounding) if self.size <= MOST_SAMPLED else Propagation(rounding)
@@ -108,8 +111,8 @@ class Call:
         leads = (self.inputs[name].shape[: -len(spec.shape.axes)] for name, spec in given.items())
         return np.broadcast_shapes(*leads)
 
-    def _cut(self, contract: Contract, lead: tuple[int, ...]) -> Iterator[Mapping[str, Array]]:
-        """Yield the inputs block by block along the leading axes, joined to one."""
+    def _cut(self, contract: Contract, lead: tuple[int, ...]) -> Iterator[tuple[int, Mapping[str, Array]]]:
+        """Yield the inputs block by block along the leading axes, joined to one, each with its first index."""
         count = math.prod(lead)
         flat = {}
         for name, array in self.inputs.items():
@@ -117,16 +120,37 @@ class Call:
             flat[name] = np.broadcast_to(array, (*lead, *core)).reshape(count, *core)
         rows = max(1, _BLOCK * count // sum(array.size for array in flat.values()))
         for start in range(0, count, rows):
-            yield {name: array[start : start + rows] for name, array in flat.items()}
+            yield start, {name: array[start : start + rows] for name, array in flat.items()}
 
 
-def _join(parts: list[Truth], lead: tuple[int, ...]) -> Truth:
-    """Join the blocks of one output."""
-    values = np.concatenate([part.values for part in parts])
-    whole = (*lead, *values.shape[1:])
-    variances = [np.zeros(p.values.shape) if p.variance is None else p.variance for p in parts]
-    variance = None if all(p.variance is None for p in parts) else np.concatenate(variances).reshape(whole)
-    return Truth(values.reshape(whole), variance)
+class _Joined:
+    """The outputs of blocks, each written to its place as soon as it is computed."""
+
+    def __init__(self, lead: tuple[int, ...]) -> None:
+        self._lead = lead
+        self._values: dict[str, Array] = {}
+        self._variances: dict[str, Floats] = {}
+
+    def put(self, start: int, outputs: Mapping[str, Truth]) -> None:
+        """Write the outputs of a block that begins at an index of the leading axes."""
+        for name, part in outputs.items():
+            end, whole = start + len(part.values), (math.prod(self._lead), *part.values.shape[1:])
+            if name not in self._values:
+                self._values[name] = np.empty(whole, part.values.dtype)
+            self._values[name][start:end] = part.values
+            if part.variance is None:
+                continue
+            if name not in self._variances:
+                self._variances[name] = np.zeros(whole)
+            self._variances[name][start:end] = part.variance
+
+    def read(self) -> dict[str, Truth]:
+        """Return the outputs with their leading axes."""
+        found = {}
+        for name, values in self._values.items():
+            shape, variance = (*self._lead, *values.shape[1:]), self._variances.get(name)
+            found[name] = Truth(values.reshape(shape), None if variance is None else variance.reshape(shape))
+        return found
 
 
 def _read(output: Any) -> Truth:
