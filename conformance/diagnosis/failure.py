@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
@@ -12,12 +12,14 @@ from typing import Final
 
 import numpy as np
 
+from goldformer.conformance.diagnosis.cuts import choose_cut
 from goldformer.conformance.judging.cases import Judgement
 from goldformer.conformance.judging.comparator import find_ratio
 from goldformer.conformance.judging.invoke import Array, BadResult, Result
 from goldformer.conformance.judging.measure import measure_ratio
 from goldformer.conformance.judging.random_outputs import compare_draws, compute_statistics
 from goldformer.conformance.judging.tolerance import tolerance
+from goldformer.conformance.judging.verdict import Difference
 from goldformer.spec import Case, Contract
 from goldformer.spec.model import REFUSED, GoldenArray, find_magnitude
 from goldformer.spec.oracle.rounding import UNIT_ROUNDOFF
@@ -25,6 +27,9 @@ from goldformer.spec.oracle.rounding import UNIT_ROUNDOFF
 #: An option of each convention of a component.
 Options = Mapping[str, str]
 
+#: For a case of more numbers than this, only the mistakes that it lists are tried, and on a part of it if that can be
+#: cut off: each imitation takes long.
+LARGE: Final = 100_000
 #: The fixed cost of an imitation, in numbers of a case.
 _FIXED: Final = 600
 #: How many times decoding runs the model, roughly.
@@ -79,7 +84,22 @@ class FailingCase:
             conventions = bench.spec.conventions
             options = {n: conventions[n].default if o == REFUSED else o for n, o in options.items()}
         contract = bench.spec.contracts[case.component]
-        return cls(case, contract, outcome, judgement.expected, bench.dtype, options)
+        whole = cls(case, contract, outcome, judgement.expected, bench.dtype, options)
+        return whole.shorten(judgement.verdict.differences)
+
+    def shorten(self, differences: Sequence[Difference]) -> FailingCase:
+        """Return a part of a large case that has the first wrong element, or itself: imitations of it are quicker."""
+        outputs = self.contract.outputs
+        first = next(((d.output, d.first.index) for d in differences if d.first is not None), None)
+        output, index = first or (self.contract.first_output, ())
+        if not isinstance(self.actual, Result) or output not in outputs:
+            return self
+        cut = choose_cut(self.case, self.contract, output, index, LARGE)
+        if cut is None:
+            return self
+        made = {name: cut.cut_array(array, outputs[name]) for name, array in self.actual.outputs.items()}
+        actual = replace(self.actual, outputs=made)
+        return replace(self, case=cut.cut_case(self.case), actual=actual, expected=cut.cut_all(self.expected))
 
     @property
     def has_changed_inputs(self) -> bool:

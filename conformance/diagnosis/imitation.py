@@ -16,6 +16,7 @@ from goldformer.conformance.diagnosis.causes import Causes, find_cause
 from goldformer.conformance.diagnosis.failure import (
     CLEAR,
     COARSE,
+    LARGE,
     ROUNDINGS,
     FailingCase,
     Options,
@@ -37,8 +38,8 @@ from goldformer.spec import Case, Spec
 _SEARCHES: Final = 8
 _SEARCHES_IN_VAIN: Final = 2
 
-#: For a case of more numbers than this, only the mistakes that it lists are tried: each imitation takes long.
-_LARGE: Final = 100_000
+#: The numbers of all imitations of a large case: a few seconds.
+_LISTED: Final = 80_000_000
 
 #: The number of combinations, and of places, that are tried for a case, times the numbers of the case: half a second.
 _TRIED: Final = 500_000
@@ -124,7 +125,7 @@ class Imitator:
     def find_matches(self, failure: FailingCase) -> tuple[Match, ...] | None:
         """Return the mistakes and options whose output matches the actual one; None if the search was skipped."""
         case, actual = failure.case, failure.actual
-        if case.full_size or (isinstance(actual, BadResult) and actual.reason == "raised"):
+        if case.full_size or (isinstance(actual, BadResult) and (actual.reason == "raised" or case.size > LARGE)):
             return None
         known = self._choose_known_matches(case)
         found = self._match_candidates(known, failure)
@@ -230,7 +231,7 @@ class Imitator:
         What is found is a late match of the other failing cases.
         """
         case, component, base = failure.case, failure.case.component, self._matched.get(causes)
-        if base is None or base.place or case.full_size or case.size > _LARGE:
+        if base is None or base.place or case.full_size or case.size > LARGE:
             return ()
         found = self._note_found(self._match_possible(self._list_second(base, failure), failure), failure)
         # What explains one case more comes before it where only the first few are compared.
@@ -243,7 +244,7 @@ class Imitator:
         What is found is a late match of the other failing cases.
         """
         case, component = failure.case, failure.case.component
-        if case.cotangent is not None or case.full_size or case.size > _LARGE:
+        if case.cotangent is not None or case.full_size or case.size > LARGE:
             return ()
         base = Candidate(options=tuple(sorted(options.items())))
         bases = [base, base.add(self._known.join_options(component))]
@@ -281,7 +282,7 @@ class Imitator:
         if backward and component in self._fails_forward:
             # What no forward pass showed, no gradient of it shows; and a gradient takes a hundred calls.
             return {}
-        if backward or case.size > _LARGE:
+        if backward or case.size > LARGE:
             found = self._match_listed(failure)
             if found or not backward:
                 return found
@@ -306,8 +307,8 @@ class Imitator:
             listed = [
                 c for c in listed if made[c].by_hand or not self._catalogue.shows_in_one_call(made[c].id, component)
             ]
-        on_bases = combine_with(self._known.list_bases(component), listed)
-        return self._match_candidates(chain(listed, on_bases), failure)
+        tried = chain(listed, combine_with(self._known.list_bases(component), listed))
+        return self._match_candidates(islice(tried, _LISTED // estimate_cost(case)), failure)
 
     def _search_forward(self, failure: FailingCase) -> dict[Candidate, float]:
         """Search options and mistakes, then neighbours, numbers and pairs, as many as there is time for."""
