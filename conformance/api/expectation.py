@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -13,12 +14,13 @@ from goldformer.adapters.arrays import LIBRARIES
 from goldformer.adapters.dtypes import round_to_dtype
 from goldformer.adapters.find_arrays import find_library
 from goldformer.adapters.protocol import DTYPES
+from goldformer.conformance.api.arguments import swap_heads
 from goldformer.conformance.api.own_call import OwnCall
 from goldformer.conformance.api.report import NonConformance
 from goldformer.conformance.diagnosis.explain import Diagnosis
 from goldformer.conformance.diagnosis.finding import FIRST_SEEN, FIX_FIRST, Finding
 from goldformer.conformance.diagnosis.findings import diagnose
-from goldformer.conformance.judging.cases import Bench, explain_out_of_reach, judge_case
+from goldformer.conformance.judging.cases import Bench, Judgement, explain_out_of_reach, judge_case
 from goldformer.conformance.judging.comparator import find_ratio
 from goldformer.conformance.judging.invoke import BadResult, name_outputs
 from goldformer.conformance.judging.measure import find_tolerance
@@ -26,6 +28,8 @@ from goldformer.conformance.judging.verdict import Status, Verdict
 from goldformer.conformance.reports.text import format_difference, format_remarks
 from goldformer.spec import Case, Contract, GoldenArray, Spec, load_spec
 
+_ATTENTION: Final = "scaled_dot_product_attention"
+_SWAP: Final = "pass query.swapaxes(1, 2), and so key, value and the result"
 #: The findings that say nothing of a single call.
 _OF_A_RUN: Final = frozenset({FIX_FIRST, FIRST_SEEN})
 
@@ -94,6 +98,8 @@ def assert_correct(
     with _keep_jax_settings({**arguments, "actual": _take_first(actual)}):
         call = OwnCall.read(component, arguments, conventions, spec, _take_first(actual))
         verdict = _judge(actual, call)
+        if verdict.bad and _is_right_swapped(actual, call, arguments):
+            raise ValueError(f"{component}: this is right for axes (..., heads, tokens, d): {_SWAP}")
     if verdict.bad or verdict.is_tolerated:
         raise NonConformance(_describe(verdict, spec))
     if verdict.status is not Status.PASSED:
@@ -103,6 +109,23 @@ def assert_correct(
 def _judge(actual: Any, call: OwnCall) -> Verdict:
     """Return the verdict on a result, with the mistakes that reproduce it."""
     component, spec = call.case.component, call.spec
+    judgement = _judge_alone(actual, call)
+    if judgement.verdict.status is Status.PASSED:
+        _require_telling(judgement.expected, spec.contracts[component], call.dtype)
+        return judgement.verdict
+    case = judgement.case
+    assert case is not None, "a call is a case"
+    # In a large call, the mistakes to look for are those that cases of the component list.
+    listed = dict.fromkeys(id_ for other in spec.cases_of(component) if other.cotangent is None for id_ in other.kills)
+    # There is one result and no implementation: called with other arguments, it would give the same numbers again.
+    diagnosis = Diagnosis(spec, isolates=False)
+    (explained,) = diagnosis.explain_all([replace(judgement, case=replace(case, kills=tuple(listed)))])
+    return explained
+
+
+def _judge_alone(actual: Any, call: OwnCall) -> Judgement:
+    """Return the judgement of a result."""
+    component, spec = call.case.component, call.spec
     adapter = replace(call.adapter, name="the result", functions={component: lambda **_: actual})
     try:
         outputs = name_outputs(actual, spec.contracts[component]).keys()
@@ -110,16 +133,19 @@ def _judge(actual: Any, call: OwnCall) -> Verdict:
         outputs = {spec.contracts[component].first_output: None}.keys()
     case = call.derive(outputs)
     bench = Bench(spec.with_cases({case.id: case}), adapter, call.dtype, call.device)
-    judgement = judge_case(case, bench)
-    if judgement.verdict.status is Status.PASSED:
-        _require_telling(judgement.expected, spec.contracts[component], call.dtype)
-        return judgement.verdict
-    # In a large call, the mistakes to look for are those that cases of the component list.
-    listed = dict.fromkeys(id_ for other in spec.cases_of(component) if other.cotangent is None for id_ in other.kills)
-    # There is one result and no implementation: called with other arguments, it would give the same numbers again.
-    diagnosis = Diagnosis(spec, isolates=False)
-    (explained,) = diagnosis.explain_all([replace(judgement, case=replace(case, kills=tuple(listed)))])
-    return explained
+    return judge_case(case, bench)
+
+
+def _is_right_swapped(actual: Any, call: OwnCall, arguments: Mapping[str, Any]) -> bool:
+    """Return True if the result of an attention is right for other axes: heads before tokens."""
+    swapped = swap_heads(actual, arguments) if call.case.component == _ATTENTION else None
+    if swapped is None:
+        return False
+    with contextlib.suppress(TypeError, ValueError):
+        result, given = swapped
+        other = OwnCall.read(_ATTENTION, given, call.adapter.conventions, call.spec, result)
+        return _judge_alone(result, other).verdict.status is Status.PASSED
+    return False
 
 
 def _require_telling(golden: Mapping[str, GoldenArray], contract: Contract, dtype: str) -> None:

@@ -13,6 +13,7 @@ import numpy as np
 from goldformer.adapters.arrays import LIBRARIES, ArrayLibrary
 from goldformer.adapters.find_arrays import find_library
 from goldformer.adapters.protocol import DTYPES, Adapter
+from goldformer.conformance.api.arguments import advise, explain_foreign, read_mask
 from goldformer.conformance.judging.derivation import CannotDerive, derive_values, evaluate_values
 from goldformer.conformance.reports.did_you_mean import describe_unknown
 from goldformer.spec import Case, Contract, Location, Spec, Wanted
@@ -64,13 +65,14 @@ class OwnCall:
         given = {**contract.inputs, **contract.params_for(attributes)}
         floats = [name for name in arrays if name in given and given[name].kind == "float"]
         dtype = _find_common_dtype({name: arrays[name] for name in floats}, library, result)
-        values = {name: _read_values(name, array, library) for name, array in arrays.items()}
+        masks = {name for name in arrays if name in given and given[name].kind == "bool"}
+        values = {n: _read_values(n, array, library, is_mask=n in masks) for n, array in arrays.items()}
         inputs = {name: array for name, array in values.items() if name in contract.inputs}
         params = {name: array for name, array in values.items() if name not in contract.inputs}
         try:
             binder = check_call(contract, inputs, params, attributes)
         except ContractViolation as violation:
-            raise ValueError(f"{component}: {violation}") from violation
+            raise ValueError(f"{component}: {violation}{advise(violation, inputs, contract)}") from violation
         adapter = Adapter.from_trusted(types.SimpleNamespace(), component, spec, arrays=library.name)
         adapter = adapter.declare(conventions or {}, spec)
         if later := contract.later_tokens:
@@ -110,6 +112,8 @@ class OwnCall:
 def _split_arguments(given: Mapping[str, Any], contract: Contract) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the arrays by name, those in `params` too, and the attributes; TypeError for an unknown argument."""
     __tracebackhide__ = True
+    if message := explain_foreign(given, contract):
+        raise TypeError(message)
     names = [*contract.inputs, *contract.attributes, *(["params"] if contract.takes_params else [])]
     if message := describe_unknown(given, names, f"{contract.component}() has no argument", every=True):
         raise TypeError(message)
@@ -165,12 +169,13 @@ def _find_common_dtype(floats: Mapping[str, Any], library: ArrayLibrary, result:
     return own if own in DTYPES else _DEFAULT
 
 
-def _read_values(name: str, array: Any, library: ArrayLibrary) -> Array:
+def _read_values(name: str, array: Any, library: ArrayLibrary, *, is_mask: bool) -> Array:
     """Return the numbers that an array holds, each exactly; ValueError for NaN and infinity."""
-    values = library.numpy(array)
+    values = read_mask(library.numpy(array)) if is_mask else library.numpy(array)
     if values.dtype.kind in "iu":
         return values.astype(np.int64)
-    if values.dtype.kind == "f" and not np.isfinite(values).all():
+    # The contract refuses a mask of floats.
+    if values.dtype.kind == "f" and not is_mask and not np.isfinite(values).all():
         place = [int(k) for k in np.argwhere(~np.isfinite(values))[0]]
         raise ValueError(f"{name}{place} is {values[tuple(place)]}: nothing is proven of it; give finite numbers")
     return values

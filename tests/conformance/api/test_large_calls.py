@@ -93,7 +93,7 @@ def test_a_loss_is_a_mean_of_all_samples_and_is_not_cut(imitated):
     given: Any = {"logits": draw(8, 40, 512), "targets": torch.randint(0, 512, (8, 40), generator=GENERATOR)}
     given["targets"][:, 30:] = 0
     loss = F.cross_entropy(given["logits"].mT, given["targets"])
-    with pytest.raises(goldformer.NonConformance, match="Mistake found: .*padding"):
+    with pytest.raises(goldformer.NonConformance, match=r"Mistake found: .*padding"):
         goldformer.assert_correct(loss, "cross_entropy", **given, pad_id=0)
     assert set(imitated) == {8 * 40 * 513}
 
