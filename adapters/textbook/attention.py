@@ -61,7 +61,7 @@ def scaled_dot_product_attention(
 @step
 def score_keys(query: Array, key: Array) -> Array:
     """Return the dot product of every query with every key, (..., q_seq, kv_seq)."""
-    return np.asarray(np.einsum("...qd,...kd->...qk", query, key))
+    return add_products("...qd,...kd->...qk", query, key)
 
 
 @step
@@ -106,7 +106,13 @@ def drop_weights(scaled: Array, mask: Array | None, rate: float, seed: int | Non
 @step
 def sum_values(weights: Array, value: Array) -> Array:
     """Return the sum of the value rows, each times its weight, (..., q_seq, d_v)."""
-    return np.asarray(np.einsum("...qk,...kv->...qv", weights, value))
+    return add_products("...qk,...kv->...qv", weights, value)
+
+
+def add_products(axes: str, x: Array, y: Array) -> Array:
+    """Return the sums of products that np.einsum gives; those of float16 run in float32, as in frameworks."""
+    total: Array = np.einsum(axes, x, y, dtype=np.promote_types(x.dtype, np.float32))
+    return total.astype(x.dtype, copy=False)
 
 
 # Masks

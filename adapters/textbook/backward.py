@@ -11,6 +11,7 @@ import numpy as np
 
 from goldformer.adapters.textbook.attention import (
     ATTENTION,
+    add_products,
     causal_mask,
     scaled_dot_product_attention,
     score_divisor,
@@ -66,14 +67,14 @@ def attention_backward(forward: Mapping[str, Array], cotangent: Array, mask: Arr
     """Return the gradients of query, key and value; `forward` holds these and the weights."""
     query, key, value, weights = (forward[name] for name in ("query", "key", "value", "weights"))
     sizes = axis_sizes(ATTENTION, query=query, key=key, value=value)
-    scaled = softmax_backward(weights, np.einsum("...qv,...kv->...qk", cotangent, value))
+    scaled = softmax_backward(weights, add_products("...qv,...kv->...qk", cotangent, value))
     if mask is not None:
         scaled = mask_gradient(scaled, broadcast_mask("mask", mask, scaled.shape))
     scores = scores_gradient(scaled, sizes)
     return {
-        "query": np.einsum("...qk,...kd->...qd", scores, key),
-        "key": np.einsum("...qk,...qd->...kd", scores, query),
-        "value": np.einsum("...qk,...qv->...kv", weights, cotangent),
+        "query": add_products("...qk,...kd->...qd", scores, key),
+        "key": add_products("...qk,...qd->...kd", scores, query),
+        "value": add_products("...qk,...qv->...kv", weights, cotangent),
     }
 
 
@@ -190,7 +191,7 @@ def feed_forward_gradient(x: Array, cotangent: Array, *, params: Params) -> Grad
 @step
 def projection_gradients(x: Array, gradient: Array, params: Params, role: str) -> Gradients:
     """Return the gradients of the weight of a role and of its bias, if any: sums over all tokens."""
-    gradients = {f"w_{role}": np.einsum("bti,bto->io", x, gradient)}
+    gradients = {f"w_{role}": add_products("bti,bto->io", x, gradient)}
     if f"b_{role}" in params:
         gradients[f"b_{role}"] = gradient.sum(axis=(0, 1))
     return gradients
