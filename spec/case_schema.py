@@ -23,7 +23,8 @@ Nested = list[Any]
 class DrawModel(StrictModel):
     """Drawn by the generator of transformer.md; `step` is a power of two such as 1/32.
 
-    `like` names another argument, under whose name it is drawn: with one seed and one shape both are equal.
+    `like` names another argument, under whose name it is drawn: with one seed and one shape both are equal. `ramp` are
+    the numbers that are added to the first row and to the last, and in between to the others.
     """
 
     draw: Literal["dyadic"]
@@ -32,6 +33,7 @@ class DrawModel(StrictModel):
     step: str | int
     shape: list[int] | None = None
     like: Name | None = None
+    ramp: Annotated[list[float | int], Field(min_length=2, max_length=2)] | None = None
 
     @field_validator("step")
     @classmethod
@@ -80,9 +82,17 @@ class FillModel(StrictModel):
     shape: list[int] | None = None
 
 
+class BlocksModel(StrictModel):
+    """Whole blocks of `size` queries and `size` keys: `keep` has a row for each block of queries."""
+
+    size: Annotated[int, Field(ge=1)]
+    keep: Annotated[list[list[Annotated[int, Field(ge=0, le=1)]]], Field(min_length=1)]
+
+
 class MaskModel(StrictModel):
     lengths: list[int] | None = None
     causal: bool = False
+    blocks: BlocksModel | None = None
     shape: list[str | int]
 
 
@@ -151,6 +161,13 @@ class DrawnModel(StrictModel):
     seed: int
 
 
+class ComputedModel(StrictModel):
+    """All of a large output, computed in float64; the corners and `computed` drawn places are stored and proven."""
+
+    computed: Annotated[int, Field(ge=1, le=1000)]
+    seed: int
+
+
 class RealModel(StrictModel):
     """The rows before each sample's length; padded rows are not compared."""
 
@@ -165,7 +182,9 @@ class StatisticsModel(StrictModel):
 
 def _tag_wanted(value: Any) -> str:
     if isinstance(value, dict):
-        return next((f"as:{key}" for key in ("drawn", "lengths", "statistics") if key in value), "as:probes")
+        return next(
+            (f"as:{key}" for key in ("computed", "drawn", "lengths", "statistics") if key in value), "as:probes"
+        )
     return "as:word"
 
 
@@ -173,6 +192,7 @@ WantedModel = Annotated[
     Annotated[Literal["all", "shape"], Tag("as:word")]
     | Annotated[ProbesModel, Tag("as:probes")]
     | Annotated[DrawnModel, Tag("as:drawn")]
+    | Annotated[ComputedModel, Tag("as:computed")]
     | Annotated[RealModel, Tag("as:lengths")]
     | Annotated[StatisticsModel, Tag("as:statistics")],
     Discriminator(_tag_wanted),

@@ -7,7 +7,7 @@ import json
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -303,12 +303,7 @@ def _make_recipe(model: Any, spec: ArraySpec, sizes: Mapping[str, int], lead: tu
 
 def _convert_recipe(model: Any, spec: ArraySpec, sizes: Mapping[str, int], lead: tuple[int, ...]) -> Recipe:
     if isinstance(model, schema.MaskModel):
-        shape = tuple(axis if isinstance(axis, int) else sizes[axis] for axis in model.shape)
-        if model.lengths is not None and len(model.lengths) != shape[0]:
-            raise ValueError(f"has {len(model.lengths)} lengths for a first axis of {shape[0]}")
-        if model.causal and len(shape) < 2:
-            raise ValueError(f"is causal, but its shape {shape} has no axis of queries")
-        return draw.Mask(tuple(model.lengths) if model.lengths is not None else None, model.causal, shape)
+        return _convert_mask(model, tuple(axis if isinstance(axis, int) else sizes[axis] for axis in model.shape))
     if isinstance(model, schema.ValuesModel):
         return draw.Values(_read_values(model.values, spec, tuple(model.shape) if model.shape else None))
     shape = tuple(model.shape) if model.shape is not None else spec.shape.sizes(sizes, lead)
@@ -322,7 +317,38 @@ def _convert_recipe(model: Any, spec: ArraySpec, sizes: Mapping[str, int], lead:
         return draw.Ids(model.seed, model.range[0], model.range[1], shape)
     if isinstance(model, schema.UniformModel):
         return draw.Uniform(model.seed, *draw.interval(*map(str, model.range)), shape, model.like)
-    return draw.Dyadic(model.seed, *draw.grid(*map(str, (*model.range, model.step))), shape, model.like)
+    return _convert_draw(model, shape)
+
+
+def _convert_draw(model: schema.DrawModel, shape: tuple[int, ...]) -> draw.Dyadic:
+    grid = tuple(map(str, (*model.range, model.step)))
+    if model.ramp is not None and len(shape) < 2:
+        raise ValueError(f"has a ramp, but its shape {shape} has no axis of rows")
+    ramp = draw.ramp(*map(str, model.ramp), *grid) if model.ramp is not None else None
+    return draw.Dyadic(model.seed, *draw.grid(*grid), shape, model.like, ramp)
+
+
+def _convert_mask(model: schema.MaskModel, shape: tuple[int, ...]) -> draw.Mask:
+    if model.lengths is not None and len(model.lengths) != shape[0]:
+        raise ValueError(f"has {len(model.lengths)} lengths for a first axis of {shape[0]}")
+    if model.causal and len(shape) < 2:
+        raise ValueError(f"is causal, but its shape {shape} has no axis of queries")
+    lengths = tuple(model.lengths) if model.lengths is not None else None
+    if model.blocks is None:
+        return draw.Mask(lengths, model.causal, shape)
+    return draw.Mask(lengths, model.causal, shape, _read_blocks(model.blocks, shape), model.blocks.size)
+
+
+def _read_blocks(model: schema.BlocksModel, shape: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
+    """Return the blocks of a mask; ValueError unless they cover it."""
+    expected = tuple(-(-size // model.size) for size in shape[-2:])
+    if len(expected) < 2 or any(len(row) != expected[1] for row in model.keep) or len(model.keep) != expected[0]:
+        what = f"rows of {' and '.join(map(str, sorted({len(row) for row in model.keep})))}"
+        raise ValueError(
+            f"has blocks of {model.size} for the shape {shape}: write {expected[0]} rows of {expected[-1]} for keep, "
+            f"not {len(model.keep)} {what}"
+        )
+    return tuple(map(tuple, model.keep))
 
 
 def _read_values(values: Any, spec: ArraySpec, shape: tuple[int, ...] | None) -> draw.Array:
@@ -477,7 +503,8 @@ def _read_wanted(model: Any, spec: ArraySpec, case: Case) -> Wanted:
     for place in indices:
         if len(place) != len(shape) or not all(0 <= k < size for k, size in zip(place, shape, strict=True)):
             raise Refused(("expect", spec.name), f"probe {list(place)} lies outside the shape {shape}")
-    return Wanted("probes", indices, drawn=isinstance(model, schema.DrawnModel))
+    form: Literal["computed", "probes"] = "computed" if isinstance(model, schema.ComputedModel) else "probes"
+    return Wanted(form, indices, drawn=isinstance(model, schema.ComputedModel | schema.DrawnModel))
 
 
 def _list_places(model: Any, spec: ArraySpec, shape: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
@@ -485,14 +512,21 @@ def _list_places(model: Any, spec: ArraySpec, shape: tuple[int, ...]) -> tuple[t
     if isinstance(model, schema.ProbesModel):
         return tuple(tuple(place) for place in model.probes)
     if isinstance(model, schema.DrawnModel):
-        axes = [draw.below(size, model.seed, f"axis{i}", (model.drawn,)) for i, size in enumerate(shape)]
-        return tuple(dict.fromkeys(tuple(int(k) for k in place) for place in zip(*axes, strict=True)))
+        return tuple(dict.fromkeys(_draw_places(shape, model.drawn, model.seed)))
+    if isinstance(model, schema.ComputedModel):
+        corners = (0,) * len(shape), tuple(size - 1 for size in shape)
+        return tuple(dict.fromkeys((*corners, *_draw_places(shape, model.computed, model.seed))))
     names = [str(axis) for axis in spec.shape.axes]
     rows = next((i for i, axis in enumerate(names) if axis in _ROWS), None)
     if rows is None or "batch" not in names or len(model.lengths) != shape[names.index("batch")]:
         raise Refused(("expect", spec.name), f"lengths {model.lengths} do not fit the shape {spec.shape} = {shape}")
     batch = names.index("batch")
     return tuple(place for place in np.ndindex(shape) if place[rows] < model.lengths[place[batch]])
+
+
+def _draw_places(shape: tuple[int, ...], count: int, seed: int) -> Iterable[tuple[int, ...]]:
+    axes = [draw.below(size, seed, f"axis{i}", (count,)) for i, size in enumerate(shape)]
+    return (tuple(int(k) for k in place) for place in zip(*axes, strict=True))
 
 
 def _check_chance(name: str, wanted: Wanted, case: Case) -> None:

@@ -40,7 +40,10 @@ class Fill:
 
 @dataclass(frozen=True, slots=True)
 class Dyadic:
-    """Drawn from lo, lo + step, …, hi; with `like` under the name of that argument, so that both may be equal."""
+    """Drawn from lo, lo + step, …, hi; with `like` under the name of that argument, so that both may be equal.
+
+    With `ramp`, the second last axis has numbers added that go from its first number to its second.
+    """
 
     seed: int
     lo: Fraction
@@ -48,6 +51,7 @@ class Dyadic:
     step: Fraction
     shape: tuple[int, ...]
     like: str | None = None
+    ramp: tuple[Fraction, Fraction] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +77,13 @@ class Ids:
 
 @dataclass(frozen=True, slots=True)
 class Mask:
-    """True at (b, …, i, j) when j < lengths[b] and, if causal, j ≤ i."""
+    """True at (b, …, i, j) when j < lengths[b] and, if causal, j ≤ i, and if blocks[i // size][j // size] is."""
 
     lengths: tuple[int, ...] | None
     causal: bool
     shape: tuple[int, ...]
+    blocks: tuple[tuple[int, ...], ...] | None = None
+    size: int = 1
 
 
 Recipe = Values | Fill | Dyadic | Uniform | Ids | Mask
@@ -122,7 +128,16 @@ def dyadic(recipe: Dyadic, name: str) -> NDArray[np.float64]:
     array = np.empty(math.prod(recipe.shape), dtype=np.float64)
     for piece, drawn in _pieces(points, recipe.seed, name, array.size):
         np.multiply(drawn + first, float(recipe.step), out=array[piece])
-    return array.reshape(recipe.shape)
+    array = array.reshape(recipe.shape)
+    return array if recipe.ramp is None else array + _make_ramp(recipe, recipe.ramp)[:, None]
+
+
+def _make_ramp(recipe: Dyadic, ends: tuple[Fraction, Fraction]) -> NDArray[np.float64]:
+    """Return the number that is added to each row: whole steps, as exact as the drawn numbers."""
+    start, stop = (int(end / recipe.step) for end in ends)
+    rows = recipe.shape[-2]
+    steps = start + (stop - start) * np.arange(rows) // max(rows - 1, 1)
+    return steps.astype(np.float64) * np.float64(recipe.step)
 
 
 def uniform(recipe: Uniform, name: str) -> NDArray[np.float64]:
@@ -145,6 +160,9 @@ def mask(recipe: Mask) -> NDArray[np.bool_]:
         keep &= columns < lengths
     if recipe.causal:
         keep &= columns <= np.arange(recipe.shape[-2])[:, None]
+    if recipe.blocks is not None:
+        blocks = np.array(recipe.blocks, dtype=bool)
+        keep &= blocks[np.arange(recipe.shape[-2])[:, None] // recipe.size, columns // recipe.size]
     return keep
 
 
@@ -196,3 +214,15 @@ def interval(low: str, high: str) -> tuple[float, float]:
             f"range [{lo}, {hi}] has an end that is no multiple of a 256th of its width, or more than 256 widths from 0"
         )
     return float(lo), float(hi)
+
+
+@cache
+def ramp(first: str, last: str, low: str, high: str, width: str) -> tuple[Fraction, Fraction]:
+    """Parse the ends of the ramp of a Dyadic recipe; ValueError unless its sums stay on a grid that bfloat16 holds."""
+    ends = Fraction(first), Fraction(last)
+    for end in ends:
+        try:
+            grid(str(Fraction(low) + end), str(Fraction(high) + end), width)
+        except ValueError as error:
+            raise ValueError(f"with {end} of the ramp added, the {error}") from error
+    return ends

@@ -219,7 +219,7 @@ class _Combinations(Mapping[str, Mapping[str, GoldenArray] | None]):
 
 def read_golden(model: GoldenCaseModel, case: Case, contract: Contract, refuse: Refuse) -> Golden:
     """Return the golden values of a case; what `refuse` makes when they are not those that the case asks for."""
-    combinations = {case.key(options): options for options in case.combine_options()}
+    combinations = {case.key(options): options for options in case.combine_stored()}
     stored = {ANY: model.outputs or {}} if model.options is None else model.options
     if set(stored) != set(combinations):
         actual, expected = (sorted(map(_name_combination, keys)) for keys in (stored, combinations))
@@ -259,7 +259,7 @@ def _read_array(name: str, model: Any, want: Wanted, case: Case, contract: Contr
     spec = contract.results_of(case)[name]
     values = _read_values(name, model.values, spec.kind)
     values.flags.writeable = False
-    if want.form == "probes":
+    if want.form in ("computed", "probes"):
         # Drawn probes are stored with their values; probes that are written out are in `expect`.
         at = tuple(tuple(place) for place in model.at) if model.at is not None else want.indices
         if at != want.indices or values.shape != (len(at),):

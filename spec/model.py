@@ -195,9 +195,12 @@ class Contract:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """The expectation for one output: all of it, its shape, some of its places, or statistics of a random one."""
+    """The expectation for one output: all of it, its shape, some of its places, or statistics of a random one.
 
-    form: Literal["all", "shape", "probes", "statistics"]
+    `computed` is all of it as float64 gives it, when the case runs; only the values at `indices` are stored.
+    """
+
+    form: Literal["all", "computed", "shape", "probes", "statistics"]
     indices: tuple[tuple[int, ...], ...] = ()
     drawn: bool = False
     statistics: tuple[Statistic, ...] = ()
@@ -428,9 +431,19 @@ class Case:
             return option
         return next(other for other in self.conventions[name] if absent[name, other] == absent[name, option])
 
+    def combine_stored(self) -> list[dict[str, str]]:
+        """Return the combinations of options for which golden values are stored.
+
+        They are all, or the first one of a case whose values are computed: the documents' own.
+        """
+        return self.combine_options()[: 1 if self.is_computed else None]
+
     def expects(self, options: Mapping[str, str]) -> Mapping[str, GoldenArray] | None:
         """Return the golden values for a combination of options; None if one of them refuses the call."""
-        return self.golden.options[self.key(options)] if self.golden is not None else {}
+        if self.golden is None:
+            return {}
+        key = self.key(options)
+        return {} if self.is_computed and key not in self.golden.options else self.golden.options[key]
 
     def explain_unfit(self, options: Mapping[str, str]) -> str:
         """Return why a case does not apply to an implementation with these options, or ""."""
@@ -515,6 +528,11 @@ class Case:
     def size(self) -> int:
         """The number of numbers that an implementation is given: inputs and parameters."""
         return sum(array.size for array in (*self.input_arrays.values(), *self.param_arrays.values()))
+
+    @property
+    def is_computed(self) -> bool:
+        """True if a whole output is judged by values that are computed when the case runs."""
+        return any(wanted.form == "computed" for wanted in self.expect.values())
 
     @property
     def random(self) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from goldformer.conformance.diagnosis.causes import make_option_cause, write_declaration
 from goldformer.conformance.diagnosis.failure import CLEAR
 from goldformer.conformance.judging.cases import Bench, Judgement
-from goldformer.conformance.judging.expected import expect
+from goldformer.conformance.judging.expected import expect, select_agreed
 from goldformer.conformance.judging.invoke import BadResult, Result
 from goldformer.conformance.judging.measure import measure, measure_ratio
 from goldformer.spec import Case, Spec
@@ -78,8 +78,9 @@ def _advise_leaving_open(judgement: Judgement, case: Case, name: str, result: Re
     if case.golden is None or not convention.left_open or bench.adapter.leaves_open(name, case.component):
         return ""
     contract, declared = bench.spec.contracts[case.component], bench.options(case)
-    keys = (case.key(declared | {name: option}) for option in convention.options)
-    differences = measure(result, case.golden.select_agreed(keys), case, contract, bench.dtype)
+    every = [declared | {name: option} for option in convention.options]
+    agreed = select_agreed(case, every, contract, bench.rounds_to)
+    differences = measure(result, agreed, case, contract, bench.dtype)
     if not differences or any(d.wrong for d in differences):
         return ""
     said = f'declare CONVENTIONS = {{"{name}": "{UNSPECIFIED}"}}, and {convention.left_open}'

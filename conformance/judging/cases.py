@@ -20,7 +20,7 @@ from typing import Any
 from goldformer.adapters.arrays import LIBRARIES, Layout
 from goldformer.adapters.process import TIMEOUT
 from goldformer.adapters.protocol import Adapter
-from goldformer.conformance.judging.expected import add_rounding, expect, make_call
+from goldformer.conformance.judging.expected import add_rounding, expect, make_call, select_agreed
 from goldformer.conformance.judging.gradient import invoke_gradient
 from goldformer.conformance.judging.invoke import (
     Arguments,
@@ -517,9 +517,9 @@ def _select_expected(case: Case, bench: Bench) -> dict[str, GoldenArray]:
     is_open = any(bench.adapter.leaves_open(name, case.component) for name in case.conventions)
     if is_open and not case.hiding:
         decided = {n: (options[n],) for n in case.conventions if not bench.adapter.leaves_open(n, case.component)}
-        combined = case.combine_options(decided)
-        agreed = case.golden.select_agreed(map(case.key, combined))
-        return add_rounding(agreed, case, make_call(case, {**options, **combined[0]}, contract))
+        combined = [options | combination for combination in case.combine_options(decided)]
+        agreed = select_agreed(case, combined, contract, bench.rounds_to)
+        return add_rounding(agreed, case, make_call(case, combined[0], contract))
     if case.hiding and bench.adapter.leaves_open("empty_row", case.component):
         options |= {"empty_row": UNSPECIFIED}
     elif may_refuse(case, options):

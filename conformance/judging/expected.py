@@ -12,7 +12,6 @@ from typing import Final
 
 import numpy as np
 
-from goldformer.conformance.judging.tolerance import ELEMENT, SLACK
 from goldformer.spec import Case, Contract
 from goldformer.spec.laws import law_of
 from goldformer.spec.model import UNSPECIFIED, GoldenArray
@@ -38,10 +37,40 @@ def expect(case: Case, options: Mapping[str, str], contract: Contract, dtype: st
     if outputs is None or case.golden is None or not _has_roundings(case) or _are_computed(outputs):
         return outputs
     call = make_call(case, options, contract)
-    found = add_rounding(outputs, case, call)
-    if (names := _list_others(case, contract)) and not _has_ties(call, dtype):
-        found |= compute_outputs(case, call, names, dtype)
-    return found
+    computed = [name for name, wanted in case.expect.items() if wanted.form == "computed"]
+    others = _list_others(case, contract)
+    if others and _has_ties(call, dtype):
+        others = []
+    found = compute_outputs(case, call, [*computed, *others], dtype)
+    return found | {
+        name: _insert_proven(found[name], golden) if name in computed else golden
+        for name, golden in add_rounding(outputs, case, call).items()
+    }
+
+
+def select_agreed(
+    case: Case, choices: Iterable[Mapping[str, str]], contract: Contract, dtype: str
+) -> dict[str, GoldenArray]:
+    """Return the values that a case has under several choices of options alike, as probes."""
+    assert case.golden is not None, "it has values"
+    found = {case.key(options): options for options in choices}
+    golden = case.golden
+    if case.is_computed:
+        golden = replace(golden, options={k: expect(case, o, contract, dtype) for k, o in found.items()})
+    return golden.select_agreed(found)
+
+
+def _insert_proven(computed: GoldenArray, proven: GoldenArray) -> GoldenArray:
+    """Return values computed on the spot, with the proven ones at their places."""
+    if computed.indices is not None:
+        return computed  # all that depends on rows without a key is left open
+    assert proven.indices is not None, "only some places of it are stored"
+    values = computed.values.copy()
+    values[tuple(np.array(proven.indices).T)] = proven.values
+    rounding = computed.rounding
+    if isinstance(rounding, OutputRounding):
+        rounding = replace(rounding, proven=proven.indices)
+    return replace(computed, values=values, rounding=rounding)
 
 
 def make_call(case: Case, options: Mapping[str, str], contract: Contract, *, held: bool = False) -> Call:
@@ -86,7 +115,7 @@ def compute_outputs(case: Case, call: Call, names: Iterable[str], dtype: str) ->
     for name in names:
         values = outputs[name].values
         rounding = OutputRounding(call, name, unproven=True) if values.dtype.kind == "f" else None
-        scale = ELEMENT / SLACK * call.find_scale(name, dtype)
+        scale = call.find_scale(name, dtype)
         wanted = case.expect.get(name)
         if wanted is not None and wanted.form == "probes":
             values = values[tuple(np.array(wanted.indices).T)]
@@ -125,7 +154,7 @@ def _is_certain(case: Case, output: str) -> bool:
 
 def _has_padding(case: Case) -> bool:
     """Return True if some ids are padding, or a mask hides a key from every query, and not all values are asked for."""
-    if all(wanted.form == "all" for wanted in case.expect.values()):
+    if all(wanted.form in ("all", "computed") for wanted in case.expect.values()):
         return False
     arrays = case.input_arrays.values()
     pad = case.attributes.get("pad_id")

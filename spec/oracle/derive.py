@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
@@ -12,10 +13,11 @@ from numpy.typing import NDArray
 from pydantic import TypeAdapter
 
 from goldformer.spec.laws import law_of
-from goldformer.spec.model import REFUSED, Attribute, Case, Contract, Statistic, Wanted
+from goldformer.spec.model import REFUSED, Attribute, Case, Contract, Statistic
 from goldformer.spec.oracle import decoding_formulas, duals, formulas, layer_formulas
 from goldformer.spec.oracle.draws import Draw, error_scale, margin
 from goldformer.spec.oracle.matrices import Weight, is_large
+from goldformer.spec.oracle.narrow import FREE, Narrowing
 from goldformer.spec.oracle.statistics import statistics
 
 Outputs = dict[str, NDArray[Any]]
@@ -160,8 +162,8 @@ def _differentiate(
     return duals.gradients(formula, floats, np.frompyfunc(read, 1, 1)(cotangent), output, number, read, unit)
 
 
-@dataclass(frozen=True, slots=True)
-class _Method:
+@dataclass(frozen=True)
+class Method:
     """The evaluation of a case: its outputs, or the gradients of its arguments for its cotangent."""
 
     case: Case
@@ -172,33 +174,37 @@ class _Method:
     #: True if the arrays are those of a call, and not decimals that each dtype rounds.
     held: bool = False
 
-    def samples(self) -> list[int] | None:
-        """List the samples that a full-size case probes, to which its call is narrowed; None means all."""
-        if not any(map(is_large, self.case.param_arrays.values())):
-            return None
-        wanted = [want for want in self.case.expect.values() if want.form != "shape"]
-        if any(want.form != "probes" for want in wanted):
-            raise ValueError(f"{self.case.id}: a case of this size can ask only for probes and shapes")
-        return sorted({place[0] for want in wanted for place in want.indices})
+    @cached_property
+    def is_full_size(self) -> bool:
+        """True if a parameter is multiplied in whole."""
+        return any(map(is_large, self.case.param_arrays.values()))
+
+    @cached_property
+    def _narrowing(self) -> Narrowing | None:
+        """The part of the call that is evaluated: of large calls only what the case asks for. None means all."""
+        if self.is_full_size:
+            narrowing = Narrowing.of(self.case, self.contract, {"batch"})  # MODEL-6
+            if narrowing is None:
+                raise ValueError(f"{self.case.id}: a case of this size can ask only for probes and shapes")
+            return narrowing
+        free = FREE.get(self.case.component, ()) if self.case.is_computed else ()
+        return Narrowing.of(self.case, self.contract, free) if free else None
 
     def inputs(self) -> Mapping[str, NDArray[Any]]:
-        """Return the inputs of the samples that matter: samples do not mix (MODEL-6)."""
-        samples = self.samples()
-        if samples is None:
-            return self.case.input_arrays
-        batched = {name for name, spec in self.contract.inputs.items() if str(spec.shape.axes[0]) == "batch"}
-        return {n: a[samples] if n in batched else a for n, a in self.case.input_arrays.items()}
+        """Return the inputs, cut down to what matters."""
+        arrays, how = self.case.input_arrays, self._narrowing
+        return arrays if how is None else {n: how.cut(a, self.contract.inputs[n]) for n, a in arrays.items()}
 
-    def places(self, want: Wanted) -> Any:
+    def places(self, name: str) -> Any:
         """Return the index of the places that a case asks for in an output."""
-        if want.form != "probes":
+        want = self.case.expect[name]
+        if not want.indices:
             return ...
-        places = np.array(want.indices).T
-        if (samples := self.samples()) is not None:
-            places[0] = np.searchsorted(samples, places[0])
-        return tuple(places)
+        if self._narrowing is None:
+            return tuple(np.array(want.indices).T)
+        return self._narrowing.find_places(want, self.contract.outputs[name])
 
-    def choose_among_equals(self, among_equals: str) -> _Method:
+    def choose_among_equals(self, among_equals: str) -> Method:
         """Return the same method, with the first or the last chosen among equals."""
         return replace(self, conventions={**self.conventions, "among_equals": among_equals})
 
@@ -254,10 +260,10 @@ def derive(case: Case, contract: Contract, *, advice: bool = False, held: bool =
             derived[key] = None
             continue
         variant = case.under(options)
-        how = _Method(variant, contract, choose_options(variant, contract, options), held=held)
+        how = Method(variant, contract, choose_options(variant, contract, options), held=held)
         before = tuple(option for name, option in options.items() if name != _LAST)
         known_proven, known_drawn = shared.get(before, ({}, {}))
-        with balls.precision(balls.PRECISION if how.samples() is None else balls.FULL_SIZE):
+        with balls.precision(balls.FULL_SIZE if how.is_full_size else balls.PRECISION):
             proven = replace(how, known=known_proven).run_balls()
         if not known_drawn:
             # What is known was perturbed already; new operations get further perturbations.
@@ -273,7 +279,7 @@ def derive(case: Case, contract: Contract, *, advice: bool = False, held: bool =
             least = min(least, _margin(how, proven, drawn, advice=advice))
         wanted = {name: want for name, want in variant.expect.items() if want.form != "shape"}
         derived[key] = {name: _derive_output(how, name, proven[name], drawn[name]) for name in wanted}
-        floats = [proven[name][how.places(want)] for name, want in wanted.items() if proven[name].dtype.kind == "O"]
+        floats = [proven[name][how.places(name)] for name in wanted if proven[name].dtype.kind == "O"]
         widest = max([widest, *map(balls.widest, floats)])
     return Derived(up(peak), widest, derived, down(least) if math.isfinite(least) else None)
 
@@ -282,15 +288,15 @@ def _select_decoded(outputs: Mapping[str, NDArray[Any]]) -> Outputs:
     return {name: outputs[name] for name in _DECODED}
 
 
-def _derive_output(how: _Method, name: str, proven: NDArray[Any], drawn: NDArray[Any]) -> DerivedArray:
+def _derive_output(how: Method, name: str, proven: NDArray[Any], drawn: NDArray[Any]) -> DerivedArray:
     """Return the values of one output that a case asks for, with its error scale."""
     from goldformer.spec.oracle import balls
 
     want = how.case.expect[name]
-    at = how.places(want)
+    at = how.places(name)
     truth, samples = proven[at], drawn[at]
     if truth.dtype.kind in "bi":
-        return DerivedArray(truth.shape, tuple(str(v).lower() for v in truth.ravel().tolist()), 0.0)
+        return write_exact(truth)
     values = balls.decimals(truth)
     scale = up(error_scale(samples, np.array([float(v) for v in values])))
     if want.form == "statistics":
@@ -298,8 +304,13 @@ def _derive_output(how: _Method, name: str, proven: NDArray[Any], drawn: NDArray
     return DerivedArray(truth.shape, tuple(values), scale)
 
 
+def write_exact(values: NDArray[Any]) -> DerivedArray:
+    """Return truth values or integers as they are stored."""
+    return DerivedArray(values.shape, tuple(str(v).lower() for v in values.ravel().tolist()), 0.0)
+
+
 def _margin(
-    how: _Method, proven: Mapping[str, NDArray[Any]], drawn: Mapping[str, NDArray[Any]], *, advice: bool
+    how: Method, proven: Mapping[str, NDArray[Any]], drawn: Mapping[str, NDArray[Any]], *, advice: bool
 ) -> float:
     """Return the margin of the decisions of one call, without ties; Unproven as for `derive`."""
     from goldformer.spec.oracle import balls

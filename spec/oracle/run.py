@@ -19,7 +19,8 @@ from goldformer.spec.casefile import derivation_digest
 from goldformer.spec.files import replace_file
 from goldformer.spec.goldenfile import golden_path
 from goldformer.spec.model import Case, Golden, GoldenArray, Spec
-from goldformer.spec.oracle.derive import Derived, DerivedArray, derive
+from goldformer.spec.oracle.computed import derive_case
+from goldformer.spec.oracle.derive import Derived, DerivedArray
 from goldformer.spec.oracle.write import write_golden
 from goldformer.spec.processes import make_pool
 from goldformer.spec.yamlfile import YamlFile
@@ -68,7 +69,7 @@ def derive_all(spec: Spec, cases: Iterable[Case], *, jobs: int, cache: Path | No
         return
     with make_pool(min(jobs, len(waiting))) as pool:
         running = {
-            pool.submit(derive, case, spec.contracts[case.component], advice=spec.is_advice(case)): (
+            pool.submit(derive_case, case, spec.contracts[case.component], advice=spec.is_advice(case)): (
                 case,
                 place,
             )
@@ -181,7 +182,7 @@ def _values(derived: DerivedArray, kind: str) -> NDArray[Any]:
 def derive_golden(case: Case, spec: Spec, *, held: bool = False) -> Case:
     """Return a case with its golden values as they are derived now; Unproven, and `held`, as for `derive`."""
     contract = spec.contracts[case.component]
-    derived = derive(case, contract, advice=spec.is_advice(case), held=held)
+    derived = derive_case(case, contract, advice=spec.is_advice(case), held=held)
     kinds = {name: {"bool": "b", "ids": "i"}.get(array.kind, "f") for name, array in contract.results_of(case).items()}
     options = {
         key: None

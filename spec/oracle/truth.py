@@ -22,6 +22,8 @@ from goldformer.spec.oracle.variances import Propagation, Rounded
 
 Array = NDArray[Any]
 
+#: The standard deviations that an error scale is.
+DEVIATIONS: Final = 2.25
 #: The most numbers in the arguments of a call whose errors are sampled: in larger ones they are nearly independent.
 MOST_SAMPLED: Final = 1 << 14
 #: About the most numbers of the inputs that are computed at once, where the leading axes can be cut.
@@ -73,9 +75,10 @@ class Call:
         return self._known[rounding]
 
     def find_scale(self, output: str, dtype: str) -> float:
-        """Return the largest standard deviation of an output, in unit roundoffs of a dtype."""
+        """Return the error scale of an output, in unit roundoffs of a dtype: the slack times it is the limit."""
         variance = self.evaluate(Rounding.of(dtype)).outputs[output].variance
-        return 0.0 if variance is None else math.sqrt(np.nanmax(variance, initial=0.0)) / UNIT_ROUNDOFF[dtype]
+        largest = 0.0 if variance is None else math.sqrt(np.nanmax(variance, initial=0.0))
+        return DEVIATIONS * largest / UNIT_ROUNDOFF[dtype]
 
     @property
     def size(self) -> int:
@@ -170,14 +173,21 @@ def _read(output: Any) -> Truth:
 class OutputRounding:
     """The variance of the rounding error of each element of one output of a call, by dtype; None if all are exact.
 
-    `unproven` values in float64 are rounded as those that they are compared with.
+    `unproven` values in float64 are rounded as those that they are compared with, except at the `proven` places.
     """
 
     call: Call
     output: str
     unproven: bool = False
+    proven: tuple[tuple[int, ...], ...] = ()
 
     def __call__(self, dtype: str) -> Floats | None:
         """Return the variances in a dtype."""
         variance = self.call.evaluate(Rounding.of(dtype)).outputs[self.output].variance
-        return 2 * variance if variance is not None and self.unproven and dtype == "float64" else variance
+        if variance is None or not self.unproven or dtype != "float64":
+            return variance
+        both = 2 * variance
+        if self.proven:
+            at = tuple(np.array(self.proven).T)
+            both[at] = variance[at]
+        return both

@@ -163,9 +163,29 @@ def test_every_drawn_argument_of_the_spec_has_a_stream_of_its_own_name(spec: Spe
         for name, recipe in {**case.inputs, **case.params}.items():
             if isinstance(recipe, Dyadic) and arrays[name].size > 2:
                 first = on_grid(recipe.seed, recipe.like or name, recipe.lo, recipe.hi, recipe.step, 3)
+                first = [number + recipe.ramp[0] for number in first] if recipe.ramp else first
                 assert arrays[name].ravel()[:3].tolist() == first, f"{case.id}: {name}"
                 seen.add(name)
     assert seen >= {"query", "key", "value", "scores", "x", "table", "w_q", "w_k", "w_v", "w_o", "b_o", "w_qkv"}
+
+
+@pytest.mark.parametrize(("start", "stop"), [("-3/2", "3/2"), ("2", "-1/32"), ("1", "1")])
+@pytest.mark.parametrize("rows", [1, 2, 7, 130])
+def test_a_ramp_adds_to_each_row_what_the_words_say(start, stop, rows):
+    recipe = Dyadic(5, Fraction(-1), Fraction(1), Fraction(1, 32), (2, rows, 3))
+    start, stop, step = Fraction(start), Fraction(stop), recipe.step
+    added = build(replace(recipe, ramp=(start, stop)), "key") - build(recipe, "key")
+    words = [step * (start / step + math.floor((stop - start) / step * i / max(rows - 1, 1))) for i in range(rows)]
+    assert [[Fraction(x) for x in row] for row in added[0].tolist()] == [[word] * 3 for word in words]
+    assert np.array_equal(added[1], added[0])
+
+
+def test_a_ramp_beyond_the_grid_is_refused():
+    assert draw.ramp("-6", "6", "-2", "2", "1/32") == (Fraction(-6), Fraction(6))
+    with pytest.raises(ValueError, match=r"^with 7 of the ramp added, the range \[5, 9\] with step 1/32 has ends at "):
+        draw.ramp("-6", "7", "-2", "2", "1/32")
+    with pytest.raises(ValueError, match=r"^with 1/64 of the ramp added, the range "):
+        draw.ramp("-6", "1/64", "-2", "2", "1/32")
 
 
 # ── masks ──
@@ -188,6 +208,15 @@ def test_a_mask_is_true_where_the_words_say(lengths, causal, shape):
     for index in np.ndindex(shape):
         i, j = index[-2:]
         assert mask[index] == ((lengths is None or j < lengths[index[0]]) and (not causal or j <= i)), index
+
+
+def test_a_mask_of_blocks_is_true_where_the_words_say():
+    keep = ((1, 0, 1), (0, 1, 1))
+    mask = build(Mask(None, False, (2, 7, 10), keep, 4), "mask")
+    for index in np.ndindex(mask.shape):
+        assert mask[index] == bool(keep[index[1] // 4][index[2] // 4]), index
+    causal = build(Mask(None, True, (2, 7, 10), keep, 4), "mask")
+    assert np.array_equal(causal, mask & np.tri(7, 10, dtype=bool))
 
 
 # ── the grids of the shipped spec ──
@@ -227,7 +256,8 @@ def test_every_drawn_or_filled_number_of_the_spec_is_exact_in_float16_and_bfloat
             assert np.array_equal(numbers.astype(np.float16).astype(np.float64), numbers), f"{case.id}: float16"
             assert np.array_equal(numbers.astype(np.float32).astype(np.float64), numbers), f"{case.id}: float32"
             if isinstance(recipe, Dyadic) and array.size:
-                assert recipe.lo <= array.min() <= array.max() <= recipe.hi, case.id
+                low, high = (min(recipe.ramp), max(recipe.ramp)) if recipe.ramp else (0, 0)
+                assert recipe.lo + low <= array.min() <= array.max() <= recipe.hi + high, case.id
             seen += array.size
     assert seen > 100_000
 
