@@ -435,8 +435,8 @@ def at(want, array):
 def test_every_stored_golden_value_is_what_the_balls_and_the_loops_give(component, spec: Spec):
     compared = 0
     for case in spec.cases_of(component):
-        if case.cotangent is not None:
-            continue
+        if case.cotangent is not None or case.is_computed:
+            continue  # loops over a large call take minutes: deriving compares what is computed with what is proven
         for options in case.combine_options():
             outputs, option = case.expects(options), case.key(options)
             if outputs is None or all(golden.within is not None for golden in outputs.values()):
