@@ -190,4 +190,5 @@ def coverage_as_json(result: ComponentResult) -> dict[str, Any]:
     return {
         "cases_judged": coverage.judged, "cases_admitted": coverage.admitted, "cases_needed": coverage.needed,
         "cases": coverage.cases, "cases_lost": list(coverage.lost), "unseen_mistakes": list(coverage.unseen),
+        "judged_up_to": dict(result.judged_up_to),
     }  # fmt: skip

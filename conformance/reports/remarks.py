@@ -22,6 +22,7 @@ from goldformer.spec import Spec
 #: The labels of the lines below the diagnosis.
 TOO_FEW: Final = "Partial"
 FEW_CASES_APPLY: Final = "Few cases apply"
+JUDGED_UP_TO: Final = "Judged up to"
 PERHAPS_NOT_SHOWN: Final = "Perhaps not shown"
 ROBUSTNESS: Final = "Robustness"
 MISSING: Final = "Not implemented"
@@ -32,8 +33,10 @@ WRAPPED: Final = "Wrapped"
 BITS: Final = "Bit for bit"
 
 #: The labels that are no diagnosis of a failure.
-NOTES: Final = frozenset({BITS, TOO_FEW, FEW_CASES_APPLY, PERHAPS_NOT_SHOWN, ROBUSTNESS, MISSING})
+NOTES: Final = frozenset({BITS, TOO_FEW, FEW_CASES_APPLY, JUDGED_UP_TO, PERHAPS_NOT_SHOWN, ROBUSTNESS, MISSING})
 
+#: The number of components whose sizes are named.
+_MOST_SIZES: Final = 3
 #: The number of reasons that are given for what cannot be wrapped, or was not run.
 _MOST_REASONS: Final = 3
 
@@ -59,6 +62,7 @@ def make_remarks(
         *find_precision(verdicts, spec),
         *find_gpu_failures(verdicts, spec),
         *_explain_coverage(verdicts, results, conventions, spec),
+        *_list_sizes(results, whole=whole, more=more),
         *_list_unseen(results, whole=whole, more=more),
         *_describe_robustness(verdicts, whole=whole, more=more),
         *_list_missing(results, whole=whole),
@@ -159,6 +163,38 @@ def _explain_coverage(
         if cause := explain_declined(mine, conventions, spec):
             text += f". All calls that it declines have what {cause.id} leaves out: {write_declaration([cause])}"
         yield Finding(TOO_FEW, text, inner=False)
+
+
+#: The sizes that code may cut into blocks, look up in a table or loop over, in the words of the report.
+_SIZES: Final[Mapping[str, str]] = {
+    "kv_seq": "{} keys",
+    "q_seq": "{} queries",
+    "source_seq": "{} source tokens",
+    "seq": "{} tokens",
+    "max_length": "{} steps",
+    "heads": "{} heads",
+    "d_k": "head width {}",
+    "d_model": "width {}",
+    "d_ff": "hidden width {}",
+    "n": "rows of {}",
+    "vocab": "{} words",
+}
+
+
+def _list_sizes(results: Sequence[ComponentResult], *, whole: bool, more: str) -> Iterator[Finding]:
+    """Yield up to which sizes the components were judged."""
+    # Those with keys come first: most code that works in blocks is attention.
+    found = [result for result in results if not _SIZES.keys().isdisjoint(result.judged_up_to)]
+    found.sort(key=lambda result: "kv_seq" not in result.judged_up_to)
+    described = [f"{_describe_sizes(result.judged_up_to)} ({result.component})" for result in found]
+    if described:
+        shown = described if whole else described[:_MOST_SIZES]
+        rest = f"; {more} names {len(described) - len(shown)} more" if len(shown) < len(described) else ""
+        yield Finding(JUDGED_UP_TO, f"{'; '.join(shown)}{rest}", inner=False)
+
+
+def _describe_sizes(sizes: Mapping[str, int]) -> str:
+    return ", ".join(words.format(sizes[name]) for name, words in _SIZES.items() if name in sizes)
 
 
 def _list_unseen(results: Sequence[ComponentResult], *, whole: bool, more: str) -> Iterator[Finding]:

@@ -34,7 +34,7 @@ class ComponentFacts(_Closed):
     `refused` of `bad_inputs` are refused. `cases_judged` of `cases` with golden values were judged. The declared
     options admit `cases_admitted`, gradients that are declined not counted. If fewer than `cases_needed` were judged,
     the state is "partial" unless something fails, and `cases_lost` says why. `unseen_mistakes` are those that no check
-    which ran is known to show.
+    which ran is known to show. `judged_up_to` is the largest size of each axis among the judged cases.
     """
 
     component: str
@@ -52,6 +52,7 @@ class ComponentFacts(_Closed):
     cases: int
     cases_lost: list[str]
     unseen_mistakes: list[str]
+    judged_up_to: dict[str, int]
 
 
 class FindingFacts(_Closed):

@@ -190,13 +190,17 @@ def _list_losses(verdicts: Iterable[Verdict]) -> Iterable[str]:
 
 @dataclass(frozen=True, slots=True)
 class ComponentResult:
-    """One component of one implementation: its state, its counts, also by dtype, and the cases that apply."""
+    """One component of one implementation: its state, its counts, also by dtype, and the cases that apply.
+
+    `judged_up_to` is the largest size of each axis among the cases whose values were judged.
+    """
 
     component: str
     state: str
     counts: Counts = field(default_factory=Counts)
     coverage: CaseCoverage = field(default_factory=CaseCoverage)
     dtypes: Mapping[str, Counts] = field(default_factory=dict)
+    judged_up_to: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def conforms(self) -> bool:
@@ -243,8 +247,19 @@ def summarize(
             state = ""
         state = NOT_IMPLEMENTED if component in absent else state or _name_state(mine, coverage, chosen=chosen)
         dtypes = {d: Counts.of(v for v in mine if v.dtype == d) for d in dict.fromkeys(v.dtype for v in mine)}
-        results.append(ComponentResult(component, state, Counts.of(mine), coverage, dtypes))
+        sizes = _find_largest_sizes(component, mine, spec)
+        results.append(ComponentResult(component, state, Counts.of(mine), coverage, dtypes, sizes))
     return results
+
+
+def _find_largest_sizes(component: str, verdicts: Iterable[Verdict], spec: Spec) -> dict[str, int]:
+    """Return the largest size of each axis among the cases of the spec whose values were judged."""
+    judged = {v.check for v in verdicts if v.asks == "values" and _find_end(v) == "judged"}
+    largest: dict[str, int] = {}
+    for case in spec.cases_of(component) if judged else ():
+        if case.id in judged and not case.random:
+            largest |= {name: max(size, largest.get(name, 0)) for name, size in case.sizes.items()}
+    return largest
 
 
 def list_partial(verdicts: Sequence[Verdict], implemented: Collection[str], *, chosen: bool = False) -> tuple[str, ...]:
