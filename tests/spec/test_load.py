@@ -143,8 +143,8 @@ CASES = {
         "{id}: has decimals beside numbers drawn with all bits: write binary ones such as 0.25",
     ),
     "ends of numbers with all bits that are no power of two apart": (
-        "softmax", "sm-every-bit", "[-4, 4]", "[-4, 2]", "inputs.scores",
-        "{id}: range [-4, 2] has the width 6: write ends that are a power of two apart",
+        "softmax", "sm-every-bit", "[-2, 2]", "[-2, 1]", "inputs.scores",
+        "{id}: range [-2, 1] has the width 3: write ends that are a power of two apart",
     ),
     "decimals for ids": (
         "padding_mask", "mask-padding-none", "[[3,", "[[3.5,", "inputs.ids",
