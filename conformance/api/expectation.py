@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +27,8 @@ from goldformer.conformance.judging.measure import find_tolerance
 from goldformer.conformance.judging.verdict import Status, Verdict
 from goldformer.conformance.reports.text import format_difference, format_remarks
 from goldformer.spec import Case, Contract, GoldenArray, Spec, load_spec
+from goldformer.spec.oracle.rounding import is_half
+from goldformer.spec.oracle.truth import Style
 
 _ATTENTION: Final = "scaled_dot_product_attention"
 _SWAP: Final = "pass query.swapaxes(1, 2), and so key, value and the result"
@@ -82,14 +84,19 @@ def expected(
 
 
 def assert_correct(
-    actual: Any, component: str, *, conventions: Mapping[str, str] | None = None, **arguments: Any
+    actual: Any,
+    component: str,
+    *,
+    conventions: Mapping[str, str] | None = None,
+    rounding: Literal["steps", "once"] = "steps",
+    **arguments: Any,
 ) -> None:
     """Raise NonConformance, an AssertionError with the diagnosis, unless a result is right for its arguments.
 
     `actual` is what the component gave for `arguments`, as it may be returned by an adapter: its first output, a tuple
     of the first ones, or a mapping by name. It is judged as a golden case is: shape, dtype, device, and every value
     within the tolerance that is derived for these inputs in their dtype. The arguments and `conventions` are those of
-    `expected`.
+    `expected`. With `rounding="once"`, a result in float16 or bfloat16 must be that of float32, rounded at the end.
 
     ValueError or TypeError as for `expected`, and if the tolerance is so wide that zeros would pass.
     """
@@ -97,6 +104,7 @@ def assert_correct(
     spec = load_spec()
     with _keep_jax_settings({**arguments, "actual": _take_first(actual)}):
         call = OwnCall.read(component, arguments, conventions, spec, _take_first(actual))
+        call = replace(call, style=_read_style(rounding, call))
         verdict = _judge(actual, call)
         if verdict.bad and _is_right_swapped(actual, call, arguments):
             raise ValueError(f"{component}: this is right for axes (..., heads, tokens, d): {_SWAP}")
@@ -104,6 +112,18 @@ def assert_correct(
         raise NonConformance(_describe(verdict, spec))
     if verdict.status is not Status.PASSED:
         raise ValueError(f"{component} in {call.dtype} cannot be judged: {verdict.message}")
+
+
+def _read_style(rounding: str, call: OwnCall) -> Style:
+    """Return the style of rounding; ValueError for an unknown one, and where results of float32 are not rounded."""
+    if rounding == "steps":
+        return "steps"
+    if rounding != "once":
+        raise ValueError(f'rounding is {rounding!r}: give "steps" or "once"')
+    if not is_half(call.dtype):
+        what = f"the arguments are {call.dtype}"
+        raise ValueError(f'rounding="once" is for code in float16 and bfloat16 that computes in float32, and {what}')
+    return "once"
 
 
 def _judge(actual: Any, call: OwnCall) -> Verdict:
@@ -143,7 +163,7 @@ def _is_right_swapped(actual: Any, call: OwnCall, arguments: Mapping[str, Any]) 
         return False
     with contextlib.suppress(TypeError, ValueError):
         result, given = swapped
-        other = OwnCall.read(_ATTENTION, given, call.adapter.conventions, call.spec, result)
+        other = replace(OwnCall.read(_ATTENTION, given, call.adapter.conventions, call.spec, result), style=call.style)
         return _judge_alone(result, other).verdict.status is Status.PASSED
     return False
 

@@ -15,12 +15,14 @@ from goldformer.adapters.find_arrays import find_library
 from goldformer.adapters.protocol import DTYPES, Adapter
 from goldformer.conformance.api.arguments import advise, explain_foreign, read_mask
 from goldformer.conformance.judging.derivation import CannotDerive, derive_values, evaluate_values
+from goldformer.conformance.judging.expected import round_like
 from goldformer.conformance.reports.did_you_mean import describe_unknown
 from goldformer.spec import Case, Contract, Location, Spec, Wanted
 from goldformer.spec.call import check_call
 from goldformer.spec.draw import Values
 from goldformer.spec.laws import law_of
 from goldformer.spec.model import Array
+from goldformer.spec.oracle.truth import Style
 from goldformer.spec.shapes import ContractViolation
 
 #: The dtype of a call without floating-point arrays.
@@ -42,6 +44,7 @@ class OwnCall:
     adapter: Adapter
     dtype: str
     device: str
+    style: Style = "steps"
 
     @classmethod
     def read(
@@ -102,11 +105,19 @@ class OwnCall:
         case = replace(self.case, expect={name: Wanted("all") for name in wanted})
         searches = contract.outputs[contract.first_output].kind == "ids"
         if not searches and (self.dtype != "float64" or case.size > _MOST_PROVEN):
-            return evaluate_values(case, self.spec, self.dtype)
+            return self._round(evaluate_values(case, self.spec, self.dtype))
         try:
             return derive_values(case, self.spec, held=True)
         except CannotDerive as error:
             raise ValueError(str(error)) from error
+
+    def _round(self, case: Case) -> Case:
+        """Return the case for code that rounds in the style of the call."""
+        assert case.golden is not None, "it was computed"
+        if self.style == "steps":
+            return case
+        options = {key: o and round_like(o, self.style, self.dtype) for key, o in case.golden.options.items()}
+        return replace(case, golden=replace(case.golden, options=options))
 
 
 def _split_arguments(given: Mapping[str, Any], contract: Contract) -> tuple[dict[str, Any], dict[str, Any]]:

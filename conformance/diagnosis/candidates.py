@@ -53,8 +53,10 @@ _KEPT: Final = 1 << 20
 #: The rounding of two ways to compute one derivative in float64.
 _ROUNDING: Final = 2.0**-40
 
-#: The dtype in which an imitation computes where NumPy has none.
+#: The dtype in which an imitation computes where NumPy has none, or is slow. It holds all numbers of half types.
 _WIDER: Final = "float32"
+#: The most numbers of a call that is imitated in float16.
+_MOST_IN_SOFTWARE: Final = 1 << 13
 
 #: The end of what comes before the number in the id of a neighbour with another eps in one norm.
 _EPS: Final = ".eps"
@@ -203,7 +205,7 @@ class Textbooks:
         # The call had no parameters but those of the declared options, whatever the code does without them.
         case = failure.case.under(failure.options, {**failure.options, **dict(candidate.options)})
         adapter = self._build(candidate, failure.options, case.component)
-        dtype = _choose_dtype(adapter, failure.dtype)
+        dtype = _choose_dtype(failure.case, failure.dtype)
         arguments, cotangent = self._read_arguments(case), case.cotangent_array
         try:
             with np.errstate(all="ignore"):
@@ -257,7 +259,7 @@ class Textbooks:
         if exact or len(by_hand) == len(candidate.mistakes):
             return None
         adapter = self._build(candidate, failure.options, component)
-        dtype = _choose_dtype(adapter, failure.dtype)
+        dtype = _choose_dtype(failure.case, failure.dtype)
         key = (failure.case.id, tuple(failure.options.items()), failure.gradient_names)
         if (self._gradients.key, self._gradients.dtype) != (key, dtype):
             self._gradients = _Gradients(key, dtype)
@@ -309,7 +311,7 @@ class Textbooks:
         """Return True if the textbook with a candidate accepts a call that is to be refused."""
         adapter = self._build(candidate, options, case.component)
         contract, numpy = self._spec.contracts[case.component], LIBRARIES["numpy"]
-        chosen, given = _choose_dtype(adapter, dtype), read_arguments(case)
+        chosen, given = _choose_dtype(case, dtype), read_arguments(case)
         try:
             with np.errstate(all="ignore"):
                 call(adapter, contract, convert_arguments(numpy, contract, given, chosen, "cpu"))
@@ -337,11 +339,12 @@ def _list_by_hand(candidate: Candidate) -> tuple[str, ...]:
     return tuple(id_ for id_ in candidate.mistakes if find_made(id_).by_hand)
 
 
-def _choose_dtype(adapter: Adapter, dtype: str) -> str:
-    """Return the dtype in which an imitation computes: NumPy has no bfloat16, and float32 holds all its numbers."""
-    return dtype if dtype in adapter.dtypes else _WIDER
+def _choose_dtype(case: Case, dtype: str) -> str:
+    """Return the dtype in which an imitation computes: NumPy has no bfloat16, and float16 only in software."""
+    is_slow = dtype == "float16" and case.size > _MOST_IN_SOFTWARE
+    return _WIDER if is_slow or dtype not in LIBRARIES["numpy"].dtypes else dtype
 
 
-def count_roundoffs(dtype: str) -> float:
+def count_roundoffs(case: Case, dtype: str) -> float:
     """Return how many times the roundoff of an imitation fits into that of the dtype which it stands for."""
-    return UNIT_ROUNDOFF[dtype] / UNIT_ROUNDOFF[_WIDER] if dtype not in LIBRARIES["numpy"].dtypes else 1.0
+    return UNIT_ROUNDOFF[dtype] / UNIT_ROUNDOFF[_choose_dtype(case, dtype)]

@@ -247,6 +247,21 @@ class FailingCase:
         total = float(np.square(actual - imitated).sum()) if actual.shape == imitated.shape else math.inf
         return total if math.isfinite(total) else math.inf
 
+    def is_nearer(self, imitation: Result | BadResult | None) -> bool:
+        """Return False if an imitation is further from the actual result than the right one is: it explains nothing."""
+        if self.case.random or not isinstance(imitation, Result) or not isinstance(self.actual, Result):
+            return True
+        return self.find_residual(imitation) <= self._error
+
+    @cached_property
+    def _error(self) -> float:
+        """The sum of the squared differences of the right result and the actual one; inf if it has none."""
+        whole = {name: replace(golden, indices=None) for name, golden in self.expected.items()}
+        right = {name: golden.values for name, golden in self.expected.items()}
+        assert isinstance(self.actual, Result), "only results are compared"
+        seen = {n: self.expected[n].select(a) for n, a in self.actual.outputs.items() if n in self.expected}
+        return replace(self, actual=Result(seen, 0.0), expected=whole).find_residual(Result(right, 0.0))
+
     def needs_tolerance(self, imitation: Result | BadResult | None) -> bool:
         """Return True if an imitation explains the actual result only if no output is further away than tolerated.
 

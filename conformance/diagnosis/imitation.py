@@ -621,7 +621,7 @@ class Imitator:
         made = self._textbooks.imitate(candidate, failure)
         exact = self._textbooks.imitate(candidate, replace(failure, dtype="float64"))
         apart = replace(failure, actual=made).measure_apart(exact) if isinstance(made, Result) else math.inf
-        return apart * count_roundoffs(failure.dtype)
+        return apart * count_roundoffs(failure.case, failure.dtype)
 
     def _match_candidates(self, candidates: Iterable[Candidate], failure: FailingCase) -> dict[Candidate, float]:
         """Return the candidates that explain a failure, each with its distance."""
@@ -643,7 +643,7 @@ class Imitator:
                 if apart < CLEAR:
                     # Rounding may hide it in this case, and not in the next one.
                     self._tried[failure.case.component].discard(candidate)
-            if distance is not None:
+            if distance is not None and failure.is_nearer(made):
                 found[candidate] = distance
         self._matched.update({candidate.causes: candidate for candidate in found})
         return found

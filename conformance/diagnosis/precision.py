@@ -11,7 +11,7 @@ from goldformer.conformance.diagnosis.printed import find_printed, write_printed
 from goldformer.conformance.diagnosis.suspects import TO_FLOAT32
 from goldformer.conformance.judging.verdict import Verdict
 from goldformer.spec import Spec
-from goldformer.spec.oracle.rounding import UNIT_ROUNDOFF
+from goldformer.spec.oracle.rounding import UNIT_ROUNDOFF, is_half
 
 #: Half of the digits between float64 and float32: a result that lost more is nearer to float32, on a logarithmic scale.
 _HALF_WAY: Final = math.sqrt(UNIT_ROUNDOFF["float32"] / UNIT_ROUNDOFF["float64"])
@@ -35,11 +35,14 @@ _LOSSY: Final = {"softmax": _LOGSUMEXP} | {
 
 
 def find_precision(verdicts: Sequence[Verdict], spec: Spec) -> Iterator[Finding]:
-    """Yield one finding if results are right only to a coarser dtype: the components where that enters, and how much.
+    """Yield the findings that results are right only to coarser sums or a coarser dtype: where that enters, how much.
 
     These are the components with such results whose parts have none.
     """
-    coarse = [v for v in verdicts if v.reason == "precision"]
+    tolerated = [v for v in verdicts if v.reason == "precision"]
+    if sums := [v for v in tolerated if is_half(v.dtype)]:
+        yield _describe_sums(sums)
+    coarse = [v for v in tolerated if not is_half(v.dtype)]
     if not coarse:
         return
     affected = {v.component for v in coarse}
@@ -62,3 +65,15 @@ def find_precision(verdicts: Sequence[Verdict], spec: Spec) -> Iterator[Finding]
     errata = {e.id: e for c in entered for e in find_printed(TO_FLOAT32, c, checks, spec)}
     text += f". Such code is printed in {write_printed(errata.values())}" if errata else ""
     yield Finding(label, text, inner=False)
+
+
+def _describe_sums(coarse: Sequence[Verdict]) -> Finding:
+    """Return the finding that sums run in a half type: in long ones, small terms get lost."""
+    first = coarse[0]
+    first, count = coarse[0], len(coarse)
+    are = "results are" if count != 1 else "result is"
+    text = (
+        f"{count} {are} right only to sums that run in {first.dtype}, first seen in {first.component} ({first.check}). "
+        "Add in float32, as GPUs do. Only --strict, or strict=True in Python, fails it"
+    )
+    return Finding("Coarse sums", text, inner=False)

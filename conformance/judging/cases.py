@@ -20,7 +20,14 @@ from typing import Any
 from goldformer.adapters.arrays import LIBRARIES, Layout
 from goldformer.adapters.process import TIMEOUT
 from goldformer.adapters.protocol import Adapter
-from goldformer.conformance.judging.expected import add_rounding, expect, make_call, select_agreed
+from goldformer.conformance.judging.expected import (
+    add_rounding,
+    expect,
+    list_rougher,
+    make_call,
+    round_like,
+    select_agreed,
+)
 from goldformer.conformance.judging.gradient import invoke_gradient
 from goldformer.conformance.judging.invoke import (
     Arguments,
@@ -35,12 +42,12 @@ from goldformer.conformance.judging.invoke import (
     invoke,
     read_arguments,
 )
-from goldformer.conformance.judging.measure import describe_difference, find_reason, measure
-from goldformer.conformance.judging.tolerance import LARGEST, find_smallest_normal, least_margin
+from goldformer.conformance.judging.measure import describe_difference, find_reason, find_tolerance, measure
+from goldformer.conformance.judging.tolerance import LARGEST, find_smallest_normal, find_visible, least_margin
 from goldformer.conformance.judging.verdict import ERRORS, UNANSWERED, WITHHELD, Asks, Reason, Status, Verdict
 from goldformer.spec import Case, Spec
 from goldformer.spec.model import REFUSED, UNSPECIFIED, GoldenArray
-from goldformer.spec.oracle.rounding import SMALLEST
+from goldformer.spec.oracle.rounding import SMALLEST, is_half
 
 
 @dataclass(frozen=True, slots=True)
@@ -364,33 +371,59 @@ def _judge_result(
     timed = replace(blank, ratio=ratio, seconds=result.seconds if bench.timed else 0.0)
     wrong = tuple(d for d in differences if d.wrong)
     if not wrong:
+        timed = _note_rounding(timed, case, result, expected, bench)
         return replace(timed, status=Status.FAILED, reason=WITHHELD, message=withheld) if withheld else timed
     message = "; ".join(filter(None, (describe_difference(wrong[0]), withheld)))
     failed = replace(timed, status=Status.FAILED, reason=find_reason(wrong), message=message, differences=wrong)
-    coarser = None if withheld else bench.widen()
-    if coarser is None or not _is_right_to(coarser, case, result, expected):
+    fits = "" if withheld else _find_rougher(bench, case, result, expected)
+    if not fits:
         return failed
     if bench.tolerates_precision:
-        return tolerate_precision(failed, coarser)
-    return replace(failed, message=describe_precision(failed, coarser))
+        return tolerate_precision(failed, fits)
+    return replace(failed, message=describe_precision(failed, fits))
 
 
-def _is_right_to(bench: Bench, case: Case, result: Result, expected: Mapping[str, GoldenArray]) -> bool:
-    """Return True if a result is right to the tolerances of a coarser dtype, in which the case is judged too."""
-    if _explain_inapplicable(case, replace(bench, dtype=bench.rounds_to)):
-        return False
-    differences = measure(result, expected, case, bench.spec.contracts[case.component], bench.rounds_to)
-    return not any(difference.wrong for difference in differences)
+def _note_rounding(
+    verdict: Verdict, case: Case, result: Result, expected: Mapping[str, GoldenArray], bench: Bench
+) -> Verdict:
+    """Note in a verdict how a right result in a half type was rounded, and what does not show in it."""
+    dtype, contract = bench.rounds_to, bench.spec.contracts[case.component]
+    rounded = {name: golden for name, golden in expected.items() if golden.rounding is not None}
+    if not is_half(dtype) or not rounded:
+        return verdict
+    shown = (find_visible(golden, find_tolerance(golden, contract, dtype)) for golden in rounded.values())
+    strict = measure(result, round_like(rounded, "once", dtype), case, contract, dtype)
+    once = not any(difference.wrong for difference in strict)
+    return replace(verdict, rounded_once=once, visible=max(filter(None, shown), default=None))
 
 
-def tolerate_precision(failed: Verdict, coarser: Bench) -> Verdict:
-    """Return a failure as skipped, because the result is right to a coarser dtype; it keeps the numbers."""
-    return skip_check(failed, "precision", describe_precision(failed, coarser))
+def _find_rougher(bench: Bench, case: Case, result: Result, expected: Mapping[str, GoldenArray]) -> str:
+    """Return to what a wrong result is right: the tolerances of a coarser dtype, or coarser sums; "" if to nothing."""
+    coarser = bench.widen()
+    if coarser is not None and _explain_inapplicable(case, replace(bench, dtype=coarser.rounds_to)):
+        coarser = None
+    dtypes = [] if coarser is None else [(describe_coarser(bench, coarser), expected, coarser.rounds_to)]
+    styles = ((words, outputs, bench.rounds_to) for words, outputs in list_rougher(case, expected, bench.rounds_to))
+    contract = bench.spec.contracts[case.component]
+    for words, outputs, dtype in (*dtypes, *styles):
+        if not any(difference.wrong for difference in measure(result, outputs, case, contract, dtype)):
+            return words
+    return ""
 
 
-def describe_precision(failed: Verdict, coarser: Bench) -> str:
-    """Return the message of a failure whose result is right to a coarser dtype."""
-    return f"right to {coarser.rounds_to}, not to {failed.dtype}: {failed.message}"
+def tolerate_precision(failed: Verdict, fits: str) -> Verdict:
+    """Return a failure as skipped, because the result is right to coarser rounding; it keeps the numbers."""
+    return skip_check(failed, "precision", describe_precision(failed, fits))
+
+
+def describe_precision(failed: Verdict, fits: str) -> str:
+    """Return the message of a failure whose result is right to coarser rounding, in words such as "to float32"."""
+    return f"right {fits}: {failed.message}"
+
+
+def describe_coarser(bench: Bench, coarser: Bench) -> str:
+    """Return words for a result that is right to the tolerances of a coarser dtype."""
+    return f"to {coarser.rounds_to}, not to {bench.dtype}"
 
 
 def find_working_case(component: str, bench: Bench, cases: Iterable[Case] | None = None) -> Case:

@@ -6,7 +6,8 @@ ask for, and all of a call that code has otherwise which always hides later toke
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -16,13 +17,15 @@ from goldformer.spec import Case, Contract
 from goldformer.spec.laws import law_of
 from goldformer.spec.model import UNSPECIFIED, GoldenArray
 from goldformer.spec.oracle.derive import GAPS, choose_options
-from goldformer.spec.oracle.rounding import Rounding
-from goldformer.spec.oracle.truth import Call, OutputRounding
+from goldformer.spec.oracle.rounding import UNIT_ROUNDOFF, Rounding, is_half
+from goldformer.spec.oracle.truth import Call, OutputRounding, Style
 
 #: A gap below this is one of equals: the margins of all others are far above it.
 _TIE: Final = 1e-12
 #: The convention for rows without a key. NaN there marks all that depends on them, through layers too.
 _ROWS: Final = "empty_row"
+#: The length of an axis from which on sums that run in a half type are told from wrong ones.
+LONG: Final = 256
 
 
 def expect(case: Case, options: Mapping[str, str], contract: Contract, dtype: str) -> Mapping[str, GoldenArray] | None:
@@ -93,6 +96,36 @@ def add_rounding(outputs: Mapping[str, GoldenArray], case: Case, call: Call) -> 
         name: replace(golden, rounding=OutputRounding(call, name)) if is_judged[name] else golden
         for name, golden in outputs.items()
     }
+
+
+def round_like(outputs: Mapping[str, GoldenArray], style: Style, dtype: str) -> dict[str, GoldenArray]:
+    """Return what is expected of code that rounds in another style; outputs without roundings stay."""
+    found = {}
+    for name, golden in outputs.items():
+        if isinstance(golden.rounding, OutputRounding):
+            rounding = replace(golden.rounding, style=style)
+            variance = rounding(dtype)
+            largest = 0.0 if variance is None else math.sqrt(np.nanmax(variance, initial=0.0))
+            scale = ELEMENT / SLACK * largest / UNIT_ROUNDOFF[dtype]
+            found[name] = replace(golden, rounding=rounding, error_scale=scale)
+        else:
+            found[name] = golden
+    return found
+
+
+def list_rougher(
+    case: Case, outputs: Mapping[str, GoldenArray], dtype: str
+) -> Iterator[tuple[str, dict[str, GoldenArray]]]:
+    """Yield what is expected of code in a half type that rounds in rougher styles, with words for each."""
+    styles = {golden.rounding.style for golden in outputs.values() if isinstance(golden.rounding, OutputRounding)}
+    if not is_half(dtype) or not styles:
+        return
+    if "once" in styles:
+        words = f"if the result of each operation is rounded to {dtype}, not if only the last one is"
+        yield words, round_like(outputs, "steps", dtype)
+    # Sums of fewer terms differ little, and mistakes of small cases would hide in what they may lose.
+    if max((*case.sizes.values(), *case.lead), default=0) >= LONG:
+        yield f"only if sums run in {dtype}, not in float32", round_like(outputs, "coarse", dtype)
 
 
 def _are_computed(outputs: Mapping[str, GoldenArray]) -> bool:

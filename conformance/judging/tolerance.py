@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from goldformer.spec.model import GoldenArray
-from goldformer.spec.oracle.rounding import SMALLEST, UNIT_ROUNDOFF
+from goldformer.spec.oracle.rounding import SMALLEST, UNIT_ROUNDOFF, is_half
 
 Array = NDArray[Any]
 
@@ -81,9 +81,17 @@ def limit_rounding(golden: GoldenArray, at_least: str | None, dtype: str) -> Tol
     rows = math.prod(variance.shape[:-1])
     if golden.indices is not None:
         rows = len({place[:-1] for place in golden.indices})
-    is_half = UNIT_ROUNDOFF[dtype] > UNIT_ROUNDOFF["float32"]
-    common = COMMON * UNIT_ROUNDOFF[dtype] if is_half and rows >= LEAST_ROWS else math.inf
+    common = COMMON * UNIT_ROUNDOFF[dtype] if is_half(dtype) and rows >= LEAST_ROWS else math.inf
     return Tolerance(golden.select(element), golden.select(row), max(rows, 1), common)
+
+
+def find_visible(golden: GoldenArray, limits: Tolerance) -> float | None:
+    """Return the smallest relative change of a whole output that its tolerance shows; None if it is exact."""
+    if limits.row is None:
+        return None
+    there = np.isfinite(golden.values)
+    size = float(np.mean(np.square(golden.values[there]))) if there.any() else 0.0
+    return limits.average * math.sqrt(float(np.mean(limits.row[there])) / size) if size else None
 
 
 def find_smallest_normal(dtype: str) -> float:

@@ -234,6 +234,8 @@ class Verdict:
     `state` says that it is right when it is called first.
     `wrapped` compares the function with itself under the transformation that the run asks for.
     `invariances` say how closely a property holds that compares the same call in other settings.
+    `rounded_once` says that all outputs in a half type are those of float32, rounded once. `visible` is the smallest
+    share of an output, in the root mean square, whose change shows in a half type.
     `example` is the smallest call that shows a violation or an isolated mistake, as a file of one case.
     """
 
@@ -266,6 +268,8 @@ class Verdict:
     state: KeptState | None = None
     wrapped: Wrapped | None = None
     invariances: tuple[Invariance, ...] = ()
+    rounded_once: bool | None = None
+    visible: float | None = None
 
     @property
     def bad(self) -> bool:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from goldformer.conformance.judging.cases import (
     Bench,
     Judgement,
+    describe_coarser,
     report_bad_result,
     report_fault,
     report_missing,
@@ -95,7 +96,7 @@ def _tolerate(prop: Property, violation: Violation, failed: Verdict, bench: Benc
     # Code may remember the first run, so a second run proves nothing: the numbers of the first have to fit too.
     wider = UNIT_ROUNDOFF[coarser.rounds_to] / UNIT_ROUNDOFF[bench.rounds_to]
     fits = violation.difference.ratio <= wider and _holds(prop, failed.component, coarser)
-    return tolerate_precision(failed, coarser) if fits else failed
+    return tolerate_precision(failed, describe_coarser(bench, coarser)) if fits else failed
 
 
 def _holds(prop: Property, component: str, bench: Bench) -> bool:

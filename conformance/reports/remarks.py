@@ -29,11 +29,16 @@ MISSING: Final = "Not implemented"
 #: The label of what a transformation such as torch.compile changes.
 WRAPPED: Final = "Wrapped"
 
+#: The label of how results in half types were rounded.
+ROUNDING: Final = "Rounding"
+
 #: The label of the settings over which results stay the same bit for bit.
 BITS: Final = "Bit for bit"
 
 #: The labels that are no diagnosis of a failure.
-NOTES: Final = frozenset({BITS, TOO_FEW, FEW_CASES_APPLY, JUDGED_UP_TO, PERHAPS_NOT_SHOWN, ROBUSTNESS, MISSING})
+NOTES: Final = frozenset(
+    {BITS, ROUNDING, TOO_FEW, FEW_CASES_APPLY, JUDGED_UP_TO, PERHAPS_NOT_SHOWN, ROBUSTNESS, MISSING}
+)
 
 #: The number of components whose sizes are named.
 _MOST_SIZES: Final = 3
@@ -60,6 +65,7 @@ def make_remarks(
         *_list_not_run(verdicts, whole=whole, more=more),
         *_describe_bits(verdicts, whole=whole),
         *find_precision(verdicts, spec),
+        *_describe_half_types(verdicts),
         *find_gpu_failures(verdicts, spec),
         *_explain_coverage(verdicts, results, conventions, spec),
         *_list_sizes(results, whole=whole, more=more),
@@ -67,6 +73,19 @@ def make_remarks(
         *_describe_robustness(verdicts, whole=whole, more=more),
         *_list_missing(results, whole=whole),
     ]
+
+
+def _describe_half_types(verdicts: Sequence[Verdict]) -> Iterator[Finding]:
+    """Yield how right results in half types were rounded, and what does not show in them."""
+    checked = {v.dtype for v in verdicts if v.is_judged}
+    for dtype in dict.fromkeys(v.dtype for v in verdicts if v.rounded_once is not None):
+        once = [v.rounded_once for v in verdicts if v.dtype == dtype and v.rounded_once is not None]
+        visible = sorted(v.visible for v in verdicts if v.dtype == dtype and v.visible is not None)
+        text = f"{sum(once)} of {count_noun(len(once), 'right result')} in {dtype} are those of float32, rounded once"
+        if visible:
+            least = f"{100 * visible[len(visible) // 2]:.1g} %"
+            text += f"; in half of the cases, changes of less than {least} of a result do not show"
+        yield Finding(ROUNDING, f"{text}: check float32 too" if "float32" not in checked else text, inner=False)
 
 
 def _compare_wrapped(verdicts: Sequence[Verdict], *, whole: bool, more: str) -> Iterator[Finding]:

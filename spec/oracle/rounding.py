@@ -37,6 +37,11 @@ SMALLEST: Final[Mapping[str, float]] = {
 _BITS: Final[Mapping[str, int]] = {"float64": 53, "float32": 24, "float16": 11, "bfloat16": 8}
 
 
+def is_half(dtype: str) -> bool:
+    """Return True for float16 and bfloat16."""
+    return UNIT_ROUNDOFF[dtype] > UNIT_ROUNDOFF["float32"]
+
+
 @dataclass(frozen=True, slots=True)
 class Rounding:
     """The rounding of code in a dtype: the unit roundoffs of results and of sums, and what underflow costs."""

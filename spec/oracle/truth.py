@@ -9,14 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from goldformer.spec.model import Attribute, Contract
 from goldformer.spec.oracle.derive import apply
-from goldformer.spec.oracle.rounding import UNIT_ROUNDOFF, Floats, Rounding
+from goldformer.spec.oracle.rounding import UNIT_ROUNDOFF, Floats, Rounding, is_half
 from goldformer.spec.oracle.samples import Sampled, Sampler
 from goldformer.spec.oracle.variances import Propagation, Rounded
 
@@ -169,21 +169,32 @@ def _read(output: Any) -> Truth:
     return Truth(output)
 
 
+#: How code in a half type rounds: each operation, only the result of float32, or the sums of each operation too.
+Style = Literal["steps", "once", "coarse"]
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class OutputRounding:
     """The variance of the rounding error of each element of one output of a call, by dtype; None if all are exact.
 
     `unproven` values in float64 are rounded as those that they are compared with, except at the `proven` places.
+    `style` matters in half types only.
     """
 
     call: Call
     output: str
     unproven: bool = False
     proven: tuple[tuple[int, ...], ...] = ()
+    style: Style = "steps"
 
     def __call__(self, dtype: str) -> Floats | None:
         """Return the variances in a dtype."""
-        variance = self.call.evaluate(Rounding.of(dtype)).outputs[self.output].variance
+        half = is_half(dtype)
+        if half and self.style == "once":
+            truth = self._evaluate(Rounding.of("float32"))
+            rounded = Rounding.of(dtype).of_result(truth.values)
+            return rounded if truth.variance is None else rounded + truth.variance
+        variance = self._evaluate(Rounding.of(dtype, dtype if half and self.style == "coarse" else "float32")).variance
         if variance is None or not self.unproven or dtype != "float64":
             return variance
         both = 2 * variance
@@ -191,3 +202,6 @@ class OutputRounding:
             at = tuple(np.array(self.proven).T)
             both[at] = variance[at]
         return both
+
+    def _evaluate(self, rounding: Rounding) -> Truth:
+        return self.call.evaluate(rounding).outputs[self.output]
