@@ -48,6 +48,7 @@ from goldformer.conformance.judging.verdict import ERRORS, UNANSWERED, WITHHELD,
 from goldformer.spec import Case, Spec
 from goldformer.spec.model import REFUSED, UNSPECIFIED, GoldenArray
 from goldformer.spec.oracle.rounding import SMALLEST, is_half
+from goldformer.spec.oracle.truth import MOST_SAMPLED
 
 
 @dataclass(frozen=True, slots=True)
@@ -389,7 +390,8 @@ def _note_rounding(
     """Note in a verdict how a right result in a half type was rounded, and what does not show in it."""
     dtype, contract = bench.rounds_to, bench.spec.contracts[case.component]
     rounded = {name: golden for name, golden in expected.items() if golden.rounding is not None}
-    if not is_half(dtype) or not rounded:
+    # Large calls take long, and smaller ones tell as much.
+    if not is_half(dtype) or not rounded or case.size > MOST_SAMPLED:
         return verdict
     shown = (find_visible(golden, find_tolerance(golden, contract, dtype)) for golden in rounded.values())
     strict = measure(result, round_like(rounded, "once", dtype), case, contract, dtype)
