@@ -37,6 +37,9 @@ _STEPS: Final = 10
 #: Careful code stays below 0.4 of the tolerance: an error this many times as large is no rounding.
 CLEAR: Final = 10.0
 
+#: Two results that lose digits may be this many times as far from one another as from the right one.
+BY_CHANCE: Final = 2.0
+
 #: A result in another order of operations may be this many times as far from an imitation as its own rounding.
 ROUNDINGS: Final = 4.0
 
@@ -247,11 +250,11 @@ class FailingCase:
         total = float(np.square(actual - imitated).sum()) if actual.shape == imitated.shape else math.inf
         return total if math.isfinite(total) else math.inf
 
-    def is_nearer(self, imitation: Result | BadResult | None) -> bool:
-        """Return False if an imitation is further from the actual result than the right one is: it explains nothing."""
+    def is_near(self, imitation: Result | BadResult | None, most: float = 1.0) -> bool:
+        """Return False if an imitation is further from the actual result than the right one is, times `most`."""
         if self.case.random or not isinstance(imitation, Result) or not isinstance(self.actual, Result):
             return True
-        return self.find_residual(imitation) <= self._error
+        return self.find_residual(imitation) <= most**2 * self._error
 
     @cached_property
     def _error(self) -> float:

@@ -14,6 +14,7 @@ from goldformer.conformance.diagnosis.candidates import Candidate, Imitations, T
 from goldformer.conformance.diagnosis.catalogue import Catalogue, combine_with
 from goldformer.conformance.diagnosis.causes import Causes, find_cause
 from goldformer.conformance.diagnosis.failure import (
+    BY_CHANCE,
     CLEAR,
     COARSE,
     LARGE,
@@ -635,15 +636,17 @@ class Imitator:
             made = self._textbooks.imitate(candidate, failure)
             apart = failure.measure_apart(made, _LOST)
             too_far = apart > 1.0 and failure.needs_tolerance(made)
-            distance = None if too_far else failure.distance(made, right)
+            explains = not too_far and failure.is_near(made)
+            distance = failure.distance(made, right) if explains else None
             if distance is None:
-                distance = self._measure_by_own_rounding(candidate, made, failure, apart)
+                if failure.is_near(made, 1.0 if failure.dtype in COARSE else BY_CHANCE):
+                    distance = self._measure_by_own_rounding(candidate, made, failure, apart)
                 if distance is not None:
                     self._lossy.add(candidate)
                 if apart < CLEAR:
                     # Rounding may hide it in this case, and not in the next one.
                     self._tried[failure.case.component].discard(candidate)
-            if distance is not None and failure.is_nearer(made):
+            if distance is not None:
                 found[candidate] = distance
         self._matched.update({candidate.causes: candidate for candidate in found})
         return found
