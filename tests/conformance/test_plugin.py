@@ -92,11 +92,11 @@ def test_the_summary_tells_what_was_done_by_component(conforming):
     heading = r"^component +passed +failed +not impl\. +skipped +refuses +error÷tol\.$"
     assert re.search(heading, conforming.out, re.MULTILINE)
     passed, failed, absent, skipped, refuses, ratio, *state = conforming.rows["causal_mask"]
-    assert (passed, failed, absent, skipped, refuses, ratio) == ("27", "·", "·", "·", "4/4", "0")
+    assert (passed, failed, absent, skipped, refuses, ratio) == ("39", "·", "·", "·", "4/4", "0")
     passed, failed, absent, skipped, refuses, ratio, *state = conforming.rows["softmax"]
     assert (failed, absent, refuses) == ("·", "·", "1/1")
-    assert int(passed) + int(skipped) == 3 * 22
-    assert " ".join(state) == "conforms (16 of 16 cases apply)"
+    assert int(passed) + int(skipped) == 3 * 24
+    assert " ".join(state) == "conforms (18 of 18 cases apply)"
     assert "Robustness: refuses 5 of 5 bad inputs" in conforming.out
     assert 0 < float(ratio) < 0.5
     assert list(conforming.rows) == ["causal_mask", "softmax"]
@@ -137,7 +137,7 @@ def test_a_fault_of_goldformer_is_an_internal_error_of_pytest(tmp_path):
 
 def test_a_failing_run_is_1_and_names_the_root_the_mistake_and_a_misspelt_component(broken):
     assert broken.code == 1
-    assert " ".join(broken.rows["softmax"]).endswith(" fails first (15 of 16 cases apply)")
+    assert " ".join(broken.rows["softmax"]).endswith(" fails first (17 of 18 cases apply)")
     assert list(broken.rows) == ["softmax"]
     assert "Not implemented: causal_mask" in broken.out
     assert "Fix first: softmax" in broken.out
@@ -311,9 +311,9 @@ def causal_mask(*, q_seq, kv_seq):
 def test_too_few_cases_are_a_line_of_the_summary_and_no_failure(suite):
     run = suite(FEW, "--component", "softmax,causal_mask")
     assert run.code == 0
-    assert " ".join(run.rows["causal_mask"]).endswith("partial: nothing wrong was found in 5 of 9 cases")
-    said = "Partial: causal_mask, 5 of 9 cases that the declared options admit were judged, and at least 9 must"
-    assert said in run.out
+    assert " ".join(run.rows["causal_mask"]).endswith("partial: nothing wrong was found in 8 of 13 cases")
+    said = "Partial: causal_mask, 8 of 13 cases that the declared options admit were judged, and at least 10 must"
+    assert said in " ".join(run.out.split())
 
 
 #: What `FEW` declines is a strict failure by itself. Here no stored case fits what is declared, and none is derived.
@@ -352,7 +352,7 @@ def test_who_chooses_tests_is_not_told_that_they_are_few(suite):
     run = suite(FEW, "-k", "mask-causal")
     assert run.code == 0
     assert "Partial" not in run.out
-    assert run.rows["causal_mask"][-4:] == ["of", "9", "cases", "apply)"]
+    assert run.rows["causal_mask"][-4:] == ["of", "13", "cases", "apply)"]
 
 
 # Runs that cannot be
@@ -378,7 +378,7 @@ def test_a_run_in_which_everything_is_skipped_is_not_green(suite):
     run = suite("textbook", "--component", "softmax", "--dtype", "bfloat16")
     assert run.code == pytest.ExitCode.NO_TESTS_COLLECTED
     assert "Nothing was checked: everything was skipped." in run.out
-    assert run.rows["softmax"] == ["·", "·", "·", "16", "·", "–", "not", "checked"]
+    assert run.rows["softmax"] == ["·", "·", "·", "18", "·", "–", "not", "checked"]
 
 
 # Other people's tests

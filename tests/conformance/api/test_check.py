@@ -63,7 +63,7 @@ def test_a_wrong_function_is_told_its_mistake(wrong):
 
 def test_the_text_is_short_and_begins_with_the_finding(wrong):
     first, *lines = repr(wrong).splitlines()
-    assert first == "✗ scaled_dot_product_attention: 20 of 84 checks pass (float32)"
+    assert first == "✗ scaled_dot_product_attention: 20 of 95 checks pass (float32)"
     assert lines[0].startswith("  Mistake found: scale-missing")
     assert "  Fix: Divide QKᵀ by √d_k before the softmax." in lines
     assert any(line.startswith("  First wrong: weights[0, 0]: expected 0.397954285, actual 0.42593") for line in lines)
@@ -425,11 +425,11 @@ def test_too_few_cases_are_no_success_unless_they_are_allowed():
     report = goldformer.check(causal_mask, arrays="numpy")
     assert (bool(report), report.partial, report.failures) == (False, ("causal_mask",), ())
     assert repr(report).splitlines()[:2] == [
-        "◐ causal_mask: partial · 1 component · 5 of 9 cases apply · too few in 1 component (float32)",
-        "  Partial: causal_mask, 5 of 9 cases that the declared options admit were judged, and at least 9",
+        "◐ causal_mask: partial · 1 component · 8 of 13 cases apply · too few in 1 component (float32)",
+        "  Partial: causal_mask, 8 of 13 cases that the declared options admit were judged, and at least 10",
     ]
     assert 'class="goldformer-card partial"' in report._repr_html_()
-    with pytest.raises(goldformer.NonConformance, match="partial: nothing wrong was found in 5 of 9 cases"):
+    with pytest.raises(goldformer.NonConformance, match="partial: nothing wrong was found in 8 of 13 cases"):
         report.raise_for_failures()
     report.raise_for_failures(allow_partial=True)
     with pytest.raises(goldformer.NonConformance):

@@ -279,6 +279,7 @@ def test_json_has_counts_and_the_failing_verdicts_alone(spec):
         "component": "softmax", "state": "conforms", "passed": 2, "failed": 0, "errored": 0,
         "skipped": {"convention": 1}, "worst_ratio": 0.25, "refused": 0, "bad_inputs": 0,
         "cases_judged": 1, "cases_admitted": 1, "cases_needed": 1, "cases": 2, "cases_lost": [], "unseen_mistakes": [],
+        "judged_up_to": {},
     }  # fmt: skip
     assert right["failures"] == []
     assert [v["check"] for v in failing["failures"]] == ["sm-one", "sdpa-one"]
@@ -355,7 +356,7 @@ def test_check_saves_a_summary_and_a_badge(tmp_path):
     assert re.search(r"^\| `softmax` \| ✓ \d+ of \d+ · 0\.\d+ \|$", summary.read_text(encoding="utf-8"), re.MULTILINE)
     assert (
         json.loads(drawn.read_text(encoding="utf-8"))["message"]
-        == "conforms · 1 component · 15 of 15 cases apply · refuses 1 of 1 bad inputs"
+        == "conforms · 1 component · 17 of 17 cases apply · refuses 1 of 1 bad inputs"
     )
 
 
