@@ -1,4 +1,4 @@
-"""What a call of a case has to give under some options, with what rounding may add to it.
+"""Values that a call of a case has to give under some options, and what rounding may add to them.
 
 Golden values are proven. Every other output of a call has values too, computed on the spot: those that a case does not
 ask for, and all of a call that code has otherwise which always hides later tokens.
@@ -6,7 +6,6 @@ ask for, and all of a call that code has otherwise which always hides later toke
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Final
@@ -17,8 +16,8 @@ from goldformer.spec import Case, Contract
 from goldformer.spec.laws import law_of
 from goldformer.spec.model import UNSPECIFIED, GoldenArray
 from goldformer.spec.oracle.derive import GAPS, choose_options
-from goldformer.spec.oracle.rounding import UNIT_ROUNDOFF, Rounding, is_half
-from goldformer.spec.oracle.truth import Call, OutputRounding, Style
+from goldformer.spec.oracle.rounding import Rounding, is_half
+from goldformer.spec.oracle.truth import Call, OutputRounding, Style, find_scale
 
 #: A gap below this is one of equals: the margins of all others are far above it.
 _TIE: Final = 1e-12
@@ -104,9 +103,7 @@ def round_like(outputs: Mapping[str, GoldenArray], style: Style, dtype: str) -> 
     for name, golden in outputs.items():
         if isinstance(golden.rounding, OutputRounding):
             rounding = replace(golden.rounding, style=style)
-            variance = rounding(dtype)
-            largest = 0.0 if variance is None else math.sqrt(np.nanmax(variance, initial=0.0))
-            scale = ELEMENT / SLACK * largest / UNIT_ROUNDOFF[dtype]
+            scale = find_scale(rounding(dtype), dtype)
             found[name] = replace(golden, rounding=rounding, error_scale=scale)
         else:
             found[name] = golden

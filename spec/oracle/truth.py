@@ -46,6 +46,12 @@ class Evaluation:
     peak: float
 
 
+def find_scale(variance: Floats | None, dtype: str) -> float:
+    """Return the error scale of results with these variances, in unit roundoffs: the slack times it is the limit."""
+    largest = 0.0 if variance is None else math.sqrt(np.nanmax(variance, initial=0.0))
+    return DEVIATIONS * largest / UNIT_ROUNDOFF[dtype]
+
+
 @dataclass(frozen=True, eq=False)
 class Call:
     """A call of a component under some options; what it gives in each dtype is computed once.
@@ -75,10 +81,8 @@ class Call:
         return self._known[rounding]
 
     def find_scale(self, output: str, dtype: str) -> float:
-        """Return the error scale of an output, in unit roundoffs of a dtype: the slack times it is the limit."""
-        variance = self.evaluate(Rounding.of(dtype)).outputs[output].variance
-        largest = 0.0 if variance is None else math.sqrt(np.nanmax(variance, initial=0.0))
-        return DEVIATIONS * largest / UNIT_ROUNDOFF[dtype]
+        """Return the error scale of an output, in unit roundoffs of a dtype."""
+        return find_scale(self.evaluate(Rounding.of(dtype)).outputs[output].variance, dtype)
 
     @property
     def size(self) -> int:

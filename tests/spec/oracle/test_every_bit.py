@@ -9,13 +9,13 @@ import pytest
 from goldformer.conformance.judging.expected import make_call
 from goldformer.spec import Spec
 from goldformer.spec.oracle import balls
-from goldformer.spec.oracle.derive import _Method
+from goldformer.spec.oracle.derive import Method
 from goldformer.spec.oracle.rounding import Rounding
 
 
 def test_balls_read_them_without_the_rounding_of_a_decimal(spec: Spec):
     case = spec.cases["pad-every-bit"]
-    proven = _Method(case, spec.contracts[case.component], {}).run_balls()["output"][:, :3].ravel()
+    proven = Method(case, spec.contracts[case.component], {}).run_balls()["output"][:, :3].ravel()
     numbers = case.input_arrays["x"].ravel()
     assert all(bool(ball == flint.arb(number)) for ball, number in zip(proven, numbers, strict=True))
     # Their shortest decimals are other numbers.
