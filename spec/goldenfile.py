@@ -217,6 +217,32 @@ class _Combinations(Mapping[str, Mapping[str, GoldenArray] | None]):
         return dict, (dict(self),)
 
 
+class _WithOthers(Mapping[str, Mapping[str, GoldenArray] | None]):
+    """The golden values of a case under every combination of options: those that are not stored are derived on use."""
+
+    def __init__(self, case: Case, contract: Contract, stored: Mapping[str, Mapping[str, GoldenArray] | None]) -> None:
+        self._case = case
+        self._contract = contract
+        self._stored = stored
+        self._options = {case.key(options): options for options in case.combine_options()}
+        self._derived: dict[str, Mapping[str, GoldenArray] | None] = {}
+
+    def __getitem__(self, key: str) -> Mapping[str, GoldenArray] | None:
+        from goldformer.spec.oracle.run import derive_outputs  # only deriving needs python-flint
+
+        if key in self._stored:
+            return self._stored[key]
+        if key not in self._derived:
+            self._derived[key] = derive_outputs(self._case, self._contract, self._options[key])
+        return self._derived[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._options)
+
+    def __len__(self) -> int:
+        return len(self._options)
+
+
 def read_golden(model: GoldenCaseModel, case: Case, contract: Contract, refuse: Refuse) -> Golden:
     """Return the golden values of a case; what `refuse` makes when they are not those that the case asks for."""
     combinations = {case.key(options): options for options in case.combine_stored()}
@@ -235,11 +261,14 @@ def read_golden(model: GoldenCaseModel, case: Case, contract: Contract, refuse: 
             raise refuse(error) from error
 
     # A case without conventions has one reading, which shows its faults at once.
-    read_now = {ANY: read(ANY)} if combinations.keys() == {ANY} else _Combinations(combinations, read)
+    outputs: Mapping[str, Mapping[str, GoldenArray] | None]
+    outputs = {ANY: read(ANY)} if combinations.keys() == {ANY} else _Combinations(combinations, read)
+    if not case.is_computed and len(combinations) < len(case.combine_options()):
+        outputs = _WithOthers(case, contract, outputs)
     assert model.derivation is not None, "the schema refuses values without it"
     assert model.peak is not None, "the schema refuses values without it"
     margin = None if model.margin is None else float(model.margin)
-    return Golden(model.derivation, float(model.peak), read_now, margin)
+    return Golden(model.derivation, float(model.peak), outputs, margin)
 
 
 def _name_combination(key: str) -> str:

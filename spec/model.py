@@ -19,6 +19,7 @@ from goldformer.spec import draw
 from goldformer.spec.draw import Recipe
 from goldformer.spec.later import Hiding, LaterTokens
 from goldformer.spec.lazy import Cases
+from goldformer.spec.pairs import cover_pairs
 from goldformer.spec.shapes import Shape
 from goldformer.spec.strict import Items, Location, Param, StrictModel, Text
 from goldformer.spec.tables import Citation, Clause, Convention, Document, Erratum, Level, Mistake, Property
@@ -432,11 +433,14 @@ class Case:
         return next(other for other in self.conventions[name] if absent[name, other] == absent[name, option])
 
     def combine_stored(self) -> list[dict[str, str]]:
-        """Return the combinations of options for which golden values are stored.
+        """Return the combinations of options for which golden values are stored: they show every pair of options.
 
-        They are all, or the first one of a case whose values are computed: the documents' own.
+        Of a case whose values are computed it is the first one: the documents' own.
         """
-        return self.combine_options()[: 1 if self.is_computed else None]
+        every = self.combine_options()
+        if self.is_computed:
+            return every[:1]
+        return [every[place] for place in cover_pairs([tuple(options.values()) for options in every])]
 
     def expects(self, options: Mapping[str, str]) -> Mapping[str, GoldenArray] | None:
         """Return the golden values for a combination of options; None if one of them refuses the call."""

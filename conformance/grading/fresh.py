@@ -303,7 +303,7 @@ class _ComponentDrawer:
                 raise _Inconclusive(str(error)) from error
             file = YamlFile.read(path)
             digest = derivation_digest(file.data["cases"][0], self.contract, self.spec.conventions)
-            proven = _Proven(_format_item(raw), golden_entry(digest, derived, case.expect), case)
+            proven = _Proven(_format_item(raw), golden_entry(digest, derived, case), case)
             (case,) = self._write_and_read(path, [proven])
             self._check_proven(case)
         return replace(proven, case=case, template=template)

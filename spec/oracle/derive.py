@@ -242,8 +242,17 @@ def choose_options(case: Case, contract: Contract, options: Mapping[str, str]) -
     return {**fixed, **options}
 
 
-def derive(case: Case, contract: Contract, *, advice: bool = False, held: bool = False) -> Derived:
-    """Derive the golden values of a case under every option; `advice` means that all its clauses are SHOULD.
+def derive(
+    case: Case,
+    contract: Contract,
+    *,
+    advice: bool = False,
+    held: bool = False,
+    only: Mapping[str, str] | None = None,
+) -> Derived:
+    """Derive the golden values of a case under every combination of options, or `only` one of them.
+
+    With `advice`, all clauses of the case are SHOULD.
 
     With `held`, the arrays are the exact numbers of a call: no decimal is meant by them, and no dtype rounds them.
     Unproven where a value or a decision is not certain, where a tie leaves open what the case asks for, and where a
@@ -254,7 +263,7 @@ def derive(case: Case, contract: Contract, *, advice: bool = False, held: bool =
     peak, widest, least = 0.0, 0.0, math.inf
     shared: dict[tuple[str, ...], tuple[Outputs, Outputs]] = {}
     derived: dict[str, Mapping[str, DerivedArray] | None] = {}
-    for options in case.combine_options():
+    for options in case.combine_options() if only is None else [only]:
         key = case.key(options)
         if REFUSED in options.values():
             derived[key] = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import as_completed
 from dataclasses import dataclass, replace
 from importlib.metadata import version
@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from goldformer.spec.casefile import derivation_digest
 from goldformer.spec.files import replace_file
 from goldformer.spec.goldenfile import golden_path
-from goldformer.spec.model import Case, Golden, GoldenArray, Spec
+from goldformer.spec.model import Case, Contract, Golden, GoldenArray, Spec
 from goldformer.spec.oracle.computed import derive_case
-from goldformer.spec.oracle.derive import Derived, DerivedArray
+from goldformer.spec.oracle.derive import Derived, DerivedArray, derive
 from goldformer.spec.oracle.write import write_golden
 from goldformer.spec.processes import make_pool
 from goldformer.spec.yamlfile import YamlFile
@@ -140,10 +140,8 @@ def describe_move(outcome: Outcome) -> str | None:
         stored, now = getattr(golden, name), getattr(outcome.derived, name)
         if _has_drifted(stored, now):
             return f"{name} {stored} is {now} now"
-    if set(golden.options) != set(outcome.derived.options):
-        return f"has values for {sorted(golden.options)}, derived {sorted(outcome.derived.options)}"
-    for option, outputs in outcome.derived.options.items():
-        stored = golden.options[option]
+    for option in map(outcome.case.key, outcome.case.combine_stored()):
+        stored, outputs = golden.options[option], outcome.derived.options[option]
         if stored is None or outputs is None:
             if (stored is None) != (outputs is None):
                 return f"{option} is refused on one side only"
@@ -183,16 +181,27 @@ def derive_golden(case: Case, spec: Spec, *, held: bool = False) -> Case:
     """Return a case with its golden values as they are derived now; Unproven, and `held`, as for `derive`."""
     contract = spec.contracts[case.component]
     derived = derive_case(case, contract, advice=spec.is_advice(case), held=held)
-    kinds = {name: {"bool": "b", "ids": "i"}.get(array.kind, "f") for name, array in contract.results_of(case).items()}
-    options = {
-        key: None
-        if outputs is None
-        else {
-            name: GoldenArray(
-                _values(array, kinds[name]), array.error_scale, case.expect[name].indices or None, array.within
-            )
-            for name, array in outputs.items()
-        }
-        for key, outputs in derived.options.items()
-    }
+    options = {key: _read_outputs(outputs, case, contract) for key, outputs in derived.options.items()}
     return replace(case, golden=Golden("", derived.peak, options, derived.margin))
+
+
+def derive_outputs(case: Case, contract: Contract, options: Mapping[str, str]) -> Mapping[str, GoldenArray] | None:
+    """Return the golden values of a case under a combination of options that was proven before, but is not stored."""
+    # Decisions between equals were allowed then, or there are none.
+    ((_, outputs),) = derive(case, contract, advice=True, only=options).options.items()
+    return _read_outputs(outputs, case, contract)
+
+
+def _read_outputs(
+    outputs: Mapping[str, DerivedArray] | None, case: Case, contract: Contract
+) -> Mapping[str, GoldenArray] | None:
+    """Return derived outputs as golden arrays; None if a call is refused."""
+    if outputs is None:
+        return None
+    kinds = {name: {"bool": "b", "ids": "i"}.get(array.kind, "f") for name, array in contract.results_of(case).items()}
+    return {
+        name: GoldenArray(
+            _values(array, kinds[name]), array.error_scale, case.expect[name].indices or None, array.within
+        )
+        for name, array in outputs.items()
+    }

@@ -26,7 +26,7 @@ def write_golden(path: Path, cases: Mapping[str, Case], derived: Mapping[str, tu
     for id_, case in cases.items():
         entry = before.get(id_, {})
         if id_ in derived:
-            made = golden_entry(*derived[id_], case.expect)
+            made = golden_entry(*derived[id_], case)
         elif case.error is None and not case.shape_only:
             made = {key: entry[key] for key in _DERIVED if key in entry}
         else:
@@ -36,14 +36,17 @@ def write_golden(path: Path, cases: Mapping[str, Case], derived: Mapping[str, tu
     return write_golden_file(path, component, sort_entries(entries, cases))
 
 
-def golden_entry(digest: str, derived: Derived, wanted: Mapping[str, Wanted]) -> dict[str, Any]:
-    """Return a derivation as an entry of a golden file; `wanted` gives the probes of the outputs."""
+def golden_entry(digest: str, derived: Derived, case: Case) -> dict[str, Any]:
+    """Return what is stored of the derivation of a case, as an entry of a golden file."""
     entry: dict[str, Any] = {"derivation": digest, "peak": Numeral(number(repr(derived.peak)))}
     if derived.margin is not None:
         entry["margin"] = Numeral(number(repr(derived.margin)))
     options = {
-        option: "refused" if outputs is None else {name: _array(array, wanted[name]) for name, array in outputs.items()}
-        for option, outputs in derived.options.items()
+        key: "refused"
+        if outputs is None
+        else {name: _array(array, case.expect[name]) for name, array in outputs.items()}
+        for key in map(case.key, case.combine_stored())
+        for outputs in [derived.options[key]]
     }
     return entry | ({"outputs": options[ANY]} if set(options) == {ANY} else {"options": options})
 
