@@ -218,7 +218,7 @@ class _Combinations(Mapping[str, Mapping[str, GoldenArray] | None]):
 
 
 class _WithOthers(Mapping[str, Mapping[str, GoldenArray] | None]):
-    """The golden values of a case under every combination of options: those that are not stored are derived on use."""
+    """The stored golden values of a case; those of another combination of options are derived when it is asked for."""
 
     def __init__(self, case: Case, contract: Contract, stored: Mapping[str, Mapping[str, GoldenArray] | None]) -> None:
         self._case = case
@@ -236,11 +236,14 @@ class _WithOthers(Mapping[str, Mapping[str, GoldenArray] | None]):
             self._derived[key] = derive_outputs(self._case, self._contract, self._options[key])
         return self._derived[key]
 
+    def __contains__(self, key: object) -> bool:
+        return key in self._options
+
     def __iter__(self) -> Iterator[str]:
-        return iter(self._options)
+        return iter(self._stored)
 
     def __len__(self) -> int:
-        return len(self._options)
+        return len(self._stored)
 
 
 def read_golden(model: GoldenCaseModel, case: Case, contract: Contract, refuse: Refuse) -> Golden:
