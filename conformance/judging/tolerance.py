@@ -1,8 +1,10 @@
 """The largest distance of an honest result from its golden value: arithmetic, not taste.
 
 What rounding explains of an output follows from the formula (spec/oracle/rounding.py): a variance for each element. A
-result is judged by its largest error, by the mean of the squares of all of them, and in half types by the factor that
-all of its elements have in common. Gradients and statistics have one error scale for all of an output instead.
+result is judged by its largest error, and in half types also by the mean of the squares of all of them, and by the
+factor that all of its elements have in common. No mistake is as small as the rounding of finer types, where a constant
+that is rounded once, or terms that are lost beside a long sum, are errors that all elements share. Gradients and
+statistics have one error scale for all of an output instead.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ LARGEST: Final[Mapping[str, float]] = {
 #: implementations to less, and wrong ones beyond them.
 #: The largest error of one element, in standard deviations.
 ELEMENT: Final = 9.0
-#: The root mean square of all errors, in standard deviations; few rows have errors in common, and may have more.
+#: The root mean square of all errors in half types, in standard deviations; few rows may have more in common.
 AVERAGE: Final = 1.7
 #: The factor that all elements have in common, in unit roundoffs of a half type, and the least rows that show one.
 COMMON: Final = 1.5
@@ -78,10 +80,12 @@ def limit_rounding(golden: GoldenArray, at_least: str | None, dtype: str) -> Tol
     element = np.asarray(variance + row)
     element *= ELEMENT**2 / 2
     np.sqrt(element, out=element)
+    if not is_half(dtype):
+        return Tolerance(golden.select(element))
     rows = math.prod(variance.shape[:-1])
     if golden.indices is not None:
         rows = len({place[:-1] for place in golden.indices})
-    common = COMMON * UNIT_ROUNDOFF[dtype] if is_half(dtype) and rows >= LEAST_ROWS else math.inf
+    common = COMMON * UNIT_ROUNDOFF[dtype] if rows >= LEAST_ROWS else math.inf
     return Tolerance(golden.select(element), golden.select(row), max(rows, 1), common)
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from controls import HALF, NUMPY, controls_of, in_each_dtype
+from controls import FINE, HALF, NUMPY, controls_of, in_each_dtype
 
 COMPONENT = "scaled_dot_product_attention"
 ZEROS, NAN = {"empty_row": "zeros"}, {"empty_row": "nan"}
@@ -217,14 +217,14 @@ def numpy_einsum_in_float64(query, key, value, mask=None):
 
 EVERYWHERE = (
     scale_on_q, scale_multiplied, fourth_root_scales, fill_of_the_dtypes_lowest,
-    online_softmax_in_blocks, sums_in_reverse, einsum, one_query_at_a_time, log_softmax_then_exp,
-    weights_of_exponents_less_their_logarithm, weights_dropped,
+    online_softmax_in_blocks, sums_in_reverse, einsum, one_query_at_a_time, weights_dropped,
 )  # fmt: skip
 WITH_ZEROS = (
     fill_of_minus_infinity_then_zeros, empty_rows_opened_and_zeroed, powers_of_masked_keys_set_to_zero, torchs_own,
 )  # fmt: skip
 CONTROLS = [
     *controls_of(COMPONENT, EVERYWHERE),
+    *controls_of(COMPONENT, (log_softmax_then_exp, weights_of_exponents_less_their_logarithm), dtypes=FINE),
     *controls_of(COMPONENT, (mask_after_softmax_then_renormalised,), dtypes=("bfloat16",), gradients=False),
     *controls_of(COMPONENT, (fill_of_minus_1e9,), dtypes=("float64", "float32", "bfloat16")),
     *controls_of(COMPONENT, WITH_ZEROS, conventions=ZEROS),

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from controls import HALF, NUMPY, Control, controls_of, in_each_dtype
+from controls import FINE, HALF, NUMPY, Control, controls_of, in_each_dtype
 
 EPS = 1e-5
 
@@ -153,10 +153,11 @@ def with_eps(eps):
 EVERYWHERE = (
     torchs_function, torchs_module, torchs_native, variance_and_mean, mean_of_squared_distances, root_as_power,
     one_over_the_root, gain_folded_into_the_scale, unbiased_variance_corrected, norm_of_the_centred_row,
-    centred_by_a_matrix, rms_of_the_centred_row, group_norm_of_one_group, welford, row_by_row,
+    centred_by_a_matrix, rms_of_the_centred_row, group_norm_of_one_group, row_by_row,
 )  # fmt: skip
 CONTROLS = [
     *controls_of("layer_norm", EVERYWHERE),
+    *controls_of("layer_norm", (welford,), dtypes=FINE),
     *controls_of("layer_norm", (float32_inside, float32_throughout), dtypes=HALF),
     *controls_of("layer_norm", (squares_less_the_squared_mean_in_float64,), dtypes=("float32", *HALF)),
     *controls_of("layer_norm", (numpy_from_scratch, numpy_exact_sums), dtypes=NUMPY, arrays="numpy"),

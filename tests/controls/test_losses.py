@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from controls import HALF, NUMPY, controls_of, in_each_dtype
+from controls import FINE, HALF, NUMPY, controls_of, in_each_dtype
 
 CE, KL, SMOOTH = "cross_entropy", "kl_divergence", "label_smoothing"
 
@@ -181,12 +181,12 @@ def filled_and_weighed(target, *, smoothing):
 LOSSES = (
     function_of_torch, module_of_torch_classes_second, nll_of_log_softmax, log_softmax_and_gather,
     shifted_log_sum_exp_less_the_logit, one_hot_sum, weighted_mean, words_selected_first, softplus_of_the_odds,
-    one_token_at_a_time,
 )  # fmt: skip
 DIVERGENCES = (function_of_torch_kl, with_xlogy, cross_entropy_less_entropy, where_there_is_mass, einsum_of_logs)
 SMOOTHINGS = (mixed_with_the_uniform, interpolated, moved_by_a_step, smoothed_by_a_matrix)
 CONTROLS = [
     *controls_of(CE, LOSSES),
+    *controls_of(CE, (one_token_at_a_time,), dtypes=FINE),
     *controls_of(CE, (log_sum_exp_less_the_logit,), gradients=False),
     *controls_of(CE, (float32_throughout,), dtypes=HALF),
     *controls_of(CE, (numpy_losses,), dtypes=NUMPY, arrays="numpy"),

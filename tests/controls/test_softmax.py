@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from controls import HALF, NUMPY, controls_of, in_each_dtype
+from controls import FINE, HALF, NUMPY, controls_of, in_each_dtype
 
 
 def exp_of_log_softmax(scores):
@@ -107,10 +107,11 @@ def python_floats_exactly_summed(scores):
 EVERYWHERE = (
     exp_of_log_softmax, softmin_of_the_negative, the_module, the_method_on_the_last_axis_moved_first, shift_and_divide,
     times_the_reciprocal, powers_of_two, shift_of_the_maximum_and_one_more, summed_by_a_matrix_product,
-    shifted_log_sum_exp, online, row_by_row, odds_of_each_against_each,
+    shifted_log_sum_exp, row_by_row, odds_of_each_against_each,
 )  # fmt: skip
 CONTROLS = [
     *controls_of("softmax", EVERYWHERE),
+    *controls_of("softmax", (online,), dtypes=FINE),
     *controls_of("softmax", (accumulated_in_float32, sum_in_float32_alone), dtypes=HALF),
     *controls_of("softmax", (numpy_from_scratch, python_floats_exactly_summed), dtypes=NUMPY, arrays="numpy"),
 ]

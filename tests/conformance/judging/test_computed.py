@@ -111,7 +111,7 @@ NARROWED = {
     "feed_forward": "ffn-size-129-tokens",
     "multi_head_attention": "mha-size-129",
     "output_probabilities": "out-size-1009",
-    "kl_divergence": "kl-size-1009",
+    "kl_divergence": "kl-size-1024",
 }
 
 

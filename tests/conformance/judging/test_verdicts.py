@@ -179,11 +179,12 @@ def test_one_element_may_be_off_by_its_tolerance(times, status, dtype, golden_pl
 
 def test_the_tolerance_is_nine_deviations_of_an_element_and_its_row(spec):
     case, contract = spec.cases[CASE], spec.contracts["scaled_dot_product_attention"]
-    expected = expect(case, {"empty_row": "uniform"}, contract, "float32")["output"]
-    variance = expected.rounding("float32")
+    expected = expect(case, {"empty_row": "uniform"}, contract, "float16")["output"]
+    variance = expected.rounding("float16")
     row = variance.mean(-1, keepdims=True)
-    found = limits(spec, "float32")
+    found = limits(spec, "float16")
     assert np.allclose(found.element, 9 * np.sqrt((variance + row) / 2), rtol=1e-12)
+    assert np.array_equal(found.row, np.broadcast_to(row, variance.shape))
     assert (found.rows, found.common) == (6, math.inf)
     assert found.average == pytest.approx(1.7 * (1 + 2 / math.sqrt(6)))
 
@@ -207,7 +208,13 @@ def test_a_factor_that_all_values_have_in_common_is_seen_in_half_types(dtype):
     assert not judge_scaled(dtype, 1 + 1.3 * UNIT_ROUNDOFF[dtype]).wrong
 
 
-@every_dtype
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_finer_types_are_judged_element_by_element(dtype):
+    assert not judge_scaled(dtype, 1.0, noise=8.0).wrong
+    assert judge_scaled(dtype, 1.0, noise=10.0).limit is Limit.ELEMENT
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_errors_that_are_small_but_everywhere_are_seen(dtype):
     found = judge_scaled(dtype, 1.0, noise=3.0)
     assert (found.limit, found.wrong) == (Limit.AVERAGE, 512)
