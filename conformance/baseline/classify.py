@@ -27,6 +27,7 @@ from goldformer.conformance.baseline.moves import Kind, Move, describe_end_chang
 from goldformer.conformance.baseline.settings import compares_settings, judge_settings
 from goldformer.conformance.diagnosis.failure import FailingCase
 from goldformer.conformance.diagnosis.imitation import Imitator
+from goldformer.conformance.diagnosis.mistakes import implementations
 from goldformer.conformance.judging.comparator import compare
 from goldformer.conformance.judging.invoke import Result
 from goldformer.conformance.judging.measure import find_tolerance, measure
@@ -204,8 +205,11 @@ class _Call:
         if not any(d.wrong for d in measure(result, expected, self.case, right.contract, self.key.dtype)):
             return _Side(wrong=False, matches=())
         failure = FailingCase(self.case, right.contract, result, expected, self.key.dtype, right.options)
-        found = self.classifier.imitator.find_matches(failure)
-        return _Side(wrong=True, matches=found or ())
+        # What only loses digits is a lower precision, and changes no meaning.
+        made = implementations()
+        found = self.classifier.imitator.find_matches(failure) or ()
+        lost = {id_ for match in found for id_ in match.causes if id_ in made and made[id_].loses_digits}
+        return _Side(wrong=True, matches=tuple(match for match in found if not lost.issuperset(match.causes)))
 
     # ── lower precision ──
 

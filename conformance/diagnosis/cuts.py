@@ -36,7 +36,7 @@ _MOST: Final = 16
 
 @dataclass(frozen=True)
 class Cut:
-    """How many are kept of the leading axes of a call, and of axes by name: always the first ones."""
+    """Numbers of what is kept of the leading axes of a call, and of axes by name: always the first ones."""
 
     contract: Contract
     lead: tuple[int, ...]
@@ -72,13 +72,18 @@ class Cut:
     def _cut_golden(self, golden: GoldenArray, spec: ArraySpec) -> GoldenArray:
         rounding = golden.rounding
         if isinstance(rounding, OutputRounding):
-            rounding = replace(rounding, call=self._cut_call(rounding.call))
+            proven = tuple(place for place in rounding.proven if self._keeps(place, spec))
+            rounding = replace(rounding, call=self._cut_call(rounding.call), proven=proven)
         if golden.indices is None:
             return replace(golden, values=self.cut_array(golden.values, spec), rounding=rounding)
-        sizes = [*(self.lead if spec.shape.lead else ()), *(self.kept.get(str(axis)) for axis in spec.shape.axes)]
-        within = [all(size is None or k < size for k, size in zip(i, sizes, strict=True)) for i in golden.indices]
-        indices = tuple(i for i, kept in zip(golden.indices, within, strict=True) if kept)
+        within = [self._keeps(place, spec) for place in golden.indices]
+        indices = tuple(place for place, kept in zip(golden.indices, within, strict=True) if kept)
         return replace(golden, values=golden.values[within], indices=indices, rounding=rounding)
+
+    def _keeps(self, place: tuple[int, ...], spec: ArraySpec) -> bool:
+        """Return True if an element of an output is kept."""
+        sizes = [*(self.lead if spec.shape.lead else ()), *(self.kept.get(str(axis)) for axis in spec.shape.axes)]
+        return all(size is None or k < size for k, size in zip(place, sizes, strict=True))
 
     def _cut_call(self, call: Call) -> Call:
         if id(call) not in self._calls:

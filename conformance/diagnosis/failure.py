@@ -247,7 +247,8 @@ class FailingCase:
             np.concatenate([self.expected[name].select(outputs[name]).astype(np.float64).ravel() for name in both])
             for outputs in (self.actual.outputs, imitation.outputs)
         )
-        total = float(np.square(actual - imitated).sum()) if actual.shape == imitated.shape else math.inf
+        with np.errstate(over="ignore", invalid="ignore"):
+            total = float(np.square(actual - imitated).sum()) if actual.shape == imitated.shape else math.inf
         return total if math.isfinite(total) else math.inf
 
     def is_near(self, imitation: Result | BadResult | None, most: float = 1.0) -> bool:

@@ -237,7 +237,7 @@ def test_every_component_that_computes_with_floats_has_a_case_whose_numbers_fill
     }
     assert floats - filled == {"xavier_uniform"}
     for case in (c for c in spec.cases.values() if c.has_all_bits):
-        drawn = [r for r in (*case.inputs.values(), *case.params.values()) if not isinstance(r, (Ids, Mask, Values))]
+        drawn = [r for r in (*case.inputs.values(), *case.params.values()) if not isinstance(r, (Fill, Ids, Mask, Values))]
         assert all(isinstance(recipe, Uniform) for recipe in drawn), case.id
 
 

@@ -464,7 +464,7 @@ def test_a_solution_that_is_not_there_or_does_not_run_is_2_before_anyone_is_grad
 def test_a_solution_that_is_not_right_is_warned_of(run, tmp_path):
     (tmp_path / "solution.py").write_text(SOLUTION.replace("return weights @ value", "return 2 * weights @ value"))
     result = run()
-    assert result.exit_code == 0
+    assert result.exit_code == 0, result.stderr
     said = " ".join(result.stderr.split())
     assert said.startswith(
         f"goldformer: {tmp_path / 'solution.py'} earns 0 of 10 points (wrong), and a submission need"

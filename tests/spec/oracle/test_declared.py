@@ -81,7 +81,7 @@ def test_numbers_with_all_bits_are_judged_under_every_combination(component, con
     (case,) = [case for case in (*stored, *derived) if case.has_all_bits]
     # A search has no margin left in a half type, and is judged in float32.
     assert judge_case(case, make_bench(spec, conventions)).verdict.status.name == "PASSED"
-    mistake = implementations()["weights-in-float16"].steps
+    mistake = implementations()["weights-in-bfloat16"].steps
     assert judge_case(case, make_bench(spec, conventions, mistake)).verdict.bad
 
 

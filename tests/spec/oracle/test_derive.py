@@ -197,7 +197,8 @@ def test_arrays_of_any_rank_come_back_in_their_shape(tmp_path: Path, case: Case,
     values = np.arange(math.prod(shape)).reshape(shape) / 8
     texts = tuple(map(repr, values.ravel().tolist()))
     derived = Derived(1.0, 0.0, {"one": {"output": DerivedArray(shape, texts, 0.0)}, "other": None})
-    options = written(tmp_path, case, derived=derived)["options"]
+    of_two = replace(case, conventions={"which": ("one", "other")})
+    options = written(tmp_path, of_two, derived=derived)["options"]
     assert options == {"one": {"output": {"error_scale": 0, "values": values.tolist()}}, "other": "refused"}
 
 
