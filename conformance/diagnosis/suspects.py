@@ -107,6 +107,7 @@ def _find_explanations(verdicts: Sequence[Verdict], component: str, spec: Spec) 
     known = {id_: find_cause(id_, spec) for id_ in named}
     has_options = any(cause.option for cause in known.values())
     kept = _list_kept_conventions(verdicts, component, spec) if has_options else set()
+    large = {v.check for v in examined if v.check in spec.cases and spec.cases[v.check].is_computed}
     found = []
     for ids, checks in equal.items():
         causes = tuple(known[id_] for id_ in ids)
@@ -117,6 +118,9 @@ def _find_explanations(verdicts: Sequence[Verdict], component: str, spec: Spec) 
         spared = sum(passed[id_] for id_ in ids) + len(passing) + len(new_calls)
         differing = [v for v in exact if (v.check, v.dtype) not in checks]
         refuting = tuple(v.check for v in differing if is_compared(v, causes, spec))
+        if not large.issuperset(check for check, _ in checks):
+            # Of a large call a part is imitated, by few candidates: what explains small ones may mix the rest with it.
+            refuting = tuple(check for check in refuting if check not in large)
         backward = tuple(v.check for v in differing if v.by_hand and v.check not in refuting)
         faint = sum(not _shows(c.id, dtype) for c in causes for dtype in dtypes)
         same = frozenset(twins[ids])

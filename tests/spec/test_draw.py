@@ -237,7 +237,8 @@ def test_every_component_that_computes_with_floats_has_a_case_whose_numbers_fill
     }
     assert floats - filled == {"xavier_uniform"}
     for case in (c for c in spec.cases.values() if c.has_all_bits):
-        drawn = [r for r in (*case.inputs.values(), *case.params.values()) if not isinstance(r, (Fill, Ids, Mask, Values))]
+        recipes = (*case.inputs.values(), *case.params.values())
+        drawn = [recipe for recipe in recipes if not isinstance(recipe, (Fill, Ids, Mask, Values))]
         assert all(isinstance(recipe, Uniform) for recipe in drawn), case.id
 
 

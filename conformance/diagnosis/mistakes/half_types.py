@@ -49,7 +49,8 @@ def _to_tf32(values: Array) -> Array:
 
 
 def _to_half(dtype: str) -> Rounding:
-    return _keep_slope(lambda values: round_to_dtype(values, dtype))
+    # A cast from float64 goes by float32, and so rounds twice, in PyTorch as on a GPU.
+    return _keep_slope(lambda values: round_to_dtype(values.astype(np.float32).astype(values.dtype), dtype))
 
 
 def _is_floats(thing: Any) -> bool:

@@ -17,9 +17,10 @@ MISTAKES = [id_ for id_, m in implementations().items() if m.module == "layers"]
 
 
 def test_every_mistake_of_the_catalogue_is_made(spec):
-    # What goes wrong in a backward pass alone, or what only tensors show, is made elsewhere.
+    # What goes wrong in a backward pass alone, what only tensors show, or what loses digits is made elsewhere.
     named = {m.id for m in spec.mistakes.values() if m.component in COMPONENTS and "-bwd" not in m.id}
-    assert named - torch_implementations().keys() == {*MISTAKES}
+    lossy = {id_ for id_, made in implementations().items() if made.loses_digits}
+    assert named - torch_implementations().keys() - lossy == {*MISTAKES}
 
 
 # The same in PyTorch, as it is written
