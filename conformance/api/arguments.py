@@ -1,4 +1,4 @@
-"""What the arguments of other functions mean here: names and forms of F.scaled_dot_product_attention, and masks."""
+"""Arguments as other functions have them: names and forms of F.scaled_dot_product_attention, and masks."""
 
 from __future__ import annotations
 

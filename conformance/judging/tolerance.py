@@ -46,7 +46,7 @@ SLACK: Final = 4.0
 
 @dataclass(frozen=True, eq=False)
 class Tolerance:
-    """What rounding explains of an output.
+    """The limits of what rounding explains in an output.
 
     `element` is the largest error of each element, or of all; 0 means exact. `row` is the mean variance of the row of
     each element, None if only elements are judged. `rows` is their number, `common` the largest common factor.

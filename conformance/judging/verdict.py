@@ -120,7 +120,7 @@ class Grid:
 
 
 class Limit(StrEnum):
-    """What an output is wrong in: single elements, all of them on average, or a factor that they have in common."""
+    """The limit that an output exceeds: in single elements, in all on average, or in a factor that they have in common."""
 
     ELEMENT = "element"
     AVERAGE = "average"

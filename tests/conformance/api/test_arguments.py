@@ -1,4 +1,4 @@
-"""What `assert_correct` says of arguments that are meant for another function."""
+"""Arguments that are meant for another function: `assert_correct` says what to pass in their place."""
 
 from __future__ import annotations
 
