@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
+from typing import Final
 
 from goldformer.conformance.diagnosis.causes import make_option_cause, write_declaration
 from goldformer.conformance.diagnosis.failure import CLEAR
 from goldformer.conformance.judging.cases import Bench, Judgement
-from goldformer.conformance.judging.expected import expect, select_agreed
+from goldformer.conformance.judging.expected import approximate, expect, select_agreed
 from goldformer.conformance.judging.invoke import BadResult, Result
 from goldformer.conformance.judging.measure import measure, measure_ratio
 from goldformer.spec import Case, Spec
-from goldformer.spec.model import UNSPECIFIED, GoldenArray
+from goldformer.spec.model import REFUSED, UNSPECIFIED, GoldenArray
+
+#: The most options besides the declared ones that are tried together.
+_MOST_OPTIONS: Final = 2
 
 
 def advise_option(judgement: Judgement) -> str:
@@ -34,9 +39,9 @@ def _list_other_combinations(judgement: Judgement, case: Case) -> list[dict[str,
     key = case.key(declared)
     # Two options that make the same call are no difference.
     now = next(options for options in every if case.key(options) == key)
-    return [
-        {name: option for name, option in options.items() if option != now[name]} for options in every if options != now
-    ]
+    others = [{name: o for name, o in options.items() if o != now[name]} for options in every if options != now]
+    # A model has hundreds of combinations; what deviates in more is found step by step.
+    return [options for options in others if len(options) <= _MOST_OPTIONS]
 
 
 def _advise_fitting(judgement: Judgement, case: Case, result: Result) -> str:
@@ -46,15 +51,31 @@ def _advise_fitting(judgement: Judgement, case: Case, result: Result) -> str:
     for options in _list_other_combinations(judgement, case):
         contract = bench.spec.contracts[case.component]
         chosen = bench.options(case) | options
-        stored = case.expects(chosen)
-        # Most options are far off in what is stored: only near ones are worth the rounding of their call.
-        if not stored or (not case.hiding and _measure_furthest(result, stored, case, bench, CLEAR) is None):
+        # Most options are far off: only near ones are worth their golden values, and the rounding of their call.
+        if REFUSED in options.values() or not _may_fit(result, chosen, judgement, case):
             continue
         outputs = expect(case.under(chosen), chosen, contract, bench.rounds_to) or {}
         ratio = _measure_furthest(result, outputs, case, bench)
         if ratio is not None:
             fitting.append((len(options), ratio, options))
     return _declare(min(fitting, key=lambda found: found[:2])[2], bench.spec) if fitting else ""
+
+
+def _may_fit(result: Result, chosen: Mapping[str, str], judgement: Judgement, case: Case) -> bool:
+    """Return False if a result is far off under some options: in what is stored, or in float64."""
+    bench = judgement.bench
+    if case.hiding:
+        return True
+    assert case.golden is not None, "the caller looked"
+    if case.key(chosen) in list(case.golden.options):
+        near = case.expects(chosen)
+    elif case.cotangent is None:
+        values = approximate(case.under(chosen), chosen, bench.spec.contracts[case.component])
+        shared = {n: g for n, g in judgement.expected.items() if n in values and g.within is None}
+        near = {name: replace(golden, values=golden.select(values[name])) for name, golden in shared.items()}
+    else:
+        return False
+    return near is not None and _measure_furthest(result, near, case, bench, CLEAR) is not None
 
 
 def _measure_furthest(
@@ -90,9 +111,8 @@ def _advise_leaving_open(judgement: Judgement, case: Case, name: str, result: Re
 def _advise_refusing(judgement: Judgement, case: Case) -> str:
     """Return the advice to declare the options that permit to refuse the call, or ""."""
     bench = judgement.bench
-    declared = bench.options(case)
     others = sorted(_list_other_combinations(judgement, case), key=len)
-    refusing = (options for options in others if case.expects(declared | options) is None)
+    refusing = (options for options in others if REFUSED in options.values())
     return next((_declare(options, bench.spec) for options in refusing), "")
 
 

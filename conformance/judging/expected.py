@@ -14,8 +14,8 @@ import numpy as np
 
 from goldformer.spec import Case, Contract
 from goldformer.spec.laws import law_of
-from goldformer.spec.model import UNSPECIFIED, GoldenArray
-from goldformer.spec.oracle.derive import GAPS, choose_options
+from goldformer.spec.model import UNSPECIFIED, Array, GoldenArray
+from goldformer.spec.oracle.derive import GAPS, apply, choose_options
 from goldformer.spec.oracle.rounding import Rounding, is_half
 from goldformer.spec.oracle.truth import Call, OutputRounding, Style, find_scale
 
@@ -84,6 +84,13 @@ def make_call(case: Case, options: Mapping[str, str], contract: Contract, *, hel
     arrays = (case.input_arrays, case.param_arrays)
     every_bit = case.has_all_bits
     return Call(case.component, *arrays, case.attributes, called, held, wanted, contract, has_marks, every_bit)
+
+
+def approximate(case: Case, options: Mapping[str, str], contract: Contract) -> Mapping[str, Array]:
+    """Return the outputs of a call in float64, without a proof and without what rounding may add."""
+    call = make_call(case, options, contract)
+    with np.errstate(all="ignore"):
+        return apply(call.formula, np.asarray, call.inputs, call.params, call.attributes, call.options)
 
 
 def add_rounding(outputs: Mapping[str, GoldenArray], case: Case, call: Call) -> dict[str, GoldenArray]:

@@ -120,7 +120,7 @@ class Grid:
 
 
 class Limit(StrEnum):
-    """The limit that an output exceeds: in single elements, in all on average, or in a factor that they have in common."""
+    """The limit that an output exceeds: of single elements, of all on average, or of a factor that they share."""
 
     ELEMENT = "element"
     AVERAGE = "average"
