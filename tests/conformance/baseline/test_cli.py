@@ -177,7 +177,7 @@ def test_a_recording_says_what_it_wrote(mine, tmp_path):
     assert done.exit_code == 0
     first, second = done.stdout.splitlines()
     assert re.fullmatch(r"mine 1: \d+ outputs of \d+ calls, \d+ calls without a result", first)
-    assert re.fullmatch(r"- wrote .*manifest\.yaml and softmax\.safetensors \(0\.0 MiB\)", second)
+    assert re.fullmatch(r"- wrote .*manifest\.yaml and softmax\.safetensors \(0\.8 MiB\)", second)
 
 
 def test_what_gives_other_numbers_when_called_again_is_said_when_it_is_recorded(adapter_file, tmp_path):

@@ -50,7 +50,7 @@ def test_its_commands_do_what_it_says(adapter, tmp_path):
     (tmp_path / "old").mkdir()
     (tmp_path / "old" / "my_norm.py").write_text(old, encoding="utf-8")
     (by_old,) = [command for command in COMMANDS if "--old-adapter" in command]
-    assert "semantic: 30 by the code" in run(by_old.replace("path/to/", "")).stdout
+    assert "semantic: 38 by the code" in run(by_old.replace("path/to/", "")).stdout
     assert run(dry).stdout.splitlines()[-1] == "nothing was written: --dry-run"
     assert [run(command).exit_code for command in (check, update, again, show, history)] == [1, 0, 0, 0, 0]
     assert (tmp_path / "history.html").exists()

@@ -82,7 +82,7 @@ def test_an_update_is_a_readable_diff_of_what_moved_only(git):
     with open("mine.py", "a", encoding="utf-8") as file:
         file.write("first = softmax\ndef softmax(scores):\n    return first(scores) * scores.dtype.type(1.5)\n")
     said = baseline("update", "mine.py", "base", "--fix", "--yes")
-    assert said[-1] == "- wrote base/manifest.yaml and softmax.safetensors (0.0 MiB)"
+    assert said[-1] == "- wrote base/manifest.yaml and softmax.safetensors (0.3 MiB)"
     assert git("diff", "--name-only").split() == ["base/manifest.yaml", "base/softmax.safetensors", "mine.py"]
     # Without the configuration git says no more than that they differ.
     assert "Binary files a/base/softmax.safetensors and b/base/softmax.safetensors differ" in git("diff")

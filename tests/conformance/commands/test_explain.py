@@ -87,7 +87,7 @@ def test_a_clause_in_small_letters_is_found():
                 '  ARRAYS = "torch"  # or "numpy", "jax"\n\n\n  def softmax(scores):\n      return my_softmax(scores)',
                 "  scores: float (..., n)",
                 "  output: float (..., n)",
-                "clauses: CALL-6, SM-1, SM-2, ",
+                "clauses: CALL-6, NUM-1, SM-1, SM-2, ",
                 "cases: sm-one-row-by-hand, ",
             ],
         ),
@@ -146,7 +146,7 @@ def test_what_is_not_said_of_a_mistake_is_left_out(noted):
 
 def test_properties_that_catch_a_mistake_are_listed_behind_the_cases(noted):
     caught = json.loads(explain(noted, "--json").stdout)["caught by"]
-    assert caught["scaled_dot_product_attention"][-2:] == ["sdpa-gradient", "sdpa-simplex"]
+    assert caught["scaled_dot_product_attention"][-2:] == ["sdpa-size-heads-of-80", "sdpa-simplex"]
     assert "sha-java-three-tokens" in caught["single_head_attention"]
 
 

@@ -174,7 +174,7 @@ def test_a_right_one_is_0_and_says_what_was_judged(small):
     lines = result.stdout.splitlines()
     assert lines[0] == "Softmax: 10 points, in float64 and float32"
     assert lines[2].split() == ["softmax", "10", "36", "of", "36", "6", "of", "6"]
-    assert lines[3].startswith("72 checks in ")
+    assert lines[3].startswith("84 checks in ")
     assert re.fullmatch(r"a class of 100 takes about \d+ \w+ in one process \(goldformer grade --jobs 1\)", lines[4])
     assert lines[5:] == ["solution.py earns all points", "the starter earns no points"]
 
