@@ -10,6 +10,8 @@ from typing import Final
 FIX_FIRST: Final = "Fix first"
 #: The first failing check of a component, with its message.
 FIRST_SEEN: Final = "First seen"
+#: What is right in small calls is wrong in large ones.
+DEPENDS_ON_SIZE: Final = "Depends on size"
 #: It reproduces every failing case that was compared, and no passing case refutes it: a mistake of the catalogue, or an
 #: option that is not declared.
 MISTAKE_FOUND: Final = "Mistake found"

@@ -38,6 +38,7 @@ from goldformer.conformance.diagnosis.raising import (
     describe_mixed_devices,
     find_place,
 )
+from goldformer.conformance.diagnosis.sizes import describe_size
 from goldformer.conformance.diagnosis.suspects import (
     ACCEPTED,
     Explanation,
@@ -123,6 +124,7 @@ def _describe_first_seen(judged: Sequence[Verdict], spec: Spec) -> Iterator[Find
     bad = [v for v in judged if v.bad]
     first = next((v for v in bad if v.reason != ACCEPTED), bad[0])
     yield Finding(FIRST_SEEN, f"{first.check}: {first.message}")
+    yield from describe_size(judged, spec)
     yield from describe_limits(first, judged, spec)
 
 

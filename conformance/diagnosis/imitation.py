@@ -283,6 +283,11 @@ class Imitator:
         if backward and component in self._fails_forward:
             # What no forward pass showed, no gradient of it shows; and a gradient takes a hundred calls.
             return {}
+        if case.is_computed:
+            # What is right in small calls goes wrong at the end of a block.
+            found = self._match_candidates(self._catalogue.select_blocks(component), failure)
+            if found:
+                return self._note_found(found, failure)
         if backward or case.size > LARGE:
             found = self._match_listed(failure)
             if found or not backward:

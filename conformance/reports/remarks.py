@@ -14,6 +14,7 @@ from goldformer.conformance.diagnosis.finding import Finding, list_few
 from goldformer.conformance.diagnosis.findings import diagnose
 from goldformer.conformance.diagnosis.precision import find_precision
 from goldformer.conformance.diagnosis.raising import find_gpu_failures
+from goldformer.conformance.diagnosis.sizes import SIZE_WORDS
 from goldformer.conformance.judging.verdict import NOT_WRAPPED, Agreement, Verdict, Wrapped
 from goldformer.conformance.reports.counting import count_noun
 from goldformer.conformance.reports.results import NOT_IMPLEMENTED, PARTIAL, ComponentResult, Counts
@@ -184,26 +185,10 @@ def _explain_coverage(
         yield Finding(TOO_FEW, text, inner=False)
 
 
-#: The sizes that code may cut into blocks, look up in a table or loop over, in the words of the report.
-_SIZES: Final[Mapping[str, str]] = {
-    "kv_seq": "{} keys",
-    "q_seq": "{} queries",
-    "source_seq": "{} source tokens",
-    "seq": "{} tokens",
-    "max_length": "{} steps",
-    "heads": "{} heads",
-    "d_k": "head width {}",
-    "d_model": "width {}",
-    "d_ff": "hidden width {}",
-    "n": "rows of {}",
-    "vocab": "{} words",
-}
-
-
 def _list_sizes(results: Sequence[ComponentResult], *, whole: bool, more: str) -> Iterator[Finding]:
     """Yield up to which sizes the components were judged."""
     # Those with keys come first: most code that works in blocks is attention.
-    found = [result for result in results if not _SIZES.keys().isdisjoint(result.judged_up_to)]
+    found = [result for result in results if not SIZE_WORDS.keys().isdisjoint(result.judged_up_to)]
     found.sort(key=lambda result: "kv_seq" not in result.judged_up_to)
     described = [f"{_describe_sizes(result.judged_up_to)} ({result.component})" for result in found]
     if described:
@@ -213,7 +198,7 @@ def _list_sizes(results: Sequence[ComponentResult], *, whole: bool, more: str) -
 
 
 def _describe_sizes(sizes: Mapping[str, int]) -> str:
-    return ", ".join(words.format(sizes[name]) for name, words in _SIZES.items() if name in sizes)
+    return ", ".join(words.format(sizes[name]) for name, words in SIZE_WORDS.items() if name in sizes)
 
 
 def _list_unseen(results: Sequence[ComponentResult], *, whole: bool, more: str) -> Iterator[Finding]:

@@ -20,7 +20,7 @@ from goldformer.conformance.diagnosis.neighbours.neighbour import EQUALS, Neighb
 #: The modules with a function `generate`, the more common slips first: it decides between equals.
 _MODULES: Final = (
     "wiring", "sublayers", "stacks", "transformer", "masks", "constants", "operations", "heads", "outputs", "targets",
-    "randomness", "decoding", "backward_layers", "backward",
+    "randomness", "decoding", "blocks", "backward_layers", "backward",
 )  # fmt: skip
 
 

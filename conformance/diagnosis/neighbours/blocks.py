@@ -1,0 +1,141 @@
+"""Slips of code that goes through an axis block by block, or has a table or a tile of a fixed length.
+
+They show only in calls that are longer than one block, and are tried there first. Blocks are as long as kernels have
+them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Final
+
+import numpy as np
+
+from goldformer.adapters.textbook.attention import softmax, weigh_keys
+from goldformer.adapters.textbook.checks import Array
+from goldformer.adapters.textbook.embedding import token_positions
+from goldformer.adapters.textbook.steps import around
+from goldformer.conformance.diagnosis.neighbours.arguments import Given, change_argument, change_result
+from goldformer.conformance.diagnosis.neighbours.neighbour import Neighbour
+
+#: The part of an id that says so, after the component.
+BLOCKS: Final = "blocks"
+#: The lengths of blocks and tiles.
+_LENGTHS: Final = (16, 32, 64, 128, 256)
+#: The lengths of tables of positions.
+_TABLES: Final = (64, 128, 256, 512, 1024, 2048, 4096)
+_OF_TABLES: Final = "Make the table as long as the longest sequence, or refuse a longer one."
+_OF_ENDS: Final = "Go on to the last, incomplete block, or pad the axis with elements that count for nothing."
+_OF_SUMS: Final = (
+    "Where a later block raises the maximum, multiply what was summed before, numerators and sum, by "
+    "exp(old maximum − new maximum)."
+)
+
+
+def _power_blocks(scores: Array, length: int) -> tuple[Array, Array]:
+    """Return exp(s − m), m the maximum up to the end of the block of each score, and exp(m − the last m)."""
+    lowest = np.finfo(scores.real.dtype).min
+    highest = np.maximum.accumulate(scores.real, axis=-1)
+    ends = np.minimum(np.arange(scores.shape[-1]) // length * length + length, scores.shape[-1]) - 1
+    top = highest[..., ends]
+    with np.errstate(over="ignore", invalid="ignore"):
+        # A score that is hidden is the lowest number; a block of nothing else adds nothing.
+        powers = np.where((scores.real <= lowest) & (highest[..., -1:] > lowest), 0, np.exp(scores - top))
+        return powers, np.exp(top - top[..., -1:])
+
+
+def _keep_all(original: Callable[..., Array], scores: Array, length: int) -> Array:
+    """Rescale nothing."""
+    if scores.shape[-1] <= length:
+        return original(scores)
+    powers, _ = _power_blocks(scores, length)
+    return np.asarray(powers / powers.sum(axis=-1, keepdims=True))
+
+
+def _keep_sum(original: Callable[..., Array], scores: Array, length: int) -> Array:
+    """Rescale the numerators alone."""
+    if scores.shape[-1] <= length:
+        return original(scores)
+    powers, rescaled = _power_blocks(scores, length)
+    return np.asarray(powers * rescaled / powers.sum(axis=-1, keepdims=True))
+
+
+def _keep_powers(original: Callable[..., Array], scores: Array, length: int) -> Array:
+    """Rescale the sum alone."""
+    if scores.shape[-1] <= length:
+        return original(scores)
+    powers, rescaled = _power_blocks(scores, length)
+    return np.asarray(powers / (powers * rescaled).sum(axis=-1, keepdims=True))
+
+
+def _cut(original: Callable[..., Array], scores: Array, kept: int) -> Array:
+    """Use the first elements of each row alone."""
+    if kept >= scores.shape[-1]:
+        return original(scores)
+    first, rest = scores[..., :kept], scores[..., kept:]
+    # Where only what is left out may be seen, nothing is summed.
+    hidden = first.real.max(-1, keepdims=True) <= np.finfo(scores.real.dtype).min
+    blank = hidden & (rest.real.max(-1, keepdims=True) > np.finfo(scores.real.dtype).min)
+    return np.concatenate([np.where(blank, 0, original(first)), np.zeros_like(rest)], axis=-1)
+
+
+def _drop_end(original: Callable[..., Array], scores: Array, length: int) -> Array:
+    whole = scores.shape[-1] // length * length
+    return _cut(original, scores, whole or scores.shape[-1])
+
+
+def _change_softmax() -> Iterator[Neighbour]:
+    for length in _LENGTHS:
+        of = f"in blocks of {length}"
+        changes = (
+            ("not-rescaled", f"what is summed {of} is never rescaled to a larger maximum", _OF_SUMS, _keep_all),
+            ("sum-not-rescaled", f"the sum {of} is not rescaled to a larger maximum", _OF_SUMS, _keep_sum),
+            ("only-sum-rescaled", f"of what is summed {of}, only the sum is rescaled", _OF_SUMS, _keep_powers),
+            ("end", f"the last, incomplete block of {length} is left out", _OF_ENDS, _drop_end),
+            ("first", f"only the first {length} elements of a row are used", _OF_ENDS, _cut),
+        )
+        for word, title, hint, change in changes:
+            run = partial(_run, change, length)
+            yield Neighbour(f"softmax.{BLOCKS}.{word}-{length}", title, hint, {softmax: around(run)})
+
+
+def _run(change: Callable[..., Array], length: int, original: Callable[..., Array], scores: Array) -> Array:
+    return change(original, scores, length)
+
+
+def _change_masks() -> Iterator[Neighbour]:
+    for length in _LENGTHS:
+
+        def repeat(mask: Array | None, _: Given, length: int = length) -> Array | None:
+            return None if mask is None else mask[..., np.arange(mask.shape[-1]) % length]
+
+        yield Neighbour(
+            f"scaled_dot_product_attention.{BLOCKS}.first-mask-{length}",
+            f"every block of {length} keys has the mask of the first one",
+            "Add the offset of the block to the keys of the mask.",
+            {weigh_keys: change_argument(weigh_keys, "mask", repeat)},
+        )
+
+
+def _change_positions() -> Iterator[Neighbour]:
+    for length in _TABLES:
+
+        def wrap(positions: Array, length: int = length) -> Array:
+            return positions % length
+
+        def clamp(positions: Array, length: int = length) -> Array:
+            return np.minimum(positions, length - 1)
+
+        for word, says, change in (("wrapped", "begin again", wrap), ("clamped", "stay at the last one", clamp)):
+            yield Neighbour(
+                f"positional_encoding.{BLOCKS}.{word}-{length}", f"positions {says} after {length}", _OF_TABLES,
+                {token_positions: change_result(change)},
+            )  # fmt: skip
+
+
+def generate() -> Iterator[Neighbour]:
+    """Yield the neighbours of code in blocks."""
+    yield from _change_softmax()
+    yield from _change_masks()
+    yield from _change_positions()

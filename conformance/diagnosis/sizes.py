@@ -1,0 +1,70 @@
+"""Failures that depend on one size: right in every small call, wrong in most large ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from goldformer.conformance.diagnosis.finding import DEPENDS_ON_SIZE, Finding
+from goldformer.conformance.judging.verdict import Status, Verdict
+from goldformer.spec import Case, Spec
+
+#: What a size counts, by the name of its axis: those that code cuts into blocks come first.
+SIZE_WORDS: Final[Mapping[str, str]] = {
+    "kv_seq": "{} keys",
+    "q_seq": "{} queries",
+    "source_seq": "{} source tokens",
+    "seq": "{} tokens",
+    "max_length": "{} steps",
+    "heads": "{} heads",
+    "d_k": "head width {}",
+    "d_model": "width {}",
+    "d_ff": "hidden width {}",
+    "n": "rows of {}",
+    "vocab": "{} words",
+}
+#: The fewest right cases of smaller sizes that show that small calls are right.
+_FEWEST: Final = 5
+
+
+@dataclass(frozen=True, slots=True)
+class _Split:
+    """The largest size of an axis up to which all cases are right, the smallest wrong one, and the number of each."""
+
+    axis: str
+    right: int
+    wrong: int
+    right_cases: int
+    wrong_cases: int
+    exceptions: int
+
+
+def describe_size(judged: Sequence[Verdict], spec: Spec) -> Iterator[Finding]:
+    """Yield the size on which the failures of a component depend, if they do."""
+    compared = [v for v in judged if v.asks == "values" and v.check in spec.cases]
+    bad = [spec.cases[v.check] for v in compared if v.bad]
+    good = [spec.cases[v.check] for v in compared if v.status is Status.PASSED]
+    splits = [split for axis in SIZE_WORDS if (split := _split(axis, bad, good)) is not None]
+    if splits:
+        # An axis that explains more leaves fewer large calls that are right.
+        best = min(splits, key=lambda split: split.exceptions)
+        right, wrong = (SIZE_WORDS[best.axis].format(size) for size in (best.right, best.wrong))
+        count = best.wrong_cases + best.exceptions
+        text = (
+            f"Right in all {best.right_cases} cases of up to {right}, wrong in {best.wrong_cases} of {count} from "
+            f"{wrong} on. Look at the end of a block, of a tile or of a table"
+        )
+        yield Finding(DEPENDS_ON_SIZE, text)
+
+
+def _split(axis: str, bad: Sequence[Case], good: Sequence[Case]) -> _Split | None:
+    """Return how one size separates failing cases from others; None if it does not."""
+    if not bad or not all(axis in case.sizes for case in bad):
+        return None
+    wrong = min(case.sizes[axis] for case in bad)
+    smaller = [case.sizes[axis] for case in good if case.sizes.get(axis, wrong) < wrong]
+    exceptions = sum(case.sizes.get(axis, 0) >= wrong for case in good)
+    if len(smaller) < _FEWEST or exceptions > len(bad):
+        return None
+    return _Split(axis, max(smaller), wrong, len(smaller), len(bad), exceptions)

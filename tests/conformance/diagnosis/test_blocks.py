@@ -1,0 +1,91 @@
+"""Code that goes through an axis block by block: it is caught, what it depends on is said, and it is named."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from goldformer.adapters import Adapter
+from goldformer.conformance.diagnosis.explain import Diagnosis
+from goldformer.conformance.diagnosis.finding import DEPENDS_ON_SIZE, MISTAKE_FOUND
+from goldformer.conformance.diagnosis.findings import diagnose
+from goldformer.conformance.judging.cases import Bench, judge_case
+from goldformer.spec import Spec
+
+ATTENTION = "scaled_dot_product_attention"
+
+
+def attend_in_blocks(length, *, rescales=True, to_end=True, offset=True):
+    """Return attention with a running maximum and sum; each flag is False for a slip."""
+
+    def attention(query, key, value, mask=None):
+        keys = key.shape[-2]
+        shape = np.broadcast_shapes(query.shape[:-2], key.shape[:-2])
+        seen = np.broadcast_to(np.True_ if mask is None else mask, (*shape, query.shape[-2], keys))
+        top = np.full((*shape, query.shape[-2], 1), -np.inf, dtype=query.dtype)
+        total, output = np.zeros_like(top), np.zeros((*top.shape[:-1], value.shape[-1]), dtype=query.dtype)
+        for start in range(0, keys, length):
+            if not to_end and start and start + length > keys:
+                break
+            block = slice(start, start + length)
+            scores = query @ key[..., block, :].swapaxes(-1, -2) / np.sqrt(query.dtype.type(query.shape[-1]))
+            part = seen[..., block] if offset else seen[..., : scores.shape[-1]]
+            scores = np.where(part, scores, -np.inf)
+            new = np.maximum(top, scores.max(-1, keepdims=True))
+            safe = np.where(np.isneginf(new), 0, new)
+            keep = np.exp(top - safe) if rescales else np.where(np.isneginf(top), 0, np.ones_like(top))
+            powers = np.exp(scores - safe)
+            total = total * keep + powers.sum(-1, keepdims=True)
+            output = output * keep + powers @ value[..., block, :]
+            top = new
+        return output / np.where(total == 0, 1, total)
+
+    return attention
+
+
+def judge(spec: Spec, function):
+    thing = type(
+        "Blocks", (), {"ARRAYS": "numpy", "CONVENTIONS": {"empty_row": "zeros"}, ATTENTION: staticmethod(function)}
+    )
+    bench = Bench(spec, Adapter.from_object(thing(), "blocks", spec), "float32", "cpu")
+    # Dropout is no part of it.
+    cases = [case for case in spec.cases_of(ATTENTION) if case.error is None and "dropout" not in case.id]
+    cases = [case for case in cases if case.cotangent is None]
+    return Diagnosis(spec).explain_all(judge_case(case, bench) for case in cases)
+
+
+@pytest.mark.parametrize("length", [16, 64])
+def test_right_code_in_blocks_conforms(length, spec: Spec):
+    assert not [v.check for v in judge(spec, attend_in_blocks(length)) if v.bad]
+
+
+@pytest.mark.parametrize(
+    ("slip", "length", "named"),
+    [
+        ("rescales", 16, "softmax.blocks.not-rescaled-16"),
+        ("rescales", 64, "softmax.blocks.not-rescaled-64"),
+        ("to_end", 16, "softmax.blocks.end-16"),
+        ("offset", 16, f"{ATTENTION}.blocks.first-mask-16"),
+        ("offset", 64, f"{ATTENTION}.blocks.first-mask-64"),
+    ],
+)
+def test_a_slip_is_named_with_the_length_of_the_block(slip, length, named, spec: Spec):
+    verdicts = judge(spec, attend_in_blocks(length, **{slip: False}))
+    findings = list(diagnose(verdicts, spec))
+    (found,) = [finding for finding in findings if finding.mistakes]
+    assert (found.label, found.mistakes) == (MISTAKE_FOUND, (named,))
+
+
+def test_the_size_on_which_it_depends_is_said_before_the_mistake(spec: Spec):
+    findings = list(diagnose(judge(spec, attend_in_blocks(16, rescales=False)), spec))
+    labels = [finding.label for finding in findings]
+    place = labels.index(DEPENDS_ON_SIZE)
+    assert place < labels.index(MISTAKE_FOUND)
+    assert "cases of up to 17 keys, wrong in 9 of 10 from 31 keys on" in findings[place].text
+
+
+def test_what_fails_in_small_calls_does_not_depend_on_size(spec: Spec):
+    def unscaled(query, key, value, mask=None):
+        return attend_in_blocks(16)(query * np.sqrt(query.dtype.type(query.shape[-1])), key, value, mask)
+
+    assert DEPENDS_ON_SIZE not in [finding.label for finding in diagnose(judge(spec, unscaled), spec)]
