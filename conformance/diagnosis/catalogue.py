@@ -13,7 +13,7 @@ from goldformer.conformance.diagnosis.candidates import RUNS_BACKWARD, Candidate
 from goldformer.conformance.diagnosis.failure import Options
 from goldformer.conformance.diagnosis.mistakes import ON_PURPOSE, implementations
 from goldformer.conformance.diagnosis.mistakes.places import HALVES, PLACES, MistakePlace, can_be_made
-from goldformer.conformance.diagnosis.neighbours import neighbours, neighbours_of
+from goldformer.conformance.diagnosis.neighbours import Neighbour, neighbours, neighbours_of
 from goldformer.conformance.diagnosis.neighbours.blocks import BLOCKS
 from goldformer.conformance.diagnosis.neighbours.neighbour import find_component
 from goldformer.conformance.diagnosis.neighbours.solved import OF_SUBLAYERS
@@ -73,14 +73,17 @@ class Catalogue:
 
     def select_neighbours(self, component: str, *, backward: bool = False) -> list[Candidate]:
         """Return the neighbours of forward or of backward passes, the component's own before those of its parts."""
-        homes = (component, *reversed(self._spec.list_dependencies(component)))
         both = component in RUNS_BACKWARD
-        mine = (n for home in homes for n in neighbours_of(home) if both or n.backward is backward)
-        return [Candidate((n.id,)) for n in mine if n.id not in self._left_out]
+        mine = (n for n in self._list_neighbours(component) if both or n.backward is backward)
+        return [Candidate((n.id,)) for n in mine if n.id.split(".")[1] != BLOCKS]
+
+    def _list_neighbours(self, component: str) -> Iterator[Neighbour]:
+        homes = (component, *reversed(self._spec.list_dependencies(component)))
+        return (n for home in homes for n in neighbours_of(home) if n.id not in self._left_out)
 
     def select_blocks(self, component: str) -> list[Candidate]:
-        """Return the neighbours of code that goes through an axis block by block."""
-        return [c for c in self.select_neighbours(component) if c.mistakes[0].split(".")[1] == BLOCKS]
+        """Return the neighbours of code that goes through an axis block by block, which show in large calls alone."""
+        return [Candidate((n.id,)) for n in self._list_neighbours(component) if n.id.split(".")[1] == BLOCKS]
 
     def shows_in_one_call(self, mistake: str, component: str) -> bool:
         """Return True unless a mistake shows only in gradients, or only after other calls.
