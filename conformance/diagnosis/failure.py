@@ -188,6 +188,11 @@ class FailingCase:
         shared = self._select_shared(imitation)
         return any(self._measure(name, imitation.outputs[name], golden) >= CLEAR for name, golden in shared.items())
 
+    @property
+    def is_far(self) -> bool:
+        """Return True if the actual result is clearly wrong: rounding in a half type may look like many mistakes."""
+        return self.excludes(self.actual)
+
     def measure_near(self, imitation: Result | BadResult | None) -> float | None:
         """Return the distance ÷ tolerance of an imitation from the actual result, if rounding may explain it.
 

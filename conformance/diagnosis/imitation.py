@@ -27,6 +27,7 @@ from goldformer.conformance.diagnosis.failure import (
 from goldformer.conformance.diagnosis.matches import KnownMatches
 from goldformer.conformance.diagnosis.mistakes import implementations
 from goldformer.conformance.diagnosis.neighbours import find_made, neighbours
+from goldformer.conformance.diagnosis.neighbours.blocks import SHORTEST
 from goldformer.conformance.diagnosis.neighbours.results import Call, list_relations
 from goldformer.conformance.diagnosis.neighbours.solved import TRIALS, families, fit_number, name_solved, trying
 from goldformer.conformance.diagnosis.twins import Twins
@@ -120,6 +121,8 @@ class Imitator:
         self._compared: defaultdict[tuple[str, str], set[Candidate]] = defaultdict(set)
         #: The components with a failing case without a cotangent.
         self._fails_forward: set[str] = set()
+        #: The components with a failing case that is no longer than one block.
+        self._fails_short: set[str] = set()
         #: Some cases of each component that passed.
         self._passed: defaultdict[str, list[FailingCase]] = defaultdict(list)
 
@@ -134,6 +137,8 @@ class Imitator:
         found = found or self._search(failure)
         if case.cotangent is None:
             self._fails_forward.add(case.component)
+            if max(case.sizes.values(), default=0) <= SHORTEST:
+                self._fails_short.add(case.component)
         self._known.note_search(case.component, found)
         return _describe_matches(found)
 
@@ -283,7 +288,7 @@ class Imitator:
         if backward and component in self._fails_forward:
             # What no forward pass showed, no gradient of it shows; and a gradient takes a hundred calls.
             return {}
-        if case.is_computed:
+        if case.is_computed and component not in self._fails_short and (dtype not in COARSE or failure.is_far):
             # What is right in small calls goes wrong at the end of a block.
             found = self._match_candidates(self._catalogue.select_blocks(component), failure)
             if found:

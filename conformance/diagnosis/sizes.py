@@ -26,6 +26,8 @@ SIZE_WORDS: Final[Mapping[str, str]] = {
 }
 #: The fewest right cases of smaller sizes that show that small calls are right.
 _FEWEST: Final = 5
+#: The most axes that are named.
+_MOST_AXES: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +51,10 @@ def describe_size(judged: Sequence[Verdict], spec: Spec) -> Iterator[Finding]:
     if splits:
         # An axis that explains more leaves fewer large calls that are right.
         best = min(splits, key=lambda split: split.exceptions)
-        right, wrong = (SIZE_WORDS[best.axis].format(size) for size in (best.right, best.wrong))
+        # Axes may grow together in the cases.
+        equal = [split for split in splits if split.exceptions == best.exceptions][:_MOST_AXES]
+        right = " and ".join(SIZE_WORDS[split.axis].format(split.right) for split in equal)
+        wrong = " or ".join(SIZE_WORDS[split.axis].format(split.wrong) for split in equal)
         count = best.wrong_cases + best.exceptions
         text = (
             f"Right in all {best.right_cases} cases of up to {right}, wrong in {best.wrong_cases} of {count} from "

@@ -73,15 +73,20 @@ def judge(spec: Spec, control: Control, dtype: str) -> Iterator[Verdict]:
     """Judge a control in a dtype: every case but refusals, and in one dtype every property."""
     # Correct code is right to the dtype that it is run in, but for sums that run in a half type.
     bench = Bench(spec, control.adapter(spec), dtype, "cpu", require_precision=dtype not in HALF)
-    # Properties take most of the time: a control has them in one of its dtypes, and among controls all dtypes come up.
+    # Properties and large calls take most of the time: a control has them in one of its dtypes, and among controls all
+    # dtypes come up.
     drawn = dtype == control.dtypes[zlib.crc32(control.name.encode()) % len(control.dtypes)]
     for component in control.functions:
         if component not in spec.contracts:
             continue  # a backward function, which the cases of gradients call
         for case in spec.cases_of(component):
             # Large models take seconds, and no arithmetic that the small ones have not.
-            large = case.full_size or (case.shape_only and dtype != control.dtypes[0])
-            if case.error is None and not large and (control.gradients or case.cotangent is None):
+            elsewhere = (case.shape_only and dtype != control.dtypes[0]) or (case.is_computed and not drawn)
+            if (
+                case.error is None
+                and not (case.full_size or elsewhere)
+                and (control.gradients or case.cotangent is None)
+            ):
                 yield check_case(case, bench)
         for prop in spec.properties.values() if drawn else ():
             of_gradients = any(clause.startswith("GRAD-") for clause in prop.clauses)

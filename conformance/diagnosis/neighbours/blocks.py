@@ -6,23 +6,26 @@ them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
 from goldformer.adapters.textbook.attention import softmax, weigh_keys
 from goldformer.adapters.textbook.checks import Array
-from goldformer.adapters.textbook.embedding import token_positions
+from goldformer.adapters.textbook.embedding import token_embedding, token_positions
+from goldformer.adapters.textbook.layers import feed_forward
+from goldformer.adapters.textbook.losses import score_targets
 from goldformer.adapters.textbook.steps import around
 from goldformer.conformance.diagnosis.neighbours.arguments import Given, change_argument, change_result
 from goldformer.conformance.diagnosis.neighbours.neighbour import Neighbour
 
 #: The part of an id that says so, after the component.
 BLOCKS: Final = "blocks"
-#: The lengths of blocks and tiles.
+#: The lengths of blocks and tiles, and the shortest of them.
 _LENGTHS: Final = (16, 32, 64, 128, 256)
+SHORTEST: Final = _LENGTHS[0]
 #: The lengths of tables of positions.
 _TABLES: Final = (64, 128, 256, 512, 1024, 2048, 4096)
 _OF_TABLES: Final = "Make the table as long as the longest sequence, or refuse a longer one."
@@ -134,8 +137,71 @@ def _change_positions() -> Iterator[Neighbour]:
             )  # fmt: skip
 
 
+def _change_losses() -> Iterator[Neighbour]:
+    for length in _LENGTHS:
+
+        def score(original: Callable[..., Array], logits: Array, targets: Array, length: int = length) -> Array:
+            whole = logits.shape[-1] // length * length or logits.shape[-1]
+            # Σ exp over whole blocks ÷ Σ exp over all: what log softmax has too much.
+            first = np.zeros_like(targets)
+            missing = original(logits[..., :whole], first) - original(logits, first)
+            return np.asarray(original(logits, targets) + missing)
+
+        yield Neighbour(
+            f"cross_entropy.{BLOCKS}.end-{length}",
+            f"the sum of the powers leaves out the last, incomplete block of {length} words", _OF_ENDS,
+            {score_targets: around(score)},
+        )  # fmt: skip
+
+
+def _change_tables() -> Iterator[Neighbour]:
+    for length in _LENGTHS:
+
+        def look_up(
+            original: Callable[..., Array],
+            ids: Array,
+            *,
+            params: Mapping[str, Array],
+            length: int = length,
+            **rest: Any,
+        ) -> Array:
+            rows = len(params["table"])
+            found = original(ids, params=params, **rest)
+            return np.where(ids[..., None] < (rows // length * length or rows), found, 0)
+
+        yield Neighbour(
+            f"token_embedding.{BLOCKS}.end-{length}",
+            f"words in the last, incomplete block of {length} rows of the table get zeros", _OF_ENDS,
+            {token_embedding: around(look_up)},
+        )  # fmt: skip
+
+
+def _change_feed_forward() -> Iterator[Neighbour]:
+    for length in _LENGTHS:
+
+        def add(
+            original: Callable[..., tuple[Array, Array]],
+            x: Array,
+            *,
+            params: Mapping[str, Array],
+            length: int = length,
+            **rest: Any,
+        ) -> tuple[Array, Array]:
+            output, hidden = original(x, params=params, **rest)
+            more = -(-hidden.shape[-1] // length) - 1
+            return (output + more * params["b_2"] if more > 0 and "b_2" in params else output), hidden
+
+        yield Neighbour(
+            f"feed_forward.{BLOCKS}.bias-{length}", f"each block of {length} hidden units adds the bias b_2 again",
+            "Add the bias once, to the sum of all blocks.", {feed_forward: around(add)},
+        )  # fmt: skip
+
+
 def generate() -> Iterator[Neighbour]:
     """Yield the neighbours of code in blocks."""
     yield from _change_softmax()
     yield from _change_masks()
     yield from _change_positions()
+    yield from _change_losses()
+    yield from _change_tables()
+    yield from _change_feed_forward()
