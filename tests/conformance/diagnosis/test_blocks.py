@@ -9,6 +9,8 @@ from goldformer.adapters import Adapter
 from goldformer.conformance.diagnosis.explain import Diagnosis
 from goldformer.conformance.diagnosis.finding import DEPENDS_ON_SIZE, MISTAKE_FOUND
 from goldformer.conformance.diagnosis.findings import diagnose
+from goldformer.conformance.diagnosis.neighbours import neighbours
+from goldformer.conformance.diagnosis.neighbours.blocks import BLOCKS
 from goldformer.conformance.judging.cases import Bench, judge_case
 from goldformer.spec import Spec
 
@@ -89,3 +91,14 @@ def test_what_fails_in_small_calls_does_not_depend_on_size(spec: Spec):
         return attend_in_blocks(16)(query * np.sqrt(query.dtype.type(query.shape[-1])), key, value, mask)
 
     assert DEPENDS_ON_SIZE not in [finding.label for finding in diagnose(judge(spec, unscaled), spec)]
+
+
+def test_each_shows_in_a_case_of_large_size(spec: Spec):
+    blocks = [neighbour for neighbour in neighbours().values() if neighbour.id.split(".")[1] == BLOCKS]
+    assert len(blocks) > 50
+    idle = []
+    for neighbour in blocks:
+        bench = Bench(spec, Adapter.from_object(neighbour.made.make(), "slip", spec), "float32", "cpu")
+        large = (case for case in spec.cases_of(neighbour.component) if case.is_computed)
+        idle += [] if any(judge_case(case, bench).verdict.bad for case in large) else [neighbour.id]
+    assert idle == []
