@@ -14,7 +14,6 @@ from goldformer.conformance.diagnosis.failure import Options
 from goldformer.conformance.diagnosis.mistakes import ON_PURPOSE, implementations
 from goldformer.conformance.diagnosis.mistakes.places import HALVES, PLACES, MistakePlace, can_be_made
 from goldformer.conformance.diagnosis.neighbours import Neighbour, neighbours, neighbours_of
-from goldformer.conformance.diagnosis.neighbours.blocks import BLOCKS
 from goldformer.conformance.diagnosis.neighbours.neighbour import find_component
 from goldformer.conformance.diagnosis.neighbours.solved import OF_SUBLAYERS
 from goldformer.spec import Spec
@@ -75,7 +74,7 @@ class Catalogue:
         """Return the neighbours of forward or of backward passes, the component's own before those of its parts."""
         both = component in RUNS_BACKWARD
         mine = (n for n in self._list_neighbours(component) if both or n.backward is backward)
-        return [Candidate((n.id,)) for n in mine if n.id.split(".")[1] != BLOCKS]
+        return [Candidate((n.id,)) for n in mine if not n.only_large]
 
     def _list_neighbours(self, component: str) -> Iterator[Neighbour]:
         homes = (component, *reversed(self._spec.list_dependencies(component)))
@@ -83,7 +82,7 @@ class Catalogue:
 
     def select_blocks(self, component: str) -> list[Candidate]:
         """Return the neighbours of code that goes through an axis block by block, which show in large calls alone."""
-        return [Candidate((n.id,)) for n in self._list_neighbours(component) if n.id.split(".")[1] == BLOCKS]
+        return [Candidate((n.id,)) for n in self._list_neighbours(component) if n.only_large]
 
     def shows_in_one_call(self, mistake: str, component: str) -> bool:
         """Return True unless a mistake shows only in gradients, or only after other calls.

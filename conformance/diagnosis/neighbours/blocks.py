@@ -21,8 +21,8 @@ from goldformer.adapters.textbook.steps import around
 from goldformer.conformance.diagnosis.neighbours.arguments import Given, change_argument, change_result
 from goldformer.conformance.diagnosis.neighbours.neighbour import Neighbour
 
-#: The part of an id that says so, after the component.
-BLOCKS: Final = "blocks"
+#: The part of an id after the component.
+_BLOCKS: Final = "blocks"
 #: The lengths of blocks and tiles, and the shortest of them.
 _LENGTHS: Final = (16, 32, 64, 128, 256)
 SHORTEST: Final = _LENGTHS[0]
@@ -36,8 +36,13 @@ _OF_SUMS: Final = (
 )
 
 
+def _find_end(size: int, length: int) -> int:
+    """Return the end of the last complete block of an axis; that of the axis if there is none."""
+    return size // length * length or size
+
+
 def _power_blocks(scores: Array, length: int) -> tuple[Array, Array]:
-    """Return exp(s − m), m the maximum up to the end of the block of each score, and exp(m − the last m)."""
+    """Return exp(s − m), m the maximum up to the end of the block of each score, and that times exp(m − the last m)."""
     lowest = np.finfo(scores.real.dtype).min
     highest = np.maximum.accumulate(scores.real, axis=-1)
     ends = np.minimum(np.arange(scores.shape[-1]) // length * length + length, scores.shape[-1]) - 1
@@ -45,35 +50,23 @@ def _power_blocks(scores: Array, length: int) -> tuple[Array, Array]:
     with np.errstate(over="ignore", invalid="ignore"):
         # A score that is hidden is the lowest number; a block of nothing else adds nothing.
         powers = np.where((scores.real <= lowest) & (highest[..., -1:] > lowest), 0, np.exp(scores - top))
-        return powers, np.exp(top - top[..., -1:])
+        return powers, powers * np.exp(top - top[..., -1:])
 
 
-def _keep_all(original: Callable[..., Array], scores: Array, length: int) -> Array:
-    """Rescale nothing."""
-    if scores.shape[-1] <= length:
-        return original(scores)
-    powers, _ = _power_blocks(scores, length)
-    return np.asarray(powers / powers.sum(axis=-1, keepdims=True))
-
-
-def _keep_sum(original: Callable[..., Array], scores: Array, length: int) -> Array:
-    """Rescale the numerators alone."""
+def _keep_scale(
+    original: Callable[..., Array], scores: Array, *, length: int, rescales_powers: bool, rescales_sum: bool
+) -> Array:
+    """Sum block by block, and rescale only some of what was summed before."""
     if scores.shape[-1] <= length:
         return original(scores)
     powers, rescaled = _power_blocks(scores, length)
-    return np.asarray(powers * rescaled / powers.sum(axis=-1, keepdims=True))
+    total = (rescaled if rescales_sum else powers).sum(axis=-1, keepdims=True)
+    return np.asarray((rescaled if rescales_powers else powers) / total)
 
 
-def _keep_powers(original: Callable[..., Array], scores: Array, length: int) -> Array:
-    """Rescale the sum alone."""
-    if scores.shape[-1] <= length:
-        return original(scores)
-    powers, rescaled = _power_blocks(scores, length)
-    return np.asarray(powers / (powers * rescaled).sum(axis=-1, keepdims=True))
-
-
-def _cut(original: Callable[..., Array], scores: Array, kept: int) -> Array:
-    """Use the first elements of each row alone."""
+def _cut(original: Callable[..., Array], scores: Array, *, length: int, to_end: bool) -> Array:
+    """Use the first block of each row alone, or all complete ones, `to_end` of the last of them."""
+    kept = _find_end(scores.shape[-1], length) if to_end else length
     if kept >= scores.shape[-1]:
         return original(scores)
     first, rest = scores[..., :kept], scores[..., kept:]
@@ -83,28 +76,24 @@ def _cut(original: Callable[..., Array], scores: Array, kept: int) -> Array:
     return np.concatenate([np.where(blank, 0, original(first)), np.zeros_like(rest)], axis=-1)
 
 
-def _drop_end(original: Callable[..., Array], scores: Array, length: int) -> Array:
-    whole = scores.shape[-1] // length * length
-    return _cut(original, scores, whole or scores.shape[-1])
-
-
 def _change_softmax() -> Iterator[Neighbour]:
     for length in _LENGTHS:
         of = f"in blocks of {length}"
         changes = (
-            ("not-rescaled", f"what is summed {of} is never rescaled to a larger maximum", _OF_SUMS, _keep_all),
-            ("sum-not-rescaled", f"the sum {of} is not rescaled to a larger maximum", _OF_SUMS, _keep_sum),
-            ("only-sum-rescaled", f"of what is summed {of}, only the sum is rescaled", _OF_SUMS, _keep_powers),
-            ("end", f"the last, incomplete block of {length} is left out", _OF_ENDS, _drop_end),
-            ("first", f"only the first {length} elements of a row are used", _OF_ENDS, _cut),
-        )
+            ("not-rescaled", f"what is summed {of} is never rescaled to a larger maximum", _OF_SUMS,
+             partial(_keep_scale, rescales_powers=False, rescales_sum=False)),
+            ("sum-not-rescaled", f"the sum {of} is not rescaled to a larger maximum", _OF_SUMS,
+             partial(_keep_scale, rescales_powers=True, rescales_sum=False)),
+            ("only-sum-rescaled", f"of what is summed {of}, only the sum is rescaled", _OF_SUMS,
+             partial(_keep_scale, rescales_powers=False, rescales_sum=True)),
+            ("end", f"the last, incomplete block of {length} is left out", _OF_ENDS, partial(_cut, to_end=True)),
+            ("first", f"only the first {length} elements of a row are used", _OF_ENDS, partial(_cut, to_end=False)),
+        )  # fmt: skip
         for word, title, hint, change in changes:
-            run = partial(_run, change, length)
-            yield Neighbour(f"softmax.{BLOCKS}.{word}-{length}", title, hint, {softmax: around(run)})
-
-
-def _run(change: Callable[..., Array], length: int, original: Callable[..., Array], scores: Array) -> Array:
-    return change(original, scores, length)
+            yield Neighbour(
+                f"softmax.{_BLOCKS}.{word}-{length}", title, hint, {softmax: around(partial(change, length=length))},
+                only_large=True,
+            )  # fmt: skip
 
 
 def _change_masks() -> Iterator[Neighbour]:
@@ -114,10 +103,11 @@ def _change_masks() -> Iterator[Neighbour]:
             return None if mask is None else mask[..., np.arange(mask.shape[-1]) % length]
 
         yield Neighbour(
-            f"scaled_dot_product_attention.{BLOCKS}.first-mask-{length}",
+            f"scaled_dot_product_attention.{_BLOCKS}.first-mask-{length}",
             f"every block of {length} keys has the mask of the first one",
             "Add the offset of the block to the keys of the mask.",
             {weigh_keys: change_argument(weigh_keys, "mask", repeat)},
+            only_large=True,
         )
 
 
@@ -132,8 +122,8 @@ def _change_positions() -> Iterator[Neighbour]:
 
         for word, says, change in (("wrapped", "begin again", wrap), ("clamped", "stay at the last one", clamp)):
             yield Neighbour(
-                f"positional_encoding.{BLOCKS}.{word}-{length}", f"positions {says} after {length}", _OF_TABLES,
-                {token_positions: change_result(change)},
+                f"positional_encoding.{_BLOCKS}.{word}-{length}", f"positions {says} after {length}", _OF_TABLES,
+                {token_positions: change_result(change)}, only_large=True,
             )  # fmt: skip
 
 
@@ -141,16 +131,16 @@ def _change_losses() -> Iterator[Neighbour]:
     for length in _LENGTHS:
 
         def score(original: Callable[..., Array], logits: Array, targets: Array, length: int = length) -> Array:
-            whole = logits.shape[-1] // length * length or logits.shape[-1]
+            whole = _find_end(logits.shape[-1], length)
             # Σ exp over whole blocks ÷ Σ exp over all: what log softmax has too much.
             first = np.zeros_like(targets)
             missing = original(logits[..., :whole], first) - original(logits, first)
             return np.asarray(original(logits, targets) + missing)
 
         yield Neighbour(
-            f"cross_entropy.{BLOCKS}.end-{length}",
+            f"cross_entropy.{_BLOCKS}.end-{length}",
             f"the sum of the powers leaves out the last, incomplete block of {length} words", _OF_ENDS,
-            {score_targets: around(score)},
+            {score_targets: around(score)}, only_large=True,
         )  # fmt: skip
 
 
@@ -165,14 +155,13 @@ def _change_tables() -> Iterator[Neighbour]:
             length: int = length,
             **rest: Any,
         ) -> Array:
-            rows = len(params["table"])
             found = original(ids, params=params, **rest)
-            return np.where(ids[..., None] < (rows // length * length or rows), found, 0)
+            return np.where(ids[..., None] < _find_end(len(params["table"]), length), found, 0)
 
         yield Neighbour(
-            f"token_embedding.{BLOCKS}.end-{length}",
+            f"token_embedding.{_BLOCKS}.end-{length}",
             f"words in the last, incomplete block of {length} rows of the table get zeros", _OF_ENDS,
-            {token_embedding: around(look_up)},
+            {token_embedding: around(look_up)}, only_large=True,
         )  # fmt: skip
 
 
@@ -192,8 +181,8 @@ def _change_feed_forward() -> Iterator[Neighbour]:
             return (output + more * params["b_2"] if more > 0 and "b_2" in params else output), hidden
 
         yield Neighbour(
-            f"feed_forward.{BLOCKS}.bias-{length}", f"each block of {length} hidden units adds the bias b_2 again",
-            "Add the bias once, to the sum of all blocks.", {feed_forward: around(add)},
+            f"feed_forward.{_BLOCKS}.bias-{length}", f"each block of {length} hidden units adds the bias b_2 again",
+            "Add the bias once, to the sum of all blocks.", {feed_forward: around(add)}, only_large=True,
         )  # fmt: skip
 
 

@@ -31,6 +31,8 @@ class Neighbour:
     steps: Replacements
     #: True for a backward pass that is written by hand.
     backward: bool = False
+    #: True for code in blocks, which is right in calls that are no longer than one.
+    only_large: bool = False
 
     @property
     def component(self) -> str:

@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 
 from goldformer.adapters import Adapter
+from goldformer.conformance.diagnosis.candidates import Candidate
+from goldformer.conformance.diagnosis.catalogue import Catalogue
 from goldformer.conformance.diagnosis.explain import Diagnosis
 from goldformer.conformance.diagnosis.finding import DEPENDS_ON_SIZE, MISTAKE_FOUND
 from goldformer.conformance.diagnosis.findings import diagnose
 from goldformer.conformance.diagnosis.neighbours import neighbours
-from goldformer.conformance.diagnosis.neighbours.blocks import BLOCKS
 from goldformer.conformance.judging.cases import Bench, judge_case
 from goldformer.spec import Spec
 
@@ -94,7 +95,7 @@ def test_what_fails_in_small_calls_does_not_depend_on_size(spec: Spec):
 
 
 def test_each_shows_in_a_case_of_large_size(spec: Spec):
-    blocks = [neighbour for neighbour in neighbours().values() if neighbour.id.split(".")[1] == BLOCKS]
+    blocks = [neighbour for neighbour in neighbours().values() if neighbour.only_large]
     assert len(blocks) > 50
     idle = []
     for neighbour in blocks:
@@ -102,3 +103,10 @@ def test_each_shows_in_a_case_of_large_size(spec: Spec):
         large = (case for case in spec.cases_of(neighbour.component) if case.is_computed)
         idle += [] if any(judge_case(case, bench).verdict.bad for case in large) else [neighbour.id]
     assert idle == []
+
+
+def test_a_projection_that_is_read_as_three_blocks_is_none_of_them(spec: Spec):
+    catalogue = Catalogue(spec)
+    layout = Candidate(("fused_multi_head_attention.blocks",))
+    assert layout in catalogue.select_neighbours("fused_multi_head_attention")
+    assert layout not in catalogue.select_blocks("fused_multi_head_attention")

@@ -19,7 +19,6 @@ from goldformer.conformance.diagnosis.imitation import Imitator
 from goldformer.conformance.diagnosis.mistakes import implementations
 from goldformer.conformance.diagnosis.mistakes.places import HALVES, TRACKED, restrict_to
 from goldformer.conformance.diagnosis.neighbours import find_made, neighbours
-from goldformer.conformance.diagnosis.neighbours.blocks import BLOCKS
 from goldformer.conformance.judging.cases import Bench, judge_case
 
 #: Some neighbours show only under an option that is not the default.
@@ -84,7 +83,7 @@ def test_each_shows_in_a_case_of_its_component(component, spec):
         for neighbour in neighbours().values()
         if neighbour.component == component
         # Slips of code in blocks show in large calls: test_blocks.py has them.
-        and neighbour.id.split(".")[1] != BLOCKS
+        and not neighbour.only_large
         and not any(
             judge_case(case, bench).verdict.bad
             for conventions in UNDER
