@@ -105,19 +105,23 @@ def stream(seed: int, name: str, count: int, start: int = 0) -> NDArray[np.uint6
         return z ^ (z >> np.uint64(31))
 
 
-def _pieces(limit: int, seed: int, name: str, count: int) -> Iterator[tuple[slice, NDArray[np.int64]]]:
-    """Yield the integers of `below` piece by piece: a full-size model would not fit into the cache at once."""
+def _pieces(seed: int, name: str, count: int) -> Iterator[tuple[slice, NDArray[np.uint64]]]:
+    """Yield the stream piece by piece: a full-size model would not fit into the cache at once."""
     for start in range(0, count, _PIECE):
         piece = slice(start, min(start + _PIECE, count))
-        bits = stream(seed, name, piece.stop - start, start) >> np.uint64(32)
-        yield piece, ((bits * np.uint64(limit)) >> np.uint64(32)).astype(np.int64)
+        yield piece, stream(seed, name, piece.stop - start, start)
+
+
+def _choose(bits: NDArray[np.uint64], limit: int) -> NDArray[np.int64]:
+    """Return the integers of `below` for a piece of the stream."""
+    return (((bits >> np.uint64(32)) * np.uint64(limit)) >> np.uint64(32)).astype(np.int64)
 
 
 def below(limit: int, seed: int, name: str, shape: tuple[int, ...]) -> NDArray[np.int64]:
     """Draw integers 0 ≤ k < limit ≤ 2³², row-major."""
     array = np.empty(math.prod(shape), dtype=np.int64)
-    for piece, drawn in _pieces(limit, seed, name, array.size):
-        array[piece] = drawn
+    for piece, bits in _pieces(seed, name, array.size):
+        array[piece] = _choose(bits, limit)
     return array.reshape(shape)
 
 
@@ -126,8 +130,8 @@ def dyadic(recipe: Dyadic, name: str) -> NDArray[np.float64]:
     points = int((recipe.hi - recipe.lo) / recipe.step) + 1
     first = int(recipe.lo / recipe.step)
     array = np.empty(math.prod(recipe.shape), dtype=np.float64)
-    for piece, drawn in _pieces(points, recipe.seed, name, array.size):
-        np.multiply(drawn + first, float(recipe.step), out=array[piece])
+    for piece, bits in _pieces(recipe.seed, name, array.size):
+        np.multiply(_choose(bits, points) + first, float(recipe.step), out=array[piece])
     array = array.reshape(recipe.shape)
     return array if recipe.ramp is None else array + _make_ramp(recipe, recipe.ramp)[:, None]
 
@@ -143,11 +147,9 @@ def _make_ramp(recipe: Dyadic, ends: tuple[Fraction, Fraction]) -> NDArray[np.fl
 def uniform(recipe: Uniform, name: str) -> NDArray[np.float64]:
     """Draw the array of a Uniform recipe: lo + (hi − lo)·k/2⁵³. hi − lo is a power of 2, so only the sum rounds."""
     array = np.empty(math.prod(recipe.shape), dtype=np.float64)
-    for start in range(0, array.size, _PIECE):
-        piece = array[start : start + _PIECE]
-        bits = stream(recipe.seed, name, piece.size, start) >> np.uint64(11)
-        np.multiply(bits, (recipe.hi - recipe.lo) * 2.0**-53, out=piece)
-        piece += recipe.lo
+    for piece, bits in _pieces(recipe.seed, name, array.size):
+        np.multiply(bits >> np.uint64(11), (recipe.hi - recipe.lo) * 2.0**-53, out=array[piece])
+    array += recipe.lo
     return array.reshape(recipe.shape)
 
 
