@@ -9,6 +9,7 @@ import importlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
@@ -225,7 +226,6 @@ class _WithOthers(Mapping[str, Mapping[str, GoldenArray] | None]):
         self._case = case
         self._contract = contract
         self._stored = stored
-        self._options = {case.key(options): options for options in case.combine_options()}
         self._derived: dict[str, Mapping[str, GoldenArray] | None] = {}
 
     def __getitem__(self, key: str) -> Mapping[str, GoldenArray] | None:
@@ -237,8 +237,12 @@ class _WithOthers(Mapping[str, Mapping[str, GoldenArray] | None]):
             self._derived[key] = oracle.derive_outputs(self._case, self._contract, self._options[key])
         return self._derived[key]
 
+    @cached_property
+    def _options(self) -> Mapping[str, Mapping[str, str]]:
+        return {self._case.key(options): options for options in self._case.combine_options()}
+
     def __contains__(self, key: object) -> bool:
-        return key in self._options
+        return key in self._stored
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._stored)
@@ -267,7 +271,8 @@ def read_golden(model: GoldenCaseModel, case: Case, contract: Contract, refuse: 
     # A case without conventions has one reading, which shows its faults at once.
     outputs: Mapping[str, Mapping[str, GoldenArray] | None]
     outputs = {ANY: read(ANY)} if combinations.keys() == {ANY} else _Combinations(combinations, read)
-    if not case.is_computed and len(combinations) < len(case.combine_options()):
+    # The options of two conventions are all stored.
+    if not case.is_computed and len(case.conventions) > 2:
         outputs = _WithOthers(case, contract, outputs)
     assert model.derivation is not None, "the schema refuses values without it"
     assert model.peak is not None, "the schema refuses values without it"

@@ -442,6 +442,10 @@ class Case:
             return every[:1]
         return [every[place] for place in cover_pairs([tuple(options.values()) for options in every])]
 
+    def refuses(self, options: Mapping[str, str]) -> bool:
+        """Return True if one of these options permits to refuse the call."""
+        return any(options[name] == REFUSED for name in self.conventions)
+
     def expects(self, options: Mapping[str, str]) -> Mapping[str, GoldenArray] | None:
         """Return the golden values for a combination of options; None if one of them refuses the call."""
         if self.golden is None:

@@ -13,7 +13,7 @@ from goldformer.conformance.judging.expected import approximate, expect, select_
 from goldformer.conformance.judging.invoke import BadResult, Result
 from goldformer.conformance.judging.measure import measure, measure_ratio
 from goldformer.spec import Case, Spec
-from goldformer.spec.model import REFUSED, UNSPECIFIED, GoldenArray
+from goldformer.spec.model import UNSPECIFIED, GoldenArray
 
 #: The most options besides the declared ones that are tried together.
 _MOST_OPTIONS: Final = 2
@@ -52,7 +52,7 @@ def _advise_fitting(judgement: Judgement, case: Case, result: Result) -> str:
         contract = bench.spec.contracts[case.component]
         chosen = bench.options(case) | options
         # Most options are far off: only near ones are worth their golden values, and the rounding of their call.
-        if REFUSED in options.values() or not _may_fit(result, chosen, judgement, case):
+        if case.refuses(chosen) or not _may_fit(result, chosen, judgement, case):
             continue
         outputs = expect(case.under(chosen), chosen, contract, bench.rounds_to) or {}
         ratio = _measure_furthest(result, outputs, case, bench)
@@ -67,7 +67,7 @@ def _may_fit(result: Result, chosen: Mapping[str, str], judgement: Judgement, ca
     if case.hiding:
         return True
     assert case.golden is not None, "the caller looked"
-    if case.key(chosen) in list(case.golden.options):
+    if case.key(chosen) in case.golden.options:
         near = case.expects(chosen)
     elif case.cotangent is None:
         values = approximate(case.under(chosen), chosen, bench.spec.contracts[case.component])
@@ -111,8 +111,9 @@ def _advise_leaving_open(judgement: Judgement, case: Case, name: str, result: Re
 def _advise_refusing(judgement: Judgement, case: Case) -> str:
     """Return the advice to declare the options that permit to refuse the call, or ""."""
     bench = judgement.bench
+    declared = bench.options(case)
     others = sorted(_list_other_combinations(judgement, case), key=len)
-    refusing = (options for options in others if REFUSED in options.values())
+    refusing = (options for options in others if case.refuses(declared | options))
     return next((_declare(options, bench.spec) for options in refusing), "")
 
 

@@ -159,4 +159,4 @@ def _is_refusal(case: Case, declarations: Declarations, spec: Spec) -> bool:
     """Return True if the right answer is an error, under the conventions that the adapter declares."""
     if case.error is not None or case.golden is None:
         return case.error is not None
-    return case.expects(find_options(declarations.conventions, case.component, spec)) is None
+    return case.refuses(find_options(declarations.conventions, case.component, spec))

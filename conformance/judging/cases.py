@@ -566,7 +566,7 @@ def _select_expected(case: Case, bench: Bench) -> dict[str, GoldenArray]:
 
 def may_refuse(case: Case, options: Mapping[str, str]) -> bool:
     """Return True if the options that an adapter declares permit a refusal of the case."""
-    return case.golden is not None and case.expects(options) is None
+    return case.golden is not None and case.refuses(options)
 
 
 def _try_base(prepared: PreparedCase, bench: Bench, blank: Verdict) -> Verdict:
