@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from goldformer.conformance.diagnosis.causes import Causes, find_cause
 from goldformer.conformance.diagnosis.confirmation import confirm_causes
 from goldformer.conformance.diagnosis.distinguish import is_idle, tell_apart
-from goldformer.conformance.diagnosis.failure import COARSE, FailingCase, is_decoding
+from goldformer.conformance.diagnosis.failure import FailingCase, is_decoding
 from goldformer.conformance.diagnosis.findings import list_unexplained, list_unknown, list_unsettled
 from goldformer.conformance.diagnosis.other_options import advise_option
 from goldformer.conformance.diagnosis.refutation import can_refute, rule_out_causes
@@ -26,6 +26,7 @@ from goldformer.conformance.judging.cases import Judgement, report_fault
 from goldformer.conformance.judging.collector import sparing_collector
 from goldformer.conformance.judging.verdict import WITHHELD, Match, Verdict
 from goldformer.spec import Spec
+from goldformer.spec.oracle.rounding import is_half
 
 if TYPE_CHECKING:
     from goldformer.conformance.diagnosis.candidates import Imitations
@@ -131,7 +132,7 @@ class Diagnosis:
                 near = partial(self._imitator.match_near, e.ids)
                 for index, judgement in missed.items():
                     idle = partial(is_idle, ranked[0].ids, e.ids, FailingCase.of(judgement), self._imitator)
-                    if by_rounding or judgement.bench.dtype in COARSE or idle():
+                    if by_rounding or is_half(judgement.bench.dtype) or idle():
                         verdicts[index] = _add_matches(judgement, verdicts[index], near)
 
     def _leave_out_refuted(self, verdict: Verdict) -> Verdict:

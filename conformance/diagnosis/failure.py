@@ -50,9 +50,6 @@ ROUNDED: Final = 6.0
 #: The largest error ÷ magnitude of a result that only lost digits, those of a half type in a short sum.
 _CLOSE: Final = 2.0**-4
 
-#: Dtypes so coarse that a mistake may hide in rounding: a pass in them rules nothing out.
-COARSE: Final = frozenset({"float16", "bfloat16"})
-
 
 def is_decoding(case: Case) -> bool:
     """Return True for a case whose result depends on choices: a model runs for every word."""

@@ -16,7 +16,6 @@ from goldformer.conformance.diagnosis.causes import Causes, find_cause
 from goldformer.conformance.diagnosis.failure import (
     BY_CHANCE,
     CLEAR,
-    COARSE,
     LARGE,
     ROUNDINGS,
     FailingCase,
@@ -34,6 +33,7 @@ from goldformer.conformance.diagnosis.twins import Twins
 from goldformer.conformance.judging.invoke import BadResult, Result
 from goldformer.conformance.judging.verdict import Match
 from goldformer.spec import Case, Spec
+from goldformer.spec.oracle.rounding import is_half
 
 #: The number of failing cases of a component in a dtype for which the catalogue is searched: in all, and in vain.
 #: A search that finds something adds what later cases are compared with.
@@ -209,7 +209,7 @@ class Imitator:
     def _may_be_rounded(self, candidate: Candidate, failure: FailingCase) -> bool:
         """Return True if rounding may be all that keeps a candidate from explaining a failure."""
         near = failure.measure_near(self._textbooks.imitate(candidate, failure)) is not None
-        return (near and failure.dtype in COARSE) or self.misses_by_rounding(candidate.causes, failure)
+        return (near and is_half(failure.dtype)) or self.misses_by_rounding(candidate.causes, failure)
 
     def match_near(self, causes: Causes, failure: FailingCase) -> tuple[Match, ...]:
         """Return the causes of a match for a failing case that they explain but for rounding, if they do."""
@@ -288,7 +288,7 @@ class Imitator:
         if backward and component in self._fails_forward:
             # What no forward pass showed, no gradient of it shows; and a gradient takes a hundred calls.
             return {}
-        if case.is_computed and component not in self._fails_short and (dtype not in COARSE or failure.is_far):
+        if case.is_computed and component not in self._fails_short and (not is_half(dtype) or failure.is_far):
             # What is right in small calls goes wrong at the end of a block.
             found = self._match_candidates(self._catalogue.select_blocks(component), failure)
             if found:
@@ -649,7 +649,7 @@ class Imitator:
             explains = not too_far and failure.is_near(made)
             distance = failure.distance(made, right) if explains else None
             if distance is None:
-                if failure.is_near(made, 1.0 if failure.dtype in COARSE else BY_CHANCE):
+                if failure.is_near(made, 1.0 if is_half(failure.dtype) else BY_CHANCE):
                     distance = self._measure_by_own_rounding(candidate, made, failure, apart)
                 if distance is not None:
                     self._lossy.add(candidate)

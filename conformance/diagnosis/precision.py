@@ -69,7 +69,6 @@ def find_precision(verdicts: Sequence[Verdict], spec: Spec) -> Iterator[Finding]
 
 def _describe_sums(coarse: Sequence[Verdict]) -> Finding:
     """Return the finding that sums run in a half type: in long ones, small terms get lost."""
-    first = coarse[0]
     first, count = coarse[0], len(coarse)
     are = "results are" if count != 1 else "result is"
     text = (

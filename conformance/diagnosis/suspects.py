@@ -14,10 +14,10 @@ from functools import cache
 from typing import Final
 
 from goldformer.conformance.diagnosis.causes import Cause, Causes, find_cause
-from goldformer.conformance.diagnosis.failure import COARSE
 from goldformer.conformance.judging.cases import Judgement
 from goldformer.conformance.judging.verdict import ERRORS, Status, Verdict
 from goldformer.spec import Mistake, Spec
+from goldformer.spec.oracle.rounding import is_half
 
 #: Mistakes that round to float32: together with another one, they change nothing in a call in float32.
 TO_FLOAT32: Final = frozenset({"pe-float32", "scale-float32"})
@@ -277,7 +277,7 @@ def _has_bias(verdict: Verdict, spec: Spec) -> bool:
 
 def _rule_out(verdict: Verdict) -> Iterator[str]:
     """Yield the mistakes that a passing check rules out, in the dtypes in which they show."""
-    if verdict.status is not Status.PASSED or verdict.dtype in COARSE:
+    if verdict.status is not Status.PASSED or is_half(verdict.dtype):
         return
     # A mistake in only the forward pass does not show in a backward pass written by hand.
     seen = (id_ for id_ in verdict.catches if not verdict.by_hand or _is_by_hand(id_))
