@@ -21,13 +21,12 @@ from goldformer.conformance.diagnosis.imitation import Imitator
 from goldformer.conformance.judging.expected import expect
 from goldformer.conformance.judging.invoke import Arguments, Array, Result, read_arguments
 from goldformer.conformance.judging.measure import find_tolerance
-from goldformer.conformance.judging.tolerance import SLACK
 from goldformer.conformance.properties.counterexample import RecordedCall, evaluate_call
 from goldformer.conformance.properties.measuring import measure_call
 from goldformer.spec import Case, Contract, Spec
 from goldformer.spec.model import GoldenArray
 from goldformer.spec.oracle.draws import error_scale
-from goldformer.spec.oracle.rounding import SMALLEST, UNIT_ROUNDOFF
+from goldformer.spec.oracle.rounding import SLACK, SMALLEST, UNIT_ROUNDOFF
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +124,7 @@ class ExpectedResult:
             return None
         # Ids and booleans are exact.
         scale = self.scale(output) if values.dtype.kind == "f" else 0.0
-        return GoldenArray(select_sample(values) if values.size > LARGE else values, scale)
+        return _select_stored(GoldenArray(values, scale))
 
     def find_expected(self, also: Iterable[str]) -> dict[str, GoldenArray]:
         """Return the golden values, and the substitutes for the outputs in `also` without complete golden values.

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from goldformer.spec.model import GoldenArray
-from goldformer.spec.oracle.rounding import SMALLEST, UNIT_ROUNDOFF, is_half
+from goldformer.spec.oracle.rounding import ELEMENT, SLACK, SMALLEST, UNIT_ROUNDOFF, is_half
 
 Array = NDArray[Any]
 
@@ -30,18 +30,13 @@ LARGEST: Final[Mapping[str, float]] = {
     "bfloat16": (2 - 2.0**-7) * 2.0**127,
 }
 
-#: The limits, one each for the whole suite. tests/conformance/judging/test_tolerance.py holds the pool of correct
-#: implementations to less, and wrong ones beyond them.
-#: The largest error of one element, in standard deviations.
-ELEMENT: Final = 9.0
+#: The limits, one each for the whole suite, besides ELEMENT and SLACK of the oracle. Tests hold the pool of correct
+#: implementations to less (tests/conformance/judging/test_tolerance.py), and wrong ones beyond them.
 #: The root mean square of all errors in half types, in standard deviations; few rows may have more in common.
 AVERAGE: Final = 1.7
 #: The factor that all elements have in common, in unit roundoffs of a half type, and the least rows that show one.
 COMMON: Final = 1.5
 LEAST_ROWS: Final = 16
-
-#: The largest error of what has one scale, the largest deviation of 64 honest evaluations, in units of that.
-SLACK: Final = 4.0
 
 
 @dataclass(frozen=True, eq=False)

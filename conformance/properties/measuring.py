@@ -8,14 +8,13 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from goldformer.conformance.judging.cases import Bench
 from goldformer.conformance.judging.invoke import Arguments
-from goldformer.conformance.judging.tolerance import ELEMENT, SLACK, tolerance
+from goldformer.conformance.judging.tolerance import tolerance
 from goldformer.spec.oracle.derive import GAPS
-from goldformer.spec.oracle.rounding import UNIT_ROUNDOFF, Rounding
-from goldformer.spec.oracle.truth import Call, Truth
+from goldformer.spec.oracle.rounding import Rounding
+from goldformer.spec.oracle.truth import Call, find_margin, find_scale
 
 #: The dtype whose roundoffs are counted: in half types sums are finer than results, and a scale is a little too large.
 _COUNTED: Final = "float32"
@@ -53,21 +52,9 @@ def measure_call(formula: str, arguments: Arguments, options: dict[str, str]) ->
 def _measure(call: Call) -> Measured:
     outputs = dict(call.evaluate(Rounding.of(_COUNTED)).outputs)
     gaps = outputs.pop(GAPS, None)
-    floats = {name: truth for name, truth in outputs.items() if truth.values.dtype.kind == "f"}
-    scales = {name: float(_count_roundoffs(truth).max(initial=0.0)) for name, truth in floats.items()}
-    if gaps is None or not gaps.values.size:
-        return Measured(scales, math.inf)
-    # One roundoff moves a gap by its own size, however exact its two sides may be.
-    moved = np.maximum(_count_roundoffs(gaps), np.abs(gaps.values))
-    return Measured(scales, float(np.min(np.abs(gaps.values) / moved)))
-
-
-def _count_roundoffs(truth: Truth) -> NDArray[np.float64]:
-    """Return the error scale of each element: its largest deviation, in roundoffs and units of the slack."""
-    if truth.variance is None:
-        return np.zeros(truth.values.shape)
-    scale: NDArray[np.float64] = np.sqrt(truth.variance) * (ELEMENT / SLACK / UNIT_ROUNDOFF[_COUNTED])
-    return scale
+    floats = {name: truth.variance for name, truth in outputs.items() if truth.values.dtype.kind == "f"}
+    scales = {name: find_scale(variance, _COUNTED) for name, variance in floats.items()}
+    return Measured(scales, math.inf if gaps is None else find_margin(gaps, _COUNTED))
 
 
 def measure_tolerances(component: str, arguments: Arguments, bench: Bench) -> dict[str, float]:

@@ -23,14 +23,12 @@ from goldformer.spec.oracle.derive import (
     up,
     write_exact,
 )
-from goldformer.spec.oracle.rounding import UNIT_ROUNDOFF, Rounding
-from goldformer.spec.oracle.truth import DEVIATIONS, Call
+from goldformer.spec.oracle.rounding import ELEMENT, Rounding
+from goldformer.spec.oracle.truth import Call, Truth, find_margin
 
 #: The dtype whose tolerance the error of a computed value is measured by, and the largest share of it.
 _DTYPE: Final = "float32"
 _SHARE: Final = 0.01
-#: The standard deviations that an element may be off.
-_ELEMENT: Final = 9.0
 
 
 def derive_case(case: Case, contract: Contract, *, advice: bool = False, held: bool = False) -> Derived:
@@ -60,15 +58,11 @@ def _find_margin(case: Case, proven: NDArray[Any], call: Call) -> float:
     """Return the unit roundoff at which rounding may turn a decision; Unproven if one is between equals, or turned."""
     from goldformer.spec.oracle import balls
 
-    gaps, found = (
-        np.array([float(text) for text in balls.decimals(proven)]),
-        call.evaluate(Rounding.of(_DTYPE)).outputs[GAPS],
-    )
+    gaps = np.array([float(text) for text in balls.decimals(proven)])
+    found = call.evaluate(Rounding.of(_DTYPE)).outputs[GAPS]
     if np.any(gaps <= 0) or found.variance is None or len(found.values) != len(gaps):
         raise balls.Unproven(f"{case.id}: decisions lie so close together that they must be stored: ask for all of it")
-    deviations = DEVIATIONS * np.sqrt(found.variance) / UNIT_ROUNDOFF[_DTYPE]
-    # One roundoff moves a gap by its own size, however exact its two sides may be.
-    return down(float(np.min(gaps / np.maximum(deviations, gaps))))
+    return down(find_margin(Truth(gaps, found.variance), _DTYPE))
 
 
 def _derive_output(how: Method, name: str, proven: NDArray[Any], call: Call) -> DerivedArray:
@@ -84,7 +78,7 @@ def _derive_output(how: Method, name: str, proven: NDArray[Any], call: Call) -> 
         return write_exact(truth)
     values = balls.decimals(truth)
     error = np.abs(computed.ravel() - np.array([float(v) for v in values]))
-    limit = 0.0 if found.variance is None else _SHARE * _ELEMENT * np.sqrt(found.variance[at]).ravel()
+    limit = 0.0 if found.variance is None else _SHARE * ELEMENT * np.sqrt(found.variance[at]).ravel()
     if np.any(error > limit):
         raise balls.Unproven(
             f"{how.case.id}: a computed value of {name} is {np.max(error - limit):.3g} too far from the proven one"

@@ -104,29 +104,6 @@ def apply(
     return outputs
 
 
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """The error scale of each output of one call and the margin of its decisions, measured by draws without a proof."""
-
-    scales: Mapping[str, float]
-    margin: float
-
-
-def measure(
-    component: str,
-    inputs: Mapping[str, NDArray[Any]],
-    params: Mapping[str, NDArray[Any]],
-    attributes: Mapping[str, Attribute],
-    conventions: Mapping[str, str],
-) -> Measured:
-    """Measure one call: what properties on drawn inputs need."""
-    Draw.reset()
-    drawn = evaluate(component, Draw.exact, Draw.read, inputs, params, attributes, conventions)
-    gaps = drawn.pop(GAPS, np.empty(0, dtype=object))
-    centre = {name: _average(array) for name, array in drawn.items() if array.dtype.kind == "O"}
-    return Measured({name: error_scale(drawn[name], values) for name, values in centre.items()}, margin(gaps))
-
-
 def measure_gradient(
     component: str, call: Call, cotangent: NDArray[Any], output: str
 ) -> dict[str, tuple[NDArray[np.float64], float]]:

@@ -33,6 +33,11 @@ SMALLEST: Final[Mapping[str, float]] = {
     "bfloat16": 2.0**-133,
 }
 
+#: The largest error of one element, in standard deviations.
+ELEMENT: Final = 9.0
+#: The largest error of what has one scale, the largest deviation of 64 honest evaluations, in units of that.
+SLACK: Final = 4.0
+
 #: The significant bits of each dtype.
 _BITS: Final[Mapping[str, int]] = {"float64": 53, "float32": 24, "float16": 11, "bfloat16": 8}
 
@@ -85,3 +90,16 @@ class Rounding:
         mantissa = np.ldexp(np.frexp(values)[0], bits)
         rounded = mantissa != np.rint(mantissa)
         return np.where(rounded, self.of_result(values), 0.0) if rounded.any() else None
+
+
+@dataclass(slots=True)
+class Run:
+    """One evaluation of a formula: how the code rounds, and the largest number on the way."""
+
+    rounding: Rounding
+    peak: float = 0.0
+
+    def round(self, value: Floats) -> Floats:
+        """Return the variance of rounding the results of an operation."""
+        self.peak = max(self.peak, float(np.abs(value).max(initial=0.0)))
+        return self.rounding.of_result(value)

@@ -18,7 +18,7 @@ from numpy.lib.mixins import NDArrayOperatorsMixin
 from numpy.typing import NDArray
 
 from goldformer.spec import draw
-from goldformer.spec.oracle.rounding import UNIT_ROUNDOFF, Floats, Rounding
+from goldformer.spec.oracle.rounding import UNIT_ROUNDOFF, Floats, Rounding, Run
 
 SAMPLES: Final = 64
 #: The smallest unit roundoff of the perturbed evaluations: far above float64's own, and far below 1.
@@ -35,12 +35,11 @@ def _noise() -> Floats:
     return noise
 
 
-class Sampler:
-    """One evaluation of a formula: how the code rounds, the largest number on the way, and the perturbations in use."""
+class Sampler(Run):
+    """One evaluation of a formula on samples, with the perturbations in use."""
 
     def __init__(self, rounding: Rounding) -> None:
-        self.rounding = rounding
-        self.peak = 0.0
+        super().__init__(rounding)
         self._next = 0
         self._factor = max(SIZE, rounding.results) / rounding.results
 
@@ -62,11 +61,6 @@ class Sampler:
         made[0] = 0.0
         made += samples
         return Sampled(made, self)
-
-    def round(self, value: Floats) -> Floats:
-        """Return the variance of rounding the results of an operation."""
-        self.peak = max(self.peak, float(np.abs(value).max(initial=0.0)))
-        return self.rounding.of_result(value)
 
     def _take(self, shape: tuple[int, ...]) -> Floats:
         """Take perturbations in order; at the end of the pool they go on elsewhere, so that no run is repeated."""

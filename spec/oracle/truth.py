@@ -16,14 +16,14 @@ from numpy.typing import NDArray
 
 from goldformer.spec.model import Attribute, Contract
 from goldformer.spec.oracle.derive import apply
-from goldformer.spec.oracle.rounding import UNIT_ROUNDOFF, Floats, Rounding, is_half
+from goldformer.spec.oracle.rounding import ELEMENT, SLACK, UNIT_ROUNDOFF, Floats, Rounding, is_half
 from goldformer.spec.oracle.samples import Sampled, Sampler
 from goldformer.spec.oracle.variances import Propagation, Rounded
 
 Array = NDArray[Any]
 
-#: The standard deviations that an error scale is.
-DEVIATIONS: Final = 2.25
+#: The standard deviations that an error scale is: the slack times it is the limit of an element.
+DEVIATIONS: Final = ELEMENT / SLACK
 #: The most numbers in the arguments of a call whose errors are sampled: in larger ones they are nearly independent.
 MOST_SAMPLED: Final = 1 << 14
 #: About the most numbers of the inputs that are computed at once, where the leading axes can be cut.
@@ -46,8 +46,16 @@ class Evaluation:
     peak: float
 
 
+def find_margin(gaps: Truth, dtype: str) -> float:
+    """Return the unit roundoff at which rounding may turn one of some decisions; infinity without any."""
+    sizes = np.abs(gaps.values)
+    scales = 0.0 if gaps.variance is None else DEVIATIONS * np.sqrt(gaps.variance) / UNIT_ROUNDOFF[dtype]
+    # One roundoff moves a gap by its own size, however exact its two sides may be.
+    return float(np.min(sizes / np.maximum(scales, sizes), initial=math.inf))
+
+
 def find_scale(variance: Floats | None, dtype: str) -> float:
-    """Return the error scale of results with these variances, in unit roundoffs: the slack times it is the limit."""
+    """Return the error scale of an output with these variances, in unit roundoffs of a dtype."""
     largest = 0.0 if variance is None else math.sqrt(np.nanmax(variance, initial=0.0))
     return DEVIATIONS * largest / UNIT_ROUNDOFF[dtype]
 

@@ -14,15 +14,11 @@ import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 from numpy.typing import NDArray
 
-from goldformer.spec.oracle.rounding import UNIT_ROUNDOFF, Floats, Rounding
+from goldformer.spec.oracle.rounding import UNIT_ROUNDOFF, Floats, Run
 
 
-@dataclass(slots=True)
-class Propagation:
-    """One evaluation of a formula on arrays with variances; `peak` is the largest number on the way."""
-
-    rounding: Rounding
-    peak: float = 0.0
+class Propagation(Run):
+    """One evaluation of a formula on arrays with variances."""
 
     def hold(self, values: Any) -> Rounded:
         """Take numbers that the dtype holds exactly."""
@@ -32,11 +28,6 @@ class Propagation:
         """Read decimals: the dtype rounds those that it cannot hold."""
         exact = np.asarray(values, dtype=np.float64)
         return Rounded(exact, self.rounding.of_reading(exact), self)
-
-    def round(self, value: Floats) -> Floats:
-        """Return the variance of rounding the results of an operation."""
-        self.peak = max(self.peak, float(np.abs(value).max(initial=0.0)))
-        return self.rounding.of_result(value)
 
 
 #: Errors of a logarithm beyond this leave nothing of a number.

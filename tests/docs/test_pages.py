@@ -196,8 +196,9 @@ def test_the_options_that_the_pages_name_exist():
 
 
 def test_the_numbers_of_the_pages_are_those_in_force():
-    from goldformer.conformance.judging.tolerance import AVERAGE, COMMON, ELEMENT, SLACK
+    from goldformer.conformance.judging.tolerance import AVERAGE, COMMON
     from goldformer.spec.oracle import balls, samples
+    from goldformer.spec.oracle.rounding import ELEMENT, SLACK
 
     values, tolerances = text_of("values"), text_of("tolerances")
     assert f"with {balls.PRECISION} bits; a model of full size takes {balls.FULL_SIZE}" in values

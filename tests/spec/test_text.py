@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from goldformer.conformance.judging.tolerance import AVERAGE, COMMON, ELEMENT, LEAST_ROWS, SLACK, tolerance
+from goldformer.conformance.judging.tolerance import AVERAGE, COMMON, LEAST_ROWS, tolerance
 from goldformer.spec import ROOT, Spec
 from goldformer.spec.case_schema import (
     AllParamsModel,
@@ -28,7 +28,7 @@ from goldformer.spec.case_schema import (
 from goldformer.spec.contractfile import ArrayEntry, AttributeEntry, BlockEntry, ContractFile
 from goldformer.spec.goldenfile import GoldenArrayModel, GoldenCaseModel, GoldenStatisticsModel
 from goldformer.spec.oracle.draws import ROUNDOFF, SAMPLES
-from goldformer.spec.oracle.rounding import SMALLEST, UNIT_ROUNDOFF, Rounding
+from goldformer.spec.oracle.rounding import ELEMENT, SLACK, SMALLEST, UNIT_ROUNDOFF, Rounding
 from goldformer.spec.oracle.truth import MOST_SAMPLED
 
 TEXT = (ROOT / "transformer.md").read_text(encoding="utf-8")

@@ -19,9 +19,8 @@ from goldformer.adapters.options import OPTIONS
 from goldformer.adapters.textbook.build import build_textbook
 from goldformer.conformance.diagnosis.mistakes import implementations
 from goldformer.conformance.judging.invoke import name_outputs
-from goldformer.conformance.judging.tolerance import SLACK
 from goldformer.spec import load_spec
-from goldformer.spec.oracle.rounding import UNIT_ROUNDOFF
+from goldformer.spec.oracle.rounding import SLACK, UNIT_ROUNDOFF
 
 GENERATOR = torch.Generator().manual_seed(0)
 DTYPES = [torch.float64, torch.float32, torch.float16, torch.bfloat16]

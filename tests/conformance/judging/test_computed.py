@@ -13,13 +13,12 @@ import torch
 from goldformer.adapters import Adapter
 from goldformer.conformance.judging.cases import Bench, check_case
 from goldformer.conformance.judging.expected import expect
-from goldformer.conformance.judging.tolerance import ELEMENT, SLACK
 from goldformer.conformance.judging.verdict import Status
 from goldformer.spec.model import ANY
 from goldformer.spec.oracle import computed, narrow
 from goldformer.spec.oracle.balls import Unproven
 from goldformer.spec.oracle.derive import Method
-from goldformer.spec.oracle.rounding import Rounding
+from goldformer.spec.oracle.rounding import ELEMENT, SLACK, Rounding
 from goldformer.spec.oracle.truth import DEVIATIONS, Call
 
 CASE = "sdpa-size-padding-129"

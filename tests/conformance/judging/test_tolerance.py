@@ -10,9 +10,9 @@ import torch
 
 from goldformer.adapters import BUILT_IN, DTYPES, find_adapter
 from goldformer.conformance.judging.cases import Bench
-from goldformer.conformance.judging.tolerance import LARGEST, SLACK, find_smallest_normal, tolerance
+from goldformer.conformance.judging.tolerance import LARGEST, find_smallest_normal, tolerance
 from goldformer.conformance.judging.verdict import Status
-from goldformer.spec.oracle.rounding import SMALLEST, UNIT_ROUNDOFF
+from goldformer.spec.oracle.rounding import SLACK, SMALLEST, UNIT_ROUNDOFF
 
 
 @pytest.mark.sample(2)

@@ -18,12 +18,12 @@ from goldformer.conformance.judging.cases import Bench, check_case
 from goldformer.conformance.judging.comparator import compare
 from goldformer.conformance.judging.expected import expect
 from goldformer.conformance.judging.measure import describe_difference, describe_values, find_tolerance
-from goldformer.conformance.judging.tolerance import LARGEST, SLACK, limit_rounding, tolerance
+from goldformer.conformance.judging.tolerance import LARGEST, limit_rounding, tolerance
 from goldformer.conformance.judging.verdict import Difference, Element, Limit, Status, Verdict
 from goldformer.conformance.properties.judge import check_property
 from goldformer.conformance.reports.text import format_difference
 from goldformer.spec.model import GoldenArray
-from goldformer.spec.oracle.rounding import SMALLEST, UNIT_ROUNDOFF
+from goldformer.spec.oracle.rounding import SLACK, SMALLEST, UNIT_ROUNDOFF
 
 CASE = "sdpa-distinct-sizes"  # output (2, 3, 4), weights (2, 3, 5)
 every_dtype = pytest.mark.parametrize("dtype", UNIT_ROUNDOFF)

@@ -13,21 +13,22 @@ import numpy as np
 import pytest
 import torch
 
+from drawn_scales import measure
 from goldformer import reference_impl
 from goldformer.adapters import DTYPES, Adapter
 from goldformer.adapters.textbook.build import build_textbook
 from goldformer.conformance.diagnosis.explain import Diagnosis
 from goldformer.conformance.judging.cases import Bench, check_case, judge_case
 from goldformer.conformance.judging.invoke import NotCheckable, read_arguments
-from goldformer.conformance.judging.tolerance import SLACK, least_margin
+from goldformer.conformance.judging.tolerance import least_margin
 from goldformer.conformance.judging.verdict import Status
 from goldformer.conformance.properties.subject import Subject
 from goldformer.spec import Spec, draw, load_spec
 from goldformer.spec.model import Wanted
 from goldformer.spec.oracle import balls
-from goldformer.spec.oracle.derive import FORMULAS, GAPS, Derived, derive, down, evaluate, measure
+from goldformer.spec.oracle.derive import FORMULAS, GAPS, Derived, derive, down, evaluate
 from goldformer.spec.oracle.draws import ROUNDOFF, SAMPLES, Draw, margin
-from goldformer.spec.oracle.rounding import UNIT_ROUNDOFF
+from goldformer.spec.oracle.rounding import SLACK, UNIT_ROUNDOFF
 from goldformer.spec.oracle.run import Outcome, describe_move
 from spoiling import keep
 

@@ -8,12 +8,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from goldformer.conformance.judging.tolerance import SLACK
+from drawn_scales import measure
 from goldformer.spec import Spec
-from goldformer.spec.oracle.derive import derive, evaluate, measure, up
+from goldformer.spec.oracle.derive import derive, evaluate, up
 from goldformer.spec.oracle.draws import ROUNDOFF, SAMPLES, Draw, error_scale
 from goldformer.spec.oracle.duals import Dual, unit_draw
-from goldformer.spec.oracle.rounding import SMALLEST, UNIT_ROUNDOFF
+from goldformer.spec.oracle.rounding import SLACK, SMALLEST, UNIT_ROUNDOFF
 
 
 @pytest.fixture(autouse=True)

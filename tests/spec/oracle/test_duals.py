@@ -8,8 +8,9 @@ import flint
 import numpy as np
 import pytest
 
+from drawn_scales import measure
 from goldformer.spec.oracle import balls, duals
-from goldformer.spec.oracle.derive import evaluate, measure
+from goldformer.spec.oracle.derive import evaluate
 from goldformer.spec.oracle.draws import Draw, error_scale
 
 #: So small that the quotient's own error is below 10⁻³⁰, and so large that 256 bits still see it.
