@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import product
@@ -546,6 +546,19 @@ class Case:
     def random(self) -> bool:
         """True if its results are random and judged by statistics."""
         return any(wanted.form == "statistics" for wanted in self.expect.values())
+
+    @property
+    def has_roundings(self) -> bool:
+        """True unless its results have one error scale: gradients, chance, and a full-size model, which is slow."""
+        return not (self.cotangent is not None or self.random or self.full_size)
+
+    @cached_property
+    def calls(self) -> dict[Hashable, Any]:
+        """The calls whose values were computed, for all that ask for them again in this process."""
+        return {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "calls"}
 
     @property
     def shape_only(self) -> bool:

@@ -9,11 +9,12 @@ from typing import Final
 from goldformer.conformance.diagnosis.causes import make_option_cause, write_declaration
 from goldformer.conformance.diagnosis.failure import CLEAR
 from goldformer.conformance.judging.cases import Bench, Judgement
-from goldformer.conformance.judging.expected import approximate, expect, select_agreed
+from goldformer.conformance.judging.expected import expect, select_agreed
 from goldformer.conformance.judging.invoke import BadResult, Result
 from goldformer.conformance.judging.measure import measure, measure_ratio
 from goldformer.spec import Case, Spec
 from goldformer.spec.model import UNSPECIFIED, GoldenArray
+from goldformer.spec.oracle.truth import make_call
 
 #: The most options besides the declared ones that are tried together.
 _MOST_OPTIONS: Final = 2
@@ -70,7 +71,7 @@ def _may_fit(result: Result, chosen: Mapping[str, str], judgement: Judgement, ca
     if case.key(chosen) in case.golden.options:
         near = case.expects(chosen)
     elif case.cotangent is None:
-        values = approximate(case.under(chosen), chosen, bench.spec.contracts[case.component])
+        values = make_call(case.under(chosen), chosen, bench.spec.contracts[case.component]).plain
         shared = {n: g for n, g in judgement.expected.items() if n in values and g.within is None}
         near = {name: replace(golden, values=golden.select(values[name])) for name, golden in shared.items()}
     else:

@@ -24,7 +24,6 @@ from goldformer.conformance.judging.expected import (
     add_rounding,
     expect,
     list_rougher,
-    make_call,
     round_like,
     select_agreed,
 )
@@ -48,7 +47,7 @@ from goldformer.conformance.judging.verdict import ERRORS, UNANSWERED, WITHHELD,
 from goldformer.spec import Case, Spec
 from goldformer.spec.model import REFUSED, UNSPECIFIED, GoldenArray
 from goldformer.spec.oracle.rounding import SMALLEST, is_half
-from goldformer.spec.oracle.truth import MOST_SAMPLED
+from goldformer.spec.oracle.truth import MOST_SAMPLED, make_call
 
 
 @dataclass(frozen=True, slots=True)

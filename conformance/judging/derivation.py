@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
-from goldformer.conformance.judging.expected import compute_outputs, make_call
+from goldformer.conformance.judging.expected import compute_outputs
 from goldformer.spec import Case, Spec
 from goldformer.spec.model import Golden, GoldenArray
 from goldformer.spec.oracle.rounding import Rounding
+from goldformer.spec.oracle.truth import make_call
 
 #: The most numbers that the arguments of a case may have whose golden values are derived.
 MOST_DERIVED: Final = 1 << 20

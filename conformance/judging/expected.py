@@ -14,15 +14,13 @@ import numpy as np
 
 from goldformer.spec import Case, Contract
 from goldformer.spec.laws import law_of
-from goldformer.spec.model import UNSPECIFIED, Array, GoldenArray
-from goldformer.spec.oracle.derive import GAPS, apply, choose_options
+from goldformer.spec.model import GoldenArray
+from goldformer.spec.oracle.derive import GAPS
 from goldformer.spec.oracle.rounding import Rounding, is_half
-from goldformer.spec.oracle.truth import Call, OutputRounding, Style, find_scale
+from goldformer.spec.oracle.truth import Call, OutputRounding, Style, find_scale, make_call
 
 #: A gap below this is one of equals: the margins of all others are far above it.
 _TIE: Final = 1e-12
-#: The convention for rows without a key. NaN there marks all that depends on them, through layers too.
-_ROWS: Final = "empty_row"
 #: The length of an axis from which on sums that run in a half type are told from wrong ones.
 LONG: Final = 256
 
@@ -36,7 +34,7 @@ def expect(case: Case, options: Mapping[str, str], contract: Contract, dtype: st
         asked = [name for name, wanted in case.expect.items() if wanted.form != "shape"]
         return compute_outputs(case, make_call(case, options, contract), asked, dtype)
     outputs = case.expects(options)
-    if outputs is None or case.golden is None or not _has_roundings(case) or _are_computed(outputs):
+    if outputs is None or case.golden is None or not case.has_roundings or _are_computed(outputs):
         return outputs
     call = make_call(case, options, contract)
     computed = [name for name, wanted in case.expect.items() if wanted.form == "computed"]
@@ -75,27 +73,9 @@ def _insert_proven(computed: GoldenArray, proven: GoldenArray) -> GoldenArray:
     return replace(computed, values=values, rounding=rounding)
 
 
-def make_call(case: Case, options: Mapping[str, str], contract: Contract, *, held: bool = False) -> Call:
-    """Return the call of a case under some options. With `held`, its arrays are the exact numbers of a call."""
-    chosen = {name: options[name] for name in contract.conventions if name in options}
-    has_marks = chosen.get(_ROWS) == UNSPECIFIED
-    called = choose_options(case, contract, chosen | ({_ROWS: "nan"} if has_marks else {}))
-    wanted = tuple(case.expect) if held else ()
-    arrays = (case.input_arrays, case.param_arrays)
-    every_bit = case.has_all_bits
-    return Call(case.component, *arrays, case.attributes, called, held, wanted, contract, has_marks, every_bit)
-
-
-def approximate(case: Case, options: Mapping[str, str], contract: Contract) -> Mapping[str, Array]:
-    """Return the outputs of a call in float64, without a proof and without what rounding may add."""
-    call = make_call(case, options, contract)
-    with np.errstate(all="ignore"):
-        return apply(call.formula, np.asarray, call.inputs, call.params, call.attributes, call.options)
-
-
 def add_rounding(outputs: Mapping[str, GoldenArray], case: Case, call: Call) -> dict[str, GoldenArray]:
     """Return golden values with the rounding errors of their call, where it has any."""
-    if not _has_roundings(case) or _are_computed(outputs):
+    if not case.has_roundings or _are_computed(outputs):
         return dict(outputs)
     is_judged = {name: g.within is None and g.values.dtype.kind == "f" for name, g in outputs.items()}
     return {
@@ -135,11 +115,6 @@ def list_rougher(
 def _are_computed(outputs: Mapping[str, GoldenArray]) -> bool:
     """Return True if outputs were computed on the spot, with their roundings: all that the caller wants."""
     return any(golden.rounding is not None for golden in outputs.values())
-
-
-def _has_roundings(case: Case) -> bool:
-    """Return True unless the results have an error scale: gradients, chance, and a full-size model, which is slow."""
-    return not (case.cotangent is not None or case.random or case.full_size)
 
 
 def compute_outputs(case: Case, call: Call, names: Iterable[str], dtype: str) -> dict[str, GoldenArray]:

@@ -274,6 +274,28 @@ def _select_decoded(outputs: Mapping[str, NDArray[Any]]) -> Outputs:
     return {name: outputs[name] for name in _DECODED}
 
 
+def derive_values(
+    case: Case, contract: Contract, options: Mapping[str, str], scales: Mapping[str, float]
+) -> Mapping[str, DerivedArray]:
+    """Derive the golden values of a case under one combination of options, whose error scales are known.
+
+    Its decisions were proven before.
+    """
+    from goldformer.spec.oracle import balls  # only deriving needs python-flint
+
+    how = Method(case, contract, choose_options(case, contract, options))
+    proven = how.run_balls()
+    derived = {}
+    for name, want in case.expect.items():
+        if want.form != "shape":
+            truth = proven[name][how.places(name)]
+            exact = truth.dtype.kind in "bi"
+            derived[name] = (
+                write_exact(truth) if exact else DerivedArray(truth.shape, tuple(balls.decimals(truth)), scales[name])
+            )
+    return derived
+
+
 def _derive_output(how: Method, name: str, proven: NDArray[Any], drawn: NDArray[Any]) -> DerivedArray:
     """Return the values of one output that a case asks for, with its error scale."""
     from goldformer.spec.oracle import balls

@@ -9,13 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from goldformer.spec.model import Attribute, Contract
-from goldformer.spec.oracle.derive import apply
+from goldformer.spec.model import UNSPECIFIED, Attribute, Case, Contract
+from goldformer.spec.oracle.derive import apply, choose_options
 from goldformer.spec.oracle.rounding import ELEMENT, SLACK, UNIT_ROUNDOFF, Floats, Rounding, is_half
 from goldformer.spec.oracle.samples import Sampled, Sampler
 from goldformer.spec.oracle.variances import Propagation, Rounded
@@ -28,6 +29,8 @@ DEVIATIONS: Final = ELEMENT / SLACK
 MOST_SAMPLED: Final = 1 << 14
 #: About the most numbers of the inputs that are computed at once, where the leading axes can be cut.
 _BLOCK: Final = 1 << 18
+#: The convention for rows without a key. NaN there marks all that depends on them, through layers too.
+_ROWS: Final = "empty_row"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -88,6 +91,12 @@ class Call:
             self._known[rounding] = self._evaluate(rounding)
         return self._known[rounding]
 
+    @cached_property
+    def plain(self) -> Mapping[str, Array]:
+        """The outputs in float64, without what rounding may add."""
+        with np.errstate(all="ignore"):
+            return apply(self.formula, np.asarray, self.inputs, self.params, self.attributes, self.options)
+
     def find_scale(self, output: str, dtype: str) -> float:
         """Return the error scale of an output, in unit roundoffs of a dtype."""
         return find_scale(self.evaluate(Rounding.of(dtype)).outputs[output].variance, dtype)
@@ -136,6 +145,27 @@ class Call:
         rows = max(1, _BLOCK * count // sum(array.size for array in flat.values()))
         for start in range(0, count, rows):
             yield start, {name: array[start : start + rows] for name, array in flat.items()}
+
+
+def make_call(case: Case, options: Mapping[str, str], contract: Contract, *, held: bool = False) -> Call:
+    """Return the call of a case under some options. With `held`, its arrays are the exact numbers of a call.
+
+    A small call is made once: whoever judges many implementations asks for it again and again.
+    """
+    chosen = {name: options[name] for name in contract.conventions if name in options}
+    has_marks = chosen.get(_ROWS) == UNSPECIFIED
+    called = choose_options(case, contract, chosen | ({_ROWS: "nan"} if has_marks else {}))
+    key = (held, has_marks, *called.items())
+    if key in case.calls:
+        known: Call = case.calls[key]
+        return known
+    wanted = tuple(case.expect) if held else ()
+    arrays = (case.input_arrays, case.param_arrays)
+    every_bit = case.has_all_bits
+    call = Call(case.component, *arrays, case.attributes, called, held, wanted, contract, has_marks, every_bit)
+    if call.size <= MOST_SAMPLED:
+        case.calls[key] = call
+    return call
 
 
 class _Joined:

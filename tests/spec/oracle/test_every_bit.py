@@ -6,11 +6,11 @@ import flint
 import numpy as np
 import pytest
 
-from goldformer.conformance.judging.expected import make_call
 from goldformer.spec import Spec
 from goldformer.spec.oracle import balls
 from goldformer.spec.oracle.derive import Method
 from goldformer.spec.oracle.rounding import Rounding
+from goldformer.spec.oracle.truth import make_call
 
 
 def test_balls_read_them_without_the_rounding_of_a_decimal(spec: Spec):
