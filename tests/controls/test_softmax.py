@@ -117,7 +117,7 @@ CONTROLS = [
 ]
 
 
-@pytest.mark.sample(20)
+@pytest.mark.sample(12)
 @pytest.mark.parametrize(**in_each_dtype(CONTROLS))
 def test_softmax_done_otherwise(control, dtype, acquitted):
     acquitted(control, dtype)

@@ -75,7 +75,7 @@ def test_there_are_hundreds_with_ids_and_sentences_of_their_own(spec):
         assert find_made(neighbour.id).steps == neighbour.steps
 
 
-@pytest.mark.sample(8)
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("component", sorted({neighbour.component for neighbour in neighbours().values()}))
 def test_each_shows_in_a_case_of_its_component(component, spec):
     idle = [
@@ -104,7 +104,7 @@ def test_none_changes_the_dtype(spec):
     assert wider == []
 
 
-@pytest.mark.sample(20)
+@pytest.mark.sample(12)
 @pytest.mark.parametrize(
     "id_",
     [

@@ -71,6 +71,7 @@ def test_nothing_is_derived_where_stored_cases_fit(spec):
             assert derive_declared(component, options, spec) == {}
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("component", ["transformer", "greedy_decode", "beam_search", "encoder_layer", "decoder"])
 @pytest.mark.parametrize("conventions", [{}, MODERN, BARE, {**LEARNED, **MODERN}, TIMING, {"norm_placement": "pre"}])
 def test_numbers_with_all_bits_are_judged_under_every_combination(component, conventions, spec):
