@@ -28,6 +28,9 @@ SIZE_WORDS: Final[Mapping[str, str]] = {
 _FEWEST: Final = 5
 #: The most axes that are named.
 _MOST_AXES: Final = 2
+#: The advice for wrong results, and for code that only raises.
+_WRONG_BLOCK: Final = "Look at the end of a block, of a tile or of a table"
+_FIXED_LENGTH: Final = "If it is built for no more, let the adapter raise NotImplementedError for larger calls"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +48,8 @@ class _Split:
 def describe_size(judged: Sequence[Verdict], spec: Spec) -> Iterator[Finding]:
     """Yield the size on which the failures of a component depend, if they do."""
     compared = [v for v in judged if v.asks == "values" and v.check in spec.cases]
-    bad = [spec.cases[v.check] for v in compared if v.bad]
+    failures = [v for v in compared if v.bad]
+    bad = [spec.cases[v.check] for v in failures]
     good = [spec.cases[v.check] for v in compared if v.status is Status.PASSED]
     splits = [split for axis in SIZE_WORDS if (split := _split(axis, bad, good)) is not None]
     if splits:
@@ -56,9 +60,10 @@ def describe_size(judged: Sequence[Verdict], spec: Spec) -> Iterator[Finding]:
         right = " and ".join(SIZE_WORDS[split.axis].format(split.right) for split in equal)
         wrong = " or ".join(SIZE_WORDS[split.axis].format(split.wrong) for split in equal)
         count = best.wrong_cases + best.exceptions
+        raises = all(v.reason == "raised" for v in failures)
         text = (
-            f"Right in all {best.right_cases} cases of up to {right}, wrong in {best.wrong_cases} of {count} from "
-            f"{wrong} on. Look at the end of a block, of a tile or of a table"
+            f"Right in all {best.right_cases} cases of up to {right}, {'raises' if raises else 'wrong'} in "
+            f"{best.wrong_cases} of {count} from {wrong} on. {_FIXED_LENGTH if raises else _WRONG_BLOCK}"
         )
         yield Finding(DEPENDS_ON_SIZE, text)
 
