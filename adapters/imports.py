@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import Final
 
 #: The folders of what is installed, of Python and of Debian.
-_INSTALLED: Final = frozenset({"site-packages", "dist-packages"})
+INSTALLED: Final = frozenset({"site-packages", "dist-packages"})
 
 
 @contextmanager
@@ -57,4 +57,4 @@ def _is_own(name: str, module: ModuleType, folder: Path) -> bool:
     # Some modules of libraries claim to have every attribute.
     known = vars(module)
     places = [Path(place) for place in (known.get("__file__"), *known.get("__path__", ())) if place is not None]
-    return any(p.resolve().is_relative_to(folder) and not _INSTALLED.intersection(p.parts) for p in places)
+    return any(p.resolve().is_relative_to(folder) and not INSTALLED.intersection(p.parts) for p in places)

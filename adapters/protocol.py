@@ -16,6 +16,7 @@ from weakref import WeakKeyDictionary
 from goldformer.adapters.arrays import DEVICES, LIBRARIES, DType, Wire
 from goldformer.spec import Contract, Spec
 from goldformer.spec.model import UNSPECIFIED
+from goldformer.spec.scope import explain_scope
 
 #: The four dtypes in which the suite can run.
 DTYPES: Final[tuple[DType, ...]] = get_args(DType)
@@ -304,7 +305,7 @@ def bind_arguments(function: Callable[..., Any], contract: Contract, arguments: 
 def _find_misspelt_components(thing: Any, found: Mapping[str, Any], spec: Spec) -> list[str]:
     """Return hints on public functions whose name is close to that of a missing component."""
     absent = [name for name in spec.contracts if name not in found]
-    hints = []
+    hints, others = [], []
     for name in dir(thing):
         value = inspect.getattr_static(thing, name, None)
         # A class Decoder builds a component; it is not one.
@@ -312,6 +313,10 @@ def _find_misspelt_components(thing: Any, found: Mapping[str, Any], spec: Spec) 
             continue
         if close := difflib.get_close_matches(name, absent, n=1, cutoff=0.85):
             hints.append(f"{name} is no component: did you mean {close[0]}?")
+        else:
+            others.append(name)
+    if scope := explain_scope(others):
+        hints.append(scope)
     return hints if found or hints else [f"nothing in it is named as a component, such as {absent[0]}"]
 
 

@@ -56,6 +56,8 @@ from goldformer.spec import Case, Spec, load_spec
 from goldformer.spec.call import Array
 from goldformer.spec.model import UNSPECIFIED
 
+#: The next step where code has what goldformer does not judge.
+_WITHOUT: Final = "An adapter is inferred for a part without it"
 #: The most wirings of a component that are tried, and the most that a search for mistakes may cost, in numbers of
 #: cases: a second or two.
 _MOST: Final = 320
@@ -210,6 +212,8 @@ def describe_fit(found: Inference, spec: Spec) -> str:
     if found.is_proven:
         fail = "small case fails" if found.failing == 1 else "small cases fail"
         return f"Golden values decide it, but {found.failing} {fail}: `goldformer check` looks for the mistake."
+    if scope := found.wiring.target.explain_scope():
+        return f"No call of {name} that was tried gives golden values: {scope}. {_WITHOUT}."
     return (
         f"No call of {name} that was tried gives golden values, with a known mistake or without. It has another "
         f"mistake, or it is called in a way that was not tried. The adapter says what the names say: compare it with "
@@ -253,6 +257,8 @@ def _ask_what(target: Target, component: str | None) -> str:
             f"parameters. In the paper each sub-layer has a norm with a gain and a shift of its own (LAYER-1, "
             f"LAYER-2): make {many} of them"
         )
+    if scope := target.explain_scope():
+        return f"{target.name}: {scope}. {_WITHOUT}"
     unbuilt = explain_unbuilt(target) if target.is_class else ""
     arguments = ", ".join(argument.name for argument in target.list_arguments())
     problem = f"has arguments or parameters that {f'{component} has not' if component else 'no component has'}"
@@ -283,6 +289,8 @@ def _find_attention_roles(target: Target) -> set[str]:
 
 
 def _ask_how(search: _WiringSearch) -> str:
+    if scope := search.target.explain_scope():
+        return f"{search.target.name}: {scope}. {_WITHOUT}"
     looks = f"{search.target.name} has the arguments and parameters of {search.component}"
     how = "If it is something else, pass --component, or component= in Python"
     return f"{looks}, but no call of it works: {search.problem}. {how}"

@@ -21,9 +21,11 @@ from types import ModuleType, SimpleNamespace
 from typing import Any, Final
 
 from goldformer.adapters.find_arrays import find_named_library
+from goldformer.adapters.identifiers import list_identifiers
 from goldformer.adapters.inference.names import SIZES, list_roles
 from goldformer.adapters.inference.packages import import_target
 from goldformer.adapters.protocol import AdapterError
+from goldformer.spec.scope import explain_scope
 
 
 class InferenceError(AdapterError):
@@ -176,6 +178,10 @@ class Target:
     def list_arguments(self) -> list[Argument]:
         """Return the arguments of the call, without self."""
         return _list_arguments(self.called, skip_self=self.is_class)
+
+    def explain_scope(self) -> str:
+        """Return what goldformer does not judge of what its own code uses, as a sentence, or ""."""
+        return explain_scope(list_identifiers(self.thing))
 
     def list_sizes(self) -> list[Argument]:
         """Return the arguments of the constructor, without self."""

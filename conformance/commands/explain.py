@@ -17,6 +17,7 @@ from goldformer.spec import Case, Contract, Spec, load_spec
 from goldformer.spec.coverage import Coverage, RowCoverage, cover
 from goldformer.spec.draw import Values
 from goldformer.spec.model import UNSPECIFIED, GoldenArray
+from goldformer.spec.scope import explain_scope
 from goldformer.spec.tables import Clause, Convention, Document, Erratum, Mistake, Property, find_address
 
 Entry = dict[str, Any]
@@ -33,6 +34,8 @@ def explain(*, name: str, as_json: bool) -> int:
     spec = load_spec()
     entry = find_entry(name, spec) or find_entry(name.upper(), spec)
     if entry is None:
+        if scope := explain_scope([name]):
+            raise CannotRun(scope)
         require_known((name,), list(_list_ids(spec)), "no such id")
         raise CannotRun(name)
     if as_json:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Final
 
+from goldformer.adapters.identifiers import list_identifiers
 from goldformer.conformance.diagnosis.causes import Causes, find_cause
 from goldformer.conformance.diagnosis.confirmation import confirm_causes
 from goldformer.conformance.diagnosis.distinguish import is_idle, tell_apart
@@ -27,6 +28,7 @@ from goldformer.conformance.judging.collector import sparing_collector
 from goldformer.conformance.judging.verdict import WITHHELD, Match, Verdict
 from goldformer.spec import Spec
 from goldformer.spec.oracle.rounding import is_half
+from goldformer.spec.scope import explain_scope
 
 if TYPE_CHECKING:
     from goldformer.conformance.diagnosis.candidates import Imitations
@@ -84,6 +86,7 @@ class Diagnosis:
             while self._search_under_options(judgements, completed):
                 completed = self._settle(judgements, completed)
             self._isolate_unknown(judgements, completed)
+            self._note_scope(judgements, completed)
         return _drop_disproven(_drop_single_fits(completed, self._spec), self._spec)
 
     def _settle(self, judgements: Sequence[Judgement | None], verdicts: Sequence[Verdict]) -> list[Verdict]:
@@ -202,6 +205,15 @@ class Diagnosis:
             else:
                 for index, (isolated, example) in found.items():
                     verdicts[index] = replace(verdicts[index], isolated=isolated, example=example)
+
+    def _note_scope(self, judgements: Sequence[Judgement | None], verdicts: list[Verdict]) -> None:
+        """Note in the first failure of each component that nothing explains what goldformer does not judge of it."""
+        for component in list_unknown(verdicts, self._spec):
+            mine = select_judgements(judgements, component)
+            first = next((index for index in mine if verdicts[index].bad), None)
+            if first is not None:
+                function = mine[first].bench.adapter.functions[component]
+                verdicts[first] = replace(verdicts[first], beyond=explain_scope(list_identifiers(function)))
 
     def explain(self, judgement: Judgement) -> Verdict:
         """Return a verdict with the mistakes and options that explain its failure, as far as they are known by now."""

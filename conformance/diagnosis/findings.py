@@ -64,6 +64,7 @@ _KEEP_NOTHING: Final = (
 _IN_PLACE: Final = "input-mutated"
 #: The mistake that gives a result a finer dtype than that of its inputs.
 _PROMOTION: Final = "dtype-promote"
+_WITHOUT: Final = "Plug in a part without it, or switch it off"
 #: The most changes of a call that are listed: each of them makes it right.
 _MOST_CHANGES: Final = 3
 #: Two parts that are wrong by themselves have in common what comes before them and after them.
@@ -233,8 +234,7 @@ def _find_possible_causes(
     yield from (Finding("Convention", text) for text in advice)
     wrong = [v for v in bad if v.differences and v.advice not in advice]
     if any(v.matches is not None for v in wrong):
-        yield Finding(NOTHING_KNOWN, "No known mistake reproduces this output; " + _describe_first_wrong(wrong))
-        yield from _describe_isolated(next(filter(None, (v.isolated for v in bad)), None), spec)
+        yield from _describe_unknown(bad, wrong, spec)
         return
     # The message of an exception or a wrong shape is enough; only wrong values hint at mistakes.
     if mixed or advice or not any(v.reason in ("wrong-value", "not-finite", "property") for v in bad):
@@ -245,6 +245,16 @@ def _find_possible_causes(
         fits = f"It fits {suspect.explains} of {suspect.failing} failing checks."
         text = f"{suspect.mistake.id}, {suspect.mistake.title}. {fits} {suspect.mistake.hint}"
         yield Finding(POSSIBLE_CAUSES, text, mistakes=(suspect.mistake.id,))
+
+
+def _describe_unknown(bad: Sequence[Verdict], wrong: Sequence[Verdict], spec: Spec) -> Iterator[Finding]:
+    """Yield the place of what no known mistake reproduces, or what goldformer does not judge of the code."""
+    if beyond := next(filter(None, (v.beyond for v in bad)), ""):
+        # The place would be that of right code too.
+        yield Finding(NOTHING_KNOWN, f"{beyond}. {_WITHOUT}")
+        return
+    yield Finding(NOTHING_KNOWN, "No known mistake reproduces this output; " + _describe_first_wrong(wrong))
+    yield from _describe_isolated(next(filter(None, (v.isolated for v in bad)), None), spec)
 
 
 def _put_zeros_first(bad: Sequence[Verdict], found: list[Finding]) -> list[Finding]:

@@ -231,6 +231,7 @@ class Verdict:
     give another result than the implementation in a new call like this one; `confirms` are those that give the same
     result, and not that of right code.
     `isolated` is the place of the mistake, at the failing case with which the search for it began.
+    `beyond` says what goldformer does not judge of the code, where nothing known explains the failures.
     `state` says that it is right when it is called first.
     `wrapped` compares the function with itself under the transformation that the run asks for.
     `invariances` say how closely a property holds that compares the same call in other settings.
@@ -270,6 +271,7 @@ class Verdict:
     invariances: tuple[Invariance, ...] = ()
     rounded_once: bool | None = None
     visible: float | None = None
+    beyond: str = ""
 
     @property
     def bad(self) -> bool:
