@@ -80,6 +80,8 @@ class Adapter:
     reload: Callable[[], Adapter] | None = None
     #: True if DEVICES is declared: without it, `devices` are those of the array library.
     declares_devices: bool = False
+    #: True if the adapter declares GRADIENTS = False: its functions have no backward pass.
+    forward_only: bool = False
 
     @property
     def default_dtype(self) -> str:
@@ -137,6 +139,7 @@ class Adapter:
             dtypes=_read_choice(getattr(thing, "DTYPES", library.dtypes), library.dtypes, f"{origin}: DTYPES"),
             devices=_read_choice(getattr(thing, "DEVICES", library.devices), DEVICES, f"{origin}: DEVICES"),
             declares_devices=hasattr(thing, "DEVICES"),
+            forward_only=not _read_switch(getattr(thing, "GRADIENTS", True), f"{origin}: GRADIENTS"),
             broken={
                 name: why for name, f in found.items() if (why := explain_wrong_parameters(f, spec.contracts[name]))
             },
@@ -188,6 +191,12 @@ def _read_choice(declared: Any, known: tuple[str, ...], what: str) -> tuple[str,
         actual = f"has {unknown[0]!r}" if unknown else "is empty"
         raise AdapterError(f"{what} {actual}; known are " + ", ".join(f'"{name}"' for name in known))
     return names
+
+
+def _read_switch(declared: Any, what: str) -> bool:
+    if not isinstance(declared, bool):
+        raise AdapterError(f"{what} is {_quote(declared)}: write True or False; False if there is no backward pass")
+    return declared
 
 
 def _quote(declared: Any) -> str:

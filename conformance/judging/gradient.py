@@ -45,9 +45,14 @@ def invoke_gradient(
             what = f"{contract.component}_gradient returned a {type(returned).__name__}"
             raise BadResult("not-an-array", f"{what}: return a mapping of argument name to gradient")
         gradients = dict(returned)
+    elif adapter.forward_only:
+        raise NotImplementedHere("the adapter declares GRADIENTS = False: it has no backward pass")
     else:
         gradients = _differentiate(adapter, library, contract, given, library.make(cotangent, dtype, device))
     seconds = time.perf_counter() - start
+    if wanted and not gradients:
+        advice = "If it has no backward pass, as a kernel may, declare GRADIENTS = False"
+        raise BadResult("no-gradient", f"the result has no graph (detach, .data, a copy, no_grad). {advice}")
     if missing := [name for name in wanted if name not in gradients]:
         why = "it is never used, or the graph is cut (detach, .data, a copy, no_grad)"
         message = f"no gradient reaches {', '.join(missing)}: {why}"

@@ -341,6 +341,7 @@ def test_a_convention_must_be_known_with_its_option_and_component(conventions, s
         ("DTYPES = ()", 'DTYPES is empty; known are "float64", "float32", "float16"'),
         ("DTYPES = 32", 'DTYPES has 32; known are "float64", "float32", "float16"'),
         ("DEVICES = ['cpu', 'tpu']", 'DEVICES has \'tpu\'; known are "cpu", "cuda", "xpu", "mps"'),
+        ("GRADIENTS = 'no'", "GRADIENTS is 'no': write True or False; False if there is no backward pass"),
         ("DEVICES = 'cuda:0'", 'DEVICES has \'cuda:0\'; known are "cpu", "cuda", "xpu", "mps"'),
     ],
 )

@@ -114,9 +114,24 @@ def test_a_cut_graph_is_named_with_what_no_gradient_reaches(verdict_of):
         verdict.message
         == "no gradient reaches key: it is never used, or the graph is cut (detach, .data, a copy, no_grad)"
     )
-    assert verdict_of(WithoutAGraph).message.startswith(
-        "no gradient reaches query, key, value: it is never used, or the graph is cut"
+
+
+def test_a_result_without_a_graph_is_told_how_to_decline_gradients(verdict_of):
+    verdict = verdict_of(WithoutAGraph)
+    assert (verdict.status, verdict.reason) == (Status.FAILED, "no-gradient")
+    assert verdict.message == (
+        "the result has no graph (detach, .data, a copy, no_grad). If it has no backward pass, as a kernel may, declare "
+        "GRADIENTS = False"
     )
+
+
+def test_code_that_declares_no_gradients_is_not_asked_for_them(verdict_of):
+    class ForwardOnly(WithoutAGraph):
+        GRADIENTS = False
+
+    verdict = verdict_of(ForwardOnly)
+    assert (verdict.status, verdict.reason) == (Status.SKIPPED, "not-implemented")
+    assert verdict.message == "the adapter declares GRADIENTS = False: it has no backward pass"
 
 
 def test_numpy_without_a_backward_function_is_not_implemented(verdict_of):
