@@ -19,10 +19,16 @@ _MIXED: Final = re.compile(
 _NAMED: Final = re.compile(
     r"\((?P<operand>\w+) of aten\.(?P<operation>\w+)\.\w+ is on cpu\)"
     r"|at least two devices, .*\bcpu\b.*for argument (?P<argument>\w+) in method wrapper_CUDA_+(?P<method>\w+)"
+    # The words of newer versions, and those of masked_fill.
+    r"|got (?P<tensor>\w+) is on cpu, different from .* in method wrapper_CUDA_+(?P<wrapped>\w+)"
+    r"|expected self and (?P<other>\w+) to be on the same device, but got (?P=other) on cpu"
 )
 
 #: The message of goldformer about a result on the CPU.
 _RESULT: Final = re.compile(r"(?P<output>\w+) is on cpu(,| though) the inputs are on")
+
+#: The operation of the message that does not name it.
+_MASKED_FILL: Final = "masked_fill"
 
 #: The operations whose operands play the same role.
 _ARITHMETIC: Final = frozenset({"add", "sub", "rsub", "mul", "div", "pow", "maximum", "minimum", "addcmul", "lerp"})
@@ -65,8 +71,8 @@ def find_mixed_devices(message: str) -> MixedDevices | None:
     named = _NAMED.search(message)
     if named is None:
         return MixedDevices("other", by_torch="at least two devices" in message)
-    operand = named["operand"] or named["argument"]
-    operation = named["operation"] or named["method"]
+    operand = named["operand"] or named["argument"] or named["tensor"] or named["other"]
+    operation = named["operation"] or named["method"] or named["wrapped"] or _MASKED_FILL
     return MixedDevices(_find_role(operand, operation), by_torch=True, operand=operand, operation=operation)
 
 

@@ -120,8 +120,8 @@ def test_a_result_without_a_graph_is_told_how_to_decline_gradients(verdict_of):
     verdict = verdict_of(WithoutAGraph)
     assert (verdict.status, verdict.reason) == (Status.FAILED, "no-gradient")
     assert verdict.message == (
-        "the result has no graph (detach, .data, a copy, no_grad). If it has no backward pass, as a kernel may, declare "
-        "GRADIENTS = False"
+        "the result has no graph (detach, .data, a copy, no_grad). If it has no backward pass, as a kernel may, "
+        "declare GRADIENTS = False"
     )
 
 

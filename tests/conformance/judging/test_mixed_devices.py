@@ -67,6 +67,19 @@ def test_the_words_of_cuda_are_read_too(argument, method, role):
     assert (found.role, found.operand, found.by_torch) == (role, argument, True)
 
 
+def test_the_words_of_newer_versions_are_read():
+    """Messages of torch 2.11 on a GPU."""
+    norm = find_mixed_devices(
+        "Expected all tensors to be on the same device, but got weight is on cpu, different from other tensors on "
+        "cuda:0 (when checking argument in method wrapper_CUDA__native_layer_norm)"
+    )
+    assert norm is not None
+    assert (norm.role, norm.operand, norm.operation) == ("weight", "weight", "native_layer_norm")
+    fill = find_mixed_devices("expected self and mask to be on the same device, but got mask on cpu and self on cuda:0")
+    assert fill is not None
+    assert (fill.role, fill.operand, fill.operation, fill.by_torch) == ("mask", "mask", "masked_fill", True)
+
+
 def test_where_cuda_names_no_operand_the_words_are_general():
     found = find_mixed_devices(SAME)
     assert found is not None
