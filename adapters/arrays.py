@@ -27,6 +27,9 @@ CUDA_SWITCHES: Final = (
     "allow_bf16_reduced_precision_reduction",
 )
 
+#: The setting of JAX that says in how many bits matrix products of float32 run.
+MATMUL_PRECISION: Final = "jax_default_matmul_precision"
+
 #: The GPUs of PyTorch, in words.
 _GPUS: Final = {"cuda": "CUDA GPU", "xpu": "XPU", "mps": "MPS GPU"}
 
@@ -321,11 +324,13 @@ class Jax(ArrayLibrary):
     @contextlib.contextmanager
     def keep_settings(self) -> Iterator[None]:
         """Enable 64 bits, and restore the caller's choice afterwards: it decides the dtype of all arrays."""
-        before = bool(self._module.config.jax_enable_x64)
+        config = self._module.config
+        before, precision = bool(config.jax_enable_x64), getattr(config, MATMUL_PRECISION)
         _enable_x64(self._jax, enabled=True)
         try:
             yield
         finally:
+            config.update(MATMUL_PRECISION, precision)
             _enable_x64(self._module, enabled=before)
 
     def make(self, array: Array, dtype: str, device: str) -> Any:

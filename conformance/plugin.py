@@ -50,7 +50,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="float64, float32, float16, bfloat16, or all that the adapter has; default float32, if the adapter has it",
     )
     group.addoption("--device", default="cpu", help="cpu, cuda, xpu, mps, one with its number as cuda:1, or pretend")
-    group.addoption("--tf32", action="store_true", help="allow TF32 matrix products on CUDA")
+    group.addoption(
+        "--tf32", action="store_true", help="allow TF32 in matrix products of float32, and judge by its rounding"
+    )
     group.addoption(
         # Not --timeout, which pytest-timeout has.
         "--call-timeout",
@@ -122,14 +124,15 @@ def _load_bench(config: pytest.Config) -> Bench:
                 _check_known(_split_words(config.getoption("--dtype")), DTYPES, "--dtype")
             adapter = find_adapter(config.getoption("--adapter"), spec, timeout)
             strict = "--strict" in _read_arguments(config)
-            bench = Bench(spec, adapter, adapter.default_dtype, config.getoption("--device"), strict)
+            tf32 = config.getoption("--tf32")
+            bench = Bench(spec, adapter, adapter.default_dtype, config.getoption("--device"), strict, tf32=tf32)
             if config.getoption("--baseline") is None:  # which was recorded of stored cases
                 bench = add_declared_cases(bench, Selection((), tuple(chosen)))
             for name in list_present(bench, Selection((), chosen)):
                 spec.cases_of(name)  # reads them, since every one becomes a test
         except (AdapterError, SpecError) as error:
             raise pytest.UsageError(f"goldformer: {error}") from error
-        Numerics(config.getoption("--tf32"), config.getoption("--threads")).apply(adapter.arrays)
+        Numerics(tf32, config.getoption("--threads")).apply(adapter.arrays)
         config.stash[_BENCH] = bench
         config.stash[_DIAGNOSIS] = Diagnosis(bench.spec)
         config.stash[_JUDGED] = {}

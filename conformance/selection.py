@@ -9,7 +9,7 @@ from functools import cache
 
 from threadpoolctl import threadpool_limits
 
-from goldformer.adapters.arrays import CUDA_SWITCHES, LIBRARIES
+from goldformer.adapters.arrays import CUDA_SWITCHES, LIBRARIES, MATMUL_PRECISION
 from goldformer.conformance.judging.cases import Bench, Judgement, judge_case, plan
 from goldformer.conformance.judging.wrapped import judge_wrapped
 from goldformer.conformance.properties.judge import judge_property
@@ -150,6 +150,10 @@ class Numerics:
                 setattr(torch.backends.cuda.matmul, name, self.tf32 and name == "allow_tf32")
             torch.backends.cudnn.allow_tf32 = self.tf32
             torch.set_num_threads(self.threads)
+        elif arrays == "jax":
+            import jax
+
+            jax.config.update(MATMUL_PRECISION, None if self.tf32 else "highest")
 
     @contextlib.contextmanager
     def hold(self, arrays: str) -> Iterator[None]:

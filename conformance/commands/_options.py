@@ -111,7 +111,9 @@ DEVICE: Final = click.option("--device", default="cpu", show_default=True, help=
 THREADS: Final = click.option(
     "--threads", type=click.IntRange(1), default=1, show_default=True, help="Threads on the CPU."
 )
-TF32: Final = click.option("--tf32", is_flag=True, help="Allow TF32 matrix products on CUDA.")
+TF32: Final = click.option(
+    "--tf32", is_flag=True, help="Allow TF32 in matrix products of float32, and judge by its rounding."
+)
 WRAP: Final = click.option(
     "--wrap",
     "wrapper",

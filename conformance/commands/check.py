@@ -114,7 +114,7 @@ def check(
         require_known(selection.dtypes, DTYPES, "--dtype")
         require_known(selection.components, spec.components, "--component")
         require_known(selection.properties, spec.properties, "--property")
-        bench = Bench(spec, found, dtypes[0], device, strict, bitwise=bitwise)
+        bench = Bench(spec, found, dtypes[0], device, strict, bitwise=bitwise, tf32=tf32)
         bench = bench if own else add_declared_cases(bench, selection)
         if wrapper:
             bench = _wrap(bench, wrapper, properties)

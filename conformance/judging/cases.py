@@ -46,7 +46,7 @@ from goldformer.conformance.judging.tolerance import LARGEST, find_smallest_norm
 from goldformer.conformance.judging.verdict import ERRORS, UNANSWERED, WITHHELD, Asks, Reason, Status, Verdict
 from goldformer.spec import Case, Spec
 from goldformer.spec.model import REFUSED, UNSPECIFIED, GoldenArray
-from goldformer.spec.oracle.rounding import SMALLEST, is_half
+from goldformer.spec.oracle.rounding import SMALLEST, TF32, is_half
 from goldformer.spec.oracle.truth import MOST_SAMPLED, make_call
 
 
@@ -76,6 +76,8 @@ class Bench:
     wrapped: Adapter | None = None
     #: Require of some properties that they hold bit for bit.
     bitwise: bool = False
+    #: Let matrix products of float32 round their factors to TF32.
+    tf32: bool = False
 
     @property
     def computes_on_cpu(self) -> bool:
@@ -84,8 +86,8 @@ class Bench:
 
     @property
     def rounds_to(self) -> str:
-        """The dtype whose rounding results are allowed."""
-        return self.tolerance_dtype or self.dtype
+        """The dtype whose rounding results are allowed, or TF32."""
+        return self.tolerance_dtype or (TF32 if self.tf32 and self.dtype == "float32" else self.dtype)
 
     def find_coarser(self) -> Bench | None:
         """Return the same bench with the tolerances of the next coarser dtype, or None if its results must be exact."""
@@ -135,9 +137,9 @@ class Bench:
 
     def command(self, *check: str) -> str:
         """Return the command line that repeats one check."""
-        options = _join_options(
-            self.dtype, self.device, self.adapter.timeout, self.wrapper, strict=self.strict, bitwise=self.bitwise
-        )
+        switches = {"--tf32": self.tf32, "--bitwise": self.bitwise, "--strict": self.strict}
+        given = tuple(name for name, is_on in switches.items() if is_on)
+        options = _join_options(self.dtype, self.device, self.adapter.timeout, self.wrapper, given)
         return f"goldformer check {shlex.quote(self.adapter.origin)} {shlex.join(check)} {options}"
 
     def describe_missing_outputs(self, component: str, outputs: Collection[str], expected: Collection[str]) -> str:
@@ -172,13 +174,12 @@ class Bench:
 
 
 @lru_cache
-def _join_options(dtype: str, device: str, timeout: float | None, wrapper: str, *, strict: bool, bitwise: bool) -> str:
+def _join_options(dtype: str, device: str, timeout: float | None, wrapper: str, switches: tuple[str, ...]) -> str:
     """Join the options of a command line that repeats a check; cached, because every verdict has one."""
     words = ["--dtype", dtype, *(["--device", device] if device != "cpu" else [])]
     words += ["--timeout", f"{timeout:.15g}"] if timeout not in (None, TIMEOUT) else []
     words += ["--wrap", wrapper] if wrapper else []
-    words += ["--bitwise"] if bitwise else []
-    return shlex.join([*words, "--strict"] if strict else words)
+    return shlex.join([*words, *switches])
 
 
 #: The result of a call, or the reason why there is nothing to compare.
@@ -366,7 +367,7 @@ def _judge_result(
     if expected and not withheld and not set(expected) & set(result.outputs):
         absent_outputs = f"{bench.adapter.name} does not return {', '.join(expected)}"
         return report_missing(blank, absent_outputs, strict=bench.strict)
-    differences = measure(result, expected, case, bench.spec.contracts[case.component], bench.dtype)
+    differences = measure(result, expected, case, bench.spec.contracts[case.component], bench.rounds_to)
     ratio = max((d.ratio for d in differences), default=None)
     timed = replace(blank, ratio=ratio, seconds=result.seconds if bench.timed else 0.0)
     wrong = tuple(d for d in differences if d.wrong)

@@ -23,6 +23,7 @@ UNIT_ROUNDOFF: Final[Mapping[str, float]] = {
     "float32": 2.0**-24,
     "float16": 2.0**-11,
     "bfloat16": 2.0**-8,
+    "tf32": 2.0**-11,
 }
 
 #: The smallest positive subnormal: what underflow can cost.
@@ -31,6 +32,7 @@ SMALLEST: Final[Mapping[str, float]] = {
     "float32": 2.0**-149,
     "float16": 2.0**-24,
     "bfloat16": 2.0**-133,
+    "tf32": 2.0**-149,
 }
 
 #: The largest error of one element, in standard deviations.
@@ -39,28 +41,36 @@ ELEMENT: Final = 9.0
 SLACK: Final = 4.0
 
 #: The significant bits of each dtype.
-_BITS: Final[Mapping[str, int]] = {"float64": 53, "float32": 24, "float16": 11, "bfloat16": 8}
+_BITS: Final[Mapping[str, int]] = {"float64": 53, "float32": 24, "float16": 11, "bfloat16": 8, "tf32": 24}
+
+#: The precision of float32 whose matrix products round their factors to eleven bits, as GPUs offer it. It is no dtype.
+TF32: Final = "tf32"
 
 
 def is_half(dtype: str) -> bool:
     """Return True for float16 and bfloat16."""
-    return UNIT_ROUNDOFF[dtype] > UNIT_ROUNDOFF["float32"]
+    return dtype != TF32 and UNIT_ROUNDOFF[dtype] > UNIT_ROUNDOFF["float32"]
 
 
 @dataclass(frozen=True, slots=True)
 class Rounding:
-    """The rounding of code in a dtype: the unit roundoffs of results and of sums, and what underflow costs."""
+    """The rounding of code in a dtype: the unit roundoffs of results and of sums, and what underflow costs.
+
+    `factors` is the unit roundoff of the factors of matrix products; 0 if they are multiplied as they are.
+    """
 
     dtype: str
     results: float
     sums: float
     smallest: float
+    factors: float = 0.0
 
     @classmethod
     def of(cls, dtype: str, sums: str = "float32") -> Rounding:
         """Return the rounding of code in `dtype` whose sums run in the finer of `dtype` and `sums`."""
-        unit = UNIT_ROUNDOFF[dtype]
-        return cls(dtype, unit, min(unit, UNIT_ROUNDOFF[sums]), SMALLEST[dtype])
+        unit = UNIT_ROUNDOFF["float32" if dtype == TF32 else dtype]
+        factors = UNIT_ROUNDOFF[TF32] if dtype == TF32 else 0.0
+        return cls(dtype, unit, min(unit, UNIT_ROUNDOFF[sums]), SMALLEST[dtype], factors)
 
     def of_result(self, value: Floats) -> Floats:
         """Return the variance of rounding these results: uniform within one unit roundoff. 0 needs no rounding."""
@@ -79,9 +89,13 @@ class Rounding:
         walk: Floats = count / 3 * total**2 + count / 6 * bridge
         return self.sums**2 / 3 * (walk + squares)
 
+    def of_factors(self, squares: Floats) -> Floats:
+        """Return the variance of rounding both factors of each term of a sum whose squared terms add up to this."""
+        return 2 * self.factors**2 / 3 * squares
+
     def shows_sums_of(self, count: int) -> bool:
         """Return True unless sums of that many terms are so fine that no result shows their roundoffs."""
-        return self.sums * math.sqrt(count) > 0.01 * self.results
+        return self.factors > 0 or self.sums * math.sqrt(count) > 0.01 * self.results
 
     def of_reading(self, values: Floats) -> Floats | None:
         """Return the variance of reading decimals, of which the dtype rounds those it cannot hold; None without any."""

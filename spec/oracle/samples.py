@@ -174,6 +174,7 @@ class Sampled(NDArrayOperatorsMixin):
             count += 1
         start = 0.0 if b is None else np.square(b.samples[0])
         variance += self.sampler.rounding.of_sum(total[0], squares + start, count) * (squares != 0)
+        variance += self.sampler.rounding.of_factors(squares)
         return self.sampler.perturb(total, variance)
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:

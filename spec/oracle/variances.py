@@ -163,6 +163,7 @@ class Rounded(NDArrayOperatorsMixin):
         if squares is not None:
             start = 0.0 if b is None else np.square(b.value)
             variance += self.how.rounding.of_sum(total, squares + start, count) * (squares != 0)
+            variance += self.how.rounding.of_factors(squares)
         return Rounded(total, variance, self.how)
 
     def refine(self, dtype: str) -> Rounded:

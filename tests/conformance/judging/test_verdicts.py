@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from goldformer.adapters import Adapter
+from goldformer.adapters import DTYPES, Adapter
 from goldformer.adapters.builtin import reference, textbook
 from goldformer.conformance.diagnosis.isolation.sentences import describe_element as describe_isolated
 from goldformer.conformance.judging.cases import Bench, check_case
@@ -26,7 +26,7 @@ from goldformer.spec.model import GoldenArray
 from goldformer.spec.oracle.rounding import SLACK, SMALLEST, UNIT_ROUNDOFF
 
 CASE = "sdpa-distinct-sizes"  # output (2, 3, 4), weights (2, 3, 5)
-every_dtype = pytest.mark.parametrize("dtype", UNIT_ROUNDOFF)
+every_dtype = pytest.mark.parametrize("dtype", DTYPES)
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 
+from goldformer.adapters import DTYPES
 from goldformer.spec import Spec
 from goldformer.spec.oracle import truth
 from goldformer.spec.oracle.derive import choose_options
@@ -128,7 +129,7 @@ def test_zeros_and_moves_round_nothing(kind):
     assert not all_exact(np.exp(zeros) * x)
 
 
-@pytest.mark.parametrize("dtype", UNIT_ROUNDOFF)
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_a_decimal_is_rounded_once_when_it_is_read(dtype):
     how = Propagation(Rounding.of(dtype))
     read = how.read(np.array([0.1, 0.5, 3.0, -1.7]))
