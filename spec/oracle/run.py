@@ -186,9 +186,14 @@ def derive_golden(case: Case, spec: Spec, *, held: bool = False) -> Case:
     return replace(case, golden=Golden("", derived.peak, options, derived.margin))
 
 
-def derive_outputs(case: Case, contract: Contract, options: Mapping[str, str]) -> Mapping[str, GoldenArray] | None:
-    """Return the golden values of a case under a combination of options that was proven before, but is not stored."""
-    if case.has_roundings and not case.refuses(options):
+def derive_outputs(
+    case: Case, contract: Contract, options: Mapping[str, str], *, draws: bool = False
+) -> Mapping[str, GoldenArray] | None:
+    """Return the golden values of a case under a combination of options that was proven before, but is not stored.
+
+    With `draws` their error scales are measured as those of stored values are, which takes longer.
+    """
+    if case.has_roundings and not case.refuses(options) and not draws:
         variant = case.under(options)
         call = make_call(variant, options, contract)
         # Only imitations and pictures look at the scale: the dtype matters little to them.
