@@ -152,7 +152,7 @@ def has_empty_row(arguments: Arguments) -> bool:
 
 def has_scaled_scores(calls: Calls, arguments: Arguments) -> bool:
     """Return True if a call of decoding gives the right words, and one factor other than 1 times all their scores."""
-    spec, options = calls.bench.spec, calls.bench.adapter.options(calls.component, calls.bench.spec)
+    options = calls.bench.adapter.options(calls.component, calls.bench.spec)
     actual = calls.call(arguments) or {}
     if "scores" not in actual or not calls.find_differences(arguments):
         return False

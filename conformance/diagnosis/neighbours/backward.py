@@ -568,7 +568,7 @@ def _change_embedding() -> Iterator[Neighbour]:
         'If it is the row of the padding, as with padding_idx, declare CONVENTIONS = {"pad_row": "fixed"}, '
         "and pass pad_id on as padding_idx."
     )
-    ways = (
+    ways: tuple[tuple[str, str, str, Callable[[Step], Step]], ...] = (
         ("overwritten", "a word that occurs twice keeps one of its gradients", add_up, instead(overwrite)),
         ("averaged", "the gradients of a word are averaged over its places", add_up, instead(average)),
         *(

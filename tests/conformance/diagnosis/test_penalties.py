@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-import reference_impl
+from goldformer import reference_impl
 from goldformer.adapters import Adapter
 from goldformer.conformance.diagnosis.explain import Diagnosis
 from goldformer.conformance.diagnosis.finding import MISTAKE_FOUND, PLACE
@@ -46,7 +46,7 @@ def search_in_heaps(penalty, prune):
 
         result = []
         for sample in source:
-            beam = [(0.0, ())]
+            beam: list[tuple[float, tuple[int, ...]]] = [(0.0, ())]
             for _ in range(max_length):
                 done = [item for item in beam if item[1][-1:] == (eos_id,)]
                 going = [item for item in beam if item[1][-1:] != (eos_id,)]
