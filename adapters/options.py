@@ -8,7 +8,12 @@ from typing import Any, Final
 import numpy as np
 
 from goldformer.adapters.textbook.attention import can_see, causal_mask, mask_fill, weigh_keys
-from goldformer.adapters.textbook.backward import Gradients, layer_norm_gradient, token_embedding_gradient
+from goldformer.adapters.textbook.backward import (
+    Gradients,
+    activation_gradient,
+    layer_norm_gradient,
+    token_embedding_gradient,
+)
 from goldformer.adapters.textbook.checks import Array
 from goldformer.adapters.textbook.decoding import Sentence, Task, has_ended, length_penalty, next_beam, rank_sentences
 from goldformer.adapters.textbook.embedding import (
@@ -21,6 +26,7 @@ from goldformer.adapters.textbook.embedding import (
 from goldformer.adapters.textbook.heads import Params
 from goldformer.adapters.textbook.layers import (
     SubLayer,
+    activation,
     add_prefix,
     final_norm,
     layer_norm,
@@ -134,6 +140,71 @@ def normalise_input_gradient(
     return join_residual_gradient(cotangent, of_norm.pop("x")), gradients | add_prefix(f"norm_{number}", of_norm)
 
 
+# The functions of a feed-forward network, each before its derivative. Float16 is computed in float32, as frameworks do.
+
+
+def compute_wide(function: Callable[[Array], Array]) -> Callable[[Array], Array]:
+    """Return a function that is computed in float32 at least, and rounded to the dtype of its argument."""
+
+    def compute(x: Array) -> Array:
+        with np.errstate(over="ignore"):  # e^(−x) of a large −x is infinite, and its reciprocal 0
+            return np.asarray(function(x.astype(np.promote_types(x.dtype, np.float32))), dtype=x.dtype)
+
+    return compute
+
+
+def find_normal_distribution(x: Array) -> Array:
+    """Return Φ(x): how likely a standard normal number is below x."""
+    at = x / math.sqrt(2)
+    erf = np.vectorize(math.erf, otypes=[at.real.dtype])(at.real)
+    if np.iscomplexobj(at):
+        # math.erf takes only real numbers: its derivative gives the imaginary part of a complex step.
+        erf = erf + (at - at.real) * np.exp(-np.square(at.real)) * 2 / math.sqrt(math.pi)
+    return np.asarray((1 + erf) / 2)
+
+
+def gelu(x: Array) -> Array:
+    """Return x·Φ(x)."""
+    return np.asarray(x * find_normal_distribution(x))
+
+
+def gelu_slope(x: Array) -> Array:
+    """Return Φ(x) + x·φ(x)."""
+    return np.asarray(find_normal_distribution(x) + x * np.exp(-np.square(x) / 2) / math.sqrt(2 * math.pi))
+
+
+def gelu_tanh(x: Array) -> Array:
+    """Return GELU as a hyperbolic tangent approximates it."""
+    return np.asarray(x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))) / 2)
+
+
+def gelu_tanh_slope(x: Array) -> Array:
+    """Return the derivative of x·(1 + tanh u)/2 with u = √(2/π)·(x + 0.044715·x³)."""
+    scale = math.sqrt(2 / math.pi)
+    bent = np.tanh(scale * (x + 0.044715 * x**3))
+    return np.asarray((1 + bent) / 2 + x * (1 - np.square(bent)) * scale * (1 + 3 * 0.044715 * np.square(x)) / 2)
+
+
+def silu(x: Array) -> Array:
+    """Return x·σ(x)."""
+    return np.asarray(x / (1 + np.exp(-x)))
+
+
+def silu_slope(x: Array) -> Array:
+    """Return σ(x)·(1 + x·(1 − σ(x)))."""
+    share = 1 / (1 + np.exp(-x))
+    return np.asarray(share * (1 + x * (1 - share)))
+
+
+def activate_by(function: Callable[[Array], Array], slope: Callable[[Array], Array]) -> Replacements:
+    """Return the replacements of a feed-forward network with another function between its maps."""
+    derive = compute_wide(slope)
+    return {
+        activation: instead(compute_wide(function)),
+        activation_gradient: instead(lambda inner, gradient: gradient * derive(inner)),
+    }
+
+
 # The parameters of a call decide these options. If a call has the parameters of another option, the steps do what code
 # with the declared option does: its own norm has gamma 1 and beta 0, and it ignores a matrix that it does not have.
 
@@ -225,6 +296,9 @@ OPTIONS: Final[Mapping[tuple[str, str], Replacements]] = {
     ("odd_d_model", "zero"): {channel_waves: around(leave_out_last_sine)},
     ("layer_norm_eps", "1e-6"): {layer_norm_eps: instead(lambda: 1e-6)},
     ("layer_norm_eps", "1e-12"): {layer_norm_eps: instead(lambda: 1e-12)},
+    ("activation", "gelu"): activate_by(gelu, gelu_slope),
+    ("activation", "gelu_tanh"): activate_by(gelu_tanh, gelu_tanh_slope),
+    ("activation", "silu"): activate_by(silu, silu_slope),
     ("norm_placement", "pre"): {
         run_sublayer: instead(normalise_input),
         sublayer_gradient: instead(normalise_input_gradient),

@@ -23,6 +23,7 @@ from goldformer.spec.oracle.formulas import (
     token_embedding,
 )
 from goldformer.spec.oracle.matrices import multiply
+from goldformer.spec.oracle.special import erf, pi
 
 Ids = NDArray[np.int64]
 Mask = NDArray[np.bool_] | None
@@ -48,16 +49,31 @@ def feed_forward(
     w_2: Objects,
     b_1: Objects | None = None,
     b_2: Objects | None = None,
+    activation: str = "relu",
     dropout_rate: Any = 0,
     training: bool = True,
     seed: int = 0,
 ) -> dict[str, Objects]:
-    """FFN-1, DROP-4: max(0, x·W_1 + b_1)·W_2 + b_2."""
+    """FFN-1, FFN-3, DROP-4: max(0, x·W_1 + b_1)·W_2 + b_2, or another function between the two maps."""
     del seed
-    inner = multiply(x, w_1, b_1)
-    hidden = np.where(inner.astype(np.float64) > 0, inner, scalar(number(0)))
+    hidden = activate(number, multiply(x, w_1, b_1), activation)
     kept = drop(number, hidden, dropout_rate, training=training)
     return {"output": multiply(kept, w_2, b_2), "hidden": hidden}
+
+
+def activate(number: Number, x: Objects, activation: str) -> Objects:
+    """FFN-3: what stands between the two maps of a feed-forward network."""
+    one, two = scalar(number(1)), scalar(number(2))
+    if activation == "gelu":
+        result: Objects = x * (one + erf(x / np.sqrt(two))) / two
+    elif activation == "gelu_tanh":
+        cubic = x * x * x * scalar(number(44715) / number(10**6))
+        result = x * (one + np.tanh((x + cubic) * np.sqrt(scalar(number(2) / pi(number))))) / two
+    elif activation == "silu":
+        result = x / (one + np.exp(-x))
+    else:
+        result = np.where(x.astype(np.float64) > 0, x, scalar(number(0)))
+    return result
 
 
 def layer_norm(
@@ -80,6 +96,7 @@ class Layer:
     params: Params
     norm_placement: str = "post"
     layer_norm_eps: str = "1e-5"
+    activation: str = "relu"
     empty_row: str = "uniform"
     dropout_rate: Any = 0
     training: bool = True
@@ -95,7 +112,7 @@ class Layer:
     def feed(self, x: Objects) -> dict[str, Objects]:
         """Run the feed-forward network."""
         mine: dict[str, Any] = select_params(self.params, "feed_forward")
-        return feed_forward(self.number, x, **mine)
+        return feed_forward(self.number, x, **mine, activation=self.activation)
 
     def add(self, norm: str, x: Objects, sublayer: Sublayer) -> tuple[Objects, dict[str, Objects]]:
         """LAYER-3: add a sub-layer to its residual, normalised after or before; return the sum and its outputs.
@@ -189,6 +206,7 @@ class Model:
     pe_layout: str = "interleaved"
     norm_placement: str = "post"
     layer_norm_eps: str = "1e-5"
+    activation: str = "relu"
     empty_row: str = "uniform"
     pad_row: str = "learned"
 
@@ -224,7 +242,7 @@ class Model:
     def _make_options(self, stack: str, num_layers: int) -> dict[str, Any]:
         """Return the options of a stack: the model names its final norm encoder_norm or decoder_norm."""
         norm = {f"norm.{name}": array for name, array in select_params(self.params, f"{stack}_norm").items()}
-        names = ("num_heads", "norm_placement", "layer_norm_eps", "empty_row")
+        names = ("num_heads", "norm_placement", "layer_norm_eps", "activation", "empty_row")
         common = {name: getattr(self, name) for name in names}
         return {**common, "params": {**self.params, **norm}, "num_layers": num_layers}
 

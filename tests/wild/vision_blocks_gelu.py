@@ -1,4 +1,4 @@
-# deserves: variant norm_placement=pre, layer_norm_eps=1e-6, final_norm=after_stack, ffn-gelu
+# deserves: variant norm_placement=pre, layer_norm_eps=1e-6, final_norm=after_stack, activation=gelu
 """The encoder of a vision library: fused projection cut by unbind, normalisation first with eps 1e-6, GELU."""
 
 from functools import partial

@@ -1,6 +1,5 @@
 """Mistakes in the feed-forward network, in layer normalisation, and in the layers and stacks made of them."""
 
-import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
@@ -57,23 +56,6 @@ FINAL_NORM: Final = {"final_norm": "after_stack"}
 def leave_out_activation(x: Array) -> Array:
     """Return x: there is no function between the two linear maps."""
     return x
-
-
-@mistake("ffn-gelu", instead_of=activation)
-def gelu(x: Array) -> Array:
-    """Return GELU in its exact form."""
-    at = x / math.sqrt(2)
-    erf = np.vectorize(math.erf, otypes=[at.real.dtype])(at.real)
-    if np.iscomplexobj(at):
-        # math.erf takes only real numbers: its derivative gives the imaginary part of a complex step.
-        erf = erf + (at - at.real) * np.exp(-np.square(at.real)) * 2 / math.sqrt(math.pi)
-    return np.asarray(x * (1 + erf) / 2)
-
-
-@mistake("ffn-gelu-tanh", instead_of=activation)
-def gelu_by_tanh(x: Array) -> Array:
-    """Return GELU in its approximate form."""
-    return np.asarray(x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))) / 2)
 
 
 @mistake("ffn-leaky-relu", instead_of=activation)

@@ -29,6 +29,7 @@ EMPTY_ROW = "sdpa-empty-row"
 
 #: A case that depends on a convention, for each of them.
 CASES = {
+    "activation": "ffn-distinct-sizes",
     "layer_norm_eps": "ln-variance-of-five-millionths",
     "norm_placement": "enc-distinct-sizes",
     "smoothing_denominator": "ls-four-words",

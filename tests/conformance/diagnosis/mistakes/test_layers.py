@@ -78,8 +78,6 @@ def windows(weight):
 
 WRITTEN_FEED_FORWARD = {
     "ffn-no-relu": (X @ W_1 + B_1) @ W_2 + B_2,
-    "ffn-gelu": functional.gelu(X @ W_1 + B_1) @ W_2 + B_2,
-    "ffn-gelu-tanh": functional.gelu(X @ W_1 + B_1, approximate="tanh") @ W_2 + B_2,
     "ffn-leaky-relu": functional.leaky_relu(X @ W_1 + B_1) @ W_2 + B_2,
     "ffn-output-relu": ((X @ W_1 + B_1).relu() @ W_2 + B_2).relu(),
     "ffn-bias-missing": (X @ W_1).relu() @ W_2,
