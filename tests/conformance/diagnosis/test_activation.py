@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import pytest
 
+from goldformer.adapters import Adapter
+from goldformer.adapters.options import OPTIONS
+from goldformer.adapters.textbook.build import build_textbook
 from goldformer.conformance.diagnosis.explain import Diagnosis
 from goldformer.conformance.diagnosis.finding import MISTAKE_FOUND, OPTION_FOUND, PLACE
 from goldformer.conformance.diagnosis.findings import diagnose
+from goldformer.conformance.diagnosis.neighbours import find_made
 from goldformer.conformance.inference import infer_adapter
-from goldformer.conformance.judging.cases import judge_case
+from goldformer.conformance.judging.cases import Bench, judge_case
 
 #: A network in NumPy, without a library's own functions.
 NUMPY = """
@@ -156,3 +160,12 @@ def test_an_adapter_is_inferred_with_its_activation(written, option, tmp_path, s
     found = infer_adapter(f"{file}:Mlp", spec=spec)
     assert found.fits
     assert found.wiring.declared["activation"] == option
+
+
+def test_a_slip_of_a_layer_is_named_beside_an_undeclared_activation(spec):
+    slip, gelu = "encoder_layer.self_attention.residual.from.result.self_attention", ("activation", "gelu")
+    book = build_textbook(OPTIONS[gelu], find_made(slip).steps, only="encoder_layer", CONVENTIONS={})
+    code = Bench(spec, Adapter.from_object(book, "mine.py", spec), "float32", "cpu")
+    (found,) = [f for f in diagnose(judge(code, spec, "encoder_layer"), spec) if f.label == MISTAKE_FOUND]
+    assert found.mistakes == (slip,)
+    assert "also has activation: gelu (" in found.text

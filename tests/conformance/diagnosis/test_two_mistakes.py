@@ -95,7 +95,7 @@ def test_what_shows_without_the_undeclared_option_is_searched_first(spec):
         # The second one shows in gradients only.
         (("ln-square", "layer_norm.backward.x.over-tokens"), "layer_norm"),
         # What is done on purpose in a part that is not judged by itself, and a neighbour of the layer.
-        (("ffn-leaky-relu", "encoder_layer.self_attention.residual.from.result.self_attention"), "encoder_layer"),
+        (("ln-unbiased", "encoder_layer.self_attention.residual.from.result.self_attention"), "encoder_layer"),
         # No case fits one of them by itself.
         (("positional_encoding.positions.from-two", "positional_encoding.frequency-inverted"), "positional_encoding"),
     ],
