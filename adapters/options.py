@@ -12,6 +12,7 @@ from goldformer.adapters.textbook.backward import (
     Gradients,
     activation_gradient,
     layer_norm_gradient,
+    statistics_gradient,
     token_embedding_gradient,
 )
 from goldformer.adapters.textbook.checks import Array
@@ -28,9 +29,11 @@ from goldformer.adapters.textbook.layers import (
     SubLayer,
     activation,
     add_prefix,
+    channel_variance,
     final_norm,
     layer_norm,
     layer_norm_eps,
+    norm_denominator,
     norm_params,
     note_sum,
     run_sublayer,
@@ -138,6 +141,31 @@ def normalise_input_gradient(
     through, gradients = backward(layer_norm(x, params=mine), cotangent)
     of_norm = layer_norm_gradient(x, through, params=mine)
     return join_residual_gradient(cotangent, of_norm.pop("x")), gradients | add_prefix(f"norm_{number}", of_norm)
+
+
+def divide_by_one_less(original: Callable[[Array], Array], centred: Array) -> Array:
+    """Return the variance divided by d_model − 1, (..., 1)."""
+    d_model = centred.shape[-1]
+    # Of one channel it is 0/0: NaN, as silently as the frameworks give it.
+    with np.errstate(invalid="ignore"):
+        return np.asarray(original(centred) * d_model / (d_model - 1))
+
+
+def add_eps_to_deviation(variance: Array) -> Array:
+    """Return √variance + eps."""
+    return np.asarray(np.sqrt(variance) + layer_norm_eps())
+
+
+def deviation_gradient(normal: Array, gradient: Array) -> Array:
+    """Return the part that flows through mean and deviation, where eps is added to the deviation.
+
+    The sum of the squares of a normalised row is (d_model − 1)·(deviation/(deviation + eps))². Through the deviation of
+    a row of equal numbers nothing flows, as frameworks define it.
+    """
+    squares = np.square(normal).sum(-1, keepdims=True)
+    root = np.sqrt((normal.shape[-1] - 1) * np.where(squares == 0, 1, squares))
+    through = (gradient * normal).sum(-1, keepdims=True) / root
+    return np.asarray(gradient.mean(-1, keepdims=True) + normal * through)
 
 
 # The functions of a feed-forward network, each before its derivative. Float16 is computed in float32, as frameworks do.
@@ -296,6 +324,11 @@ OPTIONS: Final[Mapping[tuple[str, str], Replacements]] = {
     ("odd_d_model", "zero"): {channel_waves: around(leave_out_last_sine)},
     ("layer_norm_eps", "1e-6"): {layer_norm_eps: instead(lambda: 1e-6)},
     ("layer_norm_eps", "1e-12"): {layer_norm_eps: instead(lambda: 1e-12)},
+    ("norm_divisor", "std_plus_eps"): {
+        channel_variance: around(divide_by_one_less),
+        norm_denominator: instead(add_eps_to_deviation),
+        statistics_gradient: instead(deviation_gradient),
+    },
     ("activation", "gelu"): activate_by(gelu, gelu_slope),
     ("activation", "gelu_tanh"): activate_by(gelu_tanh, gelu_tanh_slope),
     ("activation", "silu"): activate_by(silu, silu_slope),

@@ -83,7 +83,10 @@ _AXES: Final = {"scaled_dot_product_attention": (0, 4, 3, 2), "layer_norm": (0, 
 _SHOWN: Final = ("norm_placement", "layer_norm_eps", "embedding_scale", "pe_layout")
 _LATE: Final = ("empty_row", "odd_d_model")
 #: The options of a convention that are tried only where the code names them, with the words by which it does.
-_NAMED: Final = {"activation": {"gelu": "gelu", "gelu_tanh": "gelu", "silu": "silu|swish"}}
+_NAMED: Final = {
+    "activation": {"gelu": "gelu", "gelu_tanh": "gelu", "silu": "silu|swish"},
+    "norm_divisor": {"std_plus_eps": r"\bstd\b"},
+}
 
 #: The reasons of failures that say nothing of values: the call does not work in this form.
 _MISFITS: Final = ("wrong-shape", "not-an-array", "raised", "nothing-returned", "wrong-parameters", "wrong-dtype")

@@ -21,7 +21,7 @@ from goldformer.spec import Spec
 #: All pairs of a component's neighbours are tried if there are at most this many: several hundred pairs.
 _FEW: Final = 30
 #: The options of a part that code chooses on purpose, often without a part that can be judged by itself.
-_OF_PARTS: Final = ("activation",)
+_OF_PARTS: Final = ("activation", "norm_divisor")
 #: From this many combinations of options on, no wider ones are made.
 _MOST_COMBINED: Final = 200
 

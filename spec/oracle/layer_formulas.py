@@ -77,14 +77,24 @@ def activate(number: Number, x: Objects, activation: str) -> Objects:
 
 
 def layer_norm(
-    number: Number, x: Objects, *, gamma: Objects, beta: Objects, layer_norm_eps: str = "1e-5"
+    number: Number,
+    x: Objects,
+    *,
+    gamma: Objects,
+    beta: Objects,
+    layer_norm_eps: str = "1e-5",
+    norm_divisor: str = "variance_plus_eps",
 ) -> dict[str, Objects]:
-    """LN-1, LN-2, LN-3: (x − mean)/√(variance + eps)·gamma + beta, the variance divided by d_model."""
+    """LN-1, LN-2, LN-3, LN-6: (x − mean)/√(variance + eps)·gamma + beta, the variance divided by d_model."""
     count = scalar(number(x.shape[-1]))
     eps = number(1) / number(10 ** -int(layer_norm_eps.removeprefix("1e")))
     centred = x - x.sum(-1, keepdims=True) / count
-    variance = (centred * centred).sum(-1, keepdims=True) / count
-    return {"output": centred / np.sqrt(variance + scalar(eps)) * gamma + beta}
+    squares = (centred * centred).sum(-1, keepdims=True)
+    if norm_divisor == "std_plus_eps":
+        divisor = np.sqrt(squares / scalar(number(x.shape[-1] - 1))) + scalar(eps)
+    else:
+        divisor = np.sqrt(squares / count + scalar(eps))
+    return {"output": centred / divisor * gamma + beta}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,6 +106,7 @@ class Layer:
     params: Params
     norm_placement: str = "post"
     layer_norm_eps: str = "1e-5"
+    norm_divisor: str = "variance_plus_eps"
     activation: str = "relu"
     empty_row: str = "uniform"
     dropout_rate: Any = 0
@@ -126,8 +137,9 @@ class Layer:
             return drop(self.number, outputs["output"], self.dropout_rate, training=self.training), outputs
 
         def normalise(y: Objects) -> Objects:
-            scale = select_params(self.params, norm)
-            return layer_norm(self.number, y, **scale, layer_norm_eps=self.layer_norm_eps)["output"]
+            scale: dict[str, Any] = select_params(self.params, norm)
+            scale |= {"layer_norm_eps": self.layer_norm_eps, "norm_divisor": self.norm_divisor}
+            return layer_norm(self.number, y, **scale)["output"]
 
         if self.norm_placement == "pre":
             added, outputs = run(normalise(x))
@@ -170,9 +182,10 @@ def _run_stack(
     for index in range(num_layers):
         x = layer(x, params=select_params(params, f"{name}.{index}"), **options)["output"]
         layers.append(x)
-    if final_norm := select_params(params, "norm"):
-        eps = options.get("layer_norm_eps", "1e-5")
-        x = layer_norm(options["number"], x, **final_norm, layer_norm_eps=eps)["output"]
+    final_norm: dict[str, Any] = select_params(params, "norm")
+    if final_norm:
+        final_norm |= {name: options[name] for name in ("layer_norm_eps", "norm_divisor") if name in options}
+        x = layer_norm(options["number"], x, **final_norm)["output"]
     return {"output": x, "layers": np.stack(layers)}
 
 
@@ -206,6 +219,7 @@ class Model:
     pe_layout: str = "interleaved"
     norm_placement: str = "post"
     layer_norm_eps: str = "1e-5"
+    norm_divisor: str = "variance_plus_eps"
     activation: str = "relu"
     empty_row: str = "uniform"
     pad_row: str = "learned"
@@ -242,7 +256,7 @@ class Model:
     def _make_options(self, stack: str, num_layers: int) -> dict[str, Any]:
         """Return the options of a stack: the model names its final norm encoder_norm or decoder_norm."""
         norm = {f"norm.{name}": array for name, array in select_params(self.params, f"{stack}_norm").items()}
-        names = ("num_heads", "norm_placement", "layer_norm_eps", "activation", "empty_row")
+        names = ("num_heads", "norm_placement", "layer_norm_eps", "norm_divisor", "activation", "empty_row")
         common = {name: getattr(self, name) for name in names}
         return {**common, "params": {**self.params, **norm}, "num_layers": num_layers}
 

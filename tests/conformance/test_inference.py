@@ -120,8 +120,6 @@ DEFECTS = {
     "FusedUnscaled": ("scale-missing",),
     "LinearFeedForward": ("ffn-no-relu",),
     "SwappedWaves": ("pe-sin-cos-swap",),
-    "SampleDeviationNorm": ("ln-std-plus-eps",),
-    "SampleDeviationLayer": ("ln-std-plus-eps",),
     # Not the option next to it, which is right to float32.
     "LayerOfOtherEps": ("layer_norm.eps.1e-10",),
     "EncoderOfOtherEps": ("layer_norm.eps.1e-10",),
@@ -189,6 +187,20 @@ def test_code_with_a_mistake_is_declared_as_its_calls_show(name, spec):
     found = infer_adapter(f"{STYLES}/defective_parts.py:{name}", spec=spec)
     declared = found.wiring.declared
     assert (declared["norm_placement"], declared["later_tokens"]) == ("pre", "hidden_only")
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("SampleDeviationNorm", {"norm_divisor": "std_plus_eps", "layer_norm_eps": "1e-6"}),
+        ("SampleDeviationLayer", {"norm_divisor": "std_plus_eps", "layer_norm_eps": "1e-6"}),
+        ("GeluBlock", {"activation": "gelu", "norm_placement": "pre", "later_tokens": "hidden_only"}),
+    ],
+)
+def test_what_the_code_names_is_declared(name, options, spec):
+    found = infer_adapter(f"{STYLES}/defective_parts.py:{name}", spec=spec)
+    assert found.fits
+    assert options.items() <= found.wiring.declared.items()
 
 
 @pytest.mark.sample(12)

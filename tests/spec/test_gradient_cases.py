@@ -276,7 +276,6 @@ FORWARD = {
     "softmax-logsumexp": (ATTENTION, WEIGHTS, "weights = (scores - scores.logsumexp(-1, keepdim=True)).exp()"),
     "softmax-query-axis": (ATTENTION, WEIGHTS, ALONG.format("-2")),
     "softmax-whole-array": (ATTENTION, WEIGHTS, "weights = softmax(scores.flatten()).reshape(scores.shape)"),
-    "ln-std-plus-eps": (NORM, NORMALISED, "normalised = centred / (row.std(dim=-1, keepdim=True) + 1e-6)"),
     "causal-in-encoder": (
         "encoder.py", "attention(y, y, y, mask)", f"attention(y, y, y, {CAUSAL.format('y', 'mask')})",
     ),

@@ -129,7 +129,7 @@ MISTAKES = {
         "q, k, v = qkv.unbind(0)",
         "k, q, v = qkv.unbind(0)",
         "The first third of the fused projection is taken for the keys.",
-        ("multi_head_attention.k.parameters-with-q",),
+        ("multi_head_attention.k.parameters-with-q", "scaled_dot_product_attention.score_keys.transposed"),
     ),
     "softmax-over-queries": (
         "attn = attn.softmax(dim=-1)",

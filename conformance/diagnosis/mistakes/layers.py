@@ -7,6 +7,7 @@ from typing import Any, Final
 import numpy as np
 
 from goldformer.adapters.layouts import part
+from goldformer.adapters.options import add_eps_to_deviation, divide_by_one_less
 from goldformer.adapters.textbook.attention import causal_mask
 from goldformer.adapters.textbook.checks import Array
 from goldformer.adapters.textbook.embedding import positional_encoding
@@ -130,28 +131,19 @@ def subtract_squared_mean(original: Callable[..., Array], x: Array, *, params: P
         return np.asarray(original(x, params=params))
 
 
+# Together these two are the option norm_divisor: std_plus_eps.
+
+
 @mistake("ln-unbiased", around=channel_variance)
-def divide_by_one_less(original: Callable[[Array], Array], centred: Array) -> Array:
+def take_sample_variance(original: Callable[[Array], Array], centred: Array) -> Array:
     """Return the variance divided by d_model − 1, (..., 1)."""
-    d_model = centred.shape[-1]
-    # Of one channel it is 0/0: NaN, as silently as the frameworks give it.
-    with np.errstate(invalid="ignore"):
-        return np.asarray(original(centred) * d_model / (d_model - 1))
-
-
-mistake("ln-std-plus-eps", around=channel_variance)(divide_by_one_less)
-
-
-@mistake("ln-std-plus-eps", instead_of=norm_denominator)
-def add_millionth_to_deviation(variance: Array) -> Array:
-    """Return √variance + 10⁻⁶, of a variance that is divided by d_model − 1."""
-    return np.asarray(np.sqrt(variance) + 1e-6)
+    return divide_by_one_less(original, centred)
 
 
 @mistake("ln-eps-outside", instead_of=norm_denominator)
-def add_eps_to_deviation(variance: Array) -> Array:
+def add_eps_outside(variance: Array) -> Array:
     """Return √variance + eps."""
-    return np.asarray(np.sqrt(variance) + layer_norm_eps())
+    return add_eps_to_deviation(variance)
 
 
 @mistake("ln-square", instead_of=norm_denominator)

@@ -31,6 +31,7 @@ EMPTY_ROW = "sdpa-empty-row"
 CASES = {
     "activation": "ffn-distinct-sizes",
     "layer_norm_eps": "ln-variance-of-five-millionths",
+    "norm_divisor": "ln-distinct-sizes",
     "norm_placement": "enc-distinct-sizes",
     "smoothing_denominator": "ls-four-words",
     "empty_row": EMPTY_ROW,

@@ -350,10 +350,12 @@ def test_a_mistake_is_named_on_top_of_what_explains_a_part(judged, spec):
 
 
 def test_the_placement_is_named_under_the_annotated_normalisation(judged, spec):
-    book = under(PRE, mistake="ln-std-plus-eps")
+    divisor = ("norm_divisor", "std_plus_eps")
+    book = under(PRE, divisor, EPS)
     verdicts = judged(parts(book, "layer_norm", "encoder_layer"), "layer_norm", "encoder_layer")
-    assert causes_of(verdicts, "layer_norm", spec) == {"ln-std-plus-eps"}
-    assert causes_of(verdicts, "encoder_layer", spec) == {"ln-std-plus-eps", "norm_placement: pre"}
+    norm = {"norm_divisor: std_plus_eps", "layer_norm_eps: 1e-6"}
+    assert causes_of(verdicts, "layer_norm", spec) == norm
+    assert causes_of(verdicts, "encoder_layer", spec) == {*norm, "norm_placement: pre"}
 
 
 def test_a_part_that_nothing_known_explains_does_not_stop_the_search(judged, spec):

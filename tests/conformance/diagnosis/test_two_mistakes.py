@@ -50,6 +50,7 @@ def run(spec, code, component, left_out=()):
 
 
 GELU, TANH = ("activation", "gelu"), ("activation", "gelu_tanh")
+STD = ("norm_divisor", "std_plus_eps")
 PRE, EPS, FINAL = ("norm_placement", "pre"), ("layer_norm_eps", "1e-6"), ("final_norm", "after_stack")
 
 
@@ -57,9 +58,8 @@ PRE, EPS, FINAL = ("norm_placement", "pre"), ("layer_norm_eps", "1e-6"), ("final
     ("made", "options", "component"),
     [
         ((), (GELU, PRE, EPS), "encoder_layer"),
-        (("ln-std-plus-eps",), (TANH, PRE), "decoder_layer"),
-        # No eps is added to the variance, so no option of it may be named.
-        (("ln-std-plus-eps",), (TANH,), "encoder_layer"),
+        ((), (TANH, STD, EPS, PRE), "decoder_layer"),
+        (("ln-unbiased",), (TANH,), "encoder_layer"),
         # Its calls have no parameters of the last norm, which it has all the same.
         ((), (PRE, FINAL), "encoder"),
     ],
