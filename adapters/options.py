@@ -47,7 +47,7 @@ from goldformer.adapters.textbook.layers_backward import (
 )
 from goldformer.adapters.textbook.steps import Replacements, around, instead
 from goldformer.adapters.textbook.targets import spread_smoothing_mass
-from goldformer.adapters.textbook.transformer import output_logits
+from goldformer.adapters.textbook.transformer import output_logits, target_mask
 
 # Attention and its masks
 
@@ -272,6 +272,15 @@ def leave_out(*names: str) -> Replacements:
     return {output_logits: around(logits), transformer_gradient: around(gradient)}
 
 
+# Masks of models
+
+
+def hide_later_only(target: Array, pad_id: int) -> Array:
+    """Return the causal mask, which leaves the padding of the target visible, (seq, seq)."""
+    del pad_id
+    return causal_mask(q_seq=target.shape[1], kv_seq=target.shape[1])
+
+
 # Targets and beams
 
 
@@ -306,6 +315,7 @@ OPTIONS: Final[Mapping[tuple[str, str], Replacements]] = {
         token_embedding: around(hold_pad_row),
         token_embedding_gradient: around(fix_pad_row),
     },
+    ("target_mask", "causal_only"): {target_mask: instead(hide_later_only)},
     ("final_norm", "after_stack"): {
         final_norm: instead(normalise_without_params),
         final_norm_gradient: instead(normalise_without_params_gradient),

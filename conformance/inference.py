@@ -81,7 +81,7 @@ _AXES: Final = {"scaled_dot_product_attention": (0, 4, 3, 2), "layer_norm": (0, 
 
 #: The conventions that show in cases without a mask; parameters decide some others, and empty rows come last.
 _SHOWN: Final = ("norm_placement", "layer_norm_eps", "embedding_scale", "pe_layout")
-_LATE: Final = ("empty_row", "odd_d_model")
+_LATE: Final = ("empty_row", "odd_d_model", "target_mask")
 #: The options of a convention that are tried only where the code names them, with the words by which it does.
 _NAMED: Final = {
     "activation": {"gelu": "gelu", "gelu_tanh": "gelu", "silu": "silu|swish"},

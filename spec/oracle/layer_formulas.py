@@ -223,6 +223,7 @@ class Model:
     activation: str = "relu"
     empty_row: str = "uniform"
     pad_row: str = "learned"
+    target_mask: str = "causal_and_padding"
 
     def encode(self, embedded: Objects, source: Ids) -> Objects:
         """Return the memory: the encoder's output."""
@@ -234,7 +235,8 @@ class Model:
         """Return the decoder's output."""
         seq = target.shape[1]
         source_mask, target_mask = (padding_mask(self.number, i, pad_id=self.pad_id)["mask"] for i in (source, target))
-        target_mask = target_mask & causal_mask(self.number, q_seq=seq, kv_seq=seq)["mask"]
+        causal = causal_mask(self.number, q_seq=seq, kv_seq=seq)["mask"]
+        target_mask = causal if self.target_mask == "causal_only" else target_mask & causal
         given = (embedded, memory, target_mask, source_mask)
         return decoder(self.number, *given, **self._make_options("decoder", self.num_decoder_layers))["output"]
 

@@ -42,6 +42,7 @@ CASES = {
     "beam_finish": "beam-finish",
     "length_penalty": "beam-length-penalty",
     "pad_row": "tf-pad-row-gradient",
+    "target_mask": "tf-target-padding-between-words",
 }
 #: For each convention that the parameters of a call decide, a case that has one option only, by the option.
 CASES_OF_PARAMS = {
