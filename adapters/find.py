@@ -38,6 +38,7 @@ BUILT_IN: Final = {
     "textbook": "goldformer.adapters.builtin.textbook",
     "torch-nn": "goldformer.adapters.builtin.torch_nn:torch_nn",
     "torch-nn-pre": "goldformer.adapters.builtin.torch_nn:torch_nn_pre",
+    "torch-nn-gelu": "goldformer.adapters.builtin.torch_nn:torch_nn_gelu",
     "torch-nn-math": "goldformer.adapters.builtin.torch_nn:torch_nn_math",
     "torch-nn-flash": "goldformer.adapters.builtin.torch_nn:torch_nn_flash",
     "torch-nn-fast-path": "goldformer.adapters.builtin.torch_nn_fast_path",

@@ -8,7 +8,13 @@ from typing import Any, Final
 import numpy as np
 
 from goldformer.adapters.textbook.attention import can_see, causal_mask, mask_fill, weigh_keys
-from goldformer.adapters.textbook.backward import Gradients, layer_norm_gradient, token_embedding_gradient
+from goldformer.adapters.textbook.backward import (
+    Gradients,
+    activation_gradient,
+    layer_norm_gradient,
+    statistics_gradient,
+    token_embedding_gradient,
+)
 from goldformer.adapters.textbook.checks import Array
 from goldformer.adapters.textbook.decoding import Sentence, Task, has_ended, length_penalty, next_beam, rank_sentences
 from goldformer.adapters.textbook.embedding import (
@@ -21,10 +27,13 @@ from goldformer.adapters.textbook.embedding import (
 from goldformer.adapters.textbook.heads import Params
 from goldformer.adapters.textbook.layers import (
     SubLayer,
+    activation,
     add_prefix,
+    channel_variance,
     final_norm,
     layer_norm,
     layer_norm_eps,
+    norm_denominator,
     norm_params,
     note_sum,
     run_sublayer,
@@ -38,7 +47,7 @@ from goldformer.adapters.textbook.layers_backward import (
 )
 from goldformer.adapters.textbook.steps import Replacements, around, instead
 from goldformer.adapters.textbook.targets import spread_smoothing_mass
-from goldformer.adapters.textbook.transformer import output_logits
+from goldformer.adapters.textbook.transformer import output_logits, target_mask
 
 # Attention and its masks
 
@@ -134,6 +143,96 @@ def normalise_input_gradient(
     return join_residual_gradient(cotangent, of_norm.pop("x")), gradients | add_prefix(f"norm_{number}", of_norm)
 
 
+def divide_by_one_less(original: Callable[[Array], Array], centred: Array) -> Array:
+    """Return the variance divided by d_model − 1, (..., 1)."""
+    d_model = centred.shape[-1]
+    # Of one channel it is 0/0: NaN, as silently as the frameworks give it.
+    with np.errstate(invalid="ignore"):
+        return np.asarray(original(centred) * d_model / (d_model - 1))
+
+
+def add_eps_to_deviation(variance: Array) -> Array:
+    """Return √variance + eps."""
+    return np.asarray(np.sqrt(variance) + layer_norm_eps())
+
+
+def deviation_gradient(normal: Array, gradient: Array) -> Array:
+    """Return the part that flows through mean and deviation, where eps is added to the deviation.
+
+    The sum of the squares of a normalised row is (d_model − 1)·(deviation/(deviation + eps))². Through the deviation of
+    a row of equal numbers nothing flows, as frameworks define it.
+    """
+    squares = np.square(normal).sum(-1, keepdims=True)
+    root = np.sqrt((normal.shape[-1] - 1) * np.where(squares == 0, 1, squares))
+    through = (gradient * normal).sum(-1, keepdims=True) / root
+    return np.asarray(gradient.mean(-1, keepdims=True) + normal * through)
+
+
+# The functions of a feed-forward network, each before its derivative. Float16 is computed in float32, as frameworks do.
+
+
+def compute_wide(function: Callable[[Array], Array]) -> Callable[[Array], Array]:
+    """Return a function that is computed in float32 at least, and rounded to the dtype of its argument."""
+
+    def compute(x: Array) -> Array:
+        with np.errstate(over="ignore"):  # e^(−x) of a large −x is infinite, and its reciprocal 0
+            return np.asarray(function(x.astype(np.promote_types(x.dtype, np.float32))), dtype=x.dtype)
+
+    return compute
+
+
+def find_normal_distribution(x: Array) -> Array:
+    """Return Φ(x): how likely a standard normal number is below x."""
+    at = x / math.sqrt(2)
+    erf = np.vectorize(math.erf, otypes=[at.real.dtype])(at.real)
+    if np.iscomplexobj(at):
+        # math.erf takes only real numbers: its derivative gives the imaginary part of a complex step.
+        erf = erf + (at - at.real) * np.exp(-np.square(at.real)) * 2 / math.sqrt(math.pi)
+    return np.asarray((1 + erf) / 2)
+
+
+def gelu(x: Array) -> Array:
+    """Return x·Φ(x)."""
+    return np.asarray(x * find_normal_distribution(x))
+
+
+def gelu_slope(x: Array) -> Array:
+    """Return Φ(x) + x·φ(x)."""
+    return np.asarray(find_normal_distribution(x) + x * np.exp(-np.square(x) / 2) / math.sqrt(2 * math.pi))
+
+
+def gelu_tanh(x: Array) -> Array:
+    """Return GELU as a hyperbolic tangent approximates it."""
+    return np.asarray(x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))) / 2)
+
+
+def gelu_tanh_slope(x: Array) -> Array:
+    """Return the derivative of x·(1 + tanh u)/2 with u = √(2/π)·(x + 0.044715·x³)."""
+    scale = math.sqrt(2 / math.pi)
+    bent = np.tanh(scale * (x + 0.044715 * x**3))
+    return np.asarray((1 + bent) / 2 + x * (1 - np.square(bent)) * scale * (1 + 3 * 0.044715 * np.square(x)) / 2)
+
+
+def silu(x: Array) -> Array:
+    """Return x·σ(x)."""
+    return np.asarray(x / (1 + np.exp(-x)))
+
+
+def silu_slope(x: Array) -> Array:
+    """Return σ(x)·(1 + x·(1 − σ(x)))."""
+    share = 1 / (1 + np.exp(-x))
+    return np.asarray(share * (1 + x * (1 - share)))
+
+
+def activate_by(function: Callable[[Array], Array], slope: Callable[[Array], Array]) -> Replacements:
+    """Return the replacements of a feed-forward network with another function between its maps."""
+    derive = compute_wide(slope)
+    return {
+        activation: instead(compute_wide(function)),
+        activation_gradient: instead(lambda inner, gradient: gradient * derive(inner)),
+    }
+
+
 # The parameters of a call decide these options. If a call has the parameters of another option, the steps do what code
 # with the declared option does: its own norm has gamma 1 and beta 0, and it ignores a matrix that it does not have.
 
@@ -173,6 +272,15 @@ def leave_out(*names: str) -> Replacements:
     return {output_logits: around(logits), transformer_gradient: around(gradient)}
 
 
+# Masks of models
+
+
+def hide_later_only(target: Array, pad_id: int) -> Array:
+    """Return the causal mask, which leaves the padding of the target visible, (seq, seq)."""
+    del pad_id
+    return causal_mask(q_seq=target.shape[1], kv_seq=target.shape[1])
+
+
 # Targets and beams
 
 
@@ -207,6 +315,7 @@ OPTIONS: Final[Mapping[tuple[str, str], Replacements]] = {
         token_embedding: around(hold_pad_row),
         token_embedding_gradient: around(fix_pad_row),
     },
+    ("target_mask", "causal_only"): {target_mask: instead(hide_later_only)},
     ("final_norm", "after_stack"): {
         final_norm: instead(normalise_without_params),
         final_norm_gradient: instead(normalise_without_params_gradient),
@@ -225,6 +334,14 @@ OPTIONS: Final[Mapping[tuple[str, str], Replacements]] = {
     ("odd_d_model", "zero"): {channel_waves: around(leave_out_last_sine)},
     ("layer_norm_eps", "1e-6"): {layer_norm_eps: instead(lambda: 1e-6)},
     ("layer_norm_eps", "1e-12"): {layer_norm_eps: instead(lambda: 1e-12)},
+    ("norm_divisor", "std_plus_eps"): {
+        channel_variance: around(divide_by_one_less),
+        norm_denominator: instead(add_eps_to_deviation),
+        statistics_gradient: instead(deviation_gradient),
+    },
+    ("activation", "gelu"): activate_by(gelu, gelu_slope),
+    ("activation", "gelu_tanh"): activate_by(gelu_tanh, gelu_tanh_slope),
+    ("activation", "silu"): activate_by(silu, silu_slope),
     ("norm_placement", "pre"): {
         run_sublayer: instead(normalise_input),
         sublayer_gradient: instead(normalise_input_gradient),

@@ -83,7 +83,12 @@ _AXES: Final = {"scaled_dot_product_attention": (0, 4, 3, 2), "layer_norm": (0, 
 
 #: The conventions that show in cases without a mask; parameters decide some others, and empty rows come last.
 _SHOWN: Final = ("norm_placement", "layer_norm_eps", "embedding_scale", "pe_layout")
-_LATE: Final = ("empty_row", "odd_d_model")
+_LATE: Final = ("empty_row", "odd_d_model", "target_mask")
+#: The options of a convention that are tried only where the code names them, with the words by which it does.
+_NAMED: Final = {
+    "activation": {"gelu": "gelu", "gelu_tanh": "gelu", "silu": "silu|swish"},
+    "norm_divisor": {"std_plus_eps": r"\bstd\b"},
+}
 
 #: The reasons of failures that say nothing of values: the call does not work in this form.
 _MISFITS: Final = ("wrong-shape", "not-an-array", "raised", "nothing-returned", "wrong-parameters", "wrong-dtype")
@@ -563,11 +568,16 @@ class _WiringSearch:
     def _list_options(self) -> list[dict[str, str]]:
         """Return the combinations of the options that show without a mask; the documents' choices come first."""
         contract = self.spec.contracts[self.component]
-        names = [name for name in _SHOWN if name in contract.conventions]
-        return [
-            dict(zip(names, options, strict=True))
-            for options in product(*(self.spec.conventions[name].options for name in names))
-        ]
+        known = contract.conventions
+        shown: dict[str, list[str]] = {n: list(self.spec.conventions[n].options) for n in _SHOWN if n in known}
+        shown |= {name: options for name in _NAMED if name in known and (options := self._read(name))}
+        return [dict(zip(shown, options, strict=True)) for options in product(*shown.values())]
+
+    def _read(self, convention: str) -> list[str]:
+        """Return the options of a convention that the code may follow, the default last; none if it names no other."""
+        text = self.target.text
+        named = [o for o, words in _NAMED[convention].items() if re.search(words, text, re.IGNORECASE)]
+        return [*named, self.spec.conventions[convention].default] if named else []
 
     def find_mistaken(self, dtype: str) -> tuple[Wiring, tuple[str, ...]] | None:
         """Return the first wiring that fits with known mistakes, and these; None if no wiring fits."""

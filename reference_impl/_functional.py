@@ -26,6 +26,15 @@ def affine(x: Tensor, w: Tensor, b: Tensor | None) -> Tensor:
     return y if b is None else y + b
 
 
+def activate(x: Tensor, activation: str) -> Tensor:
+    """Apply the function between the two maps of a feed-forward network: ReLU, GELU in two forms, or SiLU."""
+    if activation == "gelu":
+        return x * (1 + (x / math.sqrt(2)).erf()) / 2
+    if activation == "gelu_tanh":
+        return x * (1 + (math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)).tanh()) / 2
+    return x * x.sigmoid() if activation == "silu" else x.relu()
+
+
 # From ids to vectors
 
 

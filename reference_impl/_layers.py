@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from goldformer.reference_impl._building import build, build_inner
 from goldformer.reference_impl._checks import ATTENTION, FEED_FORWARD, NORM, Block, check_positive_int, pick_params
 from goldformer.reference_impl._random import Dropping, skip_dropout
-from goldformer.reference_impl.feed_forward import FeedForward
+from goldformer.reference_impl.feed_forward import Activation, FeedForward
 from goldformer.reference_impl.layer_norm import EPS, LayerNorm
 from goldformer.reference_impl.multi_head_attention import MultiHeadAttention
 
@@ -19,6 +19,7 @@ class LayerSettings(TypedDict, total=False):
 
     dropout: float  # 0.1
     norm_first: bool  # False
+    activation: Activation  # "relu"
     bias: bool  # True
     device: torch.device | str | None
     dtype: torch.dtype | None
@@ -33,7 +34,13 @@ class ResidualLayer(nn.Module):
 
     @classmethod
     def from_params(
-        cls, params: Mapping[str, Tensor], num_heads: int, *, norm_first: bool, dropout: Dropping = skip_dropout
+        cls,
+        params: Mapping[str, Tensor],
+        num_heads: int,
+        *,
+        norm_first: bool,
+        activation: Activation,
+        dropout: Dropping = skip_dropout,
     ) -> Self:
         """Build a layer from parameters that the function form has checked, with its dropout."""
         parts: dict[str, nn.Module] = {}
@@ -42,7 +49,7 @@ class ResidualLayer(nn.Module):
             if block is ATTENTION:
                 parts[name] = build_inner(MultiHeadAttention, num_heads=num_heads, **own)
             elif block is FEED_FORWARD:
-                parts[name] = build_inner(FeedForward, dropout=dropout, **own)
+                parts[name] = build_inner(FeedForward, dropout=dropout, activation=activation, **own)
             else:
                 parts[name] = build_inner(LayerNorm, eps=EPS, **own)
         d_model = params["norm_1.gamma"].shape[0]

@@ -10,6 +10,7 @@ from torch.nn.functional import pad
 
 from goldformer.reference_impl._checks import can_read, check_at_most, check_choice, check_positive_int
 from goldformer.reference_impl._functional import log_softmax, widen
+from goldformer.reference_impl.feed_forward import Activation
 from goldformer.reference_impl.transformer import Transformer
 
 Finish: TypeAlias = Literal["in_beam", "set_aside"]
@@ -39,6 +40,7 @@ def beam_search(
     finish: Finish = "in_beam",
     length_penalty: LengthPenalty = "none",
     norm_first: bool = False,
+    activation: Activation = "relu",
 ) -> BeamResult:
     """Search for the sentences of highest score, keeping the best beam_size of them at every step.
 
@@ -66,6 +68,7 @@ def beam_search(
         num_decoder_layers=num_decoder_layers,
         pad_id=pad_id,
         norm_first=norm_first,
+        activation=activation,
     )
     model.check_decoding(source, bos_id, eos_id, max_length)
     check_positive_int("beam_size", beam_size)

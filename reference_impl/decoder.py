@@ -31,7 +31,7 @@ from goldformer.reference_impl._layers import (
     run_layers,
 )
 from goldformer.reference_impl._random import make_dropout, make_dropping
-from goldformer.reference_impl.feed_forward import FeedForward
+from goldformer.reference_impl.feed_forward import Activation, FeedForward, check_activation
 from goldformer.reference_impl.layer_norm import LayerNorm
 from goldformer.reference_impl.multi_head_attention import MultiHeadAttention
 
@@ -62,6 +62,7 @@ def decoder_layer(
     num_heads: int,
     params: Mapping[str, Tensor],
     norm_first: bool = False,
+    activation: Activation = "relu",
     dropout_rate: float | None = None,
     training: bool = True,
     seed: int | None = None,
@@ -85,9 +86,10 @@ def decoder_layer(
     The layer hides nothing by itself: where later positions are to be hidden, self_mask is causal.
     """
     check_bool("norm_first", norm_first)
+    check_activation(activation)
     check_params(params, DECODER_LAYER, num_heads, _inputs(x, memory))
     dropout = make_dropping(dropout_rate, training, seed)
-    layer = DecoderLayer.from_params(params, num_heads, norm_first=norm_first, dropout=dropout)
+    layer = DecoderLayer.from_params(params, num_heads, norm_first=norm_first, activation=activation, dropout=dropout)
     return layer.forward(x, memory, self_mask, memory_mask)
 
 
@@ -101,6 +103,7 @@ def decoder(
     num_layers: int,
     params: Mapping[str, Tensor],
     norm_first: bool = False,
+    activation: Activation = "relu",
 ) -> DecoderResult:
     """Send x through the layers, each with weights of its own and all with the same memory and masks.
 
@@ -113,10 +116,11 @@ def decoder(
     """
     check_positive_int("num_layers", num_layers)
     check_bool("norm_first", norm_first)
+    check_activation(activation)
     check_mapping(params)
     blocks = number_blocks("decoder", DECODER_LAYER, num_layers) | final_norms(params, "norm")
     check_params(params, blocks, num_heads, _inputs(x, memory))
-    stack = Decoder.from_params(params, num_heads, num_layers, norm_first=norm_first)
+    stack = Decoder.from_params(params, num_heads, num_layers, norm_first=norm_first, activation=activation)
     return stack.forward(x, memory, self_mask, memory_mask)
 
 
@@ -141,6 +145,7 @@ class DecoderLayer(ResidualLayer):
         *,
         dropout: float = 0.1,
         norm_first: bool = False,
+        activation: Activation = "relu",
         bias: bool = True,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
@@ -152,7 +157,9 @@ class DecoderLayer(ResidualLayer):
         self.norm_1 = LayerNorm(d_model, device=device, dtype=dtype)
         self.cross_attention = MultiHeadAttention(d_model, num_heads, bias=bias, device=device, dtype=dtype)
         self.norm_2 = LayerNorm(d_model, device=device, dtype=dtype)
-        self.feed_forward = FeedForward(d_model, d_ff, dropout=dropout, bias=bias, device=device, dtype=dtype)
+        self.feed_forward = FeedForward(
+            d_model, d_ff, dropout=dropout, activation=activation, bias=bias, device=device, dtype=dtype
+        )
         self.norm_3 = LayerNorm(d_model, device=device, dtype=dtype)
         self.dropout = make_dropout(dropout)
 
@@ -215,12 +222,16 @@ class Decoder(nn.Module):
         self.norm = make_final_norm(d_model, settings) if final_norm else None
 
     @classmethod
-    def from_params(cls, params: Mapping[str, Tensor], num_heads: int, num_layers: int, *, norm_first: bool) -> Self:
+    def from_params(
+        cls, params: Mapping[str, Tensor], num_heads: int, num_layers: int, *, norm_first: bool, activation: Activation
+    ) -> Self:
         """Build a stack from parameters that decoder has checked; it has no dropout."""
         layers = (select_params(params, f"decoder.{i}") for i in range(num_layers))
         return build(
             cls,
-            decoder=[DecoderLayer.from_params(p, num_heads, norm_first=norm_first) for p in layers],
+            decoder=[
+                DecoderLayer.from_params(p, num_heads, norm_first=norm_first, activation=activation) for p in layers
+            ],
             norm=pick_final_norm(params, "norm"),
         )
 

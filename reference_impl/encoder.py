@@ -29,7 +29,7 @@ from goldformer.reference_impl._layers import (
     run_layers,
 )
 from goldformer.reference_impl._random import make_dropout, make_dropping
-from goldformer.reference_impl.feed_forward import FeedForward
+from goldformer.reference_impl.feed_forward import Activation, FeedForward, check_activation
 from goldformer.reference_impl.layer_norm import LayerNorm
 from goldformer.reference_impl.multi_head_attention import MultiHeadAttention
 
@@ -56,6 +56,7 @@ def encoder_layer(
     num_heads: int,
     params: Mapping[str, Tensor],
     norm_first: bool = False,
+    activation: Activation = "relu",
     dropout_rate: float | None = None,
     training: bool = True,
     seed: int | None = None,
@@ -73,9 +74,12 @@ def encoder_layer(
     Source:   primer 3.1, n9 "编码层", illustrated on residuals; paper, section 3.1
     """
     check_bool("norm_first", norm_first)
+    check_activation(activation)
     check_params(params, ENCODER_LAYER, num_heads, {"x": (x, "batch seq d_model")})
     dropout = make_dropping(dropout_rate, training, seed)
-    return EncoderLayer.from_params(params, num_heads, norm_first=norm_first, dropout=dropout).forward(x, mask)
+    return EncoderLayer.from_params(
+        params, num_heads, norm_first=norm_first, activation=activation, dropout=dropout
+    ).forward(x, mask)
 
 
 def encoder(
@@ -86,6 +90,7 @@ def encoder(
     num_layers: int,
     params: Mapping[str, Tensor],
     norm_first: bool = False,
+    activation: Activation = "relu",
 ) -> EncoderResult:
     """Send x through the layers, each with weights of its own and all with the same mask.
 
@@ -98,10 +103,13 @@ def encoder(
     """
     check_positive_int("num_layers", num_layers)
     check_bool("norm_first", norm_first)
+    check_activation(activation)
     check_mapping(params)
     blocks = number_blocks("encoder", ENCODER_LAYER, num_layers) | final_norms(params, "norm")
     check_params(params, blocks, num_heads, {"x": (x, "batch seq d_model")})
-    return Encoder.from_params(params, num_heads, num_layers, norm_first=norm_first).forward(x, mask)
+    return Encoder.from_params(params, num_heads, num_layers, norm_first=norm_first, activation=activation).forward(
+        x, mask
+    )
 
 
 class EncoderLayer(ResidualLayer):
@@ -121,6 +129,7 @@ class EncoderLayer(ResidualLayer):
         *,
         dropout: float = 0.1,
         norm_first: bool = False,
+        activation: Activation = "relu",
         bias: bool = True,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
@@ -130,7 +139,9 @@ class EncoderLayer(ResidualLayer):
         self.d_model, self.num_heads, self.norm_first = d_model, num_heads, norm_first
         self.self_attention = MultiHeadAttention(d_model, num_heads, bias=bias, device=device, dtype=dtype)
         self.norm_1 = LayerNorm(d_model, device=device, dtype=dtype)
-        self.feed_forward = FeedForward(d_model, d_ff, dropout=dropout, bias=bias, device=device, dtype=dtype)
+        self.feed_forward = FeedForward(
+            d_model, d_ff, dropout=dropout, activation=activation, bias=bias, device=device, dtype=dtype
+        )
         self.norm_2 = LayerNorm(d_model, device=device, dtype=dtype)
         self.dropout = make_dropout(dropout)
 
@@ -178,12 +189,16 @@ class Encoder(nn.Module):
         self.norm = make_final_norm(d_model, settings) if final_norm else None
 
     @classmethod
-    def from_params(cls, params: Mapping[str, Tensor], num_heads: int, num_layers: int, *, norm_first: bool) -> Self:
+    def from_params(
+        cls, params: Mapping[str, Tensor], num_heads: int, num_layers: int, *, norm_first: bool, activation: Activation
+    ) -> Self:
         """Build a stack from parameters that encoder has checked; it has no dropout."""
         layers = (select_params(params, f"encoder.{i}") for i in range(num_layers))
         return build(
             cls,
-            encoder=[EncoderLayer.from_params(p, num_heads, norm_first=norm_first) for p in layers],
+            encoder=[
+                EncoderLayer.from_params(p, num_heads, norm_first=norm_first, activation=activation) for p in layers
+            ],
             norm=pick_final_norm(params, "norm"),
         )
 

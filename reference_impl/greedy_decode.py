@@ -8,6 +8,7 @@ from torch import Tensor
 
 from goldformer.reference_impl._checks import can_read
 from goldformer.reference_impl._functional import log_softmax, widen
+from goldformer.reference_impl.feed_forward import Activation
 from goldformer.reference_impl.transformer import Transformer
 
 
@@ -31,6 +32,7 @@ def greedy_decode(
     max_length: int,
     params: Mapping[str, Tensor],
     norm_first: bool = False,
+    activation: Activation = "relu",
 ) -> GreedyResult:
     """Write a sentence for every source, at each step the word that the model finds likeliest, up to eos_id.
 
@@ -53,6 +55,7 @@ def greedy_decode(
         num_decoder_layers=num_decoder_layers,
         pad_id=pad_id,
         norm_first=norm_first,
+        activation=activation,
     )
     model.check_decoding(source, bos_id, eos_id, max_length)
 

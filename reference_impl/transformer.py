@@ -40,6 +40,7 @@ from goldformer.reference_impl._layers import (
 from goldformer.reference_impl._random import make_dropout, skip_dropout, xavier_weight, zero_bias
 from goldformer.reference_impl.decoder import Decoder, DecoderLayer
 from goldformer.reference_impl.encoder import Encoder, EncoderLayer
+from goldformer.reference_impl.feed_forward import Activation, check_activation
 from goldformer.reference_impl.token_embedding import TokenEmbedding
 
 
@@ -61,6 +62,7 @@ def transformer(
     pad_id: int,
     params: Mapping[str, Tensor],
     norm_first: bool = False,
+    activation: Activation = "relu",
     fixed_pad_row: bool = False,
 ) -> TransformerResult:
     """Score the next word of the target at every position, given the source and the target up to there.
@@ -88,6 +90,7 @@ def transformer(
         num_decoder_layers=num_decoder_layers,
         pad_id=pad_id,
         norm_first=norm_first,
+        activation=activation,
         fixed_pad_row=fixed_pad_row,
     )
     return model.forward(source, target)
@@ -154,12 +157,14 @@ class Transformer(nn.Module):
         num_decoder_layers: int,
         pad_id: int,
         norm_first: bool = False,
+        activation: Activation = "relu",
         fixed_pad_row: bool = False,
     ) -> Self:
         """Build a model from the caller's parameters, named as in transformer; it has no dropout."""
         check_positive_int("num_encoder_layers", num_encoder_layers)
         check_positive_int("num_decoder_layers", num_decoder_layers)
         check_bool("norm_first", norm_first)
+        check_activation(activation)
         check_bool("fixed_pad_row", fixed_pad_row)
         check_mapping(params)
         blocks = final_norms(params, "encoder_norm", "decoder_norm")
@@ -172,10 +177,15 @@ class Transformer(nn.Module):
             num_heads=num_heads,
             pad_id=pad_id,
             norm_first=norm_first,
+            activation=activation,
             fixed_id=pad_id if fixed_pad_row else None,
             **pick_params(params, "", MODEL),
-            encoder=Encoder.from_params(params, num_heads, num_encoder_layers, norm_first=norm_first).encoder,
-            decoder=Decoder.from_params(params, num_heads, num_decoder_layers, norm_first=norm_first).decoder,
+            encoder=Encoder.from_params(
+                params, num_heads, num_encoder_layers, norm_first=norm_first, activation=activation
+            ).encoder,
+            decoder=Decoder.from_params(
+                params, num_heads, num_decoder_layers, norm_first=norm_first, activation=activation
+            ).decoder,
             encoder_norm=pick_final_norm(params, "encoder_norm"),
             decoder_norm=pick_final_norm(params, "decoder_norm"),
             dropout=skip_dropout,

@@ -176,8 +176,24 @@ def _build(
         first = contract.outputs[contract.first_output]
         case = replace(case, cotangent=_make_recipe(model.cotangent, first, binder.sizes, case.lead, ("cotangent",)))
     case = replace(case, expect=_read_expectation(model.expect, case, contract))
+    if not case.shape_only:
+        case = replace(case, only_with={**_list_silent_defaults(case, contract, conventions), **case.only_with})
     _check_decimals(case)
     return _check_blind(replace(case, blind=model.blind))
+
+
+def _list_silent_defaults(case: Case, contract: Contract, conventions: Mapping[str, Convention]) -> dict[str, str]:
+    """Return the default options of the conventions that a case does not name: its values are derived under them.
+
+    The parameters and the mask of a case show the options under which they exist, and some conventions matter only for
+    some inputs.
+    """
+    shown = contract.conventions_of_params | contract.conventions_of_masks | {*case.conventions}
+    return {
+        name: conventions[name].default
+        for name in contract.conventions
+        if name not in shown and not conventions[name].on_some_inputs
+    }
 
 
 def _check_decimals(case: Case) -> None:

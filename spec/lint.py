@@ -38,7 +38,6 @@ def lint(spec: Spec) -> list[Problem]:
 
 def lint_cases(spec: Spec) -> Iterator[Problem]:
     """Yield the problems of cases that do not depend on other cases."""
-    yield from _check_conventions(spec)
     yield from _check_refusals(spec)
     yield from _check_equal_sizes(spec)
     yield from find_vacuous(spec)
@@ -78,24 +77,6 @@ def _list_survivors(spec: Spec) -> Iterator[Problem]:
             if id_ not in case.kills:
                 message = f"{id_} is not among its kills: run goldformer mistakes {id_} --matrix --write"
                 yield case.place.problem(f"{case.id}.meant_for", message)
-
-
-#: Conventions that matter only for some inputs: empty rows, different lengths, odd widths, padding with a gradient.
-_ON_SOME_INPUTS = frozenset({"empty_row", "causal_corner", "odd_d_model", "pad_row"})
-
-
-def _check_conventions(spec: Spec) -> Iterator[Problem]:
-    """Yield the golden cases that ignore a convention: an adapter that declares another option would fail them."""
-    for case in spec.cases.values():
-        if case.golden is None:
-            continue
-        # The parameters and the mask of a case show the options under which they exist.
-        contract = spec.contracts[case.component]
-        silent = _ON_SOME_INPUTS | contract.conventions_of_params | contract.conventions_of_masks
-        for name in contract.conventions:
-            if name not in case.conventions and name not in case.only_with and name not in silent:
-                message = f"depends on {name}: make it the case's convention, or name the option in only_with"
-                yield case.place.problem(f"{case.id}.only_with", message)
 
 
 def _check_refusals(spec: Spec) -> Iterator[Problem]:

@@ -121,6 +121,7 @@ class Convention(TableEntry):
     """A choice that real, correct code makes differently.
 
     With `left_open` an adapter may declare it UNSPECIFIED: what depends on it is not compared. The text says for whom.
+    One that matters `on_some_inputs` changes nothing for the others: a case that is silent on it holds for all options.
     """
 
     id: Name
@@ -129,6 +130,7 @@ class Convention(TableEntry):
     default: Option
     options: Annotated[dict[Option, Text], Field(min_length=2)]
     left_open: Text | None = None
+    on_some_inputs: bool = False
 
 
 _LINK: Final = r"^[\w.-]+/[\w.-]+(#\d+|:\S+)?( \([^()]+\))?$"

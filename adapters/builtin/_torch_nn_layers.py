@@ -137,7 +137,13 @@ def _final_norm(params: Params) -> nn.LayerNorm | None:
 
 
 def _layer_options(
-    params: Params, *, num_heads: int, batch_first: bool, norm_first: bool, dropout: float = 0.0
+    params: Params,
+    *,
+    num_heads: int,
+    batch_first: bool,
+    norm_first: bool,
+    activation: str = "relu",
+    dropout: float = 0.0,
 ) -> dict[str, Any]:
     attention, hidden = part(params, "self_attention"), params["feed_forward.w_1"]
     return {
@@ -147,6 +153,7 @@ def _layer_options(
         "dropout": dropout,
         "batch_first": batch_first,
         "norm_first": norm_first,
+        "activation": activation,
         "device": "meta",
         "dtype": hidden.dtype,
     }

@@ -1,7 +1,7 @@
 """The adapter of goldformer.reference_impl: every output its contract names, the default conventions."""
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
 from torch import Tensor
 
@@ -132,7 +132,8 @@ def feed_forward(
     seed: int | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Return output and hidden."""
-    return reference_impl.feed_forward(x, **params, dropout_rate=dropout_rate, training=training, seed=seed)
+    given: dict[str, Any] = {**params, "dropout_rate": dropout_rate, "training": training, "seed": seed}
+    return reference_impl.feed_forward(x, **given)
 
 
 def layer_norm(x: Tensor, *, params: Mapping[str, Tensor]) -> Tensor:

@@ -2,6 +2,7 @@
 
 torch-nn                 the kernels that PyTorch picks; batch first, boolean masks, weights per head
 torch-nn-pre             the same, with the layers' norm_first
+torch-nn-gelu            the same, with activation="gelu"
 torch-nn-sequence-first  the same kernels; sequence first, float masks of 0 and −inf
 torch-nn-math            attention through the math backend of F.scaled_dot_product_attention
 torch-nn-flash           attention through its flash backend, which on the CPU takes four axes and d_v = d_k
@@ -54,6 +55,7 @@ class TorchNN:
     batch_first: bool = True
     additive_masks: bool = False
     norm_first: bool = False
+    activation: Literal["relu", "gelu"] = "relu"
 
     ARRAYS = "torch"
     VERSION = torch.__version__
@@ -62,15 +64,24 @@ class TorchNN:
     @property
     def NAME(self) -> str:  # noqa: N802 - the protocol's name
         """The name in the registry."""
-        variant = "pre" if self.norm_first else self.backend if self.batch_first else "sequence-first"
+        variant = (
+            "pre"
+            if self.norm_first
+            else "gelu"
+            if self.activation == "gelu"
+            else self.backend
+            if self.batch_first
+            else "sequence-first"
+        )
         return "torch-nn" if variant == "default" else f"torch-nn-{variant}"
 
     @property
     def CONVENTIONS(self) -> dict[str, str]:  # noqa: N802 - the protocol's name
-        """The output of an empty row, found by calling each variant in each dtype, and the place of the norm."""
+        """The output of an empty row, found by calling each variant in each dtype, and the options of the layers."""
         found = {f"{component}.empty_row": _EMPTY_ROW for component in ("scaled_dot_product_attention", *_LAYERS)}
         found["multi_head_attention.empty_row"] = "nan" if self._wants_weights else _EMPTY_ROW
-        return found | ({"norm_placement": "pre"} if self.norm_first else {})
+        found |= {"norm_placement": "pre"} if self.norm_first else {}
+        return found | ({"activation": self.activation} if self.activation != "relu" else {})
 
     def softmax(self, scores: Tensor) -> Tensor:
         """Call F.softmax over the last axis."""
@@ -161,8 +172,9 @@ class TorchNN:
         training: bool = True,
         seed: int | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Call F.linear, F.relu, F.dropout and F.linear; return output and hidden."""
-        hidden = F.relu(F.linear(x, linear_weight(params["w_1"]), params.get("b_1")))
+        """Call F.linear, F.relu or F.gelu, F.dropout and F.linear; return output and hidden."""
+        activate = F.gelu if self.activation == "gelu" else F.relu
+        hidden = activate(F.linear(x, linear_weight(params["w_1"]), params.get("b_1")))
         with layers.fork_seed(seed):
             kept = F.dropout(hidden, dropout_rate, training) if dropout_rate else hidden
         return F.linear(kept, linear_weight(params["w_2"]), params.get("b_2")), hidden
@@ -265,8 +277,8 @@ class TorchNN:
         return self.backend == "default"
 
     @property
-    def _options(self) -> dict[str, bool]:
-        return {"batch_first": self.batch_first, "norm_first": self.norm_first}
+    def _options(self) -> dict[str, Any]:
+        return {"batch_first": self.batch_first, "norm_first": self.norm_first, "activation": self.activation}
 
     def _run(
         self,
@@ -325,6 +337,7 @@ class TorchNN:
 
 torch_nn: Final = TorchNN()
 torch_nn_pre: Final = TorchNN(norm_first=True)
+torch_nn_gelu: Final = TorchNN(activation="gelu")
 torch_nn_math: Final = TorchNN(backend="math")
 torch_nn_flash: Final = TorchNN(backend="flash")
 torch_nn_sequence_first: Final = TorchNN(batch_first=False, additive_masks=True)

@@ -20,6 +20,8 @@ from goldformer.spec import Spec
 
 #: All pairs of a component's neighbours are tried if there are at most this many: several hundred pairs.
 _FEW: Final = 30
+#: The options of a part that code chooses on purpose, often without a part that can be judged by itself.
+_OF_PARTS: Final = ("activation", "norm_divisor")
 #: From this many combinations of options on, no wider ones are made.
 _MOST_COMBINED: Final = 200
 
@@ -197,7 +199,8 @@ class Catalogue:
         """
         placed = self.select_own(component, list(self._list_placed(component, near)))
         own = self._select_own_neighbours(component)
-        for one in self._list_on_purpose(self._spec.list_dependencies(component)):
+        chosen = (one for one in near if one.options and one.options[0][0] in _OF_PARTS)
+        for one in chain(self._list_on_purpose(self._spec.list_dependencies(component)), chosen):
             yield from filter(None, map(one.add_placed, placed))
             yield from filter(None, map(one.combine, own))
 

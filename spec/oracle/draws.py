@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from goldformer.spec import draw
+from goldformer.spec.oracle.special import erf
 
 SAMPLES: Final = 64
 ROUNDOFF: Final = 2.0**-34
@@ -184,6 +185,14 @@ class Draw:
     def sqrt(self) -> Draw:
         """Compute the square root."""
         return Draw.perturb(np.sqrt(self.samples))
+
+    def tanh(self) -> Draw:
+        """Compute the hyperbolic tangent."""
+        return Draw.perturb(np.tanh(self.samples))
+
+    def erf(self) -> Draw:
+        """Compute the error function."""
+        return Draw.perturb(erf(self.samples))
 
     def sin(self) -> Draw:
         """Compute the sine."""

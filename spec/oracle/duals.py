@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from goldformer.spec.oracle.draws import SAMPLES, Draw
+from goldformer.spec.oracle.special import pi
 
 Objects = NDArray[Any]
 #: Derivatives by every input: an object array of balls, or one Draw of that many rows; None stands for zeros.
@@ -86,6 +87,20 @@ class Dual:
     def log(self) -> Dual:
         """Apply (log x)' = 1/x."""
         return Dual(self.value.log(), None if self.tangent is None else self.tangent / self.value)
+
+    def tanh(self) -> Dual:
+        """Apply (tanh x)' = 1 − tanh² x."""
+        value = self.value.tanh()
+        return self._chain(value, value * -value + 1)
+
+    def erf(self) -> Dual:
+        """Apply (erf x)' = 2/√π · e^(−x²)."""
+        slope = (self.value * -self.value).exp() * 2
+        return self._chain(self.value.erf(), slope / pi(self._make_constant).sqrt())
+
+    def _make_constant(self, value: float) -> Any:
+        """Return an exact number of the kind of the value: a draw, or a ball."""
+        return Draw.exact(value) if isinstance(self.value, Draw) else type(self.value)(value)
 
     def sin(self) -> Dual:
         """Apply (sin x)' = cos x."""

@@ -23,6 +23,7 @@ from goldformer.spec.oracle.formulas import (
     token_embedding,
 )
 from goldformer.spec.oracle.matrices import multiply
+from goldformer.spec.oracle.special import erf, pi
 
 Ids = NDArray[np.int64]
 Mask = NDArray[np.bool_] | None
@@ -48,27 +49,52 @@ def feed_forward(
     w_2: Objects,
     b_1: Objects | None = None,
     b_2: Objects | None = None,
+    activation: str = "relu",
     dropout_rate: Any = 0,
     training: bool = True,
     seed: int = 0,
 ) -> dict[str, Objects]:
-    """FFN-1, DROP-4: max(0, x·W_1 + b_1)·W_2 + b_2."""
+    """FFN-1, FFN-3, DROP-4: max(0, x·W_1 + b_1)·W_2 + b_2, or another function between the two maps."""
     del seed
-    inner = multiply(x, w_1, b_1)
-    hidden = np.where(inner.astype(np.float64) > 0, inner, scalar(number(0)))
+    hidden = activate(number, multiply(x, w_1, b_1), activation)
     kept = drop(number, hidden, dropout_rate, training=training)
     return {"output": multiply(kept, w_2, b_2), "hidden": hidden}
 
 
+def activate(number: Number, x: Objects, activation: str) -> Objects:
+    """FFN-3: what stands between the two maps of a feed-forward network."""
+    one, two = scalar(number(1)), scalar(number(2))
+    if activation == "gelu":
+        result: Objects = x * (one + erf(x / np.sqrt(two))) / two
+    elif activation == "gelu_tanh":
+        cubic = x * x * x * scalar(number(44715) / number(10**6))
+        result = x * (one + np.tanh((x + cubic) * np.sqrt(scalar(number(2) / pi(number))))) / two
+    elif activation == "silu":
+        result = x / (one + np.exp(-x))
+    else:
+        result = np.where(x.astype(np.float64) > 0, x, scalar(number(0)))
+    return result
+
+
 def layer_norm(
-    number: Number, x: Objects, *, gamma: Objects, beta: Objects, layer_norm_eps: str = "1e-5"
+    number: Number,
+    x: Objects,
+    *,
+    gamma: Objects,
+    beta: Objects,
+    layer_norm_eps: str = "1e-5",
+    norm_divisor: str = "variance_plus_eps",
 ) -> dict[str, Objects]:
-    """LN-1, LN-2, LN-3: (x − mean)/√(variance + eps)·gamma + beta, the variance divided by d_model."""
+    """LN-1, LN-2, LN-3, LN-6: (x − mean)/√(variance + eps)·gamma + beta, the variance divided by d_model."""
     count = scalar(number(x.shape[-1]))
     eps = number(1) / number(10 ** -int(layer_norm_eps.removeprefix("1e")))
     centred = x - x.sum(-1, keepdims=True) / count
-    variance = (centred * centred).sum(-1, keepdims=True) / count
-    return {"output": centred / np.sqrt(variance + scalar(eps)) * gamma + beta}
+    squares = (centred * centred).sum(-1, keepdims=True)
+    if norm_divisor == "std_plus_eps":
+        divisor = np.sqrt(squares / scalar(number(x.shape[-1] - 1))) + scalar(eps)
+    else:
+        divisor = np.sqrt(squares / count + scalar(eps))
+    return {"output": centred / divisor * gamma + beta}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,6 +106,8 @@ class Layer:
     params: Params
     norm_placement: str = "post"
     layer_norm_eps: str = "1e-5"
+    norm_divisor: str = "variance_plus_eps"
+    activation: str = "relu"
     empty_row: str = "uniform"
     dropout_rate: Any = 0
     training: bool = True
@@ -95,7 +123,7 @@ class Layer:
     def feed(self, x: Objects) -> dict[str, Objects]:
         """Run the feed-forward network."""
         mine: dict[str, Any] = select_params(self.params, "feed_forward")
-        return feed_forward(self.number, x, **mine)
+        return feed_forward(self.number, x, **mine, activation=self.activation)
 
     def add(self, norm: str, x: Objects, sublayer: Sublayer) -> tuple[Objects, dict[str, Objects]]:
         """LAYER-3: add a sub-layer to its residual, normalised after or before; return the sum and its outputs.
@@ -109,8 +137,9 @@ class Layer:
             return drop(self.number, outputs["output"], self.dropout_rate, training=self.training), outputs
 
         def normalise(y: Objects) -> Objects:
-            scale = select_params(self.params, norm)
-            return layer_norm(self.number, y, **scale, layer_norm_eps=self.layer_norm_eps)["output"]
+            scale: dict[str, Any] = select_params(self.params, norm)
+            scale |= {"layer_norm_eps": self.layer_norm_eps, "norm_divisor": self.norm_divisor}
+            return layer_norm(self.number, y, **scale)["output"]
 
         if self.norm_placement == "pre":
             added, outputs = run(normalise(x))
@@ -153,9 +182,10 @@ def _run_stack(
     for index in range(num_layers):
         x = layer(x, params=select_params(params, f"{name}.{index}"), **options)["output"]
         layers.append(x)
-    if final_norm := select_params(params, "norm"):
-        eps = options.get("layer_norm_eps", "1e-5")
-        x = layer_norm(options["number"], x, **final_norm, layer_norm_eps=eps)["output"]
+    final_norm: dict[str, Any] = select_params(params, "norm")
+    if final_norm:
+        final_norm |= {name: options[name] for name in ("layer_norm_eps", "norm_divisor") if name in options}
+        x = layer_norm(options["number"], x, **final_norm)["output"]
     return {"output": x, "layers": np.stack(layers)}
 
 
@@ -189,8 +219,11 @@ class Model:
     pe_layout: str = "interleaved"
     norm_placement: str = "post"
     layer_norm_eps: str = "1e-5"
+    norm_divisor: str = "variance_plus_eps"
+    activation: str = "relu"
     empty_row: str = "uniform"
     pad_row: str = "learned"
+    target_mask: str = "causal_and_padding"
 
     def encode(self, embedded: Objects, source: Ids) -> Objects:
         """Return the memory: the encoder's output."""
@@ -202,7 +235,8 @@ class Model:
         """Return the decoder's output."""
         seq = target.shape[1]
         source_mask, target_mask = (padding_mask(self.number, i, pad_id=self.pad_id)["mask"] for i in (source, target))
-        target_mask = target_mask & causal_mask(self.number, q_seq=seq, kv_seq=seq)["mask"]
+        causal = causal_mask(self.number, q_seq=seq, kv_seq=seq)["mask"]
+        target_mask = causal if self.target_mask == "causal_only" else target_mask & causal
         given = (embedded, memory, target_mask, source_mask)
         return decoder(self.number, *given, **self._make_options("decoder", self.num_decoder_layers))["output"]
 
@@ -224,7 +258,7 @@ class Model:
     def _make_options(self, stack: str, num_layers: int) -> dict[str, Any]:
         """Return the options of a stack: the model names its final norm encoder_norm or decoder_norm."""
         norm = {f"norm.{name}": array for name, array in select_params(self.params, f"{stack}_norm").items()}
-        names = ("num_heads", "norm_placement", "layer_norm_eps", "empty_row")
+        names = ("num_heads", "norm_placement", "layer_norm_eps", "norm_divisor", "activation", "empty_row")
         common = {name: getattr(self, name) for name in names}
         return {**common, "params": {**self.params, **norm}, "num_layers": num_layers}
 

@@ -185,7 +185,7 @@ class Sampled(NDArrayOperatorsMixin):
             return x.multiply(w)
         parts = _align([_samples(x) for x in inputs])
         with np.errstate(invalid="ignore", divide="ignore"):
-            samples = ufunc(*parts)
+            samples = ufunc(*parts).astype(np.float64, copy=False)  # the error function gives objects
         if ufunc is np.negative:
             return Sampled(samples, self.sampler)
         variance = self.sampler.round(samples[0])

@@ -6,6 +6,7 @@ from its own terms: in a softmax most of them cancel. That holds where sums are 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -15,6 +16,7 @@ from numpy.lib.mixins import NDArrayOperatorsMixin
 from numpy.typing import NDArray
 
 from goldformer.spec.oracle.rounding import UNIT_ROUNDOFF, Floats, Run
+from goldformer.spec.oracle.special import ERF, erf
 
 
 class Propagation(Run):
@@ -293,6 +295,16 @@ def _sqrt(x: Rounded) -> Rounded:
     return x._round(value, carried)
 
 
+def _tanh(x: Rounded) -> Rounded:
+    value = np.tanh(x.value)
+    return x._round(value, _times(x.variance, np.square(1 - np.square(value))))
+
+
+def _erf(x: Rounded) -> Rounded:
+    slope = 2 / math.sqrt(math.pi) * np.exp(-np.square(x.value))
+    return x._round(erf(x.value), _times(x.variance, np.square(slope)))
+
+
 def _sin(x: Rounded) -> Rounded:
     return x._round(np.sin(x.value), _times(x.variance, np.square(np.cos(x.value))))
 
@@ -325,6 +337,8 @@ _UFUNCS: Final[Mapping[np.ufunc, Callable[..., Rounded]]] = {
     np.exp: _exp,
     np.log: _log,
     np.sqrt: _sqrt,
+    np.tanh: _tanh,
+    ERF: _erf,
     np.sin: _sin,
     np.cos: _cos,
     np.matmul: _matmul,

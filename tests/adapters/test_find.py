@@ -152,8 +152,8 @@ GIVE = 'Give a file (my_adapter.py), a dotted module, a command ("cmd: …"), or
 def test_a_misspelt_built_in_is_guessed(refused):
     assert refused("refrence").startswith(
         f"no adapter 'refrence'. Did you mean reference? {GIVE}"
-        "reference, textbook, torch-nn, torch-nn-pre, torch-nn-math, torch-nn-flash, torch-nn-fast-path, "
-        "torch-nn-sequence-first"
+        "reference, textbook, torch-nn, torch-nn-pre, torch-nn-gelu, torch-nn-math, torch-nn-flash, "
+        "torch-nn-fast-path, torch-nn-sequence-first"
     )
 
 
@@ -299,8 +299,8 @@ def test_arrays_must_be_a_known_library(line, says, refused, adapter_file):
 
 CONVENTION_NAMES = (
     "empty_row, causal_corner, later_tokens, embedding_scale, pe_layout, odd_d_model, "
-    "layer_norm_eps, norm_placement, final_norm, output_layer, positions, pad_row, "
-    "beam_finish, length_penalty, smoothing_denominator, biases"
+    "layer_norm_eps, norm_divisor, activation, norm_placement, final_norm, output_layer, positions, "
+    "target_mask, pad_row, beam_finish, length_penalty, smoothing_denominator, biases"
 )
 
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from goldformer.adapters.builtin import torch_nn
+from goldformer.adapters.options import OPTIONS
 from goldformer.adapters.textbook.attention import weigh_keys
 from goldformer.adapters.textbook.build import build_textbook
 from goldformer.adapters.textbook.layers import (
@@ -42,7 +43,11 @@ def pre_norm(x, function, *, number, sums, params):
     return note_sum(x, output, sums), extra
 
 
-TEXTBOOKS = {"post": build_textbook(), "pre": pre_norm()}
+def list_layers(adapter):
+    """Return the layers of the textbook that follow what a variant declares, as far as it shows in every row."""
+    declared = adapter.CONVENTIONS
+    layers = pre_norm.layers if declared.get("norm_placement") == "pre" else ()
+    return (*layers, OPTIONS["activation", declared["activation"]]) if "activation" in declared else layers
 
 
 def drawn(table, seed=0, end=2.0):
@@ -92,7 +97,7 @@ def outputs(returned):
 
 def compare(adapter, component, arguments, dtype="float64"):
     """Hold a variant to the textbook in float64."""
-    textbook = TEXTBOOKS[adapter.CONVENTIONS.get("norm_placement", "post")]
+    textbook = build_textbook(*list_layers(adapter))
     expected = outputs(getattr(textbook, component)(**arguments))
     got = outputs(getattr(adapter, component)(**tensors(arguments, dtype)))
     for want, tensor in zip(expected, got, strict=False):  # layers give the output alone
@@ -264,8 +269,7 @@ def test_empty_row_is_as_declared(adapter, dtype, component, mask_of):
     def weigh_keys_of_filled_rows(original, scaled, mask):
         return np.where(mask.any(-1, keepdims=True), original(scaled, mask), 0)
 
-    layers = pre_norm.layers if adapter.CONVENTIONS.get("norm_placement") == "pre" else ()
-    zeros = build_textbook(*layers, {weigh_keys: around(weigh_keys_of_filled_rows)})
+    zeros = build_textbook(*list_layers(adapter), {weigh_keys: around(weigh_keys_of_filled_rows)})
     masks = [np.ones((3, 1, 1 if mask_of == "keys" else 5, keys), dtype=bool) for keys in (5, 7)]
     for mask in masks:
         mask[1, 0, 0 if mask_of == "keys" else 3] = False

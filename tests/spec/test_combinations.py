@@ -8,7 +8,7 @@ from goldformer.spec import load_spec
 
 SPEC = load_spec()
 #: They change single calls or rows, in cases of their own, and decoding under them is checked with the defaults.
-APART = {"empty_row", "causal_corner", "odd_d_model", "beam_finish", "length_penalty"}
+APART = {"empty_row", "causal_corner", "odd_d_model", "beam_finish", "length_penalty", "target_mask"}
 DECODING = {"greedy_decode", "beam_search"}
 
 

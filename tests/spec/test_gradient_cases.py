@@ -29,7 +29,8 @@ FEED, NORM, LAYERS, DECODER = "feed_forward.py", "layer_norm.py", "_layers.py", 
 MODEL = "transformer.py"
 
 FILLED = "scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)"
-RELU = "functional.affine(x, self.w_1, self.b_1).relu()"
+INNER = "inner = functional.affine(x, self.w_1, self.b_1)"
+RELU = "functional.activate(inner, self.activation)"
 VARIANCE = "variance = (centred * centred).mean(dim=-1, keepdim=True)"
 NORMALISED = "normalised = centred / (variance + self.eps).sqrt()"
 #: Mean and variance once more, over other axes.
@@ -80,7 +81,7 @@ BACKWARD = {
         "scores = scores + torch.zeros_like(scores).masked_fill(~mask, -math.inf)\n"
         "    weights = softmax(scores)\n    weights = weights.masked_fill(weights.isnan(), 1 / weights.shape[-1])",
     ),
-    "relu-bwd": (FEED, RELU, "((inner := functional.affine(x, self.w_1, self.b_1)) + (inner.relu() - inner).detach())"),
+    "relu-bwd": (FEED, RELU, "(inner + (inner.relu() - inner).detach())"),
     "ln-bwd": (NORM, NORMALISED, "normalised = (row - mean.detach()) / (variance.detach() + self.eps).sqrt()"),
     # The gradient of x meets gamma outside of what the statistics take away; that of gamma stays.
     "ln-bwd-gamma-outside": (
@@ -130,16 +131,14 @@ FORWARD = {
     "head-merge-view": (
         HEADS, "return x.transpose(1, 2).flatten(-2)", "return x.reshape(x.shape[0], x.shape[2], -1)",
     ),
-    "ffn-no-relu": (FEED, RELU, "functional.affine(x, self.w_1, self.b_1)"),
-    "ffn-gelu": (FEED, RELU, "nn.functional.gelu(functional.affine(x, self.w_1, self.b_1))"),
+    "ffn-no-relu": (FEED, RELU, "inner"),
     "ffn-output-relu": (
         FEED, "output = functional.affine(hidden, self.w_2, self.b_2)",
         "output = functional.affine(hidden, self.w_2, self.b_2).relu()",
     ),
     "ffn-bias-missing": (
-        FEED, f"hidden = self.dropout({RELU})",
-        f"self.b_1, self.b_2 = (b if b is None else 0 * b for b in (self.b_1, self.b_2))\n"
-        f"        hidden = self.dropout({RELU})",
+        FEED, INNER,
+        f"self.b_1, self.b_2 = (b if b is None else 0 * b for b in (self.b_1, self.b_2))\n        {INNER}",
     ),
     "ffn-no-dff": (
         FEED, "output = functional.affine(hidden, self.w_2, self.b_2)",
@@ -147,8 +146,8 @@ FORWARD = {
         "        output = functional.affine(hidden, self.w_2, self.b_2)",
     ),
     "ffn-mixes-tokens": (
-        FEED, RELU,
-        "functional.affine(x + nn.functional.pad(x, (0, 0, 1, 0))[:, :-1], self.w_1, self.b_1).relu()",
+        FEED, INNER,
+        "inner = functional.affine(x + nn.functional.pad(x, (0, 0, 1, 0))[:, :-1], self.w_1, self.b_1)",
     ),
     "ln-wrong-axis": (NORM, NORMALISED, OVER.format("(-2, -1)")),
     "bn-for-ln": (NORM, NORMALISED, OVER.format("tuple(range(row.dim() - 1))")),
@@ -277,7 +276,6 @@ FORWARD = {
     "softmax-logsumexp": (ATTENTION, WEIGHTS, "weights = (scores - scores.logsumexp(-1, keepdim=True)).exp()"),
     "softmax-query-axis": (ATTENTION, WEIGHTS, ALONG.format("-2")),
     "softmax-whole-array": (ATTENTION, WEIGHTS, "weights = softmax(scores.flatten()).reshape(scores.shape)"),
-    "ln-std-plus-eps": (NORM, NORMALISED, "normalised = centred / (row.std(dim=-1, keepdim=True) + 1e-6)"),
     "causal-in-encoder": (
         "encoder.py", "attention(y, y, y, mask)", f"attention(y, y, y, {CAUSAL.format('y', 'mask')})",
     ),

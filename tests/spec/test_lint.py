@@ -150,15 +150,6 @@ def test_a_refusal_that_no_clause_asks_for_is_found(copy: Path):
     assert found == [f"{file}:{where}: sha-w-q-missing.clauses: {message}"]
 
 
-def test_a_golden_case_that_is_silent_on_a_convention_is_found(copy: Path, spec: Spec):
-    found = fresh(copy, ("contracts/softmax.yaml", "outputs:", "conventions: [layer_norm_eps, empty_row]\noutputs:"))
-    golden = [case.id for case in spec.cases_of("softmax") if case.golden is not None]
-    says = "depends on layer_norm_eps: make it the case's convention, or name the option in only_with"
-    assert [re.sub(r"^cases/softmax.yaml:\d+: ", "", problem) for problem in found] == [
-        f"{id_}.only_with: {says}" for id_ in golden
-    ]
-
-
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [

@@ -541,3 +541,14 @@ def test_a_new_option_of_a_convention_makes_its_golden_values_stale(copy: Path):
         "sdpa-heads-empty-row",
         "sdpa-heads-empty-queries-in-front",
     ]
+
+
+def test_a_case_that_is_silent_on_a_convention_is_one_of_its_default(copy: Path):
+    bring(copy, "layer_norm")
+    edit(copy, "cases/layer_norm.yaml", "    convention: [layer_norm_eps, norm_divisor]\n", "", "ln-every-bit")
+    case = load(copy, underived=True).cases["ln-every-bit"]
+    assert case.only_with["layer_norm_eps"] == "1e-5"
+
+
+def test_a_refusal_holds_for_every_option(spec):
+    assert not any(case.only_with for case in spec.cases_of("layer_norm") if case.error)

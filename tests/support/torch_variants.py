@@ -12,6 +12,7 @@ VARIANTS = {
     for adapter in (
         torch_nn.torch_nn,
         torch_nn.torch_nn_pre,
+        torch_nn.torch_nn_gelu,
         torch_nn.torch_nn_math,
         torch_nn.torch_nn_flash,
         torch_nn.torch_nn_sequence_first,

@@ -1,4 +1,4 @@
-# deserves: variant norm_placement=pre, embedding_scale=sqrt_d_model, odd_d_model=refused, final_norm=after_stack, ln-unbiased, ln-eps-outside, ln-std-plus-eps
+# deserves: variant norm_placement=pre, embedding_scale=sqrt_d_model, odd_d_model=refused, final_norm=after_stack, norm_divisor=std_plus_eps, layer_norm_eps=1e-6
 """A model in the style of a line-by-line annotation of the paper: deep copies, sub-layer wrappers and a generator."""
 
 import copy

@@ -145,7 +145,7 @@ MISTAKES = {
         "self.self_attn(x, x, x, attn_mask=blocked, key_padding_mask=pad)",
         "self.self_attn(x, x, x, attn_mask=blocked)",
         "The padding of the decoder's own sequence is not hidden.",
-        ("tgt-pad-missing", "mask-not-inplace", "decoder_layer.self_mask.without-padding"),
+        ("target_mask: causal_only", "mask-not-inplace", "decoder_layer.self_mask.without-padding"),
     ),
     "batch-second": (
         "self.attn = nn.MultiheadAttention(dim, heads, dropout=dropout, batch_first=True)",

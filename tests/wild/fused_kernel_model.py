@@ -161,7 +161,7 @@ MISTAKES = {
         "x = layer(x, target_keep, memory, keep)",
         "x = layer(x, keep & causal if keep.shape[-1] == n else causal, memory, keep)",
         "The target's self-attention is given the padding of the source where the lengths agree, and none elsewhere.",
-        ("tgt-pad-missing",),
+        ("target_mask: causal_only",),
     ),
     "memory-through-norm": (
         "self.other(x, memory, memory_keep)",

@@ -213,6 +213,6 @@ MISTAKES = {
         "F.relu(self.c_fc(x))",
         "F.gelu(self.c_fc(x))",
         "The feed-forward network uses another activation than the rectifier.",
-        ("ffn-gelu",),
+        ("activation: gelu",),
     ),
 }

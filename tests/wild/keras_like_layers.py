@@ -281,7 +281,7 @@ MISTAKES = {
         "np.maximum(create_look_ahead_mask(tar.shape[1]), create_padding_mask(tar, self.pad))",
         "create_look_ahead_mask(tar.shape[1])",
         "The padding of the target is not hidden.",
-        ("tgt-pad-missing",),
+        ("target_mask: causal_only",),
     ),
     "mask-sign": (
         "q.dtype.type(-1e9)",

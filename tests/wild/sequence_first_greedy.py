@@ -232,7 +232,7 @@ MISTAKES = {
         "causal + self.padding_mask(target, x)",
         "causal",
         "The target's padding is not hidden.",
-        ("tgt-pad-missing",),
+        ("target_mask: causal_only",),
     ),
     "norm-factor-of-hidden": (
         "self.query = nn.Linear(hidden, hidden)\n        self.key_value = nn.Linear(hidden, 2 * hidden)\n        self.dense = nn.Linear(hidden, hidden)\n        self.norm_factor = torch.sqrt(torch.FloatTensor([hidden // heads]))",

@@ -243,7 +243,7 @@ MISTAKES = {
         "key_padding_mask=self_padding_mask, attn_mask=self_attn_mask",
         "attn_mask=self_attn_mask",
         "The decoder's self-attention forgets the padding mask of the target.",
-        ("tgt-pad-missing", "mask-not-inplace", "decoder_layer.self_mask.without-padding"),
+        ("target_mask: causal_only", "mask-not-inplace", "decoder_layer.self_mask.without-padding"),
     ),
     "memory-of-first-layer": (
         "        for layer in self.encoder:\n            x = layer(x, src_padding)\n        memory = x",

@@ -1,4 +1,4 @@
-# deserves: variant norm_placement=pre, empty_row=unspecified, final_norm=after_stack, ln-unbiased, ln-eps-outside, ln-std-plus-eps
+# deserves: variant norm_placement=pre, empty_row=unspecified, final_norm=after_stack, norm_divisor=std_plus_eps, layer_norm_eps=1e-6
 """A course solution in which the reference's normalisation by the standard deviation was taken over, with a cache for decoding."""
 
 import torch

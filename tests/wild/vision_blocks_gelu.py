@@ -1,4 +1,4 @@
-# deserves: variant norm_placement=pre, layer_norm_eps=1e-6, final_norm=after_stack, ffn-gelu
+# deserves: variant norm_placement=pre, layer_norm_eps=1e-6, final_norm=after_stack, activation=gelu
 """The encoder of a vision library: fused projection cut by unbind, normalisation first with eps 1e-6, GELU."""
 
 from functools import partial
@@ -129,7 +129,7 @@ MISTAKES = {
         "q, k, v = qkv.unbind(0)",
         "k, q, v = qkv.unbind(0)",
         "The first third of the fused projection is taken for the keys.",
-        ("multi_head_attention.k.parameters-with-q",),
+        ("multi_head_attention.k.parameters-with-q", "scaled_dot_product_attention.score_keys.transposed"),
     ),
     "softmax-over-queries": (
         "attn = attn.softmax(dim=-1)",

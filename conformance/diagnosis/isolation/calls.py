@@ -25,6 +25,10 @@ from goldformer.spec.oracle.derive import apply, measure_gradient
 #: The most calls of one component.
 MOST_CALLS: Final = 30
 
+#: How far, relatively, two factors may be apart that are one but for rounding; and how many scores show one factor.
+_ONE_FACTOR: Final = 2.0**-10
+_SEVERAL: Final = 2
+
 
 class Exhausted(Exception):
     """All calls are made, or the implementation does not answer any more."""
@@ -144,6 +148,22 @@ def has_empty_row(arguments: Arguments) -> bool:
     return masked or (
         pad is not None and any((array[:, 0] == pad).any() for array in inputs if array.dtype.kind == "i")
     )
+
+
+def has_scaled_scores(calls: Calls, arguments: Arguments) -> bool:
+    """Return True if a search under a length penalty gives the right words, and all scores times one wrong factor."""
+    options = calls.bench.adapter.options(calls.component, calls.bench.spec)
+    if options.get("length_penalty", "none") == "none":
+        return False
+    actual = calls.call(arguments) or {}
+    if "scores" not in actual or not calls.find_differences(arguments):
+        return False
+    expected = apply(calls.component, float, arguments.inputs, arguments.params, arguments.attributes, options)
+    if not np.array_equal(actual.get("ids", expected["ids"]), expected["ids"]) or expected["scores"].size < _SEVERAL:
+        return False
+    with np.errstate(all="ignore"):
+        factors = actual["scores"].astype(np.float64) / expected["scores"].astype(np.float64)
+    return bool(np.isfinite(factors).all()) and bool(np.ptp(factors) <= _ONE_FACTOR * abs(factors).max())
 
 
 def is_model_right(calls: Calls, arguments: Arguments) -> bool | None:

@@ -20,6 +20,7 @@ from goldformer.conformance.diagnosis.isolation.calls import (
     GradientCalls,
     draw_cotangent,
     has_empty_row,
+    has_scaled_scores,
     is_model_right,
 )
 from goldformer.conformance.diagnosis.isolation.sentences import (
@@ -29,6 +30,7 @@ from goldformer.conformance.diagnosis.isolation.sentences import (
     MEMORY,
     OR_MEMORY,
     PAST_ATTENTION,
+    SCORE,
     ActingNorms,
     describe_call,
     describe_element,
@@ -336,9 +338,13 @@ class _Search:
 
     def _find_loop(self) -> _Place | None:
         """Return the loop of decoding as the place, if its model, its first word or every word of it is right."""
-        if self.shown:
-            off, kept = self._take_out(frozenset(), self.general)
-            return _Place("loop", self.shown, off, kept)
+        shown = self.shown
+        one_word = frozenset({"steps"} & self.switches.keys())
+        if not shown and self._is_wrong(one_word) and has_scaled_scores(self.calls, self._apply(one_word)):
+            shown = SCORE
+        if shown:
+            off, kept = self._take_out(one_word if shown == SCORE else frozenset(), self.general)
+            return _Place("loop", shown, off, kept)
         model_is_right = is_model_right(self.calls, self.base)
         if model_is_right:
             self.holds.append("the model's forward pass on the same words")

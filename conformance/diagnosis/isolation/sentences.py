@@ -24,6 +24,8 @@ OR_MEMORY = ", or the memory that it reads"
 CUT_SHORT = "the loop of decoding: where a sentence ends, or which of its words are returned"
 #: The same where all wrong words stand behind the end of a sentence.
 BEHIND_THE_END = "the loop of decoding: what it writes behind the end of a sentence"
+#: The same if all words are right, and their scores are wrong by one factor.
+SCORE = "the score of a sentence: the sum of its words' log-probabilities, or the penalty that divides it"
 #: The components whose results go through an embedding and an output layer.
 WHOLE_MODELS: Final = frozenset({"transformer", "greedy_decode", "beam_search"})
 #: Which normalisations act when all parts are silent. One that only a part reads does not.

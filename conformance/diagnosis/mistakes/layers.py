@@ -1,6 +1,5 @@
 """Mistakes in the feed-forward network, in layer normalisation, and in the layers and stacks made of them."""
 
-import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
@@ -8,6 +7,7 @@ from typing import Any, Final
 import numpy as np
 
 from goldformer.adapters.layouts import part
+from goldformer.adapters.options import add_eps_to_deviation, divide_by_one_less
 from goldformer.adapters.textbook.attention import causal_mask
 from goldformer.adapters.textbook.checks import Array
 from goldformer.adapters.textbook.embedding import positional_encoding
@@ -57,23 +57,6 @@ FINAL_NORM: Final = {"final_norm": "after_stack"}
 def leave_out_activation(x: Array) -> Array:
     """Return x: there is no function between the two linear maps."""
     return x
-
-
-@mistake("ffn-gelu", instead_of=activation)
-def gelu(x: Array) -> Array:
-    """Return GELU in its exact form."""
-    at = x / math.sqrt(2)
-    erf = np.vectorize(math.erf, otypes=[at.real.dtype])(at.real)
-    if np.iscomplexobj(at):
-        # math.erf takes only real numbers: its derivative gives the imaginary part of a complex step.
-        erf = erf + (at - at.real) * np.exp(-np.square(at.real)) * 2 / math.sqrt(math.pi)
-    return np.asarray(x * (1 + erf) / 2)
-
-
-@mistake("ffn-gelu-tanh", instead_of=activation)
-def gelu_by_tanh(x: Array) -> Array:
-    """Return GELU in its approximate form."""
-    return np.asarray(x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))) / 2)
 
 
 @mistake("ffn-leaky-relu", instead_of=activation)
@@ -148,28 +131,19 @@ def subtract_squared_mean(original: Callable[..., Array], x: Array, *, params: P
         return np.asarray(original(x, params=params))
 
 
+# Together these two are the option norm_divisor: std_plus_eps.
+
+
 @mistake("ln-unbiased", around=channel_variance)
-def divide_by_one_less(original: Callable[[Array], Array], centred: Array) -> Array:
+def take_sample_variance(original: Callable[[Array], Array], centred: Array) -> Array:
     """Return the variance divided by d_model − 1, (..., 1)."""
-    d_model = centred.shape[-1]
-    # Of one channel it is 0/0: NaN, as silently as the frameworks give it.
-    with np.errstate(invalid="ignore"):
-        return np.asarray(original(centred) * d_model / (d_model - 1))
-
-
-mistake("ln-std-plus-eps", around=channel_variance)(divide_by_one_less)
-
-
-@mistake("ln-std-plus-eps", instead_of=norm_denominator)
-def add_millionth_to_deviation(variance: Array) -> Array:
-    """Return √variance + 10⁻⁶, of a variance that is divided by d_model − 1."""
-    return np.asarray(np.sqrt(variance) + 1e-6)
+    return divide_by_one_less(original, centred)
 
 
 @mistake("ln-eps-outside", instead_of=norm_denominator)
-def add_eps_to_deviation(variance: Array) -> Array:
+def add_eps_outside(variance: Array) -> Array:
     """Return √variance + eps."""
-    return np.asarray(np.sqrt(variance) + layer_norm_eps())
+    return add_eps_to_deviation(variance)
 
 
 @mistake("ln-square", instead_of=norm_denominator)

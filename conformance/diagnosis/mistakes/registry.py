@@ -37,7 +37,7 @@ _ON_TORCH: Final = ("on_torch",)
 _LOSES_DIGITS: Final = "half_types"
 
 #: The mistakes that published models make on purpose: often several at once, and with options that differ too.
-ON_PURPOSE: Final = ("ffn-gelu", "ffn-gelu-tanh", "ln-std-plus-eps", "ln-unbiased", "ln-eps-outside")
+ON_PURPOSE: Final = ("ln-unbiased", "ln-eps-outside")
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,13 +41,6 @@ def join_masks_by_or(target: Array, pad_id: int) -> Array:
     return np.asarray(word_mask(target, pad_id) | causal_mask(q_seq=seq, kv_seq=seq))
 
 
-@mistake("tgt-pad-missing", instead_of=target_mask)
-def mask_later_words(target: Array, pad_id: int) -> Array:
-    """Return a mask that hides later words only, (seq, seq)."""
-    seq = target.shape[1]
-    return causal_mask(q_seq=seq, kv_seq=seq)
-
-
 @mistake("pad-from-embedding-sum", around=word_mask)
 def take_padding_for_words(original: Callable[[Array, int], Array], ids: Array, pad_id: int) -> Array:
     """Return True for every token: padding is looked for among rows to which positions were added, and none is 0."""

@@ -559,14 +559,25 @@ def _change_embedding() -> Iterator[Neighbour]:
         np.add.at(table, ids, rows)
         table /= np.maximum(np.bincount(ids.ravel(), minlength=len(table)), 1)[:, None]
 
-    ways = (
-        ("overwritten", "a word that occurs twice keeps one of its gradients", overwrite),
-        ("averaged", "the gradients of a word are averaged over its places", average),
+    def fix_row(original: Step, table: Array, ids: Array, rows: Array, row: int) -> None:
+        original(table, ids, rows)
+        table[row : row + 1] = 0
+
+    add_up = "Add up the gradients of all places of a word."
+    declare = (
+        'If it is the row of the padding, as with padding_idx, declare CONVENTIONS = {"pad_row": "fixed"}, '
+        "and pass pad_id on as padding_idx."
     )
-    for word, title, way in ways:
-        yield make_backward(
-            word, "token_embedding", title, "Add up the gradients of all places of a word.", {add_rows: instead(way)}
-        )
+    ways: tuple[tuple[str, str, str, Callable[[Step], Step]], ...] = (
+        ("overwritten", "a word that occurs twice keeps one of its gradients", add_up, instead(overwrite)),
+        ("averaged", "the gradients of a word are averaged over its places", add_up, instead(average)),
+        *(
+            (f"row-{row}-fixed", f"the row of id {row} has a gradient of 0", declare, around(partial(fix_row, row=row)))
+            for row in (0, 1)
+        ),
+    )
+    for word, title, hint, way in ways:
+        yield make_backward(word, "token_embedding", title, hint, {add_rows: way})
 
 
 def _change_losses() -> Iterator[Neighbour]:

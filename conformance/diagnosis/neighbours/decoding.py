@@ -383,6 +383,17 @@ def _change_ranks() -> Iterator[Neighbour]:
         hint, {return_best: around(return_sums)},
     )  # fmt: skip
 
+    def keep_by_sums(original: Step, *args: Any) -> Any:
+        with replacing({length_penalty: instead(lambda _: 1.0)}):
+            return original(*args)
+
+    yield Neighbour(
+        f"{_BEAM}.kept-by-sums",
+        "sentences are kept by their sums at each step, and only those of the last beam are compared with the penalty",
+        "Divide the sums by the penalty before the best of a step are chosen: some sentences have ended, others grow.",
+        {next_beam: around(keep_by_sums)},
+    )
+
 
 def _change_penalties() -> Iterator[Neighbour]:
     hint = "The length is the number of the sentence's words, with eos_id and without bos_id."

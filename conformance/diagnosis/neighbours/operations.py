@@ -224,9 +224,6 @@ def _take_log_of_softmax() -> Iterator[Neighbour]:
 def _change_activation() -> Iterator[Neighbour]:
     functions: tuple[tuple[str, str, Change], ...] = (
         ("leaky-relu", "leaky ReLU with a slope of 0.01", lambda x: np.where(x > 0, x, 0.01 * x)),
-        ("gelu-tanh", "GELU in its tanh form",
-         lambda x: 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))),
-        ("silu", "SiLU", lambda x: x / (1 + np.exp(-x))),
         ("gelu-sigmoid", "GELU in its sigmoid form", lambda x: x / (1 + np.exp(-1.702 * x))),
         ("elu", "ELU", lambda x: np.where(x > 0, x, np.expm1(x))),
         ("tanh", "tanh", np.tanh),

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from goldformer.adapters.options import OPTIONS
 from goldformer.adapters.textbook.attention import causal_mask, softmax
 from goldformer.adapters.textbook.checks import Array
 from goldformer.adapters.textbook.embedding import token_embedding
@@ -406,8 +407,25 @@ def _return_probabilities() -> Iterator[Neighbour]:
         )  # fmt: skip
 
 
+def _activate_stacks() -> Iterator[Neighbour]:
+    """Yield models one stack of which has another activation than the other: no option that a model can declare."""
+    words = {"gelu": "GELU", "gelu_tanh": "GELU in its tanh form", "silu": "SiLU"}
+
+    def run(original: Step, *args: Any, option: str, **named: Any) -> Any:
+        with replacing(OPTIONS["activation", option]):
+            return original(*args, **named)
+
+    for (stack, step), option in product((("encoder", run_encoder_layer), ("decoder", run_decoder_layer)), words):
+        yield Neighbour(
+            f"transformer.{stack}-activation.{option}", f"only the layers of the {stack} have {words[option]}",
+            "Use one activation in both stacks, and declare it if it is no ReLU.",
+            {step: around(partial(run, option=option))},
+        )  # fmt: skip
+
+
 def generate() -> Iterator[Neighbour]:
     """Yield the neighbours of models."""
+    yield from _activate_stacks()
     yield from _change_final_norms()
     yield from _change_masks()
     yield from _change_model()

@@ -258,7 +258,7 @@ position_before_every_layer = Spoiled(
 
 # Those of the catalogue by their ids.
 MISTAKES: dict[str, list[Any]] = {
-    "feed_forward": ["ffn-gelu", "ffn-no-relu", "ffn-output-relu", "ffn-bias-missing", "ffn-mixes-tokens"],
+    "feed_forward": ["ffn-leaky-relu", "ffn-no-relu", "ffn-output-relu", "ffn-bias-missing", "ffn-mixes-tokens"],
     "layer_norm": [
         "ln-wrong-axis",
         "bn-for-ln",

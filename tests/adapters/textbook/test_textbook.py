@@ -183,7 +183,6 @@ MISTAKES = [
     "causal-in-cross",
     "cross-mask-absent",
     "tgt-pad-replaces-causal",
-    "tgt-pad-missing",
     "pad-from-embedding-sum",
     "pad-mask-zeroes-positions",
     "cross-raw-src",

@@ -325,18 +325,18 @@ def test_another_eps_is_an_option_that_is_named(spec, drift):
     assert "equals layer_norm_eps: 1e-6 (" in describe_move(sort_worst_first(found.moves)[0], spec)
 
 
-def test_gelu_for_relu_is_a_mistake_that_is_named(spec, drift):
+def test_gelu_for_relu_is_an_option_that_is_named(spec, drift):
     gelu = feed_forward(activation=torch.nn.functional.gelu)
     found = drift(on_torch(spec, feed_forward()), on_torch(spec, gelu), "feed_forward")
     assert found.tally.worst is Kind.SEMANTIC
-    assert any(line.startswith("Mistake found: ffn-gelu, ") for line in list_remarks(found))
+    assert any(line.startswith("Option found: activation: gelu (") for line in list_remarks(found))
 
 
-def test_a_mistake_that_is_gone_is_said_to_have_been(spec, drift):
+def test_an_option_that_is_gone_is_said_to_have_been(spec, drift):
     gelu = feed_forward(activation=torch.nn.functional.gelu)
     found = drift(on_torch(spec, gelu), on_torch(spec, feed_forward()), "feed_forward")
     assert found.tally.worst is Kind.SEMANTIC
-    assert any(line.startswith("Mistake removed: ffn-gelu, ") for line in list_remarks(found))
+    assert any(line.startswith("Option removed: activation: gelu (") for line in list_remarks(found))
     assert "no longer " in describe_move(sort_worst_first(found.moves)[0], spec)
 
 
@@ -365,7 +365,7 @@ def test_drawn_calls_of_realistic_size_are_classed_as_golden_ones_are(spec, drif
     pairs = [
         (on_torch(spec, feed_forward()), on_torch(spec, feed_forward(reversed_sums)), Kind.ROUNDING),
         (on_torch(spec, feed_forward()), on_torch(spec, feed_forward(tf32)), Kind.PRECISION),
-        (textbook(spec), textbook(spec, "ffn-gelu"), Kind.SEMANTIC),
+        (textbook(spec), textbook(spec, "activation: gelu"), Kind.SEMANTIC),
     ]
     for old, new, kind in pairs:
         found = drift(old, new, "feed_forward", drawn=1)

@@ -218,7 +218,7 @@ FILES = {"manifest.yaml", "softmax.safetensors", "feed_forward.safetensors"}
 def pair(spec):
     """Two baselines of different code."""
     return recorded(spec, textbook(spec), "softmax", "feed_forward"), recorded(
-        spec, textbook(spec, "ffn-gelu"), "softmax", "feed_forward"
+        spec, textbook(spec, "activation: gelu"), "softmax", "feed_forward"
     )
 
 

@@ -29,7 +29,9 @@ EMPTY_ROW = "sdpa-empty-row"
 
 #: A case that depends on a convention, for each of them.
 CASES = {
+    "activation": "ffn-distinct-sizes",
     "layer_norm_eps": "ln-variance-of-five-millionths",
+    "norm_divisor": "ln-distinct-sizes",
     "norm_placement": "enc-distinct-sizes",
     "smoothing_denominator": "ls-four-words",
     "empty_row": EMPTY_ROW,
@@ -40,6 +42,7 @@ CASES = {
     "beam_finish": "beam-finish",
     "length_penalty": "beam-length-penalty",
     "pad_row": "tf-pad-row-gradient",
+    "target_mask": "tf-target-padding-between-words",
 }
 #: For each convention that the parameters of a call decide, a case that has one option only, by the option.
 CASES_OF_PARAMS = {

@@ -296,8 +296,8 @@ def test_a_declared_option_that_is_not_what_is_computed_is_named_as_what_it_is(j
 
 
 def test_a_mistake_beside_an_option_that_was_not_declared(judged, spec):
-    verdicts = judged(only(under(PRE, mistake="ffn-gelu"), "encoder_layer"), "encoder_layer")
-    assert set(named(verdicts, "encoder_layer", spec)[0].split(" and ")) == {"norm_placement: pre", "ffn-gelu"}
+    verdicts = judged(only(under(PRE, mistake="ffn-leaky-relu"), "encoder_layer"), "encoder_layer")
+    assert set(named(verdicts, "encoder_layer", spec)[0].split(" and ")) == {"norm_placement: pre", "ffn-leaky-relu"}
     text = " ".join(" ".join(remark_lines(verdicts, spec)).split())
     # What is to be declared is a sentence of its own.
     assert "in the place of ReLU. The code also has norm_placement: pre (" in text
@@ -339,17 +339,23 @@ def test_three_options_that_were_not_declared_are_named_in_one_declaration(judge
 
 
 def test_a_mistake_is_named_on_top_of_what_explains_a_part(judged, spec):
-    book = under(PRE, EPS, mistake="ffn-gelu")
+    book = under(PRE, EPS, mistake="ffn-leaky-relu")
     verdicts = judged(parts(book, "layer_norm", "encoder_layer"), "layer_norm", "encoder_layer")
     assert causes_of(verdicts, "layer_norm", spec) == {"layer_norm_eps: 1e-6"}
-    assert causes_of(verdicts, "encoder_layer", spec) == {"layer_norm_eps: 1e-6", "norm_placement: pre", "ffn-gelu"}
+    assert causes_of(verdicts, "encoder_layer", spec) == {
+        "layer_norm_eps: 1e-6",
+        "norm_placement: pre",
+        "ffn-leaky-relu",
+    }
 
 
 def test_the_placement_is_named_under_the_annotated_normalisation(judged, spec):
-    book = under(PRE, mistake="ln-std-plus-eps")
+    divisor = ("norm_divisor", "std_plus_eps")
+    book = under(PRE, divisor, EPS)
     verdicts = judged(parts(book, "layer_norm", "encoder_layer"), "layer_norm", "encoder_layer")
-    assert causes_of(verdicts, "layer_norm", spec) == {"ln-std-plus-eps"}
-    assert causes_of(verdicts, "encoder_layer", spec) == {"ln-std-plus-eps", "norm_placement: pre"}
+    norm = {"norm_divisor: std_plus_eps", "layer_norm_eps: 1e-6"}
+    assert causes_of(verdicts, "layer_norm", spec) == norm
+    assert causes_of(verdicts, "encoder_layer", spec) == {*norm, "norm_placement: pre"}
 
 
 def test_a_part_that_nothing_known_explains_does_not_stop_the_search(judged, spec):

@@ -49,16 +49,17 @@ def run(spec, code, component, left_out=()):
     return verdicts, list(diagnose(verdicts, spec))
 
 
+GELU, TANH = ("activation", "gelu"), ("activation", "gelu_tanh")
+STD = ("norm_divisor", "std_plus_eps")
 PRE, EPS, FINAL = ("norm_placement", "pre"), ("layer_norm_eps", "1e-6"), ("final_norm", "after_stack")
 
 
 @pytest.mark.parametrize(
     ("made", "options", "component"),
     [
-        (("ffn-gelu",), (PRE, EPS), "encoder_layer"),
-        (("ffn-gelu-tanh", "ln-std-plus-eps"), (PRE,), "decoder_layer"),
-        # No eps is added to the variance, so no option of it may be named.
-        (("ffn-gelu-tanh", "ln-std-plus-eps"), (), "encoder_layer"),
+        ((), (GELU, PRE, EPS), "encoder_layer"),
+        ((), (TANH, STD, EPS, PRE), "decoder_layer"),
+        (("ln-unbiased",), (TANH,), "encoder_layer"),
         # Its calls have no parameters of the last norm, which it has all the same.
         ((), (PRE, FINAL), "encoder"),
     ],
@@ -94,7 +95,7 @@ def test_what_shows_without_the_undeclared_option_is_searched_first(spec):
         # The second one shows in gradients only.
         (("ln-square", "layer_norm.backward.x.over-tokens"), "layer_norm"),
         # What is done on purpose in a part that is not judged by itself, and a neighbour of the layer.
-        (("ffn-gelu", "encoder_layer.self_attention.residual.from.result.self_attention"), "encoder_layer"),
+        (("ln-unbiased", "encoder_layer.self_attention.residual.from.result.self_attention"), "encoder_layer"),
         # No case fits one of them by itself.
         (("positional_encoding.positions.from-two", "positional_encoding.frequency-inverted"), "positional_encoding"),
     ],

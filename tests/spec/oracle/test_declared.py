@@ -104,7 +104,7 @@ def test_a_stored_case_has_the_same_values_when_it_is_declared(spec):
             assert 0.5 < golden.error_scale / expected[name].error_scale < 2
 
 
-@pytest.mark.parametrize("mistake", ["residual-missing", "cross-mask-absent", "tgt-pad-missing"])
+@pytest.mark.parametrize("mistake", ["residual-missing", "cross-mask-absent", "tgt-masks-joined-or"])
 def test_a_mistake_under_a_rare_combination_is_named(mistake, spec):
     conventions = {**LEARNED, **MODERN}
     derived = derive_declared("transformer", name_all(spec, conventions), spec)

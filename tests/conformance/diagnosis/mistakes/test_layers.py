@@ -78,8 +78,6 @@ def windows(weight):
 
 WRITTEN_FEED_FORWARD = {
     "ffn-no-relu": (X @ W_1 + B_1) @ W_2 + B_2,
-    "ffn-gelu": functional.gelu(X @ W_1 + B_1) @ W_2 + B_2,
-    "ffn-gelu-tanh": functional.gelu(X @ W_1 + B_1, approximate="tanh") @ W_2 + B_2,
     "ffn-leaky-relu": functional.leaky_relu(X @ W_1 + B_1) @ W_2 + B_2,
     "ffn-output-relu": ((X @ W_1 + B_1).relu() @ W_2 + B_2).relu(),
     "ffn-bias-missing": (X @ W_1).relu() @ W_2,
@@ -91,7 +89,6 @@ WRITTEN_NORM = {
     "bn-for-ln": functional.batch_norm(X.transpose(1, 2), None, None, GAMMA, BETA, training=True).transpose(1, 2),
     "rms-for-ln": functional.rms_norm(X, (D_MODEL,), GAMMA, eps=1e-5) + BETA,
     "ln-unbiased": (X - MEAN) / (X.var(-1, keepdim=True) + 1e-5).sqrt() * GAMMA + BETA,
-    "ln-std-plus-eps": GAMMA * (X - MEAN) / (X.std(-1, keepdim=True) + 1e-6) + BETA,
     "ln-eps-outside": (X - MEAN) / (X.std(-1, keepdim=True, correction=0) + 1e-5) * GAMMA + BETA,
     "ln-square": (X - MEAN) / (X.var(-1, keepdim=True, correction=0) + 1e-5) ** 2 * GAMMA + BETA,
     "ln-no-affine": functional.layer_norm(X, (D_MODEL,)),

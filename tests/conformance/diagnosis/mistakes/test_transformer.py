@@ -76,7 +76,7 @@ def transformer(mistake):
         source_mask, target_mask = ((x.abs().sum(-1) != 0)[:, None, None, :] for x in encoded)
     causal = torch.ones(5, 5).tril().bool()
     joined = {
-        "tgt-pad-replaces-causal": target_mask, "tgt-pad-missing": causal, "tgt-masks-joined-or": target_mask | causal,
+        "tgt-pad-replaces-causal": target_mask, "tgt-masks-joined-or": target_mask | causal,
     }  # fmt: skip
     target_mask = joined.get(mistake, target_mask & causal)
     x, y = encoded
@@ -96,7 +96,7 @@ def transformer(mistake):
 
 IN_THE_MODEL = (
     "tgt-pad-replaces-causal", "pad-from-embedding-sum", "pe-missing", "pad-mask-zeroes-positions", "cross-raw-src",
-    "tgt-pad-missing", "tgt-masks-joined-or", "memory-per-layer", "softmax-in-model", "tied-logit-scale",
+    "tgt-masks-joined-or", "memory-per-layer", "softmax-in-model", "tied-logit-scale",
 )  # fmt: skip
 
 
