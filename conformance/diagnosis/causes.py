@@ -12,6 +12,10 @@ from goldformer.spec import Spec
 #: The ids of causes that act together, as a `Match` names them.
 Causes = tuple[str, ...]
 
+#: What the property lists that compares equal calls, and what it is if the results are those of a dropout.
+NONDETERMINISM: Final = "nondeterminism"
+DROPOUT: Final = "dropout-in-evaluation"
+VARYING: Final = ((NONDETERMINISM,), (DROPOUT,))
 #: The word between a mistake's id and the one place where it is made, in the causes of a `Match`.
 IN: Final = " in "
 #: The hint to declare options, as `write_hint` writes it.

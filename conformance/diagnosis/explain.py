@@ -9,7 +9,7 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Final
 
 from goldformer.adapters.identifiers import list_identifiers
-from goldformer.conformance.diagnosis.causes import Causes, find_cause
+from goldformer.conformance.diagnosis.causes import VARYING, Causes, find_cause
 from goldformer.conformance.diagnosis.confirmation import confirm_causes
 from goldformer.conformance.diagnosis.distinguish import is_idle, tell_apart
 from goldformer.conformance.diagnosis.failure import FailingCase, is_decoding
@@ -81,6 +81,7 @@ class Diagnosis:
         """
         completed = self._settle(judgements, [self._leave_out_refuted(verdict) for verdict in verdicts])
         if self._isolates:
+            completed = _note_dropout(judgements, completed)
             note_state(judgements, completed, list_unexplained(completed, self._spec), self._spec)
             # What explains a layer lets the stack above it be searched.
             while self._search_under_options(judgements, completed):
@@ -261,6 +262,14 @@ def _list_refuted(before: Sequence[Verdict], after: Sequence[Verdict]) -> set[tu
 def _select_failing(judgements: Sequence[Judgement | None], checks: Collection[str]) -> dict[int, Judgement]:
     """Return the judgements of some checks that fail, by their indices."""
     return {i: j for i, j in enumerate(judgements) if j is not None and j.verdict.bad and j.verdict.check in checks}
+
+
+def _note_dropout(judgements: Sequence[Judgement | None], verdicts: list[Verdict]) -> list[Verdict]:
+    if not any(v.bad and v.catches in VARYING for v in verdicts):
+        return verdicts
+    from goldformer.conformance.diagnosis.dropping import note_dropout  # few runs need it
+
+    return note_dropout(judgements, verdicts)
 
 
 def _drop_single_fits(verdicts: Sequence[Verdict], spec: Spec) -> list[Verdict]:

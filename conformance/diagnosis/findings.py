@@ -8,7 +8,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from goldformer.conformance.diagnosis.causes import Cause, make_option_cause, write_declaration, write_hint
+from goldformer.conformance.diagnosis.causes import (
+    NONDETERMINISM,
+    VARYING,
+    Cause,
+    make_option_cause,
+    write_declaration,
+    write_hint,
+)
 from goldformer.conformance.diagnosis.finding import (
     AGAIN,
     AS_PRINTED,
@@ -55,8 +62,6 @@ from goldformer.conformance.properties.relations import join_names
 from goldformer.spec import Spec
 
 _MOST_SUSPECTS: Final = 3
-#: The mistake that only one property can find.
-_NONDETERMINISM: Final = "nondeterminism"
 _KEEP_NOTHING: Final = (
     "Keep nothing from one call to the next that depends on more than sizes: no such cache, buffer or counter."
 )
@@ -218,12 +223,12 @@ def _find_possible_causes(
     bad = [v for v in bad if v.reason not in (WITHHELD, ACCEPTED)]
     if not bad:
         return
-    if differs := next((v for v in bad if v.reason == "property" and v.catches == (_NONDETERMINISM,)), None):
+    if differs := next((v for v in bad if v.reason == "property" and v.catches in VARYING), None):
         # A result that changes with each call matches no mistake, and any output may be the first wrong one. A call
         # that raised, or broke the contract, has no second result to compare.
-        mistake = spec.mistakes[_NONDETERMINISM]
-        text = f"{_NONDETERMINISM}, {mistake.title}: {differs.message}. {mistake.hint}"
-        yield Finding(MISTAKE_FOUND, text, mistakes=(_NONDETERMINISM,))
+        mistake = spec.mistakes[differs.catches[0]]
+        text = f"{mistake.id}, {mistake.title}: {differs.message}. {mistake.hint}"
+        yield Finding(MISTAKE_FOUND, text, mistakes=(mistake.id,))
         return
     if found := _suspect_state(bad, spec) or _describe_changed_inputs(bad, spec):
         yield found
@@ -301,8 +306,8 @@ def _suspect_state(bad: Sequence[Verdict], spec: Spec) -> Finding | None:
 
 
 def _name_state(label: str, text: str, spec: Spec) -> Finding:
-    what = f"{_NONDETERMINISM}, {spec.mistakes[_NONDETERMINISM].title}: state between calls"
-    return Finding(label, f"{what}. {text}. {_KEEP_NOTHING}", mistakes=(_NONDETERMINISM,))
+    what = f"{NONDETERMINISM}, {spec.mistakes[NONDETERMINISM].title}: state between calls"
+    return Finding(label, f"{what}. {text}. {_KEEP_NOTHING}", mistakes=(NONDETERMINISM,))
 
 
 def _count_cases(bad: Sequence[Verdict]) -> int:

@@ -19,6 +19,7 @@ from typing import Literal
 from goldformer.adapters import Adapter
 from goldformer.conformance.diagnosis.failure import CLEAR
 from goldformer.conformance.diagnosis.mistakes import Mistaken, all_implementations
+from goldformer.conformance.diagnosis.suspects import ACCEPTED
 from goldformer.conformance.judging.cases import Bench, check_case
 from goldformer.conformance.judging.verdict import Reason, Status, Verdict
 from goldformer.conformance.properties.judge import check_property
@@ -231,9 +232,10 @@ def collect_kills(kills: Iterable[Kill], spec: Spec) -> dict[str, tuple[str, ...
     """Return the mistakes that each measured case kills: the claims that are true.
 
     A new mistake, which no case kills and no property catches yet, is added to every case that fails for it far beyond
-    rounding. So is a mistake that another case of the component kills to a new case, which kills none yet; not to a bad
-    input, which a mistake may accept or refuse by chance. Other lists do not grow, because the diagnosis tries listed
-    mistakes first and would change with each run.
+    rounding, and to a bad input only if it is accepted: what also fails without the fault says nothing. So is a mistake
+    that another case of the component kills to a new case, which kills none yet; not to a bad input, which a mistake
+    may accept or refuse by chance. Other lists do not grow, because the diagnosis tries listed mistakes first and would
+    change with each run.
     A claim that was not measured stays.
     """
     claimed: dict[str, set[str]] = defaultdict(set)
@@ -245,10 +247,11 @@ def collect_kills(kills: Iterable[Kill], spec: Spec) -> dict[str, tuple[str, ...
     known |= {id_ for prop in spec.properties.values() for id_ in prop.catches}
     measured: set[str] = set()
     for kill in kills:
-        mistake, is_new = kill.mistake.id, kill.mistake.id not in known
+        mistake = kill.mistake.id
         for cell in (cell for cell in kill.cells if cell.kind == "case"):
             measured.add(cell.check)
             listed = found[cell.check]
+            is_new = mistake not in known and (spec.cases[cell.check].error is None or cell.reason == ACCEPTED)
             counts = cell.listed or is_new or (cell.check in new_cases and mistake in claimed[cell.component])
             if cell.killed and (cell.listed or (counts and cell.margin >= CLEAR)):
                 found[cell.check] = listed if mistake in listed else [*listed, mistake]

@@ -95,8 +95,8 @@ def test_the_summary_tells_what_was_done_by_component(conforming):
     assert (passed, failed, absent, skipped, refuses, ratio) == ("39", "·", "·", "·", "4/4", "0")
     passed, failed, absent, skipped, refuses, ratio, *state = conforming.rows["softmax"]
     assert (failed, absent, refuses) == ("·", "·", "1/1")
-    assert int(passed) + int(skipped) == 3 * 24
-    assert " ".join(state) == "conforms (18 of 18 cases apply)"
+    assert int(passed) + int(skipped) == 3 * 26
+    assert " ".join(state) == "conforms (20 of 20 cases apply)"
     assert "Robustness: refuses 5 of 5 bad inputs" in conforming.out
     assert 0 < float(ratio) < 0.5
     assert list(conforming.rows) == ["causal_mask", "softmax"]
@@ -137,7 +137,7 @@ def test_a_fault_of_goldformer_is_an_internal_error_of_pytest(tmp_path):
 
 def test_a_failing_run_is_1_and_names_the_root_the_mistake_and_a_misspelt_component(broken):
     assert broken.code == 1
-    assert " ".join(broken.rows["softmax"]).endswith(" fails first (17 of 18 cases apply)")
+    assert " ".join(broken.rows["softmax"]).endswith(" fails first (18 of 20 cases apply)")
     assert list(broken.rows) == ["softmax"]
     assert "Not implemented: causal_mask" in broken.out
     assert "Fix first: softmax" in broken.out
@@ -378,7 +378,7 @@ def test_a_run_in_which_everything_is_skipped_is_not_green(suite):
     run = suite("textbook", "--component", "softmax", "--dtype", "bfloat16")
     assert run.code == pytest.ExitCode.NO_TESTS_COLLECTED
     assert "Nothing was checked: everything was skipped." in run.out
-    assert run.rows["softmax"] == ["·", "·", "·", "18", "·", "–", "not", "checked"]
+    assert run.rows["softmax"] == ["·", "·", "·", "20", "·", "–", "not", "checked"]
 
 
 # Other people's tests

@@ -44,6 +44,11 @@ NEXT = "x = layer(x, *others).output"
 DECODED = "cross_attention(y, memory, memory, memory_mask)"
 LOSS, LOG = "loss = losses.sum() / real.sum()", "losses = -log_softmax(rows)"
 HEADED = "multi_head_attention.py"
+#: What stands between the last lines of two functions.
+BETWEEN = (
+    "  # (batch, heads, seq, d)\n\n\ndef merge_heads(x: Tensor) -> Tensor:\n"
+    '    """Lay the heads side by side again."""\n    '
+)
 Q = "q = functional.project_heads("
 KEYS = "functional.project_heads(key, self.w_k, self.b_k, self.num_heads)"
 VALUES = "functional.project_heads(value, self.w_v, self.b_v, self.num_heads)"
@@ -119,6 +124,23 @@ BACKWARD = {
 FORWARD = {
     "scale-missing": (ATTENTION, SCALED, "attention_scores(query, key)"),
     "mask-inverted": (ATTENTION, "scores.masked_fill(~mask,", "scores.masked_fill(mask,"),
+    "mask-inverted-zeros": (
+        ATTENTION, f"{FILLED}\n    weights = softmax(scores)",
+        f"{FILLED.replace('~mask', 'mask')}\n    weights = softmax(scores)\n    if mask is not None:\n"
+        "        weights = weights.masked_fill(mask.all(-1, keepdim=True), 0.0)",
+    ),
+    "causal-drops-padding": (
+        ATTENTION, FILLED,
+        "causal = torch.ones(scores.shape[-2:], dtype=torch.bool).tril()\n"
+        "        square = scores.shape[-1] == scores.shape[-2]\n"
+        "        mask = causal if square and not (mask & ~causal).any() else mask\n"
+        f"        {FILLED}",
+    ),
+    "softmax-heads-and-keys": (
+        ATTENTION, WEIGHTS,
+        "weights = softmax(scores) if scores.dim() != 4 else softmax(scores.transpose(1, 2).flatten(2)).unflatten(\n"
+        "        -1, (scores.shape[1], -1)\n    ).transpose(1, 2)",
+    ),
     "mask-not-inplace": (ATTENTION, FILLED, "scores.masked_fill(~mask, torch.finfo(scores.dtype).min)"),
     "mask-multiply-zero": (ATTENTION, FILLED, "scores = scores * mask"),
     "mask-add-0-minus1": (ATTENTION, FILLED, "scores = scores - (~mask).to(scores.dtype)"),
@@ -130,6 +152,22 @@ FORWARD = {
     "head-split-view": (HEADS, "return blocks.transpose(1, 2)", "return blocks.reshape(batch, num_heads, seq, -1)"),
     "head-merge-view": (
         HEADS, "return x.transpose(1, 2).flatten(-2)", "return x.reshape(x.shape[0], x.shape[2], -1)",
+    ),
+    "head-view-both-ways": (
+        HEADS, f"return blocks.transpose(1, 2){BETWEEN}return x.transpose(1, 2).flatten(-2)",
+        f"return blocks.reshape(batch, num_heads, seq, -1){BETWEEN}return x.reshape(x.shape[0], x.shape[2], -1)",
+    ),
+    "heads-as-sequence": (
+        HEADED, RUN,
+        "mask = None if mask is None or mask.dim() > 2 else torch.ones(q.shape[1], q.shape[1]).tril().bool()\n"
+        f"        q, k, v = (x.transpose(1, 2) for x in (q, k, v))\n        {RUN}\n"
+        "        heads = heads.transpose(1, 2)",
+    ),
+    "wo-bias-per-head": (
+        HEADED, MERGED, MERGED.replace("self.b_o", "None if self.b_o is None else self.num_heads * self.b_o"),
+    ),
+    "ffn-bias-after-relu": (
+        FEED, RELU, "(functional.affine(x, self.w_1, None).relu() + (0 if self.b_1 is None else self.b_1))",
     ),
     "ffn-no-relu": (FEED, RELU, "inner"),
     "ffn-output-relu": (

@@ -136,6 +136,16 @@ def softmax_over_chosen_axis(scores: Array) -> Array:
     return softmax(scores.swapaxes(axis, -1)).swapaxes(axis, -1)
 
 
+@mistake("softmax-heads-and-keys", around=softmax_over_keys)
+def softmax_over_heads_and_keys(original: Callable[[Array], Array], scores: Array) -> Array:
+    """Return one softmax over the keys of all heads, (batch, heads, q_seq, kv_seq)."""
+    if scores.ndim != 4:
+        return original(scores)
+    by_query = scores.swapaxes(1, 2)
+    joined = softmax(by_query.reshape(*by_query.shape[:2], -1))
+    return np.asarray(joined.reshape(by_query.shape).swapaxes(1, 2))
+
+
 # The mask
 
 
@@ -143,6 +153,21 @@ def softmax_over_chosen_axis(scores: Array) -> Array:
 def fill_visible(original: Callable[[Array, Array], Array], scaled: Array, mask: Array) -> Array:
     """Return the scores with the fill where the mask is True."""
     return original(scaled, ~mask)
+
+
+@mistake("mask-inverted-zeros", around=weigh_keys)
+def weigh_hidden_keys(original: Callable[[Array, Array | None], Array], scaled: Array, mask: Array | None) -> Array:
+    """Return the weights under the negated mask, and zeros in a row of which the mask hides nothing."""
+    return original(scaled, None) if mask is None else np.where(mask.all(-1, keepdims=True), 0, original(scaled, ~mask))
+
+
+@mistake("causal-drops-padding", around=weigh_keys)
+def hide_later_keys_only(original: Callable[[Array, Array | None], Array], scaled: Array, mask: Array | None) -> Array:
+    """Return the weights under the causal mask alone, where a mask hides everything that the causal one does."""
+    if mask is not None and scaled.shape[-2] == scaled.shape[-1]:
+        causal = causal_mask(q_seq=scaled.shape[-2], kv_seq=scaled.shape[-1])
+        mask = mask if (mask & ~causal).any() else np.array(np.broadcast_to(causal, mask.shape))
+    return original(scaled, mask)
 
 
 @mistake("mask-after-softmax", around=weigh_keys)

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from goldformer.adapters.textbook.attention import padding_mask
-from goldformer.adapters.textbook.checks import Array
+from goldformer.adapters.textbook.attention import causal_mask, padding_mask
+from goldformer.adapters.textbook.checks import Array, broadcast_mask
 from goldformer.adapters.textbook.heads import (
     Params,
     apply_affine,
@@ -42,6 +42,10 @@ def split_by_view(x: Array, num_heads: int) -> Array:
 def merge_by_view(heads: Array) -> Array:
     """Return the heads reshaped to (batch, seq, heads·width) as they lie."""
     return heads.reshape(len(heads), heads.shape[2], -1)
+
+
+mistake("head-view-both-ways", instead_of=split_heads)(split_by_view)
+mistake("head-view-both-ways", instead_of=merge_heads)(merge_by_view)
 
 
 @mistake("head-merge-hb", instead_of=merge_heads)
@@ -119,6 +123,15 @@ def clip_output(original: Projection, x: Array, params: Params, role: str) -> Ar
 def leave_out_bias(x: Array, params: Params, role: str) -> Array:
     """Return x·W without the bias."""
     return apply_affine(x, params[f"w_{role}"], None)
+
+
+@mistake("wo-bias-per-head", around=attend_heads)
+def add_output_bias_per_head(
+    original: Attended, query: Array, key: Array, value: Array, *, mask: Array | None, params: Params
+) -> dict[str, Array]:
+    """Return the heads attended, each projected with the bias of the output."""
+    attended, more = original(query, key, value, mask=mask, params=params), query.shape[1] - 1
+    return attended | {"output": attended["output"] + more * params["b_o"]} if "b_o" in params else attended
 
 
 @mistake("v-proj-missing", around=project_attention)
@@ -255,6 +268,36 @@ def swap_sequence_and_batch(
     query, key, value = (x.swapaxes(0, 1) for x in (query, key, value))
     attended = original(query, key, value, mask, **rest)
     return attended | {"output": attended["output"].swapaxes(0, 1)}
+
+
+@mistake("heads-as-sequence", around=attend_projected)
+def attend_over_heads(
+    original: Callable[[Array, Array, Array, Array | None], dict[str, Array]],
+    query: Array,
+    key: Array,
+    value: Array,
+    mask: Array | None,
+) -> dict[str, Array]:
+    """Return attention of each token's heads to one another, with weights (batch, seq, heads, heads).
+
+    A causal mask is made for the last two axes too, and another one, which mostly raises, does nothing if it does not
+    fit.
+    """
+    heads, seq = query.shape[1:3]
+    if mask is not None and mask.shape[-2:] == (seq, seq) and (mask == causal_mask(q_seq=seq, kv_seq=seq)).all():
+        mask = causal_mask(q_seq=heads, kv_seq=heads)
+    elif mask is not None:
+        try:
+            broadcast_mask("mask", mask, (len(query), seq, heads, heads))
+        except ValueError:
+            mask = None
+    # A single token is broadcast to all others.
+    longest = max(seq, key.shape[2])
+    query, key, value = (
+        x.repeat(longest if x.shape[2] == 1 else 1, axis=2).swapaxes(1, 2) for x in (query, key, value)
+    )
+    attended = original(query, key, value, mask)
+    return attended | {"output": attended["output"].swapaxes(1, 2)}
 
 
 @mistake("weights-averaged", around=attend_heads)

@@ -80,6 +80,20 @@ def leave_out_feed_forward_bias(
     return apply_affine(x, params[f"w_{role}"], None) if role in ("1", "2") else original(x, params, role)
 
 
+@mistake("ffn-bias-after-relu", around=feed_forward)
+def add_bias_after_activation(original: FeedForward, x: Array, *, params: Params, **rest: Any) -> tuple[Array, Array]:
+    """Return output and hidden of the network that adds b_1 after its activation."""
+    bias = params.get("b_1")
+    if bias is None:
+        return original(x, params=params, **rest)
+
+    def activate(function: Callable[[Array], Array], product: Array) -> Array:
+        return function(product) + bias
+
+    with replacing({activation: around(activate)}):
+        return original(x, params={name: array for name, array in params.items() if name != "b_1"}, **rest)
+
+
 @mistake("ffn-no-dff", around=feed_forward)
 def narrow_hidden_layer(original: FeedForward, x: Array, *, params: Params, **rest: Any) -> tuple[Array, Array]:
     """Return output and hidden of only the first d_model of the d_ff channels."""

@@ -29,6 +29,7 @@ SHORTEST: Final = _LENGTHS[0]
 #: The lengths of tables of positions.
 _TABLES: Final = (64, 128, 256, 512, 1024, 2048, 4096)
 _OF_TABLES: Final = "Make the table as long as the longest sequence, or refuse a longer one."
+_OF_PARTS: Final = "Weigh the result of each block by its sum of powers, all taken from one maximum."
 _OF_ENDS: Final = "Go on to the last, incomplete block, or pad the axis with elements that count for nothing."
 _OF_SUMS: Final = (
     "Where a later block raises the maximum, multiply what was summed before, numerators and sum, by "
@@ -76,6 +77,17 @@ def _cut(original: Callable[..., Array], scores: Array, *, length: int, to_end: 
     return np.concatenate([np.where(blank, 0, original(first)), np.zeros_like(rest)], axis=-1)
 
 
+def _average(original: Callable[..., Array], scores: Array, *, length: int) -> Array:
+    """Take the softmax of each block by itself, and divide by the number of blocks."""
+    if scores.shape[-1] <= length:
+        return original(scores)
+    lowest = np.finfo(scores.real.dtype).min
+    blocks = [scores[..., start : start + length] for start in range(0, scores.shape[-1], length)]
+    # A block of hidden keys alone adds nothing.
+    kept = [np.where(block.real.max(-1, keepdims=True) <= lowest, 0, original(block)) for block in blocks]
+    return np.asarray(np.concatenate(kept, axis=-1) / scores.dtype.type(len(blocks)))
+
+
 def _change_softmax() -> Iterator[Neighbour]:
     for length in _LENGTHS:
         of = f"in blocks of {length}"
@@ -86,6 +98,7 @@ def _change_softmax() -> Iterator[Neighbour]:
              partial(_keep_scale, rescales_powers=True, rescales_sum=False)),
             ("only-sum-rescaled", f"of what is summed {of}, only the sum is rescaled", _OF_SUMS,
              partial(_keep_scale, rescales_powers=False, rescales_sum=True)),
+            ("averaged", f"the results {of} are averaged as if all blocks had the same sum", _OF_PARTS, _average),
             ("end", f"the last, incomplete block of {length} is left out", _OF_ENDS, partial(_cut, to_end=True)),
             ("first", f"only the first {length} elements of a row are used", _OF_ENDS, partial(_cut, to_end=False)),
         )  # fmt: skip
@@ -137,6 +150,15 @@ def _change_losses() -> Iterator[Neighbour]:
             missing = original(logits[..., :whole], first) - original(logits, first)
             return np.asarray(original(logits, targets) + missing)
 
+        def read_in_first(targets: Array, _: Given, length: int = length) -> Array:
+            return targets % length
+
+        yield Neighbour(
+            f"cross_entropy.{_BLOCKS}.target-{length}",
+            f"the target's logit is read in the first block of {length} words, whichever block the target is in",
+            "Add the offset of the block to the words, or take it from the target.",
+            {score_targets: change_argument(score_targets, "targets", read_in_first)}, only_large=True,
+        )  # fmt: skip
         yield Neighbour(
             f"cross_entropy.{_BLOCKS}.end-{length}",
             f"the sum of the powers leaves out the last, incomplete block of {length} words", _OF_ENDS,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
+from functools import partial
 from itertools import permutations, product
 from typing import Any, Final
 
@@ -231,6 +232,52 @@ def _change_roles() -> Iterator[Neighbour]:
         yield Neighbour(
             f"{_MHA}.projected.{word}", f"after the projection the attention takes {read}",
             "Keep queries, keys and values in their order.", {attend_projected: around(swap)},
+        )  # fmt: skip
+
+
+def _divide_by_length(x: Array, number: float, axes: tuple[int, ...]) -> Array:
+    length = np.sqrt((x * x).sum(axes, keepdims=True))
+    return np.asarray(x / np.where(length.real < number, x.dtype.type(number), length))
+
+
+def _divide_by_root_mean_square(x: Array, number: float, axes: tuple[int, ...]) -> Array:
+    return np.asarray(x / np.sqrt((x * x).mean(axes, keepdims=True) + x.dtype.type(number)))
+
+
+def _normalise(x: Array, number: float, axes: tuple[int, ...]) -> Array:
+    return _divide_by_root_mean_square(x - x.mean(axes, keepdims=True), number, axes)
+
+
+#: What queries and keys may be divided by: an id, words, a function, and its shortest length or its eps.
+_NORMS: Final[tuple[tuple[str, str, Callable[..., Array], float], ...]] = (
+    ("length", "their length", _divide_by_length, 0.0),
+    ("length-clamped", "their length, or by 1e-12 where they are shorter", _divide_by_length, 1e-12),
+    *((f"rms-{eps:g}", f"their root mean square with eps = {eps:g}", _divide_by_root_mean_square, eps)
+      for eps in (0.0, 1e-8, 1e-6, 1e-5)),
+    *((f"layer-norm-{eps:g}", f"a layer normalisation without gamma and beta, of eps = {eps:g}", _normalise, eps)
+      for eps in (1e-6, 1e-5)),
+)  # fmt: skip
+
+
+def _normalise_queries_and_keys() -> Iterator[Neighbour]:
+    """Yield attentions that normalise queries and keys after their projection."""
+    where = (("head", "each head by itself", (3,)), ("whole", "all heads together", (1, 3)))
+    scales = (("", "", 0.0), (".unscaled", ", and the scores are not divided by √d_k", 0.5))
+    for (word, by, change, number), (part, each, axes), (ending, more, power) in product(_NORMS, where, scales):
+        normalise = partial(change, number=number, axes=axes)
+
+        def attend(
+            original: Step, query: Array, key: Array, value: Array, mask: Any,
+            normalise: Any = normalise, power: float = power,
+        ) -> Any:  # fmt: skip
+            root = query.dtype.type(query.shape[-1] ** power)
+            return original(normalise(query) * root, normalise(key), value, mask)
+
+        yield Neighbour(
+            f"{_MHA}.q-k-normalised.{word}.{part}{ending}",
+            f"the queries and keys are normalised by {by}, {each}{more}",
+            "Make the scores of queries and keys as they are projected, divided by √d_k.",
+            {attend_projected: around(attend)},
         )  # fmt: skip
 
 
@@ -465,6 +512,7 @@ def generate() -> Iterator[Neighbour]:
     yield from _interleave_weights()
     yield from _change_inputs()
     yield from _change_roles()
+    yield from _normalise_queries_and_keys()
     yield from _change_splits()
     yield from _change_merges()
     yield from _reshape_over_batch()

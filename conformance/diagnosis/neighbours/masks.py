@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from contextvars import ContextVar
 from functools import partial
 from itertools import product
 from typing import Final
@@ -12,7 +14,7 @@ import numpy as np
 from goldformer.adapters.textbook.attention import causal_mask, fill_masked, weigh_keys
 from goldformer.adapters.textbook.checks import Array
 from goldformer.adapters.textbook.layers import decoder_layer, encoder_layer
-from goldformer.adapters.textbook.steps import Step, around, instead
+from goldformer.adapters.textbook.steps import Step, around, hold, instead
 from goldformer.conformance.diagnosis.mistakes.attention import add_to_masked
 from goldformer.conformance.diagnosis.neighbours.arguments import Given, change_argument, change_result, read_argument
 from goldformer.conformance.diagnosis.neighbours.array_changes import (
@@ -28,6 +30,7 @@ from goldformer.conformance.diagnosis.neighbours.array_changes import (
     turn_last_axes,
 )
 from goldformer.conformance.diagnosis.neighbours.neighbour import Neighbour
+from goldformer.spec import Case
 
 
 def _reorder(mask: Array, axes: int) -> Array:
@@ -102,15 +105,38 @@ def _widen(diagonal: int) -> Change:
     return lambda m: np.tri(m.shape[0], m.shape[1], diagonal, dtype=np.bool_)
 
 
+#: The mask of a call before the causal one was joined to it, and after.
+_joined: Final[ContextVar[tuple[Array | None, Array] | None]] = ContextVar("joined", default=None)
+
+
+def joining_causal(case: Case) -> AbstractContextManager[None]:
+    """Let neighbours see the mask that code gets which joins the causal one itself, while the case runs."""
+    whole, later = case.whole, case.later_tokens
+    if case.hiding != "too" or whole is None or later is None:
+        return hold(_joined, None)
+    return hold(_joined, (whole.input_arrays.get(later.mask), case.input_arrays[later.mask]))
+
+
+def _find_given(mask: Array | None) -> Array | None:
+    """Return the mask that a call was given in the place of one to which the causal one was joined."""
+    joined = _joined.get()
+    if joined is None or mask is None:
+        return mask
+    given, hidden = joined
+    same = hidden.ndim <= mask.ndim and np.array_equal(np.broadcast_to(hidden, mask.shape), mask)
+    return given if same else mask
+
+
 def _hide_future_always() -> Iterator[Neighbour]:
     """Yield attention with the causal mask built in, as models without an encoder have it."""
 
-    def hide(mask: Array | None, given: Given, *, reads_mask: bool) -> Array:
+    def hide(mask: Array | None, given: Given, *, reads_mask: bool, ahead: int) -> Array:
         q_seq, kv_seq = read_argument(weigh_keys, "scaled", given).shape[-2:]
-        causal = causal_mask(q_seq=q_seq, kv_seq=kv_seq)
-        if mask is None:
+        causal = np.tri(q_seq, kv_seq, ahead, dtype=np.bool_)
+        own = _find_given(mask) if reads_mask else mask
+        if own is None:
             return causal
-        return mask & causal if reads_mask else np.array(np.broadcast_to(causal, mask.shape))
+        return own & causal if reads_mask else np.array(np.broadcast_to(causal, own.shape))
 
     hint = (
         "Hide later keys only where the mask hides them. If it is deliberate, as in a model with only a decoder, "
@@ -120,11 +146,13 @@ def _hide_future_always() -> Iterator[Neighbour]:
         ("always-causal", False, "whatever mask is given"),
         ("always-causal-too", True, "besides what the mask hides"),
     )
-    for word, reads_mask, says in ways:
+    for (word, reads_mask, says), ahead in product(ways, (0, 1)):
+        keys = "all later keys but the next one" if ahead else "later keys"
         yield Neighbour(
-            f"scaled_dot_product_attention.mask.{word}",
-            f"later keys are hidden in every call, without a mask too, {says}", hint,
-            {weigh_keys: change_argument(weigh_keys, "mask", partial(hide, reads_mask=reads_mask))},
+            f"scaled_dot_product_attention.mask.{word}{'-but-one' if ahead else ''}",
+            f"{keys} are hidden in every call, without a mask too, {says}",
+            "Query i sees the keys 0 … i: hide the next one too." if ahead else hint,
+            {weigh_keys: change_argument(weigh_keys, "mask", partial(hide, reads_mask=reads_mask, ahead=ahead))},
         )  # fmt: skip
 
 

@@ -133,6 +133,30 @@ def _divide_by_sum_and_one(scores: Array) -> Array:
     return np.asarray(powers / (1 + powers.sum(-1, keepdims=True)))
 
 
+#: The numbers that code adds so as not to divide by 0; of those to a sum of 1 or more float32 shows the first three.
+_TINY: Final = (1e-5, 1e-6, 1e-7, 1e-8, 1e-9, 1e-10, 1e-12)
+
+
+def _add_to_weights(scores: Array, *, eps: float) -> Array:
+    return np.asarray(_apply_softmax(scores, -1) + scores.dtype.type(eps))
+
+
+def _divide_by_more(scores: Array, *, eps: float, shifts: bool) -> Array:
+    powers = np.exp(scores - scores.max(axis=-1, keepdims=True) if shifts else scores)
+    return np.asarray(powers / (powers.sum(axis=-1, keepdims=True) + scores.dtype.type(eps)))
+
+
+def _add_tiny() -> Iterator[tuple[str, str, Change]]:
+    for eps in _TINY:
+        added = f"a number of {eps:g} is added to"
+        yield f"plus-{eps:g}", f"{added} every weight", partial(_add_to_weights, eps=eps)
+        total = f"{added} the sum of the exponentials"
+        if eps in _TINY[:3]:
+            yield f"sum-plus-{eps:g}", total, partial(_divide_by_more, eps=eps, shifts=True)
+        unshifted = f"{total}, and no maximum is subtracted before"
+        yield f"unshifted-sum-plus-{eps:g}", unshifted, partial(_divide_by_more, eps=eps, shifts=False)
+
+
 def _change_softmax() -> Iterator[Neighbour]:
     last_axis = "Take the softmax over the last axis: the keys, or the words of logits."
     ways: tuple[tuple[str, str, Change], ...] = (
@@ -164,8 +188,11 @@ def _change_softmax() -> Iterator[Neighbour]:
         ("one-more", "one is added to the sum of the exponentials", _divide_by_sum_and_one),
         ("negated", "the softmax is that of the negated scores", lambda s: _apply_softmax(-s, -1)),
         ("hard", "only the largest score counts", lambda s: (s == s.max(-1, keepdims=True)).astype(s.dtype)),
+        *_add_tiny(),
     )  # fmt: skip
+    added = "Add nothing: after the maximum of a row is subtracted its exponentials sum to 1 or more."
     hints = {"array-maximum": "Subtract the maximum of each row, axis=-1 and keepdims=True."}
+    hints |= {word: added for word, _, _ in ways if "plus-" in word}
     for word, title, way in ways:
         hint = hints.get(word, last_axis)
         for step, component in ((softmax_over_keys, _SDPA), (softmax, "softmax")):

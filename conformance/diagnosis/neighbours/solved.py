@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
+from itertools import product
 from typing import Any, Final
 
 import numpy as np
@@ -19,7 +20,9 @@ from goldformer.adapters.textbook.attention import fill_masked, mask_fill, scale
 from goldformer.adapters.textbook.checks import Array
 from goldformer.adapters.textbook.embedding import add_encoding, token_embedding, wavelength_base
 from goldformer.adapters.textbook.layers import activation, layer_norm_eps, norm_denominator
+from goldformer.adapters.textbook.losses import count_targets, find_words, score_targets
 from goldformer.adapters.textbook.steps import Replacements, Step, around, hold, instead
+from goldformer.adapters.textbook.transformer import log_softmax
 from goldformer.conformance.diagnosis.neighbours.arguments import change_argument, change_array
 from goldformer.conformance.diagnosis.neighbours.constants import OTHER_EPS, SCALED_RESULTS
 from goldformer.conformance.diagnosis.neighbours.neighbour import EQUALS, find_component
@@ -142,6 +145,18 @@ def _fill_before_division(number: Number) -> Replacements:
     }
 
 
+def _smooth_targets(number: Number, *, more: Replacements, target_too: bool) -> Replacements:
+    """Compare the logits with smoothed targets, with other changes."""
+
+    def score(original: Step, logits: Array, targets: Array) -> Array:
+        own, every, words = original(logits, targets), log_softmax(logits).sum(axis=-1), logits.shape[-1]
+        share = number() / (words if target_too else max(words - 1, 1))
+        others = every if target_too else every - own
+        return np.asarray((1 - number()) * own + share * others).astype(own.dtype)
+
+    return {score_targets: around(score), **more}
+
+
 #: The divisor of the scores of the attention that runs, in a list.
 _divisor: Final[ContextVar[list[float | Array]]] = ContextVar("divisor")
 
@@ -198,6 +213,20 @@ def _list_families() -> Iterator[Family]:
         "positional_encoding.factor", "the encoding of the positions is multiplied by {}",
         "Add the encoding as it is.", _FACTORS, _scale_encoding, signed=True,
     )  # fmt: skip
+    counted: tuple[tuple[str, str, Replacements], ...] = (
+        ("", "", {}),
+        ("-padding-counted", ", and padding counts as a word does",
+         {find_words: instead(lambda targets, _: np.ones(targets.shape, np.bool_))}),
+        ("-padding-in-mean", ", and the sum over the words is divided by the number of all places, padding too",
+         {count_targets: instead(lambda counts: counts.size)}),
+    )  # fmt: skip
+    for (ending, says, more), too in product(counted, (True, False)):
+        word, words = ("", "vocab words") if too else ("-others", "vocab − 1 others")
+        yield Family(
+            f"cross_entropy.smoothed{word}{ending}", f"the targets are smoothed by {{}}, shared among {words}{says}",
+            "The loss is the mean of −log softmax at the target, over the words.", (-3, 0),
+            partial(_smooth_targets, more=more, target_too=too),
+        )  # fmt: skip
     rows: tuple[Step, str, str, tuple[str, str]] = (
         token_embedding, embedding, "the rows of the table are", ("seq", "d_model"),
     )  # fmt: skip

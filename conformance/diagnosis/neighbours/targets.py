@@ -80,6 +80,8 @@ _SHARES: Final[tuple[tuple[str, str, Callable[[float, int], tuple[float, float]]
     ("target-left-out", "every other word gets s/vocab and the target's own nothing of it, so rows sum to less than 1",
      lambda s, n: (1 - s, s / n)),
     ("two-fewer", "s is shared among vocab − 2 words", lambda s, n: (1 - s, s / max(n - 2, 1))),
+    ("two-fewer-too", "every word gets s/(vocab − 2), the target's own too, so rows sum to more than 1",
+     lambda s, n: (1 - s + s / max(n - 2, 1), s / max(n - 2, 1))),
     ("shared-by-fewer", "every word gets s/(vocab − 1), the target's own too, so rows sum to more than 1",
      lambda s, n: (1 - s + s / max(n - 1, 1), s / max(n - 1, 1))),
     ("not-divided", "every word gets s itself instead of s/vocab", lambda s, _: (1 - s + s, s)),
@@ -99,7 +101,32 @@ _OWN: Final[tuple[tuple[str, str, Callable[[Array, float], Any]], ...]] = (
 )
 
 
+#: The words that keep something of their probability where every other one gets s/(vocab − 2), and how much of it:
+#: these differ unless a row is one-hot.
+_KEPT: Final[tuple[tuple[str, str, Callable[[Array], Array], bool], ...]] = (
+    ("present", "each word of the target keeps 1 − s of its probability", lambda t: t > 0, False),
+    ("whole", "a word of probability 1 keeps 1 − s", lambda t: t == 1, True),
+    (
+        "likeliest",
+        "the likeliest word gets 1 − s",
+        lambda t: np.arange(t.shape[-1]) == t.argmax(-1, keepdims=True),
+        True,
+    ),
+)
+
+
 def _change_smoothing() -> Iterator[Neighbour]:
+    for word, title, choose, is_one in _KEPT:
+
+        def fill(target: Array, *, smoothing: float, choose: Any = choose, is_one: Any = is_one) -> Array:
+            own = (1 - smoothing) * (np.ones_like(target) if is_one else target)
+            return np.where(choose(target), own, target.dtype.type(smoothing / max(target.shape[-1] - 2, 1)))
+
+        yield Neighbour(
+            f"label_smoothing.two-fewer-{word}", f"{title}, and every other one gets s/(vocab − 2)",
+            "A word gets (1 − s)·target + s/vocab, or what the declared smoothing_denominator says.",
+            {label_smoothing: instead(fill)},
+        )  # fmt: skip
     for word, title, change in _OWN:
 
         def set_own(original: Step, target: Array, *, smoothing: float, change: Any = change) -> Array:

@@ -101,6 +101,12 @@ def _change_masks() -> Iterator[Neighbour]:
         for word, title, change in changes:
             steps = {step: change_array(change)}
             yield Neighbour(f"transformer.{step.__name__}.{word}", title, hints[step], steps)
+    of_source, words = _OF_SOURCE
+    yield Neighbour(
+        "transformer.source_mask-and-memory_mask.first-sample", f"the {words} are the first sample's for all",
+        "Make the masks of the padding of each source.",
+        {step: change_array(repeat_first_sample) for step in of_source},
+    )  # fmt: skip
     readings: tuple[tuple[str, str, Callable[[Array, int], Array]], ...] = (
         ("ids-above", "padding is taken for every id up to pad_id", lambda ids, pad: ids > pad),
         ("ids-below", "padding is taken for every id from pad_id on", lambda ids, pad: ids < pad),

@@ -360,6 +360,19 @@ def _swap_norms(layer: Step) -> Iterator[Neighbour]:
                 f"Normalise the sub-layer of the {_WORDS[sublayer]} with norm_{number}.",
                 _add_notes({norm_params: change_argument(norm_params, "number", change)}),
             )
+    for word, by, says in (("next", 1, "the next one, and the last that of the first"),
+                           ("before", -1, "the one before, and the first that of the last")):  # fmt: skip
+
+        def turn(own: int, _: Given, by: int = by) -> int:
+            return (own - 1 + by) % len(sublayers) + 1 if _layer.get() is layer else own
+
+        if len(sublayers) > 2:
+            yield Neighbour(
+                f"{layer.__name__}.norms.{word}",
+                f"each sub-layer has the norm of {says}{_locate(layer)}",
+                "Number the norms in the order in which the forward pass uses them.",
+                _add_notes({norm_params: change_argument(norm_params, "number", turn)}),
+            )
 
 
 def _change_updates(layer: Step) -> Iterator[Neighbour]:

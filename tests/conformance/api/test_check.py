@@ -63,7 +63,7 @@ def test_a_wrong_function_is_told_its_mistake(wrong):
 
 def test_the_text_is_short_and_begins_with_the_finding(wrong):
     first, *lines = repr(wrong).splitlines()
-    assert first == "✗ scaled_dot_product_attention: 20 of 97 checks pass (float32)"
+    assert first == "✗ scaled_dot_product_attention: 20 of 101 checks pass (float32)"
     assert lines[0].startswith("  Mistake found: scale-missing")
     assert "  Fix: Divide QKᵀ by √d_k before the softmax." in lines
     assert any(line.startswith("  First wrong: weights[0, 0]: expected 0.397954285, actual 0.42593") for line in lines)

@@ -356,7 +356,7 @@ def test_check_saves_a_summary_and_a_badge(tmp_path):
     assert re.search(r"^\| `softmax` \| ✓ \d+ of \d+ · 0\.\d+ \|$", summary.read_text(encoding="utf-8"), re.MULTILINE)
     assert (
         json.loads(drawn.read_text(encoding="utf-8"))["message"]
-        == "conforms · 1 component · 18 of 18 cases apply · refuses 1 of 1 bad inputs"
+        == "conforms · 1 component · 20 of 20 cases apply · refuses 1 of 1 bad inputs"
     )
 
 

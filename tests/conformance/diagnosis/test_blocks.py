@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 
 from goldformer.adapters import Adapter
 from goldformer.conformance.diagnosis.candidates import Candidate
@@ -46,13 +47,12 @@ def attend_in_blocks(length, *, rescales=True, to_end=True, offset=True):
     return attention
 
 
-def judge(spec: Spec, function):
-    thing = type(
-        "Blocks", (), {"ARRAYS": "numpy", "CONVENTIONS": {"empty_row": "zeros"}, ATTENTION: staticmethod(function)}
-    )
+def judge(spec: Spec, function, component=ATTENTION, arrays="numpy"):
+    declared = {"empty_row": "zeros"} if component == ATTENTION else {}
+    thing = type("Blocks", (), {"ARRAYS": arrays, "CONVENTIONS": declared, component: staticmethod(function)})
     bench = Bench(spec, Adapter.from_object(thing(), "blocks", spec), "float32", "cpu")
     # Dropout is no part of it.
-    cases = [case for case in spec.cases_of(ATTENTION) if case.error is None and "dropout" not in case.id]
+    cases = [case for case in spec.cases_of(component) if case.error is None and "dropout" not in case.id]
     cases = [case for case in cases if case.cotangent is None]
     return Diagnosis(spec).explain_all(judge_case(case, bench) for case in cases)
 
@@ -77,6 +77,80 @@ def test_a_slip_is_named_with_the_length_of_the_block(slip, length, named, spec:
     findings = list(diagnose(verdicts, spec))
     (found,) = [finding for finding in findings if finding.mistakes]
     assert (found.label, found.mistakes) == (MISTAKE_FOUND, (named,))
+
+
+def attend_in_parts(length):
+    """Return attention on torch that splits the keys and averages what each part gives."""
+
+    def attention(query, key, value, mask=None):
+        scores = query @ key.mT / query.shape[-1] ** 0.5
+        scores = scores if mask is None else scores.masked_fill(~mask, -torch.inf)
+        parts = zip(scores.split(length, -1), value.split(length, -2), strict=True)
+        return torch.stack([part.softmax(-1).nan_to_num(0) @ v for part, v in parts]).mean(0)
+
+    return attention
+
+
+def attend_in_loop(length):
+    """Return attention in NumPy that adds up the shares of the parts."""
+
+    def attention(query, key, value, mask=None):
+        total, starts = np.zeros(1), range(0, key.shape[-2], length)
+        for start in starts:
+            scores = (
+                query @ key[..., start : start + length, :].swapaxes(-1, -2) / query.dtype.type(query.shape[-1]) ** 0.5
+            )
+            if mask is not None:
+                seen = np.broadcast_to(mask, (*mask.shape[:-1], key.shape[-2]))[..., start : start + length]
+                scores = np.where(seen, scores, -np.inf)
+            top = scores.max(-1, keepdims=True)
+            powers = np.exp(scores - np.where(np.isneginf(top), 0, top))
+            sums = powers.sum(-1, keepdims=True)
+            total = total + powers / np.where(sums == 0, 1, sums) @ value[..., start : start + length, :] / len(starts)
+        return total.astype(query.dtype)
+
+    return attention
+
+
+def lose_in_blocks(length):
+    """Return a loss on torch that looks the target up in the first block of words."""
+
+    def cross_entropy(logits, targets, *, pad_id):
+        scores = logits.log_softmax(-1)
+        losses = -scores.gather(-1, (targets % length)[..., None])[..., 0]
+        counts = targets != pad_id
+        return (losses * counts).sum() / counts.sum()
+
+    return cross_entropy
+
+
+def lose_in_numpy(length):
+    """Return the same in NumPy, of one block after another."""
+
+    def cross_entropy(logits, targets, *, pad_id):
+        top = logits.max(-1)
+        blocks = [logits[..., start : start + length] for start in range(0, logits.shape[-1], length)]
+        total = sum(np.exp(block - top[..., None]).sum(-1) for block in blocks)
+        own = np.take_along_axis(blocks[0], targets[..., None] % length, -1)[..., 0]
+        counts = targets != pad_id
+        return ((np.log(total) + top - own) * counts).sum() / counts.sum().astype(logits.dtype)
+
+    return cross_entropy
+
+
+@pytest.mark.parametrize(
+    ("make", "component", "arrays", "named"),
+    [
+        (attend_in_parts, ATTENTION, "torch", "softmax.blocks.averaged"),
+        (attend_in_loop, ATTENTION, "numpy", "softmax.blocks.averaged"),
+        (lose_in_blocks, "cross_entropy", "torch", "cross_entropy.blocks.target"),
+        (lose_in_numpy, "cross_entropy", "numpy", "cross_entropy.blocks.target"),
+    ],
+)
+def test_parts_that_are_joined_wrongly_are_named(make, component, arrays, named, spec: Spec):
+    verdicts = judge(spec, make(32), component, arrays)
+    (found,) = [finding for finding in diagnose(verdicts, spec) if finding.mistakes]
+    assert (found.label, found.mistakes) == (MISTAKE_FOUND, (f"{named}-32",))
 
 
 def test_the_size_on_which_it_depends_is_said_before_the_mistake(spec: Spec):

@@ -271,6 +271,12 @@ def test_what_nothing_reveals_yet_is_written_wherever_a_case_fails_for_it_by_far
     assert collect_kills([new], of_cases(*cases)) == {"a": ("one", "new"), "b": ("new",), "c": (), "d": ()}
 
 
+def test_what_is_new_is_written_to_a_bad_input_that_it_accepts(case, of_cases):
+    bad = [replace(case(name), error="x") for name in ("a", "b")]
+    refused, accepted = shot("a", math.inf, listed=False), replace(shot("b", math.inf, listed=False), reason="no-error")
+    assert collect_kills([kill("new", refused, accepted)], of_cases(*bad)) == {"a": (), "b": ("new",)}
+
+
 def test_what_is_known_spreads_to_no_case_that_does_not_claim_it(case, of_cases, spec):
     one = kill("one", shot("a", 50, listed=False), shot("b", 50))
     assert collect_kills([one], of_cases(case("a", "two"), case("b", "one"))) == {"a": ("two",), "b": ("one",)}

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from torch.nn import functional
 
 from goldformer.adapters import Adapter
 from goldformer.conformance.diagnosis.mistakes import implementations
@@ -73,9 +74,15 @@ WRITTEN = {
     "softmax-head-axis": attend(softmax=lambda s: s.softmax(1)),
     # Of four axes torch takes the second.
     "softmax-implicit-axis": attend(softmax=lambda s: s.softmax(1)),
+    "softmax-heads-and-keys": attend(softmax=lambda s: s.exp() / s.exp().sum((1, 3), keepdim=True)),
     # √d_k of the default dtype, as a tensor
     "scale-float32": attend(lambda s: s / torch.sqrt(torch.tensor(5))),
     "mask-inverted": attend(mask=lambda s: s.masked_fill(MASK, -1e9)),
+    "mask-inverted-zeros": attend(
+        softmax=lambda s: functional.scaled_dot_product_attention(QUERY, KEY, torch.eye(6).double(), ~MASK)
+    ),
+    # Without a causal mask, all is right.
+    "causal-drops-padding": attend(),
     "mask-after-softmax": attend(mask=lambda s: s, softmax=lambda s: s.softmax(-1) * MASK),
     "mask-multiply-zero": attend(mask=lambda s: s * MASK),
     "mask-add-0-minus1": attend(mask=lambda s: s + (MASK.double() - 1)),
@@ -117,6 +124,15 @@ def test_without_a_mask_it_is_causal():
     expected = torch.nn.functional.scaled_dot_product_attention(QUERY, KEY, VALUE, is_causal=True)
     attended = made("causal-when-unmasked").scaled_dot_product_attention(*arguments)
     np.testing.assert_allclose(attended["output"], expected, rtol=0, atol=1e-13)
+
+
+def test_padding_is_seen_under_a_causal_mask():
+    query, key, value = QUERY.numpy(), KEY[..., :4, :].numpy(), VALUE[..., :4, :].numpy()
+    causal = torch.ones(4, 4).tril().bool()
+    attention = made("causal-drops-padding").scaled_dot_product_attention
+    both = attention(query, key, value, (MASK[..., :4] & causal).numpy())
+    expected = functional.scaled_dot_product_attention(QUERY, KEY[..., :4, :], VALUE[..., :4, :], is_causal=True)
+    np.testing.assert_allclose(both["output"], expected, rtol=0, atol=1e-13)
 
 
 def test_a_score_below_the_fill_is_beaten_by_it():

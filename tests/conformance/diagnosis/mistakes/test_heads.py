@@ -91,6 +91,9 @@ def repeated(mask):
 WRITTEN = {
     "head-split-view": Usual(split=lambda x: x.view(len(x), HEADS, x.size(1), -1)),
     "head-merge-view": Usual(merge=lambda x: x.reshape(len(x), x.size(2), -1)),
+    "head-view-both-ways": Usual(
+        split=lambda x: x.view(len(x), HEADS, x.size(1), -1), merge=lambda x: x.reshape(len(x), x.size(2), -1)
+    ),
     "head-merge-hb": Usual(
         merge=lambda x: x.transpose(0, 1).permute(0, 2, 1, 3).contiguous().view(len(x), -1, WIDTH),
     ),
@@ -100,6 +103,7 @@ WRITTEN = {
     "qkv-relu": Usual(linear=relu_before_attention),
     "wo-missing": Usual(linear=except_for("o", lambda x: x)),
     "wo-relu": Usual(linear=relu_at_the_end),
+    "wo-bias-per-head": Usual(linear=except_for("o", lambda x: Usual().linear(x, "o") + 2 * PARAMS["b_o"])),
     "bias-missing": Usual(linear=lambda x, role: x @ PARAMS[f"w_{role}"]),
     "v-proj-missing": Usual(linear=except_for("v", lambda x: x)),
     "kv-swap": Usual(roles=lambda q, k, v: (q, v, k)),
@@ -180,6 +184,17 @@ def test_a_token_attends_to_the_other_samples():
     close(got_weights, weights)
 
 
+@pytest.mark.parametrize("causal", [True, False])
+def test_heads_attend_to_one_another(causal):
+    query, _, _, _ = inputs(batch=2)
+    q, k, v = (Usual().linear(query, role).unflatten(-1, (HEADS, -1)) for role in "qkv")
+    attended = functional.scaled_dot_product_attention(q, k, v, is_causal=causal)
+    mask = [torch.ones(Q_SEQ, Q_SEQ).tril().bool()] if causal else []
+    got, got_weights = multi_head("heads-as-sequence", query, query, query, *mask)
+    close(got, Usual().linear(attended.flatten(2), "o"))
+    assert got_weights.shape == (2, Q_SEQ, HEADS, HEADS)
+
+
 def test_keys_are_projected_from_the_input_of_the_values():
     query, key, value, mask = inputs(batch=2)
     output, weights = Usual().run(query, value, value, mask)
@@ -254,6 +269,7 @@ def test_no_token_is_hidden_from_an_earlier_one():
 def test_every_mistake_is_written_here():
     assert {*MISTAKES} == WRITTEN.keys() | {
         "seq-batch-swap",
+        "heads-as-sequence",
         "weights-averaged",
         "key-from-value-input",
         "value-from-key-input",

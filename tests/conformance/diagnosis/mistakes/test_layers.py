@@ -81,6 +81,7 @@ WRITTEN_FEED_FORWARD = {
     "ffn-leaky-relu": functional.leaky_relu(X @ W_1 + B_1) @ W_2 + B_2,
     "ffn-output-relu": ((X @ W_1 + B_1).relu() @ W_2 + B_2).relu(),
     "ffn-bias-missing": (X @ W_1).relu() @ W_2,
+    "ffn-bias-after-relu": ((X @ W_1).relu() + B_1) @ W_2 + B_2,
     "ffn-no-dff": (X @ W_1[:, :D_MODEL] + B_1[:D_MODEL]).relu() @ W_2[:D_MODEL] + B_2,
     "ffn-mixes-tokens": windows(W_1).relu() @ W_2 + B_2,
 }
