@@ -17,6 +17,7 @@ from goldformer.conformance.diagnosis.other_options import advise_option
 from goldformer.conformance.diagnosis.refutation import can_refute, rule_out_causes
 from goldformer.conformance.diagnosis.state import note_state
 from goldformer.conformance.diagnosis.suspects import (
+    is_by_hand,
     list_explained,
     rank_best,
     rank_explanations,
@@ -273,12 +274,20 @@ def _drop_disproven(verdicts: Sequence[Verdict], spec: Spec) -> list[Verdict]:
         best = rank_best(verdicts, component, spec)
         if best[0].certain:
             kept[component] = {causes for e in best for causes in (e.ids, *e.twins)}
+            # A case without gradients says nothing of a backward pass.
+            kept[component] |= {tuple(id_ for id_ in ids if not _is_by_hand(id_, spec)) for ids in kept[component]}
     found = []
     for verdict in verdicts:
         told = kept.get(verdict.component)
         left = tuple(m for m in verdict.matches or () if told is None or m.causes in told)
         found.append(replace(verdict, matches=left) if left else verdict)
     return found
+
+
+def _is_by_hand(id_: str, spec: Spec) -> bool:
+    """Return True for a cause in a backward pass that is written by hand."""
+    cause = find_cause(id_, spec)
+    return not cause.option and is_by_hand(cause.id)
 
 
 def _add_matches(judgement: Judgement, verdict: Verdict, search: Callable[[FailingCase], tuple[Match, ...]]) -> Verdict:

@@ -431,10 +431,12 @@ def _is_elsewhere(e: Explanation, best: Explanation) -> bool:
 
 def _describe_explanation(e: Explanation, among: str, *, was: bool) -> Finding:
     output = "the recorded output" if was else "your output"
-    seen = (
-        f"It reproduces {output} in {e.equals} of {e.case_count} {among} cases compared ({describe_distance(e.ratio)})"
-    )
-    seen += f", but not in {list_few(dict.fromkeys(e.refuting))}" if e.refuting else ""
+    seen = f"It reproduces {output} in {e.equals} of {e.failing_count} {among} cases ({describe_distance(e.ratio)})"
+    for which, checks in (("", e.refuting), (" of a backward pass by hand", e.backward)):
+        if checks:
+            contradict = "contradict" if len(checks) > 1 else "contradicts"
+            seen += f"; {len(checks)}{which} {contradict} it: {list_few(dict.fromkeys(checks))}"
+    seen += f"; {e.uncompared} {'were' if e.uncompared > 1 else 'was'} not compared" if e.uncompared else ""
     seen += f", but it would fail {list_few(e.passing)} too, in which yours is right" if e.passing else ""
     seen += f", but not in a new call like {list_few(e.new_calls)}" if e.new_calls else ""
     mistakes = tuple(c.id for c in e.causes if not c.option)

@@ -26,6 +26,7 @@ from goldformer.conformance.diagnosis.failure import (
 from goldformer.conformance.diagnosis.matches import KnownMatches
 from goldformer.conformance.diagnosis.mistakes import implementations
 from goldformer.conformance.diagnosis.neighbours import find_made, neighbours
+from goldformer.conformance.diagnosis.neighbours.backward import OF_RIGHT_CODE
 from goldformer.conformance.diagnosis.neighbours.blocks import SHORTEST
 from goldformer.conformance.diagnosis.neighbours.results import Call, list_relations
 from goldformer.conformance.diagnosis.neighbours.solved import TRIALS, families, fit_number, name_solved, trying
@@ -277,6 +278,7 @@ class Imitator:
             listed = self._catalogue.make_candidates(case.kills)
             mistakes = (c for c in listed if find_made(c.mistakes[0]).by_hand)
             if not base.is_by_hand:
+                mistakes = chain([Candidate((f"{component}{OF_RIGHT_CODE}",))], mistakes)
                 most = min(most, _DIFFERENCES // (estimate_cost(case) * case.size))
         others = chain(mistakes, self._catalogue.select_neighbours(component, backward=backward))
         yield from islice(combine_with([base], others), most)

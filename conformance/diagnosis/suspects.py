@@ -45,7 +45,8 @@ class Explanation:
     cases that refuted them when called again with other numbers. `spared` counts the last two, and the passing cases
     that list one of the causes. `faint` counts the dtypes of the failing cases in which one of the causes does not
     show. `backward` are failing gradients from a backward pass of the implementation's own: causes in the forward pass
-    say nothing about them. `twins` are other causes that give the same in every case.
+    say nothing about them. `uncompared` counts the other failing cases with values, of which nothing is known. `twins`
+    are other causes that give the same in every case.
     """
 
     ids: Causes
@@ -57,6 +58,7 @@ class Explanation:
     passing: tuple[str, ...] = ()
     faint: int = 0
     backward: tuple[str, ...] = ()
+    uncompared: int = 0
     twins: frozenset[Causes] = frozenset()
     new_calls: tuple[str, ...] = ()
     #: True if it also gives the result of a new call, in which it differs from right code.
@@ -68,6 +70,11 @@ class Explanation:
     def case_count(self) -> int:
         """The number of failing cases that were compared with the causes."""
         return self.equals + len(self.refuting)
+
+    @property
+    def failing_count(self) -> int:
+        """The number of all failing cases with values, those that were not compared too."""
+        return self.case_count + len(self.backward) + self.uncompared
 
     @property
     def certain(self) -> bool:
@@ -90,6 +97,8 @@ def _find_explanations(verdicts: Sequence[Verdict], component: str, spec: Spec) 
     """Return the causes that reproduce one component's results, with the cases that speak for them and against them."""
     judged = [v for v in verdicts if v.component == component and v.kind == "case"]
     examined = [v for v in judged if v.bad and v.matches is not None]
+    bad = (v for v in judged if v.bad and v.reason != ACCEPTED)
+    valued = {(v.check, v.dtype) for v in bad if v.matches is not None or v.differences}
     equal: defaultdict[Causes, set[tuple[str, str]]] = defaultdict(set)
     ratios: defaultdict[Causes, float] = defaultdict(float)
     twins: defaultdict[Causes, set[Causes]] = defaultdict(set)
@@ -135,6 +144,7 @@ def _find_explanations(verdicts: Sequence[Verdict], component: str, spec: Spec) 
                 passing,
                 faint,
                 backward,
+                len(valued - checks) - len(refuting) - len(backward),
                 same,
                 new_calls,
                 confirmed=any(ids in v.confirms for v in judged),
@@ -230,7 +240,7 @@ def is_compared(verdict: Verdict, causes: Iterable[Cause], spec: Spec) -> bool:
     if case is None or case.cotangent is None:
         return True
     made = [c.id for c in causes if not c.option]
-    if verdict.by_hand and made and not any(map(_is_by_hand, made)):
+    if verdict.by_hand and made and not any(map(is_by_hand, made)):
         # A wrong forward pass says nothing about a backward pass written by hand.
         return False
     # Where a gradient is not finite, frameworks differ in the numbers that they give in its place.
@@ -280,11 +290,11 @@ def _rule_out(verdict: Verdict) -> Iterator[str]:
     if verdict.status is not Status.PASSED or is_half(verdict.dtype):
         return
     # A mistake in only the forward pass does not show in a backward pass written by hand.
-    seen = (id_ for id_ in verdict.catches if not verdict.by_hand or _is_by_hand(id_))
+    seen = (id_ for id_ in verdict.catches if not verdict.by_hand or is_by_hand(id_))
     yield from (id_ for id_ in seen if _shows(id_, verdict.dtype))
 
 
-def _is_by_hand(id_: str) -> bool:
+def is_by_hand(id_: str) -> bool:
     """Return True if a mistake or a neighbour is made in a backward pass that is written by hand."""
     # A run that passes needs neither.
     from goldformer.conformance.diagnosis.mistakes import implementations
