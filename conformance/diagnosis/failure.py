@@ -27,6 +27,9 @@ from goldformer.spec.oracle.rounding import UNIT_ROUNDOFF
 #: An option of each convention of a component.
 Options = Mapping[str, str]
 
+#: The components that run a backward pass in every call.
+RUNS_BACKWARD: Final = frozenset({"single_head_attention_step"})
+
 #: For a case of more numbers than this, only the mistakes that it lists are tried, and on a part of it if that can be
 #: cut off: each imitation takes long.
 LARGE: Final = 100_000

@@ -425,7 +425,12 @@ class Imitator:
             for candidate in self._catalogue.select_neighbours(component)
             if neighbours()[candidate.mistakes[0]].component in parts
         ]
-        return self._match_possible(self._filter_untried(component, single), failure)
+        # What stands in the place of the last one may also stand in that of an option, as one eps in all norms does.
+        generated = self._catalogue.select_neighbours(component)
+        least = min(len(candidate.causes) for candidate in found)
+        bases = [replace(c, mistakes=c.mistakes[:-1]) for c in found if c.options and not c.place]
+        fewer = (c for c in combine_with(bases, generated) if len(c.causes) < least)
+        return self._match_possible(self._filter_untried(component, chain(single, fewer)), failure)
 
     def _search_model(self, component: str, bases: list[Candidate], failure: FailingCase) -> dict[Candidate, float]:
         """Search what is wrong only while a model decodes: in the decoder first, then in its other outer parts."""

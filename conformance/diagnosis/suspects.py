@@ -7,13 +7,15 @@ others those that account for the most failing checks come first.
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Final
 
-from goldformer.conformance.diagnosis.causes import Cause, Causes, find_cause
+from goldformer.conformance.diagnosis.causes import IN, Cause, Causes, find_cause
+from goldformer.conformance.diagnosis.failure import RUNS_BACKWARD
 from goldformer.conformance.judging.cases import Judgement
 from goldformer.conformance.judging.verdict import ERRORS, Status, Verdict
 from goldformer.spec import Mistake, Spec
@@ -23,6 +25,8 @@ from goldformer.spec.oracle.rounding import is_half
 TO_FLOAT32: Final = frozenset({"pe-float32", "scale-float32"})
 #: The reason of a call that should have been refused: it says nothing about values.
 ACCEPTED: Final = "no-error"
+#: What the id of a neighbour has that changes the eps of one norm only.
+_OF_ONE_NORM: Final = re.compile(r"\.norm_\d+\.eps\.")
 #: The most explanations of a component that are compared with further cases and calls.
 MOST_COMPARED: Final = 8
 
@@ -122,6 +126,9 @@ def _find_explanations(verdicts: Sequence[Verdict], component: str, spec: Spec) 
         causes = tuple(known[id_] for id_ in ids)
         if len(ids) > 1 and not TO_FLOAT32.isdisjoint(ids) and "float64" not in dtypes:
             continue  # it only takes the place of rounding
+        runs_backward = component in RUNS_BACKWARD or any(_has_gradients(check, spec) for check, _ in checks)
+        if not runs_backward and any(is_by_hand(c.id) for c in causes if not c.option):
+            continue  # no gradient was compared
         passing = tuple(v.check for v in judged if ids in v.rules_out)
         new_calls = tuple(v.check for v in judged if ids in v.refutes)
         spared = sum(passed[id_] for id_ in ids) + len(passing) + len(new_calls)
@@ -154,6 +161,10 @@ def _find_explanations(verdicts: Sequence[Verdict], component: str, spec: Spec) 
     return found
 
 
+def _has_gradients(check: str, spec: Spec) -> bool:
+    return check in spec.cases and spec.cases[check].cotangent is not None
+
+
 def rank_explanations(verdicts: Iterable[Verdict], component: str, spec: Spec) -> list[Explanation]:
     """Return the causes that reproduce one component's results, those that explain the most failing cases first.
 
@@ -167,16 +178,19 @@ def rank_explanations(verdicts: Iterable[Verdict], component: str, spec: Spec) -
     order = {name: place for place, name in enumerate(spec.components)}
     catalogue = {id_: place for place, id_ in enumerate((*spec.mistakes, *_order_generated(found)))}
 
-    def rank(e: Explanation) -> tuple[int, int, int, int, int, bool, int, float, str]:
-        # Options come before mistakes, unless another component has the declared one, and mistakes of the component
-        # itself before those of its parts.
-        own = 1 if e.contradicted else -max(order[c.component] if c.component else len(order) for c in e.causes)
+    def rank(e: Explanation) -> tuple[int, int, int, bool, bool, bool, int, int, bool, int, float, str]:
+        # Options come before mistakes, unless another component has the declared one; the catalogue before what is
+        # generated; what is done everywhere before what is done in one place; and mistakes of the component itself
+        # before those of its parts.
+        in_one_place = any(IN in id_ or _OF_ONE_NORM.search(id_) for id_ in e.ids)
+        own = -max(order[c.component] if c.component else len(order) for c in e.causes)
         # The catalogue lists the more common mistake first: it decides between equals.
         first = next((catalogue[c.id] for c in e.causes if not c.option), -1)
         # The nearer one of two options comes first.
         far = e.ratio if all(c.convention for c in e.causes) else 0.0
         elsewhere = any(passed_elsewhere[c.id] for c in e.causes)
-        return e.spared - e.equals, len(e.causes), e.faint, own, e.spared, elsewhere, first, far, e.causes[0].id
+        likely = (e.contradicted, e.generated, in_one_place, own)
+        return e.spared - e.equals, len(e.causes), e.faint, *likely, e.spared, elsewhere, first, far, e.causes[0].id
 
     return sorted(found, key=rank)
 

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.func import functional_call
 
+from goldformer.adapters.layouts import map_state
 from goldformer.adapters.protocol import Adapter
 from goldformer.conformance.diagnosis.explain import Diagnosis
-from goldformer.conformance.diagnosis.finding import MISTAKE_FOUND, Finding
+from goldformer.conformance.diagnosis.finding import MISTAKE_FOUND, NO_VARIANT, Finding
 from goldformer.conformance.diagnosis.findings import diagnose
+from goldformer.conformance.diagnosis.suspects import rank_explanations
 from goldformer.conformance.judging.cases import Bench, judge_case
-from goldformer.conformance.judging.verdict import Verdict
+from goldformer.conformance.judging.verdict import Match, Verdict
 from goldformer.spec import Spec
 
 
@@ -135,3 +142,161 @@ def test_gradients_that_a_cause_does_not_explain_contradict_it(spec):
     assert said.mistakes == ("ln-unbiased",)
     assert f"in {len(failing) - len(gradients)} of {len(failing)} failing cases" in said.text
     assert f"; {len(gradients)} of a backward pass by hand contradict it: {', '.join(gradients)}. " in said.text
+
+
+# Of several explanations the simplest
+
+
+def deviation_of_torch(x, *, params):
+    return params["gamma"] * (x - x.mean(-1, keepdim=True)) / (x.std(-1, keepdim=True) + 3e-8) + params["beta"]
+
+
+def deviation_of_numpy(x, *, params):
+    rows = x.reshape(-1, x.shape[-1])
+    made = [(row - row.mean()) / (row.std(ddof=1) + x.dtype.type(3e-8)) for row in rows]
+    return np.stack(made).reshape(x.shape).astype(x.dtype) * params["gamma"] + params["beta"]
+
+
+@pytest.mark.filterwarnings("ignore:.*degrees of freedom")
+@pytest.mark.parametrize(("norm", "arrays"), [(deviation_of_torch, "torch"), (deviation_of_numpy, "numpy")])
+def test_a_deviation_of_one_less_and_another_eps_is_one_mistake(norm, arrays, spec):
+    verdicts, findings = run(spec, arrays=arrays, layer_norm=norm)
+    said, failing = find_said(findings), sum(v.bad for v in verdicts)
+    assert "The deviation divides by d_model − 1, and eps = 3e−08 is added to it" in said.text
+    assert f"in {failing} of {failing} failing cases (" in said.text
+    assert len(said.mistakes) == 1
+    assert "layer_norm_eps" not in said.text
+
+
+def normalise(x, params, name, eps):
+    return F.layer_norm(x, x.shape[-1:], params[f"{name}.gamma"], params[f"{name}.beta"], eps)
+
+
+def without_output_projection(x, mask=None, *, num_heads, params):
+    """Return an encoder layer without W_O, in functional torch."""
+
+    def project(role):
+        given = F.linear(x, params[f"self_attention.w_{role}"].T, params.get(f"self_attention.b_{role}"))
+        return given.unflatten(-1, (num_heads, -1)).transpose(1, 2)
+
+    q, k, v = map(project, "qkv")
+    scores = q @ k.mT / q.shape[-1] ** 0.5
+    if mask is not None:
+        scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
+    y = normalise(x + (scores.softmax(-1) @ v).transpose(1, 2).flatten(2), params, "norm_1", 1e-8)
+    hidden = F.linear(y, params["feed_forward.w_1"].T, params.get("feed_forward.b_1")).relu()
+    return normalise(
+        y + F.linear(hidden, params["feed_forward.w_2"].T, params.get("feed_forward.b_2")), params, "norm_2", 1e-8
+    )
+
+
+def without_output_projection_in_numpy(x, mask=None, *, num_heads, params):
+    """Return the same in NumPy, head by head."""
+
+    def norm(rows, name):
+        centred = rows - rows.mean(-1, keepdims=True)
+        deviation = np.sqrt((centred**2).mean(-1, keepdims=True) + rows.dtype.type(1e-8))
+        return centred / deviation * params[f"{name}.gamma"] + params[f"{name}.beta"]
+
+    def attend(head):
+        def project(role):
+            weight = np.split(params[f"self_attention.w_{role}"], num_heads, axis=1)[head]
+            bias = params.get(f"self_attention.b_{role}")
+            return x @ weight + (0 if bias is None else np.split(bias, num_heads)[head])
+
+        scores = project("q") @ project("k").swapaxes(1, 2) / np.sqrt(x.dtype.type(weights.shape[1] // num_heads))
+        if mask is not None:
+            shown = np.broadcast_to(mask, (len(x), num_heads, x.shape[1], x.shape[1]))[:, head]
+            scores = np.where(shown, scores, np.finfo(x.dtype).min)
+        powers = np.exp(scores - scores.max(-1, keepdims=True))
+        return powers / powers.sum(-1, keepdims=True) @ project("v")
+
+    weights = params["self_attention.w_q"]
+    y = norm(x + np.concatenate([attend(head) for head in range(num_heads)], axis=-1), "norm_1")
+    hidden = np.maximum(y @ params["feed_forward.w_1"] + params.get("feed_forward.b_1", x.dtype.type(0)), 0)
+    return norm(y + hidden @ params["feed_forward.w_2"] + params.get("feed_forward.b_2", x.dtype.type(0)), "norm_2")
+
+
+@pytest.mark.parametrize(
+    ("layer", "arrays"), [(without_output_projection, "torch"), (without_output_projection_in_numpy, "numpy")]
+)
+def test_one_eps_in_all_norms_is_named_before_one_norm_and_an_option(layer, arrays, spec):
+    _, findings = run(spec, arrays=arrays, encoder_layer=layer)
+    said = find_said(findings)
+    assert said.mistakes == ("wo-missing", "layer_norm.eps.1e-08")
+    assert "the output projection W_O is missing and the normalisation fits eps = 1e-08." in said.text
+    assert "layer_norm_eps:" not in said.text
+
+
+def test_no_cause_in_a_backward_pass_is_named_if_no_gradient_was_compared(spec):
+    verdicts, _ = run(spec, **in_numpy(0))
+    forward = [v for v in verdicts if v.asks != "gradients"]
+    assert [e.ids for e in rank_explanations(forward, "layer_norm", spec)] == [("ln-unbiased",)]
+
+
+def test_the_catalogue_comes_before_what_is_generated_and_all_norms_before_one(spec):
+    said = ("ln-no-affine", "layer_norm.eps.1e-08", "encoder_layer.norm_1.eps.1e-08")
+    verdicts, _ = run(spec, encoder_layer=without_output_projection)
+    matches = tuple(Match((id_,), 0.1) for id_ in reversed(said))
+    failing = [replace(v, matches=matches) for v in verdicts if v.bad and v.asks == "values"]
+    assert [e.ids for e in rank_explanations(failing, "encoder_layer", spec)] == [(id_,) for id_ in said]
+
+
+# Widths that a constructor cannot build
+
+
+class OneWidth(nn.Module):
+    """An attention whose constructor has one width."""
+
+    def __init__(self, width, heads):
+        super().__init__()
+        if width % heads:
+            raise ValueError(f"{width} channels cannot be split among {heads} heads")
+        self.heads, self.fold = heads, nn.ModuleDict({role: nn.Linear(width, width) for role in "qkvo"})
+
+    def forward(self, query, key, value, mask=None):
+        q, k, v = (
+            self.fold[role](given).unflatten(-1, (self.heads, -1)).transpose(1, 2)
+            for role, given in zip("qkv", (query, key, value), strict=True)
+        )
+        scores = torch.einsum("bhqd,bhkd->bhqk", q, k) / math.sqrt(q.shape[-1])
+        if mask is not None:
+            scores = scores.masked_fill(~mask, -1e9)
+        return self.fold["o"](torch.einsum("bhqk,bhkd->bhqd", scores.softmax(-1), v).transpose(1, 2).flatten(2))
+
+
+def in_one_width(query, key, value, mask=None, *, num_heads, params):
+    module = OneWidth(query.shape[-1], num_heads).to(query)
+    names = {f"w_{role}": f"fold.{role}.weight" for role in "qkvo"}
+    return functional_call(module, map_state(names, params, module), (query, key, value, mask), strict=True)
+
+
+def reshaped(query, key, value, mask=None, *, num_heads, params):
+    """Return an attention of arrays that are cut into heads of d_model/num_heads channels."""
+    batch, width = len(query), query.shape[-1]
+
+    def split(x, role):
+        made = x @ params[f"w_{role}"] + params.get(f"b_{role}", 0)
+        return made.reshape(batch, x.shape[1], num_heads, width // num_heads).swapaxes(1, 2)
+
+    scores = split(query, "q") @ split(key, "k").swapaxes(2, 3) / np.sqrt(query.dtype.type(width // num_heads))
+    scores = scores if mask is None else np.where(mask, scores, query.dtype.type(-1e30))
+    powers = np.exp(scores - scores.max(-1, keepdims=True))
+    joined = (powers / powers.sum(-1, keepdims=True) @ split(value, "v")).swapaxes(1, 2).reshape(query.shape)
+    return (joined @ params["w_o"] + params.get("b_o", 0)).astype(query.dtype)
+
+
+@pytest.mark.parametrize(
+    ("attention", "arrays", "which"),
+    [
+        (in_one_width, "torch", "whose w_k or w_v is not square"),
+        (reshaped, "numpy", "whose w_q or w_o is not square"),
+    ],
+)
+def test_code_of_one_width_is_told_how_to_decline_other_widths(attention, arrays, which, spec):
+    verdicts, findings = run(spec, arrays=arrays, multi_head_attention=attention)
+    raised = [v for v in verdicts if v.bad and v.reason == "raised" and v.asks != "refusal"]
+    assert raised
+    said = find_said(findings, NO_VARIANT).text
+    assert said.startswith("call require_square_projections(params) of goldformer.adapters.layouts before the code is ")
+    assert said.endswith(f"Only calls {which} raise")
