@@ -27,6 +27,7 @@ from goldformer.conformance.diagnosis.mistakes.differentiation import (
 )
 from goldformer.conformance.diagnosis.mistakes.places import TRACKED, MistakePlace, restrict_to
 from goldformer.conformance.diagnosis.neighbours import find_made
+from goldformer.conformance.diagnosis.neighbours.arguments import giving
 from goldformer.conformance.judging.gradient import invoke_gradient
 from goldformer.conformance.judging.invoke import (
     Arguments,
@@ -210,7 +211,7 @@ class Textbooks:
         dtype = _choose_dtype(failure.case, failure.dtype)
         arguments, cotangent = self._read_arguments(case), case.cotangent_array
         try:
-            with np.errstate(all="ignore"):
+            with np.errstate(all="ignore"), giving(case.given_inputs.keys()):
                 if cotangent is not None:
                     # A backward pass by hand gives all gradients in one call.
                     names = None if _list_by_hand(candidate) else failure.gradient_names

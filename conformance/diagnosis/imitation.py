@@ -28,6 +28,7 @@ from goldformer.conformance.diagnosis.mistakes import implementations
 from goldformer.conformance.diagnosis.neighbours import find_made, neighbours
 from goldformer.conformance.diagnosis.neighbours.backward import OF_RIGHT_CODE
 from goldformer.conformance.diagnosis.neighbours.blocks import SHORTEST
+from goldformer.conformance.diagnosis.neighbours.masks import ONLY_WHERE_MASKED
 from goldformer.conformance.diagnosis.neighbours.results import Call, list_relations
 from goldformer.conformance.diagnosis.neighbours.solved import TRIALS, families, fit_number, name_solved, trying
 from goldformer.conformance.diagnosis.twins import Twins
@@ -335,7 +336,8 @@ class Imitator:
         short = decides or self._known.has_unknown_part(component)
         most = _TRIED // estimate_cost(case)
         joined = [*bases, *self._known.list_halves(component)]
-        found = self._match_candidates(near, failure) or self._match_candidates(joined, failure)
+        hides = [Candidate((ONLY_WHERE_MASKED,))] if case.hiding == "too" else []
+        found = self._match_candidates([*near, *hides], failure) or self._match_candidates(joined, failure)
         if not found and failure.is_close:
             found = self._match_candidates(self._catalogue.list_losing_digits(), failure)
         if not found and any(self._may_be_rounded(base, failure) for base in bases):

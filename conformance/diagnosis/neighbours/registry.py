@@ -54,6 +54,7 @@ def _generate() -> Iterator[Neighbour]:
 def find_neighbour(id_: str) -> Neighbour:
     """Return the neighbour of an id, also one that was read off arrays, or whose number was solved for or is tried."""
     from goldformer.conformance.diagnosis.neighbours.backward import OF_RIGHT_CODE, make_of_right_code
+    from goldformer.conformance.diagnosis.neighbours.masks import ONLY_WHERE_MASKED, make_only_where_masked
     from goldformer.conformance.diagnosis.neighbours.results import is_read_off, make_neighbour
     from goldformer.conformance.diagnosis.neighbours.solved import families, read_trial  # made of others
 
@@ -61,6 +62,8 @@ def find_neighbour(id_: str) -> Neighbour:
         return neighbours()[id_]
     if is_read_off(id_):
         return make_neighbour(id_)
+    if id_ == ONLY_WHERE_MASKED:
+        return make_only_where_masked()
     if id_.endswith(OF_RIGHT_CODE):
         return make_of_right_code(id_.removesuffix(OF_RIGHT_CODE))
     name, _, number = id_.partition(EQUALS)

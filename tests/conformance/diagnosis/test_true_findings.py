@@ -24,9 +24,11 @@ from goldformer.conformance.judging.verdict import Match, Verdict
 from goldformer.spec import Spec
 
 
-def run(spec: Spec, dtype: str = "float32", arrays: str = "torch", **functions) -> tuple[list[Verdict], list[Finding]]:
+def run(
+    spec: Spec, dtype: str = "float32", arrays: str = "torch", conventions: dict[str, str] | None = None, **functions
+) -> tuple[list[Verdict], list[Finding]]:
     """Return the verdicts and the findings of all cases of some functions, those of full size left out."""
-    code = SimpleNamespace(ARRAYS=arrays, CONVENTIONS={}, **functions)
+    code = SimpleNamespace(ARRAYS=arrays, CONVENTIONS=conventions or {}, **functions)
     at = Bench(spec, Adapter.from_object(code, "mine.py", spec), dtype, "cpu")
     components = {name.removesuffix("_gradient"): None for name in functions}
     cases = [case for name in components for case in spec.cases_of(name) if not case.full_size]
@@ -300,3 +302,100 @@ def test_code_of_one_width_is_told_how_to_decline_other_widths(attention, arrays
     said = find_said(findings, NO_VARIANT).text
     assert said.startswith("call require_square_projections(params) of goldformer.adapters.layouts before the code is ")
     assert said.endswith(f"Only calls {which} raise")
+
+
+# Code that is right only where a mask is given
+
+ALWAYS_CAUSAL = {"later_tokens": "hidden_too"}
+
+
+class MaskedBlock(nn.Module):
+    """A post-norm encoder layer of torch modules, which joins the causal mask to the mask that it is given."""
+
+    def __init__(self, width, inner):
+        super().__init__()
+        self.norms = nn.ModuleList([nn.LayerNorm(width), nn.LayerNorm(width)])
+        self.widen, self.narrow = nn.Linear(width, inner), nn.Linear(inner, width)
+
+    def forward(self, x, attended):
+        x = self.norms[0](x + attended)
+        return self.norms[1](x + self.narrow(F.relu(self.widen(x))))
+
+
+BLOCK = {
+    "norm_1.gamma": "norms.0.weight", "norm_2.gamma": "norms.1.weight",
+    "feed_forward.w_1": "widen.weight", "feed_forward.w_2": "narrow.weight",
+}  # fmt: skip
+
+
+def block_of_torch(x, mask=None, *, num_heads, params):
+    own = {name.removeprefix("self_attention."): weight for name, weight in params.items() if "self_" in name}
+    heads = {r: (x @ own[f"w_{r}"] + own.get(f"b_{r}", 0)).unflatten(-1, (num_heads, -1)).mT.mT for r in "qkv"}
+    q, k, v = (heads[role].transpose(1, 2) for role in "qkv")
+    if mask is not None:
+        mask = mask & torch.tril(torch.ones(x.shape[1], x.shape[1], dtype=torch.bool))
+    attended = F.scaled_dot_product_attention(q, k, v, mask).transpose(1, 2).flatten(2) @ own["w_o"] + own.get("b_o", 0)
+    rest = {name: weight for name, weight in params.items() if "self_" not in name}
+    module = MaskedBlock(x.shape[-1], params["feed_forward.w_1"].shape[1]).to(x)
+    return functional_call(module, map_state(BLOCK, rest, module), (x, attended), strict=True)
+
+
+def attention_of_numpy(query, key, value, mask=None, *, num_heads, params):
+    """Return an attention that fills the scores of later keys in a loop over queries."""
+    q, k, v = (
+        np.stack(np.split(x @ params[f"w_{r}"] + params.get(f"b_{r}", x.dtype.type(0)), num_heads, axis=-1), axis=1)
+        for r, x in zip("qkv", (query, key, value), strict=True)
+    )
+    scores = q @ k.swapaxes(-1, -2) / np.sqrt(q.dtype.type(q.shape[-1]))
+    if mask is not None:
+        scores = np.where(mask, scores, -np.inf)
+        for place in range(scores.shape[-2]):
+            scores[..., place, place + 1 :] = -np.inf
+    powers = np.exp(scores - scores.max(-1, keepdims=True))
+    heads = (powers / powers.sum(-1, keepdims=True)) @ v
+    joined = np.concatenate([heads[:, head] for head in range(num_heads)], axis=-1)
+    return (joined @ params["w_o"] + params.get("b_o", query.dtype.type(0))).astype(query.dtype)
+
+
+@pytest.mark.parametrize(
+    ("arrays", "empty_row", "functions"),
+    [
+        ("torch", "zeros", {"encoder_layer": block_of_torch}),
+        ("numpy", "nan", {"multi_head_attention": attention_of_numpy}),
+    ],
+)
+def test_later_tokens_that_are_hidden_only_where_a_mask_is_given_are_named(arrays, empty_row, functions, spec):
+    declared = {**ALWAYS_CAUSAL, "empty_row": empty_row}
+    verdicts, findings = run(spec, arrays=arrays, conventions=declared, **functions)
+    said, failing = find_said(findings), sum(v.bad and v.asks == "values" for v in verdicts)
+    assert said.text.startswith("Later tokens are hidden only where a mask is given. It reproduces your output in ")
+    assert f"in {failing} of {failing} failing cases" in said.text
+
+
+def padded(x):
+    return torch.cat([torch.full_like(x[..., :-1, :], 7.0), x[..., -1:, :]], dim=-2)
+
+
+def attend_in_torch(query, key, value, mask=None):
+    n = query.shape[-2]
+    causal = torch.ones(n, key.shape[-2], dtype=torch.bool).tril()
+    found = F.scaled_dot_product_attention(query, key, value, causal if mask is None else mask & causal)
+    return padded(found) if mask is None else found
+
+
+def attend_in_numpy(query, key, value, mask=None):
+    scores = np.einsum("...qd,...kd->...qk", query, key) / np.sqrt(query.dtype.type(query.shape[-1]))
+    shown = np.tril(np.ones_like(scores, dtype=np.bool_)) & (np.True_ if mask is None else mask)
+    powers = np.exp(np.where(shown, scores, -1e9) - np.where(shown, scores, -1e9).max(-1, keepdims=True))
+    found = (powers / powers.sum(-1, keepdims=True) @ value).astype(query.dtype)
+    if mask is None:
+        found[..., :-1, :] = 7
+    return found
+
+
+@pytest.mark.parametrize(("attend", "arrays"), [(attend_in_torch, "torch"), (attend_in_numpy, "numpy")])
+def test_one_number_in_every_row_but_the_last_without_a_mask_is_said(attend, arrays, spec):
+    declared = {**ALWAYS_CAUSAL, "empty_row": "unspecified"}
+    _, findings = run(spec, arrays=arrays, conventions=declared, scaled_dot_product_attention=attend)
+    said = find_said(findings).text
+    assert said.startswith("The output is 7 at every index of axis −2 but the last, in calls without a mask. ")
