@@ -190,17 +190,23 @@ class Diagnosis:
         return verdicts != before
 
     def _isolate_unknown(self, judgements: Sequence[Judgement | None], verdicts: list[Verdict]) -> None:
-        """Note the place of the mistake in a verdict of each component whose failures nothing explains for certain."""
+        """Note the place of the mistake of each component whose failures nothing explains for certain.
+
+        Parameters that change no output are noted too.
+        """
         for component, options in list_unsettled(verdicts, self._spec).items():
-            from goldformer.conformance.diagnosis.isolation import isolate  # few runs need it
+            from goldformer.conformance.diagnosis.isolation import find_idle, isolate  # few runs need it
 
             mine = select_judgements(judgements, component)
             try:
+                idle = find_idle(mine, self._spec)
                 found = isolate(mine, self._spec, self._options.get(component, options))
             except Exception as error:
                 first = next(index for index in mine if verdicts[index].bad)
                 verdicts[first] = report_fault(verdicts[first], error)
             else:
+                for index, names in idle.items():
+                    verdicts[index] = replace(verdicts[index], idle=names)
                 for index, (isolated, example) in found.items():
                     verdicts[index] = replace(verdicts[index], isolated=isolated, example=example)
 

@@ -21,6 +21,7 @@ from goldformer.conformance.diagnosis.finding import (
     FIX_TOO,
     HOLDS,
     MISTAKE_FOUND,
+    NO_EFFECT,
     NOTHING_KNOWN,
     OPTION_FOUND,
     PLACE,
@@ -89,6 +90,7 @@ def diagnose(verdicts: Sequence[Verdict], spec: Spec) -> Iterator[Finding]:
         found = _put_zeros_first(bad, found)
         if label == FIX_FIRST or not found:
             yield from _describe_first_seen(judged[component], spec)
+        yield from _describe_idle(bad)
         uncertain = bool(found) and found[0].label == CLOSEST
         found = found or list(_find_possible_causes(verdicts, bad, component, spec))
         yield from found
@@ -126,6 +128,14 @@ def _describe_first_seen(judged: Sequence[Verdict], spec: Spec) -> Iterator[Find
     yield Finding(FIRST_SEEN, f"{first.check}: {first.message}")
     yield from describe_size(judged, spec)
     yield from describe_limits(first, judged, spec)
+
+
+def _describe_idle(bad: Sequence[Verdict]) -> Iterator[Finding]:
+    """Yield the parameters that change no output of a failing case."""
+    for verdict in (v for v in bad if v.idle):
+        change = "change" if len(verdict.idle) > 1 or verdict.idle[0].endswith("*") else "changes"
+        text = f"{list_few(verdict.idle)} {change} no output of {verdict.check}. Check that the adapter passes them on and the code reads them"
+        yield Finding(NO_EFFECT, text)
 
 
 def _classify_follower(

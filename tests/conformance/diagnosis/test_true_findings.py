@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import replace
 from types import SimpleNamespace
@@ -13,10 +14,11 @@ import torch.nn.functional as F
 from torch import nn
 from torch.func import functional_call
 
+from goldformer.adapters import textbook
 from goldformer.adapters.layouts import map_state
 from goldformer.adapters.protocol import Adapter
 from goldformer.conformance.diagnosis.explain import Diagnosis
-from goldformer.conformance.diagnosis.finding import MISTAKE_FOUND, NO_VARIANT, Finding
+from goldformer.conformance.diagnosis.finding import MISTAKE_FOUND, NO_EFFECT, NO_VARIANT, NOTHING_KNOWN, Finding
 from goldformer.conformance.diagnosis.findings import diagnose
 from goldformer.conformance.diagnosis.suspects import rank_explanations
 from goldformer.conformance.judging.cases import Bench, judge_case
@@ -399,3 +401,62 @@ def test_one_number_in_every_row_but_the_last_without_a_mask_is_said(attend, arr
     _, findings = run(spec, arrays=arrays, conventions=declared, scaled_dot_product_attention=attend)
     said = find_said(findings).text
     assert said.startswith("The output is 7 at every index of axis −2 but the last, in calls without a mask. ")
+
+
+# Parameters that change nothing
+
+
+def attend_by_positions(query, key, value, mask=None, *, num_heads, params):
+    """Return an attention in NumPy whose scores are distances between tokens, whatever w_q and w_k are."""
+    values = value @ params["w_v"] + params.get("b_v", value.dtype.type(0))
+    heads = np.stack(np.split(values, num_heads, axis=-1), axis=1)
+    places = np.abs(np.arange(query.shape[1])[:, None] - np.arange(key.shape[1]))
+    scores = np.broadcast_to(-places.astype(query.dtype), (len(query), num_heads, query.shape[1], key.shape[1]))
+    powers = np.exp(np.where(True if mask is None else mask, scores, query.dtype.type(-1e4)))
+    joined = np.concatenate(list((powers / powers.sum(-1, keepdims=True) @ heads).swapaxes(0, 1)), axis=-1)
+    return (joined @ params["w_o"] + params.get("b_o", query.dtype.type(0))).astype(query.dtype)
+
+
+class Reader(nn.Module):
+    """An encoder layer of modules that squashes its input where it should attend."""
+
+    def __init__(self, weights):
+        super().__init__()
+        self.weights = weights
+
+    def normalise(self, x, name):
+        return F.layer_norm(x, x.shape[-1:], self.weights[f"{name}.gamma"], self.weights[f"{name}.beta"])
+
+    def forward(self, x):
+        x = self.normalise(x + torch.tanh(3 * x.cumsum(1)), "norm_1")
+        inner = x @ self.weights["feed_forward.w_1"] + self.weights.get("feed_forward.b_1", 0)
+        outer = inner.relu() @ self.weights["feed_forward.w_2"] + self.weights.get("feed_forward.b_2", 0)
+        return self.normalise(x + outer, "norm_2")
+
+
+@pytest.mark.parametrize(
+    ("arrays", "functions", "names"),
+    [
+        ("numpy", {"multi_head_attention": attend_by_positions}, "w_q, b_q, w_k change"),
+        ("torch", {"encoder_layer": lambda x, mask=None, *, num_heads, params: Reader(params)(x)},
+         "self_attention.* change"),
+    ],
+)  # fmt: skip
+def test_parameters_that_change_no_output_are_named_before_what_nobody_knows(arrays, functions, names, spec):
+    verdicts, findings = run(spec, arrays=arrays, **functions)
+    labels = [finding.label for finding in findings]
+    assert labels.index(NO_EFFECT) < labels.index(NOTHING_KNOWN)
+    assert find_said(findings, NO_EFFECT).text.startswith(f"{names} no output of ")
+    (shown,) = (verdict for verdict in verdicts if verdict.idle)
+    assert Verdict.from_json(json.loads(json.dumps(shown.as_json()))).idle == shown.idle
+
+
+def test_a_bias_that_moves_no_weight_is_not_said_to_do_nothing(spec):
+    """One number added to all scores of a row changes no weight: b_k changes nothing in right code either."""
+
+    def attend(query, key, value, mask=None, *, num_heads, params):
+        output, *_ = textbook.multi_head_attention(query, key, value, mask, num_heads=num_heads, params=params)
+        return np.sin(output * 9)
+
+    _, findings = run(spec, arrays="numpy", multi_head_attention=attend)
+    assert NO_EFFECT not in [finding.label for finding in findings]
