@@ -268,7 +268,7 @@ def _list_possible(pairs: list[tuple[GoldenArray, Array, Array]], call: Call) ->
     yield from (f"{word}:{axis}" for word in _ALONG for axis in range(-axes, axes))
     for word, axis in product(_FILLED, range(-axes, 0)):
         parts = [np.moveaxis(got, axis, 0)[_FILLED[word][1]] for _, got, _ in pairs]
-        numbers = {float(number) for part in parts for number in (part.min(initial=np.inf), part.max(initial=-np.inf))}
+        numbers = {float(number) for part in parts if part.size for number in (part.min(), part.max())}
         yield from (f"{word}:{axis}:{number:.{_DIGITS}g}" for number in numbers if len(numbers) == 1)
     pairs_of_axes = [*combinations(range(-axes, 0), 2), *combinations(range(axes), 2)]
     yield from (f"{word}:{one}:{two}" for word in _BETWEEN for one, two in pairs_of_axes)
