@@ -307,15 +307,17 @@ def _add_matches(judgement: Judgement, verdict: Verdict, search: Callable[[Faili
         return report_fault(verdict, error)
 
 
-def _rank_case(judgement: Judgement) -> tuple[bool, bool, int]:
+def _rank_case(judgement: Judgement) -> tuple[bool, bool, bool, int]:
     """Order cases by how plainly they show a mistake, and by the cost of an imitation.
 
-    Gradients are differences of many calls. Where conventions matter, an option that is not declared hides what else is
-    wrong, but seldom in the words that a model writes.
+    Many mistakes give NaN. Gradients are differences of many calls. Where conventions matter, an option that is not
+    declared hides what else is wrong, but seldom in the words that a model writes.
     """
     case = judgement.case
     assert case is not None, "only cases are imitated"
-    return case.cotangent is not None, bool(case.conventions) and not is_decoding(case), case.size
+    failure = FailingCase.of(judgement) if judgement.verdict.reason == "not-finite" else None
+    is_nan = failure is not None and failure.is_nan
+    return is_nan, case.cotangent is not None, bool(case.conventions) and not is_decoding(case), case.size
 
 
 def _order_by_cost(judgements: Sequence[Judgement]) -> list[int]:
@@ -326,9 +328,9 @@ def _order_by_cost(judgements: Sequence[Judgement]) -> list[int]:
     components = {judgement.verdict.component: None for judgement in judgements}
     ranks = {component: rank for rank, component in enumerate(components)}
 
-    def cost(index: int) -> tuple[int, bool, bool, int]:
+    def cost(index: int) -> tuple[int, bool, bool, bool, int]:
         judgement = judgements[index]
         imitated = judgement.case is not None and judgement.verdict.bad
-        return (ranks[judgement.verdict.component], *(_rank_case(judgement) if imitated else (False, False, 0)))
+        return (ranks[judgement.verdict.component], *(_rank_case(judgement) if imitated else (False, False, False, 0)))
 
     return sorted(range(len(judgements)), key=cost)

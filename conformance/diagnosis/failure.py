@@ -125,6 +125,13 @@ class FailingCase:
         """The outputs that are wrong."""
         return self._find_wrong(self.actual, self.expected) if isinstance(self.actual, Result) else frozenset()
 
+    @cached_property
+    def is_nan(self) -> bool:
+        """Return True if every number of the wrong outputs is NaN."""
+        outputs = self.actual.outputs if isinstance(self.actual, Result) else {}
+        wrong = [self.expected[name].select(outputs[name]) for name in self.wrong]
+        return bool(wrong) and all(array.dtype.kind == "f" and np.isnan(array).all() for array in wrong)
+
     def distance(self, imitation: Result | BadResult | None, right: Result | BadResult | None = None) -> float | None:
         """Return the distance of an imitation from the actual result ÷ tolerance; None if it does not explain it.
 

@@ -134,8 +134,8 @@ def _describe_idle(bad: Sequence[Verdict]) -> Iterator[Finding]:
     """Yield the parameters that change no output of a failing case."""
     for verdict in (v for v in bad if v.idle):
         change = "change" if len(verdict.idle) > 1 or verdict.idle[0].endswith("*") else "changes"
-        text = f"{list_few(verdict.idle)} {change} no output of {verdict.check}. Check that the adapter passes them on and the code reads them"
-        yield Finding(NO_EFFECT, text)
+        advice = "Check that the adapter passes them on and the code reads them"
+        yield Finding(NO_EFFECT, f"{list_few(verdict.idle)} {change} no output of {verdict.check}. {advice}")
 
 
 def _classify_follower(

@@ -136,7 +136,9 @@ class Imitator:
         known = self._choose_known_matches(case)
         found = self._match_candidates(known, failure)
         found |= self._match_aside([c for c in known if c not in found], failure)
-        found = found or self._search(failure)
+        # Many mistakes give NaN alone, so that it tells one of them from the others only where nothing else is wrong.
+        if not (failure.is_nan and self._known.was_searched(case.component)):
+            found = found or self._search(failure)
         if case.cotangent is None:
             self._fails_forward.add(case.component)
             if max(case.sizes.values(), default=0) <= SHORTEST:
@@ -332,8 +334,6 @@ class Imitator:
         # Decoding takes long, and with two mistakes at once it need not end.
         decides = is_decoding(case)
         some = [one for one in near if one.options] if decides else near
-        # What nothing known explains in a part shows in the whole, unless it is too small: a short search will do.
-        short = decides or self._known.has_unknown_part(component)
         most = _TRIED // estimate_cost(case)
         joined = [*bases, *self._known.list_halves(component)]
         hides = [Candidate((ONLY_WHERE_MASKED,))] if case.hiding == "too" else []
@@ -353,10 +353,10 @@ class Imitator:
             known = self._known.list_matches(component)
             combined = (c for c in self._catalogue.combine_near(component, bases, some) if c not in known)
             found = self._match_candidates(islice(combined, most), failure)
-        if not found and not short and not self._in_vain[component, failure.dtype]:
+        if not found and not decides and not self._in_vain[component, failure.dtype]:
             far = list(self._catalogue.list_far(component))
             found = self._match_candidates(chain(far, islice(combine_with(bases, far), most)), failure)
-        found = found or self._search_further(failure, near, bases, short=short)
+        found = found or self._search_further(failure, near, bases)
         found |= self._match_simpler(found, failure)
         # Words fit by chance: what a passing case rules out ends no search.
         unknown = self._in_vain[component, failure.dtype] or self._known.has_unknown_part(component)
@@ -365,11 +365,11 @@ class Imitator:
         return found
 
     def _search_further(
-        self, failure: FailingCase, near: list[Candidate], bases: list[Candidate], *, short: bool
+        self, failure: FailingCase, near: list[Candidate], bases: list[Candidate]
     ) -> dict[Candidate, float]:
         """Search one kind of candidates after the other, until one explains a failure."""
         component, most = failure.case.component, _TRIED // estimate_cost(failure.case)
-        list_kinds = self._list_short if short else self._list_kinds
+        list_kinds = self._list_short if is_decoding(failure.case) else self._list_kinds
         for kind in list_kinds(failure, near, bases, most):
             tried = list(islice(self._filter_untried(component, kind.candidates), kind.most))
             if found := self._match_possible(tried, failure):
@@ -400,11 +400,10 @@ class Imitator:
     def _list_short(
         self, failure: FailingCase, near: list[Candidate], bases: list[Candidate], most: int
     ) -> Iterator[_Kind]:
-        """Yield what a short search tries: the steps of a loop that decodes, and what is read off a result."""
+        """Yield what is tried of decoding: the steps of the loop, and what is read off a result."""
         del near
         # What is read off a result says less than a step of the loop that does it.
-        if is_decoding(failure.case):
-            yield _Kind(self._list_neighbours(failure.case.component, [], 0), _NEIGHBOURS * most)
+        yield _Kind(self._list_neighbours(failure.case.component, [], 0), _NEIGHBOURS * most)
         yield _Kind(self._read_off(failure, bases), most)
 
     def _search_neighbours(self, component: str, failure: FailingCase, most: int) -> dict[Candidate, float]:

@@ -455,8 +455,100 @@ def test_a_bias_that_moves_no_weight_is_not_said_to_do_nothing(spec):
     """One number added to all scores of a row changes no weight: b_k changes nothing in right code either."""
 
     def attend(query, key, value, mask=None, *, num_heads, params):
-        output, *_ = textbook.multi_head_attention(query, key, value, mask, num_heads=num_heads, params=params)
-        return np.sin(output * 9)
+        found = textbook.multi_head_attention(query, key, value, mask, num_heads=num_heads, params=params)
+        return np.sin(found["output"] * 9)
 
     _, findings = run(spec, arrays="numpy", multi_head_attention=attend)
+    assert NOTHING_KNOWN in [finding.label for finding in findings]
     assert NO_EFFECT not in [finding.label for finding in findings]
+
+
+# What is searched
+
+
+def span_of_torch(x, *, params):
+    wide = x.amax(-1, keepdim=True) - x.amin(-1, keepdim=True)
+    return torch.addcmul(params["beta"], params["gamma"], (x - x.mean(-1, keepdim=True)) / wide)
+
+
+def span_of_numpy(x, *, params):
+    with np.errstate(invalid="ignore"):
+        return (x - x.mean(-1, keepdims=True)) / np.ptp(x, axis=-1, keepdims=True) * params["gamma"] + params["beta"]
+
+
+@pytest.mark.parametrize(("norm", "arrays"), [(span_of_torch, "torch"), (span_of_numpy, "numpy")])
+def test_no_cause_is_taken_from_a_result_of_nan(norm, arrays, spec):
+    """Several mistakes give NaN for one channel."""
+    verdicts, findings = run(spec, arrays=arrays, layer_norm=norm)
+    (one,) = (verdict for verdict in verdicts if verdict.check == "ln-one-channel")
+    assert (one.reason, one.matches) == ("not-finite", ())
+    assert NOTHING_KNOWN in [finding.label for finding in findings]
+
+
+def attend_oddly(query, key, value, mask=None, *, num_heads, params):
+    return torch.sin(textbook_of_torch(query, key, value, mask, num_heads, params, "") * 9)
+
+
+def textbook_of_torch(query, key, value, mask, num_heads, params, own):
+    q, k, v = (
+        torch.stack((x @ params[f"{own}w_{r}"] + params.get(f"{own}b_{r}", 0)).chunk(num_heads, -1), 1)
+        for r, x in zip("qkv", (query, key, value), strict=True)
+    )
+    scores = q @ k.mT / math.sqrt(q.shape[-1])
+    scores = scores if mask is None else torch.where(mask, scores, torch.finfo(scores.dtype).min)
+    return torch.cat((scores.softmax(-1) @ v).unbind(1), -1) @ params[f"{own}w_o"] + params.get(f"{own}b_o", 0)
+
+
+def halve_the_network(x, mask=None, *, num_heads, params):
+    y = normalise(x + textbook_of_torch(x, x, x, mask, num_heads, params, "self_attention."), params, "norm_1", 1e-5)
+    hidden = torch.relu(y @ params["feed_forward.w_1"] + params.get("feed_forward.b_1", 0))
+    added = hidden @ params["feed_forward.w_2"] + params.get("feed_forward.b_2", 0)
+    return normalise(y + 0.5 * added, params, "norm_2", 1e-5)
+
+
+class NumpyBlock:
+    """A decoder-free block of NumPy: its norms have an eps that no option has."""
+
+    def __init__(self, params, heads):
+        self.params, self.heads = params, heads
+
+    def norm(self, x, name):
+        centred = x - x.mean(-1, keepdims=True)
+        deviation = np.sqrt(np.square(centred).mean(-1, keepdims=True) + x.dtype.type(1e-3))
+        return self.params[f"{name}.gamma"] * centred / deviation + self.params[f"{name}.beta"]
+
+    def __call__(self, x, mask):
+        own = self.params
+        attention = {name.rpartition(".")[2]: array for name, array in own.items() if name.startswith("self_")}
+        found = textbook.multi_head_attention(x, x, x, mask, num_heads=self.heads, params=attention)
+        y = self.norm(x + found["output"], "norm_1")
+        inner = np.maximum(y @ own["feed_forward.w_1"] + own.get("feed_forward.b_1", x.dtype.type(0)), 0)
+        return self.norm(y + inner @ own["feed_forward.w_2"] + own.get("feed_forward.b_2", x.dtype.type(0)), "norm_2")
+
+
+def attend_oddly_in_numpy(query, key, value, mask=None, *, num_heads, params):
+    found = textbook.multi_head_attention(query, key, value, mask, num_heads=num_heads, params=params)
+    return np.sin(found["output"] * 9)
+
+
+def run_numpy_block(x, mask=None, *, num_heads, params):
+    return NumpyBlock(params, num_heads)(x, mask)
+
+
+@pytest.mark.parametrize(
+    ("arrays", "part", "layer", "said"),
+    [
+        (
+            "torch",
+            attend_oddly,
+            halve_the_network,
+            "The result of the feed-forward network is halved before it is ",
+        ),
+        ("numpy", attend_oddly_in_numpy, run_numpy_block, "The normalisation fits eps = 0.001."),
+    ],
+)
+def test_a_part_that_nothing_explains_keeps_no_layer_from_being_searched(arrays, part, layer, said, spec):
+    _, findings = run(spec, arrays=arrays, multi_head_attention=part, encoder_layer=layer)
+    told = [(finding.label, finding.text) for finding in findings if not finding.inner]
+    assert told == [("Fix first", "multi_head_attention"), ("Fix too", "encoder_layer")]
+    assert find_said(findings).text.startswith(said)
