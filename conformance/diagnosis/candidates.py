@@ -107,6 +107,20 @@ class Candidate:
         left = replace(both, options=tuple(item for item in both.options if item not in hidden))
         return None if hidden and left in (self, other) else left
 
+    def leave_one_out(self) -> list[Candidate]:
+        """Return these causes without one of them, for each, if two are left at least."""
+        if len(self.causes) < 3:
+            return []
+        last = len(self.mistakes) - 1
+        fewer = [
+            replace(self, options=left) for left in combinations(self.options, len(self.options) - 1) if self.options
+        ]
+        # The place is that of the last mistake.
+        return fewer + [
+            replace(self, mistakes=self.mistakes[:k] + self.mistakes[k + 1 :], place=self.place if k < last else None)
+            for k in range(len(self.mistakes))
+        ]
+
     def add_placed(self, placed: Candidate) -> Candidate | None:
         """Return these causes with a mistake in one place; None if one of these has a place or is the same mistake."""
         if self.place or set(self.mistakes) & set(placed.mistakes):

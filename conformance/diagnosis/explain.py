@@ -13,7 +13,7 @@ from goldformer.conformance.diagnosis.confirmation import confirm_causes
 from goldformer.conformance.diagnosis.distinguish import is_idle, tell_apart
 from goldformer.conformance.diagnosis.failure import FailingCase, is_decoding
 from goldformer.conformance.diagnosis.findings import list_unexplained, list_unknown, list_unsettled
-from goldformer.conformance.diagnosis.other_options import advise_option
+from goldformer.conformance.diagnosis.other_options import advise_option, is_wrong_under
 from goldformer.conformance.diagnosis.refutation import can_refute, rule_out_causes
 from goldformer.conformance.diagnosis.state import note_state
 from goldformer.conformance.diagnosis.suspects import (
@@ -131,9 +131,17 @@ class Diagnosis:
                     self._misses_by_rounding(e.ids, judgement) for judgement in missed.values()
                 )
                 near = partial(self._imitator.match_near, e.ids)
+                more = partial(self._imitator.search_options, e.ids)
+                options = {c.convention: c.option for c in e.causes}
                 for index, judgement in missed.items():
+                    before, in_half = verdicts[index], is_half(judgement.bench.dtype)
+                    if in_half and e is ranked[0]:
+                        # A half type hides an option in most cases, and then it looks like rounding in the others.
+                        verdicts[index] = _add_matches(judgement, before, more)
+                    if verdicts[index] != before or (in_half and all(options) and is_wrong_under(judgement, options)):
+                        continue
                     idle = partial(is_idle, ranked[0].ids, e.ids, FailingCase.of(judgement), self._imitator)
-                    if by_rounding or is_half(judgement.bench.dtype) or idle():
+                    if by_rounding or in_half or idle():
                         verdicts[index] = _add_matches(judgement, verdicts[index], near)
 
     def _leave_out_refuted(self, verdict: Verdict) -> Verdict:

@@ -51,6 +51,9 @@ _TRIED: Final = 500_000
 #: The same for gradients of forward passes, each of which takes a call for each number of the case: a second.
 _DIFFERENCES: Final = 6_000_000
 
+#: How many tolerances an option moves a result whose rounding it is no longer taken for.
+_VISIBLE: Final = 3.0
+
 #: How far an imitation that loses digits may be from the result that it explains, in tolerances.
 _LOST: Final = 1000.0
 #: Careful code stays below 0.4 of the tolerance: an imitation whose own rounding is larger loses digits.
@@ -248,6 +251,23 @@ class Imitator:
         self._known.count_above(base, component, found)
         return _describe_matches(found)
 
+    def search_options(self, causes: Causes, failure: FailingCase) -> tuple[Match, ...]:
+        """Return the causes of a match with one more option, whose effect shows in a failing case and explains it."""
+        case, base = failure.case, self._matched.get(causes)
+        if base is None or base.place or case.cotangent is not None or case.full_size or case.size > LARGE:
+            return ()
+        options = [one for one in self._catalogue.list_near(case.component, failure.options) if one.options]
+        before = self._textbooks.imitate(base, failure)
+        shown = [c for c in combine_with([base], options) if self._is_visible(c, before, failure)]
+        found = self._note_found(self._match_candidates(shown, failure), failure)
+        self._known.count_above(base, case.component, found)
+        return _describe_matches(found)
+
+    def _is_visible(self, candidate: Candidate, before: Result | BadResult | None, failure: FailingCase) -> bool:
+        """Return True if a candidate moves the result by more than rounding moves a right one."""
+        made = self._textbooks.imitate(candidate, failure)
+        return isinstance(made, Result) and _VISIBLE < replace(failure, actual=made).measure_apart(before) < math.inf
+
     def search_under(self, options: Options, failure: FailingCase) -> tuple[Match, ...]:
         """Return the causes of a failing case under some options: what is wrong on top of them.
 
@@ -412,26 +432,24 @@ class Imitator:
         return self._match_possible(islice(untried, _NEIGHBOURS * most), failure)
 
     def _match_simpler(self, found: Mapping[Candidate, float], failure: FailingCase) -> dict[Candidate, float]:
-        """Return the neighbours that explain by themselves what only two known mistakes together explain.
+        """Return what explains a failure with fewer causes than what was found: the same without one of them.
 
-        They are made in the same parts. Divided by √d_model and multiplied by √d_k: that is the root of the number of
-        heads.
+        So do neighbours by themselves, made in the same parts as two known mistakes. Divided by √d_model and multiplied
+        by √d_k: that is the root of the number of heads.
         """
-        if not found or any(len(candidate.mistakes) < 2 for candidate in found):
-            return {}
+        fewer = dict.fromkeys(one for c in found for one in c.leave_one_out() if one not in found)
+        simpler = self._match_possible(fewer, failure)
+        if simpler or not found or any(len(candidate.mistakes) < 2 for candidate in found):
+            return simpler
         parts = {find_cause(id_, self.spec).component for candidate in found for id_ in candidate.mistakes}
         component = failure.case.component
-        single = [
-            candidate
-            for candidate in self._catalogue.select_neighbours(component)
-            if neighbours()[candidate.mistakes[0]].component in parts
-        ]
-        # What stands in the place of the last one may also stand in that of an option, as one eps in all norms does.
         generated = self._catalogue.select_neighbours(component)
+        single = [c for c in generated if neighbours()[c.mistakes[0]].component in parts]
+        # What stands in the place of the last one may also stand in that of an option, as one eps in all norms does.
         least = min(len(candidate.causes) for candidate in found)
         bases = [replace(c, mistakes=c.mistakes[:-1]) for c in found if c.options and not c.place]
-        fewer = (c for c in combine_with(bases, generated) if len(c.causes) < least)
-        return self._match_possible(self._filter_untried(component, chain(single, fewer)), failure)
+        fewer_causes = (c for c in combine_with(bases, generated) if len(c.causes) < least)
+        return self._match_possible(self._filter_untried(component, chain(single, fewer_causes)), failure)
 
     def _search_model(self, component: str, bases: list[Candidate], failure: FailingCase) -> dict[Candidate, float]:
         """Search what is wrong only while a model decodes: in the decoder first, then in its other outer parts."""

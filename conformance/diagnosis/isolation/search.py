@@ -69,6 +69,8 @@ ISOLATED = frozenset(
 _LARGEST_GRADIENT: Final = 600
 #: What goes before the name of a place that only gradients show.
 _BACKWARD: Final = "the backward pass of "
+#: The failing cases with which a search under other options begins at most, one after the other.
+_MOST_BEGUN: Final = 4
 #: The most places that are described: several parts may be wrong, each by itself.
 _MOST_PLACES: Final = 2
 
@@ -80,17 +82,16 @@ def isolate(
 
     The judgements are those of one component; the key of the failing case that began the search is that of the result,
     which is empty if no case can tell. At most MOST_CALLS calls are made, and no more once one is not answered. The
-    calls are judged under these options instead of the declared ones; if all are right then, under the declared ones.
+    calls are judged under these options instead of the declared ones: a case that is right then tells nothing, and the
+    search begins with the next one.
     """
-    first = choose_first(judgements)
-    if first is None:
-        return {}
+    options = options or {}
     words = _name_wrong_words([j for j in judgements.values() if _can_begin(j)])
-    for assumed in (options, {}) if options else ({},):
-        search = _Search.of(_assume(judgements[first], assumed, spec), spec, words)
+    for key in rank_failing(judgements)[: _MOST_BEGUN if options else 1]:
+        search = _Search.of(_assume(judgements[key], options, spec), spec, words)
         if found := search.find_mistake():
             mistake, example = found
-            return {first: (replace(mistake, options=tuple(assumed.items())), example)}
+            return {key: (replace(mistake, options=tuple(options.items())), example)}
     return {}
 
 
@@ -100,10 +101,10 @@ def _assume(judgement: Judgement, options: Mapping[str, str], spec: Spec) -> Jud
     return replace(judgement, bench=replace(bench, adapter=bench.adapter.declare(options, spec)))
 
 
-def choose_first(judgements: Mapping[int, Judgement]) -> int | None:
-    """Return the key of the failing case with which a search begins; None if there is none."""
+def rank_failing(judgements: Mapping[int, Judgement]) -> list[int]:
+    """Return the keys of the failing cases with which a search can begin, the plainest first."""
     fitting = [key for key, judgement in judgements.items() if _can_begin(judgement)]
-    return min(fitting, key=lambda key: _rank(judgements[key]), default=None)
+    return sorted(fitting, key=lambda key: _rank(judgements[key]))
 
 
 def _can_begin(judgement: Judgement) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 from dataclasses import replace
@@ -18,7 +19,17 @@ from goldformer.adapters import textbook
 from goldformer.adapters.layouts import map_state
 from goldformer.adapters.protocol import Adapter
 from goldformer.conformance.diagnosis.explain import Diagnosis
-from goldformer.conformance.diagnosis.finding import MISTAKE_FOUND, NO_EFFECT, NO_VARIANT, NOTHING_KNOWN, Finding
+from goldformer.conformance.diagnosis.finding import (
+    CLOSEST,
+    CLOSEST_OPTION,
+    MISTAKE_FOUND,
+    NO_EFFECT,
+    NO_VARIANT,
+    NOTHING_KNOWN,
+    OPTION_FOUND,
+    POSSIBLE_CAUSES,
+    Finding,
+)
 from goldformer.conformance.diagnosis.findings import diagnose
 from goldformer.conformance.diagnosis.suspects import rank_explanations
 from goldformer.conformance.judging.cases import Bench, judge_case
@@ -552,3 +563,64 @@ def test_a_part_that_nothing_explains_keeps_no_layer_from_being_searched(arrays,
     told = [(finding.label, finding.text) for finding in findings if not finding.inner]
     assert told == [("Fix first", "multi_head_attention"), ("Fix too", "encoder_layer")]
     assert find_said(findings).text.startswith(said)
+
+
+# Options in half types
+
+
+def in_half(run_in_float32):
+    """Return a function that computes in float32 and rounds the result to the dtype of x, as GPUs do."""
+
+    @functools.wraps(run_in_float32)
+    def compute(x, mask=None, *, num_heads, params):
+        wide = {name: array.float() for name, array in params.items()}
+        return run_in_float32(x.float(), mask, num_heads=num_heads, params=wide).to(x.dtype)
+
+    return compute
+
+
+def pre_norm(x, mask=None, *, num_heads, params, activate=F.gelu):
+    inner = normalise(x, params, "norm_1", 1e-5)
+    x = x + textbook_of_torch(inner, inner, inner, mask, num_heads, params, "self_attention.")
+    inner = normalise(x, params, "norm_2", 1e-5) @ params["feed_forward.w_1"] + params.get("feed_forward.b_1", 0)
+    return x + activate(inner) @ params["feed_forward.w_2"] + params.get("feed_forward.b_2", 0)
+
+
+def without_scale(x, mask=None, *, num_heads, params):
+    """Return a post-norm layer whose scores are not divided, and whose eps is 1e-6."""
+    d_k = params["self_attention.w_q"].shape[1] // num_heads
+    own = {name: array * math.sqrt(d_k) if name.endswith("_q") else array for name, array in params.items()}
+    y = normalise(x + textbook_of_torch(x, x, x, mask, num_heads, own, "self_attention."), params, "norm_1", 1e-6)
+    hidden = torch.relu(y @ params["feed_forward.w_1"] + params.get("feed_forward.b_1", 0))
+    return normalise(
+        y + hidden @ params["feed_forward.w_2"] + params.get("feed_forward.b_2", 0), params, "norm_2", 1e-6
+    )
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+def test_an_option_is_told_with_the_mistake_that_comes_with_it_in_every_dtype(dtype, spec):
+    _, findings = run(spec, dtype, encoder_layer=in_half(pre_norm))
+    said = [f for f in findings if f.label in (MISTAKE_FOUND, POSSIBLE_CAUSES)]
+    assert [f.mistakes for f in said] == [("ffn-gelu",)]
+    assert "also has norm_placement: pre (" in said[0].text
+    assert "eps" not in said[0].text
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+def test_an_option_that_few_cases_show_in_a_half_type_is_told(dtype, spec):
+    _, findings = run(spec, dtype, encoder_layer=in_half(without_scale))
+    said = find_said(findings)
+    assert said.mistakes == ("scale-missing",)
+    assert "also has layer_norm_eps: 1e-6 (" in said.text
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_an_option_that_leaves_results_wrong_is_not_said_to_explain_them(dtype, spec):
+    def layer(x, mask=None, *, num_heads, params):
+        soft = functools.partial(pre_norm, activate=lambda h: h.relu() + 0.2 * torch.sin(h))
+        return soft(x, mask, num_heads=num_heads, params=params)
+
+    _, findings = run(spec, dtype, encoder_layer=in_half(layer))
+    labels = [finding.label for finding in findings]
+    assert not {MISTAKE_FOUND, OPTION_FOUND} & {*labels}
+    assert {CLOSEST, CLOSEST_OPTION, NOTHING_KNOWN} & {*labels}
