@@ -26,6 +26,7 @@ from goldformer.conformance.diagnosis.isolation.sentences import (
     BEHIND_THE_END,
     CUT_SHORT,
     LATER,
+    MADE_BY,
     MEMORY,
     OR_MEMORY,
     PAST_ATTENTION,
@@ -36,6 +37,7 @@ from goldformer.conformance.diagnosis.isolation.sentences import (
     describe_loop,
     describe_part,
     describe_skeleton,
+    find_contradiction,
     name_alone,
     name_skeleton,
     sort_by_flow,
@@ -193,6 +195,8 @@ class _Search:
     is_post: bool
     #: The place that the wrong words of all failing cases show by themselves, if they do.
     shown: str
+    #: The outputs that it returns, as data flows to them.
+    outputs: Sequence[str] = ()
     #: Those of what is left when all parts are silent, and of the memory: known once the layers are.
     skeleton: Sequence[Switch] = ()
     memory: Sequence[Switch] = ()
@@ -217,7 +221,11 @@ class _Search:
         of_parts = [s for part in parts for s in (*part.details, *part.probes, part.silence)]
         switches = {s.id: s for s in (*single, make_uneven(base), *general, *of_parts)}
         calls = (GradientCalls if backward else Calls)(bench, component)
-        return cls(calls, base, judgement.case, parts, general, single, frozenset(judged), switches, post, shown)
+        returned = getattr(judgement.outcome, "outputs", ()) if not backward and main != "ids" else ()
+        outputs = [name for name in contract.flow if name in returned]
+        return cls(
+            calls, base, judgement.case, parts, general, single, frozenset(judged), switches, post, shown, outputs
+        )
 
     def find_mistake(self) -> tuple[IsolatedMistake, str] | None:
         """Return the places found and the smallest wrong call; None if the failing case is right when called again."""
@@ -332,8 +340,12 @@ class _Search:
                 if is_wrong:
                     wrong.add(part.id)
                     yield part
-                elif is_wrong is False:
+                elif is_wrong is False and not self._is_convicted(part, silent - {part.id, *part.behind}):
                     self.holds.append(name_alone(part))
+
+    def _is_convicted(self, part: Part, off: frozenset[str]) -> bool:
+        """Return True if an output that a part of a layer makes is wrong in a call, such as its weights."""
+        return any(MADE_BY.get(d.output, ("",))[0] == part.id for d in self._list_wrong(off))
 
     def _find_loop(self) -> _Place | None:
         """Return the loop of decoding as the place, if its model, its first word or every word of it is right."""
@@ -356,6 +368,13 @@ class _Search:
         return _Place("loop", words, off, (*kept, *right))
 
     def _examine(self, acting: Sequence[Part], off: frozenset[str]) -> _Place:
+        """Describe a place, which is wrong in a call, so that no output of that call contradicts it."""
+        place = self._describe(acting, off)
+        wrong = [difference.output for difference in self._list_wrong(place.off)]
+        seen = find_contradiction(self.calls.component, place.id, wrong, self.outputs) if self.outputs else None
+        return replace(place, id=seen[0], words=seen[1]) if seen else place
+
+    def _describe(self, acting: Sequence[Part], off: frozenset[str]) -> _Place:
         """Describe a place, which is wrong in a call, by what cannot be taken out of the call."""
         details = [s for part in acting for s in part.details] or self.skeleton
         if self.is_backward:
@@ -371,10 +390,11 @@ class _Search:
             id_, words = describe_skeleton(self.calls.component, self.acting_norms, off, kept)
             return _Place(id_, words + past, off, kept)
         last = sort_by_flow(acting)[-1]
-        words = describe_part(last, off, kept) if len(acting) == 1 else describe_group(acting, kept)
+        wrong = [difference.output for difference in self._list_wrong(off)]
+        right = {*self.outputs} - {*wrong}
+        words = describe_part(last, off, kept, wrong, right) if len(acting) == 1 else describe_group(acting, kept)
         if last.id == "decoder.cross_attention" and len(acting) == 1:
-            outputs = [difference.output for difference in self._list_wrong(off)]
-            if outputs[0] in ("source_embedded", "memory"):
+            if wrong[0] in ("source_embedded", "memory"):
                 return _Place("encoder", MEMORY, off, kept)
             words += OR_MEMORY
         words += past

@@ -22,15 +22,18 @@ from goldformer.conformance.diagnosis.explain import Diagnosis
 from goldformer.conformance.diagnosis.finding import (
     CLOSEST,
     CLOSEST_OPTION,
+    HOLDS,
     MISTAKE_FOUND,
     NO_EFFECT,
     NO_VARIANT,
     NOTHING_KNOWN,
     OPTION_FOUND,
+    PLACE,
     POSSIBLE_CAUSES,
     Finding,
 )
 from goldformer.conformance.diagnosis.findings import diagnose
+from goldformer.conformance.diagnosis.isolation.sentences import find_contradiction
 from goldformer.conformance.diagnosis.suspects import rank_explanations
 from goldformer.conformance.judging.cases import Bench, judge_case
 from goldformer.conformance.judging.verdict import Match, Verdict
@@ -624,3 +627,68 @@ def test_an_option_that_leaves_results_wrong_is_not_said_to_explain_them(dtype, 
     labels = [finding.label for finding in findings]
     assert not {MISTAKE_FOUND, OPTION_FOUND} & {*labels}
     assert {CLOSEST, CLOSEST_OPTION, NOTHING_KNOWN} & {*labels}
+
+
+# A place that no output contradicts
+
+
+def layer_with_odd_weights(x, mask=None, *, num_heads, params):
+    """Return an encoder layer that is right, with the average of its weights over the heads for each head."""
+    q, k, v = (
+        torch.stack(
+            (x @ params[f"self_attention.w_{r}"] + params.get(f"self_attention.b_{r}", 0)).chunk(num_heads, -1), 1
+        )
+        for r in "qkv"
+    )
+    scores = q @ k.mT / math.sqrt(q.shape[-1])
+    scores = scores if mask is None else torch.where(mask, scores, torch.finfo(scores.dtype).min)
+    weights = scores.softmax(-1)
+    joined = torch.cat((weights @ v).unbind(1), -1) @ params["self_attention.w_o"] + params.get("self_attention.b_o", 0)
+    attended = normalise(x + joined, params, "norm_1", 1e-5)
+    hidden = (attended @ params["feed_forward.w_1"] + params.get("feed_forward.b_1", 0)).relu()
+    added = hidden @ params["feed_forward.w_2"] + params.get("feed_forward.b_2", 0)
+    shown = 0.9 * weights.mean(1, keepdim=True).expand_as(weights) + 0.05
+    return {"output": normalise(attended + added, params, "norm_2", 1e-5), "attended": attended, "weights": shown}
+
+
+def attention_with_odd_weights(query, key, value, mask=None, *, num_heads, params):
+    found = textbook.multi_head_attention(query, key, value, mask, num_heads=num_heads, params=params)
+    return {"output": found["output"], "weights": np.sin(9 * found["weights"])}
+
+
+@pytest.mark.parametrize(
+    ("arrays", "functions"),
+    [
+        ("torch", {"encoder_layer": layer_with_odd_weights}),
+        ("numpy", {"multi_head_attention": attention_with_odd_weights}),
+    ],
+)
+def test_weights_that_are_wrong_beside_a_right_output_are_the_place(arrays, functions, spec):
+    _, findings = run(spec, arrays=arrays, **functions)
+    assert find_said(findings, PLACE).text == "what is returned as weights: the output is right"
+    assert "self-attention" not in " ".join(finding.text for finding in findings if finding.label == HOLDS)
+
+
+@pytest.mark.parametrize(
+    ("id_", "wrong", "outputs", "place"),
+    [
+        # Weights that are wrong convict their attention, whatever else is.
+        ("skeleton", ["weights", "output"], ["weights", "output"],
+         "the queries, keys, scores or mask of the self-attention"),
+        ("feed_forward", ["weights", "attended", "output"], ["weights", "attended", "output"],
+         "the queries, keys, scores or mask of the self-attention"),
+        # An output that is right acquits what lies before it.
+        ("self_attention", ["output"], ["weights", "attended", "output"],
+         "the feed-forward network, or the residual and normalisation around it"),
+        ("self_attention", ["crossed", "output"], ["attended", "crossed", "output"],
+         "the values, the heads or the output of the cross-attention, or the residual and normalisation around it"),
+        # Nothing is known of what is not returned.
+        ("self_attention", ["output"], ["output"], ""),
+        ("cross_attention", ["crossed", "output"], ["attended", "crossed", "output"], ""),
+        ("skeleton", ["attended", "output"], ["weights", "attended", "output"], ""),
+    ],
+)  # fmt: skip
+def test_an_output_acquits_and_convicts_parts(id_, wrong, outputs, place):
+    component = "decoder_layer" if "crossed" in outputs else "encoder_layer"
+    found = find_contradiction(component, id_, wrong, outputs)
+    assert (found[1] if found else "") == place
