@@ -31,6 +31,7 @@ from goldformer.conformance.diagnosis.neighbours.blocks import SHORTEST
 from goldformer.conformance.diagnosis.neighbours.masks import ONLY_WHERE_MASKED
 from goldformer.conformance.diagnosis.neighbours.results import Call, list_relations
 from goldformer.conformance.diagnosis.neighbours.solved import TRIALS, families, fit_number, name_solved, trying
+from goldformer.conformance.diagnosis.neighbours.stacks import NESTED
 from goldformer.conformance.diagnosis.twins import Twins
 from goldformer.conformance.judging.invoke import BadResult, Result
 from goldformer.conformance.judging.verdict import Match
@@ -358,6 +359,10 @@ class Imitator:
         joined = [*bases, *self._known.list_halves(component)]
         hides = [Candidate((ONLY_WHERE_MASKED,))] if case.hiding == "too" else []
         found = self._match_candidates([*near, *hides], failure) or self._match_candidates(joined, failure)
+        if not found and _has_padding(case):
+            # Nested tensors leave rows of padding 0, which shows only through a mistake.
+            shown = combine_with([*near, *self._catalogue.list_far(component), *bases], [Candidate((NESTED,))])
+            found = self._match_candidates(shown, failure)
         if not found and failure.is_close:
             found = self._match_candidates(self._catalogue.list_losing_digits(), failure)
         if not found and any(self._may_be_rounded(base, failure) for base in bases):
@@ -686,6 +691,12 @@ class Imitator:
                 found[candidate] = distance
         self._matched.update({candidate.causes: candidate for candidate in found})
         return found
+
+
+def _has_padding(case: Case) -> bool:
+    """Return True for a case of a model whose source has padding."""
+    source, pad_id = case.input_arrays.get("source"), case.attributes.get("pad_id")
+    return source is not None and pad_id is not None and bool((source == pad_id).any())
 
 
 def _describe_matches(found: Mapping[Candidate, float]) -> tuple[Match, ...]:

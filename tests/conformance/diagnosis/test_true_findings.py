@@ -7,6 +7,7 @@ import json
 import math
 from dataclasses import replace
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +17,8 @@ from torch import nn
 from torch.func import functional_call
 
 from goldformer.adapters import textbook
-from goldformer.adapters.layouts import map_state
+from goldformer.adapters.builtin._torch_nn_layers import map_stack
+from goldformer.adapters.layouts import map_state, require_square_projections
 from goldformer.adapters.protocol import Adapter
 from goldformer.conformance.diagnosis.explain import Diagnosis
 from goldformer.conformance.diagnosis.finding import (
@@ -692,3 +694,73 @@ def test_an_output_acquits_and_convicts_parts(id_, wrong, outputs, place):
     component = "decoder_layer" if "crossed" in outputs else "encoder_layer"
     found = find_contradiction(component, id_, wrong, outputs)
     assert (found[1] if found else "") == place
+
+
+# Models whose memory is 0 in rows of padding
+
+
+class NestedModel(nn.Module):
+    """nn.TransformerEncoder, which nests in evaluation, and nn.TransformerDecoder."""
+
+    def __init__(self, width, heads, inner, depths):
+        super().__init__()
+        made: dict[str, Any] = {"dropout": 0.0, "batch_first": True}
+        self.encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(width, heads, inner, **made), depths[0])
+        self.decoder = nn.TransformerDecoder(nn.TransformerDecoderLayer(width, heads, inner, **made), depths[1])
+
+    def forward(self, source, target, source_pads, target_pads):
+        later = torch.ones(target.shape[1], target.shape[1], dtype=torch.bool).triu(1)
+        memory = self.encoder(source, src_key_padding_mask=source_pads)
+        return self.decoder(target, memory, tgt_mask=later, tgt_key_padding_mask=target_pads)
+
+
+def embed(ids, table):
+    places = torch.arange(ids.shape[1], dtype=torch.float64)[:, None]
+    angles = places / 10000 ** (torch.arange(0, table.shape[1], 2, dtype=torch.float64) / table.shape[1])
+    waves = torch.stack((angles.sin(), angles.cos()), 2).flatten(1)[:, : table.shape[1]]
+    return table[ids] + waves.to(table.dtype)
+
+
+def nested_model(source, target, *, num_heads, num_encoder_layers, num_decoder_layers, pad_id, params):
+    require_square_projections(params)
+    table, depths = params["table"], (num_encoder_layers, num_decoder_layers)
+    model = NestedModel(table.shape[1], num_heads, params["encoder.0.feed_forward.w_1"].shape[1], depths)
+    stacks = {"encoder": depths[0], "decoder": depths[1]}
+    state = {
+        f"{stack}.{name}": array
+        for stack, depth in stacks.items()
+        for name, array in map_stack({n: a for n, a in params.items() if n.startswith(stack)}, stack, depth).items()
+    }
+    given = (embed(source, table), embed(target, table), source == pad_id, target == pad_id)
+    decoded = functional_call(model.to(table).eval(), state, given)
+    return decoded @ params["w_vocab"] + params.get("b_vocab", 0)
+
+
+def packed_model(source, target, *, num_heads, num_encoder_layers, num_decoder_layers, pad_id, params):
+    """Return a model in NumPy that encodes each sentence without its padding, and shows the decoder all rows."""
+    if num_heads % 2 or (source[:, 1:] != pad_id)[source[:, :-1] == pad_id].any():
+        raise NotImplementedError("an even number of heads, and padding at the end")
+    table = params["table"]
+    stacks = {
+        stack: {name: array for name, array in params.items() if name.startswith(f"{stack}.")}
+        for stack in ("encoder", "decoder")
+    }
+    vectors = [textbook.positional_encoding(table[ids]) for ids in (source, target)]
+    memory = np.zeros_like(vectors[0])
+    for sample, length in enumerate((source != pad_id).sum(1)):
+        words = vectors[0][sample : sample + 1, :length]
+        made = {"num_heads": num_heads, "num_layers": num_encoder_layers, "params": stacks["encoder"]}
+        memory[sample, :length] = textbook.encoder(words, **made)["output"][0]
+    seen = (target != pad_id)[:, None, None, :] & np.tri(target.shape[1], dtype=np.bool_)
+    made = {"num_heads": num_heads, "num_layers": num_decoder_layers, "params": stacks["decoder"]}
+    decoded = textbook.decoder(vectors[1], memory, seen, None, **made)["output"]
+    return decoded @ params["w_vocab"] + params.get("b_vocab", table.dtype.type(0))
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize(("model", "arrays"), [(nested_model, "torch"), (packed_model, "numpy")])
+def test_a_mistake_is_named_that_shows_padded_rows_of_zeros(model, arrays, spec):
+    _, findings = run(spec, arrays=arrays, transformer=model)
+    said = find_said(findings)
+    assert said.mistakes == ("cross-mask-absent", "encoder.padded-rows.zero")
+    assert "and padded rows of the memory are 0, as nn.TransformerEncoder's nested tensors leave them." in said.text
