@@ -18,7 +18,7 @@ from goldformer.adapters.textbook.checks import Array
 from goldformer.adapters.textbook.steps import Instead
 from goldformer.conformance.diagnosis.batches import IN_BATCHES
 from goldformer.conformance.diagnosis.causes import IN
-from goldformer.conformance.diagnosis.failure import FailingCase, Options, estimate_cost
+from goldformer.conformance.diagnosis.failure import RUNS_BACKWARD, FailingCase, Options, estimate_cost
 from goldformer.conformance.diagnosis.mistakes.differentiation import (
     DIFFERENTIABLE,
     DIFFERENTIATED,
@@ -27,6 +27,7 @@ from goldformer.conformance.diagnosis.mistakes.differentiation import (
 )
 from goldformer.conformance.diagnosis.mistakes.places import TRACKED, MistakePlace, restrict_to
 from goldformer.conformance.diagnosis.neighbours import find_made
+from goldformer.conformance.diagnosis.neighbours.arguments import giving
 from goldformer.conformance.diagnosis.neighbours.masks import joining_causal
 from goldformer.conformance.judging.gradient import invoke_gradient
 from goldformer.conformance.judging.invoke import (
@@ -44,9 +45,6 @@ from goldformer.spec.oracle.rounding import UNIT_ROUNDOFF
 
 #: The number of textbooks with causes that are kept: each takes about 200 kB.
 _MOST_ADAPTERS: Final = 500
-
-#: The components that run a backward pass in every call.
-RUNS_BACKWARD: Final = frozenset({"single_head_attention_step"})
 
 #: The numbers of the results that one diagnosis keeps: some phases of it ask for the same ones.
 _KEPT: Final = 1 << 20
@@ -89,7 +87,10 @@ class Candidate:
         return bool(self.mistakes) and self.mistakes == _list_by_hand(self)
 
     def combine(self, other: Candidate) -> Candidate | None:
-        """Return both candidates at once; None if they exclude or hide one another, or have a place."""
+        """Return both candidates at once, without options that the mistakes hide.
+
+        None if they exclude one another or have a place, or if one of them by itself is all that is left.
+        """
         if self.place or other.place:
             return None
         # Sorted, so that no set of options comes twice.
@@ -99,11 +100,27 @@ class Candidate:
         if len(set(map(_leave_out_eps, both.mistakes))) < len(both.mistakes):
             return None
         made = [find_made(id_) for id_ in both.mistakes]
+        if not all(one.can_be_made_with(two) for one, two in combinations(made, 2)):
+            return None
         # An option does nothing if a mistake replaces all of its steps, such as one of eps with another eps.
         replaced = {step for one in made for step, change in one.steps.items() if isinstance(change, Instead)}
-        if any(steps and steps.keys() <= replaced for steps in (OPTIONS.get(item) for item in both.options)):
-            return None
-        return both if all(one.can_be_made_with(two) for one, two in combinations(made, 2)) else None
+        hidden = {item for item in both.options if (steps := OPTIONS.get(item)) and steps.keys() <= replaced}
+        left = replace(both, options=tuple(item for item in both.options if item not in hidden))
+        return None if hidden and left in (self, other) else left
+
+    def leave_one_out(self) -> list[Candidate]:
+        """Return these causes without one of them, for each, if two are left at least."""
+        if len(self.causes) < 3:
+            return []
+        last = len(self.mistakes) - 1
+        fewer = [
+            replace(self, options=left) for left in combinations(self.options, len(self.options) - 1) if self.options
+        ]
+        # The place is that of the last mistake.
+        return fewer + [
+            replace(self, mistakes=self.mistakes[:k] + self.mistakes[k + 1 :], place=self.place if k < last else None)
+            for k in range(len(self.mistakes))
+        ]
 
     def add_placed(self, placed: Candidate) -> Candidate | None:
         """Return these causes with a mistake in one place; None if one of these has a place or is the same mistake."""
@@ -209,7 +226,7 @@ class Textbooks:
         dtype = _choose_dtype(failure.case, failure.dtype)
         arguments, cotangent = self._read_arguments(case), case.cotangent_array
         try:
-            with np.errstate(all="ignore"), joining_causal(case):
+            with np.errstate(all="ignore"), joining_causal(case), giving(case.given_inputs.keys()):
                 if cotangent is not None:
                     # A backward pass by hand gives all gradients in one call.
                     names = None if _list_by_hand(candidate) else failure.gradient_names

@@ -9,8 +9,8 @@ from itertools import chain, combinations, product
 from typing import Final
 
 from goldformer.adapters.options import OPTIONS
-from goldformer.conformance.diagnosis.candidates import RUNS_BACKWARD, Candidate
-from goldformer.conformance.diagnosis.failure import Options
+from goldformer.conformance.diagnosis.candidates import Candidate
+from goldformer.conformance.diagnosis.failure import RUNS_BACKWARD, Options
 from goldformer.conformance.diagnosis.mistakes import ON_PURPOSE, implementations
 from goldformer.conformance.diagnosis.mistakes.places import HALVES, PLACES, MistakePlace, can_be_made
 from goldformer.conformance.diagnosis.neighbours import Neighbour, neighbours, neighbours_of

@@ -14,10 +14,11 @@ from goldformer.conformance.diagnosis.confirmation import confirm_causes
 from goldformer.conformance.diagnosis.distinguish import is_idle, tell_apart
 from goldformer.conformance.diagnosis.failure import FailingCase, is_decoding
 from goldformer.conformance.diagnosis.findings import list_unexplained, list_unknown, list_unsettled
-from goldformer.conformance.diagnosis.other_options import advise_option
+from goldformer.conformance.diagnosis.other_options import advise_option, is_wrong_under
 from goldformer.conformance.diagnosis.refutation import can_refute, rule_out_causes
 from goldformer.conformance.diagnosis.state import note_state
 from goldformer.conformance.diagnosis.suspects import (
+    is_by_hand,
     list_explained,
     rank_best,
     rank_explanations,
@@ -134,9 +135,17 @@ class Diagnosis:
                     self._misses_by_rounding(e.ids, judgement) for judgement in missed.values()
                 )
                 near = partial(self._imitator.match_near, e.ids)
+                more = partial(self._imitator.search_options, e.ids)
+                options = {c.convention: c.option for c in e.causes}
                 for index, judgement in missed.items():
+                    before, in_half = verdicts[index], is_half(judgement.bench.dtype)
+                    if in_half and e is ranked[0]:
+                        # A half type hides an option in most cases, and then it looks like rounding in the others.
+                        verdicts[index] = _add_matches(judgement, before, more)
+                    if verdicts[index] != before or (in_half and all(options) and is_wrong_under(judgement, options)):
+                        continue
                     idle = partial(is_idle, ranked[0].ids, e.ids, FailingCase.of(judgement), self._imitator)
-                    if by_rounding or is_half(judgement.bench.dtype) or idle():
+                    if by_rounding or in_half or idle():
                         verdicts[index] = _add_matches(judgement, verdicts[index], near)
 
     def _leave_out_refuted(self, verdict: Verdict) -> Verdict:
@@ -193,17 +202,23 @@ class Diagnosis:
         return verdicts != before
 
     def _isolate_unknown(self, judgements: Sequence[Judgement | None], verdicts: list[Verdict]) -> None:
-        """Note the place of the mistake in a verdict of each component whose failures nothing explains for certain."""
+        """Note the place of the mistake of each component whose failures nothing explains for certain.
+
+        Parameters that change no output are noted too.
+        """
         for component, options in list_unsettled(verdicts, self._spec).items():
-            from goldformer.conformance.diagnosis.isolation import isolate  # few runs need it
+            from goldformer.conformance.diagnosis.isolation import find_idle, isolate  # few runs need it
 
             mine = select_judgements(judgements, component)
             try:
+                idle = find_idle(mine, self._spec)
                 found = isolate(mine, self._spec, self._options.get(component, options))
             except Exception as error:
                 first = next(index for index in mine if verdicts[index].bad)
                 verdicts[first] = report_fault(verdicts[first], error)
             else:
+                for index, names in idle.items():
+                    verdicts[index] = replace(verdicts[index], idle=names)
                 for index, (isolated, example) in found.items():
                     verdicts[index] = replace(verdicts[index], isolated=isolated, example=example)
 
@@ -294,12 +309,20 @@ def _drop_disproven(verdicts: Sequence[Verdict], spec: Spec) -> list[Verdict]:
         best = rank_best(verdicts, component, spec)
         if best[0].certain:
             kept[component] = {causes for e in best for causes in (e.ids, *e.twins)}
+            # A case without gradients says nothing of a backward pass.
+            kept[component] |= {tuple(id_ for id_ in ids if not _is_by_hand(id_, spec)) for ids in kept[component]}
     found = []
     for verdict in verdicts:
         told = kept.get(verdict.component)
         left = tuple(m for m in verdict.matches or () if told is None or m.causes in told)
         found.append(replace(verdict, matches=left) if left else verdict)
     return found
+
+
+def _is_by_hand(id_: str, spec: Spec) -> bool:
+    """Return True for a cause in a backward pass that is written by hand."""
+    cause = find_cause(id_, spec)
+    return not cause.option and is_by_hand(cause.id)
 
 
 def _add_matches(judgement: Judgement, verdict: Verdict, search: Callable[[FailingCase], tuple[Match, ...]]) -> Verdict:
@@ -313,15 +336,17 @@ def _add_matches(judgement: Judgement, verdict: Verdict, search: Callable[[Faili
         return report_fault(verdict, error)
 
 
-def _rank_case(judgement: Judgement) -> tuple[bool, bool, int]:
+def _rank_case(judgement: Judgement) -> tuple[bool, bool, bool, int]:
     """Order cases by how plainly they show a mistake, and by the cost of an imitation.
 
-    Gradients are differences of many calls. Where conventions matter, an option that is not declared hides what else is
-    wrong, but seldom in the words that a model writes.
+    Many mistakes give NaN. Gradients are differences of many calls. Where conventions matter, an option that is not
+    declared hides what else is wrong, but seldom in the words that a model writes.
     """
     case = judgement.case
     assert case is not None, "only cases are imitated"
-    return case.cotangent is not None, bool(case.conventions) and not is_decoding(case), case.size
+    failure = FailingCase.of(judgement) if judgement.verdict.reason == "not-finite" else None
+    is_nan = failure is not None and failure.is_nan
+    return is_nan, case.cotangent is not None, bool(case.conventions) and not is_decoding(case), case.size
 
 
 def _order_by_cost(judgements: Sequence[Judgement]) -> list[int]:
@@ -332,9 +357,9 @@ def _order_by_cost(judgements: Sequence[Judgement]) -> list[int]:
     components = {judgement.verdict.component: None for judgement in judgements}
     ranks = {component: rank for rank, component in enumerate(components)}
 
-    def cost(index: int) -> tuple[int, bool, bool, int]:
+    def cost(index: int) -> tuple[int, bool, bool, bool, int]:
         judgement = judgements[index]
         imitated = judgement.case is not None and judgement.verdict.bad
-        return (ranks[judgement.verdict.component], *(_rank_case(judgement) if imitated else (False, False, 0)))
+        return (ranks[judgement.verdict.component], *(_rank_case(judgement) if imitated else (False, False, False, 0)))
 
     return sorted(range(len(judgements)), key=cost)

@@ -27,6 +27,9 @@ from goldformer.spec.oracle.rounding import UNIT_ROUNDOFF
 #: An option of each convention of a component.
 Options = Mapping[str, str]
 
+#: The components that run a backward pass in every call.
+RUNS_BACKWARD: Final = frozenset({"single_head_attention_step"})
+
 #: For a case of more numbers than this, only the mistakes that it lists are tried, and on a part of it if that can be
 #: cut off: each imitation takes long.
 LARGE: Final = 100_000
@@ -121,6 +124,13 @@ class FailingCase:
     def wrong(self) -> frozenset[str]:
         """The outputs that are wrong."""
         return self._find_wrong(self.actual, self.expected) if isinstance(self.actual, Result) else frozenset()
+
+    @cached_property
+    def is_nan(self) -> bool:
+        """Return True if every number of the wrong outputs is NaN."""
+        outputs = self.actual.outputs if isinstance(self.actual, Result) else {}
+        wrong = [self.expected[name].select(outputs[name]) for name in self.wrong]
+        return bool(wrong) and all(array.dtype.kind == "f" and np.isnan(array).all() for array in wrong)
 
     def distance(self, imitation: Result | BadResult | None, right: Result | BadResult | None = None) -> float | None:
         """Return the distance of an imitation from the actual result ÷ tolerance; None if it does not explain it.

@@ -12,6 +12,8 @@ FIX_FIRST: Final = "Fix first"
 FIRST_SEEN: Final = "First seen"
 #: What is right in small calls is wrong in large ones.
 DEPENDS_ON_SIZE: Final = "Depends on size"
+#: Parameters that change no output.
+NO_EFFECT: Final = "No effect"
 #: It reproduces every failing case that was compared, and no passing case refutes it: a mistake of the catalogue, or an
 #: option that is not declared.
 MISTAKE_FOUND: Final = "Mistake found"

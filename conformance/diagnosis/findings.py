@@ -28,6 +28,7 @@ from goldformer.conformance.diagnosis.finding import (
     FIX_TOO,
     HOLDS,
     MISTAKE_FOUND,
+    NO_EFFECT,
     NOTHING_KNOWN,
     OPTION_FOUND,
     PLACE,
@@ -95,6 +96,7 @@ def diagnose(verdicts: Sequence[Verdict], spec: Spec) -> Iterator[Finding]:
         found = _put_zeros_first(bad, found)
         if label == FIX_FIRST or not found:
             yield from _describe_first_seen(judged[component], spec)
+        yield from _describe_idle(bad)
         uncertain = bool(found) and found[0].label == CLOSEST
         found = found or list(_find_possible_causes(verdicts, bad, component, spec))
         yield from found
@@ -132,6 +134,14 @@ def _describe_first_seen(judged: Sequence[Verdict], spec: Spec) -> Iterator[Find
     yield Finding(FIRST_SEEN, f"{first.check}: {first.message}")
     yield from describe_size(judged, spec)
     yield from describe_limits(first, judged, spec)
+
+
+def _describe_idle(bad: Sequence[Verdict]) -> Iterator[Finding]:
+    """Yield the parameters that change no output of a failing case."""
+    for verdict in (v for v in bad if v.idle):
+        change = "change" if len(verdict.idle) > 1 or verdict.idle[0].endswith("*") else "changes"
+        advice = "Check that the adapter passes them on and the code reads them"
+        yield Finding(NO_EFFECT, f"{list_few(verdict.idle)} {change} no output of {verdict.check}. {advice}")
 
 
 def _classify_follower(
@@ -446,10 +456,12 @@ def _is_elsewhere(e: Explanation, best: Explanation) -> bool:
 
 def _describe_explanation(e: Explanation, among: str, *, was: bool) -> Finding:
     output = "the recorded output" if was else "your output"
-    seen = (
-        f"It reproduces {output} in {e.equals} of {e.case_count} {among} cases compared ({describe_distance(e.ratio)})"
-    )
-    seen += f", but not in {list_few(dict.fromkeys(e.refuting))}" if e.refuting else ""
+    seen = f"It reproduces {output} in {e.equals} of {e.failing_count} {among} cases ({describe_distance(e.ratio)})"
+    for which, checks in (("", e.refuting), (" of a backward pass by hand", e.backward)):
+        if checks:
+            contradict = "contradict" if len(checks) > 1 else "contradicts"
+            seen += f"; {len(checks)}{which} {contradict} it: {list_few(dict.fromkeys(checks))}"
+    seen += f"; {e.uncompared} {'were' if e.uncompared > 1 else 'was'} not compared" if e.uncompared else ""
     seen += f", but it would fail {list_few(e.passing)} too, in which yours is right" if e.passing else ""
     seen += f", but not in a new call like {list_few(e.new_calls)}" if e.new_calls else ""
     mistakes = tuple(c.id for c in e.causes if not c.option)

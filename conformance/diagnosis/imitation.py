@@ -26,9 +26,12 @@ from goldformer.conformance.diagnosis.failure import (
 from goldformer.conformance.diagnosis.matches import KnownMatches
 from goldformer.conformance.diagnosis.mistakes import implementations
 from goldformer.conformance.diagnosis.neighbours import find_made, neighbours
+from goldformer.conformance.diagnosis.neighbours.backward import OF_RIGHT_CODE
 from goldformer.conformance.diagnosis.neighbours.blocks import SHORTEST
+from goldformer.conformance.diagnosis.neighbours.masks import ONLY_WHERE_MASKED
 from goldformer.conformance.diagnosis.neighbours.results import Call, list_relations
 from goldformer.conformance.diagnosis.neighbours.solved import TRIALS, families, fit_number, name_solved, trying
+from goldformer.conformance.diagnosis.neighbours.stacks import NESTED
 from goldformer.conformance.diagnosis.twins import Twins
 from goldformer.conformance.judging.invoke import BadResult, Result
 from goldformer.conformance.judging.verdict import Match
@@ -48,6 +51,9 @@ _TRIED: Final = 500_000
 
 #: The same for gradients of forward passes, each of which takes a call for each number of the case: a second.
 _DIFFERENCES: Final = 6_000_000
+
+#: How many tolerances an option moves a result whose rounding it is no longer taken for.
+_VISIBLE: Final = 3.0
 
 #: How far an imitation that loses digits may be from the result that it explains, in tolerances.
 _LOST: Final = 1000.0
@@ -134,7 +140,9 @@ class Imitator:
         known = self._choose_known_matches(case)
         found = self._match_candidates(known, failure)
         found |= self._match_aside([c for c in known if c not in found], failure)
-        found = found or self._search(failure)
+        # Many mistakes give NaN alone, so that it tells one of them from the others only where nothing else is wrong.
+        if not (failure.is_nan and self._known.was_searched(case.component)):
+            found = found or self._search(failure)
         if case.cotangent is None:
             self._fails_forward.add(case.component)
             if max(case.sizes.values(), default=0) <= SHORTEST:
@@ -244,6 +252,23 @@ class Imitator:
         self._known.count_above(base, component, found)
         return _describe_matches(found)
 
+    def search_options(self, causes: Causes, failure: FailingCase) -> tuple[Match, ...]:
+        """Return the causes of a match with one more option, whose effect shows in a failing case and explains it."""
+        case, base = failure.case, self._matched.get(causes)
+        if base is None or base.place or case.cotangent is not None or case.full_size or case.size > LARGE:
+            return ()
+        options = [one for one in self._catalogue.list_near(case.component, failure.options) if one.options]
+        before = self._textbooks.imitate(base, failure)
+        shown = [c for c in combine_with([base], options) if self._is_visible(c, before, failure)]
+        found = self._note_found(self._match_candidates(shown, failure), failure)
+        self._known.count_above(base, case.component, found)
+        return _describe_matches(found)
+
+    def _is_visible(self, candidate: Candidate, before: Result | BadResult | None, failure: FailingCase) -> bool:
+        """Return True if a candidate moves the result by more than rounding moves a right one."""
+        made = self._textbooks.imitate(candidate, failure)
+        return isinstance(made, Result) and _VISIBLE < replace(failure, actual=made).measure_apart(before) < math.inf
+
     def search_under(self, options: Options, failure: FailingCase) -> tuple[Match, ...]:
         """Return the causes of a failing case under some options: what is wrong on top of them.
 
@@ -277,6 +302,7 @@ class Imitator:
             listed = self._catalogue.make_candidates(case.kills)
             mistakes = (c for c in listed if find_made(c.mistakes[0]).by_hand)
             if not base.is_by_hand:
+                mistakes = chain([Candidate((f"{component}{OF_RIGHT_CODE}",))], mistakes)
                 most = min(most, _DIFFERENCES // (estimate_cost(case) * case.size))
         others = chain(mistakes, self._catalogue.select_neighbours(component, backward=backward))
         yield from islice(combine_with([base], others), most)
@@ -329,11 +355,14 @@ class Imitator:
         # Decoding takes long, and with two mistakes at once it need not end.
         decides = is_decoding(case)
         some = [one for one in near if one.options] if decides else near
-        # What nothing known explains in a part shows in the whole, unless it is too small: a short search will do.
-        short = decides or self._known.has_unknown_part(component)
         most = _TRIED // estimate_cost(case)
         joined = [*bases, *self._known.list_halves(component)]
-        found = self._match_candidates(near, failure) or self._match_candidates(joined, failure)
+        hides = [Candidate((ONLY_WHERE_MASKED,))] if case.hiding == "too" else []
+        found = self._match_candidates([*near, *hides], failure) or self._match_candidates(joined, failure)
+        if not found and _has_padding(case):
+            # Nested tensors leave rows of padding 0, which shows only through a mistake.
+            shown = combine_with([*near, *self._catalogue.list_far(component), *bases], [Candidate((NESTED,))])
+            found = self._match_candidates(shown, failure)
         if not found and failure.is_close:
             found = self._match_candidates(self._catalogue.list_losing_digits(), failure)
         if not found and any(self._may_be_rounded(base, failure) for base in bases):
@@ -349,10 +378,10 @@ class Imitator:
             known = self._known.list_matches(component)
             combined = (c for c in self._catalogue.combine_near(component, bases, some) if c not in known)
             found = self._match_candidates(islice(combined, most), failure)
-        if not found and not short and not self._in_vain[component, failure.dtype]:
+        if not found and not decides and not self._in_vain[component, failure.dtype]:
             far = list(self._catalogue.list_far(component))
             found = self._match_candidates(chain(far, islice(combine_with(bases, far), most)), failure)
-        found = found or self._search_further(failure, near, bases, short=short)
+        found = found or self._search_further(failure, near, bases)
         found |= self._match_simpler(found, failure)
         # Words fit by chance: what a passing case rules out ends no search.
         unknown = self._in_vain[component, failure.dtype] or self._known.has_unknown_part(component)
@@ -361,11 +390,11 @@ class Imitator:
         return found
 
     def _search_further(
-        self, failure: FailingCase, near: list[Candidate], bases: list[Candidate], *, short: bool
+        self, failure: FailingCase, near: list[Candidate], bases: list[Candidate]
     ) -> dict[Candidate, float]:
         """Search one kind of candidates after the other, until one explains a failure."""
         component, most = failure.case.component, _TRIED // estimate_cost(failure.case)
-        list_kinds = self._list_short if short else self._list_kinds
+        list_kinds = self._list_short if is_decoding(failure.case) else self._list_kinds
         for kind in list_kinds(failure, near, bases, most):
             tried = list(islice(self._filter_untried(component, kind.candidates), kind.most))
             if found := self._match_possible(tried, failure):
@@ -396,11 +425,10 @@ class Imitator:
     def _list_short(
         self, failure: FailingCase, near: list[Candidate], bases: list[Candidate], most: int
     ) -> Iterator[_Kind]:
-        """Yield what a short search tries: the steps of a loop that decodes, and what is read off a result."""
+        """Yield what is tried of decoding: the steps of the loop, and what is read off a result."""
         del near
         # What is read off a result says less than a step of the loop that does it.
-        if is_decoding(failure.case):
-            yield _Kind(self._list_neighbours(failure.case.component, [], 0), _NEIGHBOURS * most)
+        yield _Kind(self._list_neighbours(failure.case.component, [], 0), _NEIGHBOURS * most)
         yield _Kind(self._read_off(failure, bases), most)
 
     def _search_neighbours(self, component: str, failure: FailingCase, most: int) -> dict[Candidate, float]:
@@ -409,21 +437,24 @@ class Imitator:
         return self._match_possible(islice(untried, _NEIGHBOURS * most), failure)
 
     def _match_simpler(self, found: Mapping[Candidate, float], failure: FailingCase) -> dict[Candidate, float]:
-        """Return the neighbours that explain by themselves what only two known mistakes together explain.
+        """Return what explains a failure with fewer causes than what was found: the same without one of them.
 
-        They are made in the same parts. Divided by √d_model and multiplied by √d_k: that is the root of the number of
-        heads.
+        So do neighbours by themselves, made in the same parts as two known mistakes. Divided by √d_model and multiplied
+        by √d_k: that is the root of the number of heads.
         """
-        if not found or any(len(candidate.mistakes) < 2 for candidate in found):
-            return {}
+        fewer = dict.fromkeys(one for c in found for one in c.leave_one_out() if one not in found)
+        simpler = self._match_possible(fewer, failure)
+        if simpler or not found or any(len(candidate.mistakes) < 2 for candidate in found):
+            return simpler
         parts = {find_cause(id_, self.spec).component for candidate in found for id_ in candidate.mistakes}
         component = failure.case.component
-        single = [
-            candidate
-            for candidate in self._catalogue.select_neighbours(component)
-            if neighbours()[candidate.mistakes[0]].component in parts
-        ]
-        return self._match_possible(self._filter_untried(component, single), failure)
+        generated = self._catalogue.select_neighbours(component)
+        single = [c for c in generated if neighbours()[c.mistakes[0]].component in parts]
+        # What stands in the place of the last one may also stand in that of an option, as one eps in all norms does.
+        least = min(len(candidate.causes) for candidate in found)
+        bases = [replace(c, mistakes=c.mistakes[:-1]) for c in found if c.options and not c.place]
+        fewer_causes = (c for c in combine_with(bases, generated) if len(c.causes) < least)
+        return self._match_possible(self._filter_untried(component, chain(single, fewer_causes)), failure)
 
     def _search_model(self, component: str, bases: list[Candidate], failure: FailingCase) -> dict[Candidate, float]:
         """Search what is wrong only while a model decodes: in the decoder first, then in its other outer parts."""
@@ -660,6 +691,12 @@ class Imitator:
                 found[candidate] = distance
         self._matched.update({candidate.causes: candidate for candidate in found})
         return found
+
+
+def _has_padding(case: Case) -> bool:
+    """Return True for a case of a model whose source has padding."""
+    source, pad_id = case.input_arrays.get("source"), case.attributes.get("pad_id")
+    return source is not None and pad_id is not None and bool((source == pad_id).any())
 
 
 def _describe_matches(found: Mapping[Candidate, float]) -> tuple[Match, ...]:

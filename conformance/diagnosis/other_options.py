@@ -50,16 +50,34 @@ def _advise_fitting(judgement: Judgement, case: Case, result: Result) -> str:
     bench = judgement.bench
     fitting: list[tuple[int, float, dict[str, str]]] = []
     for options in _list_other_combinations(judgement, case):
-        contract = bench.spec.contracts[case.component]
         chosen = bench.options(case) | options
         # Most options are far off: only near ones are worth their golden values, and the rounding of their call.
         if case.refuses(chosen) or not _may_fit(result, chosen, judgement, case):
             continue
-        outputs = expect(case.under(chosen), chosen, contract, bench.rounds_to) or {}
-        ratio = _measure_furthest(result, outputs, case, bench)
+        ratio = _measure_under(result, chosen, case, bench)
         if ratio is not None:
             fitting.append((len(options), ratio, options))
     return _declare(min(fitting, key=lambda found: found[:2])[2], bench.spec) if fitting else ""
+
+
+def is_wrong_under(judgement: Judgement, options: Mapping[str, str]) -> bool:
+    """Return True if a result is wrong under other options too, judged as if they were declared.
+
+    False also if nobody can tell: the call would have other parameters, or may be refused.
+    """
+    case, outcome, bench = judgement.case, judgement.outcome, judgement.bench
+    if case is None or not isinstance(outcome, Result):
+        return False
+    chosen = {**bench.options(case), **options}
+    if case.under(chosen).params.keys() != case.params.keys() or case.refuses(chosen):
+        return False
+    return _measure_under(outcome, chosen, case, bench) is None
+
+
+def _measure_under(result: Result, chosen: Mapping[str, str], case: Case, bench: Bench) -> float | None:
+    """Return the largest ratio of a result's differences under some options; None if one is above 1."""
+    outputs = expect(case.under(chosen), chosen, bench.spec.contracts[case.component], bench.rounds_to) or {}
+    return _measure_furthest(result, outputs, case, bench)
 
 
 def _may_fit(result: Result, chosen: Mapping[str, str], judgement: Judgement, case: Case) -> bool:

@@ -26,12 +26,23 @@ from goldformer.spec import Case, Mistake, Spec
 from goldformer.spec.shapes import Axis
 
 _ABSENT: Final = "raise NotImplementedError in the adapter (a process answers −32001): that call is then skipped"
+_OF_ONE_WIDTH: Final = (
+    "call require_square_projections(params) of goldformer.adapters.layouts before the code is built or called, if "
+    "d_model is the width of all its projections (a process answers −32001): such calls are then skipped"
+)
+#: The traits of such calls, in words.
+_NOT_SQUARE: Final = "is not square"
+_WHOSE: Final = {("w_q", "w_o"): "whose w_q or w_o", ("w_k", "w_v"): "whose w_k or w_v"}
 #: Exceptions of code that is not finished, whatever the call.
 _NO_VARIANT: Final = tuple(
     f"raised {name}" for name in ("NameError", "UnboundLocalError", "AttributeError", "ImportError", "ModuleNotFound")
 )
 #: Words in which NumPy and torch say that shapes do not fit.
 _OF_SHAPES: Final = re.compile("shape|size|dimension|broadcast|align")
+#: The words of an exception about a width that code cannot build; an assertion often has none.
+_OF_WIDTH: Final = re.compile(
+    f"{_OF_SHAPES.pattern}|divi[sd]|multiple|split|square|width|do not fit|^raised AssertionError"
+)
 #: The words of an exception about a width that is odd.
 _OF_PARITY: Final = re.compile(r"\b(even|odd|divisible by (2|two)|multiple of (2|two))\b", re.IGNORECASE)
 #: What exceptions say of a divisor that is 0 for some sizes.
@@ -54,7 +65,8 @@ def describe_limits(first: Verdict, judged: Sequence[Verdict], spec: Spec) -> It
     """
     if first.reason == "raised":
         if variant := _find_variant(judged, spec):
-            yield Finding(NO_VARIANT, f"{_ABSENT}. Only calls {variant} raise")
+            advice = _OF_ONE_WIDTH if _NOT_SQUARE in variant else _ABSENT
+            yield Finding(NO_VARIANT, f"{advice}. Only calls {variant} raise")
         yield from _describe_errata(judged, spec)
     yield from _describe_dtypes(judged)
     yield from _describe_mask_axes(judged, spec)
@@ -110,14 +122,18 @@ def _find_variant(judged: Sequence[Verdict], spec: Spec) -> str:
     """Return what all calls that raise have and no call that passes has, in words, or "".
 
     Only what an implementation may do without counts: an optional argument that is given, or one that is left out, or a
-    beam of more sentences than there are words, or two widths that differ, where the exceptions are about shapes, or an
-    input of odd width, or an axis of one or two where a division by 0 raises, as by the number of the other words.
+    beam of more sentences than there are words, or projections that are not square, or two widths that differ, where
+    the exceptions are about shapes, or an input of odd width, or an axis of one or two where a division by 0 raises, as
+    by the number of the other words.
     """
     raised = [v for v in judged if v.reason == "raised" and v.kind == "case" and _asks_for_result(v, spec)]
     if any(v.message.startswith(_NO_VARIANT) or find_mixed_devices(v.message) or _name_error(v, spec) for v in raised):
         return ""
     passed = [v for v in judged if v.status is Status.PASSED and v.kind == "case"]
-    unusual = _find_unusual(raised, passed, _list_traits, spec)
+    of_width = all(_OF_WIDTH.search(v.message.rpartition("(")[0] or v.message) for v in raised)
+    unusual = _find_unusual(raised, passed, _list_projections, spec) if of_width else []
+    if not unusual or not all(unusual):
+        unusual = _find_unusual(raised, passed, _list_traits, spec)
     for pattern, list_traits in ((_OF_SHAPES, _list_widths), (_OF_PARITY, _list_odd_widths), (_OF_NOUGHT, _list_short)):
         if not any(unusual) and all(pattern.search(v.message) for v in raised):
             unusual = _find_unusual(raised, passed, list_traits, spec)
@@ -125,7 +141,8 @@ def _find_variant(judged: Sequence[Verdict], spec: Spec) -> str:
         return ""
     # Where calls of many kinds raise and none is common to all, the kinds say nothing.
     listed = set.intersection(*unusual) or set().union(*unusual)
-    return " or ".join(sorted(listed)) if len(listed) <= FEW else ""
+    words = " or ".join(sorted(listed)) if len(listed) <= FEW else ""
+    return words.replace(f" {_NOT_SQUARE} or whose ", " or ")
 
 
 def _find_unusual(
@@ -165,6 +182,14 @@ def _list_traits(case: Case, spec: Spec) -> set[str]:
     more = isinstance(beams, int) and beams > case.sizes.get("vocab", beams)
     traits |= {"with more beams than words"} if more else set()
     return traits | ({"of gradients"} if case.cotangent is not None else set())
+
+
+def _list_projections(case: Case, spec: Spec) -> set[str]:
+    """Return which projections are not square in the call of a case: those of one width may take others for keys."""
+    del spec
+    shapes = {name.rpartition(".")[2]: recipe.shape for name, recipe in case.params.items()}
+    wide = {name for name, shape in shapes.items() if name in ("w_q", "w_k", "w_v", "w_o") and shape[0] != shape[-1]}
+    return {f"{_WHOSE[names]} {_NOT_SQUARE}" for names in _WHOSE if not wide.isdisjoint(names)}
 
 
 def _list_widths(case: Case, spec: Spec) -> set[str]:

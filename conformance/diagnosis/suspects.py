@@ -7,13 +7,15 @@ others those that account for the most failing checks come first.
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Final
 
-from goldformer.conformance.diagnosis.causes import Cause, Causes, find_cause
+from goldformer.conformance.diagnosis.causes import IN, Cause, Causes, find_cause
+from goldformer.conformance.diagnosis.failure import RUNS_BACKWARD
 from goldformer.conformance.judging.cases import Judgement
 from goldformer.conformance.judging.verdict import ERRORS, Status, Verdict
 from goldformer.spec import Mistake, Spec
@@ -23,6 +25,8 @@ from goldformer.spec.oracle.rounding import is_half
 TO_FLOAT32: Final = frozenset({"pe-float32", "scale-float32"})
 #: The reason of a call that should have been refused: it says nothing about values.
 ACCEPTED: Final = "no-error"
+#: What the id of a neighbour has that changes the eps of one norm only.
+_OF_ONE_NORM: Final = re.compile(r"\.norm_\d+\.eps\.")
 #: The most explanations of a component that are compared with further cases and calls.
 MOST_COMPARED: Final = 8
 
@@ -45,7 +49,8 @@ class Explanation:
     cases that refuted them when called again with other numbers. `spared` counts the last two, and the passing cases
     that list one of the causes. `faint` counts the dtypes of the failing cases in which one of the causes does not
     show. `backward` are failing gradients from a backward pass of the implementation's own: causes in the forward pass
-    say nothing about them. `twins` are other causes that give the same in every case.
+    say nothing about them. `uncompared` counts the other failing cases with values, of which nothing is known. `twins`
+    are other causes that give the same in every case.
     """
 
     ids: Causes
@@ -57,6 +62,7 @@ class Explanation:
     passing: tuple[str, ...] = ()
     faint: int = 0
     backward: tuple[str, ...] = ()
+    uncompared: int = 0
     twins: frozenset[Causes] = frozenset()
     new_calls: tuple[str, ...] = ()
     #: True if it also gives the result of a new call, in which it differs from right code.
@@ -68,6 +74,11 @@ class Explanation:
     def case_count(self) -> int:
         """The number of failing cases that were compared with the causes."""
         return self.equals + len(self.refuting)
+
+    @property
+    def failing_count(self) -> int:
+        """The number of all failing cases with values, those that were not compared too."""
+        return self.case_count + len(self.backward) + self.uncompared
 
     @property
     def certain(self) -> bool:
@@ -90,6 +101,8 @@ def _find_explanations(verdicts: Sequence[Verdict], component: str, spec: Spec) 
     """Return the causes that reproduce one component's results, with the cases that speak for them and against them."""
     judged = [v for v in verdicts if v.component == component and v.kind == "case"]
     examined = [v for v in judged if v.bad and v.matches is not None]
+    bad = (v for v in judged if v.bad and v.reason != ACCEPTED)
+    valued = {(v.check, v.dtype) for v in bad if v.matches is not None or v.differences}
     equal: defaultdict[Causes, set[tuple[str, str]]] = defaultdict(set)
     ratios: defaultdict[Causes, float] = defaultdict(float)
     twins: defaultdict[Causes, set[Causes]] = defaultdict(set)
@@ -113,6 +126,9 @@ def _find_explanations(verdicts: Sequence[Verdict], component: str, spec: Spec) 
         causes = tuple(known[id_] for id_ in ids)
         if len(ids) > 1 and not TO_FLOAT32.isdisjoint(ids) and "float64" not in dtypes:
             continue  # it only takes the place of rounding
+        runs_backward = component in RUNS_BACKWARD or any(_has_gradients(check, spec) for check, _ in checks)
+        if not runs_backward and any(is_by_hand(c.id) for c in causes if not c.option):
+            continue  # no gradient was compared
         passing = tuple(v.check for v in judged if ids in v.rules_out)
         new_calls = tuple(v.check for v in judged if ids in v.refutes)
         spared = sum(passed[id_] for id_ in ids) + len(passing) + len(new_calls)
@@ -135,6 +151,7 @@ def _find_explanations(verdicts: Sequence[Verdict], component: str, spec: Spec) 
                 passing,
                 faint,
                 backward,
+                len(valued - checks) - len(refuting) - len(backward),
                 same,
                 new_calls,
                 confirmed=any(ids in v.confirms for v in judged),
@@ -142,6 +159,10 @@ def _find_explanations(verdicts: Sequence[Verdict], component: str, spec: Spec) 
             )
         )
     return found
+
+
+def _has_gradients(check: str, spec: Spec) -> bool:
+    return check in spec.cases and spec.cases[check].cotangent is not None
 
 
 def rank_explanations(verdicts: Iterable[Verdict], component: str, spec: Spec) -> list[Explanation]:
@@ -157,16 +178,19 @@ def rank_explanations(verdicts: Iterable[Verdict], component: str, spec: Spec) -
     order = {name: place for place, name in enumerate(spec.components)}
     catalogue = {id_: place for place, id_ in enumerate((*spec.mistakes, *_order_generated(found)))}
 
-    def rank(e: Explanation) -> tuple[int, int, int, int, int, bool, int, float, str]:
-        # Options come before mistakes, unless another component has the declared one, and mistakes of the component
-        # itself before those of its parts.
-        own = 1 if e.contradicted else -max(order[c.component] if c.component else len(order) for c in e.causes)
+    def rank(e: Explanation) -> tuple[int, int, int, bool, bool, bool, int, int, bool, int, float, str]:
+        # Options come before mistakes, unless another component has the declared one; the catalogue before what is
+        # generated; what is done everywhere before what is done in one place; and mistakes of the component itself
+        # before those of its parts.
+        in_one_place = any(IN in id_ or _OF_ONE_NORM.search(id_) for id_ in e.ids)
+        own = -max(order[c.component] if c.component else len(order) for c in e.causes)
         # The catalogue lists the more common mistake first: it decides between equals.
         first = next((catalogue[c.id] for c in e.causes if not c.option), -1)
         # The nearer one of two options comes first.
         far = e.ratio if all(c.convention for c in e.causes) else 0.0
         elsewhere = any(passed_elsewhere[c.id] for c in e.causes)
-        return e.spared - e.equals, len(e.causes), e.faint, own, e.spared, elsewhere, first, far, e.causes[0].id
+        likely = (e.contradicted, e.generated, in_one_place, own)
+        return e.spared - e.equals, len(e.causes), e.faint, *likely, e.spared, elsewhere, first, far, e.causes[0].id
 
     return sorted(found, key=rank)
 
@@ -230,7 +254,7 @@ def is_compared(verdict: Verdict, causes: Iterable[Cause], spec: Spec) -> bool:
     if case is None or case.cotangent is None:
         return True
     made = [c.id for c in causes if not c.option]
-    if verdict.by_hand and made and not any(map(_is_by_hand, made)):
+    if verdict.by_hand and made and not any(map(is_by_hand, made)):
         # A wrong forward pass says nothing about a backward pass written by hand.
         return False
     # Where a gradient is not finite, frameworks differ in the numbers that they give in its place.
@@ -280,11 +304,11 @@ def _rule_out(verdict: Verdict) -> Iterator[str]:
     if verdict.status is not Status.PASSED or is_half(verdict.dtype):
         return
     # A mistake in only the forward pass does not show in a backward pass written by hand.
-    seen = (id_ for id_ in verdict.catches if not verdict.by_hand or _is_by_hand(id_))
+    seen = (id_ for id_ in verdict.catches if not verdict.by_hand or is_by_hand(id_))
     yield from (id_ for id_ in seen if _shows(id_, verdict.dtype))
 
 
-def _is_by_hand(id_: str) -> bool:
+def is_by_hand(id_: str) -> bool:
     """Return True if a mistake or a neighbour is made in a backward pass that is written by hand."""
     # A run that passes needs neither.
     from goldformer.conformance.diagnosis.mistakes import implementations

@@ -232,6 +232,7 @@ class Verdict:
     result, and not that of right code.
     `isolated` is the place of the mistake, at the failing case with which the search for it began.
     `beyond` says what goldformer does not judge of the code, where nothing known explains the failures.
+    `idle` are the parameters that change no output of it although they should, those of a whole part as "norm_1.*".
     `state` says that it is right when it is called first.
     `wrapped` compares the function with itself under the transformation that the run asks for.
     `invariances` say how closely a property holds that compares the same call in other settings.
@@ -266,6 +267,7 @@ class Verdict:
     refutes: tuple[tuple[str, ...], ...] = ()
     confirms: tuple[tuple[str, ...], ...] = ()
     isolated: IsolatedMistake | None = None
+    idle: tuple[str, ...] = ()
     state: KeptState | None = None
     wrapped: Wrapped | None = None
     invariances: tuple[Invariance, ...] = ()
@@ -338,6 +340,7 @@ class Verdict:
             made["isolated"] = IsolatedMistake(**{**found, **names, "options": options})
         if kept := data.get("state"):
             made["state"] = KeptState(tuple(kept["after"]), kept["is_proven"])
+        made["idle"] = tuple(data.get("idle", ()))
         made["invariances"] = tuple(Invariance(**found) for found in data.get("invariances", ()))
         if compared := data.get("wrapped"):
             made["wrapped"] = Wrapped(**compared)

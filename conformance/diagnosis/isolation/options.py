@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 
 from goldformer.conformance.diagnosis.isolation.calls import Calls, Exhausted
-from goldformer.conformance.diagnosis.isolation.search import choose_first
+from goldformer.conformance.diagnosis.isolation.search import rank_failing
 from goldformer.conformance.diagnosis.isolation.switches import Switch, list_parts, make_uneven
 from goldformer.conformance.judging.cases import Judgement
 from goldformer.conformance.judging.invoke import Arguments, Array, read_arguments
@@ -35,7 +35,7 @@ def find_options(judgements: Mapping[int, Judgement], spec: Spec) -> dict[str, s
 
     The judgements are those of one component.
     """
-    first = choose_first(judgements)
+    first = next(iter(rank_failing(judgements)), None)
     if first is None:
         return {}
     case, bench = judgements[first].case, judgements[first].bench

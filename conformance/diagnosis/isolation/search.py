@@ -27,6 +27,7 @@ from goldformer.conformance.diagnosis.isolation.sentences import (
     BEHIND_THE_END,
     CUT_SHORT,
     LATER,
+    MADE_BY,
     MEMORY,
     OR_MEMORY,
     PAST_ATTENTION,
@@ -38,6 +39,7 @@ from goldformer.conformance.diagnosis.isolation.sentences import (
     describe_loop,
     describe_part,
     describe_skeleton,
+    find_contradiction,
     name_alone,
     name_skeleton,
     sort_by_flow,
@@ -71,6 +73,8 @@ ISOLATED = frozenset(
 _LARGEST_GRADIENT: Final = 600
 #: What goes before the name of a place that only gradients show.
 _BACKWARD: Final = "the backward pass of "
+#: The failing cases with which a search under other options begins at most, one after the other.
+_MOST_BEGUN: Final = 4
 #: The most places that are described: several parts may be wrong, each by itself.
 _MOST_PLACES: Final = 2
 
@@ -82,17 +86,16 @@ def isolate(
 
     The judgements are those of one component; the key of the failing case that began the search is that of the result,
     which is empty if no case can tell. At most MOST_CALLS calls are made, and no more once one is not answered. The
-    calls are judged under these options instead of the declared ones; if all are right then, under the declared ones.
+    calls are judged under these options instead of the declared ones: a case that is right then tells nothing, and the
+    search begins with the next one.
     """
-    first = choose_first(judgements)
-    if first is None:
-        return {}
+    options = options or {}
     words = _name_wrong_words([j for j in judgements.values() if _can_begin(j)])
-    for assumed in (options, {}) if options else ({},):
-        search = _Search.of(_assume(judgements[first], assumed, spec), spec, words)
+    for key in rank_failing(judgements)[: _MOST_BEGUN if options else 1]:
+        search = _Search.of(_assume(judgements[key], options, spec), spec, words)
         if found := search.find_mistake():
             mistake, example = found
-            return {first: (replace(mistake, options=tuple(assumed.items())), example)}
+            return {key: (replace(mistake, options=tuple(options.items())), example)}
     return {}
 
 
@@ -102,10 +105,10 @@ def _assume(judgement: Judgement, options: Mapping[str, str], spec: Spec) -> Jud
     return replace(judgement, bench=replace(bench, adapter=bench.adapter.declare(options, spec)))
 
 
-def choose_first(judgements: Mapping[int, Judgement]) -> int | None:
-    """Return the key of the failing case with which a search begins; None if there is none."""
+def rank_failing(judgements: Mapping[int, Judgement]) -> list[int]:
+    """Return the keys of the failing cases with which a search can begin, the plainest first."""
     fitting = [key for key, judgement in judgements.items() if _can_begin(judgement)]
-    return min(fitting, key=lambda key: _rank(judgements[key]), default=None)
+    return sorted(fitting, key=lambda key: _rank(judgements[key]))
 
 
 def _can_begin(judgement: Judgement) -> bool:
@@ -194,6 +197,8 @@ class _Search:
     is_post: bool
     #: The place that the wrong words of all failing cases show by themselves, if they do.
     shown: str
+    #: The outputs that it returns, as data flows to them.
+    outputs: Sequence[str] = ()
     #: Those of what is left when all parts are silent, and of the memory: known once the layers are.
     skeleton: Sequence[Switch] = ()
     memory: Sequence[Switch] = ()
@@ -218,7 +223,11 @@ class _Search:
         of_parts = [s for part in parts for s in (*part.details, *part.probes, part.silence)]
         switches = {s.id: s for s in (*single, make_uneven(base), *general, *of_parts)}
         calls = (GradientCalls if backward else Calls)(bench, component)
-        return cls(calls, base, judgement.case, parts, general, single, frozenset(judged), switches, post, shown)
+        returned = getattr(judgement.outcome, "outputs", ()) if not backward and main != "ids" else ()
+        outputs = [name for name in contract.flow if name in returned]
+        return cls(
+            calls, base, judgement.case, parts, general, single, frozenset(judged), switches, post, shown, outputs
+        )
 
     def find_mistake(self) -> tuple[IsolatedMistake, str] | None:
         """Return the places found and the smallest wrong call; None if the failing case is right when called again."""
@@ -333,8 +342,12 @@ class _Search:
                 if is_wrong:
                     wrong.add(part.id)
                     yield part
-                elif is_wrong is False:
+                elif is_wrong is False and not self._is_convicted(part, silent - {part.id, *part.behind}):
                     self.holds.append(name_alone(part))
+
+    def _is_convicted(self, part: Part, off: frozenset[str]) -> bool:
+        """Return True if an output that a part of a layer makes is wrong in a call, such as its weights."""
+        return any(MADE_BY.get(d.output, ("",))[0] == part.id for d in self._list_wrong(off))
 
     def _find_loop(self) -> _Place | None:
         """Return the loop of decoding as the place, if its model, its first word or every word of it is right."""
@@ -361,6 +374,13 @@ class _Search:
         return _Place("loop", words, off, (*kept, *right))
 
     def _examine(self, acting: Sequence[Part], off: frozenset[str]) -> _Place:
+        """Describe a place, which is wrong in a call, so that no output of that call contradicts it."""
+        place = self._describe(acting, off)
+        wrong = [difference.output for difference in self._list_wrong(place.off)]
+        seen = find_contradiction(self.calls.component, place.id, wrong, self.outputs) if self.outputs else None
+        return replace(place, id=seen[0], words=seen[1]) if seen else place
+
+    def _describe(self, acting: Sequence[Part], off: frozenset[str]) -> _Place:
         """Describe a place, which is wrong in a call, by what cannot be taken out of the call."""
         details = [s for part in acting for s in part.details] or self.skeleton
         if self.is_backward:
@@ -376,10 +396,11 @@ class _Search:
             id_, words = describe_skeleton(self.calls.component, self.acting_norms, off, kept)
             return _Place(id_, words + past, off, kept)
         last = sort_by_flow(acting)[-1]
-        words = describe_part(last, off, kept) if len(acting) == 1 else describe_group(acting, kept)
+        wrong = [difference.output for difference in self._list_wrong(off)]
+        right = {*self.outputs} - {*wrong}
+        words = describe_part(last, off, kept, wrong, right) if len(acting) == 1 else describe_group(acting, kept)
         if last.id == "decoder.cross_attention" and len(acting) == 1:
-            outputs = [difference.output for difference in self._list_wrong(off)]
-            if outputs[0] in ("source_embedded", "memory"):
+            if wrong[0] in ("source_embedded", "memory"):
                 return _Place("encoder", MEMORY, off, kept)
             words += OR_MEMORY
         words += past

@@ -26,6 +26,20 @@ CUT_SHORT = "the loop of decoding: where a sentence ends, or which of its words 
 BEHIND_THE_END = "the loop of decoding: what it writes behind the end of a sentence"
 #: The same if all words are right, and their scores are wrong by one factor.
 SCORE = "the score of a sentence: the sum of its words' log-probabilities, or the penalty that divides it"
+#: The part that makes an output of a layer, and what is wrong if it is the first wrong one.
+_BEFORE_WEIGHTS: Final = "the queries, keys, scores or mask"
+_AFTER_WEIGHTS: Final = "the values, the heads or the output"
+_AROUND: Final = "or the residual and normalisation around it"
+MADE_BY: Final[Mapping[str, tuple[str, str]]] = {
+    "weights": ("self_attention", f"{_BEFORE_WEIGHTS} of the self-attention"),
+    "attended": ("self_attention", f"{_AFTER_WEIGHTS} of the self-attention, {_AROUND}"),
+    "cross_weights": ("cross_attention", f"{_BEFORE_WEIGHTS} of the cross-attention"),
+    "crossed": ("cross_attention", f"{_AFTER_WEIGHTS} of the cross-attention, {_AROUND}"),
+    "output": ("feed_forward", f"the feed-forward network, {_AROUND}"),
+}
+#: The outputs of layers as data flows to them.
+_FLOW: Final = tuple(MADE_BY)
+_LAYERS: Final = ("encoder_layer", "decoder_layer")
 #: The components whose results go through an embedding and an output layer.
 WHOLE_MODELS: Final = frozenset({"transformer", "greedy_decode", "beam_search"})
 #: Which normalisations act when all parts are silent. One that only a part reads does not.
@@ -63,8 +77,10 @@ def describe_skeleton(
     return next(place for place, fits in fitting.items() if fits)
 
 
-def describe_part(part: Part, off: Collection[str], kept: Collection[str]) -> str:
-    """Return the name of the place of a mistake in a part, which is wrong by itself."""
+def describe_part(
+    part: Part, off: Collection[str], kept: Collection[str], wrong: Sequence[str], right: Collection[str]
+) -> str:
+    """Return the name of the place of a mistake in a part, which is wrong by itself; outputs are `wrong` or `right`."""
     if f"{part.id}:constant" in off:
         return f"the output bias of {part.words}, or the residual and normalisation around it"
     # A limit is not reached by small numbers either; a shift is there whatever their size.
@@ -73,24 +89,53 @@ def describe_part(part: Part, off: Collection[str], kept: Collection[str]) -> st
     if part.kind == "feed_forward":
         clipped = {f"{part.id}:negative", f"{part.id}:size"} & {*kept}
         return f"the activation of {part.words}" if clipped else part.words
-    return f"{_name_step(part, off, kept)} of {part.words}"
+    return f"{_name_step(part, off, kept, wrong, right)} of {part.words}"
 
 
-def _name_step(attention: Part, off: Collection[str], kept: Collection[str]) -> str:
+def _name_step(
+    attention: Part, off: Collection[str], kept: Collection[str], wrong: Sequence[str], right: Collection[str]
+) -> str:
     """Return the name of the step of an attention that a wrong call shows."""
+    weights = "cross_weights" if attention.id == "cross_attention" else "weights"
+    if weights in right:
+        return _AFTER_WEIGHTS
     if f"{attention.id}:weights" in kept:
-        past = f"{attention.id}:keys" in off
+        past = f"{attention.id}:keys" in off and weights not in wrong
         return (
             "the output, which the queries reach without passing the scores," if past else "the queries, keys or scores"
         )
     if any(id_.startswith("mask:") for id_ in kept):
         return "the mask"
+    if weights in wrong:
+        return _BEFORE_WEIGHTS
     # A single key has the weight 1, whatever the scores. Heads that are mixed with tokens, and keys and values that are
     # made of several rows, show only among several too.
     if {f"words:{a}" for a in attention.key_axes} & {*kept}:
         merged = ", the cut or merge of the heads" if "heads" in kept else ""
         return f"the weights{merged} or the rows of the keys and values"
-    return "the values, the heads or the output"
+    return _AFTER_WEIGHTS
+
+
+def find_contradiction(
+    component: str, id_: str, wrong: Sequence[str], outputs: Sequence[str]
+) -> tuple[str, str] | None:
+    """Return the place that the outputs of a call show, if a place with this id is another one; None if it is not.
+
+    `outputs` are those that the call returns, as data flows to them. An output that is right acquits what lies before
+    it, and the first wrong one convicts what lies between it and the one before.
+    """
+    first, *_ = wrong
+    if outputs[-1] not in wrong:
+        return (MADE_BY[first][0] if component in _LAYERS else id_, f"what is returned as {first}: the output is right")
+    if component in _LAYERS and first in MADE_BY:
+        # Of what lies before it only what the call returns is known.
+        before = [name for name in _FLOW if name in outputs[: outputs.index(first)]]
+        made = [
+            MADE_BY[name][0] for name in _FLOW[_FLOW.index(before[-1]) + 1 if before else 0 : _FLOW.index(first) + 1]
+        ]
+        may_be = {*made, *(() if first.endswith("weights") else (SKELETON,))}
+        return None if id_ in may_be else MADE_BY[first]
+    return None
 
 
 def describe_group(group: Sequence[Part], kept: Collection[str]) -> str:

@@ -8,6 +8,7 @@ parts first, so a maximum and a ReLU choose as they do for real numbers.
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
+from inspect import unwrap
 from typing import Any, Final
 
 import numpy as np
@@ -150,3 +151,6 @@ DIFFERENTIATED: Final[Replacements] = {
     **{_find_gradient(component): differentiate(component) for component in _DIFFERENTIATED},
     **{_find_gradient(component): refuse_gradients(component) for component in _STACKS},
 }
+#: The gradients of the textbook's backward passes by hand again, on top of those: they do not know what a mistake in a
+#: forward pass does to its gradients.
+BY_HAND: Final[Replacements] = {gradient: instead(unwrap(gradient)) for gradient in DIFFERENTIATED}

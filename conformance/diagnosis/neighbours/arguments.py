@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from contextlib import AbstractContextManager
+from contextvars import ContextVar
 from functools import cache
 from inspect import signature
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
-from goldformer.adapters.textbook.steps import Replacement, Step, around
+from goldformer.adapters.textbook.steps import Replacement, Step, around, hold
 
 #: The positional arguments of a call, and those by name.
 Given = tuple[tuple[Any, ...], Mapping[str, Any]]
@@ -61,3 +63,19 @@ def change_result(change: Callable[[Any], Any]) -> Replacement:
         return change(original(*args, **named))
 
     return around(run)
+
+
+#: The names of the inputs that the implementation was given; None inside of its call. The textbook may have a mask that
+#: the implementation makes itself.
+_given_inputs: Final[ContextVar[Collection[str] | None]] = ContextVar("given_inputs", default=None)
+
+
+def giving(names: Collection[str] | None) -> AbstractContextManager[None]:
+    """Note inside a context which inputs the implementation was given."""
+    return hold(_given_inputs, names)
+
+
+def was_left_out(name: str) -> bool:
+    """Return True if the implementation was not given an input, or no input whose name ends like that."""
+    names = _given_inputs.get()
+    return names is not None and not any(given.endswith(name) for given in names)

@@ -40,6 +40,7 @@ from goldformer.adapters.textbook.layers_backward import (
 from goldformer.adapters.textbook.losses import average_gradient, cross_entropy_gradient, find_words
 from goldformer.adapters.textbook.steps import Replacements, Step, around, hold, instead
 from goldformer.adapters.textbook.targets import one_hot
+from goldformer.conformance.diagnosis.mistakes.differentiation import BY_HAND
 from goldformer.conformance.diagnosis.neighbours.arguments import read_argument
 from goldformer.conformance.diagnosis.neighbours.neighbour import Neighbour
 
@@ -49,6 +50,21 @@ _SDPA: Final = "scaled_dot_product_attention"
 def make_backward(id_: str, component: str, title: str, hint: str, steps: Replacements) -> Neighbour:
     """Return a neighbour that is made in a backward pass."""
     return Neighbour(f"{component}.backward.{id_}", title, hint, steps, backward=True)
+
+
+#: The end of the id of a backward pass that is right for right code, and so not for a forward pass with a mistake.
+OF_RIGHT_CODE: Final = ".backward.of-right-code"
+#: What such a formula does that shows, by component.
+_DOES: Final = {"layer_norm": ", whose means divide by d_model,"}
+
+
+def make_of_right_code(component: str) -> Neighbour:
+    """Return the neighbour that keeps the backward pass of right code on top of a mistake; alone it does nothing."""
+    title = (
+        f"the backward pass has the formula of right code{_DOES.get(component, '')} and not that of this forward pass"
+    )
+    hint = "Once the forward pass is right, this formula is right too."
+    return make_backward("of-right-code", component, title, hint, BY_HAND)
 
 
 # All gradients of a component, or one of them

@@ -2,21 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from functools import partial
 from itertools import product
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
-from goldformer.adapters.textbook.attention import causal_mask, fill_masked, weigh_keys
+from goldformer.adapters.textbook.attention import (
+    causal_mask,
+    fill_masked,
+    scaled_dot_product_attention,
+    weigh_keys,
+)
 from goldformer.adapters.textbook.checks import Array
-from goldformer.adapters.textbook.layers import decoder_layer, encoder_layer
+from goldformer.adapters.textbook.heads import fused_multi_head_attention, multi_head_attention
+from goldformer.adapters.textbook.layers import decoder, decoder_layer, encoder, encoder_layer
 from goldformer.adapters.textbook.steps import Step, around, hold, instead
 from goldformer.conformance.diagnosis.mistakes.attention import add_to_masked
-from goldformer.conformance.diagnosis.neighbours.arguments import Given, change_argument, change_result, read_argument
+from goldformer.conformance.diagnosis.neighbours.arguments import (
+    Given,
+    change_argument,
+    change_result,
+    giving,
+    read_argument,
+    replace_argument,
+    was_left_out,
+)
 from goldformer.conformance.diagnosis.neighbours.array_changes import (
     Change,
     drop_padding,
@@ -176,6 +190,31 @@ def _hide_future_in_decoder() -> Iterator[Neighbour]:
             "of a stack in its place for a stack; or hide later keys only where the mask hides them.",
             {decoder_layer: change_argument(decoder_layer, "self_mask", partial(hide, reads_mask=reads_mask))},
         )  # fmt: skip
+
+
+#: The id of code that hides later tokens in calls with a mask, although it declares to hide them in all calls.
+ONLY_WHERE_MASKED: Final = "scaled_dot_product_attention.later-tokens.only-where-masked"
+#: The mask to which code that always hides later tokens joins the causal one.
+_JOINED: Final[Mapping[Step, str]] = {
+    scaled_dot_product_attention: "mask", multi_head_attention: "mask", fused_multi_head_attention: "mask",
+    encoder_layer: "mask", decoder_layer: "self_mask", encoder: "mask", decoder: "self_mask",
+}  # fmt: skip
+
+
+def make_only_where_masked() -> Neighbour:
+    """Return the neighbour that hides no later token where the implementation was given no mask."""
+
+    def run(step: Step, joined: str, original: Step, *args: Any, **named: Any) -> Any:
+        given: Given = (args, named)
+        args, kept = replace_argument(step, joined, None, given) if was_left_out(joined) else given
+        with giving(None):
+            return original(*args, **kept)
+
+    return Neighbour(
+        ONLY_WHERE_MASKED, "later tokens are hidden only where a mask is given",
+        "Join the causal mask in every call, also where no mask is given.",
+        {step: around(partial(run, step, joined)) for step, joined in _JOINED.items()},
+    )  # fmt: skip
 
 
 def _lose_in_layers() -> Iterator[Neighbour]:

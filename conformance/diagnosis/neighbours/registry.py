@@ -53,13 +53,20 @@ def _generate() -> Iterator[Neighbour]:
 @cache
 def find_neighbour(id_: str) -> Neighbour:
     """Return the neighbour of an id, also one that was read off arrays, or whose number was solved for or is tried."""
+    from goldformer.conformance.diagnosis.neighbours.backward import OF_RIGHT_CODE, make_of_right_code
+    from goldformer.conformance.diagnosis.neighbours.masks import ONLY_WHERE_MASKED, make_only_where_masked
     from goldformer.conformance.diagnosis.neighbours.results import is_read_off, make_neighbour
     from goldformer.conformance.diagnosis.neighbours.solved import families, read_trial  # made of others
+    from goldformer.conformance.diagnosis.neighbours.stacks import NESTED, make_nested
 
     if id_ in neighbours():
         return neighbours()[id_]
     if is_read_off(id_):
         return make_neighbour(id_)
+    if id_ in (special := {ONLY_WHERE_MASKED: make_only_where_masked, NESTED: make_nested}):
+        return special[id_]()
+    if id_.endswith(OF_RIGHT_CODE):
+        return make_of_right_code(id_.removesuffix(OF_RIGHT_CODE))
     name, _, number = id_.partition(EQUALS)
     family = families()[name]
     if not number:

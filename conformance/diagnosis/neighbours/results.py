@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from itertools import combinations
+from itertools import combinations, product
 from typing import Any, Final
 
 import numpy as np
@@ -18,7 +18,7 @@ import numpy as np
 from goldformer.adapters import textbook
 from goldformer.adapters.textbook.checks import Array
 from goldformer.adapters.textbook.steps import Step, around
-from goldformer.conformance.diagnosis.neighbours.arguments import Given, read_argument
+from goldformer.conformance.diagnosis.neighbours.arguments import Given, read_argument, was_left_out
 from goldformer.conformance.diagnosis.neighbours.neighbour import EQUALS, Neighbour
 from goldformer.conformance.properties.relations import join_names
 from goldformer.spec import Case, Contract
@@ -29,6 +29,9 @@ ALL: Final = "all"
 _RESULT, _GRADIENT = ".result.", ".gradient."
 #: A relation that fits the arrays is compared exactly afterwards: only what is far off is left out here.
 _NEAR: Final = 1e-3
+#: The end of a relation that holds in calls without a mask only, and the name of every mask ends like that.
+_UNMASKED: Final = "@unmasked"
+_MASK: Final = "mask"
 _HINT: Final = "Look for the step that does this on the way to it, and leave it out."
 _DIGITS: Final = 9
 
@@ -67,6 +70,11 @@ _ALONG: Final[Mapping[str, tuple[str, Callable[[Array, int], Any]]]] = {
     "mean": ("averaged over axis {}", lambda x, axis: np.broadcast_to(x.mean(axis, keepdims=True), x.shape)),
     "running": ("summed up along axis {}", np.cumsum),
 }  # fmt: skip
+#: Where one number stands in the place of a result along an axis, in words.
+_FILLED: Final[Mapping[str, tuple[str, slice]]] = {
+    "but-last": ("{} at every index of axis {} but the last", slice(None, -1)),
+    "but-first": ("{} at every index of axis {} but the first", slice(1, None)),
+}
 #: Changes of the order of two axes, in words.
 _BETWEEN: Final[Mapping[str, tuple[str, Callable[[Array, int, int], Any]]]] = {
     "transposed": ("transposed over the axes {} and {}", lambda x, one, two: x.swapaxes(one, two)),
@@ -91,6 +99,8 @@ class Call:
 
     arrays: Mapping[str, Array]
     axes: Mapping[tuple[str, int], str]
+    #: True if it may have a mask, and has none.
+    is_unmasked: bool = False
 
     @classmethod
     def of(cls, case: Case, contract: Contract) -> Call:
@@ -105,7 +115,9 @@ class Call:
                 named = axis >= lead
                 symbol = symbols[axis - lead] if named else f"lead {axis}"
                 axes.setdefault(symbol, (name, axis - array.ndim if named else axis))
-        return cls(arrays, {place: "" if place[1] >= 0 else symbol for symbol, place in axes.items()})
+        maskable = any(name.endswith(_MASK) for name in contract.inputs)
+        is_unmasked = maskable and not any(name.endswith(_MASK) for name in case.given_inputs)
+        return cls(arrays, {place: "" if place[1] >= 0 else symbol for symbol, place in axes.items()}, is_unmasked)
 
 
 def is_read_off(id_: str) -> bool:
@@ -119,11 +131,14 @@ def make_neighbour(id_: str) -> Neighbour:
     place, _, relation = id_.partition(EQUALS)
     backward = _GRADIENT in place
     component, _, names = place.partition(_GRADIENT if backward else _RESULT)
-    says, change = _parse_relation(relation)
+    says, change = _parse_relation(relation.removesuffix(_UNMASKED))
     step: Step = getattr(textbook, f"{component}_gradient" if backward else component)
     chosen = names.split("+")
     title = f"{_name_subject(chosen, backward=backward)} {says}"
-    return Neighbour(id_, title, _HINT, {step: around(partial(_run_changed, step, chosen, change))}, backward)
+    run: Step = partial(_run_changed, step, chosen, change)
+    if relation.endswith(_UNMASKED):
+        title, run = f"{title}, in calls without a mask", partial(_run_unmasked, run)
+    return Neighbour(id_, title, _HINT, {step: around(run)}, backward)
 
 
 def _name_subject(names: list[str], *, backward: bool) -> str:
@@ -135,6 +150,11 @@ def _name_subject(names: list[str], *, backward: bool) -> str:
     if len(names) == 1:
         return f"the gradient of {names[0]} is" if backward else f"the output {names[0]} is"
     return f"each of the {what}s {'of ' if backward else ''}{join_names(names)} is"
+
+
+def _run_unmasked(run: Step, original: Step, *args: Any, **named: Any) -> Any:
+    """Run a changed step where the implementation was given no mask, and the step itself elsewhere."""
+    return run(original, *args, **named) if was_left_out(_MASK) else original(*args, **named)
 
 
 def _run_changed(step: Step, names: list[str], change: Any, original: Step, *args: Any, **named: Any) -> Any:
@@ -173,12 +193,29 @@ def _parse_relation(relation: str) -> tuple[str, Callable[[Array, Callable[[str]
     if word in _OTHERS:
         says, join = _OTHERS[word]
         return says.format(rest[0]), lambda x, read: join(x, read(rest[0]))
-    if word == "times":
-        factor = float(rest[0])
-        return f"multiplied by {_write_number(rest[0])}", lambda x, _: x * factor
+    if word in _FILLED or word == "times":
+        return _parse_number(word, *rest)
     name, index, symbol, power = rest
     size = f"the size of axis {_write_number(index)} of {name}" + (f" ({symbol})" if symbol else "")
     return _POWERS[power].format(size), lambda x, read: x * float(read(name).shape[int(index)]) ** float(power)
+
+
+def _parse_number(word: str, *rest: str) -> tuple[str, Callable[[Array, Callable[[str], Array]], Any]]:
+    """Return the same for a relation with a number."""
+    number = float(rest[-1])
+    if word == "times":
+        return f"multiplied by {_write_number(rest[-1])}", lambda x, _: x * number
+    says, where = _FILLED[word]
+    axis = int(rest[0])
+    return says.format(_write_number(rest[-1]), _write_number(axis)), lambda x, _: _fill(x, axis, where, number)
+
+
+def _fill(x: Array, axis: int, where: slice, number: float) -> Array:
+    """Return an array with a number in some places of an axis."""
+    filled = x.copy()
+    if _has_axes(x, axis):
+        np.moveaxis(filled, axis, 0)[where] = number
+    return filled
 
 
 def _has_axes(x: Array, *axes: int) -> bool:
@@ -212,6 +249,8 @@ def list_relations(
             _, change = _parse_relation(relation)
             if all(_fits(selected, got, change, wanted, call) for selected, got, wanted in pairs):
                 yield f"{place}{relation}"
+                if call.is_unmasked:
+                    yield f"{place}{relation}{_UNMASKED}"
 
 
 def _list_possible(pairs: list[tuple[GoldenArray, Array, Array]], call: Call) -> Iterator[str]:
@@ -227,6 +266,10 @@ def _list_possible(pairs: list[tuple[GoldenArray, Array, Array]], call: Call) ->
     yield from _FUNCTIONS
     # The axes that a contract names are counted from the end; those before them differ in number.
     yield from (f"{word}:{axis}" for word in _ALONG for axis in range(-axes, axes))
+    for word, axis in product(_FILLED, range(-axes, 0)):
+        parts = [np.moveaxis(got, axis, 0)[_FILLED[word][1]] for _, got, _ in pairs]
+        numbers = {float(number) for part in parts if part.size for number in (part.min(), part.max())}
+        yield from (f"{word}:{axis}:{number:.{_DIGITS}g}" for number in numbers if len(numbers) == 1)
     pairs_of_axes = [*combinations(range(-axes, 0), 2), *combinations(range(axes), 2)]
     yield from (f"{word}:{one}:{two}" for word in _BETWEEN for one, two in pairs_of_axes)
     floats = {name: array for name, array in call.arrays.items() if array.dtype.kind == "f"}

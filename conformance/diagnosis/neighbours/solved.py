@@ -23,6 +23,7 @@ from goldformer.adapters.textbook.layers import activation, layer_norm_eps, norm
 from goldformer.adapters.textbook.losses import count_targets, find_words, score_targets
 from goldformer.adapters.textbook.steps import Replacements, Step, around, hold, instead
 from goldformer.adapters.textbook.transformer import log_softmax
+from goldformer.conformance.diagnosis.mistakes import implementations
 from goldformer.conformance.diagnosis.neighbours.arguments import change_argument, change_array
 from goldformer.conformance.diagnosis.neighbours.constants import OTHER_EPS, SCALED_RESULTS
 from goldformer.conformance.diagnosis.neighbours.neighbour import EQUALS, find_component
@@ -115,6 +116,14 @@ def _divide_by_power_of_variance(number: Number) -> Replacements:
         return np.asarray(root ** (2 * number())).astype(root.dtype)
 
     return {norm_denominator: around(divide)}
+
+
+def _add_to_deviation(number: Number) -> Replacements:
+    return {norm_denominator: instead(lambda variance: (np.sqrt(variance) + number()).astype(variance.dtype))}
+
+
+def _add_to_deviation_of_one_less(number: Number) -> Replacements:
+    return {**implementations()["ln-unbiased"].steps, **_add_to_deviation(number)}
 
 
 def _fill_masked(number: Number) -> Replacements:
@@ -246,6 +255,16 @@ def _list_families() -> Iterator[Family]:
             f"{layer}.{sublayer}.factor", f"{words} is multiplied by {{}} before it is added",
             "Add it as it is.", _FACTORS, scale, signed=True,
         )  # fmt: skip
+    # Layers have many families, and only the first are tried there.
+    yield Family(
+        f"{norm}.eps-outside", "eps = {} is added to the deviation instead of the variance",
+        "Add the declared eps to the variance, before the root.", (-12, 0), _add_to_deviation,
+    )  # fmt: skip
+    yield Family(
+        f"{norm}.std-plus-eps", "the deviation divides by d_model − 1, and eps = {} is added to it",
+        "Divide by √(variance + eps), with the variance over d_model (correction=0, unbiased=False).", (-12, 0),
+        _add_to_deviation_of_one_less,
+    )  # fmt: skip
 
 
 @cache

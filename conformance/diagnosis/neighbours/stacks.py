@@ -77,6 +77,42 @@ def _run_around(x: Array, layer: Layer, num_layers: int) -> dict[str, Array]:
     return {"output": x, "layers": np.stack(outputs)}
 
 
+#: The id of a trait of right code, which shows only where something else is wrong.
+NESTED: Final = "encoder.padded-rows.zero"
+#: The rows of the memory that the encoder which runs leaves 0.
+_left_out: Final[ContextVar[Array | None]] = ContextVar("left_out", default=None)
+
+
+def make_nested() -> Neighbour:
+    """Return the neighbour whose memory is 0 in rows of padding, as a stack of nested tensors leaves them.
+
+    PyTorch nests where only the last tokens of each sample are padding, and the number of heads is even.
+    """
+
+    def run(original: Step, *args: Any, **named: Any) -> Any:
+        x, mask, heads = (read_argument(encoder, name, (args, named)) for name in ("x", "mask", "num_heads"))
+        is_nested = mask is not None and not heads % 2
+        with hold(_left_out, _find_padding_behind(mask, x.shape[:2]) if is_nested else None):
+            return original(*args, **named)
+
+    def clear(original: Step, x: Array, stack: str, norm: Any) -> Any:
+        rows = _left_out.get() if stack == "encoder" else None
+        return original(x if rows is None else x * ~rows[..., None], stack, norm)
+
+    return Neighbour(
+        NESTED, "padded rows of the memory are 0, as nn.TransformerEncoder's nested tensors leave them",
+        "Rows of padding may be 0; they show because of the mistake.",
+        {encoder: around(run), final_norm: around(clear)},
+    )  # fmt: skip
+
+
+def _find_padding_behind(mask: Array, shape: tuple[int, ...]) -> Array | None:
+    """Return which keys no query of a sample sees, (batch, seq); None if one stands before a key that is seen."""
+    wide = mask.reshape((1,) * (4 - mask.ndim) + mask.shape)
+    seen = np.broadcast_to(wide.any((1, 2)), shape)
+    return ~seen if (seen[:, :-1] | ~seen[:, 1:]).all() else None
+
+
 def _last(arrays: list[Array]) -> Array:
     return arrays[-1]
 

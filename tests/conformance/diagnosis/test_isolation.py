@@ -443,9 +443,9 @@ def test_what_is_mixed_among_tokens_is_not_placed_in_the_weights_only():
     """With one key, or with one head, nothing is mixed."""
     silence = Switch("attention", "nothing", lambda arguments: arguments)
     attention = Part("attention", "the attention", "attention", silence, (), (), key_axes=("kv_seq",))
-    single = describe_part(attention, {"attention:weights"}, ["words:kv_seq"])
+    single = describe_part(attention, {"attention:weights"}, ["words:kv_seq"], [], [])
     assert single == "the weights or the rows of the keys and values of the attention"
-    mixed = describe_part(attention, {"attention:weights"}, ["words:kv_seq", "heads"])
+    mixed = describe_part(attention, {"attention:weights"}, ["words:kv_seq", "heads"], [], [])
     assert mixed == "the weights, the cut or merge of the heads or the rows of the keys and values of the attention"
 
 

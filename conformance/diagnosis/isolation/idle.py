@@ -1,0 +1,106 @@
+"""The parameters that change no output of an implementation although they should: it does not read them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+
+from goldformer.conformance.diagnosis.failure import LARGE, is_decoding
+from goldformer.conformance.diagnosis.isolation.calls import Calls, Exhausted
+from goldformer.conformance.diagnosis.isolation.switches import change_params
+from goldformer.conformance.judging.cases import Judgement
+from goldformer.conformance.judging.invoke import Arguments, Array, Result, read_arguments
+from goldformer.spec import Spec
+from goldformer.spec.oracle.derive import apply
+
+#: What a changed parameter must move, ÷ the largest number of an output: rounding to any dtype moves less.
+_CLEARLY: Final = 2.0**-6
+
+
+def find_idle(judgements: Mapping[int, Judgement], spec: Spec) -> dict[int, tuple[str, ...]]:
+    """Return the parameters that change no output, by the key of the failing case that shows it; nothing if all do.
+
+    The judgements are those of one component. All parameters of a part that do nothing are told as one, "norm_1.*".
+    """
+    fitting = [key for key, judgement in judgements.items() if _can_show(judgement)]
+    first = max(fitting, key=lambda key: _rank(judgements[key]), default=None)
+    if first is None:
+        return {}
+    case, bench = judgements[first].case, judgements[first].bench
+    assert case is not None, "only cases can show it"
+    search = _Search(Calls(bench, case.component), read_arguments(case), bench.adapter.options(case.component, spec))
+    with suppress(Exhausted):
+        search.find_all()
+    return {first: tuple(search.found)} if search.found else {}
+
+
+def _can_show(judgement: Judgement) -> bool:
+    case = judgement.case
+    return (
+        case is not None
+        and judgement.verdict.bad
+        and bool(judgement.verdict.differences)
+        and isinstance(judgement.outcome, Result)
+        and len(case.params) > 1
+        and case.cotangent is None
+        and not (case.random or case.full_size or case.hiding or case.size > LARGE or is_decoding(case))
+    )
+
+
+def _rank(judgement: Judgement) -> tuple[int, int]:
+    """Order failing cases: those with most parameters last, and among these small ones."""
+    assert judgement.case is not None, "only cases can show it"
+    return len(judgement.case.params), -judgement.case.size
+
+
+@dataclass
+class _Search:
+    """The calls of one search, each of which changes some parameters of the same call."""
+
+    calls: Calls
+    base: Arguments
+    options: Mapping[str, str]
+    found: list[str] = field(default_factory=list)
+    #: The outputs of the call as it is.
+    before: Mapping[str, Array] = field(default_factory=dict)
+
+    def find_all(self) -> None:
+        """Find the parts whose parameters do nothing, and then single parameters of the others."""
+        self.before = self.calls.call(self.base) or {}
+        parts: dict[str, list[str]] = {}
+        for name in self.base.params:
+            parts.setdefault(name.rpartition(".")[0], []).append(name)
+        idle = [part for part, names in parts.items() if len(names) > 1 and self._is_idle(names)]
+        self.found += [f"{part}.*" if part else "every parameter" for part in idle]
+        for name in (name for part, names in parts.items() if part not in idle for name in names):
+            if self._is_idle([name]):
+                self.found.append(name)
+
+    def _is_idle(self, names: Collection[str]) -> bool:
+        """Return True if these parameters change no output at all, and one of the right code clearly."""
+        changed = {name: _change(self.base.params[name]) for name in names}
+        arguments = change_params(self.base, changed)
+        right, moved = (self._apply(call) for call in (self.base, arguments))
+        if not any(_is_moved(right[name], moved[name]) for name in right.keys() & self.before.keys()):
+            return False
+        after = self.calls.call(arguments)
+        return after is not None and all(np.array_equal(after[n], a) for n, a in self.before.items())
+
+    def _apply(self, arguments: Arguments) -> Mapping[str, Array]:
+        with np.errstate(all="ignore"):
+            given = (arguments.inputs, arguments.params, arguments.attributes, self.options)
+            return apply(self.calls.component, float, *given)
+
+
+def _change(array: Array) -> Array:
+    """Return other numbers, whose differences no normalisation takes away."""
+    return array * 1.5 + 0.25 * np.cos(np.arange(array.size)).reshape(array.shape)
+
+
+def _is_moved(one: Array, other: Array) -> bool:
+    far = np.abs(np.asarray(one, dtype=float) - other).max(initial=0.0)
+    return bool(far > _CLEARLY * np.abs(one).max(initial=0.0))
