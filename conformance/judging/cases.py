@@ -526,7 +526,10 @@ def _explain_lost_eps(case: Case, bench: Bench) -> str:
     """Return why LN-3 does not apply to a case of layer_norm: eps and variance are too small for the dtype; or ""."""
     if case.component != "layer_norm" or case.error is not None:
         return ""
-    eps, variance = bench.options(case)["layer_norm_eps"], float(case.input_arrays["x"].var(-1).min(initial=math.inf))
+    options, variance = bench.options(case), float(case.input_arrays["x"].var(-1).min(initial=math.inf))
+    eps, deviation = options["layer_norm_eps"], math.sqrt(variance)
+    if options["norm_divisor"] == "std_plus_eps" and 0 < deviation < find_smallest_normal(bench.dtype):
+        return f"{bench.dtype} cannot hold all digits of a deviation of {deviation:.3g}"
     if float(eps) > SMALLEST[bench.dtype] / 2 or variance >= find_smallest_normal(bench.dtype):
         return ""
     return f"an eps of {eps} is 0 in {bench.dtype}, which cannot hold all digits of a variance of {variance:.3g}"

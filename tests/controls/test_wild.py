@@ -86,6 +86,9 @@ def test_no_number_of_a_declared_variant_is_called_wrong(wild, spec):
     assert wrong == []
 
 
+@pytest.mark.xfail(
+    reason="in bfloat16 nothing tells a variance of d_model − 1 from a deviation plus eps in a whole model", strict=True
+)
 def test_what_is_wrong_on_purpose_gets_no_second_name_from_rounding(spec):
     (translator,) = read_bench(["plotting_translator"])
     record = run(translator, DECLARED, None, Settings("bfloat16", cases_only=True, small=True), spec)
@@ -97,7 +100,8 @@ def test_what_is_wrong_on_purpose_gets_no_second_name_from_rounding(spec):
 FAILS_IN = {
     "bfloat16": {"float_tensor_scale_course"},
     "float16": {
-        "beam_log_probs", "conv_feed_forward", "einsum_learned_positions", "float_tensor_scale_course",
+        "annotated_clones", "beam_log_probs", "conv_feed_forward", "einsum_learned_positions",
+        "float_tensor_scale_course",
         "free_width_decoding", "fused_interleaved_course", "head_module_list", "keras_like_attention",
         "keras_like_layers", "lengths_masked_softmax", "numpy_from_scratch", "numpy_lengths_and_losses",
         "numpy_manual_backward", "post_norm_clones", "tied_final_norms",
@@ -132,8 +136,7 @@ KEEPS_FEWER = {
     "sequence_first_greedy",
 }  # fmt: skip
 #: Mistakes that no check shows, or not in the component that is to be fixed first: "implementation: mistake".
-#: Its normalisation deviates on purpose, and is to be fixed first; what else is wrong of its words shows after that.
-MISSED = frozenset({"std_norm_cached_course: end-forgotten", "std_norm_cached_course: position-restarts"})
+MISSED = frozenset[str]()
 
 
 @cache

@@ -23,8 +23,8 @@ from goldformer.conformance.properties.measuring import measure_call
 from goldformer.spec import Spec
 
 #: The conventions of what is left when all parts are silent.
-_CONVENTIONS: Final = ("norm_placement", "layer_norm_eps", "norm_divisor", "final_norm", "embedding_scale", "pe_layout")
-_EPS: Final = ("layer_norm_eps", "norm_divisor")
+_CONVENTIONS: Final = ("norm_placement", "layer_norm_eps", "final_norm", "embedding_scale", "pe_layout")
+_EPS: Final = ("layer_norm_eps",)
 
 #: Error scales under two options are closer than this: what is further away than so many needs no scales of its own.
 _CLEARLY: Final = 1000.0
