@@ -66,10 +66,10 @@ def test_a_slip_that_no_catalogue_lists_stands_on_the_page_in_words(lines, spec)
 
 def test_a_line_keeps_what_a_class_needs_and_no_check(lines):
     ben = lines[1]
-    assert (ben.submission, ben.earned, ben.points, ben.outcome) == ("ben", 4.99, 10.0, "wrong")
+    assert (ben.submission, ben.earned, ben.points, ben.outcome) == ("ben", 4.95, 10.0, "wrong")
     assert [(part.component, part.earned, part.outcome) for part in ben.parts] == [
         ("softmax", 4.0, "correct"),
-        (ATTENTION, 0.99, "wrong"),
+        (ATTENTION, 0.95, "wrong"),
     ]
     assert ben.mistakes == ("scale-missing",)
     assert ("published", "sdpa-walkthrough-3x2") in ben.failed
@@ -103,7 +103,7 @@ def test_an_exception_counts_in_the_component_that_raises_it_only():
 def test_the_figures_and_the_bars_count_every_student(page, lines):
     figures = next(text for attributes, text in page.all("dl") if attributes.get("class") == "figures")
     mean = points(sum(line.earned for line in lines) / 6)
-    assert figures == f"students6 mean{mean} median4.99 all points1 no points0"
+    assert figures == f"students6 mean{mean} median4.95 all points1 no points0"
     (bars,) = [attributes["aria-label"] for attributes, _ in page.all("svg")]
     counts = re.findall(r"(\d+) to (?:below )?(\d+): (\d+)", bars)
     assert [(low, high) for low, high, _ in counts] == [(str(n), str(n + 1)) for n in range(10)]
@@ -150,7 +150,7 @@ def test_every_student_is_linked_in_a_row(page):
     assert "students/ada/feedback.html" in [attributes.get("href") for attributes, _ in page.all("a")]
     rows = [text for _, text in page.all("tr")]
     packed = {row.replace(" ", "") for row in rows}
-    assert "benfeedback4.99wrongvaluesscale-missing✓40.99" in packed
+    assert "benfeedback4.95wrongvaluesscale-missing✓40.95" in packed
     assert "fayfeedback4outoftime✓4✗0" in packed
 
 
@@ -218,7 +218,7 @@ def test_questions_are_the_columns_of_the_table_and_the_staff_have_theirs(spec, 
     heads = [text for attributes, text in page.all("th") if attributes.get("class") == "n c"]
     assert heads == ["Attention, all of it10", "Report5"]
     cells = [attributes["data-value"] for attributes, _ in page.all("td") if "data-value" in attributes]
-    assert cells == ["10.0", "10.0", "-1", "4.99", "4.99", "3.5"]
+    assert cells == ["10.0", "10.0", "-1", "4.95", "4.95", "3.5"]
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on PATH")
@@ -281,7 +281,7 @@ def test_a_row_for_each_student_and_a_column_for_each_component(lines):
                              "mistakes", "diagnosis", "message", "comment"]  # fmt: skip
     ben = rows[1]
     assert [ben[name] for name in ("id", "name", "email", "points", "earned", ATTENTION)] == [
-        "ben", "Ben Ō", "ben@example.org", "10", "4.99", "0.99",
+        "ben", "Ben Ō", "ben@example.org", "10", "4.95", "0.95",
     ]  # fmt: skip
     assert ben["mistakes"] == "scale-missing"
     assert [row["id"] for row in rows] == ["ada", "ben", "cai", "dee", "eli", "fay"]
@@ -307,13 +307,13 @@ def test_the_data_has_these_keys(lines):
     data = json.loads(to_json(lines, ASSIGNMENT))
     assert data["components"] == {"softmax": 4.0, ATTENTION: 6.0}
     assert data["students"][1]["mistakes"] == ["scale-missing"]
-    assert data["students"][1]["components"] == {"softmax": 4.0, ATTENTION: 0.99}
+    assert data["students"][1]["components"] == {"softmax": 4.0, ATTENTION: 0.95}
     assert list(data) == ["assignment", "points", "components", "questions", "manual", "students"]
     assert list(data["students"][0]) == [
         "id", "name", "email", "points", "earned", "outcome", "components", "manual", "added", "mistakes",
         "could_be", "diagnosis", "message", "comment", "isolation", "key",
     ]  # fmt: skip
-    assert data["students"][1]["earned"] == 4.99
+    assert data["students"][1]["earned"] == 4.95
 
 
 # ── JUnit ──
@@ -325,7 +325,7 @@ def test_a_suite_for_each_student_and_a_case_for_each_component(lines):
     assert [(suite.get("tests"), suite.get("failures"), suite.get("errors")) for suite in (suites["ada"], suites["ben"])
             ] == [("2", "0", "0"), ("2", "1", "0")]  # fmt: skip
     (failure,) = suites["ben"].iter("failure")
-    assert failure.get("message").startswith("0.99 of 6 points: wrong values, 16 of 97 published cases")
+    assert failure.get("message").startswith("0.95 of 6 points: wrong values, 16 of 101 published cases")
     assert "Divide QKᵀ by √d_k" in failure.text
 
 

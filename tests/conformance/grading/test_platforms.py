@@ -51,18 +51,18 @@ def test_scores_are_numbers_and_add_up(read):
     found = read(grades.failing())
     assert [(test["name"], test["score"], test["max_score"], test["status"]) for test in found["tests"]] == [
         ("softmax", 4.0, 4.0, "passed"),
-        (ATTENTION, 0.99, 6.0, "failed"),
+        (ATTENTION, 0.95, 6.0, "failed"),
     ]
     assert isinstance(found["score"], float)
-    assert found["score"] == sum(test["score"] for test in found["tests"]) == 4.99
+    assert found["score"] == sum(test["score"] for test in found["tests"]) == 4.95
     assert found["extra_data"] == {"key": "key-ben", "outcome": "wrong", "mistakes": ["scale-missing"]}
 
 
 def test_feedback_is_in_the_output(read):
     found = read(grades.failing())
-    assert "4.99 of 10 points." in found["output"]
+    assert "4.95 of 10 points." in found["output"]
     assert "Divide QKᵀ by √d_k before the softmax." in found["output"]
-    assert found["tests"][1]["output"].startswith("wrong values, 16 of 97 published cases, 3 of 4 cases drawn")
+    assert found["tests"][1]["output"].startswith("wrong values, 16 of 101 published cases, 3 of 4 cases drawn")
     assert "The first output that is wrong is scaled_scores" in found["tests"][1]["output"]
 
 
@@ -139,7 +139,7 @@ def test_the_result_is_what_the_reporter_decodes(spec):
     assert found["status"] == "fail"
     assert [(test["name"], test["status"], test["score"]) for test in found["tests"]] == [
         ("softmax", "pass", 4.0),
-        (ATTENTION, "fail", 0.99),
+        (ATTENTION, "fail", 0.95),
     ]
     assert found["tests"][0]["message"] == ""
     assert found["tests"][1]["message"].startswith("wrong values; The first output that is wrong is scaled_scores")
