@@ -22,10 +22,11 @@ from goldformer.adapters.imports import import_again
 from goldformer.adapters.notebook import SUFFIX, NotebookError, explain_missing, read_notebook, run_cells
 from goldformer.adapters.process import TIMEOUT
 from goldformer.adapters.process.faults import CallFault
-from goldformer.adapters.protocol import Adapter, AdapterError
+from goldformer.adapters.protocol import Adapter, AdapterError, list_other_functions
 from goldformer.adapters.untrusted_text import describe_exception, join_lines
 from goldformer.extras import install_hint
 from goldformer.spec import Spec, load_spec
+from goldformer.spec.scope import explain_scope
 
 #: The prefix of a command: an adapter in a process of its own, which speaks the protocol.
 COMMAND: Final = "cmd:"
@@ -107,7 +108,8 @@ def _find(name: str, spec: Spec, timeout: float) -> Adapter:
         thing = add_arrays(thing, spec)
     adapter = Adapter.from_object(thing, name, spec)
     require_arrays(adapter.arrays, name)
-    return adapter
+    scope = explain_scope(list_other_functions(thing, spec))
+    return replace(adapter, hints=(*adapter.hints, scope)) if scope else adapter
 
 
 def _find_process(name: str, spec: Spec, timeout: float) -> Adapter:

@@ -16,7 +16,6 @@ from weakref import WeakKeyDictionary
 from goldformer.adapters.arrays import DEVICES, LIBRARIES, DType, Wire
 from goldformer.spec import Contract, Spec
 from goldformer.spec.model import UNSPECIFIED
-from goldformer.spec.scope import explain_scope
 
 #: The four dtypes in which the suite can run.
 DTYPES: Final[tuple[DType, ...]] = get_args(DType)
@@ -311,21 +310,25 @@ def bind_arguments(function: Callable[..., Any], contract: Contract, arguments: 
     return {**arguments, **dict.fromkeys(absent)}
 
 
-def _find_misspelt_components(thing: Any, found: Mapping[str, Any], spec: Spec) -> list[str]:
-    """Return hints on public functions whose name is close to that of a missing component."""
-    absent = [name for name in spec.contracts if name not in found]
-    hints, others = [], []
+def list_other_functions(thing: Any, spec: Spec) -> list[str]:
+    """Return the names of public functions that are no components."""
+    found = []
     for name in dir(thing):
         value = inspect.getattr_static(thing, name, None)
         # A class Decoder builds a component; it is not one.
-        if name.startswith("_") or name in spec.contracts or inspect.isclass(value) or not callable(value):
-            continue
-        if close := difflib.get_close_matches(name, absent, n=1, cutoff=0.85):
-            hints.append(f"{name} is no component: did you mean {close[0]}?")
-        else:
-            others.append(name)
-    if scope := explain_scope(others):
-        hints.append(scope)
+        if not (name.startswith("_") or name in spec.contracts or inspect.isclass(value)) and callable(value):
+            found.append(name)
+    return found
+
+
+def _find_misspelt_components(thing: Any, found: Mapping[str, Any], spec: Spec) -> list[str]:
+    """Return hints on public functions whose name is close to that of a missing component."""
+    absent = [name for name in spec.contracts if name not in found]
+    hints = [
+        f"{name} is no component: did you mean {close[0]}?"
+        for name in list_other_functions(thing, spec)
+        if (close := difflib.get_close_matches(name, absent, n=1, cutoff=0.85))
+    ]
     return hints if found or hints else [f"nothing in it is named as a component, such as {absent[0]}"]
 
 

@@ -12,6 +12,7 @@ from goldformer.reference_impl._checks import (
     Size,
     check_axes,
     check_bool,
+    check_choice,
     check_floating,
     check_mapping,
     check_mask,
@@ -31,7 +32,7 @@ from goldformer.reference_impl._layers import (
     run_layers,
 )
 from goldformer.reference_impl._random import make_dropout, make_dropping
-from goldformer.reference_impl.feed_forward import Activation, FeedForward, check_activation
+from goldformer.reference_impl.feed_forward import ACTIVATIONS, Activation, FeedForward
 from goldformer.reference_impl.layer_norm import LayerNorm
 from goldformer.reference_impl.multi_head_attention import MultiHeadAttention
 
@@ -86,7 +87,7 @@ def decoder_layer(
     The layer hides nothing by itself: where later positions are to be hidden, self_mask is causal.
     """
     check_bool("norm_first", norm_first)
-    check_activation(activation)
+    check_choice("activation", activation, ACTIVATIONS)
     check_params(params, DECODER_LAYER, num_heads, _inputs(x, memory))
     dropout = make_dropping(dropout_rate, training, seed)
     layer = DecoderLayer.from_params(params, num_heads, norm_first=norm_first, activation=activation, dropout=dropout)
@@ -116,7 +117,7 @@ def decoder(
     """
     check_positive_int("num_layers", num_layers)
     check_bool("norm_first", norm_first)
-    check_activation(activation)
+    check_choice("activation", activation, ACTIVATIONS)
     check_mapping(params)
     blocks = number_blocks("decoder", DECODER_LAYER, num_layers) | final_norms(params, "norm")
     check_params(params, blocks, num_heads, _inputs(x, memory))

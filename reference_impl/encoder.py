@@ -11,6 +11,7 @@ from goldformer.reference_impl._checks import (
     ENCODER_LAYER,
     check_axes,
     check_bool,
+    check_choice,
     check_floating,
     check_mapping,
     check_mask,
@@ -29,7 +30,7 @@ from goldformer.reference_impl._layers import (
     run_layers,
 )
 from goldformer.reference_impl._random import make_dropout, make_dropping
-from goldformer.reference_impl.feed_forward import Activation, FeedForward, check_activation
+from goldformer.reference_impl.feed_forward import ACTIVATIONS, Activation, FeedForward
 from goldformer.reference_impl.layer_norm import LayerNorm
 from goldformer.reference_impl.multi_head_attention import MultiHeadAttention
 
@@ -74,7 +75,7 @@ def encoder_layer(
     Source:   primer 3.1, n9 "编码层", illustrated on residuals; paper, section 3.1
     """
     check_bool("norm_first", norm_first)
-    check_activation(activation)
+    check_choice("activation", activation, ACTIVATIONS)
     check_params(params, ENCODER_LAYER, num_heads, {"x": (x, "batch seq d_model")})
     dropout = make_dropping(dropout_rate, training, seed)
     return EncoderLayer.from_params(
@@ -103,7 +104,7 @@ def encoder(
     """
     check_positive_int("num_layers", num_layers)
     check_bool("norm_first", norm_first)
-    check_activation(activation)
+    check_choice("activation", activation, ACTIVATIONS)
     check_mapping(params)
     blocks = number_blocks("encoder", ENCODER_LAYER, num_layers) | final_norms(params, "norm")
     check_params(params, blocks, num_heads, {"x": (x, "batch seq d_model")})

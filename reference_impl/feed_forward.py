@@ -1,6 +1,6 @@
 """The position-wise feed-forward network: two linear maps with a ReLU between them."""
 
-from typing import Literal, get_args
+from typing import Final, Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +12,7 @@ from goldformer.reference_impl._random import make_dropout, make_dropping, xavie
 
 #: What may stand between the two maps.
 Activation = Literal["relu", "gelu", "gelu_tanh", "silu"]
+ACTIVATIONS: Final = get_args(Activation)
 
 
 def feed_forward(
@@ -37,14 +38,9 @@ def feed_forward(
               and for an unknown activation
     Source:   n9 "前馈传播", primer 3.1, illustrated on the encoder; paper, section 3.3, equation (2)
     """
-    check_activation(activation)
+    check_choice("activation", activation, ACTIVATIONS)
     dropout = make_dropping(dropout_rate, training, seed)
     return build(FeedForward, w_1=w_1, w_2=w_2, b_1=b_1, b_2=b_2, dropout=dropout, activation=activation).forward(x)
-
-
-def check_activation(activation: str) -> None:
-    """Refuse the name of an activation that is not known."""
-    check_choice("activation", activation, get_args(Activation))
 
 
 class FeedForward(nn.Module):
@@ -67,7 +63,7 @@ class FeedForward(nn.Module):
         super().__init__()
         check_positive_int("d_model", d_model)
         check_positive_int("d_ff", d_ff)
-        check_activation(activation)
+        check_choice("activation", activation, ACTIVATIONS)
         self.activation = activation
         self.w_1 = xavier_weight(d_model, d_ff, device, dtype)
         self.w_2 = xavier_weight(d_ff, d_model, device, dtype)

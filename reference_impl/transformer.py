@@ -14,6 +14,7 @@ from goldformer.reference_impl._checks import (
     Size,
     check_axes,
     check_bool,
+    check_choice,
     check_floating,
     check_ids,
     check_ids_in_table,
@@ -40,7 +41,7 @@ from goldformer.reference_impl._layers import (
 from goldformer.reference_impl._random import make_dropout, skip_dropout, xavier_weight, zero_bias
 from goldformer.reference_impl.decoder import Decoder, DecoderLayer
 from goldformer.reference_impl.encoder import Encoder, EncoderLayer
-from goldformer.reference_impl.feed_forward import Activation, check_activation
+from goldformer.reference_impl.feed_forward import ACTIVATIONS, Activation
 from goldformer.reference_impl.token_embedding import TokenEmbedding
 
 
@@ -164,7 +165,7 @@ class Transformer(nn.Module):
         check_positive_int("num_encoder_layers", num_encoder_layers)
         check_positive_int("num_decoder_layers", num_decoder_layers)
         check_bool("norm_first", norm_first)
-        check_activation(activation)
+        check_choice("activation", activation, ACTIVATIONS)
         check_bool("fixed_pad_row", fixed_pad_row)
         check_mapping(params)
         blocks = final_norms(params, "encoder_norm", "decoder_norm")

@@ -228,7 +228,7 @@ class Diagnosis:
             mine = select_judgements(judgements, component)
             first = next((index for index in mine if verdicts[index].bad), None)
             if first is not None:
-                function = mine[first].bench.adapter.functions[component]
+                function = mine[first].bench.adapter.functions.get(component)
                 verdicts[first] = replace(verdicts[first], beyond=explain_scope(list_identifiers(function)))
 
     def explain(self, judgement: Judgement) -> Verdict:

@@ -65,7 +65,7 @@ _NEIGHBOURS: Final = 4
 
 #: After so many numbers of imitations in all, more than a second, the least likely candidates are not tried, nor is a
 #: second failing case searched where the first was searched in vain.
-_LATER: Final = 4_000_000
+_LATER: Final = 5_000_000
 
 #: The components that code for decoding often has in a second version, such as one with a cache.
 _DECODES: Final = ("beam_search", "greedy_decode", "decoder")

@@ -83,7 +83,14 @@ ZEROS = {"empty_row": "zeros"}
 UNDERFLOW = "sdpa-hidden-scores-twelve-thousand-above"
 #: Scores around a thousand or more, and the shift by 64.
 LARGE = {"sm-a-thousand", "sm-ten-thousand", "sm-about-minus-twelve-thousand", "sm-shifted-past-the-exponential"}
-SHIFTED = LARGE | {"sm-saturated", "sm-shifted-pair", "sm-equal-elements", "sm-shift", "sm-simplex"}
+SHIFTED = LARGE | {
+    "sm-all-about-minus-twenty",
+    "sm-saturated",
+    "sm-shifted-pair",
+    "sm-equal-elements",
+    "sm-shift",
+    "sm-simplex",
+}
 #: By clause: the code, what it declares, the dtypes, the checks that accuse it, and those that may.
 RULED_OUT: dict[str, tuple[Any, ...]] = {
     "GRAD-3 NaN on the way": (SDPA, nan_made_zero, ZEROS, ("float32", *HALF), {"sdpa-gradient-empty-row-zeros"}),

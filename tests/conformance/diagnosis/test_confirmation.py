@@ -52,11 +52,11 @@ def test_a_name_is_found_only_if_it_holds_in_a_new_call(everywhere, label, spec)
     assert sum(bool(v.refutes) for v in verdicts) == (not everywhere)
 
 
-def name(spec, *made, left_out=(), component="feed_forward", **options):
+def name(spec, *made, left_out=(), component="feed_forward", cases=(), **options):
     """Return the label and the names of the first finding about a component with some slips; "" if nothing is named."""
     book = build_textbook(DIFFERENTIATED, *(find_made(id_).steps for id_ in made))
     bench = Bench(spec, Adapter.from_object(book, "mine", spec), "float32", "cpu")
-    judged = (judge_case(case, bench) for case in spec.cases_of(component))
+    judged = (judge_case(case, bench) for case in spec.cases_of(component) if not cases or case.id in cases)
     verdicts = Diagnosis(spec, left_out, **options).explain_all(judged)
     first = next((f for f in diagnose(verdicts, spec) if f.mistakes), None)
     return (first.label, {*first.mistakes}) if first else ("", set())
@@ -88,5 +88,6 @@ def test_what_only_fits_the_gradients_of_the_cases_is_not_found(spec):
 def test_a_number_that_fits_one_case_is_named_if_a_new_call_confirms_it(spec):
     negated = "softmax.backward.all.negated"
     named = {"softmax.gradient.scores=times:-1"}
-    assert name(spec, negated, left_out=(negated,), component="softmax") == (MISTAKE_FOUND, named)
-    assert name(spec, negated, left_out=(negated,), component="softmax", isolates=False) == ("", set())
+    one = {"left_out": (negated,), "component": "softmax", "cases": ("sm-gradient",)}
+    assert name(spec, negated, **one) == (MISTAKE_FOUND, named)
+    assert name(spec, negated, **one, isolates=False) == ("", set())

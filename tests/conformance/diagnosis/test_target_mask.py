@@ -8,7 +8,7 @@ import pytest
 
 import wild
 from goldformer.conformance.diagnosis.explain import Diagnosis
-from goldformer.conformance.diagnosis.finding import OPTION_FOUND
+from goldformer.conformance.diagnosis.finding import MISTAKE_FOUND, OPTION_FOUND
 from goldformer.conformance.diagnosis.findings import diagnose
 from goldformer.conformance.judging.cases import judge_case
 
@@ -45,4 +45,6 @@ def test_an_undeclared_mask_is_told_as_the_option(name, edit, tmp_path, spec):
     findings = list(diagnose(judge(make_bench(name, edit, tmp_path, spec), spec), spec))
     (found,) = [f for f in findings if f.label == OPTION_FOUND]
     assert '"target_mask": "causal_only"' in found.text
-    assert not any(f.mistakes for f in findings)
+    # In a model every mask of padding of a target is joined to a causal one: to drop it there is the same.
+    assert {f.mistakes for f in findings} <= {(), ("causal-drops-padding",)}
+    assert MISTAKE_FOUND not in [f.label for f in findings]

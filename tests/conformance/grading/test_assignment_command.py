@@ -173,8 +173,8 @@ def test_a_right_one_is_0_and_says_what_was_judged(small):
     assert (result.exit_code, result.stderr) == (0, "")
     lines = result.stdout.splitlines()
     assert lines[0] == "Softmax: 10 points, in float64 and float32"
-    assert lines[2].split() == ["softmax", "10", "36", "of", "36", "6", "of", "6"]
-    assert lines[3].startswith("84 checks in ")
+    assert lines[2].split() == ["softmax", "10", "40", "of", "40", "6", "of", "6"]
+    assert lines[3].startswith("92 checks in ")
     assert re.fullmatch(r"a class of 100 takes about \d+ \w+ in one process \(goldformer grade --jobs 1\)", lines[4])
     assert lines[5:] == ["solution.py earns all points", "the starter earns no points"]
 
@@ -216,7 +216,7 @@ def test_a_solution_that_is_wrong_is_1_and_its_failures_are_listed(small):
 def test_what_a_solution_has_not_written_fails(small):
     result = assignment("check", small(solution_py=STARTER))
     assert result.exit_code == 1
-    assert result.stdout.splitlines()[2].split() == ["softmax", "10", "0", "of", "36", "0", "of", "6"]
+    assert result.stdout.splitlines()[2].split() == ["softmax", "10", "0", "of", "40", "0", "of", "6"]
 
 
 def test_a_starter_that_earns_points_is_1(small):
@@ -249,7 +249,7 @@ def test_fewer_fresh_cases_than_asked_for_are_warned_of(small):
 def test_fresh_cases_are_drawn_from_what_is_left_in(small):
     result = assignment("check", small(assignment_yaml=SMALL + "without: [sm-gradient, sm-no-elements]\n"))
     assert result.exit_code == 0
-    assert result.stdout.splitlines()[2].split() == ["softmax", "10", "34", "of", "34", "4", "of", "4"]
+    assert result.stdout.splitlines()[2].split() == ["softmax", "10", "38", "of", "38", "4", "of", "4"]
 
 
 def test_a_property_can_be_left_out(small):

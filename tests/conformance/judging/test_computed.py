@@ -82,8 +82,9 @@ def test_one_wrong_element_that_is_not_stored_is_found(judge, spec, dtype):
 
 def test_values_under_other_options_are_computed_without_stored_ones(spec):
     case, contract = spec.cases["ffn-size-129-tokens"], spec.contracts["feed_forward"]
-    assert list(case.golden.options) == ["all"]
-    outputs = [expect(case.under({"biases": o}), {"biases": o}, contract, "float32")["output"] for o in ("all", "none")]
+    assert list(case.golden.options) == ["all, relu"]
+    options = [{"biases": biases, "activation": "relu"} for biases in ("all", "none")]
+    outputs = [expect(case.under(o), o, contract, "float32")["output"] for o in options]
     assert outputs[0].values.shape == outputs[1].values.shape == (2, 129, 64)
     assert np.mean(np.isclose(outputs[0].values, outputs[1].values)) < 0.01
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from goldformer.adapters import Adapter
+from goldformer.adapters import DTYPES, Adapter
 from goldformer.conformance.commands.explain import find_entry, format_entry
 from goldformer.conformance.judging.cases import Bench, check_case
 from goldformer.conformance.judging.random_outputs import compare_draws, compare_statistics
@@ -19,7 +19,7 @@ from goldformer.conformance.reports.text import explain_verdict
 from goldformer.spec.model import ANY, GoldenArray
 from goldformer.spec.oracle.rounding import UNIT_ROUNDOFF
 
-every_dtype = pytest.mark.parametrize("dtype", UNIT_ROUNDOFF)
+every_dtype = pytest.mark.parametrize("dtype", DTYPES)
 
 
 @pytest.fixture
