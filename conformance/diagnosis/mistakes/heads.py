@@ -291,11 +291,12 @@ def attend_over_heads(
             broadcast_mask("mask", mask, (len(query), seq, heads, heads))
         except ValueError:
             mask = None
-    # A single token is broadcast to all others.
-    longest = max(seq, key.shape[2])
-    query, key, value = (
-        x.repeat(longest if x.shape[2] == 1 else 1, axis=2).swapaxes(1, 2) for x in (query, key, value)
-    )
+    if seq == 1 != key.shape[2]:
+        # It would be broadcast to all keys: a wrong shape, which other mistakes have too.
+        raise ValueError("a single query has no keys of its own token")
+    # A single key is broadcast to all queries.
+    key, value = (x.repeat(seq if x.shape[2] == 1 else 1, axis=2) for x in (key, value))
+    query, key, value = (x.swapaxes(1, 2) for x in (query, key, value))
     attended = original(query, key, value, mask)
     return attended | {"output": attended["output"].swapaxes(1, 2)}
 
