@@ -28,7 +28,7 @@ CUDA_SWITCHES: Final = (
 )
 
 #: The setting of JAX that says in how many bits matrix products of float32 run.
-MATMUL_PRECISION: Final = "jax_default_matmul_precision"
+_MATMUL_PRECISION: Final = "jax_default_matmul_precision"
 
 #: The GPUs of PyTorch, in words.
 _GPUS: Final = {"cuda": "CUDA GPU", "xpu": "XPU", "mps": "MPS GPU"}
@@ -63,6 +63,10 @@ class ArrayLibrary(ABC):
     def keep_settings(self) -> Iterator[None]:
         """Restore the global settings of the library afterwards, which the suite changes."""
         yield
+
+    def choose_precision(self, *, tf32: bool) -> None:
+        """Let matrix products of float32 run in TF32 on a GPU, or in full precision, until that is restored."""
+        del tf32
 
     @contextlib.contextmanager
     def limit_threads(self, number: int) -> Iterator[bool]:
@@ -220,6 +224,13 @@ class Torch(ArrayLibrary):
             for (owner, name), value in zip(switches, before, strict=True):
                 setattr(owner, name, value)
 
+    def choose_precision(self, *, tf32: bool) -> None:
+        """Allow TF32 or forbid it; CUDA adds products of halves in float32 in any case."""
+        backends = self._torch.backends
+        for name in CUDA_SWITCHES:
+            setattr(backends.cuda.matmul, name, tf32 and name == "allow_tf32")
+        backends.cudnn.allow_tf32 = tf32
+
     @contextlib.contextmanager
     def limit_threads(self, number: int) -> Iterator[bool]:
         """Set the number of threads of one operation."""
@@ -325,13 +336,17 @@ class Jax(ArrayLibrary):
     def keep_settings(self) -> Iterator[None]:
         """Enable 64 bits, and restore the caller's choice afterwards: it decides the dtype of all arrays."""
         config = self._module.config
-        before, precision = bool(config.jax_enable_x64), getattr(config, MATMUL_PRECISION)
+        before, precision = bool(config.jax_enable_x64), getattr(config, _MATMUL_PRECISION)
         _enable_x64(self._jax, enabled=True)
         try:
             yield
         finally:
-            config.update(MATMUL_PRECISION, precision)
+            config.update(_MATMUL_PRECISION, precision)
             _enable_x64(self._module, enabled=before)
+
+    def choose_precision(self, *, tf32: bool) -> None:
+        """Ask for full precision, or leave the choice to JAX, which takes TF32 on a GPU that has it."""
+        self._module.config.update(_MATMUL_PRECISION, None if tf32 else "highest")
 
     def make(self, array: Array, dtype: str, device: str) -> Any:
         """Make a fresh array; arrays of jax are immutable."""

@@ -7,9 +7,12 @@ import sys
 from collections.abc import Collection, Iterator, Mapping
 from functools import partial
 from types import CellType, CodeType, FunctionType, MethodType, ModuleType
-from typing import Any
+from typing import Any, Final
 
 from goldformer.adapters.imports import INSTALLED
+
+#: The packages of goldformer and of Python, whose code is nobody's own.
+_FOREIGN: Final = frozenset({"goldformer", *sys.stdlib_module_names}) - {"__main__"}
 
 
 def list_identifiers(thing: Any) -> frozenset[str]:
@@ -30,7 +33,7 @@ def list_identifiers(thing: Any) -> frozenset[str]:
             used = frozenset(_list_names(one.__code__))
             names |= used
             waiting += _find_used(one.__globals__, used)
-            waiting += [cell.cell_contents for cell in one.__closure__ or () if _is_filled(cell)]
+            waiting += map(_read_cell, one.__closure__ or ())
         elif isinstance(one, type):
             names.add(one.__name__)
             waiting += [*one.__bases__, *map(_unwrap, vars(one).values())]
@@ -60,13 +63,12 @@ def _list_names(code: CodeType) -> Iterator[str]:
             yield from _list_names(constant)
 
 
-def _is_filled(cell: CellType) -> bool:
-    """Return False for a variable of an enclosing function that has no value yet."""
+def _read_cell(cell: CellType) -> Any:
+    """Return a variable of an enclosing function; None if it has no value yet."""
     try:
-        cell.cell_contents  # noqa: B018
+        return cell.cell_contents
     except ValueError:
-        return False
-    return True
+        return None
 
 
 def _unwrap(attribute: Any) -> Any:
@@ -84,7 +86,7 @@ def _is_own(thing: Any) -> bool:
         return True
     kind = thing if isinstance(thing, (type, FunctionType, MethodType)) else type(thing)
     name = getattr(kind, "__module__", None) or ""
-    if name.partition(".")[0] in {"goldformer", "builtins", *sys.stdlib_module_names} - {"__main__"}:
+    if name.partition(".")[0] in _FOREIGN:
         return False
     try:
         file = inspect.getfile(kind)

@@ -9,7 +9,7 @@ from functools import cache
 
 from threadpoolctl import threadpool_limits
 
-from goldformer.adapters.arrays import CUDA_SWITCHES, LIBRARIES, MATMUL_PRECISION
+from goldformer.adapters.arrays import LIBRARIES
 from goldformer.conformance.judging.cases import Bench, Judgement, judge_case, plan
 from goldformer.conformance.judging.wrapped import judge_wrapped
 from goldformer.conformance.properties.judge import judge_property
@@ -138,22 +138,15 @@ class Numerics:
     def apply(self, arrays: str) -> None:
         """Apply the settings.
 
-        TF32 keeps ten bits of a float32, so it is off by default: the suite judges float32. Likewise CUDA adds products
-        of halves in float32. One thread is the default because the cases are small: several threads cost time, and on
-        busy cores a hundredfold.
+        TF32 keeps ten bits of a float32, so it is off by default: the suite judges float32. One thread is the default
+        because the cases are small: several threads cost time, and on busy cores a hundredfold.
         """
         threadpool_limits(self.threads)
+        LIBRARIES[arrays].choose_precision(tf32=self.tf32)
         if arrays == "torch":
             import torch  # only an adapter that speaks torch gets here
 
-            for name in CUDA_SWITCHES:
-                setattr(torch.backends.cuda.matmul, name, self.tf32 and name == "allow_tf32")
-            torch.backends.cudnn.allow_tf32 = self.tf32
             torch.set_num_threads(self.threads)
-        elif arrays == "jax":
-            import jax
-
-            jax.config.update(MATMUL_PRECISION, None if self.tf32 else "highest")
 
     @contextlib.contextmanager
     def hold(self, arrays: str) -> Iterator[None]:

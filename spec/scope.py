@@ -40,7 +40,8 @@ def explain_scope(names: Iterable[str]) -> str:
     """Return what goldformer does not judge of code that has these names, as a sentence; "" if they show nothing."""
     squashed = {name: name.replace("_", "").lower() for name in sorted(names)}
     found = []
-    for entry, pattern in _read():
+    # Most adapters have no other names, and need not wait for the file.
+    for entry, pattern in _read() if squashed else ():
         if hits := [name for name, plain in squashed.items() if pattern.search(plain)]:
             found.append(f"{entry.title} ({hits[0]})" if hits[0] != entry.title else entry.title)
     return f"goldformer does not judge {', '.join(found)}" if found else ""

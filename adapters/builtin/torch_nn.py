@@ -64,15 +64,8 @@ class TorchNN:
     @property
     def NAME(self) -> str:  # noqa: N802 - the protocol's name
         """The name in the registry."""
-        variant = (
-            "pre"
-            if self.norm_first
-            else "gelu"
-            if self.activation == "gelu"
-            else self.backend
-            if self.batch_first
-            else "sequence-first"
-        )
+        variants = {"pre": self.norm_first, "gelu": self.activation == "gelu", "sequence-first": not self.batch_first}
+        variant = next((name for name, is_it in variants.items() if is_it), self.backend)
         return "torch-nn" if variant == "default" else f"torch-nn-{variant}"
 
     @property

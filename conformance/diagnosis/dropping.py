@@ -13,11 +13,11 @@ from typing import Final
 import numpy as np
 
 from goldformer.conformance.diagnosis.causes import DROPOUT, NONDETERMINISM
+from goldformer.conformance.diagnosis.isolation.calls import compute
 from goldformer.conformance.judging.cases import Bench, Judgement, find_working_case
 from goldformer.conformance.judging.invoke import Arguments, Array, CallProblem, read_arguments
 from goldformer.conformance.judging.verdict import Verdict
 from goldformer.conformance.properties.subject import draw_arguments, with_params
-from goldformer.spec.oracle.derive import apply
 from goldformer.spec.oracle.rounding import UNIT_ROUNDOFF
 
 #: Results: enough that a dropout of 0.02 drops some of them.
@@ -56,7 +56,7 @@ def _find_dropout(component: str, bench: Bench) -> str:
         actual = bench.call(component, arguments).outputs[output]
     except (CallProblem, KeyError):
         return ""
-    right = apply(component, float, arguments.inputs, arguments.params, arguments.attributes, options)[output]
+    right = compute(component, arguments, options)[output]
     return _describe(actual, right, 64 * UNIT_ROUNDOFF[bench.rounds_to]) if right.dtype.kind == "f" else ""
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 from goldformer.adapters.arrays import LIBRARIES, ArrayLibrary
 from goldformer.adapters.protocol import Adapter
@@ -22,6 +22,9 @@ from goldformer.conformance.judging.invoke import (
 )
 from goldformer.spec import Contract
 from goldformer.spec.model import ArraySpec
+
+#: What keeps gradients from an argument, in words.
+_CUTS: Final = "(detach, .data, a copy, no_grad)"
 
 
 def invoke_gradient(
@@ -49,12 +52,12 @@ def invoke_gradient(
         raise NotImplementedHere("the adapter declares GRADIENTS = False: it has no backward pass")
     else:
         gradients = _differentiate(adapter, library, contract, given, library.make(cotangent, dtype, device))
+        if wanted and not gradients:
+            advice = "If it has no backward pass, as a kernel may, declare GRADIENTS = False"
+            raise BadResult("no-gradient", f"the result has no graph {_CUTS}. {advice}")
     seconds = time.perf_counter() - start
-    if wanted and not gradients:
-        advice = "If it has no backward pass, as a kernel may, declare GRADIENTS = False"
-        raise BadResult("no-gradient", f"the result has no graph (detach, .data, a copy, no_grad). {advice}")
     if missing := [name for name in wanted if name not in gradients]:
-        why = "it is never used, or the graph is cut (detach, .data, a copy, no_grad)"
+        why = f"it is never used, or the graph is cut {_CUTS}"
         message = f"no gradient reaches {', '.join(missing)}: {why}"
         raise BadResult("no-gradient", message, unreached=missing)
     read = {

@@ -274,42 +274,38 @@ def _select_decoded(outputs: Mapping[str, NDArray[Any]]) -> Outputs:
     return {name: outputs[name] for name in _DECODED}
 
 
-def derive_values(
+def derive_combination(
     case: Case, contract: Contract, options: Mapping[str, str], scales: Mapping[str, float]
 ) -> Mapping[str, DerivedArray]:
     """Derive the golden values of a case under one combination of options, whose error scales are known.
 
     Its decisions were proven before.
     """
-    from goldformer.spec.oracle import balls  # only deriving needs python-flint
-
     how = Method(case, contract, choose_options(case, contract, options))
     proven = how.run_balls()
-    derived = {}
-    for name, want in case.expect.items():
-        if want.form != "shape":
-            truth = proven[name][how.places(name)]
-            exact = truth.dtype.kind in "bi"
-            derived[name] = (
-                write_exact(truth) if exact else DerivedArray(truth.shape, tuple(balls.decimals(truth)), scales[name])
-            )
-    return derived
+    wanted = [name for name, want in case.expect.items() if want.form != "shape"]
+    return {name: replace(_write_proven(proven[name][how.places(name)]), error_scale=scales[name]) for name in wanted}
 
 
 def _derive_output(how: Method, name: str, proven: NDArray[Any], drawn: NDArray[Any]) -> DerivedArray:
-    """Return the values of one output that a case asks for, with its error scale."""
-    from goldformer.spec.oracle import balls
-
-    want = how.case.expect[name]
-    at = how.places(name)
-    truth, samples = proven[at], drawn[at]
-    if truth.dtype.kind in "bi":
-        return write_exact(truth)
-    values = balls.decimals(truth)
-    scale = up(error_scale(samples, np.array([float(v) for v in values])))
+    """Return the values of one output that a case asks for, with its error scale, or its statistics."""
+    want, at = how.case.expect[name], how.places(name)
+    derived = _write_proven(proven[at])
+    if proven.dtype.kind != "O":
+        return derived
+    scale = up(error_scale(drawn[at], np.array([float(v) for v in derived.values])))
     if want.form == "statistics":
         return _statistics(how.case, name, want.statistics, scale)
-    return DerivedArray(truth.shape, tuple(values), scale)
+    return replace(derived, error_scale=scale)
+
+
+def _write_proven(truth: NDArray[Any]) -> DerivedArray:
+    """Return proven values as they are stored, without an error scale."""
+    from goldformer.spec.oracle import balls
+
+    if truth.dtype.kind in "bi":
+        return write_exact(truth)
+    return DerivedArray(truth.shape, tuple(balls.decimals(truth)), 0.0)
 
 
 def write_exact(values: NDArray[Any]) -> DerivedArray:

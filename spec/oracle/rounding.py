@@ -89,12 +89,16 @@ class Rounding:
         walk: Floats = count / 3 * total**2 + count / 6 * bridge
         return self.sums**2 / 3 * (walk + squares)
 
-    def of_factors(self, squares: Floats) -> Floats:
-        """Return the variance of rounding both factors of each term of a sum whose squared terms add up to this."""
-        return 2 * self.factors**2 / 3 * squares
+    def of_products(self, total: Floats, squares: Floats, start: Floats | float, count: int) -> Floats:
+        """Return the variance of a sum of products, whose squares add up to `squares`.
 
-    def shows_sums_of(self, count: int) -> bool:
-        """Return True unless sums of that many terms are so fine that no result shows their roundoffs."""
+        `start` is the square of what it begins with. Factors of products may be rounded too. Zeros round nothing.
+        """
+        summed: Floats = self.of_sum(total, squares + start, count) * (squares != 0)
+        return summed + 2 * self.factors**2 / 3 * squares
+
+    def shows_products_of(self, count: int) -> bool:
+        """Return True unless sums of that many products are so fine that no result shows their roundoffs."""
         return self.factors > 0 or self.sums * math.sqrt(count) > 0.01 * self.results
 
     def of_reading(self, values: Floats) -> Floats | None:

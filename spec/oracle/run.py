@@ -20,7 +20,7 @@ from goldformer.spec.files import replace_file
 from goldformer.spec.goldenfile import golden_path
 from goldformer.spec.model import Case, Contract, Golden, GoldenArray, Spec
 from goldformer.spec.oracle.computed import derive_case
-from goldformer.spec.oracle.derive import Derived, DerivedArray, derive, derive_values
+from goldformer.spec.oracle.derive import Derived, DerivedArray, derive, derive_combination
 from goldformer.spec.oracle.truth import make_call
 from goldformer.spec.oracle.write import write_golden
 from goldformer.spec.processes import make_pool
@@ -198,7 +198,7 @@ def derive_outputs(
         call = make_call(variant, options, contract)
         # Only imitations and pictures look at the scale: the dtype matters little to them.
         scales = {name: call.find_scale(name, "float32") for name in variant.expect}
-        return _read_outputs(derive_values(variant, contract, options, scales), variant, contract)
+        return _read_outputs(derive_combination(variant, contract, options, scales), variant, contract)
     # Decisions between equals were allowed before, or there are none.
     ((_, outputs),) = derive(case, contract, advice=True, only=options).options.items()
     return _read_outputs(outputs, case, contract)

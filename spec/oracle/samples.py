@@ -173,8 +173,7 @@ class Sampled(NDArrayOperatorsMixin):
             variance += self.sampler.round(total[0]) * ~(_is_zero(b.samples) | _is_zero(product))
             count += 1
         start = 0.0 if b is None else np.square(b.samples[0])
-        variance += self.sampler.rounding.of_sum(total[0], squares + start, count) * (squares != 0)
-        variance += self.sampler.rounding.of_factors(squares)
+        variance += self.sampler.rounding.of_products(total[0], squares, start, count)
         return self.sampler.perturb(total, variance)
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:

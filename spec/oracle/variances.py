@@ -153,7 +153,7 @@ class Rounded(NDArrayOperatorsMixin):
         if w.variance is not None:
             variance += np.square(self.value) @ w.variance
         count = self.shape[-1]
-        if self.how.rounding.shows_sums_of(count):
+        if self.how.rounding.shows_products_of(count):
             squares = np.square(self.value) @ of_w
         if b is None:
             total = product
@@ -164,8 +164,7 @@ class Rounded(NDArrayOperatorsMixin):
             count += 1
         if squares is not None:
             start = 0.0 if b is None else np.square(b.value)
-            variance += self.how.rounding.of_sum(total, squares + start, count) * (squares != 0)
-            variance += self.how.rounding.of_factors(squares)
+            variance += self.how.rounding.of_products(total, squares, start, count)
         return Rounded(total, variance, self.how)
 
     def refine(self, dtype: str) -> Rounded:
@@ -199,7 +198,7 @@ class Rounded(NDArrayOperatorsMixin):
         value = self.value.sum(axis, keepdims=keepdims)
         count = self.size // max(value.size, 1)
         variance = self.how.round(value)
-        if self.how.rounding.shows_sums_of(count):
+        if self.how.rounding.shows_products_of(count):
             squares = np.square(self.value).sum(axis, keepdims=keepdims)
             variance += self.how.rounding.of_sum(value, squares, count)
         if self.variance is not None:

@@ -85,9 +85,7 @@ class Calls:
     ) -> tuple[Difference, ...]:
         """Return the outputs that differ from those of the formulas under some options, as data flows to them."""
         component = component or self.component
-        with np.errstate(all="ignore"):
-            given = (arguments.inputs, arguments.params, arguments.attributes)
-            expected = apply(component, float, *given, options)
+        expected = compute(component, arguments, options)
         differences = (
             compare(name, actual[name], expected[name], self._widen(scales.get(name, 0.0)))
             for name in self.bench.spec.contracts[component].flow
@@ -133,6 +131,12 @@ class GradientCalls(Calls):
         return tuple(difference for difference in differences if difference.wrong)
 
 
+def compute(component: str, arguments: Arguments, options: Mapping[str, str]) -> Mapping[str, Array]:
+    """Return the outputs of a call as the formula gives them in float64."""
+    with np.errstate(all="ignore"):
+        return apply(component, float, arguments.inputs, arguments.params, arguments.attributes, options)
+
+
 def draw_cotangent(arguments: Arguments, calls: Calls) -> Array:
     """Return the same numbers for each call of one shape: multiples of 1/32, which every dtype holds."""
     contract = calls.bench.spec.contracts[calls.component]
@@ -158,7 +162,7 @@ def has_scaled_scores(calls: Calls, arguments: Arguments) -> bool:
     actual = calls.call(arguments) or {}
     if "scores" not in actual or not calls.find_differences(arguments):
         return False
-    expected = apply(calls.component, float, arguments.inputs, arguments.params, arguments.attributes, options)
+    expected = compute(calls.component, arguments, options)
     if not np.array_equal(actual.get("ids", expected["ids"]), expected["ids"]) or expected["scores"].size < _SEVERAL:
         return False
     with np.errstate(all="ignore"):
@@ -174,7 +178,7 @@ def is_model_right(calls: Calls, arguments: Arguments) -> bool | None:
     spec, options = calls.bench.spec, calls.bench.adapter.options(calls.component, calls.bench.spec)
     if not calls.bench.has("transformer"):
         return None
-    ids = apply(calls.component, float, arguments.inputs, arguments.params, arguments.attributes, options)["ids"]
+    ids = compute(calls.component, arguments, options)["ids"]
     ids = ids[:, 0] if ids.ndim > 2 else ids  # the best of several beams
     first = np.full((len(ids), 1), arguments.attributes["bos_id"], dtype=ids.dtype)
     inputs = {**arguments.inputs, "target": np.concatenate([first, ids[:, :-1]], axis=1)}

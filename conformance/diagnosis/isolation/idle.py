@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Final
 
 import numpy as np
 
 from goldformer.conformance.diagnosis.failure import LARGE, is_decoding
-from goldformer.conformance.diagnosis.isolation.calls import Calls, Exhausted
+from goldformer.conformance.diagnosis.isolation.calls import Calls, Exhausted, compute
 from goldformer.conformance.diagnosis.isolation.switches import change_params
 from goldformer.conformance.judging.cases import Judgement
 from goldformer.conformance.judging.invoke import Arguments, Array, Result, read_arguments
 from goldformer.spec import Spec
-from goldformer.spec.oracle.derive import apply
 
 #: What a changed parameter must move, ÷ the largest number of an output: rounding to any dtype moves less.
 _CLEARLY: Final = 2.0**-6
@@ -68,6 +68,11 @@ class _Search:
     #: The outputs of the call as it is.
     before: Mapping[str, Array] = field(default_factory=dict)
 
+    @cached_property
+    def right(self) -> Mapping[str, Array]:
+        """The right outputs of the call as it is."""
+        return compute(self.calls.component, self.base, self.options)
+
     def find_all(self) -> None:
         """Find the parts whose parameters do nothing, and then single parameters of the others."""
         self.before = self.calls.call(self.base) or {}
@@ -84,16 +89,11 @@ class _Search:
         """Return True if these parameters change no output at all, and one of the right code clearly."""
         changed = {name: _change(self.base.params[name]) for name in names}
         arguments = change_params(self.base, changed)
-        right, moved = (self._apply(call) for call in (self.base, arguments))
-        if not any(_is_moved(right[name], moved[name]) for name in right.keys() & self.before.keys()):
+        moved = compute(self.calls.component, arguments, self.options)
+        if not any(_is_moved(self.right[name], moved[name]) for name in moved.keys() & self.before.keys()):
             return False
         after = self.calls.call(arguments)
         return after is not None and all(np.array_equal(after[n], a) for n, a in self.before.items())
-
-    def _apply(self, arguments: Arguments) -> Mapping[str, Array]:
-        with np.errstate(all="ignore"):
-            given = (arguments.inputs, arguments.params, arguments.attributes, self.options)
-            return apply(self.calls.component, float, *given)
 
 
 def _change(array: Array) -> Array:

@@ -195,7 +195,7 @@ def _hide_future_in_decoder() -> Iterator[Neighbour]:
 #: The id of code that hides later tokens in calls with a mask, although it declares to hide them in all calls.
 ONLY_WHERE_MASKED: Final = "scaled_dot_product_attention.later-tokens.only-where-masked"
 #: The mask to which code that always hides later tokens joins the causal one.
-_JOINED: Final[Mapping[Step, str]] = {
+_JOINED_TO: Final[Mapping[Step, str]] = {
     scaled_dot_product_attention: "mask", multi_head_attention: "mask", fused_multi_head_attention: "mask",
     encoder_layer: "mask", decoder_layer: "self_mask", encoder: "mask", decoder: "self_mask",
 }  # fmt: skip
@@ -213,7 +213,7 @@ def make_only_where_masked() -> Neighbour:
     return Neighbour(
         ONLY_WHERE_MASKED, "later tokens are hidden only where a mask is given",
         "Join the causal mask in every call, also where no mask is given.",
-        {step: around(partial(run, step, joined)) for step, joined in _JOINED.items()},
+        {step: around(partial(run, step, joined)) for step, joined in _JOINED_TO.items()},
     )  # fmt: skip
 
 

@@ -125,6 +125,16 @@ def test_a_result_without_a_graph_is_told_how_to_decline_gradients(verdict_of):
     )
 
 
+def test_an_empty_mapping_of_a_backward_function_has_no_graph_to_speak_of(verdict_of):
+    class Empty(ByHand):
+        def scaled_dot_product_attention_gradient(self, query, key, value, cotangent, mask=None):
+            return {}
+
+    verdict = verdict_of(Empty)
+    assert (verdict.status, verdict.reason) == (Status.FAILED, "no-gradient")
+    assert verdict.message.startswith("no gradient reaches query, key, value: ")
+
+
 def test_code_that_declares_no_gradients_is_not_asked_for_them(verdict_of):
     class ForwardOnly(WithoutAGraph):
         GRADIENTS = False
