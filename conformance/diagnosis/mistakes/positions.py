@@ -36,6 +36,12 @@ def zero_row_of_id_0(original: Callable[..., Array], ids: Array, *, params: Para
     return np.asarray(original(ids, params=params, pad_id=pad_id) * (ids != 0)[..., None])
 
 
+@mistake("emb-pad-zeroed", around=token_embedding)
+def zero_padding(original: Callable[..., Array], ids: Array, *, params: Params, pad_id: int | None = None) -> Array:
+    """Return the rows of the table, and 0 for pad_id, (batch, seq, d_model)."""
+    return np.asarray(original(ids, params=params, pad_id=pad_id) * (ids != pad_id)[..., None])
+
+
 # The formula
 
 

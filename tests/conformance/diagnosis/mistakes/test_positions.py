@@ -119,5 +119,13 @@ def test_the_id_0_is_embedded_as_zeros():
     assert np.array_equal(got, zeroed[torch.tensor([[2, 0]])])
 
 
+def test_padding_is_embedded_as_zeros():
+    rows = torch.arange(1.0, 13.0).double().reshape(3, 4)
+    got = made("emb-pad-zeroed").token_embedding(np.array([[2, 0, 1]]), params={"table": rows.numpy()}, pad_id=1)
+    assert np.array_equal(got, rows[[2, 0, 1]].masked_fill(torch.tensor([[False], [False], [True]]), 0)[None])
+    unpadded = made("emb-pad-zeroed").token_embedding(np.array([[2, 0]]), params={"table": rows.numpy()})
+    assert np.array_equal(unpadded, rows[[2, 0]][None])
+
+
 def test_every_mistake_is_written_here():
-    assert {*MISTAKES} == WRITTEN.keys() | {"emb-scale-divide", "emb-row-zeroed"}
+    assert {*MISTAKES} == WRITTEN.keys() | {"emb-scale-divide", "emb-row-zeroed", "emb-pad-zeroed"}
