@@ -103,9 +103,12 @@ def _find(name: str, spec: Spec, timeout: float) -> Adapter:
     if name.startswith(COMMAND):
         return _find_process(name, spec, timeout)
     thing = load_object(name)
-    if name.endswith(SUFFIX):
-        # A notebook does not declare its arrays.
-        thing = add_arrays(thing, spec)
+    # A notebook does not declare its arrays.
+    return read_object(add_arrays(thing, spec) if name.endswith(SUFFIX) else thing, name, spec)
+
+
+def read_object(thing: Any, name: str, spec: Spec) -> Adapter:
+    """Return the adapter that a loaded module or object declares; AdapterError if it declares none."""
     adapter = Adapter.from_object(thing, name, spec)
     require_arrays(adapter.arrays, name)
     scope = explain_scope(list_other_functions(thing, spec))
@@ -153,6 +156,11 @@ def load_object(name: str) -> Any:
     guess = f" Did you mean {close[0]}?" if close else ""
     what = 'a file (my_adapter.py), a dotted module, a command ("cmd: …"), or one of'
     raise AdapterError(f"no adapter {name!r}.{guess} Give {what}: {known}")
+
+
+def is_named_adapter(name: str) -> bool:
+    """Return True for the name of a built-in or an installed adapter."""
+    return name in _OWN or (not _is_file(name) and any(entry.name == name for entry in entry_points(group=GROUP)))
 
 
 def _is_file(name: str) -> bool:
@@ -226,9 +234,12 @@ def _import_notebook(path: Path) -> Any:
     except NotebookError as error:
         raise AdapterError(str(error)) from error
     try:
-        return run_cells(cells, str(path))
+        module = run_cells(cells, str(path))
     except (Exception, SystemExit) as error:
         raise AdapterError(explain_missing(str(explain_import_error(str(path), error)), cells, path.stem)) from error
+    # The names that its classes use are looked up in it.
+    sys.modules[module.__name__] = module
+    return module
 
 
 def require_arrays(arrays: str, name: str) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import __future__
 
 import ast
+import linecache
 import re
 import types
 import warnings
@@ -230,7 +231,10 @@ def run_cells(cells: Sequence[CodeCell], name: str) -> types.ModuleType:
     for cell in cells:
         for feature in _list_futures(cell.text):
             flags |= getattr(__future__, feature).compiler_flag
-        code = compile(cell.text, f"{name}, {cell.name}", "exec", flags=flags, dont_inherit=True)
+        place = f"{name}, {cell.name}"
+        # Without a time, an entry is not compared with a file: inspect finds the source of what a cell defines.
+        linecache.cache[place] = (len(cell.text), None, cell.text.splitlines(keepends=True), place)
+        code = compile(cell.text, place, "exec", flags=flags, dont_inherit=True)
         exec(code, vars(module))
     left_out = [out for cell in cells for out in cell.left_out]
     vars(module)[HINTS] = tuple(out.describe(out.missing) for out in left_out if out.missing or out.fault)

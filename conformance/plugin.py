@@ -105,10 +105,11 @@ def _list_chosen(config: pytest.Config) -> tuple[str, ...]:
 def _load_bench(config: pytest.Config) -> Bench:
     """Load the adapter once; a usage error ends the run with pytest's exit code 4."""
     if _BENCH not in config.stash:
-        from goldformer.adapters import DTYPES, AdapterError, find_adapter
+        from goldformer.adapters import DTYPES, AdapterError
         from goldformer.conformance.diagnosis.explain import Diagnosis
         from goldformer.conformance.judging.cases import Bench
         from goldformer.conformance.judging.collector import sparing_collector
+        from goldformer.conformance.loading import Reading, load_implementation
         from goldformer.conformance.selection import Numerics, Selection, add_declared_cases, list_present
         from goldformer.spec import SpecError, load_spec
 
@@ -122,7 +123,7 @@ def _load_bench(config: pytest.Config) -> Bench:
             _check_known(list(chosen), spec.components, "--component")
             if config.getoption("--dtype") != [ALL]:
                 _check_known(_split_words(config.getoption("--dtype")), DTYPES, "--dtype")
-            adapter = find_adapter(config.getoption("--adapter"), spec, timeout)
+            adapter = load_implementation(config.getoption("--adapter"), spec, Reading(timeout=timeout))
             strict = "--strict" in _read_arguments(config)
             tf32 = config.getoption("--tf32")
             bench = Bench(spec, adapter, adapter.default_dtype, config.getoption("--device"), strict, tf32=tf32)

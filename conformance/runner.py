@@ -7,10 +7,11 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
-from goldformer.adapters import AdapterError, find_adapter
+from goldformer.adapters import AdapterError
 from goldformer.conformance.diagnosis.explain import Diagnosis
 from goldformer.conformance.judging.cases import Bench, Judgement
 from goldformer.conformance.judging.verdict import Verdict
+from goldformer.conformance.loading import Reading, load_implementation
 from goldformer.conformance.reports.comparison import Comparison, ComparisonRequest, Implementation
 from goldformer.conformance.selection import Check, Numerics, Selection, add_declared_cases, checks, list_absent
 from goldformer.spec import Spec, load_spec
@@ -115,7 +116,7 @@ def _load_and_check(given: str, request: ComparisonRequest, root: Path) -> Imple
 def check_implementation(given: str, request: ComparisonRequest, spec: Spec) -> Implementation:
     """Run the checks on one adapter, in this process."""
     try:
-        adapter = find_adapter(given, spec, request.timeout)
+        adapter = load_implementation(given, spec, Reading(timeout=request.timeout))
     except AdapterError as error:
         # The name is printed next to the problem anyway.
         return Implementation(given, given, problem=str(error).removeprefix(given).lstrip(": "))

@@ -1,6 +1,7 @@
 """Proposals for the adapter of a class or a function; whether one is right is decided elsewhere."""
 
 from goldformer.adapters.inference.inputs import MaskForm, has_batch_axis, list_forms, may_hide_future, says_ignore
+from goldformer.adapters.inference.packages import import_target
 from goldformer.adapters.inference.proposals import (
     COMPONENTS,
     explain_parts,
@@ -12,7 +13,16 @@ from goldformer.adapters.inference.proposals import (
     load_wiring,
     propose,
 )
-from goldformer.adapters.inference.target import ChoiceError, InferenceError, Target, read_target
+from goldformer.adapters.inference.target import (
+    ChoiceError,
+    InferenceError,
+    Target,
+    as_module,
+    is_inferable,
+    list_targets,
+    read_target,
+    split_target,
+)
 from goldformer.adapters.inference.writing import Returns, Wiring
 
 __all__ = [
@@ -23,6 +33,7 @@ __all__ = [
     "Returns",
     "Target",
     "Wiring",
+    "as_module",
     "explain_parts",
     "explain_unbuilt",
     "find_embedding_stack",
@@ -30,10 +41,14 @@ __all__ = [
     "find_shared_projections",
     "has_batch_axis",
     "has_fixed_sizes",
+    "import_target",
+    "is_inferable",
     "list_forms",
+    "list_targets",
     "load_wiring",
     "may_hide_future",
     "propose",
     "read_target",
     "says_ignore",
+    "split_target",
 ]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import functools
 import importlib
 import inspect
 import re
@@ -23,7 +24,7 @@ from typing import Any, Final
 from goldformer.adapters.find_arrays import find_named_library
 from goldformer.adapters.identifiers import list_identifiers
 from goldformer.adapters.inference.names import SIZES, list_roles
-from goldformer.adapters.inference.packages import import_target
+from goldformer.adapters.inference.packages import Imported, import_target
 from goldformer.adapters.protocol import AdapterError
 from goldformer.spec.scope import explain_scope
 
@@ -145,7 +146,8 @@ class Target:
     """A class or function, and the import line by which an adapter file finds it.
 
     `kept` are the arguments, other than sizes, with which an object was made: its class is built with them. `file` is
-    the file that it was loaded from, and `folder` the folder from which the import line finds it.
+    the file that it was loaded from, and `folder` the folder from which the import line finds it. `is_plain` is True
+    for a class that is no nn.Module; `thing` is then that class made one.
     """
 
     thing: Any
@@ -154,6 +156,7 @@ class Target:
     kept: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     file: Path | None = None
     folder: Path | None = None
+    is_plain: bool = False
 
     @property
     def is_class(self) -> bool:
@@ -253,21 +256,45 @@ def read_target(what: Any) -> Target:
         raise InferenceError(f"inference needs torch ({error}): pip install torch, or write an adapter") from error
     if getattr(what, "__name__", "") == "<lambda>":
         raise InferenceError("a lambda has no name that an adapter could import: give it one with def")
-    if isinstance(what, nn.Module):
-        kind = type(what)
+    if isinstance(what, nn.Module) or (hasattr(type(what), "forward") and not inspect.isclass(what)):
+        kind = as_module(type(what))
         own = {
             a.name: getattr(what, a.name)
             for a in _list_arguments(kind.__init__, skip_self=True)
             if hasattr(what, a.name)
         }
         kept = {name: value for name, value in own.items() if isinstance(value, bool | str | float)}
-        return Target(kind, kind.__name__, _write_import(kind), kept)
-    if inspect.isfunction(what) or (inspect.isclass(what) and issubclass(what, nn.Module)):
+        return Target(kind, kind.__name__, _write_import(kind), kept, is_plain=not isinstance(what, nn.Module))
+    if inspect.isclass(what) and is_inferable(what):
+        return Target(as_module(what), what.__name__, _write_import(what), is_plain=not issubclass(what, nn.Module))
+    if inspect.isfunction(what):
         return Target(what, what.__name__, _write_import(what))
-    got = f"a class that is no nn.Module, {what.__name__}" if inspect.isclass(what) else f"{what!r}"
+    got = f"{what.__name__}, a class without forward or __call__" if inspect.isclass(what) else f"{what!r}"
     raise InferenceError(
         f"an adapter is inferred for an nn.Module class, an object of one, or a function, not for {got}"
     )
+
+
+def as_module(kind: type) -> Any:
+    """Return a class as a subclass of nn.Module, so that the layers it makes are found; an nn.Module as it is.
+
+    A class without forward is called by its own __call__.
+    """
+    from torch import nn
+
+    if issubclass(kind, nn.Module):
+        return kind
+
+    original: Callable[..., None] = vars(kind).get("__init__", object.__init__)
+
+    @functools.wraps(original)
+    def initialise(self: Any, *arguments: Any, **keywords: Any) -> None:
+        nn.Module.__init__(self)
+        original(self, *arguments, **keywords)
+
+    own = {"__init__": initialise, "__module__": kind.__module__, "__qualname__": kind.__qualname__}
+    call = {} if hasattr(kind, "forward") else {"forward": kind.__call__}
+    return type(kind.__name__, (kind, nn.Module), own | call)
 
 
 def list_leaves(module: Any) -> list[Leaf]:
@@ -294,16 +321,22 @@ def list_leaves(module: Any) -> list[Leaf]:
 def _read_sources(thing: Any, seen: set[Any]) -> Iterator[str]:
     """Yield the source of a class or function, and those of the modules that it names."""
     seen.add(thing)
-    try:
-        text = inspect.getsource(thing)
-    except (OSError, TypeError):
-        return
+    text = _read_source(thing)
     yield text
     known = vars(sys.modules[thing.__module__]) if thing.__module__ in sys.modules else {}
     for name in _list_names(text):
         named = known.get(name)
         if inspect.isclass(named) and hasattr(named, "forward") and named not in seen:
             yield from _read_sources(named, seen)
+
+
+def _read_source(thing: Any) -> str:
+    """Return the source of a class or a function; of a class in a notebook, that of its methods; or ""."""
+    try:
+        return inspect.getsource(thing)
+    except (OSError, TypeError):
+        methods = vars(thing).values() if inspect.isclass(thing) else ()
+        return "".join(_read_source(method) for method in methods if inspect.isfunction(method))
 
 
 def _list_names(text: str) -> set[str]:
@@ -326,6 +359,9 @@ def _list_arguments(function: Callable[..., Any], *, skip_self: bool) -> list[Ar
         Argument(p.name, p.default, p.annotation) for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
     ]
 
+
+#: The names of files from which a class or a function is loaded.
+_FILES: Final = (".py", ".ipynb")
 
 #: The length of the longest sequence that a positional encoding is asked for.
 _LONGEST: Final = 5000
@@ -428,8 +464,9 @@ def find_config(target: Target, name: str) -> Any:
 
 
 def _load(name: str) -> Target:
-    place, _, attribute = name.partition(":")
-    imported = import_target(Path(place)) if place.endswith(".py") else None
+    place, attribute = split_target(name)
+    path = Path(place) if place.endswith(_FILES) else None
+    imported = import_target(path) if path is not None else None
     module = imported.module if imported else _import_module(place)
     own = _list_own(module)
     if not attribute:
@@ -442,8 +479,25 @@ def _load(name: str) -> Target:
         raise InferenceError(
             f"{place} has no {attribute}; it has {', '.join(own) or 'no class or function of its own'}"
         )
-    line = f"from {imported.name if imported else place} import {attribute}"
-    found = dataclasses.replace(read_target(thing), name=attribute, import_line=line)
+    return _place(thing, attribute, place, imported)
+
+
+def split_target(name: str) -> tuple[str, str]:
+    """Return the file or the module of "FILE.py:NAME", "FILE.ipynb:NAME" or "package.module:NAME", and NAME or ""."""
+    place, _, attribute = name.rpartition(":")
+    return (place, attribute) if place and "/" not in attribute else (name, "")
+
+
+def list_targets(module: ModuleType, path: Path) -> dict[str, Target]:
+    """Return the public classes with a forward pass and the functions that a file or a notebook itself defines."""
+    imported = Imported(module, path.stem, path.resolve().parent)
+    return {name: _place(thing, name, str(path), imported) for name, thing in _list_own(module).items()}
+
+
+def _place(thing: Any, name: str, place: str, imported: Imported | None) -> Target:
+    """Return the target of a thing with the line that imports it from its file or its module."""
+    line = f"from {imported.name if imported else place} import {name}"
+    found = dataclasses.replace(read_target(thing), name=name, import_line=line)
     return dataclasses.replace(found, file=Path(place), folder=imported.folder) if imported else found
 
 
@@ -455,10 +509,16 @@ def _import_module(name: str) -> ModuleType:
 
 
 def _list_own(module: ModuleType) -> dict[str, Any]:
-    """Return the nn.Module classes of a module, or its functions if it has no class."""
+    """Return the public classes with a forward pass and the functions of a module that it defines itself."""
     own = {n: v for n, v in vars(module).items() if getattr(v, "__module__", None) == module.__name__ and n[0] != "_"}
-    classes = {n: v for n, v in own.items() if inspect.isclass(v) and hasattr(v, "forward")}
-    return classes or {n: v for n, v in own.items() if inspect.isfunction(v)}
+    return {name: thing for name, thing in own.items() if is_inferable(thing)}
+
+
+def is_inferable(thing: Any) -> bool:
+    """Return True for a function, and for a class whose objects are called: by forward, or as they are."""
+    if inspect.isclass(thing):
+        return hasattr(thing, "forward") or "__call__" in vars(thing)
+    return inspect.isfunction(thing) and not hasattr(thing, "ARRAYS")
 
 
 def _write_import(thing: Any) -> str:

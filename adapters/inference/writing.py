@@ -97,6 +97,7 @@ class Wiring:
         imports += ["from types import SimpleNamespace"] if "SimpleNamespace(" in text else []
         imports += ["from torch.func import functional_call"] if "functional_call(" in text else []
         imports += _wrap(f"from goldformer.adapters.layouts import ({', '.join(used)})") if used else []
+        imports += ["from goldformer.adapters.inference import as_module"] if self.target.is_plain else []
         wrapper = self.construction.wrapper
         others = [part.name for part in self.construction.list_parts()]
         others += [wrapper] if wrapper not in ("", "SimpleNamespace", "dict") else []
@@ -107,10 +108,12 @@ class Wiring:
             imports = ["import sys", "from pathlib import Path", *imports, ""]
             imports.append(f'sys.path.insert(0, str(Path(__file__).resolve().parent / "{detour}"))')
             import_line += "  # noqa: E402"
+        as_module = [f"\n{self.local_name} = as_module({self.local_name})"] if self.target.is_plain else []
         lines = [
             f'"""{head}"""' if head else "",
             *imports,
             import_line,
+            *as_module,
             "",
             f'ARRAYS = "{arrays}"',
         ]

@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
-import types
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from goldformer.adapters.arrays import LIBRARIES
-from goldformer.adapters.find import COMMAND, find_adapter, load_object, load_with_reload, require_arrays
-from goldformer.adapters.find_arrays import add_arrays
+from goldformer.adapters.find import COMMAND
 from goldformer.adapters.imports import forget_modules
-from goldformer.adapters.inference import ChoiceError, InferenceError
 from goldformer.adapters.process import TIMEOUT
-from goldformer.adapters.protocol import DTYPES, Adapter
+from goldformer.adapters.protocol import DTYPES
 from goldformer.conformance.api.printed import Printed
 from goldformer.conformance.api.report import Report
-from goldformer.conformance.inference import describe_fit, infer_adapter
 from goldformer.conformance.judging.cases import Bench
 from goldformer.conformance.judging.collector import sparing_collector
 from goldformer.conformance.judging.verdict import Verdict
+from goldformer.conformance.loading import Reading, find_name, list_own, load_implementation
 from goldformer.conformance.reports.comparison import Comparison, ComparisonRequest
 from goldformer.conformance.reports.did_you_mean import describe_unknown
 from goldformer.conformance.runner import judge_implementation
@@ -68,13 +63,11 @@ def check(
     """
     spec = load_spec()
     with Printed() as printed, _forget_modules(what):
-        load = functools.partial(_load, what, component, arrays, accept, timeout, spec)
-        loaded = load_with_reload(load, str(what)) if isinstance(what, str | Path) else load()
-        with closing(loaded):
+        reading = Reading(component, arrays, _split(accept), timeout)
+        with closing(load_implementation(what, spec, reading)) as loaded:
             adapter = loaded.declare(conventions or {}, spec)
             listed = (adapter.default_dtype,) if dtypes is None else _split(dtypes)
-            # Only what is in memory is asked for; a file may be asked for everything.
-            own = () if isinstance(what, str | Path | types.ModuleType) else _list_own(adapter, spec)
+            own = list_own(what, adapter, spec)
             selection = Selection(
                 adapter.dtypes if listed == (ALL,) else listed, _split(component or own), _split(cases),
                 _split(properties),
@@ -89,136 +82,6 @@ def check(
     verdicts = tuple(replace(v, reproduce=_describe_call(what, component, v, options)) for v in found.verdicts)
     request = ComparisonRequest(selection.dtypes, selection.components, device, timeout=timeout)
     return Report(Comparison(request, (replace(found, verdicts=verdicts),)), spec, printed.text)
-
-
-def _load(what: Any, component: str | None, arrays: str | None, accept: Words, timeout: float, spec: Spec) -> Adapter:
-    """Return the adapter of what is to be checked."""
-    if isinstance(what, str | Path):
-        name = str(what)
-        if name.startswith(COMMAND):
-            return find_adapter(name, spec, timeout)
-        return _read(load_object(name), name, arrays, spec)
-    if isinstance(what, types.ModuleType) or hasattr(what, "ARRAYS"):
-        return _read(what, _find_name(what), arrays, spec)
-    if isinstance(what, Mapping):
-        if message := describe_unknown(map(str, what), _list_names(spec), "the mapping has"):
-            raise ValueError(message)
-        return _read(types.SimpleNamespace(**what), "a mapping", arrays, spec)
-    if _is_function(what):
-        return _read_function(what, component, arrays, accept, spec)
-    return _infer(what, component, accept, spec)
-
-
-def _read_function(what: Any, component: str | None, arrays: str | None, accept: Words, spec: Spec) -> Adapter:
-    """Return the adapter of a function; if it or its arguments have other names, calls show which is which."""
-    name = _find_name(what)
-    if message := describe_unknown([component or name], spec.components, "component"):
-        if component:
-            raise ValueError(message)
-        if adapter := _infer_function(what, None, accept, spec):
-            return adapter
-        end = "" if message.endswith(("?", "…")) else "."
-        raise ValueError(f'{message}{end} Name the component: check({name}, "scaled_dot_product_attention")')
-    renamed = not _takes(what, component or name, spec)
-    if renamed and (adapter := _infer_function(what, component or name, accept, spec)):
-        return adapter
-    return _read(types.SimpleNamespace(**{component or name: what}), name, arrays, spec)
-
-
-def _infer_function(what: Any, component: str | None, accept: Words, spec: Spec) -> Adapter | None:
-    """Return the adapter of a function; None if it cannot be inferred, which other messages say better."""
-    try:
-        return _infer(what, component, accept, spec)
-    except ChoiceError:
-        raise
-    except InferenceError:
-        return None
-
-
-def _list_own(adapter: Adapter, spec: Spec) -> tuple[str, ...]:
-    """Return the components that an adapter has, or their gradients."""
-    return tuple(name for name in spec.components if name in adapter.functions or name in adapter.gradients)
-
-
-def _infer(what: Any, component: str | None, accept: Words, spec: Spec) -> Adapter:
-    """Return the adapter of a class, an object or a function, with what was inferred as hints."""
-    found = infer_adapter(what, component, spec, accept=_split(accept))
-    if not (found.is_proven or found.mistakes):
-        raise InferenceError(describe_fit(found, spec))
-    facts = "; ".join(found.wiring.facts)
-    hints = (f"called as {found.component}, inferred: {facts}", *([] if found.fits else [describe_fit(found, spec)]))
-    return replace(found.adapter, hints=(*found.adapter.hints, *hints))
-
-
-def _takes(what: Any, component: str, spec: Spec) -> bool:
-    """Return True if a function can be called with the arguments of a component by their names."""
-    contract = spec.contracts[component]
-    known = {*contract.inputs, *contract.attributes, "params"}
-    return all(name in known for name in _list_required(what))
-
-
-def _list_required(what: Any) -> list[str]:
-    """Return the arguments that a function needs; nothing for a builtin, whose calls will show them."""
-    try:
-        parameters = inspect.signature(what).parameters.values()
-    except (TypeError, ValueError):
-        return []
-    return [p.name for p in parameters if p.default is p.empty and p.kind not in _VARIADIC]
-
-
-def _rename_only_arguments(thing: Any, spec: Spec) -> Any:
-    """Return an object whose functions of one argument take it by our name; an adapter with ARRAYS as it is."""
-    if hasattr(thing, "ARRAYS"):
-        return thing
-    functions = Adapter.from_trusted(thing, "", spec).functions
-    renamed = {n: _rename_only_argument(f, n, spec) for n, f in functions.items() if not _takes(f, n, spec)}
-    own = {name: getattr(thing, name) for name in dir(thing) if not name.startswith("__")}
-    return types.SimpleNamespace(**{**own, **renamed}) if renamed else thing
-
-
-def _rename_only_argument(what: Any, component: str, spec: Spec) -> Any:
-    """Return a function of one argument under the name that the only argument of its component has."""
-    contract = spec.contracts[component]
-    needed = [name for name, array in contract.inputs.items() if not array.optional]
-    needed += [name for name, attribute in contract.attributes.items() if not attribute.optional]
-    if len(needed) != 1 or contract.takes_params or len(_list_required(what)) != 1:
-        return what
-
-    @functools.wraps(what)
-    def renamed(**given: Any) -> Any:
-        return what(given.pop(needed[0]), **given)
-
-    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-    # Functions have no such attribute by their type, but `inspect.signature` asks for it first.
-    renamed.__signature__ = inspect.Signature([inspect.Parameter(needed[0], kind)])  # type: ignore[attr-defined]
-    return renamed
-
-
-def _is_function(what: Any) -> bool:
-    """Return True for functions, also compiled or wrapped ones, and for partial calls of them."""
-    return isinstance(what, functools.partial) or (
-        callable(what) and not isinstance(what, type) and hasattr(what, "__name__")
-    )
-
-
-def _find_name(what: Any) -> str:
-    while isinstance(what, functools.partial):
-        what = what.func
-    return str(getattr(what, "__name__", type(what).__name__))
-
-
-def _list_names(spec: Spec) -> list[str]:
-    """Return the names that a mapping may have: components, and their gradients."""
-    return [*spec.components, *(f"{name}_gradient" for name in spec.components)]
-
-
-def _read(thing: Any, origin: str, arrays: str | None, spec: Spec) -> Adapter:
-    """Read an object with functions named as components; find its array library unless it is declared or given."""
-    if arrays is not None and (message := describe_unknown([arrays], [*LIBRARIES][:-1], "arrays", every=True)):
-        raise ValueError(message)
-    adapter = Adapter.from_object(add_arrays(_rename_only_arguments(thing, spec), spec, arrays), origin, spec)
-    require_arrays(adapter.arrays, origin)
-    return adapter
 
 
 def _split(words: Words) -> tuple[str, ...]:
@@ -253,7 +116,7 @@ def _describe_call(what: Any, component: str | None, verdict: Verdict, options: 
     """Return the call that repeats one check."""
     if isinstance(what, Mapping):
         what, component = what.get(verdict.component, what), verdict.component
-    shown = repr(str(what)) if isinstance(what, str | Path) else _find_name(what)
+    shown = repr(str(what)) if isinstance(what, str | Path) else find_name(what)
     named = f", {component!r}" if component not in (None, shown) else ""
     only = "cases" if verdict.kind == "case" else "properties"
     arguments: dict[str, Any] = {only: verdict.check, "dtypes": verdict.dtype}

@@ -121,6 +121,35 @@ WRAP: Final = click.option(
     help="Judge functions of PyTorch by golden cases after torch.compile, torch.export, torch.vmap over the batch, or "
     "torch.jit.script.",
 )
+
+
+def _read_pairs(_context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
+    """Return the options of conventions that NAME=OPTION declare."""
+    pairs = [text.partition("=") for text in split_words()(_context, parameter, values)]
+    if wrong := [name for name, equals, _ in pairs if not equals]:
+        raise click.BadParameter(f"{wrong[0]!r} has no option: write NAME=OPTION, such as empty_row=zeros")
+    return {name: option for name, _, option in pairs}
+
+
+CONVENTIONS: Final = click.option(
+    "--convention",
+    "conventions",
+    multiple=True,
+    callback=_read_pairs,
+    metavar="NAME=OPTION",
+    help="A choice that the implementation makes, such as empty_row=zeros (repeatable, or a,b).",
+)
+ARRAYS: Final = click.option(
+    "--arrays",
+    type=click.Choice(["torch", "numpy", "jax"]),
+    help="What functions work on, if their code leaves it open.",
+)
+ACCEPT: Final = click.option(
+    "--accept",
+    type=click.Choice(["sequence-first", "ignore", "addend"]),
+    multiple=True,
+    help="A choice of a class that is meant, although nothing in its code says so.",
+)
 ALLOW_PARTIAL: Final = click.option(
     "--allow-partial",
     is_flag=True,

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import click
 
-from goldformer.adapters import DTYPES, Adapter, find_adapter
+from goldformer.adapters import DTYPES, Adapter
 from goldformer.conformance.baseline import drift_data
 from goldformer.conformance.baseline import history as histories
 from goldformer.conformance.baseline.array_files import BadArrays, from_bytes, to_text
@@ -62,6 +62,7 @@ from goldformer.conformance.commands._console import (
     show_progress,
 )
 from goldformer.conformance.commands._console import save as save_text
+from goldformer.conformance.loading import Reading, load_implementation
 from goldformer.spec import Spec, load_spec
 from goldformer.spec.files import read_regular_file
 
@@ -255,7 +256,7 @@ def record_baseline(
         settings=settings,
     )  # fmt: skip
     spec = load_spec()
-    with contextlib.closing(find_adapter(adapter, spec, timeout)) as found:
+    with contextlib.closing(load_implementation(adapter, spec, Reading(timeout=timeout))) as found:
         require_known(dtypes, DTYPES, "--dtype")
         require_known(components, spec.components, "--component")
         with lock(folder):
@@ -328,7 +329,7 @@ def check_baseline(
     """  # noqa: D301 - click reads \b
     require_folders({"--json": json, "--markdown": markdown, "--html": html, "--junit": junit})
     spec = load_spec()
-    with contextlib.closing(find_adapter(adapter, spec, timeout)) as found:
+    with contextlib.closing(load_implementation(adapter, spec, Reading(timeout=timeout))) as found:
         drift = measure_drift(found, spec, adapter, folder, part)
         print_drift(drift, folder, allow, everything=everything)
         fails = drift.tally.worst > allow
@@ -414,7 +415,7 @@ def update_baseline(
     acts = tuple(act for act in ACTS if wanted[act]) or ("create",)
     spec = load_spec()
     with contextlib.ExitStack() as stack:
-        found = stack.enter_context(contextlib.closing(find_adapter(adapter, spec, timeout)))
+        found = stack.enter_context(contextlib.closing(load_implementation(adapter, spec, Reading(timeout=timeout))))
         # The lock lasts from reading to writing. A folder that does not exist is not made for an error message.
         if not dry_run and folder.is_dir():
             stack.enter_context(lock(folder))

@@ -14,7 +14,7 @@ from typing import Any
 
 import click
 
-from goldformer.adapters import DTYPES, Adapter, find_adapter
+from goldformer.adapters import DTYPES, Adapter
 from goldformer.adapters.wrapping import wrap_adapter
 from goldformer.conformance.commands import _options as options
 from goldformer.conformance.commands._console import (
@@ -32,6 +32,7 @@ from goldformer.conformance.commands._console import (
 )
 from goldformer.conformance.judging.cases import Bench, Judgement
 from goldformer.conformance.judging.derivation import CannotDerive, derive_values
+from goldformer.conformance.loading import Reading, list_own, load_implementation
 from goldformer.conformance.reports.comparison import Comparison, ComparisonRequest, Implementation
 from goldformer.conformance.reports.comparison_data import coverage_as_json, diagnosis_as_json, make_badge
 from goldformer.conformance.reports.comparison_data import markdown as comparison_markdown
@@ -65,6 +66,9 @@ from goldformer.spec.load import load_own_cases
 @options.WRAP
 @options.BITWISE
 @options.TIMEOUT
+@options.CONVENTIONS
+@options.ARRAYS
+@options.ACCEPT
 @click.option("--strict", is_flag=True, help="Fail everything that is tolerated or not implemented.")
 @options.ALLOW_PARTIAL
 @options.JSON_OUT
@@ -89,6 +93,9 @@ def check(
     wrapper: str | None,
     bitwise: bool,
     timeout: float,
+    conventions: dict[str, str],
+    arrays: str | None,
+    accept: tuple[str, ...],
     strict: bool,
     allow_partial: bool,
     as_json: bool,
@@ -102,15 +109,19 @@ def check(
 ) -> int:
     """Check an implementation.
 
-    ADAPTER is a file, a notebook, a dotted module, or a built-in name such as reference.
+    ADAPTER is what you have: model.py:MultiHeadAttention, model.py or lab.ipynb (its classes and functions), an
+    adapter file, a dotted module, or a built-in name such as reference. How a class is called is inferred.
     "cmd: java -cp build MyAttention" is a process that speaks the protocol of docs/protocol.md, in any language.
     """
     spec = load_spec()
-    with contextlib.closing(find_adapter(adapter, spec, timeout)) as found:
+    reading = Reading(components[0] if len(components) == 1 else None, arrays, accept, timeout)
+    with contextlib.closing(load_implementation(adapter, spec, reading)) as loaded:
+        found = loaded.declare(conventions, spec)
         own = _read_own_cases(files, spec)
         spec = spec.with_cases(own)
         dtypes = found.dtypes if dtypes == (options.ALL,) else dtypes or (found.default_dtype,)
-        selection = Selection(dtypes, components, cases or tuple(own), properties)
+        selected = components or list_own(adapter, found, spec)
+        selection = Selection(dtypes, selected, cases or tuple(own), properties)
         require_known(selection.dtypes, DTYPES, "--dtype")
         require_known(selection.components, spec.components, "--component")
         require_known(selection.properties, spec.properties, "--property")
@@ -133,7 +144,7 @@ def check(
             in_full = verbose and not quiet
             for line in explain_all(implementation, spec) if in_full else summarise(implementation, spec, brief=quiet):
                 say(line.text, line.style)
-    comparison = Comparison(ComparisonRequest(dtypes, components, device, threads, timeout), (implementation,))
+    comparison = Comparison(ComparisonRequest(dtypes, selected, device, threads, timeout), (implementation,))
     # Standard output is for JSON only.
     save_file = write_named_file if as_json else save
     if save_json:

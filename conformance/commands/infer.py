@@ -10,7 +10,7 @@ import click
 from goldformer.adapters.inference import Target, read_target
 from goldformer.conformance.commands import _options as options
 from goldformer.conformance.commands._console import FAILS, OK, UNUSABLE, CannotRun, require_folders, say
-from goldformer.conformance.inference import CHOICES, describe_fit, infer_adapter
+from goldformer.conformance.inference import describe_fit, infer_adapter
 from goldformer.spec import load_spec
 from goldformer.spec.files import write_named_file
 
@@ -18,12 +18,7 @@ from goldformer.spec.files import write_named_file
 @click.command(epilog=options.STATUSES)
 @click.argument("what")
 @click.option("--component", help="The component that it is, if names and shapes leave that open.")
-@click.option(
-    "--accept",
-    type=click.Choice(list(CHOICES)),
-    multiple=True,
-    help="A choice that is meant, although nothing in the code says so.",
-)
+@options.ACCEPT
 @click.option("--out", type=options.FILE, help="Save the adapter as this file, in any folder.")
 @click.option("--force", is_flag=True, help="Overwrite an existing file.")
 def infer(*, what: str, component: str | None, accept: tuple[str, ...], out: Path | None, force: bool) -> int:

@@ -1,0 +1,229 @@
+"""What a command or Python names is loaded: adapters as they are, other code by what its calls show."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+
+import pytest
+import torch
+from click.testing import CliRunner
+from torch import nn
+
+import goldformer
+from goldformer.adapters import AdapterError
+from goldformer.conformance.cli import main
+from goldformer.conformance.loading import Reading, list_own, load_implementation
+
+ATTENTION = """
+import math, torch
+from torch import nn
+
+class MultiHeadAttention(nn.Module):
+    def __init__(self, d_model, num_heads):
+        super().__init__()
+        self.num_heads = num_heads
+        self.w_q, self.w_k, self.w_v, self.w_o = (nn.Linear(d_model, d_model) for _ in range(4))
+
+    def split(self, x):
+        return x.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
+
+    def forward(self, q, k, v, mask=None):
+        q, k, v = self.split(self.w_q(q)), self.split(self.w_k(k)), self.split(self.w_v(v))
+        scores = q @ k.transpose(-2, -1) / math.sqrt(q.size(-1))
+        if mask is not None:
+            scores = scores.masked_fill(mask == 0, -1e9)
+        return self.w_o((torch.softmax(scores, -1) @ v).transpose(1, 2).flatten(2))
+"""
+NORM = """
+import torch
+from torch import nn
+
+class LayerNorm(nn.Module):
+    def __init__(self, d_model, eps=1e-6):
+        super().__init__()
+        self.gain, self.shift, self.eps = nn.Parameter(torch.ones(d_model)), nn.Parameter(torch.zeros(d_model)), eps
+
+    def forward(self, x):
+        x = x - x.mean(-1, keepdim=True)
+        return x / torch.sqrt((x * x).mean(-1, keepdim=True) + self.eps) * self.gain + self.shift
+"""
+SOFTMAX = """
+import torch
+
+def my_softmax(z):
+    e = torch.exp(z - z.max(-1, keepdim=True).values)
+    return e / e.sum(-1, keepdim=True)
+"""
+
+
+def run(*arguments):
+    return CliRunner().invoke(main, arguments)
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write(text, name="model.py"):
+        path = tmp_path / name
+        path.write_text(textwrap.dedent(text))
+        return str(path)
+
+    return write
+
+
+def test_the_classes_and_functions_of_a_file_are_one_adapter(write, spec):
+    path = write(ATTENTION + NORM + SOFTMAX)
+    adapter = load_implementation(path, spec)
+    assert adapter.functions.keys() == {"multi_head_attention", "layer_norm", "softmax"}
+    assert adapter.conventions == {"multi_head_attention.biases": "all", "layer_norm.layer_norm_eps": "1e-6"}
+    assert adapter.origin == adapter.name == path
+    assert list_own(path, adapter, spec) == ()
+    assert goldformer.check(path, "layer_norm").conforms
+
+
+def test_one_class_of_a_file_is_named(write, spec):
+    name = write(ATTENTION + NORM) + ":LayerNorm"
+    adapter = load_implementation(name, spec)
+    assert adapter.functions.keys() == {"layer_norm"}
+    assert list_own(name, adapter, spec) == ("layer_norm",)
+    assert goldformer.check(name).conforms
+
+
+def test_a_notebook_has_classes_too(tmp_path, spec):
+    cells = [ATTENTION, "model = MultiHeadAttention(8, 2)\nprint(model)", NORM + SOFTMAX]
+    path = tmp_path / "lab.ipynb"
+    path.write_text(
+        json.dumps(
+            {
+                "cells": [{"cell_type": "code", "metadata": {}, "source": cell} for cell in cells],
+                "metadata": {},
+                "nbformat": 4,
+                "nbformat_minor": 5,
+            }
+        )
+    )
+    assert load_implementation(path, spec).functions.keys() == {"multi_head_attention", "layer_norm", "softmax"}
+    # That True in its mask keeps a key is read in its code.
+    adapter = load_implementation(f"{path}:MultiHeadAttention", spec)
+    assert "mask: as it comes, True = may attend" in adapter.hints[0]
+
+
+def test_a_class_without_a_base_is_called_as_a_module(write, spec):
+    path = write(ATTENTION.replace("(nn.Module)", "").replace("        super().__init__()\n", ""))
+    adapter = load_implementation(f"{path}:MultiHeadAttention", spec)
+    assert adapter.functions.keys() == {"multi_head_attention"}
+    assert run("infer", f"{path}:MultiHeadAttention", "--out", path.replace("model", "adapter")).exit_code == 0
+    assert load_implementation(path.replace("model", "adapter"), spec).functions.keys() == {"multi_head_attention"}
+
+
+class Called:
+    def __init__(self, d_model):
+        self.norm = nn.LayerNorm(d_model)
+
+    def __call__(self, x):
+        return self.norm(x)
+
+
+def test_an_object_that_is_called_itself_is_one_too(spec):
+    assert load_implementation(Called, spec).functions.keys() == {"layer_norm"}
+
+
+def test_a_file_with_a_component_twice_says_which_is_checked(write, spec):
+    path = write(NORM + NORM.replace("LayerNorm", "OtherNorm"))
+    adapter = load_implementation(path, spec)
+    said = f"OtherNorm is not checked: LayerNorm is layer_norm too. Check it by {path}:OtherNorm"
+    assert adapter.hints[-1] == said
+
+
+def test_a_file_without_anything_to_check_says_why(write, spec):
+    path = write(
+        """
+        from torch import nn
+
+        class Rotary(nn.Module):
+            def __init__(self, dim):
+                super().__init__()
+
+            def apply_rotary_emb(self, x):
+                return x
+
+            def forward(self, x):
+                return self.apply_rotary_emb(x)
+        """
+    )
+    with pytest.raises(AdapterError) as caught:
+        load_implementation(path, spec)
+    assert str(caught.value).startswith(f"{path}: none of its functions and classes could be checked\n  Rotary is not")
+    assert "goldformer does not judge rotary positions" in str(caught.value)
+    with pytest.raises(AdapterError, match=r"it defines no function and no class$"):
+        load_implementation(write("x = 1", "empty.py"), spec)
+
+
+def test_a_function_named_as_a_component_may_have_other_arguments(write, spec):
+    path = write(
+        """
+        import math, torch
+
+        def scaled_dot_product_attention(Q, K, V):
+            return torch.softmax(Q @ K.transpose(-2, -1) / math.sqrt(K.size(-1)), -1) @ V
+
+        def softmax(x):
+            return torch.softmax(x, -1)
+        """
+    )
+    adapter = load_implementation(path, spec)
+    assert adapter.functions.keys() == {"scaled_dot_product_attention", "softmax"}
+    assert not adapter.broken
+
+
+def test_parts_of_two_libraries_are_checked_one_by_one(write, spec):
+    path = write(
+        """
+        import numpy as np, torch
+
+        def layer_norm_(x, weight, bias):
+            x = x - x.mean(-1, keepdims=True)
+            return x / np.sqrt((x * x).mean(-1, keepdims=True) + 1e-5) * weight + bias
+
+        def my_softmax(z):
+            return torch.softmax(z, -1)
+        """
+    )
+    with pytest.raises(AdapterError, match=r"its parts work on numpy and torch: check each by .*model\.py:NAME$"):
+        load_implementation(path, spec)
+
+
+def test_a_file_is_loaded_again_with_its_class(write, spec):
+    adapter = load_implementation(write(NORM) + ":LayerNorm", spec, Reading())
+    assert adapter.reload is not None
+    assert adapter.reload().functions.keys() == {"layer_norm"}
+
+
+def test_options_of_the_command_line_say_what_a_class_cannot(write):
+    path = write(NORM.replace("1e-6", "1e-5"))
+    declared = "--convention", "layer_norm_eps=1e-5"
+    assert run("check", f"{path}:LayerNorm", "--case", "ln-distinct-sizes", *declared).exit_code == 0
+    refused = run("check", path, "--convention", "layer_norm_eps")
+    assert refused.exit_code == 2
+    assert "'layer_norm_eps' has no option: write NAME=OPTION, such as empty_row=zeros" in refused.stderr
+    refused = run("check", path, "--convention", "norm=1e-5")
+    assert refused.exit_code == 2
+    assert "CONVENTIONS has 'norm'; conventions are " in refused.stderr
+
+
+def test_every_command_takes_a_class(write, tmp_path):
+    name, base = write(NORM) + ":LayerNorm", str(tmp_path / "base")
+    assert run("compare", name, "reference", "--component", "layer_norm").exit_code == 0
+    assert run("baseline", "record", name, "--out", base).exit_code == 0
+    assert run("baseline", "check", name, base).exit_code == 0
+
+
+def test_the_type_of_an_object_that_is_no_module_is_built_again():
+    class Plain:
+        def __init__(self, d_model):
+            self.norm = torch.nn.LayerNorm(d_model)
+
+        def forward(self, x):
+            return self.norm(x)
+
+    assert goldformer.check(Plain(8)).conforms
