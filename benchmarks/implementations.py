@@ -41,8 +41,8 @@ pass, golden cases and properties together, and the worst error ÷ tolerance. Wh
 [findings.md](findings.md) says why. Skipped checks do not count: variants that a library has not, dtypes that a case
 overflows, advice. A component without a line is not implemented, and a dtype without a number (–) not judged.
 
-`make implementations` makes this page again, in an environment of its own, and `goldformer compare jax flax` compares
-any of them. This one: {environment}.
+Each library is an extra of its own, as in `pip install './goldformer[jax]'`. `make implementations` makes this page
+again, in an environment of its own, and `goldformer compare jax flax` compares any of them. This one: {environment}.
 """
 
 Found = Mapping[str, Mapping[str, Any]]

@@ -45,7 +45,7 @@ _MOST_REASONS: Final = 6
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """How an implementation is to be read, where it does not say so itself.
+    """The reading of an implementation that does not say itself what it is.
 
     `component` is the component of a function or a class, `arrays` the library that it works on. `accept` are the
     choices that are meant although the code does not say them. `timeout` is for each call of a process, in seconds.
@@ -255,8 +255,7 @@ def _infer(what: Any, reading: Reading, spec: Spec) -> Adapter:
     found = infer_adapter(what, reading.component, spec, accept=reading.accept)
     if not (found.is_proven or found.mistakes):
         raise InferenceError(describe_fit(found, spec))
-    facts = "; ".join(found.wiring.facts)
-    called = f"{found.wiring.target.name} is called as {found.component}, inferred: {facts}"
+    called = "; ".join((f"{found.component} is called as {found.wiring.call}", *found.wiring.choices))
     misfit = () if found.fits else (describe_fit(found, spec),)
     return replace(found.adapter, hints=(*found.adapter.hints, called, *misfit))
 

@@ -316,15 +316,20 @@ class Summary:
             if faults and session.testsfailed == faults:
                 session.exitstatus = pytest.ExitCode.INTERNAL_ERROR
 
-    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """Print a table of components, what to fix first, and the known mistakes that match."""
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> Generator[None]:
+        """Print the notes, the verdict and what to fix first, last of all: the summary of pytest stands above them."""
+        yield
+        self._print_summary(terminalreporter)
+
+    def _print_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         if not self.verdicts:
             if _BENCH in self.config.stash and (absent := self._list_absent()):
                 terminalreporter.write_line(f"Nothing was checked. Not implemented: {', '.join(absent)}", red=True)
             return
         from goldformer.adapters import DTYPES
         from goldformer.conformance.reports.results import nothing_was_checked
-        from goldformer.conformance.reports.text import format_remarks, format_table, select_rows
+        from goldformer.conformance.reports.summary import summarise
 
         bench = _load_bench(self.config)
         # In the order of the spec: workers of pytest-xdist report in any.
@@ -339,15 +344,13 @@ class Summary:
         self.verdicts = diagnosis.complete_all(judgements, self.verdicts)
         terminalreporter.section(f"conformance of {bench.adapter.name}")
         found = self._collect(bench)
-        terminalreporter.write_line(format_table(select_rows(found.results(bench.spec).values())))
-        for line in format_remarks(found.remarks(bench.spec, whole=terminalreporter.verbosity > 0)):
-            terminalreporter.write_line(line)
+        summary = summarise(found, bench.spec, each="each above", whole=terminalreporter.verbosity > 0)
+        for line in summary:
+            terminalreporter.write_line(line.text)
         if nothing_was_checked(self.verdicts):
             terminalreporter.write_line("Nothing was checked: everything was skipped.", red=True)
         if bench.strict and found.partial:
             terminalreporter.write_line(f"--strict fails what is partial: {', '.join(found.partial)}", red=True)
-        for hint in bench.adapter.hints:
-            terminalreporter.write_line(f"Note: {hint}")
         if path := self.config.getoption("--conformance-html"):
             self._save(path, bench, terminalreporter)
 

@@ -158,6 +158,10 @@ def find_address(place: str) -> str:
 Link = Annotated[str, AfterValidator(_check_link), Field(json_schema_extra={"pattern": _LINK})]
 
 
+#: Wrong code for right code, and what may follow.
+_WRITTEN_FOR: Final = re.compile(r"`([^`]+)` for `([^`]+)`(?:$|, )")
+
+
 class Mistake(TableEntry):
     """A named mistake that people really make.
 
@@ -179,6 +183,12 @@ class Mistake(TableEntry):
     error: Text | None = None
     possible_error: Text | None = None
     seen: Items[Link] = ()
+
+    @property
+    def code(self) -> tuple[str, str] | None:
+        """The wrong code and the right code, if `does` has them as "`wrong` for `right`"; None for other words."""
+        found = _WRITTEN_FOR.match(self.does)
+        return (found[1], found[2]) if found else None
 
 
 #: The settings that a result must not depend on.

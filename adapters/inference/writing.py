@@ -74,8 +74,22 @@ class Wiring:
             *(f"{name} of the call: {ours}" for name, ours in self.arguments.inputs.items()),
             *(f"{name} of the call: None, an empty cache" for name in self.arguments.caches),
             *_describe_layout(self),
+            *(f"{name}: {option}" for name, option in self.declared.items()),
             *_describe_mask(self),
         )
+
+    @property
+    def call(self) -> str:
+        """The call that is made, with what each argument stands for: Attention(width=d_model)(q=query)."""
+        inputs = self.arguments.inputs
+        given = ", ".join(name if name == ours else f"{name}={ours}" for name, ours in inputs.items())
+        sizes = ", ".join(f"{name}={role}" for name, role in self.construction.sizes.items())
+        return f"{self.target.name}({sizes})({given})" if self.target.is_class else f"{self.target.name}({given})"
+
+    @property
+    def choices(self) -> tuple[str, ...]:
+        """The layout of its arrays and its masks, as far as it was found out."""
+        return (*_describe_layout(self), *_describe_mask(self))
 
     @property
     def unsaid(self) -> tuple[str, ...]:
@@ -554,7 +568,7 @@ def _describe_layout(wiring: Wiring) -> list[str]:
         facts.append("its logits are (batch·seq, vocab)")
     if wiring.axes:
         facts.append(f"arrays of {wiring.axes} axes")
-    return [*facts, *(f"{name}: {option}" for name, option in wiring.declared.items())]
+    return facts
 
 
 def _describe_mask(wiring: Wiring) -> list[str]:

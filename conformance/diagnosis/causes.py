@@ -28,7 +28,7 @@ class Cause:
 
     `id` is the mistake's or the neighbour's, or as "norm_placement: pre"; `component` is where it is made, None for an
     option; `title` says what is done, with the id of a mistake in brackets; `heading` has it first; `hint` says what to
-    do about it.
+    do about it. `code` is the wrong code and the right code of a mistake in the catalogue.
     """
 
     id: str
@@ -42,6 +42,7 @@ class Cause:
     generated: bool = False
     #: True for a neighbour with a number that was solved for.
     solved: bool = False
+    code: tuple[str, str] | None = None
 
 
 def find_cause(id_: str, spec: Spec) -> Cause:
@@ -51,7 +52,7 @@ def find_cause(id_: str, spec: Spec) -> Cause:
         mistake = spec.mistakes[made]
         where = f", only in {place}" if place else ""
         title, heading = f"{mistake.title} ({made}){where}", f"{made}, {mistake.title}{where}"
-        return Cause(made, mistake.component, title, heading, mistake.hint)
+        return Cause(made, mistake.component, title, heading, mistake.hint, code=mistake.code)
     convention, _, option = id_.partition(": ")
     if option:
         return make_option_cause(convention, option, spec)

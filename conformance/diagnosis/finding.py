@@ -18,6 +18,9 @@ NO_EFFECT: Final = "No effect"
 #: option that is not declared.
 MISTAKE_FOUND: Final = "Mistake found"
 OPTION_FOUND: Final = "Option found"
+#: The code of the mistake that was found, and the code that is right.
+INSTEAD_OF: Final = "Instead of"
+WRITE: Final = "Write"
 #: It reproduces most failing cases, but not all, or a passing case refutes it.
 CLOSEST: Final = "Closest known mistake"
 CLOSEST_OPTION: Final = "Closest option"
@@ -48,6 +51,8 @@ DECLARE_ALL: Final = "For all of these"
 #: What is right on the CPU and would fail on a GPU.
 RIGHT_HERE: Final = "Right here, would fail on a GPU"
 ADAPTER_LABELS: Final = (NO_VARIANT, COUNTS_AXES, NO_DTYPE, DECLARE_ALL)
+#: What is not wrapped, so that it can be copied.
+COPIED: Final = frozenset({REPEAT, INSTEAD_OF, WRITE})
 #: The number of names that are listed; the others are counted.
 FEW: Final = 4
 
@@ -63,6 +68,11 @@ class Finding:
     text: str
     inner: bool = True
     mistakes: tuple[str, ...] = ()
+
+    @property
+    def is_code(self) -> bool:
+        """Return True if its text is a line of code."""
+        return self.label in (INSTEAD_OF, WRITE)
 
 
 def list_few(names: Iterable[str]) -> str:

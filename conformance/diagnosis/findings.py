@@ -27,6 +27,7 @@ from goldformer.conformance.diagnosis.finding import (
     FIX_FIRST,
     FIX_TOO,
     HOLDS,
+    INSTEAD_OF,
     MISTAKE_FOUND,
     NO_EFFECT,
     NOTHING_KNOWN,
@@ -36,6 +37,7 @@ from goldformer.conformance.diagnosis.finding import (
     REPEAT,
     RIGHT_CALL,
     SMALLEST,
+    WRITE,
     Finding,
     list_few,
 )
@@ -446,7 +448,13 @@ def describe_explanations(found: Sequence[Explanation], among: str = "failing", 
     for place, (other, finding) in enumerate(zip(others, findings[1:], strict=False), 1):
         same = " No case tells the two apart." if other.ids in first.twins else ""
         findings[place] = replace(finding, label="Or", text=f"{finding.text}{same}")
-    return findings
+    return [findings[0], *([] if was else _show_code(findings[0], first)), *findings[1:]]
+
+
+def _show_code(finding: Finding, e: Explanation) -> list[Finding]:
+    """Return the code of the mistake that a finding is certain of, and the code that is right."""
+    code = e.causes[0].code if len(e.causes) == 1 and finding.label == MISTAKE_FOUND else None
+    return [Finding(INSTEAD_OF, code[0]), Finding(WRITE, code[1])] if code else []
 
 
 def _is_elsewhere(e: Explanation, best: Explanation) -> bool:

@@ -41,6 +41,7 @@ class CardFinding:
     text: str
     fix: str = ""
     mistakes: tuple[tuple[Mistake, Mapping[str, str]], ...] = ()
+    is_code: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,4 +155,4 @@ def _split_fix(finding: Finding, spec: Spec) -> CardFinding:
     text = finding.text.removesuffix(fix).rstrip() if fix else finding.text
     known = [spec.mistakes[id_] for id_ in finding.mistakes if id_ in spec.mistakes]
     seen = tuple((mistake, {place: find_address(place) for place in mistake.seen}) for mistake in known)
-    return CardFinding(finding.label, text, fix if text != finding.text else "", seen)
+    return CardFinding(finding.label, text, fix if text != finding.text else "", seen, finding.is_code)

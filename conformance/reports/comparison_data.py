@@ -128,7 +128,8 @@ def _list_failures(implementation: Implementation) -> Iterator[str]:
 def list_remarks(remarks: Iterable[Finding]) -> Iterator[str]:
     """Yield remarks as a list in Markdown; remarks on a component are indented below it."""
     for remark in remarks:
-        yield f"{'  ' if remark.inner else ''}- **{remark.label}**: {escape(remark.text)}"
+        text = f"`{remark.text}`" if remark.is_code else escape(remark.text)
+        yield f"{'  ' if remark.inner else ''}- **{remark.label}**: {text}"
 
 
 def collect_libraries(comparison: Comparison) -> dict[str, str]:

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Final
 
-from goldformer.conformance.diagnosis.finding import Finding
+from goldformer.conformance.diagnosis.finding import MISTAKE_FOUND, OPTION_FOUND, RIGHT_HERE, Finding
 from goldformer.conformance.diagnosis.suspects import ACCEPTED
 from goldformer.conformance.reports.comparison import Implementation
+from goldformer.conformance.reports.counting import count_noun
 from goldformer.conformance.reports.remarks import NOTES
 from goldformer.conformance.reports.text import (
-    describe_rest,
+    describe_failing,
     explain_verdict,
     format_remarks,
     format_table,
     select_rows,
 )
 from goldformer.spec import Spec
+
+#: The remarks that say nothing of why checks fail.
+_BESIDE: Final = NOTES | {RIGHT_HERE}
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,41 +37,55 @@ def summarise(
     spec: Spec,
     *,
     brief: bool = False,
+    whole: bool = False,
     more: str = "-v",
     each: str = "-v explains each",
 ) -> Iterator[Line]:
-    """Yield the verdict first; if it is to be `brief`, no failure is shown.
+    """Yield the notes, then the verdict; if something fails, the notes are only counted, and the diagnosis is last.
 
-    `more` is what shows the reader the whole remarks, and `each` says what shows the failures.
+    `whole` lists the notes in any case. `more` is what shows the reader the whole notes, and `each` says what shows the
+    failures; a `brief` summary does not count them.
     """
-    yield from list_verdict(implementation, spec)
-    remarks = implementation.remarks(spec, more=more)
-    yield from list_remarks(remark for remark in remarks if remark.label not in NOTES)
+    remarks = implementation.remarks(spec, whole=whole, more=more)
     failing = [verdict for verdict in implementation.verdicts if verdict.bad or verdict.is_fault]
-    if failing and not brief:
-        # Prefer a check that isolates a mistake: its wrong call is the smallest. An accepted bad call helps least.
-        shown = min(failing, key=lambda verdict: (not verdict.isolated, verdict.reason == ACCEPTED))
-        yield Line(f"\n{explain_verdict(shown, spec)}\n")
-        yield from map(Line, describe_rest([verdict for verdict in failing if verdict is not shown], shown, each))
-    yield from list_remarks(remark for remark in remarks if remark.label in NOTES)
-    yield from list_declarations(implementation)
+    yield Line(implementation.title, "bold")
+    if not failing:
+        yield from list_rows(implementation, spec)
+        yield from list_remarks(remarks)
+        yield from list_declarations(implementation)
+        return
+    findings = [remark for remark in remarks if remark.label not in _BESIDE]
+    count = len(remarks) - len(findings) + len(implementation.conventions) + len(implementation.hints)
+    if whole:
+        yield from list_remarks(remark for remark in remarks if remark.label in _BESIDE)
+        yield from list_declarations(implementation)
+    elif count:
+        yield Line(f"{count_noun(count, 'note')} ({more} lists all)", "dim")
+    # Prefer a check that isolates a mistake: its wrong call is the smallest. An accepted bad call helps least.
+    first = min(failing, key=lambda verdict: (not verdict.isolated, verdict.reason == ACCEPTED))
+    # Where a name is found, it says more than numbers do.
+    in_full = not brief and not any(finding.label in (MISTAKE_FOUND, OPTION_FOUND) for finding in findings)
+    fault = next((verdict for verdict in failing if verdict.is_fault), None)
+    for verdict in filter(None, (fault, first if in_full and first is not fault else None)):
+        yield Line(f"\n{explain_verdict(replace(verdict, example=''), spec)}\n")
+    yield from list_rows(implementation, spec)
+    yield from list_remarks(findings)
+    if not brief:
+        yield from map(Line, describe_failing(failing, first, each))
+    yield Line(f"Repeat: {first.reproduce}")
 
 
 def explain_all(implementation: Implementation, spec: Spec) -> Iterator[Line]:
-    """Yield every failure in full, also what is tolerated, and the verdict last."""
+    """Yield every failure in full, also what is tolerated, then the notes, and the verdict with its diagnosis last."""
     for verdict in implementation.verdicts:
         if verdict.bad or verdict.is_fault or verdict.is_tolerated:
             yield Line(f"{explain_verdict(verdict, spec)}\n")
-    yield from list_verdict(implementation, spec)
-    yield from list_remarks(implementation.remarks(spec, whole=True))
-    yield from list_declarations(implementation)
+    yield from summarise(implementation, spec, brief=True, whole=True)
 
 
-def list_verdict(implementation: Implementation, spec: Spec) -> Iterator[Line]:
-    """Yield the title, and a row for each component that there is."""
-    rows = select_rows(implementation.results(spec).values())
-    yield Line(implementation.title, "bold")
-    if rows:
+def list_rows(implementation: Implementation, spec: Spec) -> Iterator[Line]:
+    """Yield a row for each component that there is."""
+    if rows := select_rows(implementation.results(spec).values()):
         heading, *lines = format_table(rows).splitlines()
         yield Line(heading, "bold")
         yield from (Line(line, "red" if row.counts.bad else None) for row, line in zip(rows, lines, strict=True))

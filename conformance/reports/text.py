@@ -9,11 +9,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from goldformer.conformance.diagnosis.causes import find_cause
-from goldformer.conformance.diagnosis.finding import REPEAT, Finding, list_few
+from goldformer.conformance.diagnosis.finding import COPIED, Finding, list_few
 from goldformer.conformance.diagnosis.findings import describe_distance
 from goldformer.conformance.judging.measure import describe_values
 from goldformer.conformance.judging.verdict import ERRORS, UNANSWERED, Difference, Element, Reason, Verdict
-from goldformer.conformance.reports.counting import count_noun
 from goldformer.conformance.reports.results import NOT_IMPLEMENTED, ComponentResult
 from goldformer.spec import Clause, Spec
 
@@ -101,29 +100,22 @@ def format_headline(verdict: Verdict) -> str:
     return f"{verdict.status.value.upper()}  {verdict.check} ({verdict.dtype}): {verdict.message}"
 
 
-def describe_rest(failing: Sequence[Verdict], shown: Verdict, each: str) -> Iterator[str]:
-    """Yield how many checks fail in addition to the one that is shown, and the messages that many of them have.
+def describe_failing(failing: Sequence[Verdict], first: Verdict, each: str) -> Iterator[str]:
+    """Yield how many checks fail, and the messages that many of them have, but for that of the `first` one.
 
     `each` says what explains each of them.
     """
-    if not failing:
-        return
     components = Counter(verdict.component for verdict in failing)
-    checks = count_noun(len(failing), "more failing check")
-    if len(components) == 1:
-        yield f"{checks} of {failing[0].component} ({each})"
-    else:
-        counts = list_few(f"{count} of {component}" for component, count in components.items())
-        yield from wrap(counts, f"{checks} ({each}): ")
+    counts = list_few(f"{count} of {component}" for component, count in components.items())
+    if len(failing) > 1:
+        yield from wrap(f"{counts} ({each})", f"{len(failing)} checks fail: ", indent=4)
     messages = Counter((verdict.component, verdict.message) for verdict in failing)
+    del messages[first.component, first.message]
     for (component, message), count in messages.most_common(_MOST_MESSAGES):
         if count < _FEWEST_SAME:
             break
         same = f"{count} of {components[component]} in {component} say the same"
-        if (component, message) == (shown.component, shown.message):
-            yield f"{same} as the one above"
-        else:
-            yield from wrap(message, f"{same}: ", indent=4)
+        yield from wrap(message, f"{same}: ", indent=4)
 
 
 def wrap(text: str, head: str, indent: int | None = None) -> list[str]:
@@ -199,6 +191,5 @@ def format_remarks(remarks: Iterable[Finding]) -> list[str]:
     lines: list[str] = []
     for remark in remarks:
         head = f"{'  ' if remark.inner else ''}{remark.label}: "
-        # A command is not wrapped, so that it can be copied.
-        lines += [head + remark.text] if remark.label == REPEAT else wrap(remark.text, head)
+        lines += [head + remark.text] if remark.label in COPIED else wrap(remark.text, head)
     return lines

@@ -443,7 +443,11 @@ class Doubled(nn.Module):
     [
         (3, None, "an adapter is inferred for an nn.Module class, an object of one, or a function, not for 3"),
         (lambda x: x, None, "a lambda has no name that an adapter could import: give it one with def"),
-        (dict, None, "an adapter is inferred for an nn.Module class, .*, not for a class that is no nn.Module, dict"),
+        (
+            dict,
+            None,
+            "an adapter is inferred for an nn.Module class, .*, not for dict, a class without forward or __call__",
+        ),
         (
             nn.LayerNorm,
             "beam_search",

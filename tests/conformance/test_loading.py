@@ -1,4 +1,4 @@
-"""What a command or Python names is loaded: adapters as they are, other code by what its calls show."""
+"""Commands and Python load what they name: adapters as they are, other code by what its calls show."""
 
 from __future__ import annotations
 

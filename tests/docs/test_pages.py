@@ -19,12 +19,14 @@ from goldformer.spec.case_schema import CaseModel, CasesFile
 from goldformer.spec.goldenfile import GoldenArrayModel, GoldenCaseModel, GoldenFileModel, GoldenStatisticsModel
 from goldformer.spec.readme import anchor
 from repository import REPOSITORY
+from shown import GAP, must_show
 
 DOCS = REPOSITORY / "docs"
 PAGES = (
     "index",
     "tutorial",
     "check",
+    "read-a-failure",
     "python",
     "infer",
     "exit-status",
@@ -35,7 +37,6 @@ PAGES = (
     "ci",
 )
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
-GAP = "…"
 
 
 def text_of(page):
@@ -53,23 +54,8 @@ def commands(block):
     for told in rest:
         line, _, shown = told.partition("\n")
         status = re.search(r"# exit status (\d)", line)
-        fails = "\nFAILED  " in f"\n{shown}"
+        fails = re.search(r"^(Fix first: |\S+ checks fail: )", shown, re.MULTILINE) is not None
         yield shlex.split(line, comments=True), int(status[1]) if status else int(fails), shown.splitlines()
-
-
-def must_show(output, shown, what):
-    """The lines stand in the output in this order, next to one another but for the gaps."""
-    got = [line.rstrip() for line in output.splitlines()]
-    place, gap = 0, False
-    for line in map(str.rstrip, shown):
-        if line == GAP:
-            gap = True
-            continue
-        wanted = re.compile(".*".join(map(re.escape, line.split(GAP))))
-        found = next((i for i in range(place, len(got)) if wanted.fullmatch(got[i])), None)
-        assert found is not None, f"{what} does not say: {line}\n{output}"
-        assert gap or found == place, f"{what} says more before: {line}\n{output}"
-        place, gap = found + 1, False
 
 
 def run(words, folder):

@@ -1,4 +1,4 @@
-"""The examples in README are true: its adapter conforms, and the mistake it makes looks as it says."""
+"""The README is a page, and its example is true: the class fails as it says, and conforms once it is fixed."""
 
 from __future__ import annotations
 
@@ -9,38 +9,48 @@ from click.testing import CliRunner
 
 from goldformer.conformance.cli import main
 from repository import REPOSITORY
+from shown import GAP, must_show
 
 README = (REPOSITORY / "README.md").read_text(encoding="utf-8")
-SCALE = " / math.sqrt(query.shape[-1])"
+SCORES = "scores = q @ k.transpose(-2, -1)\n"
+#: The longest that a first page may be.
+LINES = 100
 
 
 @pytest.fixture
-def adapter(tmp_path, monkeypatch):
-    (code,) = re.findall(r"```python\n(# my_adapter\.py\n.*?)```", README, flags=re.DOTALL)
+def model(tmp_path, monkeypatch):
+    (code,) = re.findall(r"```python\n(# my_model\.py\n.*?)```", README, flags=re.DOTALL)
     monkeypatch.chdir(tmp_path)
-    path = tmp_path / "my_adapter.py"
+    path = tmp_path / "my_model.py"
     path.write_text(code, encoding="utf-8")
     return path
 
 
-def test_the_adapter_of_the_readme_conforms(adapter):
-    result = CliRunner().invoke(main, ["check", "my_adapter.py", "--dtype", "float64,float32,float16,bfloat16"])
+def test_the_class_fails_as_the_readme_says(model):
+    result = CliRunner().invoke(main, ["check", f"{model.name}:MultiHeadAttention"])
+    assert result.exit_code == 1, result.output
+    (shown,) = re.findall(r"\$ goldformer check my_model\.py:MultiHeadAttention\n(.*?)```", README, flags=re.DOTALL)
+    must_show(result.output, [GAP, *shown.splitlines()], "README.md")
+
+
+def test_with_the_scale_it_conforms(model):
+    source = model.read_text(encoding="utf-8")
+    assert source.count(SCORES) == 1
+    model.write_text(source.replace(SCORES, SCORES[:-1] + " / q.size(-1) ** 0.5\n"), encoding="utf-8")
+    result = CliRunner().invoke(main, ["check", f"{model.name}:MultiHeadAttention"])
     assert result.exit_code == 0, result.output
-
-
-def test_without_the_scale_it_fails_as_the_readme_says(adapter):
-    source = adapter.read_text(encoding="utf-8")
-    assert source.count(SCALE) == 1
-    adapter.write_text(source.replace(SCALE, ""), encoding="utf-8")
-    result = CliRunner().invoke(main, ["check", "my_adapter.py", "--dtype", "float32"])
-    assert result.exit_code == 1
-    (shown,) = re.findall(r"```text\n(.*?)```", README, flags=re.DOTALL)
-    for line in shown.splitlines():
-        if line.strip() and line.strip() != "…":
-            assert line in result.output
+    assert "conforms (77 of 89 cases apply)" in result.output
 
 
 def test_the_first_screen_has_the_two_commands():
     screen = README.splitlines()[:12]
     assert any("make conformance" in line for line in screen)
     assert any("make test" in line for line in screen)
+
+
+def test_it_is_a_page():
+    assert len(README.splitlines()) <= LINES
+
+
+def test_its_numbers_are_true(spec):
+    assert f"{len(spec.mistakes)} [known mistakes]" in README
