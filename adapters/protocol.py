@@ -51,6 +51,10 @@ DEFAULT_DTYPE: Final = "float32"
 class AdapterError(Exception):
     """The adapter cannot be used at all; the message says what to do."""
 
+    def _render_traceback_(self) -> list[str]:
+        """Return what IPython shows: a notebook needs no traceback of goldformer to answer a question."""
+        return [f"{type(self).__name__}: {self}"]
+
 
 @dataclass(frozen=True, slots=True)
 class Adapter:

@@ -105,6 +105,9 @@ _MASK_AXES: Final = 4
 #: A change of an output that is smaller may be rounding.
 _ROUNDING: Final = 1e-4
 
+#: The message of a call in float64 whose code makes float32.
+_DTYPES_DIFFER: Final = re.compile(r"same dtype|Double|FloatTensor|float32|scalar type")
+
 #: The beginning of the name of a norm with an eps that is no option.
 _EPS: Final = "layer_norm.eps"
 
@@ -188,6 +191,9 @@ def infer_adapter(
     if not searches:
         raise InferenceError(_ask_what(target, component))
     found = [(search, wiring) for search in searches for wiring in search.find()]
+    for search in () if found else [search for search in searches if search.is_of_float32]:
+        search.dtype = "float32"
+        found += [(search, replace(wiring, dtypes=("float32",))) for wiring in search.find()]
     if len(found) > 1:
         raise ChoiceError(_ask_which(target, [wiring for _, wiring in found]))
     failing = 0
@@ -345,6 +351,8 @@ class _WiringSearch:
         self.spec, self.target, self.component = spec, target, component
         self.wirings = list(islice(propose(target, component, spec), _MOST))
         self.trials = 0
+        #: The dtype of the calls, and True if calls in float64 raised for their dtype.
+        self.dtype, self.is_of_float32 = "float64", False
         self._loaded: tuple[Wiring, Adapter] | None = None
         #: The trials that gave values, right ones or wrong ones, and the last message of those that did not.
         self.running: list[_Trial] = []
@@ -481,7 +489,7 @@ class _WiringSearch:
         wide = {name: array.reshape((1,) * (_MASK_AXES - array.ndim) + array.shape) for name, array in masks.items()}
         given = Arguments({**case.input_arrays, **wide}, case.param_arrays, case.attributes)
         try:
-            Bench(self.spec, self._load(trial.wiring), "float64", "cpu").call(self.component, given)
+            Bench(self.spec, self._load(trial.wiring), self.dtype, "cpu").call(self.component, given)
         except NotImplementedHere:
             return True
         except CallProblem:
@@ -517,11 +525,11 @@ class _WiringSearch:
         *,
         most: int = _PLAIN,
         thorough: bool = False,
-        dtype: str = "float64",
+        dtype: str = "",
     ) -> _Trial:
         """Judge cases until enough are judged or one fails; with `thorough`, values that are wrong do not end it."""
         self.trials += 1
-        bench = Bench(self.spec, self._load(wiring), dtype, "cpu")
+        bench = Bench(self.spec, self._load(wiring), dtype or self.dtype, "cpu")
         judged: list[Judgement] = []
         for case in cases:
             judgement = judge_case(case, bench)
@@ -534,11 +542,12 @@ class _WiringSearch:
         trial = _Trial(wiring, tuple(judged))
         if trial.is_misfit:
             self.problem = f"it {judged[-1].verdict.message}"
+            self.is_of_float32 |= _DTYPES_DIFFER.search(self.problem) is not None
         elif judged:
             self.running.append(trial)
         return trial
 
-    def _try_masks(self, wiring: Wiring, dtype: str = "float64") -> _Trial:
+    def _try_masks(self, wiring: Wiring, dtype: str = "") -> _Trial:
         return self._try(wiring, self._masked, most=_MASKED, thorough=True, dtype=dtype)
 
     def _load(self, wiring: Wiring) -> Adapter:
@@ -677,7 +686,7 @@ class _WiringSearch:
         if case is None or not tokens or inputs[tokens[0]].ndim < _BATCHED or inputs[tokens[0]].shape[-2] < _FEW:
             return {}
         gains = {name: 0 * array for name, array in case.param_arrays.items() if _NORM_GAIN.search(name)}
-        bench = Bench(self.spec, self._load(trial.wiring), "float64", "cpu")
+        bench = Bench(self.spec, self._load(trial.wiring), self.dtype, "cpu")
 
         def run(changes: Mapping[str, Array], params: Mapping[str, Array]) -> Array:
             given = Arguments({**inputs, **changes}, {**case.param_arrays, **params}, case.attributes)

@@ -232,8 +232,8 @@ def _name_layer(leaves: list[Leaf], sizes: _Sizes, attentions: Sequence[str]) ->
     biases = [leaf for leaf in leaves if len(leaf.shape) == 1 and _owns_weight(leaf, weights)]
     norms = _pair_norms([leaf for leaf in leaves if len(leaf.shape) == 1 and leaf not in biases], sizes)
     groups = _split_attentions(of_attention, attentions)
-    ordered = _order_norms(norms, [*attentions, "feed_forward"])
-    if groups is None or ordered is None:
+    orders = _order_norms(norms, [*attentions, "feed_forward"])
+    if groups is None or not orders:
         return
     parts: list[list[Naming]] = []
     for name, group in zip(attentions, groups, strict=True):
@@ -241,8 +241,8 @@ def _name_layer(leaves: list[Leaf], sizes: _Sizes, attentions: Sequence[str]) ->
         parts.append([naming.nest(name) for naming in _name_attention(own, sizes)])
     own = [*wide, *(b for b in biases if _owns_weight(b, wide))]
     parts.append([naming.nest("feed_forward") for naming in _name_feed_forward(own, sizes)])
-    names = {f"norm_{i}.{ours}": leaf.path for i, pair in enumerate(ordered, 1) for ours, leaf in pair.items()}
-    for chosen in _combine(parts):
+    for ordered, chosen in product(orders, [*_combine(parts)]):
+        names = {f"norm_{i}.{ours}": leaf.path for i, pair in enumerate(ordered, 1) for ours, leaf in pair.items()}
         joined: Naming | None = Naming(names)
         for part in chosen:
             joined = joined.join(part) if joined else None
@@ -389,14 +389,21 @@ def _pair_norms(leaves: list[Leaf], sizes: _Sizes) -> list[dict[str, Leaf]]:
     return pairs
 
 
-def _order_norms(norms: list[dict[str, Leaf]], parts: Sequence[str]) -> list[dict[str, Leaf]] | None:
-    """Return the norms of a layer in the order of its parts: as names say, or as they were made."""
+def _order_norms(norms: list[dict[str, Leaf]], parts: Sequence[str]) -> list[list[dict[str, Leaf]]]:
+    """Return the orders of a layer's norms that may be that of its parts; [] if it has not one norm for each part.
+
+    Names decide it if they say parts, and numbers if they have any. Otherwise a norm may have been made anywhere.
+    """
     if len(norms) != len(parts):
-        return None
+        return []
     wanted = {"self_attention": "self", "cross_attention": "cross", "feed_forward": "feed"}
-    found = [find_part(pair["gamma"].owner) for pair in norms]
-    order = [wanted[part] for part in parts]
-    return [norms[found.index(part)] for part in order] if sorted(map(str, found)) == sorted(order) else norms
+    owners = [pair["gamma"].owner for pair in norms]
+    found, order = [find_part(owner) for owner in owners], [wanted[part] for part in parts]
+    if sorted(map(str, found)) == sorted(order):
+        return [[norms[found.index(part)] for part in order]]
+    if any(re.search(r"\d", owner.rpartition(".")[2]) for owner in owners):
+        return [norms]
+    return [list(chosen) for chosen in permutations(norms)]
 
 
 def _split_attentions(weights: list[Leaf], attentions: Sequence[str]) -> list[list[Leaf]] | None:

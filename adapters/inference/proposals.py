@@ -250,4 +250,4 @@ def load_wiring(wiring: Wiring, spec: Spec) -> Adapter:
     exec(compile(text, f"<inferred adapter of {target.name}>", "exec"), vars(module))
     # Our own text needs no checks, and there may be hundreds.
     adapter = Adapter.from_trusted(module, target.name, spec, arrays=target.arrays)
-    return replace(adapter, conventions=wiring.declared)
+    return replace(adapter, conventions=wiring.declared, dtypes=wiring.dtypes or adapter.dtypes)

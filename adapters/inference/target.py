@@ -377,6 +377,8 @@ def _choose_sizes(
 ) -> Iterator[Construction]:
     """Yield the sizes that the arguments may stand for: those that names say, then guesses for the names left."""
     constants = {a.name: target.kept[a.name] for a in arguments if a.name in target.kept}
+    # A table that is made where the caller says belongs where the inputs are.
+    constants |= {a.name: a.constant for a in arguments if is_device(a.name) and a.name not in constants}
     roles_of: dict[str, list[str]] = {}
     for argument in arguments:
         own = [role for role in list_roles(argument.name, SIZES) if role in roles]

@@ -43,6 +43,8 @@ class Wiring:
     #: The only number of axes that the first input may have; 0 for any.
     axes: int = 0
     conventions: Mapping[str, str] = field(default_factory=dict)
+    #: The only dtypes in which it can be called; () for all of its library.
+    dtypes: tuple[str, ...] = ()
 
     @property
     def component(self) -> str:
@@ -133,6 +135,8 @@ class Wiring:
         ]
         if self.declared:
             lines.append(f"CONVENTIONS = {_show_mapping(self.declared)}")
+        if self.dtypes:
+            lines.append(f"DTYPES = [{', '.join(map(_quote, self.dtypes))}]")
         if self.naming.names:
             lines.append(f"NAMES = {_show_mapping(_leave_out_companions(self.naming))}")
         return "\n".join([*lines, "", "", text, ""]).lstrip("\n")
@@ -568,6 +572,8 @@ def _describe_layout(wiring: Wiring) -> list[str]:
         facts.append("its logits are (batch·seq, vocab)")
     if wiring.axes:
         facts.append(f"arrays of {wiring.axes} axes")
+    if wiring.dtypes:
+        facts.append(f"it works in {' and '.join(wiring.dtypes)}, not in float64")
     return facts
 
 

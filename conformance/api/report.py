@@ -18,6 +18,10 @@ from goldformer.spec import Spec
 class NonConformance(AssertionError):
     """An implementation, or a result, that is not right; the text is the diagnosis."""
 
+    def _render_traceback_(self) -> list[str]:
+        """Return what IPython shows: the diagnosis, and no traceback of goldformer."""
+        return [f"{type(self).__name__}: {self}"]
+
 
 @dataclass(frozen=True, slots=True, repr=False, eq=False)
 class Report:

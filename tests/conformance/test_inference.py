@@ -41,6 +41,7 @@ HITS = {
     "separate_attention.py:ListOfProjections": ("multi_head_attention", "any", KEEP, {"biases": "all"}),
     "separate_attention.py:GivenHeadWidth": ("multi_head_attention", "any", KEEP, {"biases": "all"}),
     "separate_attention.py:SwitchedCausal": ("multi_head_attention", "any", KEEP, {"biases": "all"}),
+    "separate_attention.py:SoftmaxInFloat32": ("multi_head_attention", "any", KEEP, {"biases": "all"}),
     "fused_attention.py:VisionQkv": ("fused_multi_head_attention", "absent", KEEP, {}),
     "fused_attention.py:ConfiguredCausal": ("fused_multi_head_attention", "causal", KEEP, {}),
     "fused_attention.py:PerHeadChunks": ("fused_multi_head_attention", "any", KEEP, {}),
@@ -58,6 +59,7 @@ HITS = {
     "small_parts.py:FrozenTable": ("positional_encoding", "absent", KEEP, {"odd_d_model": "refused"}),
     "small_parts.py:HalvedSinusoids": ("positional_encoding", "absent", KEEP, {"pe_layout": "concatenated"}),
     "small_parts.py:ShortTable": ("positional_encoding", "absent", KEEP, {"pe_layout": "interleaved"}),
+    "small_parts.py:TableOfDevice": ("positional_encoding", "absent", KEEP, {"pe_layout": "interleaved"}),
     "small_parts.py:CourseTable": ("positional_encoding", "absent", KEEP, {"pe_layout": "interleaved"}),
     "small_parts.py:ScaledEmbedding": ("token_embedding", "absent", KEEP, {"embedding_scale": "sqrt_d_model"}),
     "small_parts.py:PlainEmbedding": ("token_embedding", "absent", KEEP, {"embedding_scale": "none"}),
@@ -84,6 +86,7 @@ HITS = {
     "whole_layers.py:CourseBlock": ("encoder_layer", "any", KEEP, {"norm_placement": "post"}),
     "whole_layers.py:CalledAsAttention": ("encoder_layer", "any", KEEP, {"norm_placement": "post"}),
     "whole_layers.py:DecoderOfBlocks": ("decoder_layer", "any", KEEP, {"norm_placement": "post"}),
+    "whole_layers.py:NormsMadeLast": ("encoder_layer", "any", KEEP, {"norm_placement": "post"}),
     "whole_layers.py:PreNormLayer": ("encoder_layer", "no_heads", KEEP, {"norm_placement": "pre"}),
     "whole_layers.py:PreNormDecoderLayer": ("decoder_layer", "no_heads", KEEP, {"layer_norm_eps": "1e-6"}),
     "whole_layers.py:NumberedProjections": ("decoder_layer", "any", KEEP, {"norm_placement": "post"}),
@@ -160,8 +163,16 @@ def test_code_that_always_hides_the_future_is_called_on_the_meta_device_too(spec
     assert verdict.status is Status.PASSED, verdict.message
 
 
-def test_tables_are_made_on_the_device_of_the_call(spec):
-    found = infer_adapter(f"{STYLES}/cached_calls.py:PlacesOfIds", spec=spec)
+def test_code_of_float32_is_called_in_float32(spec):
+    found = infer_adapter(f"{STYLES}/separate_attention.py:SoftmaxInFloat32", spec=spec)
+    assert "it works in float32, not in float64" in found.wiring.facts
+    assert found.adapter.dtypes == ("float32",)
+    assert 'DTYPES = ["float32"]' in found.write()
+
+
+@pytest.mark.parametrize("place", ["cached_calls.py:PlacesOfIds", "small_parts.py:TableOfDevice"])
+def test_tables_are_made_on_the_device_of_the_call(place, spec):
+    found = infer_adapter(f"{STYLES}/{place}", spec=spec)
     bench = Bench(spec, found.adapter, "float32", "cpu")
     verdict = check_property(spec.properties["device-hygiene"], found.component, bench)
     assert verdict.status is Status.PASSED, verdict.message
@@ -446,7 +457,7 @@ class Doubled(nn.Module):
         (
             dict,
             None,
-            "an adapter is inferred for an nn.Module class, .*, not for dict, a class without forward or __call__",
+            "an adapter is inferred for .*, not for dict, a class without forward or __call__",
         ),
         (
             nn.LayerNorm,

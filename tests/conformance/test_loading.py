@@ -227,3 +227,8 @@ def test_the_type_of_an_object_that_is_no_module_is_built_again():
             return self.norm(x)
 
     assert goldformer.check(Plain(8)).conforms
+
+
+@pytest.mark.parametrize("error", [AdapterError("which?"), goldformer.NonConformance("which?")])
+def test_a_notebook_shows_the_message_and_no_traceback(error):
+    assert error._render_traceback_() == [f"{type(error).__name__}: which?"]

@@ -385,3 +385,18 @@ class EinsumReads(nn.Module):
         q, k, v = (torch.einsum("bsd,hdk->bhsk", x, w) for x, w in ((q, self.query), (k, self.key), (v, self.value)))
         weights = (q @ k.mT / math.sqrt(q.shape[-1])).softmax(-1)
         return self.out((weights @ v).transpose(1, 2).flatten(2))
+
+
+class SoftmaxInFloat32(CourseAttention):
+    """Its softmax is in float32 whatever comes in: float64 has no product with it."""
+
+    def forward(self, values, keys, query, mask=None):
+        q, k, v = (
+            layer(x).unflatten(-1, (self.heads, self.head_dim)).transpose(1, 2)
+            for layer, x in ((self.queries, query), (self.keys, keys), (self.values, values))
+        )
+        energy = q @ k.mT / math.sqrt(self.head_dim)
+        if mask is not None:
+            energy = energy.masked_fill(mask == 0, -1e10)
+        attention = F.softmax(energy, dim=-1, dtype=torch.float32)
+        return self.fc_out((attention @ v).transpose(1, 2).flatten(2))

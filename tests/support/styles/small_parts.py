@@ -298,3 +298,18 @@ class NormOfRows(nn.Module):
         _, *_ = x.shape[:-1]
         variance, mean = torch.var_mean(x, -1, unbiased=False, keepdim=True)
         return (x - mean) / torch.sqrt(variance + 1e-5) * self.weight + self.bias
+
+
+class TableOfDevice(nn.Module):
+    """A table that is made once, on the device that an argument with a default names."""
+
+    def __init__(self, d_model, max_len=6000, device="cpu"):
+        super().__init__()
+        if d_model % 2:
+            raise ValueError("d_model is odd")
+        places = torch.arange(max_len, device=device, dtype=torch.float64)[:, None]
+        angles = places * 1e4 ** (-torch.arange(0, d_model, 2, device=device, dtype=torch.float64) / d_model)
+        self.table = torch.stack([angles.sin(), angles.cos()], -1).flatten(1)
+
+    def forward(self, x):
+        return x + self.table[: x.shape[1]].to(x.dtype)

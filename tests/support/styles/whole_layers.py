@@ -362,3 +362,26 @@ class CausalLayerOfHeads(nn.Module):
         x = self.norm_1(decoder_input + self.attention(decoder_input, decoder_input, decoder_input, self_attn_mask))
         x = self.norm_2(x + self.cross(x, encoder_output, encoder_output))
         return self.norm_3(x + self.net(x))
+
+
+class NetWithNorm(nn.Module):
+    """A feed-forward network with its residual and its norm."""
+
+    def __init__(self, width, hidden):
+        super().__init__()
+        self.up, self.down, self.norm = nn.Linear(width, hidden), nn.Linear(hidden, width), nn.LayerNorm(width)
+
+    def forward(self, x):
+        return self.norm(x + self.down(torch.relu(self.up(x))))
+
+
+class NormsMadeLast(nn.Module):
+    """An encoder layer whose network, with a norm of its own, is made before the norm that comes first."""
+
+    def __init__(self, d_model, nhead, dim_feedforward):
+        super().__init__()
+        self.net = NetWithNorm(d_model, dim_feedforward)
+        self.attend, self.attended = CourseAttention(d_model, nhead), nn.LayerNorm(d_model)
+
+    def forward(self, x, mask=None):
+        return self.net(self.attended(x + self.attend(x, x, x, mask)))
