@@ -118,7 +118,7 @@ def _check(name: str, what: str, group: str, *options: str) -> dict[str, Any]:
     """Return the report of `goldformer check` in float32; when the time is over, that of what was judged."""
     target = _file(name, what, group)
     target.unlink(missing_ok=True)
-    words = ["check", name, *options, "--dtype", "float32", "-q", "--save-json", str(target)]
+    words = ["check", name, *options, "--dtype", "float32", "-q", "--json", str(target)]
     command = [sys.executable, "-W", "ignore", "-m", "goldformer", *words]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as checking:
         try:

@@ -13,8 +13,7 @@ from typing import Any, Final, NoReturn
 
 import click
 
-from goldformer.conformance.commands import SUMMARIES
-from goldformer.conformance.commands._options import STATUSES
+from goldformer.conformance.commands import GROUPS, SUMMARIES
 from goldformer.conformance.judging.collector import sparing_collector
 
 _NO_ADAPTER: Final = (
@@ -46,10 +45,23 @@ class LazyGroup(click.Group):
         assert isinstance(command, click.Command)
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the command of the first word; a word that is nearly one gets a guess."""
+        if args and args[0] not in SUMMARIES and not args[0].startswith("-"):
+            import difflib  # only on the way to an error
+
+            close = difflib.get_close_matches(args[0], SUMMARIES, n=1)
+            guess = f"did you mean {close[0]}?" if close else f"known are {', '.join(SUMMARIES)}"
+            ctx.fail(f"no such command {args[0]!r}: {guess}")
+        return super().resolve_command(ctx, args)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
-        """Write the commands into the help without importing them."""
-        with formatter.section("Commands"):
-            formatter.write_dl(list(SUMMARIES.items()))
+        """Write the commands into the help without importing them, those that most people need first."""
+        for title, names in GROUPS.items():
+            with formatter.section(title):
+                formatter.write_dl([(name, SUMMARIES[name]) for name in names])
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run a command, and end with the status that it returns."""
@@ -117,9 +129,7 @@ def _refuse_silent_exit() -> Iterator[None]:
         os._exit = end
 
 
-@click.group(
-    cls=LazyGroup, epilog=STATUSES, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
-)
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(package_name="goldformer")
 def main() -> None:
     """Is your Transformer right? Golden cases, a conformance suite, and what they rest on."""

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from collections.abc import Collection, Iterable, Mapping
+from fnmatch import filter as filter_names
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final, TypeVar
 
@@ -70,6 +72,14 @@ def _plain(text: str) -> Text:
 
 out = PrintableConsole(highlight=False, soft_wrap=True, emoji=False)
 err = PrintableConsole(stderr=True, highlight=False, soft_wrap=True, emoji=False)
+#: Standard output for JSON, which `--json -` keeps from all other text.
+_json_out = PrintableConsole(highlight=False, soft_wrap=True, emoji=False)
+
+#: What makes a word a pattern.
+_PATTERN: Final = re.compile(r"[*?\[]")
+
+#: The name of standard output where a file is asked for.
+DASH: Final = Path("-")
 
 
 class CannotRun(click.ClickException):
@@ -115,10 +125,25 @@ def require_known(words: Iterable[str], known: Collection[str], option: str, *, 
         raise CannotRun(message)
 
 
+def expand_patterns(words: Iterable[str], known: Collection[str], option: str) -> tuple[str, ...]:
+    """Return the known words that patterns such as "sdpa-*" fit; CannotRun for a pattern or a word that fits none."""
+    found: dict[str, None] = {}
+    for word in words:
+        if _PATTERN.search(word):
+            fitting = filter_names(known, word)
+            if not fitting:
+                raise CannotRun(f"{option} {word}: nothing fits this pattern")
+        else:
+            require_known((word,), known, option)
+            fitting = [word]
+        found |= dict.fromkeys(fitting)
+    return tuple(found)
+
+
 def require_folders(saved: Mapping[str, Path | None]) -> None:
     """Raise CannotRun for the first option whose file cannot be written: before the work, not after it."""
     for option, path in saved.items():
-        if path is None or (path.exists() and not path.is_file()):
+        if path in (None, DASH) or (path.exists() and not path.is_file()):
             continue  # such as /dev/stdout: nothing is written into its folder
         if not path.parent.is_dir():
             raise CannotRun(f"{option} {path}: there is no folder {path.parent}")
@@ -142,11 +167,6 @@ def say(text: str, style: str | None = None) -> None:
     out.print(text, style=style, markup=False)
 
 
-def say_json(data: Any, end: str = "\n") -> None:
-    """Print data as JSON, or a text that is JSON; it escapes control characters by itself."""
-    out.print(Text(data if isinstance(data, str) else _as_json(data)), end=end)
-
-
 def save(path: Path, text: str) -> None:
     """Write a file, and say so."""
     write_named_file(path, text)
@@ -154,8 +174,18 @@ def save(path: Path, text: str) -> None:
 
 
 def save_json(path: Path, data: Any) -> None:
-    """Write data as a file of JSON, and say so."""
-    save(path, _as_json(data) + "\n")
+    """Write data, or a text that is JSON, as a file, and say so; print it if the file is "-"."""
+    text = data if isinstance(data, str) else _as_json(data) + "\n"
+    if path == DASH:
+        # JSON escapes control characters by itself.
+        _json_out.print(Text(text), end="")
+    else:
+        save(path, text)
+
+
+def silence(*, silent: bool) -> None:
+    """Print nothing but JSON on standard output from now on, or again everything."""
+    out.quiet = silent
 
 
 def _as_json(data: Any) -> str:

@@ -9,12 +9,23 @@ from typing import Any, Final
 import click
 from click.shell_completion import CompletionItem
 
-STATUSES: Final = """
-\b
-Exit status: 0: conforms (or: done) · 1: fails (or: golden values moved) · 2: bad adapter, spec or option,
-or nothing was checked, or a fault in goldformer and no failure · 3: partial: nothing wrong was found, in too few
-cases (check, compare) · 130: stopped.
-"""
+
+def list_statuses(
+    *, ok: str = "done", fails: str = "", bad: str = "bad option or file, or a fault in goldformer", partial: str = ""
+) -> str:
+    """Return the exit statuses of a command for its help: what 0, 1, 2 and 3 mean."""
+    meanings = {0: ok, 1: fails, 2: bad, 3: partial, 130: "stopped"}
+    listed = "\n".join(f"  {status:<4} {meaning}" for status, meaning in meanings.items() if meaning)
+    return f"\b\nExit status:\n{listed}"
+
+
+#: Those of the commands that judge an implementation.
+JUDGED: Final = list_statuses(
+    ok="it conforms",
+    fails="something fails",
+    bad="bad adapter or option, nothing was checked, or a fault in goldformer and no failure",
+    partial="partial: nothing is wrong in too few cases",
+)
 
 #: A file that is read or written, and a folder.
 FILE: Final = click.Path(path_type=Path, dir_okay=False)
@@ -169,4 +180,20 @@ TIMEOUT: Final = click.option(
 )
 JOBS: Final = click.option("--jobs", type=click.IntRange(1), default=None, help="Processes.  [default: all cores]")
 MARKDOWN: Final = click.option("--markdown", type=FILE, help="Save a summary in Markdown, as a build server shows it.")
-JSON_OUT: Final = click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output.")
+
+
+def _silence(_context: click.Context, _parameter: click.Parameter, value: Path | None) -> Path | None:
+    """Keep all other text from standard output if JSON goes there."""
+    from goldformer.conformance.commands._console import DASH, silence
+
+    silence(silent=value == DASH)
+    return value
+
+
+JSON: Final = click.option(
+    "--json",
+    type=click.Path(path_type=Path, dir_okay=False, allow_dash=True),
+    callback=_silence,
+    metavar="FILE|-",
+    help="Save it all as JSON; with -, print only that.",
+)

@@ -47,12 +47,12 @@ _CLASS: Final = 100
 _LISTED: Final = 8
 
 
-@click.group(epilog=options.STATUSES)
+@click.group()
 def assignment() -> None:
     """Write an assignment for a course, and check it."""
 
 
-@assignment.command("new", epilog=options.STATUSES)
+@assignment.command("new", epilog=options.list_statuses())
 @click.argument("folder", metavar="DIR", type=options.FOLDER)
 @click.option(
     "--kind",

@@ -66,11 +66,7 @@ from goldformer.conformance.loading import Reading, load_implementation
 from goldformer.spec import Spec, load_spec
 from goldformer.spec.files import read_regular_file
 
-STATUSES: Final = """
-\b
-Exit status: 0: nothing moved further than allowed (or: done) · 1: something did · 2: bad folder, adapter or option,
-or nothing was written.
-"""
+STATUSES: Final = options.list_statuses(ok="done, or nothing moved too far", fails="something moved")
 _UNSTEADY: Final = (
     "goldformer: a second call gave other numbers: {}. Later checks will report them as moved: find out why with "
     "`goldformer check --property repeat-calls`, or leave the component out with --component."
@@ -293,7 +289,7 @@ def record_baseline(
     help="An interpreter or a virtual environment with the old code or the old libraries: finds the cause of drift.",
 )
 @click.option("--old-adapter", help="The adapter as it was: finds out whether code or environment caused the drift.")
-@click.option("--json", type=options.FILE, help="Save all that moved as JSON.")
+@options.JSON
 @options.MARKDOWN
 @click.option("--html", type=options.FILE, help="Save a report as one HTML page, with the worst moves drawn.")
 @click.option("--junit", type=options.FILE, help="Save every output as JUnit XML, which build servers list as tests.")
@@ -465,7 +461,7 @@ def show_arrays(*, file: Path) -> int:
 
 @baseline.command("history", epilog=STATUSES)
 @click.argument("folders", metavar="DIR…", nargs=-1, required=True, type=options.FOLDER)
-@click.option("--json", type=options.FILE, help="Save it all as JSON.")
+@options.JSON
 @options.MARKDOWN
 @click.option("--html", type=options.FILE, help="Save it all as one HTML page, with a plot.")
 def print_history(*, folders: tuple[Path, ...], json: Path | None, markdown: Path | None, html: Path | None) -> int:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import platform
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 from importlib.metadata import version
+from json import dumps
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +21,14 @@ from goldformer.conformance.commands._console import (
     UNUSABLE,
     CannotRun,
     err,
+    expand_patterns,
     find_status,
     print_error,
     require_folders,
     require_known,
     save,
+    save_json,
     say,
-    say_json,
 )
 from goldformer.conformance.judging.cases import Bench, Judgement
 from goldformer.conformance.judging.derivation import CannotDerive, derive_values
@@ -36,18 +36,21 @@ from goldformer.conformance.loading import Reading, list_own, load_implementatio
 from goldformer.conformance.reports.comparison import Comparison, ComparisonRequest, Implementation
 from goldformer.conformance.reports.comparison_data import coverage_as_json, diagnosis_as_json, make_badge
 from goldformer.conformance.reports.comparison_data import markdown as comparison_markdown
-from goldformer.conformance.reports.json_data import replace_nonfinite
 from goldformer.conformance.reports.results import NOT_IMPLEMENTED
 from goldformer.conformance.reports.summary import explain_all, summarise
 from goldformer.conformance.reports.text import select_rows
 from goldformer.conformance.runner import judge_implementation
 from goldformer.conformance.selection import Check, Numerics, Selection, add_declared_cases
 from goldformer.spec import Case, Spec, load_spec
-from goldformer.spec.files import resolve_path, write_named_file
+from goldformer.spec.files import resolve_path
 from goldformer.spec.load import load_own_cases
 
 
-@click.command(epilog=options.STATUSES)
+@click.command(
+    epilog=options.list_statuses(
+        ok="it conforms", fails="something fails", partial="partial: nothing is wrong in too few cases"
+    )
+)
 @options.ADAPTER
 @options.COMPONENTS
 @options.CASES
@@ -71,8 +74,7 @@ from goldformer.spec.load import load_own_cases
 @options.ACCEPT
 @click.option("--strict", is_flag=True, help="Fail everything that is tolerated or not implemented.")
 @options.ALLOW_PARTIAL
-@options.JSON_OUT
-@click.option("--save-json", type=options.FILE, help="Save the same JSON object, and print text.")
+@options.JSON
 @options.MARKDOWN
 @click.option("--html", type=options.FILE, help="Save a report as one HTML page, with every failing check.")
 @click.option("--junit", type=options.FILE, help="Save every check as JUnit XML, which build servers list as tests.")
@@ -98,8 +100,7 @@ def check(
     accept: tuple[str, ...],
     strict: bool,
     allow_partial: bool,
-    as_json: bool,
-    save_json: Path | None,
+    json: Path | None,
     markdown: Path | None,
     html: Path | None,
     junit: Path | None,
@@ -120,47 +121,47 @@ def check(
         own = _read_own_cases(files, spec)
         spec = spec.with_cases(own)
         dtypes = found.dtypes if dtypes == (options.ALL,) else dtypes or (found.default_dtype,)
-        selected = components or list_own(adapter, found, spec)
-        selection = Selection(dtypes, selected, cases or tuple(own), properties)
-        require_known(selection.dtypes, DTYPES, "--dtype")
-        require_known(selection.components, spec.components, "--component")
-        require_known(selection.properties, spec.properties, "--property")
+        require_known(dtypes, DTYPES, "--dtype")
+        selection = Selection(
+            dtypes,
+            expand_patterns(components, spec.components, "--component") or list_own(adapter, found, spec),
+            cases or tuple(own),
+            expand_patterns(properties, spec.properties, "--property"),
+        )
         bench = Bench(spec, found, dtypes[0], device, strict, bitwise=bitwise, tf32=tf32)
         bench = bench if own else add_declared_cases(bench, selection)
         if wrapper:
             bench = _wrap(bench, wrapper, properties)
         spec = bench.spec
-        require_known(selection.cases, spec.cases, "--case")
+        selection = replace(selection, cases=expand_patterns(selection.cases, spec.cases, "--case"))
         require_folders(
-            {"--save-json": save_json, "--markdown": markdown, "--html": html, "--junit": junit, "--badge": badge_file}
+            {"--json": json, "--markdown": markdown, "--html": html, "--junit": junit, "--badge": badge_file}
         )
         Numerics(tf32, threads).apply(found.arrays)
-        run = partial(_run_checks, visible=not as_json)
-        implementation = judge_implementation(bench, selection, run, keep_stopped=True, with_pictures=html is not None)
-        data = _as_json(implementation, bench.adapter, device, spec) if as_json or save_json else {}
-        if as_json:
-            say_json(data)
-        else:
-            in_full = verbose and not quiet
-            for line in explain_all(implementation, spec) if in_full else summarise(implementation, spec, brief=quiet):
-                say(line.text, line.style)
-    comparison = Comparison(ComparisonRequest(dtypes, selected, device, threads, timeout), (implementation,))
-    # Standard output is for JSON only.
-    save_file = write_named_file if as_json else save
-    if save_json:
-        save_file(save_json, json.dumps(replace_nonfinite(data), ensure_ascii=False) + "\n")
+        implementation = judge_implementation(
+            bench, selection, _run_checks, keep_stopped=True, with_pictures=html is not None
+        )
+        data = _as_json(implementation, bench.adapter, device, spec) if json else {}
+        in_full = verbose and not quiet
+        for line in explain_all(implementation, spec) if in_full else summarise(implementation, spec, brief=quiet):
+            say(line.text, line.style)
+    comparison = Comparison(
+        ComparisonRequest(dtypes, selection.components, device, threads, timeout), (implementation,)
+    )
+    if json:
+        save_json(json, data)
     if markdown:
-        save_file(markdown, comparison_markdown(comparison, spec))
+        save(markdown, comparison_markdown(comparison, spec))
     if html:
         from goldformer.conformance.reports.comparison_page import page  # pictures, which no other check needs
 
-        save_file(html, page(comparison, spec))
+        save(html, page(comparison, spec))
     if junit:
         from goldformer.conformance.reports.junit import junit_xml  # XML, which no other check needs
 
-        save_file(junit, junit_xml(implementation, spec))
+        save(junit, junit_xml(implementation, spec))
     if badge_file:
-        save_file(badge_file, json.dumps(make_badge(implementation, spec), ensure_ascii=False) + "\n")
+        save(badge_file, dumps(make_badge(implementation, spec), ensure_ascii=False) + "\n")
     if implementation.problem:
         print_error(implementation.problem)
         return STOPPED if implementation.stopped else UNUSABLE
@@ -195,9 +196,9 @@ def _derive(case: Case, spec: Spec) -> Case:
         raise CannotRun(str(error)) from error
 
 
-def _run_checks(todo: Sequence[Check], *, visible: bool) -> Iterator[Judgement]:
+def _run_checks(todo: Sequence[Check]) -> Iterator[Judgement]:
     """Yield each judgement as it is made, under a progress bar if there is a terminal to draw it on."""
-    if not (visible and err.is_terminal):
+    if not err.is_terminal:
         yield from (check() for check in todo)
         return
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn

@@ -35,7 +35,11 @@ from goldformer.conformance.runner import run_comparison
 from goldformer.spec import Spec, load_spec
 
 
-@click.command(epilog=options.STATUSES)
+@click.command(
+    epilog=options.list_statuses(
+        ok="all conform", fails="something fails", partial="partial: nothing is wrong in too few cases"
+    )
+)
 @click.argument("adapters", metavar="ADAPTER…", nargs=-1, required=True, shell_complete=options.complete_adapter)
 @options.COMPONENTS
 @options.DTYPES
@@ -50,7 +54,7 @@ from goldformer.spec import Spec, load_spec
 @options.TIMEOUT
 @click.option("--jobs", type=click.IntRange(1), default=None, help="How many at once.  [default: all cores]")
 @click.option("--html", type=options.FILE, help="Save it all as one HTML page, with every failing check.")
-@click.option("--json", type=options.FILE, help="Save it all as JSON.")
+@options.JSON
 @options.MARKDOWN
 @click.option("--badge", type=options.FILE, help="Save the JSON for a badge of shields.io, of the first ADAPTER.")
 @options.ALLOW_PARTIAL

@@ -13,7 +13,7 @@ from goldformer.conformance.commands._console import FAILS, OK, CannotRun, requi
 from goldformer.spec import ROOT, load_spec
 
 
-@click.command(epilog=options.STATUSES)
+@click.command(epilog=options.list_statuses(fails="a golden value moved"))
 @click.option(
     "--check", "only_check", is_flag=True, help="Write nothing; fail if a stored value is not the derived one."
 )

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
+from json import dumps
+from pathlib import Path
 from typing import Any
 
 import click
 
 from goldformer.adapters.skeleton import sign, write_example
 from goldformer.conformance.commands import _options as options
-from goldformer.conformance.commands._console import OK, CannotRun, require_known, say, say_json
+from goldformer.conformance.commands._console import OK, CannotRun, require_known, save_json, say
 from goldformer.spec import Case, Contract, Spec, load_spec
 from goldformer.spec.coverage import Coverage, RowCoverage, cover
 from goldformer.spec.draw import Values
@@ -23,10 +24,10 @@ from goldformer.spec.tables import Clause, Convention, Document, Erratum, Mistak
 Entry = dict[str, Any]
 
 
-@click.command(epilog=options.STATUSES)
+@click.command(epilog=options.list_statuses())
 @click.argument("name", shell_complete=options.complete(lambda: _list_ids(load_spec())))
-@options.JSON_OUT
-def explain(*, name: str, as_json: bool) -> int:
+@options.JSON
+def explain(*, name: str, json: Path | None) -> int:
     """Explain an id: case, clause, component, mistake and so on.
 
     Conventions, documents and their rows, errata and properties have ids too.
@@ -38,11 +39,10 @@ def explain(*, name: str, as_json: bool) -> int:
             raise CannotRun(scope)
         require_known((name,), list(_list_ids(spec)), "no such id")
         raise CannotRun(name)
-    if as_json:
-        say_json(json.dumps(entry, ensure_ascii=False, default=str))
-    else:
-        for line in format_entry(entry):
-            say(line)
+    if json is not None:
+        save_json(json, dumps(entry, ensure_ascii=False, default=str) + "\n")
+    for line in format_entry(entry):
+        say(line)
     return OK
 
 

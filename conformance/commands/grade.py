@@ -17,6 +17,7 @@ import click
 from goldformer import __version__
 from goldformer.conformance.commands import _options as options
 from goldformer.conformance.commands._console import (
+    DASH,
     FAILS,
     OK,
     STOPPED,
@@ -24,8 +25,8 @@ from goldformer.conformance.commands._console import (
     err,
     require_folders,
     require_known,
+    save_json,
     say,
-    say_json,
 )
 from goldformer.conformance.commands._grade_class import ClassResults, find_adjustments, list_people, require_graded
 from goldformer.conformance.commands._grade_packages import require_packages
@@ -144,7 +145,7 @@ some (or: another grade) · 2: bad assignment or option, no submissions, no isol
     metavar="OUT/students/ID",
     help="Run nothing: judge again what a submission answered, and say whether its grade is the same.",
 )
-@click.option("--json", "as_json", is_flag=True, help="The grades as one JSON object on standard output.")
+@options.JSON
 def grade(
     *,
     submissions: Path | None,
@@ -164,7 +165,7 @@ def grade(
     gradescope_results: Path | None,
     github_output: Path | None,
     replay: Path | None,
-    as_json: bool,
+    json: Path | None,
 ) -> int:
     """Grade a class.
 
@@ -179,7 +180,7 @@ def grade(
             raise CannotRun("grade needs SUBMISSIONS, --assignment and --out (or --replay)")
         if packages := list_missing():
             raise CannotRun(describe_missing(packages))
-        require_folders({"--gradescope-results": gradescope_results, "--github-output": github_output})
+        require_folders({"--json": json, "--gradescope-results": gradescope_results, "--github-output": github_output})
         _warn_of_weak_isolation(require)
         seed = _read_seed(seed, require)
         spec = load_spec()
@@ -203,8 +204,8 @@ def grade(
                 require_graded(store, found)
             task = GradingTask.of(assignment, _draw_fresh_cases(assignment, seed, spec, store), spec, require or _LEAST)
             _store_assignment(assignment, store)
-            task = require_answers(task, solution, spec, store, scheduler, quiet=as_json)
-            session = Session(task, chosen, store, again, jobs, scheduler, visible=not as_json)
+            task = require_answers(task, solution, spec, store, scheduler, quiet=json == DASH)
+            session = Session(task, chosen, store, again, jobs, scheduler, visible=json != DASH)
             session.announce(spec)
             session.run()
             results = ClassResults(task, found, spec, store, adjustments)
@@ -215,10 +216,9 @@ def grade(
             if single:
                 (only_grade,) = map(results.adjust, store.grades(handed.id for handed in chosen.handed))
                 _write_outputs(gradescope_results, github_output, only_grade, assignment, spec)
-        if as_json:
-            say_json(gradebook.to_json(lines, assignment, list_people(found)), end="")
-        else:
-            _report(lines, len(found), session, results)
+        if json is not None:
+            save_json(json, gradebook.to_json(lines, assignment, list_people(found)))
+        _report(lines, len(found), session, results)
         return FAILS if any(line.outcome == "grader-error" for line in lines) else OK
     except (InUse, NoSubmissions, Unusable) as error:
         weak = require is None and f"isolation {_LEAST} cannot be had" in str(error)

@@ -15,7 +15,9 @@ from goldformer.spec import load_spec
 from goldformer.spec.files import write_named_file
 
 
-@click.command(epilog=options.STATUSES)
+@click.command(
+    epilog=options.list_statuses(ok="golden values fit", fails="they fit with a mistake, or not in all cases")
+)
 @click.argument("what")
 @click.option("--component", help="The component that it is, if names and shapes leave that open.")
 @options.ACCEPT

@@ -12,7 +12,7 @@ from goldformer.spec import ROOT, load_spec
 from goldformer.spec.lint import lint as find_problems
 
 
-@click.command(epilog=options.STATUSES)
+@click.command(epilog=options.list_statuses(fails="the spec contradicts itself"))
 @options.SPEC
 def lint(*, root: Path | None) -> int:
     """Check the spec against itself.

@@ -36,7 +36,7 @@ from goldformer.spec.readme import join_first
 WRITTEN: Final = "float32"
 
 
-@click.command(epilog=options.STATUSES)
+@click.command(epilog=options.list_statuses(fails="a mistake is not caught, or a claim is untrue"))
 @click.argument("ids", metavar="[ID]…", nargs=-1, callback=options.split_words())
 @click.option(
     "--component",
@@ -55,7 +55,7 @@ WRITTEN: Final = "float32"
     help="The dtype to make them in; a mistake that shows only in another one is made in that.",
 )
 @options.JOBS
-@click.option("--json", type=options.FILE, help="Save the whole matrix as JSON.")
+@options.JSON
 @click.option("--html", type=options.FILE, help="Save the whole matrix as one HTML page.")
 @options.SPEC
 def mistakes(

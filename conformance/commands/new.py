@@ -39,7 +39,7 @@ _FIRST: Final = ("scaled_dot_product_attention",)
 _OTHERS: Final = "There are more components (goldformer new another.py --component NAME, or --all, writes their stubs):"
 
 
-@click.command(epilog=options.STATUSES)
+@click.command(epilog=options.list_statuses())
 @click.argument("path", type=options.FILE)
 @click.option(
     "--arrays",

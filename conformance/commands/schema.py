@@ -23,7 +23,7 @@ _SCHEMAS = {
 }
 
 
-@click.command(epilog=options.STATUSES)
+@click.command(epilog=options.list_statuses())
 @click.argument("kind", type=click.Choice(sorted(_SCHEMAS)))
 def schema(kind: str) -> int:
     """Print the JSON Schema of a kind of file.

@@ -21,7 +21,7 @@ from goldformer.spec import load_spec
 _BUFFER: Final = 1 << 20
 
 
-@click.command(epilog=options.STATUSES)
+@click.command(epilog=options.list_statuses())
 @options.ADAPTER
 @click.option(
     "--encoding",

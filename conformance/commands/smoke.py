@@ -24,7 +24,7 @@ from goldformer.spec import Case, load_spec
 _STYLES: Final = {"ok": None, "not implemented": "dim", "problem": "red"}
 
 
-@click.command(epilog=options.STATUSES)
+@click.command(epilog=options.list_statuses(fails="a component raised"))
 @options.ADAPTER
 @click.option(
     "--timeout", type=click.FloatRange(0, min_open=True), default=10, show_default=True, help="Seconds for each call."

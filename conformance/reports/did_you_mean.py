@@ -15,7 +15,9 @@ def describe_unknown(given: Iterable[str], known: Collection[str], option: str, 
     for word in given:
         if word not in known:
             words = tuple(known)
-            close = difflib.get_close_matches(word, words, n=1)
+            # People say sdpa for scaled_dot_product_attention.
+            short = [known for known in words if "_" in known and word == "".join(part[0] for part in known.split("_"))]
+            close = short or difflib.get_close_matches(word, words, n=1)
             guess = f"did you mean {close[0]}?" if close else ""
             listed = words if every else () if close else words[:12]
             there_are = f"known are {', '.join(listed)}" + ("…" * (len(words) > len(listed))) if listed else ""

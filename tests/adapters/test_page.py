@@ -68,7 +68,7 @@ def test_every_block_of_code_is_a_file_that_is_used():
 @pytest.mark.parametrize("adapter", ADAPTERS, ids=["module", "encoder", "functions", "causal", "process"])
 def test_the_adapters_of_the_page_pass_what_they_implement(adapter, folder):
     components, reasons, dtypes = ADAPTERS[adapter]
-    result = CliRunner().invoke(main, ["check", adapter, "--json", "--dtype", dtypes])
+    result = CliRunner().invoke(main, ["check", adapter, "--json", "-", "--dtype", dtypes])
     assert result.exit_code == 0, result.output
     verdicts = json.loads(result.stdout)["verdicts"]
     mine = [v for v in verdicts if v["component"] in components]
@@ -91,7 +91,7 @@ def test_the_gradients_of_the_page_are_judged(folder, spec):
     }
     for adapter, start in wanted.items():
         cases = [word for id_ in spec.cases if id_.startswith(start) for word in ("--case", id_)]
-        result = CliRunner().invoke(main, ["check", adapter, "--json", "--dtype", "float64", *cases])
+        result = CliRunner().invoke(main, ["check", adapter, "--json", "-", "--dtype", "float64", *cases])
         verdicts = json.loads(result.stdout)["verdicts"]
         judged = [v for v in verdicts if v["reason"] not in ("not-implemented", "convention")]
         assert {v["status"] for v in judged} == {"passed"}, adapter

@@ -187,7 +187,7 @@ def test_what_cannot_be_served_is_2(adapter, says):
 
 def test_check_goes_on_after_a_fault_and_says_so(tmp_path):
     name = "cmd: " + shlex.join([sys.executable, "-S", str(MISBEHAVING), "exit_3", str(tmp_path / "done")])
-    result = CliRunner().invoke(main, ["check", name, "--component", "softmax", "--dtype", "float64", "--json"])
+    result = CliRunner().invoke(main, ["check", name, "--component", "softmax", "--dtype", "float64", "--json", "-"])
     assert result.exit_code == 1
     verdicts = json.loads(result.stdout)["verdicts"]
     assert [v["reason"] for v in verdicts if v["status"] == "errored"] == ["crashed"]

@@ -370,7 +370,7 @@ def test_a_module_and_its_path_get_the_verdicts_of_the_command_line(adapter_file
     path = adapter_file(source)
     module = types.ModuleType("mine")
     exec(source, vars(module))
-    result = CliRunner().invoke(main, ["check", path, "--component", "softmax", "--json"])
+    result = CliRunner().invoke(main, ["check", path, "--component", "softmax", "--json", "-"])
     expected = [(v["check"], v["status"], v["message"]) for v in json.loads(result.stdout)["verdicts"]]
     for what in (module, path, Path(path)):
         report = goldformer.check(what, "softmax")

@@ -149,7 +149,7 @@ def test_wrap_judges_golden_cases_with_and_without_the_wrapper(check):
 
 def test_what_tracing_leaves_in_a_table_of_the_code_is_not_held_against_it(check):
     """Export runs the code with tensors of its own, which stay in the table and would fail in a later call."""
-    result = check(TABLE, "--wrap", "export", "--json")
+    result = check(TABLE, "--wrap", "export", "--json", "-")
     verdicts = json.loads(result.stdout)["verdicts"]
     assert {verdict["reason"] for verdict in verdicts} <= {"", "not-wrapped"}
     assert any(verdict["wrapped"] for verdict in verdicts)
@@ -271,24 +271,24 @@ def list_checks(spec, components, *dtypes):
 
 
 def test_without_filters_everything_that_the_adapter_has_runs_in_float32(check, spec):
-    assert judged(check(RIGHT, "--json")) == list_checks(spec, ["softmax"], "float32")
+    assert judged(check(RIGHT, "--json", "-")) == list_checks(spec, ["softmax"], "float32")
 
 
 def test_without_filters_an_adapter_without_float32_runs_in_its_first_dtype(check, spec):
     declared = RIGHT + "DTYPES = ('float64', 'float16')\n"
-    assert judged(check(declared, "--json")) == list_checks(spec, ["softmax"], "float64")
+    assert judged(check(declared, "--json", "-")) == list_checks(spec, ["softmax"], "float64")
 
 
 def test_all_dtypes_are_those_of_the_adapter(check, spec):
     wanted = list_checks(spec, ["softmax"], "float64", "float32", "float16")
-    assert judged(check(RIGHT, "--json", "--dtype", "all")) == wanted
+    assert judged(check(RIGHT, "--json", "-", "--dtype", "all")) == wanted
     declared = RIGHT + "DTYPES = ('float16', 'float64')\n"
     wanted = list_checks(spec, ["softmax"], "float16", "float64")
-    assert judged(check(declared, "--json", "--dtype", "all")) == wanted
+    assert judged(check(declared, "--json", "-", "--dtype", "all")) == wanted
 
 
 def test_strict_runs_what_the_adapter_does_not_have_too(check, spec):
-    given = check(RIGHT, "--json", "--strict", "--component", "softmax,causal_mask")
+    given = check(RIGHT, "--json", "-", "--strict", "--component", "softmax,causal_mask")
     assert judged(given) == list_checks(spec, ["causal_mask", "softmax"], "float32")
 
 
@@ -327,11 +327,11 @@ def test_the_files_of_a_component_that_is_not_there_are_not_read(check, monkeypa
     ids=["case", "case and dtype", "words with commas", "words repeated", "property", "property of a component"],
 )
 def test_filters_select_just_what_they_name(options, wanted, check):
-    assert [(id_, dtype) for id_, _, dtype in judged(check(RIGHT, *options, "--json"))] == wanted
+    assert [(id_, dtype) for id_, _, dtype in judged(check(RIGHT, *options, "--json", "-"))] == wanted
 
 
 def test_a_component_brings_its_cases_and_properties(check, spec):
-    ran = judged(check(RIGHT, "--component", "softmax", "--dtype", "float32", "--json"))
+    ran = judged(check(RIGHT, "--component", "softmax", "--dtype", "float32", "--json", "-"))
     assert {component for _, component, _ in ran} == {"softmax"}
     assert len(ran) == len(spec.cases_of("softmax")) + 6
 
@@ -536,8 +536,8 @@ def test_what_few_stored_cases_fit_gets_cases_of_its_own(check):
     judged_cases = re.search(r"conforms \((\d+) of \d+ cases apply\)", lines)
     assert judged_cases is not None
     assert int(judged_cases[1]) >= 20
-    (first,) = (c for c, *_ in judged(check(TIED, "--json")) if c.endswith("plain-as-declared"))
-    assert judged(check(TIED, "--json", "--case", first)) == [(first, "transformer", "float32")]
+    (first,) = (c for c, *_ in judged(check(TIED, "--json", "-")) if c.endswith("plain-as-declared"))
+    assert judged(check(TIED, "--json", "-", "--case", first)) == [(first, "transformer", "float32")]
 
 
 # Robustness and precision
@@ -660,7 +660,7 @@ def test_a_stop_before_the_first_check_is_130_too(check, monkeypatch):
 
 def test_what_was_judged_before_a_stop_is_saved(check, tmp_path):
     badge = tmp_path / "badge.json"
-    result = check(SLOW, "--component", "softmax", "--json", "--badge", str(badge))
+    result = check(SLOW, "--component", "softmax", "--json", "-", "--badge", str(badge))
     data = json.loads(result.stdout)
     assert (result.exit_code, data["problem"]) == (130, result.stderr.strip().removeprefix("goldformer: "))
     assert 0 < len(data["verdicts"]) < 8
@@ -763,7 +763,7 @@ def refuse_constants(text):
 
 
 def test_json_has_every_verdict_and_nothing_else_is_on_standard_output(check, adapter_file):
-    result = check(WRONG, "--component", "softmax,causal_mask", "--json")
+    result = check(WRONG, "--component", "softmax,causal_mask", "--json", "-")
     data = json.loads(result.stdout, parse_constant=refuse_constants)
     assert result.exit_code == 1
     assert data["adapter"] == {
@@ -788,23 +788,23 @@ def test_json_has_every_verdict_and_nothing_else_is_on_standard_output(check, ad
 
 def test_json_is_saved_while_text_is_printed(check, tmp_path):
     path = tmp_path / "report.json"
-    result = check(DOUBLED, "--component", "softmax", "--save-json", str(path))
+    result = check(DOUBLED, "--component", "softmax", "--json", str(path))
     assert result.stdout.startswith("mine 7\ncomponent ")
     assert result.stdout.endswith(f"- wrote {path}\n")
     saved = json.loads(path.read_text(encoding="utf-8"), parse_constant=refuse_constants)
-    assert saved == json.loads(check(DOUBLED, "--component", "softmax", "--json").stdout) | {
+    assert saved == json.loads(check(DOUBLED, "--component", "softmax", "--json", "-").stdout) | {
         "verdicts": saved["verdicts"]
     }
     assert len(saved["verdicts"]) > 10
 
 
 def test_json_verdicts_can_be_read_back(check):
-    for data in json.loads(check(DOUBLED, "--component", "softmax", "--json").stdout)["verdicts"]:
+    for data in json.loads(check(DOUBLED, "--component", "softmax", "--json", "-").stdout)["verdicts"]:
         assert Verdict.from_json(data).check == data["check"]
 
 
 def test_json_of_nothing_checked_is_still_json_and_2(check):
-    result = check(RIGHT, "--component", "causal_mask", "--json")
+    result = check(RIGHT, "--component", "causal_mask", "--json", "-")
     assert result.exit_code == 2
     assert json.loads(result.stdout)["not_implemented"] == ["causal_mask"]
     assert result.stderr == "goldformer: nothing was checked: mine has no causal_mask\n"
@@ -830,7 +830,7 @@ def test_html_without_a_folder_is_refused_before_the_work(check):
 
 def test_the_json_is_what_its_schema_says(check):
     for adapter in (RIGHT, WRONG, DOUBLED):
-        RunReport.model_validate_json(check(adapter, "--json").stdout)
+        RunReport.model_validate_json(check(adapter, "--json", "-").stdout)
     printed = json.loads(CliRunner().invoke(main, ["schema", "report"]).stdout)
     assert printed["required"] == [
         "goldformer", "python", "adapter", "device", "outcome", "components", "not_implemented", "diagnosis",

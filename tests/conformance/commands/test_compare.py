@@ -130,7 +130,7 @@ def component_verdicts(spec):
 
 def test_the_verdicts_are_those_of_check(saved, two):
     result = CliRunner().invoke(
-        main, ["check", str(two / "new/it.py"), "--component", "softmax", "--dtype", "float32", "--json"]
+        main, ["check", str(two / "new/it.py"), "--component", "softmax", "--dtype", "float32", "--json", "-"]
     )
     checked = [Verdict.from_json(v) for v in json.loads(result.stdout)["verdicts"]]
     failures = [Verdict.from_json(v) for v in saved["implementations"][1]["failures"]]
@@ -361,7 +361,7 @@ def test_check_saves_a_summary_and_a_badge(tmp_path):
 
 
 def test_check_writes_nothing_but_json_to_standard_output(tmp_path):
-    options = ["--component", "softmax", "--dtype", "float32", "--json", "--badge", str(tmp_path / "badge.json")]
+    options = ["--component", "softmax", "--dtype", "float32", "--json", "-", "--badge", str(tmp_path / "badge.json")]
     result = CliRunner().invoke(main, ["check", "textbook", *options])
     assert json.loads(result.stdout)["components"]
     assert (tmp_path / "badge.json").exists()

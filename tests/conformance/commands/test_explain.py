@@ -56,7 +56,7 @@ def test_every_id_of_the_spec_is_explained(start, spec):
 
 def test_every_entry_is_json_too(spec):
     for id_ in ("walkthrough", "W1", "SDPA-2", "empty_row", "sm-shift", "scale-missing", "softmax", "sdpa-causal"):
-        entry = json.loads(explain(id_, "--json").stdout)
+        entry = json.loads(explain(id_, "--json", "-").stdout)
         assert id_ in entry.values()
 
 
@@ -134,7 +134,7 @@ def noted(spec, monkeypatch):
 
 
 def test_every_place_has_its_address(noted):
-    assert json.loads(explain(noted, "--json").stdout)["seen"] == PLACES
+    assert json.loads(explain(noted, "--json", "-").stdout)["seen"] == PLACES
     text = explain(noted).stdout
     for place, address in PLACES.items():
         assert f"\n  {place}: {address}\n" in text
@@ -145,7 +145,7 @@ def test_what_is_not_said_of_a_mistake_is_left_out(noted):
 
 
 def test_properties_that_catch_a_mistake_are_listed_behind_the_cases(noted):
-    caught = json.loads(explain(noted, "--json").stdout)["caught by"]
+    caught = json.loads(explain(noted, "--json", "-").stdout)["caught by"]
     assert caught["scaled_dot_product_attention"][-2:] == ["sdpa-size-heads-of-80", "sdpa-simplex"]
     assert "sha-java-three-tokens" in caught["single_head_attention"]
 

@@ -86,7 +86,7 @@ def test_a_class_leaves_its_files(run: Run, tmp_path: Path) -> None:
 
 
 def test_json_is_all_that_is_printed(run: Run) -> None:
-    book = json.loads(run("--json").stdout)
+    book = json.loads(run("--json", "-").stdout)
     assert [student["earned"] for student in book["students"]] == [20.0, pytest.approx(15, abs=5), 10.0]
 
 

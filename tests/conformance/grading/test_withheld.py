@@ -396,7 +396,7 @@ def test_a_class_is_graded_by_what_the_solution_returns(run, runs, tmp_path):
     assert any(check.startswith("fresh-") for check in record["outputs"][SDPA])
     assert runs == [["solution"], ["alice", "bob"]]
     # It is run once for a folder of results, and not told to programs.
-    again = run("--json")
+    again = run("--json", "-")
     assert json.loads(again.stdout)["students"][1]["outcome"] == "missing"
     assert runs[2:] == [[]]
 

@@ -72,7 +72,7 @@ def check(adapter_file):
 
 
 def test_a_fault_loses_its_own_check_and_no_other(judging_explodes, check):
-    result = check(RIGHT, "--json", "--dtype", "float32")
+    result = check(RIGHT, "--json", "-", "--dtype", "float32")
     verdicts = {v["check"]: v for v in json.loads(result.stdout)["verdicts"] if v["component"] == "softmax"}
     lost = {id_ for id_, v in verdicts.items() if v["reason"] == "fault"}
     assert lost == {"sm-several-rows", "sm-shift"}
