@@ -237,8 +237,9 @@ def own_results(subject: Subject) -> None:
 
     A result may be a part of an argument in one call, and a copy in another.
     """
-    first = find_working_case(subject.component, subject.bench)
-    _require_lasting(subject, read_arguments(first))
+    arguments = read_arguments(find_working_case(subject.component, subject.bench))
+    _overwrite(subject, subject.make(arguments), subject.make(arguments))
+    _require_lasting(subject, arguments)
     small = (case for case in select_plain_cases(subject.component, subject.bench) if not case.full_size)
     for case in islice(small, _MOST_CASES):
         with suppress(CallProblem):
