@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache, cached_property
 from typing import Any, Final, Literal, get_args
+from unittest import mock
 
 import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
-from goldformer.adapters.dtypes import WireArray, round_to_dtype
+from goldformer.adapters.dtypes import WireArray, choose_filler, round_to_dtype
 
 DType = Literal["float64", "float32", "float16", "bfloat16"]
 Array = NDArray[Any]
@@ -32,6 +34,10 @@ _MATMUL_PRECISION: Final = "jax_default_matmul_precision"
 
 #: The GPUs of PyTorch, in words.
 _GPUS: Final = {"cuda": "CUDA GPU", "xpu": "XPU", "mps": "MPS GPU"}
+
+#: The width of the matrices, and the number of their products, that keep a GPU busy for some hundredths of a second.
+_BUSY_WIDTH: Final = 2048
+_BUSY_PRODUCTS: Final = 100
 
 #: The memory layout of an array: row by row without gaps, a view of an array with its last two axes swapped, or a view
 #: of every other element of an array twice as large, with zeros between them.
@@ -74,6 +80,12 @@ class ArrayLibrary(ABC):
         del number
         yield False
 
+    @contextlib.contextmanager
+    def keep_busy(self, device: str) -> Iterator[None]:
+        """Let a GPU compute something else during the block, so that a race there is more often lost."""
+        del device
+        yield
+
     @abstractmethod
     def make(self, array: Array, dtype: str, device: str) -> Any:
         """Make a fresh array of the library: floats rounded to `dtype`, ids int64, masks boolean."""
@@ -82,6 +94,27 @@ class ArrayLibrary(ABC):
         """Return the same values in a memory layout; unchanged if it has no views, or for one axis to transpose."""
         del layout
         return array
+
+    def surround(self, array: Any, before: int, after: int, around: float) -> tuple[Any, Any]:
+        """Return the same values as a contiguous part of a larger array, and that array, with one axis.
+
+        `before` and `after` are the numbers of elements around it, which are `around`; only libraries with views do it.
+        """
+        raise NotImplementedError(f"{self.name} arrays are never parts of others")
+
+    def overwrite(self, array: Any, other: Any) -> bool:
+        """Write the values of another array into the memory of one; return False if it cannot be written to."""
+        del array, other
+        return False
+
+    @contextlib.contextmanager
+    def fill_empty(self, number: float) -> Iterator[bool]:
+        """Fill the memory that code allocates without values in the block; yield False if that is impossible here.
+
+        Floats become `number`; integers and booleans become 1 if it is NaN, and 0 if not.
+        """
+        del number
+        yield False
 
     @abstractmethod
     def is_array(self, thing: Any) -> bool:
@@ -146,6 +179,36 @@ class NumPy(ArrayLibrary):
         if layout == "strided":
             return np.stack((array, np.zeros_like(array)), axis=-1)[..., 0]
         return array.swapaxes(-1, -2).copy().swapaxes(-1, -2) if layout == "transposed" and array.ndim > 1 else array
+
+    def surround(self, array: Array, before: int, after: int, around: float) -> tuple[Array, Array]:
+        """Return a view of a larger array, and that array."""
+        whole = np.full(before + array.size + after, choose_filler(array.dtype.kind, around), array.dtype)
+        whole[before : before + array.size] = array.ravel()
+        return whole[before : before + array.size].reshape(array.shape), whole
+
+    def overwrite(self, array: Any, other: Any) -> bool:
+        """Copy the values, unless the array is a scalar or read-only."""
+        if not isinstance(array, np.ndarray) or not array.flags.writeable:
+            return False
+        np.copyto(array, other, casting="unsafe")
+        return True
+
+    @contextlib.contextmanager
+    def fill_empty(self, number: float) -> Iterator[bool]:
+        """Replace `np.empty` and `np.empty_like`: what a module imported by these names stays as it was."""
+
+        def fill(make: Callable[..., Any]) -> Callable[..., Any]:
+            @functools.wraps(make)
+            def make_filled(*given: Any, **options: Any) -> Any:
+                array = make(*given, **options)
+                if isinstance(array, np.ndarray) and array.dtype.kind in "fiub":
+                    array.fill(choose_filler(array.dtype.kind, number))
+                return array
+
+            return make_filled
+
+        with mock.patch.multiple(np, empty=fill(np.empty), empty_like=fill(np.empty_like)):
+            yield True
 
     def is_array(self, thing: Any) -> bool:
         """Return True for arrays and for NumPy's scalars, which operations on 0-d arrays return."""
@@ -241,6 +304,20 @@ class Torch(ArrayLibrary):
         finally:
             self._torch.set_num_threads(before)
 
+    @contextlib.contextmanager
+    def keep_busy(self, device: str) -> Iterator[None]:
+        """Multiply matrices on another stream of a CUDA GPU; it waits for its end, and nothing else does."""
+        if not device.startswith("cuda"):
+            yield
+            return
+        stream = self._torch.cuda.Stream(device)
+        with self._torch.cuda.stream(stream):
+            matrix = self._torch.zeros(_BUSY_WIDTH, _BUSY_WIDTH, device=device)
+            for _ in range(_BUSY_PRODUCTS):
+                matrix = matrix @ matrix
+        yield
+        stream.synchronize()
+
     def make(self, array: Array, dtype: str, device: str) -> Any:
         """Make a fresh contiguous tensor; on the meta device it has no values."""
         # NumPy rounds to these two as torch does, in the copy that is needed anyway. It rounds to halves differently.
@@ -255,6 +332,30 @@ class Torch(ArrayLibrary):
         if layout == "strided":
             return self._torch.stack((array, self._torch.zeros_like(array)), dim=-1)[..., 0]
         return array.mT.contiguous().mT if layout == "transposed" and array.ndim > 1 else array
+
+    def surround(self, array: Any, before: int, after: int, around: float) -> tuple[Any, Any]:
+        """Return a view of a larger tensor, and that tensor."""
+        size, kind = array.numel(), "f" if array.is_floating_point() else "i"
+        whole = array.new_full((before + size + after,), choose_filler(kind, around))
+        whole[before : before + size] = array.reshape(-1)
+        return whole[before : before + size].view(array.shape), whole
+
+    def overwrite(self, array: Any, other: Any) -> bool:
+        """Copy the values into the tensor, whatever autograd knows of it."""
+        try:
+            with self._torch.no_grad():
+                array.detach().copy_(other)
+        except RuntimeError:  # several of its elements share one place, or inference mode made it
+            return False
+        return True
+
+    @contextlib.contextmanager
+    def fill_empty(self, number: float) -> Iterator[bool]:
+        """Fill what `torch.empty` and its relatives return, on whichever device, also where C++ calls them."""
+        from goldformer.adapters.filled_memory import FilledMemory  # imports torch
+
+        with FilledMemory(number):
+            yield True
 
     def is_array(self, thing: Any) -> bool:
         """Return True for tensors and their subclasses, such as nn.Parameter."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -57,3 +58,8 @@ def _to_bfloat16(values: Array, nearest: Array) -> Array:
         upper = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) & np.uint32(0xFFFF0000)
     cut: Array = np.where(np.isnan(nearest), nearest, upper.view(np.float32))
     return cut
+
+
+def choose_filler(kind: str, number: float) -> float | int:
+    """Return what stands for a number in memory of a kind: itself in floats, "f"; in others 1 for NaN, else 0."""
+    return number if kind == "f" else int(math.isnan(number))

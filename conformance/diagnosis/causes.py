@@ -7,15 +7,24 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
+from goldformer.conformance.judging.verdict import NONDETERMINISM
 from goldformer.spec import Spec
 
 #: The ids of causes that act together, as a `Match` names them.
 Causes = tuple[str, ...]
 
-#: What the property lists that compares equal calls, and what it is if the results are those of a dropout.
-NONDETERMINISM: Final = "nondeterminism"
+#: What the results of a dropout are, where equal calls differ.
 DROPOUT: Final = "dropout-in-evaluation"
 VARYING: Final = ((NONDETERMINISM,), (DROPOUT,))
+#: What a property shows by itself, whatever the results are: the first causes those after it.
+SHOWN_BY_PROPERTY: Final = (
+    ("uninitialised",),
+    ("reads-around",),
+    ("writes-around",),
+    ("result-overwritten",),
+    ("kept-by-address",),
+    *VARYING,
+)
 #: The word between a mistake's id and the one place where it is made, in the causes of a `Match`.
 IN: Final = " in "
 #: The hint to declare options, as `write_hint` writes it.

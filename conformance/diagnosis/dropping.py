@@ -12,11 +12,11 @@ from typing import Final
 
 import numpy as np
 
-from goldformer.conformance.diagnosis.causes import DROPOUT, NONDETERMINISM
+from goldformer.conformance.diagnosis.causes import DROPOUT
 from goldformer.conformance.diagnosis.isolation.calls import compute
 from goldformer.conformance.judging.cases import Bench, Judgement, find_working_case
 from goldformer.conformance.judging.invoke import Arguments, Array, CallProblem, read_arguments
-from goldformer.conformance.judging.verdict import Verdict
+from goldformer.conformance.judging.verdict import NONDETERMINISM, Verdict
 from goldformer.conformance.properties.subject import draw_arguments, with_params
 from goldformer.spec.oracle.rounding import UNIT_ROUNDOFF
 

@@ -9,8 +9,7 @@ from dataclasses import replace
 from typing import Final
 
 from goldformer.conformance.diagnosis.causes import (
-    NONDETERMINISM,
-    VARYING,
+    SHOWN_BY_PROPERTY,
     Cause,
     make_option_cause,
     write_declaration,
@@ -60,7 +59,14 @@ from goldformer.conformance.diagnosis.suspects import (
 )
 from goldformer.conformance.judging.invoke import NOT_RUN
 from goldformer.conformance.judging.measure import GRADIENT_OF
-from goldformer.conformance.judging.verdict import ERRORS, NO_MISTAKE, WITHHELD, IsolatedMistake, Verdict
+from goldformer.conformance.judging.verdict import (
+    ERRORS,
+    NO_MISTAKE,
+    NONDETERMINISM,
+    WITHHELD,
+    IsolatedMistake,
+    Verdict,
+)
 from goldformer.conformance.properties.relations import join_names
 from goldformer.spec import Spec
 
@@ -235,11 +241,13 @@ def _find_possible_causes(
     bad = [v for v in bad if v.reason not in (WITHHELD, ACCEPTED)]
     if not bad:
         return
-    if differs := next((v for v in bad if v.reason == "property" and v.catches in VARYING), None):
+    shown = [v for v in bad if v.reason == "property" and v.catches in SHOWN_BY_PROPERTY]
+    if shown:
         # A result that changes with each call matches no mistake, and any output may be the first wrong one. A call
         # that raised, or broke the contract, has no second result to compare.
-        mistake = spec.mistakes[differs.catches[0]]
-        text = f"{mistake.id}, {mistake.title}: {differs.message}. {mistake.hint}"
+        first = min(shown, key=lambda v: SHOWN_BY_PROPERTY.index(v.catches))
+        mistake = spec.mistakes[first.catches[0]]
+        text = f"{mistake.id}, {mistake.title}: {first.message}. {mistake.hint}"
         yield Finding(MISTAKE_FOUND, text, mistakes=(mistake.id,))
         return
     if found := _suspect_state(bad, spec) or _describe_changed_inputs(bad, spec):

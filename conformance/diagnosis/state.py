@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from goldformer.adapters.protocol import AdapterError
-from goldformer.conformance.diagnosis.causes import VARYING
+from goldformer.conformance.diagnosis.causes import SHOWN_BY_PROPERTY
 from goldformer.conformance.diagnosis.suspects import ACCEPTED
 from goldformer.conformance.judging.cases import Bench, Judgement, judge_case, select_cases
 from goldformer.conformance.judging.verdict import WITHHELD, KeptState, Status, Verdict
@@ -42,7 +42,7 @@ def note_state(
             i: j for i in cases if (j := judgements[i]) is not None and _may_depend_on_calls(verdicts[i], j.bench)
         }
         passing = [index for index in cases if verdicts[index].status is Status.PASSED]
-        known = any(v.bad and v.catches in VARYING for v in mine.values())
+        known = any(v.bad and v.catches in SHOWN_BY_PROPERTY for v in mine.values())
         if known or not failing or not passing or min(passing) > max(failing):
             continue
         run = _Run(cases, {index: verdicts[index].dtype for index in cases})

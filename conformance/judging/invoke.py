@@ -146,16 +146,28 @@ def invoke(
 
     With `check_inputs`, check that the call did not change the caller's arrays.
     """
-    binder = arguments.bind(contract)
+    arguments.bind(contract)
     library = LIBRARIES[adapter.arrays]
     inputs = convert_arguments(library, contract, arguments, dtype, device, layout)
     returned, seconds = call(adapter, contract, inputs)
     # Another process gets copies and cannot change these arrays.
     if check_inputs and adapter.arrays != Wire.name:
         check_inputs_unchanged(library, inputs, convert_arguments(library, contract, arguments, dtype, device))
-    named = name_outputs(returned, contract)
-    read = {}
-    for name, value in named.items():
+    return Result(read_outputs(library, contract, arguments, returned, dtype, device, outputs), seconds)
+
+
+def read_outputs(
+    library: ArrayLibrary,
+    contract: Contract,
+    arguments: Arguments,
+    returned: Any,
+    dtype: str,
+    device: str,
+    outputs: Collection[str] | None = None,
+) -> dict[str, Array]:
+    """Check what a call returned, and read all outputs or those asked for."""
+    binder, read = arguments.bind(contract), {}
+    for name, value in name_outputs(returned, contract).items():
         if outputs is not None and name not in outputs:
             continue
         try:
@@ -163,7 +175,7 @@ def invoke(
         except BadResult as bad:
             bad.hint = _hint_at_names(returned, name, contract)
             raise
-    return Result(read, seconds)
+    return read
 
 
 def _hint_at_names(returned: Any, name: str, contract: Contract) -> str:

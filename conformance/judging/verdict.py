@@ -76,6 +76,9 @@ WITHIN_LIMITS: Final[tuple[Reason, ...]] = ("memory", "output-limit", "killed", 
 #: The reason that only grading has: an output is missing that the assignment's solution returns.
 WITHHELD: Final[Reason] = "missing-output"
 
+#: The mistake that every check shows whose result does not come again.
+NONDETERMINISM: Final = "nondeterminism"
+
 #: The reasons of failures that no mistake in the code explains.
 NO_MISTAKE: Final[tuple[Reason, ...]] = ("wrapper", "bitwise")
 

@@ -1,8 +1,8 @@
-"""Properties of every component that takes arrays."""
+"""Properties of every component that takes arrays: its devices, and calls that are repeated."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import nullcontext, suppress
 from dataclasses import replace
 from itertools import islice
@@ -10,7 +10,7 @@ from typing import Final
 
 import numpy as np
 
-from goldformer.adapters.arrays import LIBRARIES, Layout
+from goldformer.adapters.arrays import LIBRARIES
 from goldformer.conformance.judging.cases import Bench, find_working_case, select_plain_cases
 from goldformer.conformance.judging.invoke import (
     NOT_RUN,
@@ -24,19 +24,13 @@ from goldformer.conformance.judging.invoke import (
     read_arguments,
 )
 from goldformer.conformance.judging.mixed_devices import find_mixed_devices
+from goldformer.conformance.judging.verdict import NONDETERMINISM
 from goldformer.conformance.properties.registry import holds
-from goldformer.conformance.properties.subject import (
-    Array,
-    MixesDevices,
-    NotAdvised,
-    Subject,
-    with_all_digits,
-    with_inputs,
-)
+from goldformer.conformance.properties.subject import MixesDevices, Subject, Violation, with_inputs
 from goldformer.spec import Case
 
-#: The number of repeated calls: a few random numbers are equal now and then.
-_REPEATED: Final = 4
+#: The number of repeated calls: a race is lost now and then, and a counter may run out later.
+_REPEATED: Final = 19
 
 #: The numbers of threads on which a call is repeated.
 _THREADS: Final = (2, 4)
@@ -118,12 +112,17 @@ def _check_devices(case: Case, bench: Bench, device: str) -> None:
 
 @holds("repeat-calls")
 def repeat_calls(subject: Subject) -> None:
-    """Require that every further call gives what the first gave, up to rounding."""
+    """Require that every further call with the same arrays gives what the first gave, up to rounding."""
     arguments = read_arguments(find_working_case(subject.component, subject.bench))
-    first = subject.call(subject.component, arguments)
-    for _ in range(_REPEATED):
-        again = subject.call(subject.component, arguments)
-        subject.repeats(arguments, again, first, "a second call with the same inputs gives something else")
+    given = subject.make(arguments)
+    first = subject.run(arguments, given).outputs
+    claim = "{} with the same inputs gives something else"
+    with subject.library.keep_busy(subject.bench.device):
+        for number in range(_REPEATED):
+            again = subject.run(arguments, given).outputs
+            subject.repeats(
+                arguments, again, first, claim.format("a second call" if number == 0 else f"call {number + 2}")
+            )
     if subject.bench.bitwise:
         _compare_threads(subject, arguments)
 
@@ -147,8 +146,15 @@ def no_memory(subject: Subject) -> None:
     for other in _make_other_calls(subject, arguments):
         with suppress(CallProblem):
             subject.call(subject.component, other)
-    again = subject.call(subject.component, arguments)
-    subject.repeats(arguments, again, first, "a call gives something else after calls with other inputs")
+    claim = "a call gives something else after calls with other inputs"
+    try:
+        subject.repeats(arguments, subject.call(subject.component, arguments), first, claim)
+    except Violation as violation:
+        again = subject.call(subject.component, arguments)
+        with suppress(Violation):
+            subject.repeats(arguments, again, first, claim)
+            violation.shows = NONDETERMINISM  # what other calls left would still be there
+        raise
 
 
 def _make_other_calls(subject: Subject, arguments: Arguments) -> Iterator[Arguments]:
@@ -167,36 +173,3 @@ def _make_other_calls(subject: Subject, arguments: Arguments) -> Iterator[Argume
 
 def _shapes(arguments: Arguments) -> dict[str, tuple[int, ...]]:
     return {name: array.shape for name, array in arguments.inputs.items()}
-
-
-@holds("memory-layout")
-def memory_layout(subject: Subject) -> None:
-    """Require that transposed and strided views give what contiguous arrays of the same values give."""
-    if not LIBRARIES[subject.bench.adapter.arrays].views:
-        raise NotCheckable(f"{subject.bench.adapter.arrays} arrays are never views of others")
-    settled = [c for c in select_plain_cases(subject.component, subject.bench) if not c.random]
-    if not settled:
-        find_working_case(subject.component, subject.bench)
-        raise NotCheckable(f"what {subject.component} gives is drawn at random, in whatever order")
-    arguments = read_arguments(find_working_case(subject.component, subject.bench, settled))
-    _compare_layouts(subject, arguments, subject.call(subject.component, arguments))
-    contract = subject.bench.spec.contracts[subject.component]
-    if contract.outputs[contract.first_output].kind != "float":
-        return  # rounding decides between words that no proof keeps apart
-    with suppress(CallProblem):
-        arguments = with_all_digits(arguments)
-        expected = subject.call(subject.component, arguments)
-        # Inputs that are no distribution any longer may have no finite result.
-        if all(np.isfinite(output).all() for output in expected.values()):
-            _compare_layouts(subject, arguments, expected)
-
-
-def _compare_layouts(subject: Subject, arguments: Arguments, expected: Mapping[str, Array]) -> None:
-    layouts: tuple[Layout, ...] = ("transposed", "strided")
-    for layout in layouts:
-        try:
-            got = subject.call(subject.component, arguments, layout)
-        except BadResult as bad:
-            raise NotAdvised(f"needs contiguous arrays: with {layout} views of the same values it {bad}") from bad
-        claim = f"{layout} views of the same values give something else"
-        subject.repeats(arguments, got, expected, claim, "memory layout")

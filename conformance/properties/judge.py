@@ -118,6 +118,7 @@ def _fail(prop: Property, violation: Violation, blank: Verdict, bench: Bench) ->
     return replace(
         blank, status=Status.FAILED, reason="property", message=str(violation), differences=differences, ratio=ratio,
         detail=_smallest_input(drawn), example=write_case(prop, str(violation), violation.calls, seed, bench),
+        catches=(violation.shows,) if violation.shows else blank.catches,
     )  # fmt: skip
 
 

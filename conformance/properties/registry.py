@@ -129,11 +129,15 @@ def holds(id_: str, **strategies: Any) -> Callable[[Body], Body]:
     return register
 
 
+#: The modules of the properties that every component keeps.
+_OF_EVERY_COMPONENT: Final = ("every_component", "memory")
+
+
 def find_property(prop: Property) -> RegisteredProperty:
-    """Return a property's function and strategies; only the module of its component is imported."""
+    """Return a property's function and strategies; only the modules of its component are imported."""
     if prop.id not in _REGISTRY:
-        module = "every_component" if prop.component == "*" else prop.component
-        importlib.import_module(f"goldformer.conformance.properties.{module}")
+        for module in _OF_EVERY_COMPONENT if prop.component == "*" else (prop.component,):
+            importlib.import_module(f"goldformer.conformance.properties.{module}")
     return _REGISTRY[prop.id]
 
 

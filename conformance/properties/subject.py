@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, Final
@@ -10,15 +10,26 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from goldformer.adapters.arrays import Layout
+from goldformer.adapters.arrays import LIBRARIES, ArrayLibrary, Layout, Wire
 from goldformer.conformance.judging.cases import Bench
 from goldformer.conformance.judging.comparator import compare
 from goldformer.conformance.judging.gradient import invoke_gradient
-from goldformer.conformance.judging.invoke import Arguments, BadResult, NotCheckable
+from goldformer.conformance.judging.invoke import (
+    Arguments,
+    BadResult,
+    CallProblem,
+    NotCheckable,
+    call,
+    check_inputs_unchanged,
+    convert_arguments,
+    name_outputs,
+    read_outputs,
+)
 from goldformer.conformance.judging.tolerance import least_margin, tolerance
-from goldformer.conformance.judging.verdict import WITHHELD, Difference, Invariance
+from goldformer.conformance.judging.verdict import NONDETERMINISM, WITHHELD, Difference, Invariance
 from goldformer.conformance.properties.counterexample import RecordedCall, make_recipe
 from goldformer.conformance.properties.measuring import measure_call, measure_tolerances
+from goldformer.spec import Contract
 from goldformer.spec.draw import build
 from goldformer.spec.model import Attribute
 from goldformer.spec.tables import Setting
@@ -29,12 +40,14 @@ Array = NDArray[Any]
 class Violation(AssertionError):
     """A relation that does not hold, with the outputs that show it.
 
-    `calls` are the calls that the property made before it, for the arguments `drawn`.
+    `calls` are the calls that the property made before it, for the arguments `drawn`. `shows` is the id of the mistake,
+    if the property knows which of those that it catches it is.
     """
 
-    def __init__(self, message: str, difference: Difference | None = None) -> None:
+    def __init__(self, message: str, difference: Difference | None = None, shows: str = "") -> None:
         super().__init__(message)
         self.difference = difference
+        self.shows = shows
         self.calls: tuple[RecordedCall, ...] = ()
         self.drawn: Mapping[str, Any] = {}
 
@@ -45,6 +58,30 @@ class NotAdvised(Violation):
 
 class MixesDevices(Violation):
     """A tensor that stays on the CPU: wrong on a GPU, and right here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Returned:
+    """The arrays that a call returned, by output, and copies of their values."""
+
+    arrays: Mapping[str, Any]
+    outputs: Mapping[str, Array]
+
+
+#: The number of times that a call is repeated to tell a race from what a setting does.
+_CONFIRMED: Final = 2
+
+#: Makes a call and returns its outputs.
+Run = Callable[[], Mapping[str, Array]]
+
+
+class PlainCall:
+    """A call that can be repeated as it is, and the outputs that it gave when it was first made."""
+
+    def __init__(self, arguments: Arguments, run: Run) -> None:
+        self.arguments = arguments
+        self.run = run
+        self.outputs = run()
 
 
 @dataclass
@@ -78,8 +115,34 @@ class Subject:
         ):
             raise BadResult(WITHHELD, withheld)
         self.seconds += result.seconds
-        self.calls.append(RecordedCall(component, arguments, result.outputs))
-        return result.outputs
+        # A later call may write to what this one returned.
+        given = {name: array.copy() for name, array in result.outputs.items()}
+        self.calls.append(RecordedCall(component, arguments, given))
+        return given
+
+    @property
+    def library(self) -> ArrayLibrary:
+        """Return the array library of the implementation."""
+        return LIBRARIES[self.bench.adapter.arrays]
+
+    @property
+    def contract(self) -> Contract:
+        """Return the contract of the component."""
+        return self.bench.spec.contracts[self.component]
+
+    def make(self, arguments: Arguments) -> dict[str, Any]:
+        """Make new arrays of the arguments of a call of the component, with the parameters in one mapping."""
+        return convert_arguments(self.library, self.contract, arguments, self.bench.dtype, self.bench.device)
+
+    def run(self, arguments: Arguments, given: Mapping[str, Any]) -> Returned:
+        """Call the component with these very arrays, which hold the arguments, and keep the arrays that it returns."""
+        returned, seconds = call(self.bench.adapter, self.contract, given)
+        self.seconds += seconds
+        if self.library.name != Wire.name:  # another process gets copies
+            check_inputs_unchanged(self.library, given, self.make(arguments))
+        read = read_outputs(self.library, self.contract, arguments, returned, self.bench.dtype, self.bench.device)
+        # A call that writes to an earlier result must not change what was read from it.
+        return Returned(name_outputs(returned, self.contract), {name: array.copy() for name, array in read.items()})
 
     def gradient(self, component: str, arguments: Arguments, cotangent: Array, *wanted: str) -> Mapping[str, Array]:
         """Return the gradients of the arguments `wanted`, for a gradient of the first output."""
@@ -128,15 +191,26 @@ class Subject:
         claim: str,
         setting: Setting | None = None,
     ) -> None:
-        """Raise Violation unless two calls of the component with equal arguments agree in their first output."""
-        name = self.bench.spec.contracts[self.component].first_output
-        self.stays(arguments, actual[name], expected[name], claim, setting)
+        """Raise Violation unless two calls of the component with equal arguments agree in all outputs."""
+        first = self.contract.first_output
+        for name in (first, *(name for name in expected if name != first and name in actual)):
+            noted = setting if name == first else None
+            self.stays(arguments, actual[name], expected[name], claim, noted, output=name)
 
     def stays(
-        self, arguments: Arguments, actual: Array, expected: Array, claim: str, setting: Setting | None = None
+        self,
+        arguments: Arguments,
+        actual: Array,
+        expected: Array,
+        claim: str,
+        setting: Setting | None = None,
+        output: str = "",
     ) -> None:
-        """Raise Violation unless the first output agrees in another setting; note whether it does bit for bit."""
-        name = self.bench.spec.contracts[self.component].first_output
+        """Raise Violation unless an output agrees in another setting; note whether it does bit for bit.
+
+        It is the first output if none is named.
+        """
+        name = output or self.contract.first_output
         exact = expected.dtype.kind != "f" or np.array_equal(actual, expected, equal_nan=True)
         if expected.dtype.kind == "f":
             # What is not finite in both is the same: golden cases say that it should be finite.
@@ -149,6 +223,30 @@ class Subject:
             before = self.invariances.get(setting, Invariance(setting, bitwise=True, distance=0.0))
             distance = 0.0 if exact else float(np.abs(actual - expected).max(initial=0.0)) / bound
             self.invariances[setting] = Invariance(setting, before.bitwise and exact, max(before.distance, distance))
+
+    def require_same(self, plain: PlainCall, run: Run, claim: str, shows: str, setting: Setting | None = None) -> None:
+        """Raise Violation if `run`, the same call in another setting, gives something else than the plain call.
+
+        It shows the mistake `shows` if that comes again, and not without the setting; nondeterminism if it does not.
+        """
+        try:
+            self.repeats(plain.arguments, run(), plain.outputs, claim, setting)
+        except Violation as first:
+            if first.shows:
+                raise
+            message = claim if str(first) == claim else f"{claim}: {first}"
+            is_constant = not any(self._differs(plain, plain.run) for _ in range(_CONFIRMED))
+            if not is_constant or not all(self._differs(plain, run) for _ in range(_CONFIRMED)):
+                raise Violation(f"{message}, but not every time", first.difference, NONDETERMINISM) from first
+            raise Violation(message, first.difference, shows) from first
+
+    def _differs(self, plain: PlainCall, run: Run) -> bool:
+        """Return True if a call gives something else than the plain call, or no result."""
+        try:
+            self.repeats(plain.arguments, run(), plain.outputs, "")
+        except (CallProblem, Violation):
+            return True
+        return False
 
     def differ(self, output: str, actual: Array, other: Array, bound: float, claim: str) -> None:
         """Raise Violation unless two results differ by more than rounding; a dtype too coarse to tell passes."""

@@ -16,11 +16,19 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 _REFERENCE: Final = {name: thing for name, thing in vars(reference).items() if not name.startswith("_")}
 
 
-def mistake(id_: str, *, instead_of: str) -> Callable[[Function], Function]:
-    """Register the reference as the mistake `id_`, with a function instead of its own component of that name."""
+def mistake(id_: str, *, instead_of: str = "", decorating: str = "") -> Callable[[Function], Function]:
+    """Register the reference as the mistake `id_`, with a function instead of its own component of that name.
+
+    One that decorates a component is given the reference's once and returns what takes its place, so that each
+    implementation has a memory of its own.
+    """
 
     def register(function: Function) -> Function:
-        mistake_on_torch(id_, lambda: SimpleNamespace(**_REFERENCE | {instead_of: function}))
+        def make() -> SimpleNamespace:
+            own = {decorating: function(_REFERENCE[decorating])} if decorating else {instead_of: function}
+            return SimpleNamespace(**_REFERENCE | own)
+
+        mistake_on_torch(id_, make)
         return function
 
     return register
@@ -116,6 +124,76 @@ def flatten_by_view(x: Tensor, *, params: Mapping[str, Tensor], **dropout: Any) 
     batch, seq, d_model = x.shape
     results = reference.feed_forward(x.view(1, batch * seq, d_model), params=params, **dropout)
     return tuple(result.view(batch, seq, -1) for result in results)
+
+
+@mistake("reads-around", instead_of="scaled_dot_product_attention")
+def read_whole_block(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None, **dropout: Any
+) -> tuple[Tensor, ...]:
+    """Return attention that adds 0 times the element after the last one of the values, if memory has one."""
+    output, *weights = reference.scaled_dot_product_attention(query, key, value, mask, **dropout)
+    if after := _find_after(value):
+        output = output + 0 * value.as_strided((1,), (1,), after)
+    return output, *weights
+
+
+@mistake("writes-around", instead_of="scaled_dot_product_attention")
+def fill_up_block(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None, **dropout: Any
+) -> tuple[Tensor, ...]:
+    """Return attention that writes 0 after the last element of the values, if memory has one."""
+    if after := _find_after(value):
+        value.detach().as_strided((1,), (1,), after).zero_()
+    return reference.scaled_dot_product_attention(query, key, value, mask, **dropout)
+
+
+def _find_after(array: Tensor) -> int:
+    """Return the place of the element after the last one of a contiguous tensor; 0 if its memory ends there."""
+    after = int(array.storage_offset()) + array.numel()
+    has_more = array.is_contiguous() and array.untyped_storage().nbytes() > after * array.element_size()
+    return after if has_more else 0
+
+
+@mistake("kept-by-address", decorating="scaled_dot_product_attention")
+def keep_by_object(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Keep a copy of the keys for each tensor; it is kept itself, so that no other one gets its address."""
+    kept: dict[int, tuple[Tensor, Tensor]] = {}
+
+    def attend_to_kept(query: Tensor, key: Tensor, *rest: Any, **named: Any) -> Any:
+        _, copy = kept.setdefault(id(key), (key, key.detach().clone()))
+        return original(query, copy if not key.requires_grad else key, *rest, **named)
+
+    return attend_to_kept
+
+
+@mistake("result-overwritten", decorating="scaled_dot_product_attention")
+def return_one_buffer(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the output in one buffer for each size."""
+    buffers: dict[tuple[Any, ...], Tensor] = {}
+
+    def attend_into_buffer(query: Tensor, *rest: Any, **named: Any) -> Any:
+        output, *weights = original(query, *rest, **named)
+        if output.requires_grad:
+            return output, *weights
+        buffer = buffers.setdefault((tuple(output.shape), output.dtype, output.device), torch.empty_like(output))
+        return buffer.copy_(output), *weights
+
+    return attend_into_buffer
+
+
+@mistake("result-aliases-input", instead_of="pad_or_truncate")
+def cut_by_view(x: Tensor, *, length: int) -> Tensor:
+    """Return a view of the rows that are kept, if there are enough."""
+    return x[:, :length] if 0 < length <= x.shape[1] else reference.pad_or_truncate(x, length=length)
+
+
+@mistake("uninitialised", instead_of="scaled_dot_product_attention")
+def add_to_empty(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None, **dropout: Any
+) -> tuple[Tensor, ...]:
+    """Return attention whose output is added to memory that holds whatever was there, if that is a number."""
+    output, *weights = reference.scaled_dot_product_attention(query, key, value, mask, **dropout)
+    return output + torch.empty_like(output), *weights
 
 
 # What autograd follows

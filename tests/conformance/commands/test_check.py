@@ -333,7 +333,7 @@ def test_filters_select_just_what_they_name(options, wanted, check):
 def test_a_component_brings_its_cases_and_properties(check, spec):
     ran = judged(check(RIGHT, "--component", "softmax", "--dtype", "float32", "--json", "-"))
     assert {component for _, component, _ in ran} == {"softmax"}
-    assert len(ran) == len(spec.cases_of("softmax")) + 6
+    assert len(ran) == len(spec.cases_of("softmax")) + 10
 
 
 # What is printed

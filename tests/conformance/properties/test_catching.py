@@ -12,7 +12,7 @@ from goldformer.spec import load_spec
 
 SPEC = load_spec()
 #: Properties of every component: the tests of devices, of several calls and of tensors hold their claims.
-HELD_ELSEWHERE = {"device-hygiene", "repeat-calls", "no-memory", "memory-layout"}
+HELD_ELSEWHERE = {p.id for p in SPEC.properties.values() if p.component == "*"}
 #: Advised alone, so that no mistake fails it; the tests of the registry have messages that depart from it.
 ADVISED = "sha-message"
 CLAIMS = [(p.id, mistake) for p in SPEC.properties.values() for mistake in p.catches if p.id not in HELD_ELSEWHERE]

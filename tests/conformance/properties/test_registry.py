@@ -230,8 +230,9 @@ ActivatesTheProjections = implementations()["qkv-relu"].make
 SharesTheFirstHead = implementations()["head-shared-w"].make
 InterleavesHeads = implementations()["head-interleaved"].make
 
-#: The first is tried below, the others in tests/conformance/properties/test_repeated_calls.py.
-FOR_EVERY_COMPONENT = {"device-hygiene", "repeat-calls", "no-memory", "memory-layout"}
+MEMORY = {"memory-around", "same-storage", "own-results", "new-memory"}
+#: The first is tried below, the next in test_repeated_calls.py, those of memory in test_memory.py.
+FOR_EVERY_COMPONENT = {"device-hygiene", "repeat-calls", "no-memory", "memory-layout", *MEMORY}
 PERMUTED = r"with the tokens in the order \[1, 0\], the rows of the output do not come in that order"
 #: By property: who breaks it, and what is said of that.
 CAUGHT: dict[str, tuple[Any, str]] = {

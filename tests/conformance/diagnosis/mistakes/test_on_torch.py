@@ -46,7 +46,26 @@ CAUGHT = {
         "needs contiguous arrays: with transposed views of the same values it raised RuntimeError: view size is not "
         rf"compatible with input tensor's size and stride .*Use \.reshape\(\.\.\.\) instead\. {HERE}",
     ),
+    "reads-around": (
+        "memory-around",
+        "arrays that are parts of larger ones, whose other elements are nan, give something else: "
+        "output is not finite, though all inputs are",
+    ),
+    "writes-around": ("memory-around", "writes to memory around value, which is a part of a larger array"),
+    "kept-by-address": ("same-storage", "other numbers in the same arrays do not give their own result"),
+    "result-overwritten": ("own-results", "a later call changes the output that an earlier call returned"),
+    "result-aliases-input": (
+        "own-results",
+        "the result shares memory with x: a change of one in place changes the other",
+    ),
+    "uninitialised": (
+        "new-memory",
+        "memory that is allocated without values and holds nan changes the result: output is not finite, though all "
+        "inputs are",
+    ),
 }
+#: Golden cases may show it, or not: memory holds whatever it held before.
+BY_CHANCE = "uninitialised"
 #: A value or an error of a single call tells.
 BY_CASES = {"grad-cut"}
 WITHOUT_CUDA = {"pe-hard-cuda"}
@@ -81,7 +100,7 @@ def test_the_property_that_lists_it_catches_it_in_its_component_alone(mistake, b
     assert re.fullmatch(says, verdict.message, re.DOTALL)
 
 
-@pytest.mark.parametrize("mistake", CAUGHT)
+@pytest.mark.parametrize("mistake", [mistake for mistake in CAUGHT if mistake != BY_CHANCE])
 def test_on_the_cpu_with_arrays_as_they_were_made_it_is_right(mistake, bench, spec):
     component = spec.mistakes[mistake].component
     plain = [case for case in spec.cases_of(component) if case.golden is not None]
