@@ -74,6 +74,10 @@ class ArrayLibrary(ABC):
         """Let matrix products of float32 run in TF32 on a GPU, or in full precision, until that is restored."""
         del tf32
 
+    def read_settings(self) -> tuple[bool, int]:
+        """Return whether matrix products of float32 may run in TF32 on a GPU, and the number of threads."""
+        return False, 1
+
     @contextlib.contextmanager
     def limit_threads(self, number: int) -> Iterator[bool]:
         """Compute on `number` threads, then restore the old number; yield False if it cannot be chosen here."""
@@ -294,6 +298,10 @@ class Torch(ArrayLibrary):
             setattr(backends.cuda.matmul, name, tf32 and name == "allow_tf32")
         backends.cudnn.allow_tf32 = tf32
 
+    def read_settings(self) -> tuple[bool, int]:
+        """Read the switch of matrix products, and the threads of one operation."""
+        return bool(self._torch.backends.cuda.matmul.allow_tf32), int(self._torch.get_num_threads())
+
     @contextlib.contextmanager
     def limit_threads(self, number: int) -> Iterator[bool]:
         """Set the number of threads of one operation."""
@@ -448,6 +456,10 @@ class Jax(ArrayLibrary):
     def choose_precision(self, *, tf32: bool) -> None:
         """Ask for full precision, or leave the choice to JAX, which takes TF32 on a GPU that has it."""
         self._module.config.update(_MATMUL_PRECISION, None if tf32 else "highest")
+
+    def read_settings(self) -> tuple[bool, int]:
+        """Read the precision; JAX chooses its threads itself."""
+        return getattr(self._module.config, _MATMUL_PRECISION) is None, 1
 
     def make(self, array: Array, dtype: str, device: str) -> Any:
         """Make a fresh array; arrays of jax are immutable."""

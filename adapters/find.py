@@ -22,7 +22,7 @@ from goldformer.adapters.imports import import_again
 from goldformer.adapters.notebook import SUFFIX, NotebookError, explain_missing, read_notebook, run_cells
 from goldformer.adapters.process import TIMEOUT
 from goldformer.adapters.process.faults import CallFault
-from goldformer.adapters.protocol import Adapter, AdapterError, list_other_functions
+from goldformer.adapters.protocol import Adapter, AdapterError, Loader, list_other_functions
 from goldformer.adapters.untrusted_text import describe_exception, join_lines
 from goldformer.extras import install_hint
 from goldformer.spec import Spec, load_spec
@@ -81,25 +81,28 @@ def find_adapter(name: str, spec: Spec, timeout: float = TIMEOUT) -> Adapter:
 
     `timeout` is the limit in seconds for each call of an adapter in a process of its own.
     """
-    return load_with_reload(partial(_find, name, spec, timeout), name)
+    return load_with_reload(partial(_find, name, timeout=timeout), name, spec)
 
 
-def load_with_reload(load: Callable[[], Adapter], name: str) -> Adapter:
-    """Return the adapter that `load` gives for a name; a file or a process can be loaded again, without its state."""
-    adapter = load()
+def load_with_reload(find: Callable[[Spec], Adapter], name: str, spec: Spec) -> Adapter:
+    """Return the adapter that `find` gives for a name; a file or a process can be loaded again, without its state.
+
+    Another process can load what is not itself a process; for that, `find` can be pickled.
+    """
     if name.startswith(COMMAND):
-        return replace(adapter, reload=load)
+        return replace(find(spec), reload=partial(find, spec))
+    adapter = replace(find(spec), loader=Loader(find))
     if not _is_file(name):
         return adapter
 
     def reload() -> Adapter:
         with import_again(Path(name).resolve().parent):
-            return load()
+            return replace(find(spec), loader=Loader(find))
 
     return replace(adapter, reload=reload)
 
 
-def _find(name: str, spec: Spec, timeout: float) -> Adapter:
+def _find(name: str, spec: Spec, *, timeout: float) -> Adapter:
     if name.startswith(COMMAND):
         return _find_process(name, spec, timeout)
     thing = load_object(name)

@@ -42,11 +42,11 @@ def find_named_library(function: Callable[..., Any]) -> str | None:
     return next(iter(named)) if len(named) == 1 else None
 
 
-def find_arrays(functions: Mapping[str, Callable[..., Any]], spec: Spec) -> str:
+def find_arrays(functions: Mapping[str, Callable[..., Any]], spec: Spec, *, on_cpu: bool = True) -> str:
     """Return the name of the array library of some components; AdapterError if they differ or nothing shows them.
 
     Where their code names no or several libraries, the first decides in which a component returns arrays when it is
-    called with its first golden cases.
+    called with its first golden cases; nothing is called that does not run on the CPU.
     """
     named = {component: _list_named(function) for component, function in functions.items()}
     certain = {component: next(iter(libraries)) for component, libraries in named.items() if len(libraries) == 1}
@@ -60,7 +60,7 @@ def find_arrays(functions: Mapping[str, Callable[..., Any]], spec: Spec) -> str:
         return next(iter(found))
     likely = set().union(*named.values()) or {name for name in ("torch", "jax") if name in sys.modules} | {"numpy"}
     ordered = [name for name in dict.fromkeys(_PACKAGES.values()) if name in likely]
-    for component, function in functions.items():
+    for component, function in functions.items() if on_cpu else ():
         for name in ordered:
             if _returns_arrays(component, function, LIBRARIES[name], spec):
                 return name
@@ -77,7 +77,8 @@ def add_arrays(thing: Any, spec: Spec, arrays: str | None = None) -> Any:
         return thing
     if arrays is None:
         # Without any component no arrays are made; the adapter says what is missing.
-        arrays = find_arrays(functions, spec) if functions else LIBRARIES["numpy"].name
+        on_cpu = "cpu" in getattr(thing, "DEVICES", ("cpu",))
+        arrays = find_arrays(functions, spec, on_cpu=on_cpu) if functions else LIBRARIES["numpy"].name
     names = (name for name in dir(thing) if not name.startswith("__"))
     return types.SimpleNamespace(**{**{name: getattr(thing, name) for name in names}, "ARRAYS": arrays})
 

@@ -2,12 +2,14 @@
 
 A tensor on it holds a tensor of the CPU, which every operation runs on. An operation on a tensor of the device and a
 tensor of the CPU raises, as on CUDA. Two kinds of CPU tensors are allowed, as there: scalars without axes, and indices.
+An index beyond a tensor fails an assertion on the device, as on CUDA: from then on each operation there raises.
 
 Importing this module imports torch.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache, partial
 from types import SimpleNamespace
@@ -33,6 +35,26 @@ _INDEXED: Final = (
     torch.ops.aten.index_put_,
     torch.ops.aten._index_put_impl_,
 )
+
+#: The operations that look for their indices only on the device.
+_LOOKUPS: Final = (
+    torch.ops.aten.embedding,
+    torch.ops.aten.gather,
+    torch.ops.aten.index_select,
+    torch.ops.aten.take,
+    torch.ops.aten.scatter,
+    torch.ops.aten.scatter_,
+    torch.ops.aten.scatter_add,
+    torch.ops.aten.scatter_add_,
+    torch.ops.aten.nll_loss_forward,
+    *_INDEXED,
+)
+
+#: The words in which PyTorch refuses an index on the CPU.
+_BEYOND: Final = re.compile(r"out of (range|bounds|DATA bounds)")
+
+#: The error that ended the device for this process, if one did.
+_losses: list[str] = []
 
 
 class PretendTensor(Tensor):
@@ -221,13 +243,21 @@ def _run(operation: Any, /, *args: Any, **kwargs: Any) -> Any:
     ]
     if not any(map(_is_on_device, given)):
         return operation(*args, **kwargs)
+    if _losses:
+        raise RuntimeError(_losses[0])
     copies, can_take_over, changes_sizes = _read_traits(operation)
     all_there = all(map(_is_on_device, given))
     if can_take_over and not all_there:
         return False
     if not (copies or all_there):
         _refuse_mixture(operation, args, kwargs)
-    returned = operation(*map(_enter, args), **{name: _enter(value) for name, value in kwargs.items()})
+    try:
+        returned = operation(*map(_enter, args), **{name: _enter(value) for name, value in kwargs.items()})
+    except (IndexError, RuntimeError) as error:
+        if operation.overloadpacket in _LOOKUPS and _BEYOND.search(str(error)):
+            _losses.append(f"{NAME} error: device-side assert triggered: {error} ({operation})")
+            raise RuntimeError(_losses[0]) from error
+        raise
     if changes_sizes:
         with torch._C._DisableTorchDispatch():
             operation(*args, **kwargs)  # changes the sizes and strides of the outer tensor too

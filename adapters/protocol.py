@@ -56,6 +56,16 @@ class AdapterError(Exception):
         return [f"{type(self).__name__}: {self}"]
 
 
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+class Loader:
+    """Loads an adapter in another process; `load` is None for an object in memory, which no other process has.
+
+    `load` can be pickled. All adapters that are made of one another share one loader.
+    """
+
+    load: Callable[[Spec], Adapter] | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Adapter:
     """An implementation under test.
@@ -81,6 +91,7 @@ class Adapter:
     close: Callable[[], None] = lambda: None
     timeout: float | None = None
     reload: Callable[[], Adapter] | None = None
+    loader: Loader = field(default_factory=Loader, compare=False)
     #: True if DEVICES is declared: without it, `devices` are those of the array library.
     declares_devices: bool = False
     #: True if the adapter declares GRADIENTS = False: its functions have no backward pass.

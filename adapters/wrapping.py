@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from goldformer.adapters.protocol import Adapter
+from goldformer.adapters.protocol import Adapter, Loader
 from goldformer.spec import Contract, Spec
 from goldformer.spec.model import ArraySpec
 
@@ -38,6 +38,15 @@ _BATCH: Final = ("batch",)
 
 def wrap_adapter(adapter: Adapter, wrapper: str, spec: Spec) -> Adapter:
     """Return the adapter with its functions wrapped; each is wrapped when it is first called."""
+    load = adapter.loader.load and functools.partial(_load_wrapped, adapter.loader.load, wrapper)
+    return replace(_wrap_functions(adapter, wrapper, spec), loader=Loader(load))
+
+
+def _load_wrapped(load: Callable[[Spec], Adapter], wrapper: str, spec: Spec) -> Adapter:
+    return _wrap_functions(load(spec), wrapper, spec)
+
+
+def _wrap_functions(adapter: Adapter, wrapper: str, spec: Spec) -> Adapter:
     if adapter.arrays != "torch":
         why = f"{WRAPPERS[wrapper]} takes functions of PyTorch, and these work on {adapter.arrays} arrays"
         decline: Callable[[Function, Contract], Function] = functools.partial(_decline, why=why)

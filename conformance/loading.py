@@ -64,12 +64,11 @@ def load_implementation(what: Any, spec: Spec, reading: Reading = Reading()) -> 
     ":NAME", a dotted module, or an object: a function, a class, a module, a mapping of functions by component. Whatever
     is no adapter itself is inferred. AdapterError says what could not be read, and what to give instead.
     """
-    load = functools.partial(_load, what, reading, spec)
     if not isinstance(what, str | Path):
-        return load()
+        return _load(what, reading, spec)
     if str(what).startswith(COMMAND) or is_named_adapter(str(what)):
         return find_adapter(str(what), spec, reading.timeout)
-    return load_with_reload(load, split_target(str(what))[0])
+    return load_with_reload(functools.partial(_load, what, reading), split_target(str(what))[0], spec)
 
 
 def list_own(what: Any, adapter: Adapter, spec: Spec) -> tuple[str, ...]:

@@ -22,10 +22,10 @@ class Patience:
     `reasons` are the faults that count: each such call costs time, a timeout most of all.
     """
 
-    def __init__(self, timeout: float, reasons: Collection[FaultReason]) -> None:
-        """Begin before the first call; a call may take `timeout` seconds."""
-        self._reasons = reasons
-        self._most_of_all = max(_MOST_CALLS + 1, int(_MOST_SECONDS / timeout))
+    def __init__(self, timeout: float, reasons: Collection[FaultReason], most_calls: int = _MOST_CALLS) -> None:
+        """Begin before the first call; it may take `timeout` seconds. A method is given up after `most_calls`."""
+        self._reasons, self._most_calls = reasons, most_calls
+        self._most_of_all = max(most_calls + 1, int(_MOST_SECONDS / timeout))
         self._of_all: list[FaultReason] = []
         self._of_method: defaultdict[str, list[FaultReason]] = defaultdict(list)
 
@@ -39,8 +39,8 @@ class Patience:
 
     def require_hope(self, method: str) -> None:
         """Raise CallFault if the method or the whole process is given up."""
-        faults, calls = self._of_method[method], f"{_MOST_CALLS} calls of {method}"
-        if len(faults) < _MOST_CALLS:
+        faults, calls = self._of_method[method], f"{self._most_calls} calls of {method}"
+        if len(faults) < self._most_calls:
             faults, calls = self._of_all, f"{self._most_of_all} calls of the process"
             if len(faults) < self._most_of_all:
                 return

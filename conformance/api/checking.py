@@ -17,6 +17,7 @@ from goldformer.conformance.api.printed import Printed
 from goldformer.conformance.api.report import Report
 from goldformer.conformance.judging.cases import Bench
 from goldformer.conformance.judging.collector import sparing_collector
+from goldformer.conformance.judging.host import call_apart
 from goldformer.conformance.judging.verdict import Verdict
 from goldformer.conformance.loading import Reading, find_name, list_own, load_implementation
 from goldformer.conformance.reports.comparison import Comparison, ComparisonRequest
@@ -27,6 +28,11 @@ from goldformer.spec import Spec, load_spec
 
 #: The word for every dtype that an implementation has.
 ALL: Final = "all"
+#: The hint that a check on a GPU is made in the caller's own process.
+_CALLED_HERE: Final = (
+    "called in this process, because an object in memory cannot be loaded in another one: if a call ends the device, "
+    "start Python again; pass the path of a file, and its calls are made in a process of their own"
+)
 _VARIADIC: Final = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 Words = str | Iterable[str]
@@ -74,6 +80,9 @@ def check(
             )  # fmt: skip
             _require_known(selection, spec)
             bench = add_declared_cases(Bench(spec, adapter, selection.dtypes[0], device, strict), selection)
+            if not bench.computes_on_cpu and not call_apart(adapter):
+                # A notebook goes on after a check, and a call that ends the device would take it from the notebook too.
+                bench = replace(bench, adapter=replace(bench.adapter, hints=(*bench.adapter.hints, _CALLED_HERE)))
             spec = bench.spec
             _require_cases(selection, spec)
             with Numerics().hold(adapter.arrays):

@@ -33,6 +33,7 @@ from goldformer.conformance.baseline.model import (
     Key,
 )
 from goldformer.conformance.baseline.moves import KINDS, Kind
+from goldformer.conformance.baseline.other_device import is_of_other_device, keep_shared, read_as_device
 from goldformer.conformance.baseline.record import add_drawn_cases, find_unrepeatable, record
 from goldformer.conformance.baseline.repository import CONFIGURE, needs_attributes, write_attributes
 from goldformer.conformance.baseline.store import load, lock, save
@@ -80,7 +81,14 @@ _FILTERS: Final = (
         "--dtype", "dtypes", multiple=True, callback=options.split_words(), help="Only this dtype of those recorded."
     ),
     click.option(
-        "--device", "devices", multiple=True, callback=options.split_words(), help="Only this device of those recorded."
+        "--device",
+        "devices",
+        multiple=True,
+        callback=options.split_words(),
+        help="Only this device of those recorded; `check` compares another one with the one recorded.",
+    ),
+    click.option(
+        "--tf32", is_flag=True, help="Allow TF32 in matrix products of float32, also if the recording did not."
     ),
     click.option(
         "--threads",
@@ -119,7 +127,12 @@ class Filter:
     cases: tuple[str, ...]
     dtypes: tuple[str, ...]
     devices: tuple[str, ...]
+    tf32: bool
     threads: int | None
+
+    def finds_other_device(self, old: Baseline) -> bool:
+        """Return True if this asks for one device, and a baseline has another one."""
+        return len(self.devices) == 1 and self.devices[0] not in old.request.devices
 
     def require_known(self, spec: Spec, folder: Path, old: Baseline) -> None:
         """Raise CannotRun for the first word that names nothing in a baseline."""
@@ -138,7 +151,10 @@ class Filter:
         components = self.components or request.components
         if request.components and self.components:
             components = tuple(name for name in request.components if name in self.components)
-        chosen = {"dtypes": self.dtypes, "devices": self.devices, "components": components, "threads": self.threads}
+        chosen = {
+            "dtypes": self.dtypes, "devices": self.devices, "components": components, "threads": self.threads,
+            "tf32": self.tf32,
+        }  # fmt: skip
         return request.model_copy(update={name: value for name, value in chosen.items() if value})
 
     def select(self, *baselines: Baseline) -> set[Key]:
@@ -167,18 +183,26 @@ def _add_filters(command: Callable[..., Any]) -> Callable[..., Any]:
     return select_part
 
 
-def measure_drift(adapter: Adapter, spec: Spec, given: str, folder: Path, part: Filter) -> Drift:
-    """Record an adapter, and compare it with the baseline of a folder."""
+def measure_drift(
+    adapter: Adapter, spec: Spec, given: str, folder: Path, part: Filter, *, other_device: bool = False
+) -> Drift:
+    """Record an adapter, and compare it with the baseline of a folder; with `other_device`, also with another one's."""
     old = load(folder)
     spec = add_drawn_cases(spec, old.request)
+    is_moved = other_device and part.finds_other_device(old)
+    if is_moved:
+        old = read_as_device(old, part.devices[0], spec)
     part.require_known(spec, folder, old)
     new = record(adapter, spec, part.narrow(old.request), partial(show_progress, what="recording"), part.cases)
+    if is_moved:
+        new = keep_shared(new, old)
     keys = part.select(old, new)
     if not keys:
         raise BaselineError(f"{folder}: has nothing that fits all of these options")
     words = ["goldformer", "baseline", "check", given, str(folder)]
     if part.threads is not None and part.threads != old.request.threads:
         words += ["--threads", str(part.threads)]
+    words += ["--tf32"] if part.tf32 and not old.request.tf32 else []
     return Drift(old, new, tuple(Classifier(spec).moves(old, new, keys)), spec, shlex.join(words))
 
 
@@ -326,10 +350,10 @@ def check_baseline(
     require_folders({"--json": json, "--markdown": markdown, "--html": html, "--junit": junit})
     spec = load_spec()
     with contextlib.closing(load_implementation(adapter, spec, Reading(timeout=timeout))) as found:
-        drift = measure_drift(found, spec, adapter, folder, part)
+        drift = measure_drift(found, spec, adapter, folder, part, other_device=True)
         print_drift(drift, folder, allow, everything=everything)
         fails = drift.tally.worst > allow
-        if fails:
+        if fails and not is_of_other_device(drift.old):  # which has no place for these results
             say(suggest_update(drift, adapter, folder, allow))
         cause = _attribute(drift, adapter, attribute, old_adapter)
         if json:

@@ -16,6 +16,7 @@ from goldformer.adapters.protocol import AdapterError
 from goldformer.conformance.diagnosis.causes import SHOWN_BY_PROPERTY
 from goldformer.conformance.diagnosis.suspects import ACCEPTED
 from goldformer.conformance.judging.cases import Bench, Judgement, judge_case, select_cases
+from goldformer.conformance.judging.host import follow_host
 from goldformer.conformance.judging.verdict import WITHHELD, KeptState, Status, Verdict
 from goldformer.spec import Case, Spec
 
@@ -126,7 +127,7 @@ class _Run:
         assert bench.adapter.reload is not None, "an object in memory is not loaded again"
         self.loads += 1
         try:
-            adapter = bench.adapter.reload()
+            adapter = follow_host(bench.adapter, bench.adapter.reload())
         except AdapterError:
             return True
         with contextlib.closing(adapter):

@@ -13,7 +13,7 @@ import shlex
 import traceback
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -40,11 +40,12 @@ from goldformer.conformance.judging.invoke import (
     describe_missing,
     invoke,
     read_arguments,
+    run_in_host,
 )
 from goldformer.conformance.judging.measure import describe_difference, find_reason, find_tolerance, measure
 from goldformer.conformance.judging.tolerance import LARGEST, find_smallest_normal, find_visible, least_margin
 from goldformer.conformance.judging.verdict import ERRORS, UNANSWERED, WITHHELD, Asks, Reason, Status, Verdict
-from goldformer.spec import Case, Spec
+from goldformer.spec import Case, Contract, Spec
 from goldformer.spec.model import REFUSED, UNSPECIFIED, GoldenArray
 from goldformer.spec.oracle.rounding import SMALLEST, TF32, is_half
 from goldformer.spec.oracle.truth import MOST_SAMPLED, make_call
@@ -595,23 +596,27 @@ def _judge_refusal(case: Case, bench: Bench, blank: Verdict, arguments: Argument
     if problem is not None:
         uncalled = isinstance(problem, BadResult) and problem.reason in ("wrong-parameters", *UNANSWERED)
         return report_bad_result(blank, problem) if uncalled else blank
-    message = (
-        f"accepts a bad {case.error} and returns {_describe_returned(returned)}: raise an error that names the argument"
-    )
+    message = f"accepts a bad {case.error} and returns {returned}: raise an error that names the argument"
     return replace(blank, status=Status.FAILED, reason="no-error", message=message)
 
 
 def call_refused(
     case: Case, bench: Bench, arguments: Arguments | None = None
-) -> tuple[Any, NotImplementedHere | BadResult | None]:
-    """Call with the arguments of a case without checking the contract; return the result and the problem."""
-    contract = bench.spec.contracts[case.component]
-    library = LIBRARIES[bench.adapter.arrays]
-    given = convert_arguments(library, contract, arguments or read_arguments(case), bench.dtype, bench.device)
+) -> tuple[str, NotImplementedHere | BadResult | None]:
+    """Call with the arguments of a case without checking the contract; return the result in words, and the problem."""
+    unchecked = partial(
+        _call_unchecked, contract=bench.spec.contracts[case.component], arguments=arguments or read_arguments(case),
+        dtype=bench.dtype, device=bench.device,
+    )  # fmt: skip
     try:
-        return call(bench.adapter, contract, given)[0], None
+        return run_in_host(unchecked, case.component, bench.adapter, bench.device), None
     except (NotImplementedHere, BadResult) as problem:
-        return None, problem
+        return "", problem
+
+
+def _call_unchecked(adapter: Adapter, *, contract: Contract, arguments: Arguments, dtype: str, device: str) -> str:
+    given = convert_arguments(LIBRARIES[adapter.arrays], contract, arguments, dtype, device)
+    return _describe_returned(call(adapter, contract, given)[0])
 
 
 def _describe_returned(returned: Any) -> str:

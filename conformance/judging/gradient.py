@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 from goldformer.adapters.arrays import LIBRARIES, ArrayLibrary
@@ -19,6 +20,7 @@ from goldformer.conformance.judging.invoke import (
     convert_arguments,
     name_outputs,
     read_array,
+    run_in_host,
 )
 from goldformer.spec import Contract
 from goldformer.spec.model import ArraySpec
@@ -37,6 +39,23 @@ def invoke_gradient(
     device: str,
 ) -> Result:
     """Return the gradients of Σ cotangent·(first output) by the arguments in `wanted`, or raise CallProblem."""
+    invocation = partial(
+        _invoke_gradient, contract=contract, arguments=arguments, cotangent=cotangent, wanted=wanted, dtype=dtype,
+        device=device,
+    )  # fmt: skip
+    result: Result = run_in_host(invocation, contract.component, adapter, device)
+    return result
+
+
+def _invoke_gradient(
+    adapter: Adapter,
+    contract: Contract,
+    arguments: Arguments,
+    cotangent: Array,
+    wanted: Mapping[str, ArraySpec],
+    dtype: str,
+    device: str,
+) -> Result:
     binder = arguments.bind(contract)
     library = LIBRARIES[adapter.arrays]
     given = convert_arguments(library, contract, arguments, dtype, device)

@@ -14,6 +14,7 @@ import traceback
 import warnings
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -23,6 +24,8 @@ from goldformer.adapters.arrays import LIBRARIES, ArrayLibrary, Layout, Wire
 from goldformer.adapters.process.faults import CallFault
 from goldformer.adapters.protocol import RAISES_NOT_IMPLEMENTED, Adapter, bind_arguments
 from goldformer.adapters.untrusted_text import LONGEST_TRACE, clip_text, describe_exception, quote_message
+from goldformer.conformance.judging.fresh_process import Call
+from goldformer.conformance.judging.host import DeviceGone, run_call
 from goldformer.conformance.judging.mixed_devices import find_mixed_devices
 from goldformer.conformance.judging.verdict import Reason
 from goldformer.spec import Case, Contract
@@ -79,12 +82,24 @@ class BadResult(CallProblem):
         self.hint = ""
         self._detail = detail
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Let another process make the same problem, without the exception that it was raised from."""
+        return _restore, (type(self), self.reason, str(self), self.detail, self.unreached, self.hint)
+
     @property
     def detail(self) -> str:
         """The text for a closer look; an exception becomes its traceback only here, because that takes long."""
         if isinstance(self._detail, BaseException):
             self._detail = clip_text("".join(traceback.format_exception(self._detail)), LONGEST_TRACE)
         return self._detail
+
+
+def _restore(
+    cls: type[BadResult], reason: Reason, message: str, detail: str, unreached: Collection[str], hint: str
+) -> BadResult:
+    made = cls(reason, message, detail, unreached)
+    made.hint = hint
+    return made
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +161,35 @@ def invoke(
 
     With `check_inputs`, check that the call did not change the caller's arrays.
     """
+    invocation = partial(
+        _invoke, contract=contract, arguments=arguments, dtype=dtype, device=device, check_inputs=check_inputs,
+        layout=layout, outputs=outputs,
+    )  # fmt: skip
+    result: Result = run_in_host(invocation, contract.component, adapter, device)
+    return result
+
+
+def run_in_host(call: Call, component: str, adapter: Adapter, device: str) -> Any:
+    """Make a call of a component in the process of its implementation; a device that it ends is a CallProblem."""
+    try:
+        return run_call(call, component, adapter, device)
+    except CallFault as fault:
+        raise BadResult("crashed", str(fault)) from fault
+    except DeviceGone as gone:
+        raise NotCheckable(str(gone)) from gone
+
+
+def _invoke(
+    adapter: Adapter,
+    contract: Contract,
+    arguments: Arguments,
+    dtype: str,
+    device: str,
+    *,
+    check_inputs: bool,
+    layout: Layout,
+    outputs: Collection[str] | None,
+) -> Result:
     arguments.bind(contract)
     library = LIBRARIES[adapter.arrays]
     inputs = convert_arguments(library, contract, arguments, dtype, device, layout)

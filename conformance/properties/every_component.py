@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import nullcontext, suppress
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 from typing import Final
 
 import numpy as np
 
 from goldformer.adapters.arrays import LIBRARIES
+from goldformer.adapters.protocol import Adapter
 from goldformer.conformance.judging.cases import Bench, find_working_case, select_plain_cases
 from goldformer.conformance.judging.invoke import (
     NOT_RUN,
@@ -22,12 +24,13 @@ from goldformer.conformance.judging.invoke import (
     call,
     convert_arguments,
     read_arguments,
+    run_in_host,
 )
 from goldformer.conformance.judging.mixed_devices import find_mixed_devices
 from goldformer.conformance.judging.verdict import NONDETERMINISM
 from goldformer.conformance.properties.registry import holds
 from goldformer.conformance.properties.subject import MixesDevices, Subject, Violation, with_inputs
-from goldformer.spec import Case
+from goldformer.spec import Case, Contract
 
 #: The number of repeated calls: a race is lost now and then, and a counter may run out later.
 _REPEATED: Final = 19
@@ -87,27 +90,45 @@ def _name_arguments(case: Case) -> frozenset[str]:
 
 def _check_devices(case: Case, bench: Bench, device: str) -> None:
     """Raise MixesDevices if the call of a case mixes devices, or returns a result that is not on `device`."""
-    contract, library = bench.spec.contracts[case.component], LIBRARIES["torch"]
+    find = partial(
+        _find_mixture, contract=bench.spec.contracts[case.component], arguments=read_arguments(case),
+        dtype=bench.dtype, device=device, is_simulated=bench.computes_on_cpu,
+    )  # fmt: skip
+    try:
+        mixture: str = run_in_host(find, case.component, bench.adapter, bench.device)
+    except BadResult as lost:
+        if bench.requires_gpu:
+            raise
+        raise NotCheckable(f"{NOT_RUN} on the {device} device: {lost}") from lost
+    if mixture:
+        raise MixesDevices(mixture)
+
+
+def _find_mixture(
+    adapter: Adapter, *, contract: Contract, arguments: Arguments, dtype: str, device: str, is_simulated: bool
+) -> str:
+    """Return how a call mixes devices, or which result is not on `device`; "" if all is there."""
     from goldformer.adapters import pretend_device
 
+    library = LIBRARIES["torch"]
+    if is_simulated:
+        pretend_device.register()  # this may be a fresh process
     # Saves a second in each process. On a GPU the call is made as any other.
-    direct = pretend_device.DirectDispatch() if bench.computes_on_cpu else nullcontext()
+    direct = pretend_device.DirectDispatch() if is_simulated else nullcontext()
     try:
         with direct:
-            given = convert_arguments(library, contract, read_arguments(case), bench.dtype, device)
-            returned, _ = call(bench.adapter, contract, given)
+            returned, _ = call(adapter, contract, convert_arguments(library, contract, arguments, dtype, device))
     except (BadResult, NotImplementedHere) as bad:
         if mixed := find_mixed_devices(str(bad.__cause__)):
-            raise MixesDevices(
-                f"mixes devices: {mixed.words} is on the CPU, although the inputs are not ({bad})"
-            ) from bad
+            return f"mixes devices: {mixed.words} is on the CPU, although the inputs are not ({bad})"
         raise NotCheckable(f"{NOT_RUN} on the {device} device: {bad}") from bad
     if not isinstance(returned, dict):
         values = returned if isinstance(returned, (tuple, list)) else (returned,)
         returned = dict(zip(contract.outputs, values, strict=False))
     for name, value in returned.items():
         if library.is_array(value) and library.device(value) != device.partition(":")[0]:
-            raise MixesDevices(f"{name} is on {library.device(value)} though the inputs are on {device}")
+            return f"{name} is on {library.device(value)} though the inputs are on {device}"
+    return ""
 
 
 @holds("repeat-calls")

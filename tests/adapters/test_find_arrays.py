@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
+import types
 
 import numpy as np
 import pytest
@@ -13,7 +15,7 @@ from torch import softmax as torch_softmax
 
 from goldformer.adapters import AdapterError
 from goldformer.adapters.arrays import LIBRARIES
-from goldformer.adapters.find_arrays import find_arrays, find_library
+from goldformer.adapters.find_arrays import add_arrays, find_arrays, find_library
 from goldformer.spec import load_spec
 
 STEP = nn.Softmax(dim=-1)
@@ -152,3 +154,16 @@ def test_an_array_of_jax_tells_its_library_and_leaves_its_64_bits_alone():
     assert find_arrays({"softmax": jax.nn.softmax}, load_spec()) == "jax"
     assert find_arrays({"softmax": lambda scores: scores.at[0].get()}, load_spec()) == "jax"
     assert jax.config.jax_enable_x64 == before
+
+
+@pytest.mark.parametrize(("devices", "calls"), [(("cpu", "cuda"), True), (("cuda",), False)])
+def test_nothing_is_called_on_a_device_that_is_not_declared(devices, calls, spec):
+    called = []
+
+    def softmax(scores):
+        called.append(scores)
+        return scores
+
+    with contextlib.suppress(AdapterError):
+        add_arrays(types.SimpleNamespace(DEVICES=devices, softmax=softmax), spec)
+    assert bool(called) == calls
