@@ -19,6 +19,7 @@ from goldformer.spec.case_schema import CaseModel, CasesFile
 from goldformer.spec.goldenfile import GoldenArrayModel, GoldenCaseModel, GoldenFileModel, GoldenStatisticsModel
 from goldformer.spec.readme import anchor
 from repository import REPOSITORY
+from written_pages import BLOCK, GAP, blocks, commands, must_show
 
 DOCS = REPOSITORY / "docs"
 PAGES = (
@@ -34,42 +35,10 @@ PAGES = (
     "extend",
     "ci",
 )
-BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
-GAP = "…"
 
 
 def text_of(page):
     return (DOCS / f"{page}.md").read_text(encoding="utf-8")
-
-
-def blocks(text):
-    return [(match[1], match[2]) for match in BLOCK.finditer(text)]
-
-
-def commands(block):
-    """Each command of a console block with its exit status and the lines shown below it."""
-    first, *rest = re.split(r"^\$ ", block, flags=re.MULTILINE)
-    assert not first
-    for told in rest:
-        line, _, shown = told.partition("\n")
-        status = re.search(r"# exit status (\d)", line)
-        fails = "\nFAILED  " in f"\n{shown}"
-        yield shlex.split(line, comments=True), int(status[1]) if status else int(fails), shown.splitlines()
-
-
-def must_show(output, shown, what):
-    """The lines stand in the output in this order, next to one another but for the gaps."""
-    got = [line.rstrip() for line in output.splitlines()]
-    place, gap = 0, False
-    for line in map(str.rstrip, shown):
-        if line == GAP:
-            gap = True
-            continue
-        wanted = re.compile(".*".join(map(re.escape, line.split(GAP))))
-        found = next((i for i in range(place, len(got)) if wanted.fullmatch(got[i])), None)
-        assert found is not None, f"{what} does not say: {line}\n{output}"
-        assert gap or found == place, f"{what} says more before: {line}\n{output}"
-        place, gap = found + 1, False
 
 
 def run(words, folder):
