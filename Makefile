@@ -31,7 +31,7 @@ check: $(STAMP)  ## Format, lint, types, import rules, spec, tests
 	@$(MAKE) --no-print-directory test
 
 libraries: .venv-libraries/.installed  ## Our adapters of other libraries, in an environment of their own
-	@DEV=$${DEV:-PYTHON} HF_HUB_OFFLINE=1 .venv-libraries/bin/python -m pytest tests/adapters/test_libraries.py -q
+	@DEV=$${DEV:-PYTHON} HF_HUB_OFFLINE=1 .venv-libraries/bin/python -m pytest tests/adapters/test_libraries.py tests/adapters/test_triton_examples.py -q
 
 docs: .venv-docs/.installed  ## The documentation site, into build/docs: warnings are errors, links and anchors are checked
 	@rm -rf build/docs

@@ -149,6 +149,11 @@ class ArrayLibrary(ABC):
         del run, leaves, cotangent
         return None
 
+    def has_own_backward(self, output: Any) -> bool:
+        """Return True if the implementation wrote a backward pass for a part of what gave `output`."""
+        del output
+        return False
+
 
 @cache
 def _name_dtype(dtype: np.dtype[Any]) -> str:
@@ -411,6 +416,21 @@ class Torch(ArrayLibrary):
         loss = (cotangent * output).sum()
         grads = self._torch.autograd.grad(loss, list(tracked.values()), allow_unused=True)
         return {name: grad for name, grad in zip(tracked, grads, strict=True) if grad is not None}
+
+    def has_own_backward(self, output: Any) -> bool:
+        """Return True if the graph of `output` has a torch.autograd.Function that is not one of torch's own."""
+        waiting, seen = [getattr(output, "grad_fn", None)], set()
+        while waiting:
+            node = waiting.pop()
+            if node is None or node in seen:
+                continue
+            seen.add(node)
+            function = getattr(type(node), "_forward_cls", None)
+            # Compiled code and checkpoints are functions of torch, whose backward pass autograd writes.
+            if function is not None and function.__module__.partition(".")[0] != "torch":
+                return True
+            waiting += [following for following, _ in node.next_functions]
+        return False
 
 
 class Jax(ArrayLibrary):

@@ -8,9 +8,9 @@ and import neither torch nor jax.
 import difflib
 import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache, lru_cache
-from math import inf, isfinite
+from math import inf, isfinite, prod
 from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
@@ -34,16 +34,46 @@ def batch_first(x: Array) -> Array:
     return x.swapaxes(0, 1)
 
 
-def four_axes(x: Array, axes: int) -> Array:
-    """Return (batch, heads, rows, columns) for an array or a mask of attention whose queries have `axes` axes.
+def four_axes(
+    query: Array, key: Array, value: Array, mask: Array | None = None
+) -> tuple[Array, Array, Array, Array | None, Callable[[Array], Array]]:
+    """Return the arrays of a call of attention as (batch, heads, rows, columns), and a function that restores a result.
 
-    Two axes are (rows, columns), three are (batch, rows, columns); absent axes get the size 1. A mask with fewer axes
-    than the queries broadcasts from the right.
+    Arrays of two axes get batch and heads of 1, those of three get heads of 1, and of more than four all leading axes
+    but the last become one. The mask keeps its sizes of 1. The function gives output and weights the axes of the query:
+
+        q, k, v, m, restore = four_axes(query, key, value, mask)
+        output, weights = my_kernel(q, k, v, m)
+        return restore(output), restore(weights)
+
+    ValueError if query, key and value differ in the number of their axes, have fewer than two, or the mask has more.
     """
-    if not 2 <= axes <= 4:
-        raise NotImplementedError(f"attention over {axes} axes, not over (batch, heads, seq, width) or fewer")
-    full = x[(None,) * (axes - x.ndim)]
-    return full[(slice(None),) * (axes - 2) + (None,) * (4 - axes)]
+    lead = tuple(query.shape[:-2])
+    for name, x in (("query", query), ("key", key), ("value", value)):
+        if x.ndim != query.ndim or x.ndim < 2:
+            raise ValueError(
+                f"{name}: shape {tuple(x.shape)}, but query, key and value have the same number of axes, two or more"
+            )
+
+    def restore(x: Array) -> Array:
+        return x.reshape(*lead, *x.shape[-2:])
+
+    q, k, v = (_join_leading_axes(x) for x in (query, key, value))
+    if mask is None:
+        return q, k, v, None, restore
+    if mask.ndim > query.ndim:
+        raise ValueError(f"mask: shape {tuple(mask.shape)} has more axes than a query {tuple(query.shape)}")
+    full = mask[(None,) * (query.ndim - mask.ndim)]
+    # Axes that become one must have their sizes.
+    joined = _broadcast_to(full, (*lead[:-1], *full.shape[-3:])) if len(lead) > 2 else full
+    return q, k, v, _join_leading_axes(joined), restore
+
+
+def _join_leading_axes(x: Array) -> Array:
+    """Return (batch, heads, rows, columns) for an array (..., heads, rows, columns), or with fewer axes."""
+    *lead, rows, columns = x.shape
+    heads = lead.pop() if len(lead) > 1 else 1
+    return x.reshape(prod(lead), heads, rows, columns)
 
 
 def sequence_first_heads(x: Array) -> Array:
@@ -270,6 +300,13 @@ def _swap_blocks(x: Array, outer: int, inner: int) -> Array:
 # Masks, all broadcastable to (batch, heads, q_seq, kv_seq)
 
 
+def four_axes_mask(mask: Array) -> Array:
+    """Return the mask with leading axes of 1 up to four: (batch, heads, q_seq, kv_seq), as NumPy broadcasts it."""
+    if mask.ndim > 4:
+        raise ValueError(f"mask: shape {tuple(mask.shape)} has more axes than (batch, heads, q_seq, kv_seq)")
+    return mask[(None,) * (4 - mask.ndim)]
+
+
 def ignore_mask(mask: Array) -> Array:
     """Return the mask as nn.MultiheadAttention reads it: True = ignore."""
     return ~mask
@@ -298,7 +335,7 @@ def key_padding(mask: Array, *, batch: int, kv_seq: int) -> Array | None:
 
     Only the shape decides: (batch, 1, 1, kv_seq), (1, kv_seq) and (kv_seq,) are masks of keys.
     """
-    samples, heads, queries, keys = _add_leading_axes(mask).shape
+    samples, heads, queries, keys = four_axes_mask(mask).shape
     if heads != 1 or queries != 1:
         return None
     return _broadcast_to(mask.reshape(samples, keys), (batch, kv_seq))
@@ -309,7 +346,7 @@ def flatten_heads(mask: Array, *, batch: int, heads: int, q_seq: int, kv_seq: in
 
     Row b·heads + h is head h of sample b.
     """
-    full = _broadcast_to(_add_leading_axes(mask), (batch, heads, q_seq, kv_seq))
+    full = _broadcast_to(four_axes_mask(mask), (batch, heads, q_seq, kv_seq))
     return full.reshape(batch * heads, q_seq, kv_seq)
 
 
@@ -318,7 +355,7 @@ def drop_heads(mask: Array, *, batch: int, q_seq: int, kv_seq: int) -> Array | N
 
     Only the shape decides: a mask with an axis of more than one head is one that differs.
     """
-    full = _add_leading_axes(mask)
+    full = four_axes_mask(mask)
     return None if full.shape[1] != 1 else _broadcast_to(full[:, 0], (batch, q_seq, kv_seq))
 
 
@@ -333,7 +370,7 @@ def is_causal(
     """
     if mask is None:
         return (kv_seq if corner == "top_left" else q_seq) <= 1
-    wide = _add_leading_axes(mask)
+    wide = four_axes_mask(mask)
     full = _broadcast_to(wide, (*wide.shape[:2], q_seq, kv_seq))
     if getattr(full, "is_meta", False):
         return True
@@ -353,7 +390,7 @@ def split_causal(
     It is for code that takes a padding mask and `is_causal=`: both together hide just what the mask hides. The values
     decide, so the array must have some.
     """
-    wide = _add_leading_axes(mask)
+    wide = four_axes_mask(mask)
     full = _broadcast_to(wide, (batch, wide.shape[1], q_seq, kv_seq))
     padding = full.any(axis=2).any(axis=1)  # the keys that any query of any head sees
     seen = padding[:, None, None, :]
@@ -368,7 +405,7 @@ def read_lengths(mask: Array, *, batch: int, kv_seq: int) -> Array | None:
 
     The values decide, so the array must have some.
     """
-    queries = int(_add_leading_axes(mask).shape[2])
+    queries = int(four_axes_mask(mask).shape[2])
     split = split_causal(mask, batch=batch, q_seq=queries, kv_seq=kv_seq)
     if split is None or split[1]:
         return None
@@ -383,13 +420,6 @@ def _make_causal(mask: Array, q_seq: int, kv_seq: int, corner: str) -> Array:
     offset = kv_seq - q_seq if corner == "bottom_right" else 0
     causal = np.tri(q_seq, kv_seq, offset, dtype=bool)
     return mask.new_tensor(causal) if hasattr(mask, "new_tensor") else causal
-
-
-def _add_leading_axes(mask: Array) -> Array:
-    """Return the mask with leading axes of 1 up to four."""
-    if mask.ndim > 4:
-        raise ValueError(f"mask: shape {tuple(mask.shape)} has more axes than (batch, heads, q_seq, kv_seq)")
-    return mask[(None,) * (4 - mask.ndim)]
 
 
 def _broadcast_to(mask: Array, shape: tuple[int, ...]) -> Array:

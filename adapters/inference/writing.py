@@ -151,7 +151,7 @@ _LIBRARIES: Final = {
 
 #: The conversions that an adapter may need, in the order of the import line.
 _LAYOUTS: Final = (
-    "additive_mask", "batch_first", "drop_heads", "flatten_heads", "four_axes", "ignore_mask", "is_causal",
+    "additive_mask", "batch_first", "drop_heads", "flatten_heads", "four_axes_mask", "ignore_mask", "is_causal",
     "join_projections", "key_padding", "leave_out_key_biases", "linear_weight", "map_state", "read_lengths",
     "require_square_projections", "separate_projections", "sequence_first", "split_by_head", "split_causal",
     "stack_heads",
@@ -311,7 +311,7 @@ def _write_one_mask(wiring: Wiring) -> list[str]:
     library, _, whole = _LIBRARIES[wiring.target.arrays]
     shape = "1, 1, 1, key.shape[1]" if has_batch_axis(wiring.contract) else "1, key.shape[-2]"
     steps = {
-        "any": [], "four_axes": ["mask = four_axes(mask, 4)"],
+        "any": [], "four_axes": ["mask = four_axes_mask(mask)"],
         "whole": [f"mask = {library}.broadcast_to(mask, {_write_whole(wiring.contract)})"],
         "flat": [f"mask = flatten_heads(mask, heads=num_heads, {_SIZES})"],
         "no_heads": [f"mask = drop_heads(mask, {_SIZES})", *_refuse(missing, f"{name} takes one mask for all heads")],

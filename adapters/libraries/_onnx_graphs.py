@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from goldformer.adapters.layouts import four_axes
+from goldformer.adapters.layouts import four_axes, four_axes_mask
 
 Array = NDArray[Any]
 Params = Mapping[str, Array]
@@ -59,11 +59,11 @@ class OnnxGraphs:
         self, query: Array, key: Array, value: Array, mask: Array | None = None
     ) -> tuple[Array, Array]:
         """Call Attention over four axes; return output, and the weights as its fourth output."""
-        inputs = {"q": query, "k": key, "v": value} | ({} if mask is None else {"m": mask})
+        q, k, v, m, restore = four_axes(query, key, value, mask)
+        inputs = {"q": q, "k": k, "v": v} | ({} if m is None else {"m": m})
         body = f"y, pk, pv, w = Attention <qk_matmul_output_mode = 3> ({', '.join(inputs)})"
-        output, weights = self._run(body, {name: four_axes(x, query.ndim) for name, x in inputs.items()}, "w")
-        scores = (*query.shape[:-1], key.shape[-2])
-        return output.reshape(*query.shape[:-1], value.shape[-1]), weights.reshape(scores)
+        output, weights = self._run(body, inputs, "w")
+        return restore(output), restore(weights)
 
     def multi_head_attention(
         self,
@@ -76,7 +76,7 @@ class OnnxGraphs:
         params: Params,
     ) -> tuple[Array, Array]:
         """Call Attention over three axes, which splits and joins the heads; return output and weights."""
-        inputs = {"query": query, "key": key, "value": value} | ({} if mask is None else {"mask": four_axes(mask, 4)})
+        inputs = {"query": query, "key": key, "value": value} | ({} if mask is None else {"mask": four_axes_mask(mask)})
         steps = [
             _linear(role, name, f"w_{role}", f"b_{role}", params)
             for role, name in (("q", "query"), ("k", "key"), ("v", "value"))

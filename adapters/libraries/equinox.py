@@ -11,7 +11,7 @@ import jax
 from jax import Array
 from jax import numpy as jnp
 
-from goldformer.adapters.layouts import four_axes, linear_weight
+from goldformer.adapters.layouts import four_axes_mask, linear_weight
 
 NAME: Final = "equinox"
 VERSION: Final = eqx.__version__
@@ -58,7 +58,7 @@ def multi_head_attention(
     layer = _attention(params, num_heads)
     if mask is None:
         return jax.vmap(layer)(query, key, value)
-    full = jnp.broadcast_to(four_axes(mask, 4), (query.shape[0], num_heads, query.shape[1], key.shape[1]))
+    full = jnp.broadcast_to(four_axes_mask(mask), (query.shape[0], num_heads, query.shape[1], key.shape[1]))
     return jax.vmap(layer)(query, key, value, full)
 
 

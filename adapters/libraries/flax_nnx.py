@@ -12,7 +12,7 @@ from flax import nnx
 from jax import Array
 from jax import numpy as jnp
 
-from goldformer.adapters.layouts import four_axes, sequence_first_heads
+from goldformer.adapters.layouts import four_axes, four_axes_mask, sequence_first_heads
 from goldformer.adapters.libraries.jax_nn import attend_in_pieces
 
 NAME: Final = "flax"
@@ -50,11 +50,12 @@ def scaled_dot_product_attention(
     seed: int = 0,
 ) -> Array:
     """Call nnx.dot_product_attention with pieces of the values as wide as the keys; return only the output."""
-    q, k, v = (sequence_first_heads(four_axes(x, query.ndim)) for x in (query, key, value))
-    options = {"mask": None if mask is None else four_axes(mask, query.ndim), "dropout_rate": dropout_rate}
+    *heads, masked, restore = four_axes(query, key, value, mask)
+    q, k, v = (sequence_first_heads(x) for x in heads)
+    options = {"mask": masked, "dropout_rate": dropout_rate}
     rng = jax.random.key(seed)
     output = attend_in_pieces(lambda piece: nnx.dot_product_attention(q, k, piece, dropout_rng=rng, **options), k, v)
-    return sequence_first_heads(output).reshape(*query.shape[:-1], value.shape[-1])
+    return restore(sequence_first_heads(output))
 
 
 def multi_head_attention(
@@ -85,7 +86,7 @@ def multi_head_attention(
             bias = params.get(f"b_{role}")
             bias = jnp.zeros(projection.bias.shape, kernel.dtype) if bias is None else bias
             projection.bias = nnx.Param(bias.reshape(projection.bias.shape))
-    return layer(query, key, value, mask=None if mask is None else four_axes(mask, 4))
+    return layer(query, key, value, mask=None if mask is None else four_axes_mask(mask))
 
 
 def feed_forward(x: Array, *, params: Params) -> tuple[Any, Any]:

@@ -17,7 +17,7 @@ from torch.nn import functional as F  # noqa: N812 - the name that PyTorch's doc
 from transformers import GenerationConfig, MarianConfig, MarianMTModel
 from transformers.models.marian import modeling_marian as marian
 
-from goldformer.adapters.layouts import additive_mask, four_axes, linear_weight, part
+from goldformer.adapters.layouts import additive_mask, four_axes, four_axes_mask, linear_weight, part
 from goldformer.adapters.libraries._joint_context import join_context
 
 NAME: Final = "hugging-face"
@@ -55,13 +55,12 @@ def scaled_dot_product_attention(
     seed: int = 0,
 ) -> tuple[Tensor, Tensor]:
     """Call Marian's eager_attention_forward, with a mask of 0 and the lowest number; return output and weights."""
-    q, k, v = (four_axes(x, query.ndim) for x in (query, key, value))
-    masked = None if mask is None else _make_additive(four_axes(mask, query.ndim), query)
+    q, k, v, m, restore = four_axes(query, key, value, mask)
+    masked = None if m is None else _make_additive(m, query)
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         output, weights = marian.eager_attention_forward(nn.Module(), q, k, v, masked, dropout=dropout_rate)
-    shape = query.shape[:-1]
-    return output.transpose(1, 2).reshape(*shape, value.shape[-1]), weights.reshape(*shape, key.shape[-2])
+    return restore(output.transpose(1, 2)), restore(weights)
 
 
 def multi_head_attention(
@@ -271,7 +270,7 @@ def _set_head_width(module: nn.Module, params: Params, num_heads: int) -> Any:
 
 def _make_additive(mask: Tensor, like: Tensor) -> Tensor:
     """Return the mask that Marian makes: 0 where a query may attend, the lowest number elsewhere."""
-    additive: Tensor = additive_mask(four_axes(mask, 4), like.dtype, fill=torch.finfo(like.dtype).min)
+    additive: Tensor = additive_mask(four_axes_mask(mask), like.dtype, fill=torch.finfo(like.dtype).min)
     return additive
 
 

@@ -27,10 +27,10 @@ def softmax(scores: Array) -> Array:
 
 def scaled_dot_product_attention(query: Array, key: Array, value: Array, mask: Array | None = None) -> Array:
     """Call jax.nn.dot_product_attention with pieces of the values as wide as the keys; return only the output."""
-    q, k, v = (sequence_first_heads(four_axes(x, query.ndim)) for x in (query, key, value))
-    masked = None if mask is None else four_axes(mask, query.ndim)
+    *heads, masked, restore = four_axes(query, key, value, mask)
+    q, k, v = (sequence_first_heads(x) for x in heads)
     output = attend_in_pieces(lambda piece: jax.nn.dot_product_attention(q, k, piece, mask=masked), k, v)
-    return sequence_first_heads(output).reshape(*query.shape[:-1], value.shape[-1])
+    return restore(sequence_first_heads(output))
 
 
 def layer_norm(x: Array, *, params: Mapping[str, Array]) -> Array:

@@ -11,7 +11,7 @@ os.environ.setdefault("KERAS_BACKEND", "torch")  # read once, when Keras is impo
 
 import keras
 
-from goldformer.adapters.layouts import four_axes, sequence_first_heads
+from goldformer.adapters.layouts import four_axes, four_axes_mask, sequence_first_heads
 
 NAME: Final = "keras"
 VERSION: Final = keras.__version__
@@ -47,9 +47,9 @@ def layer_norm(x: Array, *, params: Params) -> Array:
 
 def scaled_dot_product_attention(query: Array, key: Array, value: Array, mask: Array | None = None) -> Array:
     """Call keras.ops.dot_product_attention, which returns only the output."""
-    q, k, v = (sequence_first_heads(four_axes(x, query.ndim)) for x in (query, key, value))
-    output = keras.ops.dot_product_attention(q, k, v, mask=None if mask is None else four_axes(mask, query.ndim))
-    return sequence_first_heads(output).reshape(*query.shape[:-1], value.shape[-1])
+    *heads, masked, restore = four_axes(query, key, value, mask)
+    q, k, v = (sequence_first_heads(x) for x in heads)
+    return restore(sequence_first_heads(keras.ops.dot_product_attention(q, k, v, mask=masked)))
 
 
 def multi_head_attention(
@@ -80,7 +80,7 @@ def multi_head_attention(
             bias = params.get(f"b_{role}")
             values.append(keras.ops.zeros_like(weight[0]) if bias is None else bias)
     weights = [x.reshape(own.shape) for x, own in zip(values, layer.trainable_variables, strict=True)]
-    masked = None if mask is None else four_axes(mask, 4)
+    masked = None if mask is None else four_axes_mask(mask)
     # Keyword arguments, because its order is query, value, key.
     options = {"query": query, "value": value, "key": key, "attention_mask": masked, "return_attention_scores": True}
     (output, scores), _ = layer.stateless_call(weights, _list_state(layer), **options)

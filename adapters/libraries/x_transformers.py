@@ -14,7 +14,7 @@ from torch.func import functional_call
 from x_transformers.attend import Attend
 from x_transformers.x_transformers import Attention, FeedForward, LayerNorm, ScaledSinusoidalEmbedding
 
-from goldformer.adapters.layouts import four_axes, linear_weight
+from goldformer.adapters.layouts import four_axes, four_axes_mask, linear_weight
 from goldformer.adapters.libraries._joint_context import join_context
 
 NAME: Final = "x-transformers"
@@ -44,14 +44,11 @@ def scaled_dot_product_attention(
     seed: int = 0,
 ) -> tuple[Tensor, Tensor]:
     """Call Attend; return output and weights."""
-    q, k, v = (four_axes(x, query.ndim) for x in (query, key, value))
-    masked = None if mask is None else four_axes(mask, query.ndim)
+    q, k, v, masked, restore = four_axes(query, key, value, mask)
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         output, between = Attend(dropout=dropout_rate)(q, k, v, mask=masked)
-    shape = query.shape[:-1]
-    weights = between.post_softmax_attn.reshape(*shape, key.shape[-2])
-    return output.reshape(*shape, value.shape[-1]), weights
+    return restore(output), restore(between.post_softmax_attn)
 
 
 def multi_head_attention(
@@ -82,7 +79,7 @@ def multi_head_attention(
     names = {"q": "to_q", "k": "to_k", "v": "to_v", "o": "to_out"}
     state = {f"{names[role]}.weight": linear_weight(weight) for role, weight in weights.items()}
     _check_shapes(layer, state)
-    masked = None if mask is None else four_axes(mask, 4)
+    masked = None if mask is None else four_axes_mask(mask)
     options = {"context": inputs[1], "attn_mask": masked, "return_intermediates": True}
     output, between = functional_call(layer, state, (inputs[0],), options)
     return output + _get_bias(params, "o"), between.post_softmax_attn

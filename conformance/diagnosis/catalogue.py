@@ -76,15 +76,15 @@ class Catalogue:
         """Return the neighbours of forward or of backward passes, the component's own before those of its parts."""
         both = component in RUNS_BACKWARD
         mine = (n for n in self._list_neighbours(component) if both or n.backward is backward)
-        return [Candidate((n.id,)) for n in mine if not n.only_large]
+        return [Candidate((n.id,)) for n in mine if not n.in_blocks]
 
     def _list_neighbours(self, component: str) -> Iterator[Neighbour]:
         homes = (component, *reversed(self._spec.list_dependencies(component)))
         return (n for home in homes for n in neighbours_of(home) if n.id not in self._left_out)
 
     def select_blocks(self, component: str) -> list[Candidate]:
-        """Return the neighbours of code that goes through an axis block by block, which show in large calls alone."""
-        return [Candidate((n.id,)) for n in self._list_neighbours(component) if n.only_large]
+        """Return the neighbours of code that goes through an axis block by block, which large calls show."""
+        return [Candidate((n.id,)) for n in self._list_neighbours(component) if n.in_blocks]
 
     def shows_in_one_call(self, mistake: str, component: str) -> bool:
         """Return True unless a mistake shows only in gradients, or only after other calls.

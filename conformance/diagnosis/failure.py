@@ -128,9 +128,19 @@ class FailingCase:
     @cached_property
     def is_nan(self) -> bool:
         """Return True if every number of the wrong outputs is NaN."""
-        outputs = self.actual.outputs if isinstance(self.actual, Result) else {}
-        wrong = [self.expected[name].select(outputs[name]) for name in self.wrong]
+        wrong = self._select_wrong()
         return bool(wrong) and all(array.dtype.kind == "f" and np.isnan(array).all() for array in wrong)
+
+    @property
+    def is_blank(self) -> bool:
+        """Return True if every number of the wrong outputs is NaN, or every one is 0: nothing was summed."""
+        wrong = self._select_wrong()
+        return self.is_nan or (bool(wrong) and not any(array.any() for array in wrong))
+
+    def _select_wrong(self) -> list[Array]:
+        """Return the compared numbers of the wrong outputs."""
+        outputs = self.actual.outputs if isinstance(self.actual, Result) else {}
+        return [self.expected[name].select(outputs[name]) for name in self.wrong]
 
     def distance(self, imitation: Result | BadResult | None, right: Result | BadResult | None = None) -> float | None:
         """Return the distance of an imitation from the actual result ÷ tolerance; None if it does not explain it.

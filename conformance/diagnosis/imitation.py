@@ -127,7 +127,7 @@ class Imitator:
         self._compared: defaultdict[tuple[str, str], set[Candidate]] = defaultdict(set)
         #: The components with a failing case without a cotangent.
         self._fails_forward: set[str] = set()
-        #: The components with a failing case that is no longer than one block.
+        #: The components with a failing case that is no longer than one block, but for those that sum nothing there.
         self._fails_short: set[str] = set()
         #: Some cases of each component that passed.
         self._passed: defaultdict[str, list[FailingCase]] = defaultdict(list)
@@ -145,7 +145,7 @@ class Imitator:
             found = found or self._search(failure)
         if case.cotangent is None:
             self._fails_forward.add(case.component)
-            if max(case.sizes.values(), default=0) <= SHORTEST:
+            if max(case.sizes.values(), default=0) <= SHORTEST and not failure.is_blank:
                 self._fails_short.add(case.component)
         self._known.note_search(case.component, found)
         return _describe_matches(found)
@@ -315,7 +315,7 @@ class Imitator:
             # What no forward pass showed, no gradient of it shows; and a gradient takes a hundred calls.
             return {}
         if case.is_computed and component not in self._fails_short and (not is_half(dtype) or failure.is_far):
-            # What is right in small calls goes wrong at the end of a block.
+            # What is right in small calls, or empty, goes wrong at the end of a block.
             found = self._match_candidates(self._catalogue.select_blocks(component), failure)
             if found:
                 return self._note_found(found, failure)

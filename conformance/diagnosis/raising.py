@@ -79,7 +79,7 @@ def _describe_mask_axes(judged: Sequence[Verdict], spec: Spec) -> Iterator[Findi
     unusual = [axes - usual for axes in raised]
     if 4 in usual and unusual and all(unusual):
         counts = " or ".join(map(str, sorted(set().union(*unusual))))
-        text = "pass four_axes(mask, 4) of goldformer.adapters.layouts, since masks broadcast from the right"
+        text = "pass four_axes_mask(mask) of goldformer.adapters.layouts, since masks broadcast from the right"
         yield Finding(COUNTS_AXES, f"{text}. Only calls whose mask has {counts} of the four axes raise")
 
 

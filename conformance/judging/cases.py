@@ -283,6 +283,8 @@ def judge_outcome(
     case: Case, outcome: Outcome, expected: Mapping[str, GoldenArray], bench: Bench, blank: Verdict
 ) -> Judgement:
     """Return the judgement of a case that asks for a result; a departure that only advice forbids is tolerated."""
+    if isinstance(outcome, Result) and outcome.by_hand:
+        blank = replace(blank, by_hand=True)
     verdict = _apply_advice(judge(case, outcome, expected, bench, blank), case, bench)
     return Judgement(verdict, bench, case, outcome, expected)
 

@@ -56,6 +56,7 @@ def _invoke_gradient(
     dtype: str,
     device: str,
 ) -> Result:
+    by_hand = True
     binder = arguments.bind(contract)
     library = LIBRARIES[adapter.arrays]
     given = convert_arguments(library, contract, arguments, dtype, device)
@@ -70,7 +71,8 @@ def _invoke_gradient(
     elif adapter.forward_only:
         raise NotImplementedHere("the adapter declares GRADIENTS = False: it has no backward pass")
     else:
-        gradients = _differentiate(adapter, library, contract, given, library.make(cotangent, dtype, device))
+        moved = library.make(cotangent, dtype, device)
+        gradients, by_hand = _differentiate(adapter, library, contract, given, moved)
         if wanted and not gradients:
             advice = "If it has no backward pass, as a kernel may, declare GRADIENTS = False"
             raise BadResult("no-gradient", f"the result has no graph {_CUTS}. {advice}")
@@ -83,22 +85,28 @@ def _invoke_gradient(
         name: read_array(library, spec.rename(f"the gradient of {name}"), gradients[name], binder, dtype, device)
         for name, spec in wanted.items()
     }
-    return Result(read, seconds)
+    return Result(read, seconds, by_hand)
 
 
 def _differentiate(
     adapter: Adapter, library: ArrayLibrary, contract: Contract, given: Mapping[str, Any], cotangent: Any
-) -> dict[str, Any]:
+) -> tuple[dict[str, Any], bool]:
+    """Return the gradients by automatic differentiation, and True if a part of the backward pass is written by hand."""
     params: Mapping[str, Any] = given.get("params", {})
     floats = {n for n, s in contract.inputs.items() if s.kind == "float"}
     leaves = {n: a for n, a in given.items() if n in floats} | dict(params)
 
+    by_hand = False
+
     def run(tracked: Mapping[str, Any]) -> Any:
+        nonlocal by_hand
         inner = {n: tracked.get(n, a) for n, a in given.items()}
         if params:
             inner["params"] = {n: tracked[n] for n in params}
         returned, _ = call(adapter, contract, inner)
-        return name_outputs(returned, contract)[contract.first_output]
+        output = name_outputs(returned, contract)[contract.first_output]
+        by_hand = library.has_own_backward(output)
+        return output
 
     try:
         gradients = library.differentiate(run, leaves, cotangent)
@@ -107,4 +115,4 @@ def _differentiate(
     if gradients is None:
         what = f"{library.name} does not differentiate by itself: provide {contract.component}_gradient"
         raise NotImplementedHere(what)
-    return gradients
+    return gradients, by_hand

@@ -108,6 +108,8 @@ class Result:
 
     outputs: Mapping[str, Array]
     seconds: float
+    #: True for gradients of a backward pass that the implementation wrote, at least in part.
+    by_hand: bool = False
 
     def is_identical(self, other: Result) -> bool:
         """Return True if both have the same outputs, equal to the last bit; NaN equals NaN, and 0 equals −0."""

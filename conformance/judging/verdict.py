@@ -229,7 +229,7 @@ class Verdict:
     `ratio` is the largest error ÷ tolerance over all outputs, None where nothing was measured.
     `differences` are the outputs that are wrong, in the order in which data flows to them.
     `matches` are the known mistakes and options that reproduce the wrong output; None if the search was skipped.
-    `by_hand` says that the gradients are those of the implementation's own backward pass.
+    `by_hand` says that the gradients are those of the implementation's own backward pass, at least in part.
     `rules_out` are the causes of other cases' matches that would fail this case, which passes. `refutes` are those that
     give another result than the implementation in a new call like this one; `confirms` are those that give the same
     result, and not that of right code.

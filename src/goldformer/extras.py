@@ -22,6 +22,7 @@ PACKAGES: Final[Mapping[str, tuple[str, ...]]] = {
     "onnx": ("onnx",),
     "x-transformers": ("x-transformers", "torch"),
     "tinygrad": ("tinygrad",),
+    "triton": ("triton", "torch"),
     "cluster": ("distributed",),
     "examples": ("matplotlib",),
 }  # fmt: skip

@@ -162,6 +162,51 @@ def test_flatten_heads(library, shape):
     check(flat, np.stack([full[b, h] for b in range(BATCH) for h in range(HEADS)]), mask)
 
 
+@pytest.mark.parametrize("lead", [(), (BATCH,), (BATCH, HEADS), (4, BATCH, HEADS)])
+@pytest.mark.parametrize("masked", [None, (KV_SEQ,), (1, KV_SEQ), (Q_SEQ, KV_SEQ), "lead", "keys"])
+def test_four_axes_take_a_call_of_attention_there_and_back(library, lead, masked):
+    full = (*lead, Q_SEQ, KV_SEQ)
+    sizes = {"lead": full, "keys": (*lead, 1, KV_SEQ)}.get(masked, masked)
+    query, key, value = (library(numbered(*lead, *s)) for s in ((Q_SEQ, D_K), (KV_SEQ, D_K), (KV_SEQ, D_IN)))
+    mask = None if sizes is None else library(random_mask(*sizes))
+    q, k, v, m, restore = layouts.four_axes(query, key, value, mask)
+    scores = np.asarray(q) @ np.asarray(k).swapaxes(-1, -2)
+    assert scores.ndim == 4
+    if m is not None:
+        assert m.ndim == 4
+        scores = np.where(np.asarray(m), scores, 0.0)
+    expected = np.asarray(query) @ np.asarray(key).swapaxes(-1, -2)
+    check(restore(library(scores)), expected if mask is None else np.where(np.asarray(mask), expected, 0.0), query)
+    check(restore(library(scores @ np.asarray(v))), np.asarray(restore(library(scores))) @ np.asarray(value), query)
+
+
+def test_four_axes_are_views_where_they_can_be(library):
+    query, key, value = (library(numbered(BATCH, Q_SEQ, HEADS, D_K)).swapaxes(1, 2) for _ in range(3))
+    for given, made in zip((query, key, value), layouts.four_axes(query, key, value), strict=False):
+        assert np.shares_memory(np.asarray(given), np.asarray(made))
+
+
+@pytest.mark.parametrize(
+    ("shapes", "says"),
+    [
+        (((5,), (5,), (5,)), r"query: shape \(5,\)"),
+        (((3, 5, 7), (5, 7), (3, 5, 7)), r"key: shape \(5, 7\), but query, key and value have the same number"),
+        (((3, 5, 7), (3, 5, 7), (3, 2, 5, 7)), r"value: shape \(3, 2, 5, 7\)"),
+    ],
+)
+def test_four_axes_refuse_other_numbers_of_axes(library, shapes, says):
+    with pytest.raises(ValueError, match=says):
+        layouts.four_axes(*(library(numbered(*shape)) for shape in shapes))
+
+
+def test_four_axes_refuse_a_mask_that_has_more_than_the_query_or_does_not_fit(library):
+    three, five = library(numbered(BATCH, Q_SEQ, D_K)), library(numbered(1, 4, HEADS, Q_SEQ, D_K))
+    with pytest.raises(ValueError, match=r"mask: shape \(2, 3, 5, 5\) has more axes than a query \(3, 5, 11\)"):
+        layouts.four_axes(three, three, three, library(random_mask(HEADS, BATCH, Q_SEQ, Q_SEQ)))
+    with pytest.raises(ValueError, match=r"mask: shape \(1, 3, 2, 5, 5\) does not broadcast"):
+        layouts.four_axes(five, five, five, library(random_mask(3, HEADS, Q_SEQ, Q_SEQ)))
+
+
 def test_masks_have_at_most_four_axes(library):
     mask = library(random_mask(1, BATCH, HEADS, Q_SEQ, KV_SEQ))
     with pytest.raises(ValueError, match=r"mask: shape \(1, 3, 2, 5, 7\) has more axes than"):

@@ -71,7 +71,8 @@ def test_the_examples_are_in_the_source_distribution_alone():
 
 def test_the_examples_in_other_languages_are_in_the_source_distribution_alone():
     files = [path for path in (REPOSITORY / "adapters" / "examples").rglob("*") if path.is_file()]
-    assert {path.suffix for path in files} == {".java", ".mjs", ".c", ".h", ".md"}
+    files = [path for path in files if "__pycache__" not in path.parts]
+    assert {path.suffix for path in files} == {".java", ".mjs", ".c", ".h", ".md", ".py"}
     assert "graft adapters/examples" in (REPOSITORY / "MANIFEST.in").read_text(encoding="utf-8").splitlines()
     packages = PYPROJECT["tool"]["setuptools"]["package-dir"].values()
     assert not [folder for folder in packages if folder.startswith("adapters/examples")]

@@ -19,7 +19,7 @@ from goldformer.spec.case_schema import CaseModel, CasesFile
 from goldformer.spec.goldenfile import GoldenArrayModel, GoldenCaseModel, GoldenFileModel, GoldenStatisticsModel
 from goldformer.spec.readme import anchor
 from repository import REPOSITORY
-from shown import GAP, must_show
+from written_pages import BLOCK, GAP, blocks, commands, must_show
 
 DOCS = REPOSITORY / "docs"
 PAGES = (
@@ -36,26 +36,10 @@ PAGES = (
     "extend",
     "ci",
 )
-BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 
 def text_of(page):
     return (DOCS / f"{page}.md").read_text(encoding="utf-8")
-
-
-def blocks(text):
-    return [(match[1], match[2]) for match in BLOCK.finditer(text)]
-
-
-def commands(block):
-    """Each command of a console block with its exit status and the lines shown below it."""
-    first, *rest = re.split(r"^\$ ", block, flags=re.MULTILINE)
-    assert not first
-    for told in rest:
-        line, _, shown = told.partition("\n")
-        status = re.search(r"# exit status (\d)", line)
-        fails = re.search(r"^(Fix first: |\S+ checks fail: )", shown, re.MULTILINE) is not None
-        yield shlex.split(line, comments=True), int(status[1]) if status else int(fails), shown.splitlines()
 
 
 def run(words, folder):

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from goldformer.conformance.cli import main
 from repository import REPOSITORY
-from shown import GAP, must_show
+from written_pages import GAP, must_show
 
 README = (REPOSITORY / "README.md").read_text(encoding="utf-8")
 SCORES = "scores = q @ k.transpose(-2, -1)\n"

@@ -1,11 +1,12 @@
 """Slips of code that goes through an axis block by block, or has a table or a tile of a fixed length.
 
-They show only in calls that are longer than one block, and are tried there first. Blocks are as long as kernels have
-them.
+They show only in calls that are longer than one block, or sum nothing in shorter ones, and are tried in long calls
+first. Blocks are as long as kernels have them.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, Final
@@ -65,10 +66,18 @@ def _keep_scale(
     return np.asarray((rescaled if rescales_powers else powers) / total)
 
 
-def _cut(original: Callable[..., Array], scores: Array, *, length: int, to_end: bool) -> Array:
-    """Use the first block of each row alone, or all complete ones, `to_end` of the last of them."""
-    kept = _find_end(scores.shape[-1], length) if to_end else length
-    if kept >= scores.shape[-1]:
+def _cut(
+    original: Callable[..., Array], scores: Array, *, length: int, to_end: bool, empty: float | None = None
+) -> Array:
+    """Use the first block of each row alone, or all complete ones, `to_end` of the last of them.
+
+    A row without a complete block is used as it is, or gets `empty`.
+    """
+    size = scores.shape[-1]
+    if empty is not None and size < length:
+        return np.full_like(scores, empty)
+    kept = _find_end(size, length) if to_end else length
+    if kept >= size:
         return original(scores)
     first, rest = scores[..., :kept], scores[..., kept:]
     # Where only what is left out may be seen, nothing is summed.
@@ -90,7 +99,7 @@ def _average(original: Callable[..., Array], scores: Array, *, length: int) -> A
 
 def _change_softmax() -> Iterator[Neighbour]:
     for length in _LENGTHS:
-        of = f"in blocks of {length}"
+        of, end = f"in blocks of {length}", f"the last, incomplete block of {length} is left out"
         changes = (
             ("not-rescaled", f"what is summed {of} is never rescaled to a larger maximum", _OF_SUMS,
              partial(_keep_scale, rescales_powers=False, rescales_sum=False)),
@@ -99,13 +108,16 @@ def _change_softmax() -> Iterator[Neighbour]:
             ("only-sum-rescaled", f"of what is summed {of}, only the sum is rescaled", _OF_SUMS,
              partial(_keep_scale, rescales_powers=False, rescales_sum=True)),
             ("averaged", f"the results {of} are averaged as if all blocks had the same sum", _OF_PARTS, _average),
-            ("end", f"the last, incomplete block of {length} is left out", _OF_ENDS, partial(_cut, to_end=True)),
+            ("end", end, _OF_ENDS, partial(_cut, to_end=True)),
+            ("end-or-zeros", f"{end}, also where it is the only one", _OF_ENDS, partial(_cut, to_end=True, empty=0.0)),
+            ("end-or-nan", f"{end}, and where it is the only one, 0 is divided by 0", _OF_ENDS,
+             partial(_cut, to_end=True, empty=math.nan)),
             ("first", f"only the first {length} elements of a row are used", _OF_ENDS, partial(_cut, to_end=False)),
         )  # fmt: skip
         for word, title, hint, change in changes:
             yield Neighbour(
                 f"softmax.{_BLOCKS}.{word}-{length}", title, hint, {softmax: around(partial(change, length=length))},
-                only_large=True,
+                in_blocks=True,
             )  # fmt: skip
 
 
@@ -120,7 +132,7 @@ def _change_masks() -> Iterator[Neighbour]:
             f"every block of {length} keys has the mask of the first one",
             "Add the offset of the block to the keys of the mask.",
             {weigh_keys: change_argument(weigh_keys, "mask", repeat)},
-            only_large=True,
+            in_blocks=True,
         )
 
 
@@ -136,7 +148,7 @@ def _change_positions() -> Iterator[Neighbour]:
         for word, says, change in (("wrapped", "begin again", wrap), ("clamped", "stay at the last one", clamp)):
             yield Neighbour(
                 f"positional_encoding.{_BLOCKS}.{word}-{length}", f"positions {says} after {length}", _OF_TABLES,
-                {token_positions: change_result(change)}, only_large=True,
+                {token_positions: change_result(change)}, in_blocks=True,
             )  # fmt: skip
 
 
@@ -157,12 +169,12 @@ def _change_losses() -> Iterator[Neighbour]:
             f"cross_entropy.{_BLOCKS}.target-{length}",
             f"the target's logit is read in the first block of {length} words, whichever block the target is in",
             "Add the offset of the block to the words, or take it from the target.",
-            {score_targets: change_argument(score_targets, "targets", read_in_first)}, only_large=True,
+            {score_targets: change_argument(score_targets, "targets", read_in_first)}, in_blocks=True,
         )  # fmt: skip
         yield Neighbour(
             f"cross_entropy.{_BLOCKS}.end-{length}",
             f"the sum of the powers leaves out the last, incomplete block of {length} words", _OF_ENDS,
-            {score_targets: around(score)}, only_large=True,
+            {score_targets: around(score)}, in_blocks=True,
         )  # fmt: skip
 
 
@@ -183,7 +195,7 @@ def _change_tables() -> Iterator[Neighbour]:
         yield Neighbour(
             f"token_embedding.{_BLOCKS}.end-{length}",
             f"words in the last, incomplete block of {length} rows of the table get zeros", _OF_ENDS,
-            {token_embedding: around(look_up)}, only_large=True,
+            {token_embedding: around(look_up)}, in_blocks=True,
         )  # fmt: skip
 
 
@@ -204,7 +216,7 @@ def _change_feed_forward() -> Iterator[Neighbour]:
 
         yield Neighbour(
             f"feed_forward.{_BLOCKS}.bias-{length}", f"each block of {length} hidden units adds the bias b_2 again",
-            "Add the bias once, to the sum of all blocks.", {feed_forward: around(add)}, only_large=True,
+            "Add the bias once, to the sum of all blocks.", {feed_forward: around(add)}, in_blocks=True,
         )  # fmt: skip
 
 

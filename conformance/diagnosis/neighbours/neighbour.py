@@ -31,8 +31,8 @@ class Neighbour:
     steps: Replacements
     #: True for a backward pass that is written by hand.
     backward: bool = False
-    #: True for code in blocks, which is right in calls that are no longer than one.
-    only_large: bool = False
+    #: True for code in blocks, which is right, or sums nothing, in calls that are shorter than one.
+    in_blocks: bool = False
 
     @property
     def component(self) -> str:

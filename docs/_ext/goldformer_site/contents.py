@@ -13,6 +13,7 @@ _CONTENTS: Final[Mapping[str, tuple[str, ...]]] = {
         "python",
         "first_check",
         "infer",
+        "kernels",
         "gpu",
         "implementations",
         "wrapped",

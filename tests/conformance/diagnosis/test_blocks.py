@@ -19,8 +19,8 @@ from goldformer.spec import Spec
 ATTENTION = "scaled_dot_product_attention"
 
 
-def attend_in_blocks(length, *, rescales=True, to_end=True, offset=True):
-    """Return attention with a running maximum and sum; each flag is False for a slip."""
+def attend_in_blocks(length, *, rescales=True, to_end=True, offset=True, only_whole=False, divides_by_zero=False):
+    """Return attention with a running maximum and sum; each flag has its other value for a slip."""
 
     def attention(query, key, value, mask=None):
         keys = key.shape[-2]
@@ -29,7 +29,7 @@ def attend_in_blocks(length, *, rescales=True, to_end=True, offset=True):
         top = np.full((*shape, query.shape[-2], 1), -np.inf, dtype=query.dtype)
         total, output = np.zeros_like(top), np.zeros((*top.shape[:-1], value.shape[-1]), dtype=query.dtype)
         for start in range(0, keys, length):
-            if not to_end and start and start + length > keys:
+            if (only_whole or (not to_end and start)) and start + length > keys:
                 break
             block = slice(start, start + length)
             scores = query @ key[..., block, :].swapaxes(-1, -2) / np.sqrt(query.dtype.type(query.shape[-1]))
@@ -42,7 +42,8 @@ def attend_in_blocks(length, *, rescales=True, to_end=True, offset=True):
             total = total * keep + powers.sum(-1, keepdims=True)
             output = output * keep + powers @ value[..., block, :]
             top = new
-        return output / np.where(total == 0, 1, total)
+        with np.errstate(invalid="ignore"):
+            return output / (total if divides_by_zero else np.where(total == 0, 1, total))
 
     return attention
 
@@ -77,6 +78,25 @@ def test_a_slip_is_named_with_the_length_of_the_block(slip, length, named, spec:
     findings = list(diagnose(verdicts, spec))
     (found,) = [finding for finding in findings if finding.mistakes]
     assert (found.label, found.mistakes) == (MISTAKE_FOUND, (named,))
+
+
+@pytest.mark.parametrize("length", [32, 128])
+@pytest.mark.parametrize(("divides_by_zero", "named"), [(False, "end-or-zeros"), (True, "end-or-nan")])
+def test_a_last_block_that_is_left_out_in_short_calls_too_is_named(divides_by_zero, named, length, spec: Spec):
+    verdicts = judge(spec, attend_in_blocks(length, only_whole=True, divides_by_zero=divides_by_zero))
+    findings = list(diagnose(verdicts, spec))
+    (found,) = [finding for finding in findings if finding.mistakes]
+    assert (found.label, found.mistakes) == (MISTAKE_FOUND, (f"softmax.blocks.{named}-{length}",))
+    assert len([v for v in verdicts if v.bad]) > 60
+
+
+@pytest.mark.parametrize("number", [0.0, np.nan])
+def test_one_number_in_every_call_is_no_block_that_is_left_out(number, spec: Spec):
+    def attention(query, key, value, mask=None):
+        return np.full((*query.shape[:-1], value.shape[-1]), number, query.dtype)
+
+    findings = diagnose(judge(spec, attention), spec)
+    assert not [found for found in findings if any(".blocks." in id_ for id_ in found.mistakes)]
 
 
 def attend_in_parts(length):
@@ -169,7 +189,7 @@ def test_what_fails_in_small_calls_does_not_depend_on_size(spec: Spec):
 
 
 def test_each_shows_in_a_case_of_large_size(spec: Spec):
-    blocks = [neighbour for neighbour in neighbours().values() if neighbour.only_large]
+    blocks = [neighbour for neighbour in neighbours().values() if neighbour.in_blocks]
     assert len(blocks) > 50
     idle = []
     for neighbour in blocks:

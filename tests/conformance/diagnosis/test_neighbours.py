@@ -83,7 +83,7 @@ def test_each_shows_in_a_case_of_its_component(component, spec):
         for neighbour in neighbours().values()
         if neighbour.component == component
         # Slips of code in blocks show in large calls: test_blocks.py has them.
-        and not neighbour.only_large
+        and not neighbour.in_blocks
         and not any(
             judge_case(case, bench).verdict.bad
             for conventions in UNDER

@@ -300,7 +300,7 @@ def test_calls_that_raise_for_a_mask_of_other_axes_say_how_to_give_all_four(spec
     label = "If it counts a mask's axes"
     (found,) = (f for f in diagnose([padded, per_head], spec) if f.label == label)
     assert found.text == (
-        "pass four_axes(mask, 4) of goldformer.adapters.layouts, since masks broadcast from the right. "
+        "pass four_axes_mask(mask) of goldformer.adapters.layouts, since masks broadcast from the right. "
         "Only calls whose mask has 3 of the four axes raise"
     )
     both = judge("enc-ordinary-padding", ERRORED, "raised")

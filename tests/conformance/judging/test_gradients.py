@@ -6,6 +6,7 @@ import re
 
 import pytest
 import torch
+import torch.utils.checkpoint
 
 from goldformer.adapters import Adapter
 from goldformer.conformance.judging.cases import Bench, check_case
@@ -133,6 +134,28 @@ def test_an_empty_mapping_of_a_backward_function_has_no_graph_to_speak_of(verdic
     verdict = verdict_of(Empty)
     assert (verdict.status, verdict.reason) == (Status.FAILED, "no-gradient")
     assert verdict.message.startswith("no gradient reaches query, key, value: ")
+
+
+def test_a_backward_pass_by_hand_is_found_in_the_graph_too(verdict_of):
+    class Doubled(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return 2 * x
+
+        @staticmethod
+        def backward(ctx, grad):
+            return 2 * grad
+
+    class InAFunction(ByAutograd):
+        def scaled_dot_product_attention(self, query, key, value, mask=None):
+            return attend(query, key, Doubled.apply(value), mask) / 2
+
+    class InACheckpoint(ByAutograd):
+        def scaled_dot_product_attention(self, query, key, value, mask=None):
+            return torch.utils.checkpoint.checkpoint(attend, query, key, value, mask, use_reentrant=True)
+
+    found = {thing: verdict_of(thing).by_hand for thing in (ByAutograd, ByHand, InAFunction, InACheckpoint)}
+    assert found == {ByAutograd: False, ByHand: True, InAFunction: True, InACheckpoint: False}
 
 
 def test_code_that_declares_no_gradients_is_not_asked_for_them(verdict_of):
