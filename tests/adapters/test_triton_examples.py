@@ -66,7 +66,7 @@ def run(*words, folder):
 
 def check(folder, *words):
     """The report of the adapter in a folder, as JSON."""
-    _, output, complaints = run("goldformer", "check", str(folder / "adapter.py"), "--json", *words, folder=folder)
+    _, output, complaints = run("goldformer", "check", str(folder / "adapter.py"), "--json", "-", *words, folder=folder)
     assert output, complaints
     return json.loads(output)
 
