@@ -255,7 +255,8 @@ def _infer(what: Any, reading: Reading, spec: Spec) -> Adapter:
     if not (found.is_proven or found.mistakes):
         raise InferenceError(describe_fit(found, spec))
     called = "; ".join((f"{found.component} is called as {found.wiring.call}", *found.wiring.choices))
-    misfit = () if found.fits else (describe_fit(found, spec),)
+    # A known mistake is named by the check.
+    misfit = () if found.fits or (found.mistakes and not found.has_other_eps) else (describe_fit(found, spec),)
     return replace(found.adapter, hints=(*found.adapter.hints, called, *misfit))
 
 

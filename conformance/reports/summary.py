@@ -10,13 +10,14 @@ from goldformer.conformance.diagnosis.finding import MISTAKE_FOUND, OPTION_FOUND
 from goldformer.conformance.diagnosis.suspects import ACCEPTED
 from goldformer.conformance.reports.comparison import Implementation
 from goldformer.conformance.reports.counting import count_noun
-from goldformer.conformance.reports.remarks import NOTES
+from goldformer.conformance.reports.remarks import MISSING, NOTES
 from goldformer.conformance.reports.text import (
     describe_failing,
     explain_verdict,
     format_remarks,
     format_table,
     select_rows,
+    wrap,
 )
 from goldformer.spec import Spec
 
@@ -54,13 +55,16 @@ def summarise(
         yield from list_remarks(remarks)
         yield from list_declarations(implementation)
         return
-    findings = [remark for remark in remarks if remark.label not in _BESIDE]
-    count = len(remarks) - len(findings) + len(implementation.conventions) + len(implementation.hints)
+    # Under --strict, what is not implemented fails.
+    beside = _BESIDE - ({MISSING} if any(verdict.reason == "not-implemented" for verdict in failing) else set())
+    findings = [remark for remark in remarks if remark.label not in beside]
     if whole:
-        yield from list_remarks(remark for remark in remarks if remark.label in _BESIDE)
+        yield from list_remarks(remark for remark in remarks if remark.label in beside)
         yield from list_declarations(implementation)
-    elif count:
-        yield Line(f"{count_noun(count, 'note')} ({more} lists all)", "dim")
+    else:
+        yield from list_hints(implementation)
+        if count := len(remarks) - len(findings) + len(implementation.conventions):
+            yield Line(f"{count_noun(count, 'note')} ({more} lists all)", "dim")
     # Prefer a check that isolates a mistake: its wrong call is the smallest. An accepted bad call helps least.
     first = min(failing, key=lambda verdict: (not verdict.isolated, verdict.reason == ACCEPTED))
     # Where a name is found, it says more than numbers do.
@@ -100,5 +104,10 @@ def list_declarations(implementation: Implementation) -> Iterator[Line]:
     """Yield what an adapter declares, and what may be wrong with its declarations."""
     for name, option in implementation.conventions.items():
         yield Line(f"Convention declared: {name}: {option}", "dim")
+    yield from list_hints(implementation)
+
+
+def list_hints(implementation: Implementation) -> Iterator[Line]:
+    """Yield what was found out of an adapter: how a class is called, a misspelt name, what is not checked."""
     for hint in implementation.hints:
-        yield Line(f"Note: {hint}")
+        yield from map(Line, wrap(hint, "Note: ", indent=2))

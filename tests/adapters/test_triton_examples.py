@@ -115,10 +115,12 @@ def test_a_mistake_of_the_kernel_is_named(mistake, changed):
 
 
 @needs_triton
-def test_a_row_that_is_read_beyond_an_array_fails_and_is_taken_for_nothing_else(changed):
+def test_a_row_that_is_read_beyond_an_array_is_named(changed):
     report = check(changed(*BEYOND), "--component", "scaled_dot_product_attention")
     assert report["outcome"] == "fails"
-    assert not [found for found in report["diagnosis"] if found["label"] == "Mistake found"]
+    assert [found["mistakes"] for found in report["diagnosis"] if found["label"] == "Mistake found"] == [
+        ["reads-around"]
+    ]
 
 
 @needs_triton

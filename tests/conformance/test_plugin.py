@@ -95,7 +95,7 @@ def test_the_summary_tells_what_was_done_by_component(conforming):
     assert (passed, failed, absent, skipped, refuses, ratio) == ("39", "·", "·", "·", "4/4", "0")
     passed, failed, absent, skipped, refuses, ratio, *state = conforming.rows["softmax"]
     assert (failed, absent, refuses) == ("·", "·", "1/1")
-    assert int(passed) + int(skipped) == 3 * 26
+    assert int(passed) + int(skipped) == 3 * 30
     assert " ".join(state) == "conforms (20 of 20 cases apply)"
     assert "Robustness: refuses 5 of 5 bad inputs" in conforming.out
     assert 0 < float(ratio) < 0.5

@@ -63,7 +63,7 @@ def test_a_wrong_function_is_told_its_mistake(wrong):
 
 def test_the_text_is_short_and_begins_with_the_finding(wrong):
     first, *lines = repr(wrong).splitlines()
-    assert first == "✗ scaled_dot_product_attention: 20 of 101 checks pass (float32)"
+    assert first == "✗ scaled_dot_product_attention: 24 of 105 checks pass (float32)"
     assert lines[0].startswith("  Mistake found: scale-missing")
     assert "  Fix: Divide QKᵀ by √d_k before the softmax." in lines
     assert any(line.startswith("  First wrong: weights[0, 0]: expected 0.397954285, actual 0.42593") for line in lines)
@@ -73,15 +73,16 @@ def test_the_text_is_short_and_begins_with_the_finding(wrong):
 
 def test_what_only_a_command_line_has_is_said_as_python_has_it(wrong):
     def softmax(scores):
-        return np.exp(scores)
+        powers = np.exp(scores - scores.max(-1, keepdims=True)) if scores.size else scores
+        return powers / powers.sum(-1, keepdims=True)
 
     accepting = goldformer.check(softmax)
     for report in (wrong, accepting):
         card = re.sub("<style>.*?</style>", "", report._repr_html_(), flags=re.DOTALL)
         for text in (str(report), repr(report), card, *(finding.text for finding in report.findings)):
             assert re.findall(r"(?<![\w-])-v\b|--(?!strict, or strict=True in Python)\w+", text) == []
-    assert "more failing checks of scaled_dot_product_attention (report.failures has each)" in str(wrong)
-    assert "report.findings names them all" in " ".join(str(wrong).split())
+    assert " of scaled_dot_product_attention (report.failures has each)" in str(wrong)
+    assert " notes (report.findings lists all)" in str(wrong)
     assert "(report.findings shows each; only --strict, or" in " ".join(str(accepting).split())
 
 
@@ -133,7 +134,7 @@ def test_the_card_is_readable_in_jupyterlab(wrong, tmp_path, width, beside):
         f"<!doctype html><style>{JUPYTERLAB}</style>{output}", tmp_path, f"JSON.stringify([{lists}, {code}])", width
     )
     rows, codes = json.loads(measured)
-    assert rows == [[True, beside, True]] * 4, "each label is on one line, next to its text or above it"
+    assert rows == [[True, beside, True]] * 6, "each label is on one line, next to its text or above it"
     assert {*codes} == {"rgba(0, 0, 0, 0)0px"}
 
 
@@ -187,8 +188,9 @@ def attend(q, k, v, m):
 def test_a_function_under_other_names_is_inferred_from_its_calls():
     report = goldformer.check(attend)
     assert report.conforms
-    assert "Note: attend is called as scaled_dot_product_attention, inferred: q of the call: query; " in flat(
-        repr(report)
+    assert (
+        "Note: scaled_dot_product_attention is called as attend(q=query, k=key, v=value); mask: as it comes, "
+        in flat(repr(report))
     )
 
 
@@ -278,7 +280,7 @@ def test_the_adapter_of_a_class_is_inferred_and_shown(what):
     report = goldformer.check(what)
     assert report.conforms
     assert (
-        "Note: SelfAttention is called as fused_multi_head_attention, inferred: d_model of the constructor: width; "
+        "Note: fused_multi_head_attention is called as SelfAttention(d_model=width, n_heads=heads)(x); mask: "
         in flat(repr(report))
     )
 
@@ -287,7 +289,7 @@ def test_a_mistake_in_a_class_is_named():
     report = goldformer.check(Undivided)
     assert not report
     assert "Mistake found: scale-missing" in str(report)
-    assert "Undivided fits as fused_multi_head_attention if a known mistake is made" in flat(repr(report))
+    assert "Note: fused_multi_head_attention is called as Undivided(" in flat(repr(report))
 
 
 def flat(text):

@@ -149,7 +149,8 @@ def test_a_wrong_result_is_told_its_mistake():
     assert lines[0].startswith("  output: ")
     assert lines[1].startswith("    first at [0, 0, 0, 0]: expected ")
     assert "  Mistake found: scale-missing, the scores are not divided by √d_k." in str(caught.value)
-    assert " ".join(str(caught.value).split()).endswith("Divide QKᵀ by √d_k before the softmax.")
+    assert " Divide QKᵀ by √d_k before the softmax. Instead of: " in " ".join(str(caught.value).split())
+    assert str(caught.value).endswith("\n  Write: softmax(query @ key.T / sqrt(d_k))")
     assert caught.traceback[-1].frame.f_locals.get("__tracebackhide__")
 
 

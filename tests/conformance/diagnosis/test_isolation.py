@@ -323,7 +323,7 @@ def test_the_smallest_wrong_call_is_a_case_to_check_alone(number, spec, tmp_path
 def test_check_prints_the_smallest_wrong_call_as_a_case(spec, tmp_path):
     make_bench(CLIPPED, tmp_path, spec)
     path = str(tmp_path / "numpy_from_scratch.py")
-    printed = CliRunner().invoke(main, ["check", path, "--component", "encoder_layer"]).stdout
+    printed = CliRunner().invoke(main, ["check", path, "--component", "encoder_layer", "-v"]).stdout
     assert "  - id: isolated-enc-ordinary-plain\n" in printed
     assert "  Place: the activation of the feed-forward network\n" in printed
 
