@@ -158,8 +158,8 @@ def find_address(place: str) -> str:
 Link = Annotated[str, AfterValidator(_check_link), Field(json_schema_extra={"pattern": _LINK})]
 
 
-#: Wrong code for right code, and what may follow.
-_WRITTEN_FOR: Final = re.compile(r"`([^`]+)` for `([^`]+)`(?:$|, )")
+#: Wrong code, perhaps in two ways, for right code, and what may follow.
+_WRITTEN_FOR: Final = re.compile(r"`([^`]+)`(?:,? or `[^`]+`)?,? for `([^`]+)`")
 
 
 class Mistake(TableEntry):
