@@ -69,7 +69,7 @@ def test_a_link_that_holds_on_github_leads_to_a_page(written, read, spec):
 
 def test_a_page_that_is_not_in_the_contents_stands_under_more():
     found = contents("index", {"index", "tutorial", "strange", "generated/components/softmax"})
-    assert re.findall(r":caption: (.*)\n\n(.*)\n", found) == [("Use it", "tutorial"), ("More", "strange")]
+    assert re.findall(r":caption: (.*)\n\n(.*)\n", found) == [("Tutorial", "tutorial"), ("More", "strange")]
 
 
 def test_every_component_stands_in_one_group(spec):

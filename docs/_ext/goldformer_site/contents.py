@@ -7,39 +7,37 @@ from typing import Final
 
 #: Pages by heading, in order. One that is not there is passed over.
 _CONTENTS: Final[Mapping[str, tuple[str, ...]]] = {
-    "Use it": (
-        "tutorial",
+    "Tutorial": ("tutorial", "first_check"),
+    "How to": (
         "check",
-        "python",
-        "first_check",
+        "read-a-failure",
         "infer",
+        "adapters",
+        "python",
         "kernels",
         "gpu",
-        "implementations",
-        "wrapped",
-        "grading",
-        "assignments",
         "baselines",
         "ci",
+        "grading",
+        "assignments",
+        "extend",
     ),
-    "Look it up": (
+    "Reference": (
         "generated/command-line",
         "exit-status",
-        "adapters",
-        "protocol",
-        "cases",
+        "generated/spec/index",
         "generated/components/index",
         "generated/conventions",
+        "generated/mistakes/index",
         "generated/properties",
-    ),
-    "What is right": (
-        "generated/spec/index",
         "generated/documents",
         "generated/errata",
-        "generated/mistakes/index",
-        "findings",
+        "cases",
+        "protocol",
+        "implementations",
+        "wrapped",
     ),
-    "Why it holds": ("values", "tolerances", "benchmarks", "extend"),
+    "Why": ("values", "tolerances", "findings", "benchmarks"),
 }
 
 #: The heading of pages that no heading above lists.
