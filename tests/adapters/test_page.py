@@ -1,4 +1,4 @@
-"""docs/adapters.md is true: its three adapters run and conform, and its tables name what there is."""
+"""The two pages on adapters are true: their adapters run and conform, and their tables name what there is."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ from goldformer.adapters.imports import forget_modules
 from goldformer.conformance.cli import main
 from repository import REPOSITORY
 
-PAGE = (REPOSITORY / "docs" / "adapters.md").read_text(encoding="utf-8")
+PAGE = "".join(
+    (REPOSITORY / "docs" / name).read_text(encoding="utf-8") for name in ("adapters.md", "adapter-reference.md")
+)
 FILES = {name: code for code, name in re.findall(r"```python\n(# (\w+\.py)\n.*?)```", PAGE, re.DOTALL)}
 PROCESS = f"cmd: {shlex.quote(sys.executable)} -S my_process.py"
 #: The end of the reason of require_square_projections; the name of the weight comes before.
@@ -131,5 +133,5 @@ def test_every_layout_has_a_row_and_every_argument_is_one():
 
 
 def test_every_clause_about_calls_has_a_row(spec):
-    named = re.findall(r"^\| (CALL-\d) \|", PAGE, re.MULTILINE)
+    named = re.findall(r"^\| (CALL-\d+) \|", PAGE, re.MULTILINE)
     assert named == [id_ for id_ in spec.clauses if id_.startswith("CALL-")]

@@ -33,6 +33,7 @@ _CONTENTS: Final[Mapping[str, tuple[str, ...]]] = {
         "generated/documents",
         "generated/errata",
         "cases",
+        "adapter-reference",
         "protocol",
         "implementations",
         "wrapped",
