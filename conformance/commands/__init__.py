@@ -13,6 +13,7 @@ SUMMARIES: Final = {
     "coverage": "Show which checks cover each row of the documents.",
     "derive": "Derive golden values, or prove that no value moved.",
     "explain": "Explain an id: case, clause, component, mistake and so on.",
+    "export": "Write every case as a plain call.",
     "grade": "Grade a class.",
     "infer": "Infer the adapter of a class or a function.",
     "lint": "Check the spec against itself.",

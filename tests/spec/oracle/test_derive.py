@@ -21,7 +21,7 @@ from goldformer.conformance.cli import main
 from goldformer.spec import ROOT, Case, Spec, load_spec
 from goldformer.spec.draw import Dyadic
 from goldformer.spec.files import replace_file
-from goldformer.spec.goldenfile import read_entries, render_golden
+from goldformer.spec.goldenfile import read_entries, read_header, render_golden
 from goldformer.spec.model import ANY, Wanted
 from goldformer.spec.oracle import balls, run
 from goldformer.spec.oracle.derive import Derived, DerivedArray, derive
@@ -138,7 +138,7 @@ def test_no_file_is_made_for_no_entries(tmp_path: Path, case: Case):
 @pytest.mark.parametrize("path", sorted((ROOT / "golden").glob("*.json")), ids=lambda path: path.stem)
 def test_every_golden_file_is_as_the_writer_leaves_it(path: Path):
     text = path.read_text(encoding="utf-8")
-    assert render_golden(path.stem, read_entries(path)) == text
+    assert render_golden(*read_header(path), path.stem, read_entries(path)) == text
     with (ROOT / "cases" / f"{path.stem}.yaml").open(encoding="utf-8") as stream:
         order = [case["id"] for case in yaml.load(stream, getattr(yaml, "CSafeLoader", yaml.SafeLoader))["cases"]]
     assert [id_ for id_ in order if id_ in read_entries(path)] == list(read_entries(path))
@@ -364,7 +364,7 @@ def strip(copy: Path) -> None:
     """Take everything but the kills out of every golden file."""
     for path in (copy / "golden").iterdir():
         kills = {id_: {"kills": entry["kills"]} for id_, entry in read_entries(path).items() if "kills" in entry}
-        path.write_text(render_golden(path.stem, kills), encoding="utf-8")
+        path.write_text(render_golden(*read_header(path), path.stem, kills), encoding="utf-8")
 
 
 def files(copy: Path) -> dict[str, str]:
