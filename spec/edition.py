@@ -47,11 +47,10 @@ class Edition:
 
     edition: str
     version: str
-    cases: int
     digest: str
 
     def __str__(self) -> str:
-        return f"spec {self.edition}/{self.version}, cases {self.digest}"
+        return f"{self.edition}/{self.version}, cases {self.digest}"
 
     def as_json(self) -> dict[str, Any]:
         """Return what reports and exported files hold of it."""
@@ -72,8 +71,7 @@ def read_edition(root: Path) -> Edition:
     """Return the edition, version and digest of a spec."""
     file = read_version_file(root)
     stamps = {name: stamp.model_dump() for name, stamp in file.components.items()}
-    count = sum(stamp.cases for stamp in file.components.values())
-    return Edition(file.edition, file.version, count, digest_data(stamps))
+    return Edition(file.edition, file.version, digest_data(stamps))
 
 
 def digest_data(data: Mapping[str, Any]) -> str:

@@ -17,6 +17,16 @@ Dtype = Literal["float64", "float32", "float16", "bfloat16"]
 _ELEMENT = {"anyOf": [{"type": ["number", "boolean"]}, {"enum": list(NOT_FINITE)}]}
 
 
+class DrawnNumbersModel(StrictModel):
+    """Numbers that the generator of transformer.md draws from a grid, under this name."""
+
+    draw: Literal["dyadic"]
+    seed: int
+    name: Param
+    range: Annotated[list[float], Field(min_length=2, max_length=2)]
+    step: float
+
+
 class PlainArrayModel(StrictModel):
     """An array: its numbers in row-major order, the last axis fastest. Of a full-size model it has its recipe instead.
 
@@ -26,7 +36,7 @@ class PlainArrayModel(StrictModel):
     kind: Kind
     shape: list[Annotated[int, Field(ge=0)]]
     values: Annotated[list[Any] | None, Field(json_schema_extra={"items": _ELEMENT})] = None
-    recipe: dict[str, Any] | None = None
+    recipe: DrawnNumbersModel | None = None
 
 
 class PlainStatisticModel(StrictModel):

@@ -24,7 +24,9 @@ _MAKERS = {
 
 @click.command(epilog=options.STATUSES)
 @click.argument("kind", type=click.Choice(sorted(_MAKERS)), required=False)
-@click.option("--write", is_flag=True, help="Write the schemas of the spec's files into spec/schemas, and print nothing.")
+@click.option(
+    "--write", is_flag=True, help="Write the schemas of the spec's files into spec/schemas, and print nothing."
+)
 def schema(kind: str | None, *, write: bool) -> int:
     """Print the JSON Schema of a kind of file.
 

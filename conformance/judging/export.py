@@ -90,9 +90,13 @@ def _write_numbers(array: Array) -> list[Any]:
 def _list_expectations(case: Case, contract: Contract, spec: Spec) -> Iterator[Json]:
     """Yield what a case expects, for each combination of options whose values are stored."""
     shared = _list_admitted(case, contract, spec)
+    base = _list_defaults(spec) | {name: admitted[0] for name, admitted in shared.items()}
     for chosen in case.combine_stored():
-        called = case.under(chosen)
-        entry: Json = {"options": shared | {name: _list_equal(case, chosen, name) for name in chosen}}
+        called, own = case.under(chosen), {name: _list_equal(case, base | chosen, name) for name in chosen}
+        # Under some options the parameter at fault does not exist.
+        if not all(own.values()):
+            continue
+        entry: Json = {"options": shared | own}
         if without := [name for name in case.params if name not in called.params]:
             entry["without"] = without
         if case.error is not None:
@@ -100,27 +104,28 @@ def _list_expectations(case: Case, contract: Contract, spec: Spec) -> Iterator[J
         elif (golden := case.expects(chosen)) is None:
             yield {**entry, "may_refuse": True}
         else:
-            # The silent defaults of a case are among its own options.
-            options = {name: admitted[0] for name, admitted in entry["options"].items()}
-            dtypes = [dtype for dtype in DTYPES if _is_judged(called, options, dtype, spec)]
+            dtypes = [dtype for dtype in DTYPES if _is_judged(called, base | chosen, dtype)]
             arrays = contract.results_of(called)
             outputs = {
-                name: _write_output(called, arrays[name], golden.get(name), contract, dtypes)
-                for name in called.expect
+                name: _write_output(called, arrays[name], golden.get(name), contract, dtypes) for name in called.expect
             }
             yield {**entry, "outputs": outputs}
 
 
-def _is_judged(case: Case, options: Mapping[str, str], dtype: str, spec: Spec) -> bool:
+def _list_defaults(spec: Spec) -> dict[str, str]:
+    return {name: convention.default for name, convention in spec.conventions.items()}
+
+
+def _is_judged(case: Case, options: Mapping[str, str], dtype: str) -> bool:
     """Return True if a dtype holds the numbers of a case and separates its candidates."""
-    defaults = {name: convention.default for name, convention in spec.conventions.items()}
-    return not (explain_out_of_reach(case, dtype) or explain_lost_eps(case, defaults | options, dtype))
+    return not (explain_out_of_reach(case, dtype) or explain_lost_eps(case, options, dtype))
 
 
-def _list_equal(case: Case, chosen: Mapping[str, str], name: str) -> list[str]:
-    """Return the options of a convention that make the same call as the chosen one and share its values."""
-    key = case.key(chosen)
-    return [option for option in case.conventions[name] if case.key({**chosen, name: option}) == key]
+def _list_equal(case: Case, options: Mapping[str, str], name: str) -> list[str]:
+    """Return the options of a convention that make the same call as the chosen one, if the case holds under them."""
+    key = case.key(options)
+    equal = [option for option in case.conventions[name] if case.key({**options, name: option}) == key]
+    return [option for option in equal if _is_admitted(case, {**options, name: option})]
 
 
 def _list_admitted(case: Case, contract: Contract, spec: Spec) -> dict[str, list[str]]:
@@ -130,7 +135,7 @@ def _list_admitted(case: Case, contract: Contract, spec: Spec) -> dict[str, list
     be another call.
     """
     deciding = contract.conventions_of_params | contract.conventions_of_masks | case.only_with.keys()
-    start = {name: convention.default for name, convention in spec.conventions.items()} | dict(case.only_with)
+    start = _list_defaults(spec) | dict(case.only_with)
     for array in case.dependent.values():
         if array.name in case.params:
             start |= {n: allowed[0] for n, allowed in array.only_with.items() if start[n] not in allowed}

@@ -17,6 +17,7 @@ from goldformer.conformance.reports.text import (
     select_rows,
 )
 from goldformer.spec import Spec
+from goldformer.spec.edition import read_edition
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +51,8 @@ def summarise(
         yield from map(Line, describe_rest([verdict for verdict in failing if verdict is not shown], shown, each))
     yield from list_remarks(remark for remark in remarks if remark.label in NOTES)
     yield from list_declarations(implementation)
+    if implementation.verdicts:
+        yield make_edition_line(spec)
 
 
 def explain_all(implementation: Implementation, spec: Spec) -> Iterator[Line]:
@@ -60,6 +63,8 @@ def explain_all(implementation: Implementation, spec: Spec) -> Iterator[Line]:
     yield from list_verdict(implementation, spec)
     yield from list_remarks(implementation.remarks(spec, whole=True))
     yield from list_declarations(implementation)
+    if implementation.verdicts:
+        yield make_edition_line(spec)
 
 
 def list_verdict(implementation: Implementation, spec: Spec) -> Iterator[Line]:
@@ -75,6 +80,11 @@ def list_verdict(implementation: Implementation, spec: Spec) -> Iterator[Line]:
 def list_remarks(remarks: Iterable[Finding]) -> Iterator[Line]:
     """Yield the remarks below the table of a run."""
     yield from map(Line, format_remarks(remarks))
+
+
+def make_edition_line(spec: Spec) -> Line:
+    """Return the line that names the edition, the version and the digest of the spec, as a claim does."""
+    return Line(f"Spec: {read_edition(spec.root)}", "dim")
 
 
 def list_declarations(implementation: Implementation) -> Iterator[Line]:
