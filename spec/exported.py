@@ -47,7 +47,7 @@ class PlainStatisticModel(StrictModel):
 
 
 class PlainOutputModel(StrictModel):
-    """What is compared of an output: its shape, and in most cases numbers.
+    """The parts of an output that are compared: its shape, and in most cases numbers.
 
     `values` are all of it in row-major order, or the elements `at` these places. `tolerance` is the largest absolute
     difference in each dtype in which the case is judged; 0 is equality. A random output has `statistics` instead.
@@ -62,7 +62,7 @@ class PlainOutputModel(StrictModel):
 
 
 class ExpectationModel(StrictModel):
-    """What a call gives under some options: its outputs, or an error.
+    """The result of a call under some options: its outputs, or an error.
 
     It holds for an implementation whose option of each convention in `options` is among those that are listed.
     Parameters in `without` are left out of the call. `refuses` names the argument at fault, and the call must be

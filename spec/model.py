@@ -123,7 +123,10 @@ class Layers:
 
 @dataclass(frozen=True)
 class Contract:
-    """The arguments and results of a component. It always has `params`; `layers` are the parameters of its stacks."""
+    """The arguments and results of a component. It always has `params`; `layers` are the parameters of its stacks.
+
+    `clauses` are those that its cases and properties show.
+    """
 
     component: str
     title: str
@@ -137,6 +140,7 @@ class Contract:
     conventions: tuple[str, ...]
     computed_in_at_least: str | None
     layers: tuple[Layers, ...] = ()
+    clauses: tuple[str, ...] = ()
 
     @property
     def takes_params(self) -> bool:

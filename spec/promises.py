@@ -1,4 +1,4 @@
-"""What the spec promises its readers: a digest of cases and golden values, and ids that stay.
+"""The promises of the spec to its readers: a digest of cases and golden values, and ids that stay.
 
 version.json and the heads of golden files say what the files next to them are, and ids.json lists the ids of the last
 release. `goldformer lint` compares them with the files.

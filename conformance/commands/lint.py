@@ -24,7 +24,7 @@ def lint(*, record_ids: bool, root: Path | None) -> int:
     spec = load_spec((root or ROOT).resolve(), whole=True)
     if record_ids and promises.record_ids(spec):
         say(f"wrote {promises.locate_ids(spec.root)}")
-    problems = [*promises.list_stale_stamps(spec), *promises.list_broken_promises(spec), *find_problems(spec)]
+    problems = [*find_problems(spec), *promises.list_stale_stamps(spec), *promises.list_broken_promises(spec)]
     for problem in problems:
         say(str(problem))
     derived = sum(case.golden is not None for case in spec.cases.values())

@@ -78,7 +78,7 @@ def test_shallow_brackets_are_found(text: str, lines: list[int]):
 
 
 def test_a_number_without_quotes_is_read_differently():
-    """What the comparison is for: 1e-5 is text in YAML 1.1 and a number in YAML 1.2."""
+    """The reason for the comparison: 1e-5 is text in YAML 1.1 and a number in YAML 1.2."""
     assert yaml.safe_load("1e-5") == "1e-5"
     assert YAML(typ="safe", pure=True).load("1e-5") == 1e-5
 
