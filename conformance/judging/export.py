@@ -7,7 +7,7 @@ under which a case holds are written out. spec/exported.py has the schema.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from goldformer.adapters import DTYPES
@@ -151,7 +151,7 @@ def _is_admitted(case: Case, options: Mapping[str, str]) -> bool:
 
 
 def _write_output(
-    case: Case, array: ArraySpec, golden: GoldenArray | None, contract: Contract, dtypes: list[str]
+    case: Case, array: ArraySpec, golden: GoldenArray | None, contract: Contract, dtypes: Sequence[str]
 ) -> Json:
     """Return what is compared of an output: its shape, and values or statistics with their tolerance."""
     shape = array.shape.sizes(case.sizes, case.lead)

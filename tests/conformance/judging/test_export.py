@@ -34,7 +34,7 @@ needs_node = pytest.mark.skipif(shutil.which("node") is None, reason="Node is no
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
     """The exported cases of the components that the reader has."""
-    target = tmp_path_factory.mktemp("exported")
+    target: Path = tmp_path_factory.mktemp("exported")
     result = CliRunner().invoke(main, ["export", str(target), "--component", ",".join(READ)])
     assert result.exit_code == 0, result.output
     return target
