@@ -52,7 +52,8 @@ def derive(*, only_check: bool, cases: tuple[str, ...], jobs: int | None, no_cac
         differing = [(o.case, why) for o in outcomes if (why := describe_move(o))]
         for case, why in differing:
             say(f"{case.place.file}:{case.place.line}: {case.id}: {why}")
-        stale = [] if cases else list(list_stale_stamps(spec))
+        # A value that moved makes its digest stale too.
+        stale = [] if cases or differing else list(list_stale_stamps(spec))
         for problem in stale:
             say(str(problem))
         say(f"{'moved: ' + str(len(differing)) + ' of' if differing else 'proven:'} {done}")

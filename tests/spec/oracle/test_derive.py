@@ -26,6 +26,7 @@ from goldformer.spec.model import ANY, Wanted
 from goldformer.spec.oracle import balls, run
 from goldformer.spec.oracle.derive import Derived, DerivedArray, derive
 from goldformer.spec.oracle.write import number, write_golden
+from goldformer.spec.promises import write_stamps
 from spoiling import keep
 
 # ── the writer ──
@@ -39,6 +40,8 @@ ENTRY = {
 }
 TEXT = """\
 {
+  "edition": "small",
+  "version": "1.0",
   "component": "softmax",
   "cases": {
     "a": {
@@ -54,6 +57,16 @@ TEXT = """\
   }
 }
 """
+
+
+@pytest.fixture
+def tmp_path(tmp_path: Path) -> Path:
+    """The folder of golden files of a spec, which knows its version."""
+    version = {"edition": "small", "version": "1.0", "components": {}}
+    (tmp_path / "version.json").write_text(json.dumps(version), encoding="utf-8")
+    folder = tmp_path / "golden"
+    folder.mkdir()
+    return folder
 
 
 @pytest.fixture
@@ -344,6 +357,7 @@ class Inline:
 def copy(spec_copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A spec of two small case files, a cache of its own, and nothing remembered between two commands."""
     keep(spec_copy, ["softmax", "causal_mask"])
+    write_stamps(load_spec.__wrapped__(spec_copy))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr("goldformer.conformance.commands.derive.load_spec", load_spec.__wrapped__)
     monkeypatch.setattr(run, "make_pool", Inline)
