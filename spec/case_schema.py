@@ -1,4 +1,4 @@
-"""The schema of the files of cases, as pydantic models; `goldformer schema` prints all of it for editors.
+"""The schema of the files of cases, as pydantic models.
 
 Unknown keys are refused everywhere. Checks that need more than one file are in load.py.
 """
@@ -11,11 +11,9 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import AfterValidator, Discriminator, Field, Tag, field_validator
 from pydantic_core import PydanticCustomError
 
-from goldformer.spec.contractfile import ContractFile
-from goldformer.spec.goldenfile import GoldenCaseModel, GoldenFileModel
+from goldformer.spec.goldenfile import GoldenCaseModel
 from goldformer.spec.model import Blind, Statistic
 from goldformer.spec.strict import ClauseId, Id, Items, Name, Option, Param, StrictModel, Text
-from goldformer.spec.tables import ConventionsFile, DocumentsFile, ErrataFile, MistakesFile, PropertiesFile
 
 Nested = list[Any]
 
@@ -283,15 +281,3 @@ class CasesFile(StrictModel):
     component: Name
     cases: Annotated[list[CaseModel], Field(min_length=1)]
     golden: dict[Id, GoldenCaseModel] = {}
-
-
-FILES: dict[str, type[StrictModel]] = {
-    "documents": DocumentsFile,
-    "errata": ErrataFile,
-    "conventions": ConventionsFile,
-    "mistakes": MistakesFile,
-    "properties": PropertiesFile,
-    "contract": ContractFile,
-    "cases": CasesFile,
-    "golden": GoldenFileModel,
-}

@@ -11,7 +11,7 @@ from pydantic import Field
 from goldformer.spec.errors import Problem, SpecError
 from goldformer.spec.model import ArraySpec, AttributeSpec, Contract, Layers
 from goldformer.spec.shapes import Shape
-from goldformer.spec.strict import Items, Name, Option, StrictModel, Text
+from goldformer.spec.strict import ClauseId, Items, Name, Option, StrictModel, Text
 from goldformer.spec.tables import Convention
 from goldformer.spec.yamlfile import Field as Where
 from goldformer.spec.yamlfile import YamlFile
@@ -67,6 +67,7 @@ class ContractFile(StrictModel):
     outputs: Annotated[dict[Name, ArrayEntry], Field(min_length=1)]
     flow: Items[Name] = ()
     conventions: Items[Name] = ()
+    clauses: Items[ClauseId] = ()
     computed_in_at_least: Literal["float32", "float64"] | None = None
 
 
@@ -123,7 +124,7 @@ def _build(file: YamlFile) -> Contract:
         _read_arrays(file, "inputs", model.inputs), _read_arrays(file, "params", model.params),
         {name: AttributeSpec(name, **a.model_dump()) for name, a in model.attributes.items()},
         _read_arrays(file, "outputs", model.outputs),
-        model.flow or tuple(model.outputs), model.conventions, model.computed_in_at_least,
+        model.flow or tuple(model.outputs), model.conventions, model.computed_in_at_least, clauses=model.clauses,
     )  # fmt: skip
     _refuse_unknown_sizes(file, contract)
     return contract

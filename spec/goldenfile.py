@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,6 +18,7 @@ import numpy as np
 from pydantic import Discriminator, Tag, model_validator
 from pydantic import Field as Constraint
 
+from goldformer.spec.edition import EditionName, Version, read_version_file
 from goldformer.spec.errors import Problem, SpecError
 from goldformer.spec.files import replace_file
 from goldformer.spec.model import (
@@ -48,6 +50,9 @@ _VALUES: Final = {
     ],
 }
 
+
+#: The lines of a golden file before its cases.
+_HEAD_LINES: Final = 4
 
 #: Options of the conventions of a case, in its order, such as "pre, 1e-6".
 Combination = Annotated[str, Constraint(pattern=r"^[a-z0-9][a-z0-9_.-]*(, [a-z0-9][a-z0-9_.-]*)*$")]
@@ -107,6 +112,8 @@ class GoldenCaseModel(StrictModel):
 class GoldenFileModel(StrictModel):
     """Written by `goldformer derive` and `goldformer mistakes --matrix --write`; never by hand."""
 
+    edition: EditionName
+    version: Version
     component: Name
     cases: dict[Id, GoldenCaseModel]
 
@@ -348,10 +355,19 @@ def read_entries(path: Path) -> dict[str, Any]:
     return entries
 
 
+def read_header(path: Path) -> tuple[str, str]:
+    """Return the edition and the version of a golden file, from its first lines; empty words if it has none."""
+    with path.open(encoding="utf-8") as stream:
+        head = "".join(line for line, _ in zip(stream, range(_HEAD_LINES), strict=False))
+    edition, version = (re.search(rf'^  "{key}": "([^"]*)"', head, re.MULTILINE) for key in ("edition", "version"))
+    return edition[1] if edition else "", version[1] if version else ""
+
+
 def write_golden_file(path: Path, component: str, entries: Mapping[str, Any]) -> bool:
     """Write a golden file as a whole or not at all; False if that changes nothing."""
     before = path.read_text(encoding="utf-8") if path.exists() else None
-    text = render_golden(component, entries)
+    file = read_version_file(path.parent.parent)
+    text = render_golden(file.edition, file.version, component, entries)
     if text == before or (before is None and not entries):
         return False
     path.parent.mkdir(exist_ok=True)
@@ -371,9 +387,9 @@ def write_kills(path: Path, component: str, order: Iterable[str], kills: Mapping
     return write_golden_file(path, component, sort_entries(entries, order))
 
 
-def render_golden(component: str, entries: Mapping[str, Any]) -> str:
+def render_golden(edition: str, version: str, component: str, entries: Mapping[str, Any]) -> str:
     """Return the text of a golden file."""
-    return render({"component": component, "cases": entries}) + "\n"
+    return render({"edition": edition, "version": version, "component": component, "cases": entries}) + "\n"
 
 
 def render(value: Any, indent: str = "") -> str:

@@ -13,6 +13,7 @@ from goldformer.spec.coverage import cover
 from goldformer.spec.errors import Problem
 from goldformer.spec.model import ANY, Case, Contract, GoldenArray, Spec
 from goldformer.spec.strict import Location
+from goldformer.spec.tables import Property
 from goldformer.spec.vacuity import find_vacuous
 
 #: A document's digits agree if the value lies within half a unit of the last printed digit. The small
@@ -28,6 +29,7 @@ def lint(spec: Spec) -> list[Problem]:
     return [
         *cover(spec).problems(),
         *_list_unused_conventions(spec),
+        *_check_listed_clauses(spec),
         *_list_unkilled_mistakes(spec),
         *_list_survivors(spec),
         *_check_errata_digits(spec),
@@ -50,6 +52,23 @@ def _list_unused_conventions(spec: Spec) -> Iterator[Problem]:
     for name in spec.conventions:
         if name not in tried:
             yield Location(spec.root / "conventions.yaml", 1).problem(name, "is a convention that no case depends on")
+
+
+def _check_listed_clauses(spec: Spec) -> Iterator[Problem]:
+    """Yield the clauses that a contract lists and nothing shows, and those that are shown and not listed."""
+    shown: dict[str, set[str]] = {name: set() for name in spec.contracts}
+    checks: list[Case | Property] = [*spec.cases.values(), *spec.properties.values()]
+    for item in checks:
+        # Some properties are of every component.
+        if item.component in shown:
+            shown[item.component].update(item.clauses)
+    for name, contract in spec.contracts.items():
+        listed, place = set(contract.clauses), Location(spec.root / "contracts" / f"{name}.yaml", 1)
+        # A contract need not list them.
+        if listed and (missing := sorted(shown[name] - listed)):
+            yield place.problem("clauses", f"is missing {', '.join(missing)}, which its checks show: add it")
+        if extra := sorted(listed - shown[name]):
+            yield place.problem("clauses", f"has {', '.join(extra)}, which no check shows: take it out")
 
 
 def _list_other_options(case: Case, spec: Spec) -> list[str]:

@@ -123,7 +123,10 @@ class Layers:
 
 @dataclass(frozen=True)
 class Contract:
-    """The arguments and results of a component. It always has `params`; `layers` are the parameters of its stacks."""
+    """The arguments and results of a component. It always has `params`; `layers` are the parameters of its stacks.
+
+    `clauses` are those that its cases and properties show.
+    """
 
     component: str
     title: str
@@ -137,6 +140,7 @@ class Contract:
     conventions: tuple[str, ...]
     computed_in_at_least: str | None
     layers: tuple[Layers, ...] = ()
+    clauses: tuple[str, ...] = ()
 
     @property
     def takes_params(self) -> bool:
@@ -497,9 +501,14 @@ class Case:
         if array.name == self.error and not exists:
             return f"its fault is in {array.name}; {declared}"
         needed = exists and not array.optional and array.exists_under(options)
-        if needed and array.name not in params and self.error != array.name:
+        if needed and array.name not in params and not self._has_fault_in(array):
             return f"it has no {array.name}; {declared}"
         return ""
+
+    def _has_fault_in(self, array: ArraySpec) -> bool:
+        """Return True if the array at fault is this one, or comes with this one or not at all."""
+        fault = self.dependent.get(self.error or "")
+        return fault is not None and fault.only_with == array.only_with
 
     @property
     def subjects(self) -> tuple[str, ...]:

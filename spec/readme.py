@@ -29,11 +29,15 @@ Begin with [transformer.md](transformer.md): its first part explains how to read
 | [properties.yaml](properties.yaml) | relations that hold for every input |
 | [conventions.yaml](conventions.yaml) | choices that correct code makes differently |
 | [out_of_scope.yaml](out_of_scope.yaml) | parts of today's models that no clause covers |
-| [documents.yaml](documents.yaml) | the source documents, and what each of them defines, row by row |
+| [documents.yaml](documents.yaml) | the source documents, their origin, and what each of them defines, row by row |
 | [errata.yaml](errata.yaml) | wrong statements of the documents, with proofs |
 | [mistakes.yaml](mistakes.yaml) | mistakes that people really make, with symptoms and fixes |
+| [version.json](version.json) | edition, version, and a digest of the cases and golden values of each component |
+| [ids.json](ids.json) | the ids that the last release has promised |
+| [schemas/](schemas) | the JSON Schemas of these files, and of those that `goldformer export` writes |
 | `*.py`, [oracle/](oracle) | code that reads, checks and derives; the data is complete without it |
 
+Text and data are under the MIT license, as all of goldformer. The source documents belong to their authors.
 `goldformer explain ID` shows anything that has an id, and `goldformer coverage --row W2` everything that covers a row.
 
 In Python `goldformer.spec.load_spec()` returns all of it as frozen objects. A file is read on first use, so that a
@@ -93,7 +97,10 @@ def document_table(document: Document, coverage: Coverage) -> str:
     """Render one document's rows under its heading."""
     name = document.title if document.title == document.english else f"{document.title} ({document.english})"
     rows = coverage.of(document.id).rows
-    return f"### {document.id}\n\n{escape(name)}. {escape(document.about)}\n\n" + rows_table(rows, coverage)
+    return (
+        f"### {document.id}\n\n{escape(name)}. {escape(document.about)}\n\n{escape(document.origin)}\n\n"
+        + rows_table(rows, coverage)
+    )
 
 
 def rows_table(rows: Iterable[RowCoverage], coverage: Coverage) -> str:

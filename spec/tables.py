@@ -75,6 +75,10 @@ class DocumentRow(TableEntry):
     says: Text
 
 
+#: Of an author, an address or a date that the copy which was read does not name.
+NOT_STATED = "not stated"
+
+
 class Document(TableEntry):
     """One of the source documents."""
 
@@ -83,7 +87,15 @@ class Document(TableEntry):
     english: Text
     kind: Literal["article", "paper"]
     about: Text
+    author: Text = NOT_STATED
+    address: Text = NOT_STATED
+    date: Text = NOT_STATED
     rows: Items[DocumentRow]
+
+    @property
+    def origin(self) -> str:
+        """Its author, address and date."""
+        return f"Author: {self.author}. Address: {self.address}. Date: {self.date}."
 
 
 class Digits(StrictModel):

@@ -18,6 +18,7 @@ from goldformer.conformance.diagnosis.mistakes import implementations
 from goldformer.conformance.judging.cases import Bench, check_case, plan
 from goldformer.conformance.judging.verdict import Verdict
 from goldformer.spec import ROOT, Spec, load_spec
+from goldformer.spec.promises import write_stamps
 from repository import REPOSITORY
 
 # The arrays are small: more threads only wait for each other, a hundredfold on busy cores.
@@ -172,11 +173,13 @@ def small_spec(tmp_path: Path) -> Path:
     for name, text in SMALL_SPEC.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(text, encoding="utf-8")
+    write_stamps(load_spec.__wrapped__(root))
     return root
 
 
 #: R1 is named by a case and by its clause, R2 by a clause alone, R3 by an erratum alone; sm-shape is in all of them.
 SMALL_SPEC = {
+    "version.json": '{"edition": "small", "version": "1.0", "components": {}}',
     "documents.yaml": """\
 documents:
   - id: notes

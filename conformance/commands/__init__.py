@@ -14,6 +14,7 @@ SUMMARIES: Final = {
     "coverage": "Show which checks cover each row of the documents.",
     "derive": "Derive golden values, or prove that no value moved.",
     "explain": "Explain an id: case, clause, component, mistake and so on.",
+    "export": "Write every case as a plain call.",
     "grade": "Grade a class.",
     "infer": "Infer the adapter of a class or a function.",
     "lint": "Check the spec against itself.",
@@ -28,5 +29,5 @@ SUMMARIES: Final = {
 GROUPS: Final = {
     "Check": ("check", "compare", "explain", "components", "infer", "new", "baseline", "smoke", "serve"),
     "Grade": ("assignment", "grade"),
-    "Make the spec": ("derive", "lint", "coverage", "mistakes", "schema"),
+    "Make the spec": ("derive", "lint", "coverage", "mistakes", "export", "schema"),
 }

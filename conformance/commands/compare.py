@@ -30,7 +30,7 @@ from goldformer.conformance.reports import comparison_data
 from goldformer.conformance.reports.comparison import Comparison, ComparisonRequest
 from goldformer.conformance.reports.comparison_page import page
 from goldformer.conformance.reports.results import ComponentResult
-from goldformer.conformance.reports.summary import list_declarations, list_remarks
+from goldformer.conformance.reports.summary import list_declarations, list_remarks, make_edition_line
 from goldformer.conformance.runner import run_comparison
 from goldformer.spec import Spec, load_spec
 
@@ -120,6 +120,8 @@ def _print_comparison(comparison: Comparison, spec: Spec) -> None:
         say(f"\n{title}: {comparison_data.describe_outcome(found, spec)}{took}", "bold")
         for line in (*list_remarks(found.remarks(spec)), *list_declarations(found)):
             say(line.text, line.style)
+    edition = make_edition_line(spec)
+    say(f"\n{edition.text}", edition.style)
 
 
 def _format_cell(result: ComponentResult | None) -> Text:

@@ -15,6 +15,7 @@ from goldformer.conformance.commands._console import FAILS, OK, CannotRun, plain
 from goldformer.spec import ROOT, Spec, load_spec
 from goldformer.spec.coverage import Coverage, Proofs, RowCoverage, cites_row, count_totals, cover
 from goldformer.spec.files import replace_file
+from goldformer.spec.promises import list_stale_stamps, write_stamps
 from goldformer.spec.readme import document_table, errata_table, escape, join_first, numbers, readme
 
 
@@ -29,8 +30,8 @@ from goldformer.spec.readme import document_table, errata_table, escape, join_fi
     show_default=True,
     help="How to print it.",
 )
-@click.option("--write", is_flag=True, help="Write the spec's README.md, and nothing else.")
-@click.option("--check", "only_check", is_flag=True, help="Fail if the spec's README.md is out of date.")
+@click.option("--write", is_flag=True, help="Write the spec's README.md and version.json, and nothing else.")
+@click.option("--check", "only_check", is_flag=True, help="Fail if one of these two is out of date.")
 @options.SPEC
 def coverage(
     *, document: str | None, row: str | None, form: str, write: bool, only_check: bool, root: Path | None
@@ -38,7 +39,7 @@ def coverage(
     """Show which checks cover each row of the documents.
 
     Cases, refusals and properties cover a row, and prove an erratum. Exit status 1 means that nothing covers a row, a
-    MUST or an erratum; with --check, that README.md is out of date.
+    MUST or an erratum; with --check, that README.md or version.json is out of date.
     """
     spec = load_spec((root or ROOT).resolve(), whole=True)
     if not (write or only_check):
@@ -78,13 +79,16 @@ def _show(spec: Spec, document: str | None, row: str | None, form: str) -> int:
 def _write_page(spec: Spec) -> int:
     path, page = spec.root / "README.md", readme(spec)
     try:
-        if _read_page(path) == page:
-            say(f"nothing changed: {path}")
-            return OK
-        replace_file(path, page)
+        changed = write_stamps(spec)
+        if _read_page(path) != page:
+            replace_file(path, page)
+            changed.append(path)
     except OSError as error:
-        raise CannotRun(f"{path} cannot be written: {error.strerror}") from error
-    say(f"wrote {path}")
+        raise CannotRun(f"{error.filename or path} cannot be written: {error.strerror}") from error
+    for file in changed:
+        say(f"wrote {file}")
+    if not changed:
+        say(f"nothing changed: {path}")
     return OK
 
 
@@ -94,9 +98,12 @@ def _check_page(spec: Spec) -> int:
         written = _read_page(path)
     except OSError as error:
         raise CannotRun(f"{path} cannot be read: {error.strerror}") from error
+    stale = list(list_stale_stamps(spec))
+    for problem in stale:
+        say(str(problem))
     if written == page:
         say(f"{path} says what the spec says")
-        return OK
+        return FAILS if stale else OK
     line = 1
     if written is not None:
         lines, wanted = written.splitlines(), page.splitlines()

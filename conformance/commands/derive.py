@@ -11,6 +11,7 @@ import click
 from goldformer.conformance.commands import _options as options
 from goldformer.conformance.commands._console import FAILS, OK, CannotRun, require_known, say, show_progress
 from goldformer.spec import ROOT, load_spec
+from goldformer.spec.promises import list_stale_stamps, write_stamps
 
 
 @click.command(epilog=options.list_statuses(fails="a golden value moved"))
@@ -24,7 +25,8 @@ from goldformer.spec import ROOT, load_spec
 def derive(*, only_check: bool, cases: tuple[str, ...], jobs: int | None, no_cache: bool, root: Path | None) -> int:
     """Derive golden values, or prove that no value moved.
 
-    They are computed in ball arithmetic and written into spec/golden; --check compares them with the files.
+    They are computed in ball arithmetic and written into spec/golden, and their digests into spec/version.json; --check
+    compares them with the files.
     """
     from goldformer.spec.oracle import balls  # --help needs no python-flint
     from goldformer.spec.oracle.run import default_cache, derive_all, describe_move, list_derivable, write_all
@@ -50,9 +52,13 @@ def derive(*, only_check: bool, cases: tuple[str, ...], jobs: int | None, no_cac
         differing = [(o.case, why) for o in outcomes if (why := describe_move(o))]
         for case, why in differing:
             say(f"{case.place.file}:{case.place.line}: {case.id}: {why}")
+        # A value that moved makes its digest stale too.
+        stale = [] if cases or differing else list(list_stale_stamps(spec))
+        for problem in stale:
+            say(str(problem))
         say(f"{'moved: ' + str(len(differing)) + ' of' if differing else 'proven:'} {done}")
-        return FAILS if differing else OK
-    changed = write_all(outcomes, spec)
+        return FAILS if differing or stale else OK
+    changed = [*write_all(outcomes, spec), *write_stamps(spec)]
     for path in changed:
         say(f"wrote {path}")
     say(f"{'' if changed else 'nothing changed: '}{done}")

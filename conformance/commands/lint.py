@@ -8,19 +8,23 @@ import click
 
 from goldformer.conformance.commands import _options as options
 from goldformer.conformance.commands._console import FAILS, OK, say
-from goldformer.spec import ROOT, load_spec
+from goldformer.spec import ROOT, load_spec, promises
 from goldformer.spec.lint import lint as find_problems
 
 
 @click.command(epilog=options.list_statuses(fails="the spec contradicts itself"))
+@click.option("--record-ids", is_flag=True, help="Add all ids to spec/ids.json: a release promises them.")
 @options.SPEC
-def lint(*, root: Path | None) -> int:
+def lint(*, record_ids: bool, root: Path | None) -> int:
     """Check the spec against itself.
 
-    It looks for gaps of coverage in both directions, wrong printed digits, errata, sizes and blind cases.
+    It looks for gaps of coverage in both directions, wrong printed digits, errata, sizes, blind cases, a digest that is
+    out of date, and ids that a release has promised and that are gone.
     """
     spec = load_spec((root or ROOT).resolve(), whole=True)
-    problems = find_problems(spec)
+    if record_ids and promises.record_ids(spec):
+        say(f"wrote {promises.locate_ids(spec.root)}")
+    problems = [*find_problems(spec), *promises.list_stale_stamps(spec), *promises.list_broken_promises(spec)]
     for problem in problems:
         say(str(problem))
     derived = sum(case.golden is not None for case in spec.cases.values())

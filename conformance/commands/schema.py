@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import json
-
 import click
 
 from goldformer.adapters.process import messages
 from goldformer.conformance.commands import _options as options
-from goldformer.conformance.commands._console import OK
+from goldformer.conformance.commands._console import OK, CannotRun, say
 from goldformer.conformance.grading.adjustments import AdjustmentsFile
 from goldformer.conformance.grading.assignment import AssignmentFile
 from goldformer.conformance.reports import report_schema
-from goldformer.spec.case_schema import FILES
+from goldformer.spec import ROOT
+from goldformer.spec.schemas import SCHEMAS, render_schema, write_schemas
 
-_SCHEMAS = {
-    **{kind: model.model_json_schema for kind, model in FILES.items()},
+_MAKERS = {
+    **{kind: model.model_json_schema for kind, model in SCHEMAS.items()},
     "adjustments": AdjustmentsFile.model_json_schema,
     "assignment": AssignmentFile.model_json_schema,
     "protocol": messages.json_schema,
@@ -24,11 +23,23 @@ _SCHEMAS = {
 
 
 @click.command(epilog=options.list_statuses())
-@click.argument("kind", type=click.Choice(sorted(_SCHEMAS)))
-def schema(kind: str) -> int:
+@click.argument("kind", type=click.Choice(sorted(_MAKERS)), required=False)
+@click.option(
+    "--write", is_flag=True, help="Write the schemas of the spec's files into spec/schemas, and print nothing."
+)
+def schema(kind: str | None, *, write: bool) -> int:
     """Print the JSON Schema of a kind of file.
 
     Editors check files by it. `protocol` is the schema of the protocol's messages, `report` that of check --json.
     """
-    click.echo(json.dumps(_SCHEMAS[kind](), indent=2, ensure_ascii=False))
+    if write == (kind is not None):
+        raise CannotRun("name one kind of file, or give --write and no kind")
+    if kind is not None:
+        click.echo(render_schema(_MAKERS[kind]()), nl=False)
+        return OK
+    changed = write_schemas(ROOT)
+    for path in changed:
+        say(f"wrote {path}")
+    if not changed:
+        say("nothing changed")
     return OK

@@ -510,7 +510,7 @@ def _explain_inapplicable(case: Case, bench: Bench) -> tuple[Reason, str] | None
         return "device", "what is refused is checked on the CPU"
     if case.full_size and bench.dtype != "float32" and bench.computes_on_cpu:
         return "dtype", f"on a CPU a model of full size is run only in float32: in {bench.dtype} it takes much longer"
-    why = explain_out_of_reach(case, bench.dtype) or _explain_lost_eps(case, bench)
+    why = explain_out_of_reach(case, bench.dtype) or explain_lost_eps(case, bench.options(case), bench.dtype)
     return ("dtype", why) if why else None
 
 
@@ -525,17 +525,17 @@ def explain_out_of_reach(case: Case, dtype: str) -> str:
     return ""
 
 
-def _explain_lost_eps(case: Case, bench: Bench) -> str:
+def explain_lost_eps(case: Case, options: Mapping[str, str], dtype: str) -> str:
     """Return why LN-3 does not apply to a case of layer_norm: eps and variance are too small for the dtype; or ""."""
     if case.component != "layer_norm" or case.error is not None:
         return ""
-    options, variance = bench.options(case), float(case.input_arrays["x"].var(-1).min(initial=math.inf))
+    variance = float(case.input_arrays["x"].var(-1).min(initial=math.inf))
     eps, deviation = options["layer_norm_eps"], math.sqrt(variance)
-    if options["norm_divisor"] == "std_plus_eps" and 0 < deviation < find_smallest_normal(bench.dtype):
-        return f"{bench.dtype} cannot hold all digits of a deviation of {deviation:.3g}"
-    if float(eps) > SMALLEST[bench.dtype] / 2 or variance >= find_smallest_normal(bench.dtype):
+    if options["norm_divisor"] == "std_plus_eps" and 0 < deviation < find_smallest_normal(dtype):
+        return f"{dtype} cannot hold all digits of a deviation of {deviation:.3g}"
+    if float(eps) > SMALLEST[dtype] / 2 or variance >= find_smallest_normal(dtype):
         return ""
-    return f"an eps of {eps} is 0 in {bench.dtype}, which cannot hold all digits of a variance of {variance:.3g}"
+    return f"an eps of {eps} is 0 in {dtype}, which cannot hold all digits of a variance of {variance:.3g}"
 
 
 def _explain_other_option(case: Case, bench: Bench) -> str:

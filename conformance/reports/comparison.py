@@ -26,7 +26,8 @@ from goldformer.conformance.reports.results import (
     nothing_was_checked,
     summarize,
 )
-from goldformer.spec import Spec
+from goldformer.spec import ROOT, Spec
+from goldformer.spec.edition import read_edition
 
 #: Everything that was checked holds, so it does and is too little, something fails, or nothing could be checked.
 Outcome = Literal["conforms", "partial", "fails", "unusable"]
@@ -205,9 +206,10 @@ def _find_problem(verdicts: Sequence[Verdict], absent: Sequence[str], adapter: A
 
 
 def describe_system() -> dict[str, str]:
-    """Return goldformer, Python, system and processor, by name."""
+    """Return goldformer, its spec, Python, system and processor, by name."""
     return {
         "goldformer": version("goldformer"),
+        "spec": str(read_edition(ROOT)),
         "Python": f"{platform.python_implementation()} {platform.python_version()}",
         "system": platform.platform(),
         "processor": _find_processor(),

@@ -28,6 +28,14 @@ class AdapterFacts(_Closed):
     hints: list[str]
 
 
+class SpecFacts(_Closed):
+    """The edition and version of the spec, and the digest of its cases and golden values: a claim names all three."""
+
+    edition: str
+    version: str
+    digest: str
+
+
 class ComponentFacts(_Closed):
     """A row of the summary.
 
@@ -76,6 +84,7 @@ class RunReport(_Closed):
     model_config = ConfigDict(title="Report")  # its name in the published schema
 
     goldformer: str
+    spec: SpecFacts
     python: str
     adapter: AdapterFacts
     device: str

@@ -20,6 +20,7 @@ from goldformer.conformance.reports.text import (
     wrap,
 )
 from goldformer.spec import Spec
+from goldformer.spec.edition import read_edition
 
 #: The remarks that say nothing of why checks fail.
 _BESIDE: Final = NOTES | {RIGHT_HERE}
@@ -54,6 +55,8 @@ def summarise(
         yield from list_rows(implementation, spec)
         yield from list_remarks(remarks)
         yield from list_declarations(implementation)
+        if implementation.verdicts:
+            yield make_edition_line(spec)
         return
     # Under --strict, what is not implemented fails.
     beside = _BESIDE - ({MISSING} if any(verdict.reason == "not-implemented" for verdict in failing) else set())
@@ -61,10 +64,11 @@ def summarise(
     if whole:
         yield from list_remarks(remark for remark in remarks if remark.label in beside)
         yield from list_declarations(implementation)
+        yield make_edition_line(spec)
     else:
         yield from list_hints(implementation)
-        if count := len(remarks) - len(findings) + len(implementation.conventions):
-            yield Line(f"{count_noun(count, 'note')} ({more} lists all)", "dim")
+        count = len(remarks) - len(findings) + len(implementation.conventions) + 1  # the edition of the spec
+        yield Line(f"{count_noun(count, 'note')} ({more} lists all)", "dim")
     # Prefer a check that isolates a mistake: its wrong call is the smallest. An accepted bad call helps least.
     first = min(failing, key=lambda verdict: (not verdict.isolated, verdict.reason == ACCEPTED))
     # Where a name is found, it says more than numbers do.
@@ -98,6 +102,11 @@ def list_rows(implementation: Implementation, spec: Spec) -> Iterator[Line]:
 def list_remarks(remarks: Iterable[Finding]) -> Iterator[Line]:
     """Yield the remarks below the table of a run."""
     yield from map(Line, format_remarks(remarks))
+
+
+def make_edition_line(spec: Spec) -> Line:
+    """Return the line that names the edition, the version and the digest of the spec, as a claim does."""
+    return Line(f"Spec: {read_edition(spec.root)}", "dim")
 
 
 def list_declarations(implementation: Implementation) -> Iterator[Line]:

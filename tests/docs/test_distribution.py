@@ -92,7 +92,14 @@ def test_a_workflow_has_no_more_rights_than_it_needs(name):
     rights = {"id-token": "write"} | ({"pages": "write"} if name == "site" else {})
     assert (jobs["publish"]["needs"], jobs["publish"]["permissions"]) == ("build", rights)
     assert not [step for step in jobs["publish"]["steps"] if "run" in step]
-    assert all(job["timeout-minutes"] <= 30 for job in jobs.values())
+    assert all(job["timeout-minutes"] <= 30 for job in jobs.values() if "uses" not in job)
+    if name == "release":
+        # It gets no checkout, and runs the host's own program alone.
+        (download, upload) = jobs["assets"]["steps"]
+        assert jobs["assets"]["permissions"] == {"contents": "write"}
+        assert download["uses"].startswith("actions/download-artifact@")
+        assert upload["run"].startswith("gh release create ")
+        assert "\n" not in upload["run"]
 
 
 def test_a_release_is_built_from_a_tag_and_tried_from_its_wheel():

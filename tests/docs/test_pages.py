@@ -102,6 +102,7 @@ def test_every_block_of_a_page_is_true(page, tmp_path, monkeypatch):
         if (REPOSITORY / name).exists():
             must_be_quoted(REPOSITORY / name, block.partition("\n")[2])
         else:
+            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
             (tmp_path / name).write_text(block, encoding="utf-8")
 
 

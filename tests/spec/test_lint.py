@@ -147,7 +147,8 @@ def test_a_refusal_that_no_clause_asks_for_is_found(copy: Path):
     found = fresh(copy, (file, "title: The query weight is missing\n    clauses: [SHA-4]",
                          "title: The query weight is missing\n    clauses: [SHA-1, PE-7]"))  # fmt: skip
     message = "SHA-1, PE-7 asks for no refusal: cite a clause that says what 'is an error', such as CALL-8"
-    assert found == [f"{file}:{where}: sha-w-q-missing.clauses: {message}"]
+    listed = "contracts/single_head_attention.yaml:1: clauses: is missing PE-7, which its checks show: add it"
+    assert found == [listed, f"{file}:{where}: sha-w-q-missing.clauses: {message}"]
 
 
 @pytest.mark.parametrize(

@@ -325,7 +325,7 @@ def test_golden_values_of_an_error_case_are_refused(copy: Path):
     entry = '"mask-causal-no-keys": {"derivation": "0123456789abcdef", "peak": 0, "outputs": {}},\n    '
     edit(copy, "golden/causal_mask.json", '"mask-causal-4": {', entry + '"mask-causal-4": {')
     message = "cases.mask-causal-no-keys: has golden values, but asks for no values: run goldformer derive"
-    assert refusals(copy) == [f"golden/causal_mask.json:4: {message}"]
+    assert refusals(copy) == [f"golden/causal_mask.json:6: {message}"]
 
 
 def test_a_golden_entry_without_a_case_is_refused(copy: Path):
@@ -345,18 +345,18 @@ def test_a_golden_file_without_cases_is_refused(copy: Path):
 def test_a_golden_file_of_another_component_is_refused(copy: Path):
     edit(copy, "golden/softmax.json", '"component": "softmax"', '"component": "softmin"')
     message = "is 'softmin' in the golden file of softmax: write softmax"
-    assert refusals(copy) == [f"golden/softmax.json:2: component: {message}"]
+    assert refusals(copy) == [f"golden/softmax.json:4: component: {message}"]
 
 
 @pytest.mark.parametrize(
     ("old", "new", "line", "message"),
     [
-        ("1.57", "1.57]", 9, "file: is not JSON: Expecting ',' delimiter"),
+        ("1.57", "1.57]", 11, "file: is not JSON: Expecting ',' delimiter"),
         ("0.042010066134066051", "NaN", 1, 'file: is not JSON: NaN is no JSON: write "NaN"'),
         (
             "1.57",
             "NaN",
-            9,
+            11,
             "cases.sm-one-row-by-hand.outputs.output.error_scale: Input should be a valid number, got 'NaN'",
         ),
     ],

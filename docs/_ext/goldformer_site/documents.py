@@ -48,7 +48,7 @@ def errata(spec: Spec) -> str:
 
 def _title(document: Document, words: Words) -> str:
     name = document.title if document.title == document.english else f"{document.title} ({document.english})"
-    return f"{words.plain(name)}. {words.plain(document.about)}"
+    return f"{words.plain(name)}. {words.plain(document.about)} {words.plain(document.origin)}"
 
 
 def _row(covered: RowCoverage, words: Words) -> str:

@@ -20,6 +20,8 @@ from goldformer.conformance.judging.cases import plan
 from goldformer.conformance.judging.verdict import Verdict
 from goldformer.conformance.properties.registry import components_of
 from goldformer.conformance.reports.report_schema import RunReport
+from goldformer.spec import ROOT
+from goldformer.spec.edition import read_edition
 from goldformer.spec.load import SpecFiles
 
 RIGHT = """
@@ -345,11 +347,13 @@ def test_the_summary_has_a_row_for_every_component_that_is_there_and_a_line_for_
     assert row.split()[0] == "softmax"
     assert "  1/1  " in row
     assert row.endswith("  conforms (18 of 20 cases apply)")
+    *lines, edition = lines
+    assert edition == f"Spec: {read_edition(spec.root)}"
     text = " ".join(" ".join(lines).split())
     absent = [name for name in spec.components if name != "softmax"]
     assert text.endswith(f"Not implemented: {', '.join(absent[:4])} and {len(absent) - 4} more")
     every = " ".join(check(RIGHT, "-v").stdout.split())
-    assert every.endswith(f"Not implemented: {', '.join(absent)}")
+    assert every.endswith(f"Not implemented: {', '.join(absent)} {edition}")
 
 
 def test_who_chooses_checks_is_not_told_that_they_are_few(check):
@@ -668,7 +672,8 @@ def test_what_was_judged_before_a_stop_is_saved(check, tmp_path):
 
 
 def test_what_is_never_run_is_not_called_unimplemented(check):
-    assert check("textbook", "--component", "softmax", "--dtype", "bfloat16").stdout.rstrip().endswith("not checked")
+    lines = check("textbook", "--component", "softmax", "--dtype", "bfloat16").stdout.splitlines()
+    assert lines[-2].endswith("not checked")
 
 
 def test_a_failure_shows_case_values_clause_document_and_how_to_repeat_it(check, spec):
@@ -712,7 +717,7 @@ def test_quiet_is_the_summary_alone(check):
 
 def test_declared_conventions_and_hints_are_told(check):
     source = RIGHT + 'CONVENTIONS = {"empty_row": "zeros"}\ndef casual_mask(q_seq, kv_seq): ...\n'
-    last = check(source, "--component", "softmax").stdout.splitlines()[-2:]
+    last = check(source, "--component", "softmax").stdout.splitlines()[-3:-1]
     assert last == [
         "Convention declared: empty_row: zeros",
         "Note: casual_mask is no component: did you mean causal_mask?",
@@ -771,9 +776,10 @@ def test_json_has_every_verdict_and_nothing_else_is_on_standard_output(check, ad
     }  # fmt: skip
     assert data["device"] == "cpu"
     assert set(data) == {
-        "goldformer", "python", "adapter", "device", "outcome", "components", "not_implemented", "diagnosis",
+        "goldformer", "spec", "python", "adapter", "device", "outcome", "components", "not_implemented", "diagnosis",
         "problem", "verdicts",
     }  # fmt: skip
+    assert data["spec"] == read_edition(ROOT).as_json()
     assert data["not_implemented"] == ["causal_mask"]
     assert [finding["label"] for finding in data["diagnosis"]][:2] == ["Fix first", "First seen"]
     row = next(row for row in data["components"] if row["component"] == "softmax")
@@ -832,7 +838,7 @@ def test_the_json_is_what_its_schema_says(check):
         RunReport.model_validate_json(check(adapter, "--json", "-").stdout)
     printed = json.loads(CliRunner().invoke(main, ["schema", "report"]).stdout)
     assert printed["required"] == [
-        "goldformer", "python", "adapter", "device", "outcome", "components", "not_implemented", "diagnosis",
+        "goldformer", "spec", "python", "adapter", "device", "outcome", "components", "not_implemented", "diagnosis",
         "problem", "verdicts",
     ]  # fmt: skip
     assert {"enum": ["inf", "-inf", "nan"]} in printed["$defs"]["Difference"]["properties"]["ratio"]["anyOf"]

@@ -111,7 +111,7 @@ def test_what_was_run_is_in_the_json(saved, spec):
     assert (saved["dtypes"], saved["components"], saved["device"], saved["threads"]) == (
         ["float32"], ["softmax"], "cpu", 1,
     )  # fmt: skip
-    assert saved["environment"].keys() == {"goldformer", "Python", "system", "processor"}
+    assert saved["environment"].keys() == {"goldformer", "spec", "Python", "system", "processor"}
     right, doubled = saved["implementations"][:2]
     assert right["libraries"]["numpy"]
     assert right["seconds"] > 0
@@ -335,7 +335,9 @@ def test_markdown_says_how_each_ends_what_to_mend_and_what_it_ran_on(spec):
         "$ goldformer check mine.py --case sm-one",
     ):
         assert line in text.splitlines()
-    assert re.search(r"^goldformer \S+ · Python .* · numpy 2\.0 · cpu · float64, float32$", text, re.MULTILINE)
+    assert re.search(
+        r"^goldformer \S+ · spec \S+ cases \w+ · Python .* · numpy 2\.0 · cpu · float64, float32$", text, re.MULTILINE
+    )
 
 
 def test_a_long_list_of_failures_is_cut_in_markdown(spec):

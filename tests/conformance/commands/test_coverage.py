@@ -85,7 +85,9 @@ def test_markdown_has_the_tables_of_the_page(coverage, gap):
     coverage("--write")
     result = coverage("--document", "letters", "--format", "markdown")
     assert result.exit_code == 1
-    assert result.stdout.startswith("### letters\n\nLetters. About shifts.\n\n| row | section |")
+    assert result.stdout.startswith(
+        "### letters\n\nLetters. About shifts.\n\nAuthor: not stated. Address: not stated. Date: not stated.\n\n| row |"
+    )
     assert (
         "| L1 | first | [SM-3](transformer.md#sm-3--must--a-shift-changes-nothing) | – | – | – | **nothing** |\n"
         in (result.stdout)

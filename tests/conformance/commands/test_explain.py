@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from goldformer.conformance.cli import main
-from goldformer.spec.case_schema import FILES
+from goldformer.spec.schemas import SCHEMAS
 
 
 def titles(spec):
@@ -164,7 +164,7 @@ def test_an_unknown_id_is_2_and_guessed(id_, says):
     assert result.stderr.startswith(says)
 
 
-@pytest.mark.parametrize("kind", [*FILES, "assignment"])
+@pytest.mark.parametrize("kind", [*SCHEMAS, "assignment"])
 def test_every_kind_of_file_has_a_json_schema_that_refuses_unknown_keys(kind):
     schema = json.loads(CliRunner().invoke(main, ["schema", kind]).stdout)
     assert schema["type"] == "object"
@@ -176,5 +176,5 @@ def test_every_kind_of_file_has_a_json_schema_that_refuses_unknown_keys(kind):
 def test_an_unknown_kind_of_file_is_2_and_all_are_listed():
     result = CliRunner().invoke(main, ["schema", "nothing"])
     assert result.exit_code == 2
-    for kind in FILES:
+    for kind in SCHEMAS:
         assert f"'{kind}'" in result.stderr

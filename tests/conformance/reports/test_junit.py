@@ -6,12 +6,13 @@ from xml.etree import ElementTree as ET
 
 from comparisons import FAILING, RIGHT, made, verdict
 from goldformer.conformance.reports.junit import junit_xml
+from goldformer.spec.edition import read_edition
 
 
 def suites(implementation, spec):
     """Return the report, and the tests of each suite: name, outcome, and what is said of it."""
     root = ET.fromstring(junit_xml(implementation, spec))
-    return root, {suite.get("name"): [read_test(case) for case in suite] for suite in root}
+    return root, {suite.get("name"): [read_test(case) for case in suite.iter("testcase")] for suite in root}
 
 
 def read_test(case):
@@ -37,6 +38,12 @@ def test_every_check_is_a_test_of_the_suite_of_its_component(spec):
     assert found["layer_norm"][0][2] == ("not-implemented: ", None)
     assert counts(root) == {"tests": 4, "failures": 0, "errors": 0, "skipped": 2}
     assert [counts(suite)["tests"] for suite in root] == [1, 3]
+
+
+def test_each_suite_names_the_spec(spec):
+    root, _ = suites(RIGHT, spec)
+    named = {(p.get("name"), p.get("value")) for suite in root for p in suite.iter("property")}
+    assert named == {("spec", str(read_edition(spec.root)))}
 
 
 def test_what_fails_says_it_in_full_and_as_text(spec):

@@ -21,11 +21,12 @@ from goldformer.conformance.cli import main
 from goldformer.spec import ROOT, Case, Spec, load_spec
 from goldformer.spec.draw import Dyadic
 from goldformer.spec.files import replace_file
-from goldformer.spec.goldenfile import read_entries, render_golden
+from goldformer.spec.goldenfile import read_entries, read_header, render_golden
 from goldformer.spec.model import ANY, Wanted
 from goldformer.spec.oracle import balls, run
 from goldformer.spec.oracle.derive import Derived, DerivedArray, derive
 from goldformer.spec.oracle.write import number, write_golden
+from goldformer.spec.promises import write_stamps
 from spoiling import keep
 
 # ── the writer ──
@@ -39,6 +40,8 @@ ENTRY = {
 }
 TEXT = """\
 {
+  "edition": "small",
+  "version": "1.0",
   "component": "softmax",
   "cases": {
     "a": {
@@ -54,6 +57,16 @@ TEXT = """\
   }
 }
 """
+
+
+@pytest.fixture
+def tmp_path(tmp_path: Path) -> Path:
+    """The folder of golden files of a spec, which knows its version."""
+    version = {"edition": "small", "version": "1.0", "components": {}}
+    (tmp_path / "version.json").write_text(json.dumps(version), encoding="utf-8")
+    folder = tmp_path / "golden"
+    folder.mkdir()
+    return folder
 
 
 @pytest.fixture
@@ -138,7 +151,7 @@ def test_no_file_is_made_for_no_entries(tmp_path: Path, case: Case):
 @pytest.mark.parametrize("path", sorted((ROOT / "golden").glob("*.json")), ids=lambda path: path.stem)
 def test_every_golden_file_is_as_the_writer_leaves_it(path: Path):
     text = path.read_text(encoding="utf-8")
-    assert render_golden(path.stem, read_entries(path)) == text
+    assert render_golden(*read_header(path), path.stem, read_entries(path)) == text
     with (ROOT / "cases" / f"{path.stem}.yaml").open(encoding="utf-8") as stream:
         order = [case["id"] for case in yaml.load(stream, getattr(yaml, "CSafeLoader", yaml.SafeLoader))["cases"]]
     assert [id_ for id_ in order if id_ in read_entries(path)] == list(read_entries(path))
@@ -344,6 +357,7 @@ class Inline:
 def copy(spec_copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A spec of two small case files, a cache of its own, and nothing remembered between two commands."""
     keep(spec_copy, ["softmax", "causal_mask"])
+    write_stamps(load_spec.__wrapped__(spec_copy))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr("goldformer.conformance.commands.derive.load_spec", load_spec.__wrapped__)
     monkeypatch.setattr(run, "make_pool", Inline)
@@ -364,7 +378,7 @@ def strip(copy: Path) -> None:
     """Take everything but the kills out of every golden file."""
     for path in (copy / "golden").iterdir():
         kills = {id_: {"kills": entry["kills"]} for id_, entry in read_entries(path).items() if "kills" in entry}
-        path.write_text(render_golden(path.stem, kills), encoding="utf-8")
+        path.write_text(render_golden(*read_header(path), path.stem, kills), encoding="utf-8")
 
 
 def files(copy: Path) -> dict[str, str]:

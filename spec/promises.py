@@ -1,0 +1,181 @@
+"""The promises of the spec to its readers: a digest of cases and golden values, and ids that stay.
+
+version.json and the heads of golden files say what the files next to them are, and ids.json lists the ids of the last
+release. `goldformer lint` compares them with the files.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from goldformer.spec.edition import ComponentStamp, VersionFile, digest_data, locate_version_file, read_version_file
+from goldformer.spec.errors import Problem
+from goldformer.spec.files import replace_file
+from goldformer.spec.goldenfile import read_entries, read_header, write_golden_file
+from goldformer.spec.model import Spec
+from goldformer.spec.strict import ClauseId, Id, Name, Option, StrictModel, Text
+from goldformer.spec.yamlfile import YamlFile
+
+#: The fields of a case that decide no verdict: what it is called, where it is from, which mistakes it shows.
+_DECIDE_NOTHING: Final = frozenset({"title", "source", "meant_for", "printed", "equal_sizes", "blind"})
+_REMEDY: Final = "run goldformer coverage --write"
+
+
+class PromisedIds(StrictModel):
+    """The ids of a version: none of them is ever given to another thing, and none goes without a word."""
+
+    clauses: list[ClauseId] = []
+    cases: list[Id] = []
+    properties: list[Id] = []
+    mistakes: list[Id] = []
+    options: dict[Name, list[Option]] = {}
+
+
+class IdsFile(PromisedIds):
+    """The schema of ids.json: the ids of the last release, and the reason for each that was withdrawn since the first.
+
+    An option is withdrawn under the name of its convention, as "empty_row: zeros".
+    """
+
+    withdrawn: dict[str, Text] = {}
+
+
+# ── version.json ──
+
+
+def stamp_components(spec: Spec) -> dict[str, ComponentStamp]:
+    """Return the number and the digest of the cases of each component as its files stand now."""
+    stamps = {}
+    for name in sorted(spec.contracts):
+        path = spec.root / "cases" / f"{name}.yaml"
+        if not path.exists():
+            continue
+        cases = YamlFile.read(path).data["cases"]
+        golden = read_entries(_locate_golden(spec.root, name))
+        data = {
+            "contract": YamlFile.read(spec.root / "contracts" / f"{name}.yaml").data,
+            "cases": [{key: value for key, value in case.items() if key not in _DECIDE_NOTHING} for case in cases],
+            "golden": {id_: {k: v for k, v in entry.items() if k != "kills"} for id_, entry in golden.items()},
+        }
+        stamps[name] = ComponentStamp(cases=len(cases), digest=digest_data(data))
+    return stamps
+
+
+def write_stamps(spec: Spec) -> list[Path]:
+    """Write version.json, and the version into each golden file; return the files that changed."""
+    file = read_version_file(spec.root)
+    stale = [_locate_golden(spec.root, name) for name in _list_stale_heads(spec.root, file)]
+    for path in stale:
+        write_golden_file(path, path.stem, read_entries(path))
+    fresh = VersionFile(edition=file.edition, version=file.version, components=stamp_components(spec))
+    if fresh == file:
+        return stale
+    path = locate_version_file(spec.root)
+    replace_file(path, _render(fresh.model_dump()))
+    return [*stale, path]
+
+
+def list_stale_stamps(spec: Spec) -> Iterator[Problem]:
+    """Yield the components whose digest in version.json, or the version in whose golden file, is out of date."""
+    path, file = locate_version_file(spec.root), read_version_file(spec.root)
+    fresh = stamp_components(spec)
+    for name in sorted(fresh.keys() | file.components.keys()):
+        if file.components.get(name) != fresh.get(name):
+            line = YamlFile.read(path).line(("components", name))
+            yield Problem(path, line, name, f"is not what cases/{name}.yaml and its golden values are now: {_REMEDY}")
+    for name in _list_stale_heads(spec.root, file):
+        golden = _locate_golden(spec.root, name)
+        yield Problem(golden, 1, "version", f"is not {file.edition}/{file.version} of version.json: {_REMEDY}")
+
+
+def _list_stale_heads(root: Path, file: VersionFile) -> list[str]:
+    """List the components whose golden file is of another edition or version."""
+    paths = {path.stem: path for path in sorted((root / "golden").glob("*.json"))}
+    return [name for name, path in paths.items() if read_header(path) != (file.edition, file.version)]
+
+
+def _locate_golden(root: Path, component: str) -> Path:
+    return root / "golden" / f"{component}.json"
+
+
+# ── ids.json ──
+
+
+def locate_ids(root: Path) -> Path:
+    """Return the file of the promised ids."""
+    return root / "ids.json"
+
+
+def read_ids(root: Path) -> IdsFile:
+    """Read the promised ids; nothing is promised if there is no file."""
+    path = locate_ids(root)
+    return YamlFile.read(path).parse(IdsFile) if path.exists() else IdsFile()
+
+
+def collect_ids(spec: Spec) -> dict[str, list[str]]:
+    """Return the ids of everything that has one, sorted, by kind; an option has that of its convention before it."""
+    return {
+        "clauses": sorted(spec.clauses, key=_split_number),
+        "cases": sorted(spec.cases),
+        "properties": sorted(spec.properties),
+        "mistakes": sorted(spec.mistakes),
+        "options": sorted(f"{name}: {option}" for name, c in spec.conventions.items() for option in c.options),
+    }
+
+
+def _split_number(clause: str) -> tuple[str, int]:
+    letters, _, number = clause.partition("-")
+    return letters, int(number)
+
+
+def _flatten(promised: PromisedIds) -> dict[str, list[str]]:
+    options = [f"{name}: {option}" for name, options in promised.options.items() for option in options]
+    return {
+        "clauses": promised.clauses, "cases": promised.cases, "properties": promised.properties,
+        "mistakes": promised.mistakes, "options": options,
+    }  # fmt: skip
+
+
+def list_broken_promises(spec: Spec) -> Iterator[Problem]:
+    """Yield the promised ids that are gone, and the withdrawn ones that are back."""
+    promised, path = read_ids(spec.root), locate_ids(spec.root)
+    current = collect_ids(spec)
+    for kind, ids in _flatten(promised).items():
+        for id_ in sorted(set(ids) - set(current[kind]) - promised.withdrawn.keys()):
+            message = (
+                f"{id_!r} is gone, and a release has promised it: bring it back, or add it to `withdrawn` of ids.json "
+                "with the reason"
+            )
+            yield Problem(path, 1, kind, message)
+    every: Collection[str] = {id_ for ids in current.values() for id_ in ids}
+    for id_ in sorted(promised.withdrawn.keys() & every):
+        yield Problem(path, 1, "withdrawn", f"{id_!r} is in use: an id that was withdrawn is not given again")
+
+
+def record_ids(spec: Spec) -> bool:
+    """Add every id to ids.json, as a release does; False if all of them are there."""
+    promised = read_ids(spec.root)
+    kinds = {
+        kind: sorted({*ids, *collect_ids(spec)[kind]} - promised.withdrawn.keys(), key=_sort_key(kind))
+        for kind, ids in _flatten(promised).items()
+    }
+    options: dict[str, list[str]] = {}
+    for text in kinds.pop("options"):
+        convention, _, option = text.partition(": ")
+        options.setdefault(convention, []).append(option)
+    fresh = IdsFile.model_validate({**kinds, "options": options, "withdrawn": promised.withdrawn})
+    if fresh == promised:
+        return False
+    replace_file(locate_ids(spec.root), _render(fresh.model_dump()))
+    return True
+
+
+def _sort_key(kind: str) -> Any:
+    return _split_number if kind == "clauses" else None
+
+
+def _render(data: Mapping[str, Any]) -> str:
+    return json.dumps(data, indent=2, ensure_ascii=False) + "\n"
