@@ -112,11 +112,11 @@ def _turn_into_notebook(files: Mapping[str, bytes]) -> dict[str, bytes]:
 
 @assignment.command(
     "check",
-    epilog="""
-\b
-Exit status: 0: the solution earns everything and the starter nothing · 1: something is wrong with one of them · 2: bad
-assignment, adapter or solution.
-""",
+    epilog=options.list_statuses(
+        ok="the solution earns everything and the starter nothing",
+        fails="something is wrong with one of them",
+        bad="bad assignment, adapter or solution",
+    ),
 )
 @click.argument("path", metavar="ASSIGNMENT", type=options.FILE)
 @click.option(

@@ -47,11 +47,7 @@ from goldformer.spec.files import resolve_path
 from goldformer.spec.load import load_own_cases
 
 
-@click.command(
-    epilog=options.list_statuses(
-        ok="it conforms", fails="something fails", partial="partial: nothing is wrong in too few cases"
-    )
-)
+@click.command(epilog=options.JUDGED)
 @options.ADAPTER
 @options.COMPONENTS
 @options.CASES

@@ -35,11 +35,7 @@ from goldformer.conformance.runner import run_comparison
 from goldformer.spec import Spec, load_spec
 
 
-@click.command(
-    epilog=options.list_statuses(
-        ok="all conform", fails="something fails", partial="partial: nothing is wrong in too few cases"
-    )
-)
+@click.command(epilog=options.JUDGED)
 @click.argument("adapters", metavar="ADAPTER…", nargs=-1, required=True, shell_complete=options.complete_adapter)
 @options.COMPONENTS
 @options.DTYPES

@@ -68,12 +68,11 @@ _DRAWN_FOR: Final = "fresh/drawn-for.json"
 
 
 @click.command(
-    epilog="""
-\b
-Exit status: 0: every submission has a grade (or, with --replay: the same grade) · 1: grading itself failed for
-some (or: another grade) · 2: bad assignment or option, no submissions, no isolation, or a package is missing ·
-130: stopped.
-"""
+    epilog=options.list_statuses(
+        ok="every submission has a grade; with --replay: the same grade",
+        fails="grading itself failed for some; with --replay: another grade",
+        bad="bad assignment or option, no submissions, no isolation, or a package is missing",
+    )
 )
 @click.argument("submissions", required=False, type=click.Path(path_type=Path))
 @click.option("--assignment", "assignment_file", type=options.FILE, help="assignment.yaml: the components and points.")
