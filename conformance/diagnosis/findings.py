@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
+from goldformer.adapters.untrusted_text import clip_text
 from goldformer.conformance.diagnosis.causes import (
     SHOWN_BY_PROPERTY,
     Cause,
@@ -71,6 +72,8 @@ from goldformer.conformance.properties.relations import join_names
 from goldformer.spec import Spec
 
 _MOST_SUSPECTS: Final = 3
+#: The most characters of a message in a finding: all of it stands with its check.
+_LONGEST: Final = 400
 _KEEP_NOTHING: Final = (
     "Keep nothing from one call to the next that depends on more than sizes: no such cache, buffer or counter."
 )
@@ -136,10 +139,12 @@ def _describe_printed(
 
 
 def _describe_first_seen(judged: Sequence[Verdict], spec: Spec) -> Iterator[Finding]:
-    """Yield the first failing check, and how to decline what the implementation does not support."""
+    """Yield the first failing check, with values if any are wrong, and how to decline what is not supported."""
     bad = [v for v in judged if v.bad]
     first = next((v for v in bad if v.reason != ACCEPTED), bad[0])
-    yield Finding(FIRST_SEEN, f"{first.check}: {first.message}")
+    # A call that raises may be of a kind that the code does not have; a number that is wrong is wrong.
+    shown = next((v for v in bad if v.differences), first)
+    yield Finding(FIRST_SEEN, f"{shown.check}: {clip_text(' '.join(shown.message.split()), _LONGEST)}")
     yield from describe_size(judged, spec)
     yield from describe_limits(first, judged, spec)
 

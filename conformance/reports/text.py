@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
+from goldformer.adapters.untrusted_text import clip_text
 from goldformer.conformance.diagnosis.causes import find_cause
 from goldformer.conformance.diagnosis.finding import COPIED, Finding, list_few
 from goldformer.conformance.diagnosis.findings import describe_distance
@@ -24,6 +25,8 @@ _MOST_MATCHES = 3
 #: The fewest checks of a component with the same message that are counted, and the most messages.
 _FEWEST_SAME = 5
 _MOST_MESSAGES = 3
+#: The most characters of a message that is counted.
+_LONGEST = 400
 
 #: The clause that a result breaks, whatever the case is about, by the reason of a verdict.
 _BROKEN: Final[Mapping[Reason, str]] = {
@@ -115,7 +118,7 @@ def describe_failing(failing: Sequence[Verdict], first: Verdict, each: str) -> I
         if count < _FEWEST_SAME:
             break
         same = f"{count} of {components[component]} in {component} say the same"
-        yield from wrap(message, f"{same}: ", indent=4)
+        yield from wrap(clip_text(" ".join(message.split()), _LONGEST), f"{same}: ", indent=4)
 
 
 def wrap(text: str, head: str, indent: int | None = None) -> list[str]:

@@ -138,8 +138,9 @@ def explained(*equal, of, spec):
 
 
 def test_what_equals_every_failing_case_is_the_mistake(spec):
-    found, (said,) = explained("one", "two", of=("one", "two"), spec=spec)
+    found, (said, *code) = explained("one", "two", of=("one", "two"), spec=spec)
     assert found.certain
+    assert code == ["Instead of: softmax(query @ key.T)", "Write: softmax(query @ key.T / sqrt(d_k))"]
     assert said == (
         "Mistake found: scale-missing, the scores are not divided by √d_k. It reproduces your output in 2 of 2 failing "
         "cases (within 0.1 of the tolerance). Divide QKᵀ by √d_k before the softmax."
@@ -330,7 +331,7 @@ def test_calls_that_raise_in_some_dtypes_only_say_what_to_declare(spec):
 def test_a_component_that_fails_in_another_way_is_to_be_fixed_too(matches, spec):
     labels, found = layers(SCALE, matches, spec)
     assert labels == ["Fix first", "Fix too"]
-    assert found[-1].label == ("Mistake found" if matches else "Cause unknown")
+    assert [f.label for f in found if not f.is_code][-1] == ("Mistake found" if matches else "Cause unknown")
 
 
 def test_nobody_can_tell_what_follows_from_an_unknown_cause(spec):
@@ -370,8 +371,9 @@ def test_options_of_several_components_are_declared_together(spec):
 def test_the_causes_of_a_better_explanation_are_not_offered_again_with_more(spec):
     matches = (Match(("scale-missing",), 0.1), Match(("empty_row: nan", "scale-missing"), 0.1))
     found = rank_explanations([replace(verdict(FAILED), matches=matches)], ATTENTION, spec)
-    (said,) = describe_explanations(found)
+    said, *code = describe_explanations(found)
     assert said.text.startswith("scale-missing, ")
+    assert [finding.label for finding in code] == ["Instead of", "Write"]
 
 
 def test_advice_for_a_few_of_many_failing_cases_is_not_repeated_for_the_component(spec):
