@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -24,6 +24,10 @@ from goldformer.spec.edition import read_edition
 
 #: The remarks that say nothing of why checks fail.
 _BESIDE: Final = NOTES | {RIGHT_HERE}
+
+
+#: The most lines of the findings of a failing run: with how many checks fail, and the command, they fit on a screen.
+_SCREEN: Final = 22
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +81,7 @@ def summarise(
     for verdict in filter(None, (fault, first if in_full and first is not fault else None)):
         yield Line(f"\n{explain_verdict(replace(verdict, example=''), spec)}\n")
     yield from list_rows(implementation, spec)
-    yield from list_remarks(findings)
+    yield from list_remarks(findings if whole else shorten_findings(findings))
     if not brief:
         yield from map(Line, describe_failing(failing, first, each))
     yield Line(f"Repeat: {first.reproduce}")
@@ -89,6 +93,22 @@ def explain_all(implementation: Implementation, spec: Spec) -> Iterator[Line]:
         if verdict.bad or verdict.is_fault or verdict.is_tolerated:
             yield Line(f"{explain_verdict(verdict, spec)}\n")
     yield from summarise(implementation, spec, brief=True, whole=True)
+
+
+def shorten_findings(findings: Sequence[Finding]) -> list[Finding]:
+    """Return findings that fit on a screen: whole, or whole for the first component, and a sentence for each other."""
+    if len(format_remarks(findings)) <= _SCREEN:
+        return list(findings)
+    kept: list[Finding] = []
+    heads = 0
+    for finding in findings:
+        heads += not finding.inner
+        if not finding.inner or heads == 1:
+            kept.append(finding)
+        elif not kept[-1].inner:
+            first, dot, _ = finding.text.partition(". ")
+            kept.append(replace(finding, text=first + dot.rstrip()))
+    return kept
 
 
 def list_rows(implementation: Implementation, spec: Spec) -> Iterator[Line]:
