@@ -97,14 +97,22 @@ SPEC: Final = click.option(
 )
 
 
-def _select(option: str, words: str, list_words: Callable[[], Iterable[str]], help_text: str) -> Option:
-    """Return a repeatable option that takes words between commas, which a shell completes."""
-    completion = complete(list_words)
-    return click.option(option, words, multiple=True, callback=split_words(), shell_complete=completion, help=help_text)
+def _select(names: str, words: str, list_words: Callable[[], Iterable[str]], help_text: str) -> Option:
+    """Return a repeatable option, by one name or several, that takes words between commas, which a shell completes."""
+    return click.option(
+        *names.split(),
+        words,
+        multiple=True,
+        callback=split_words(),
+        shell_complete=complete(list_words),
+        help=help_text,
+    )
 
 
-COMPONENTS: Final = _select("--component", "components", _list_components, "Only this component (repeatable, or a,b).")
-CASES: Final = _select("--case", "cases", _list_cases, "Only this golden case.")
+COMPONENTS: Final = _select(
+    "-c --component", "components", _list_components, "Only this component (repeatable, or a,b, or a pattern)."
+)
+CASES: Final = _select("-k --case", "cases", _list_cases, "Only this golden case, or those of a pattern: sdpa-*.")
 PROPERTIES: Final = _select("--property", "properties", _list_properties, "Only this property.")
 #: The word for every dtype that an adapter has.
 ALL: Final = "all"
@@ -178,7 +186,9 @@ TIMEOUT: Final = click.option(
     show_default=True,
     help="Seconds for each call of an implementation that is a process.",
 )
-JOBS: Final = click.option("--jobs", type=click.IntRange(1), default=None, help="Processes.  [default: all cores]")
+JOBS: Final = click.option(
+    "-j", "--jobs", type=click.IntRange(1), default=None, help="Processes.  [default: all cores]"
+)
 MARKDOWN: Final = click.option("--markdown", type=FILE, help="Save a summary in Markdown, as a build server shows it.")
 
 

@@ -220,7 +220,12 @@ def baseline() -> None:
 @baseline.command("record", epilog=STATUSES)
 @options.ADAPTER
 @click.option(
-    "--out", "folder", type=options.FOLDER, required=True, help="The folder to write; its old content is replaced."
+    "-o",
+    "--out",
+    "folder",
+    type=options.FOLDER,
+    required=True,
+    help="The folder to write; its old content is replaced.",
 )
 @options.COMPONENTS
 @click.option(

@@ -48,7 +48,7 @@ from goldformer.spec import Spec, load_spec
     help="Threads on the CPU, of each implementation.",
 )
 @options.TIMEOUT
-@click.option("--jobs", type=click.IntRange(1), default=None, help="How many at once.  [default: all cores]")
+@click.option("-j", "--jobs", type=click.IntRange(1), default=None, help="How many at once.  [default: all cores]")
 @click.option("--html", type=options.FILE, help="Save it all as one HTML page, with every failing check.")
 @options.JSON
 @options.MARKDOWN

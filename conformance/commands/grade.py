@@ -76,7 +76,9 @@ _DRAWN_FOR: Final = "fresh/drawn-for.json"
 )
 @click.argument("submissions", required=False, type=click.Path(path_type=Path))
 @click.option("--assignment", "assignment_file", type=options.FILE, help="assignment.yaml: the components and points.")
-@click.option("--out", "folder", type=options.FOLDER, help="The folder of results; finished submissions are skipped.")
+@click.option(
+    "-o", "--out", "folder", type=options.FOLDER, help="The folder of results; finished submissions are skipped."
+)
 @options.JOBS
 @click.option("--scheduler", metavar="ADDRESS", help="Grade on a running Dask cluster, such as tcp://10.0.0.1:8786.")
 @click.option(

@@ -21,7 +21,7 @@ from goldformer.spec.files import write_named_file
 @click.argument("what")
 @click.option("--component", help="The component that it is, if names and shapes leave that open.")
 @options.ACCEPT
-@click.option("--out", type=options.FILE, help="Save the adapter as this file, in any folder.")
+@click.option("-o", "--out", type=options.FILE, help="Save the adapter as this file, in any folder.")
 @click.option("--force", is_flag=True, help="Overwrite an existing file.")
 def infer(*, what: str, component: str | None, accept: tuple[str, ...], out: Path | None, force: bool) -> int:
     """Infer the adapter of a class or a function.

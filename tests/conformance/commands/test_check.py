@@ -863,3 +863,12 @@ def test_junit_goes_to_a_folder_that_is_there(check):
     done = check(RIGHT, "--component", "softmax", "--junit", "nowhere/out.xml")
     assert (done.exit_code, done.stdout) == (2, "")
     assert "--junit nowhere/out.xml: there is no folder nowhere" in done.stderr
+
+
+def test_cases_and_components_may_be_patterns(check):
+    result = check("textbook", "-k", "sm-*by-hand", "-c", "soft*", "--json", "-")
+    assert {id_ for id_, *_ in judged(result)} == {"sm-one-row-by-hand"}
+    refused = check("textbook", "-k", "zz-*")
+    assert (refused.exit_code, refused.stderr) == (2, "goldformer: --case zz-*: nothing fits this pattern\n")
+    refused = check("textbook", "--component", "sdpa")
+    assert refused.stderr == "goldformer: --component sdpa: did you mean scaled_dot_product_attention?\n"
