@@ -45,12 +45,13 @@ NO_VARIANT: Final = "If it has no such variant"
 PRINTED: Final = "If it follows {}"
 #: The documents that print the mistake which is named above it.
 AS_PRINTED: Final = "As printed in"
+IS_HELPER: Final = "If it is only a helper"
 COUNTS_AXES: Final = "If it counts a mask's axes"
 NO_DTYPE: Final = "If it has no such dtype"
 DECLARE_ALL: Final = "For all of these"
 #: What is right on the CPU and would fail on a GPU.
 RIGHT_HERE: Final = "Right here, would fail on a GPU"
-ADAPTER_LABELS: Final = (NO_VARIANT, COUNTS_AXES, NO_DTYPE, DECLARE_ALL)
+ADAPTER_LABELS: Final = (IS_HELPER, NO_VARIANT, COUNTS_AXES, NO_DTYPE, DECLARE_ALL)
 #: What is not wrapped, so that it can be copied.
 COPIED: Final = frozenset({REPEAT, INSTEAD_OF, WRITE})
 #: The number of names that are listed; the others are counted.

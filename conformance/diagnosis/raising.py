@@ -11,6 +11,7 @@ from typing import Final
 from goldformer.conformance.diagnosis.finding import (
     COUNTS_AXES,
     FEW,
+    IS_HELPER,
     MISTAKE_FOUND,
     NO_DTYPE,
     NO_VARIANT,
@@ -37,6 +38,8 @@ _WHOSE: Final = {("w_q", "w_o"): "whose w_q or w_o", ("w_k", "w_v"): "whose w_k 
 _NO_VARIANT: Final = tuple(
     f"raised {name}" for name in ("NameError", "UnboundLocalError", "AttributeError", "ImportError", "ModuleNotFound")
 )
+#: The error of a mapping without a key, as a verdict quotes it.
+_KEY_ERROR: Final = re.compile(r"raised KeyError: '([\w.]+)'")
 #: Words in which NumPy and torch say that shapes do not fit.
 _OF_SHAPES: Final = re.compile("shape|size|dimension|broadcast|align")
 #: The words of an exception about a width that code cannot build; an assertion often has none.
@@ -64,12 +67,22 @@ def describe_limits(first: Verdict, judged: Sequence[Verdict], spec: Spec) -> It
     `first` is the first failing check of the component.
     """
     if first.reason == "raised":
+        yield from _describe_helper(first, spec)
         if variant := _find_variant(judged, spec):
             advice = _OF_ONE_WIDTH if _NOT_SQUARE in variant else _ABSENT
             yield Finding(NO_VARIANT, f"{advice}. Only calls {variant} raise")
         yield from _describe_errata(judged, spec)
     yield from _describe_dtypes(judged)
     yield from _describe_mask_axes(judged, spec)
+
+
+def _describe_helper(first: Verdict, spec: Spec) -> Iterator[Finding]:
+    """Yield that a function may be only a helper if it asks for a parameter of a larger component."""
+    asked = _KEY_ERROR.search(first.message)
+    known = spec.contracts[first.component].params
+    if asked and asked[1] not in known and asked[1].rpartition(".")[2] in known:
+        text = f"call it otherwise, such as _{first.component}: {first.component} has no parameter {asked[1]}"
+        yield Finding(IS_HELPER, text)
 
 
 def _describe_mask_axes(judged: Sequence[Verdict], spec: Spec) -> Iterator[Finding]:

@@ -37,7 +37,7 @@ from goldformer.conformance.diagnosis.finding import (
 from goldformer.conformance.diagnosis.findings import diagnose
 from goldformer.conformance.diagnosis.isolation.sentences import find_contradiction
 from goldformer.conformance.diagnosis.suspects import rank_explanations
-from goldformer.conformance.judging.cases import Bench, judge_case
+from goldformer.conformance.judging.cases import Bench, check_case, judge_case
 from goldformer.conformance.judging.verdict import Match, Verdict
 from goldformer.spec import Spec
 
@@ -771,3 +771,19 @@ def test_a_mistake_is_named_that_shows_padded_rows_of_zeros(model, arrays, spec)
     said = find_said(findings)
     assert said.mistakes == ("cross-mask-absent", "encoder.padded-rows.zero")
     assert "and padded rows of the memory are 0, as nn.TransformerEncoder's nested tensors leave them." in said.text
+
+
+def test_a_helper_that_asks_for_parameters_of_a_layer_may_be_renamed(bench, adapter_file, spec):
+    source = """
+import numpy as np
+
+ARRAYS = "numpy"
+
+
+def feed_forward(x, params):
+    return np.maximum(x @ params["feed_forward.w_1"], 0) @ params["feed_forward.w_2"]
+"""
+    wrong = bench(adapter_file(source))
+    verdicts = [check_case(case, wrong) for case in spec.cases_of("feed_forward")[:4]]
+    said = "call it otherwise, such as _feed_forward: feed_forward has no parameter feed_forward.w_1"
+    assert said in [f.text for f in diagnose(verdicts, spec) if f.label == "If it is only a helper"]
