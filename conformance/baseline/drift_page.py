@@ -13,6 +13,7 @@ from goldformer.adapters.untrusted_text import printable
 from goldformer.conformance.baseline.drift import Drift, describe_cause, explain_drift
 from goldformer.conformance.baseline.drift_data import SYMBOLS, format_tally
 from goldformer.conformance.baseline.moves import KINDS, Kind, Move, MoveGroup, group_by_reason, sort_worst_first
+from goldformer.conformance.reports.fixes import put_fixes_first
 from goldformer.conformance.reports.page import render
 from goldformer.conformance.reports.pictures import HeatMap, draw_side_by_side, name_window
 
@@ -51,7 +52,8 @@ def page(drift: Drift, allowed: Kind) -> str:
         "drift.html", drift=drift, now=drift.new.recordings[-1], old=drift.old.recordings[0], allowed=allowed,
         rows=[(name, tally.worst, format_tally(tally)) for name, tally in drift.ranked(allowed)], beyond=beyond,
         within=list(_list_components(drift, lambda move: Kind.IDENTICAL < move.kind <= allowed)),
-        named={part.component for part in beyond}, remarks=list(explain_drift(drift)), kinds=KINDS, symbols=SYMBOLS,
+        named={part.component for part in beyond}, remarks=put_fixes_first(explain_drift(drift)),
+        kinds=KINDS, symbols=SYMBOLS,
     )  # fmt: skip
     return printable(made)
 

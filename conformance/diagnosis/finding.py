@@ -21,6 +21,7 @@ OPTION_FOUND: Final = "Option found"
 #: The code of the mistake that was found, and the code that is right.
 INSTEAD_OF: Final = "Instead of"
 WRITE: Final = "Write"
+CODE_LABELS: Final = (INSTEAD_OF, WRITE)
 #: It reproduces most failing cases, but not all, or a passing case refutes it.
 CLOSEST: Final = "Closest known mistake"
 CLOSEST_OPTION: Final = "Closest option"
@@ -53,7 +54,7 @@ DECLARE_ALL: Final = "For all of these"
 RIGHT_HERE: Final = "Right here, would fail on a GPU"
 ADAPTER_LABELS: Final = (IS_HELPER, NO_VARIANT, COUNTS_AXES, NO_DTYPE, DECLARE_ALL)
 #: What is not wrapped, so that it can be copied.
-COPIED: Final = frozenset({REPEAT, INSTEAD_OF, WRITE})
+COPIED: Final = frozenset({REPEAT, *CODE_LABELS})
 #: The number of names that are listed; the others are counted.
 FEW: Final = 4
 
@@ -73,7 +74,7 @@ class Finding:
     @property
     def is_code(self) -> bool:
         """Return True if its text is a line of code."""
-        return self.label in (INSTEAD_OF, WRITE)
+        return self.label in CODE_LABELS
 
 
 def list_few(names: Iterable[str]) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal
 
-from goldformer.conformance.diagnosis.finding import MISTAKE_FOUND, OPTION_FOUND
+from goldformer.conformance.diagnosis.finding import CODE_LABELS, MISTAKE_FOUND, OPTION_FOUND
 from goldformer.conformance.grading.sandbox import Isolation, Limits
 from goldformer.conformance.judging.verdict import WITHHELD, Reason, Status, Verdict
 
@@ -251,6 +251,11 @@ class DiagnosisLine:
     text: str
     inner: bool = True
     mistakes: tuple[str, ...] = ()
+
+    @property
+    def is_code(self) -> bool:
+        """Return True if its text is a line of code."""
+        return self.label in CODE_LABELS
 
 
 @dataclass(frozen=True, slots=True)

@@ -239,6 +239,7 @@ class Verdict:
     `state` says that it is right when it is called first.
     `wrapped` compares the function with itself under the transformation that the run asks for.
     `invariances` say how closely a property holds that compares the same call in other settings.
+    `hidden_nan` are the inputs in which a NaN that the mask hides reaches the output.
     `rounded_once` says that all outputs in a half type are those of float32, rounded once. `visible` is the smallest
     share of an output, in the root mean square, whose change shows in a half type.
     `example` is the smallest call that shows a violation or an isolated mistake, as a file of one case.
@@ -274,6 +275,7 @@ class Verdict:
     state: KeptState | None = None
     wrapped: Wrapped | None = None
     invariances: tuple[Invariance, ...] = ()
+    hidden_nan: tuple[str, ...] = ()
     rounded_once: bool | None = None
     visible: float | None = None
     beyond: str = ""
@@ -343,7 +345,8 @@ class Verdict:
             made["isolated"] = IsolatedMistake(**{**found, **names, "options": options})
         if kept := data.get("state"):
             made["state"] = KeptState(tuple(kept["after"]), kept["is_proven"])
-        made["idle"] = tuple(data.get("idle", ()))
+        for name in ("idle", "hidden_nan"):
+            made[name] = tuple(data.get(name, ()))
         made["invariances"] = tuple(Invariance(**found) for found in data.get("invariances", ()))
         if compared := data.get("wrapped"):
             made["wrapped"] = Wrapped(**compared)

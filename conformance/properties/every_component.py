@@ -28,6 +28,7 @@ from goldformer.conformance.judging.invoke import (
 )
 from goldformer.conformance.judging.mixed_devices import find_mixed_devices
 from goldformer.conformance.judging.verdict import NONDETERMINISM
+from goldformer.conformance.properties.hidden_nan import find_inputs_that_leak
 from goldformer.conformance.properties.registry import holds
 from goldformer.conformance.properties.subject import MixesDevices, Subject, Violation, with_inputs
 from goldformer.spec import Case, Contract
@@ -176,6 +177,8 @@ def no_memory(subject: Subject) -> None:
             subject.repeats(arguments, again, first, claim)
             violation.shows = NONDETERMINISM  # what other calls left would still be there
         raise
+    # After the comparison: what such a call leaves is no failure.
+    subject.hidden_nan = find_inputs_that_leak(subject)
 
 
 def _make_other_calls(subject: Subject, arguments: Arguments) -> Iterator[Arguments]:

@@ -64,6 +64,7 @@ def _check_property(prop: Property, component: str, bench: Bench, blank: Verdict
         ratio=subject.ratio,
         seconds=subject.seconds if bench.timed else 0.0,
         invariances=tuple(subject.invariances.values()),
+        hidden_nan=subject.hidden_nan,
     )
     return _require_bits(passed) if bench.bitwise else passed
 

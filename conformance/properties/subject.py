@@ -95,6 +95,8 @@ class Subject:
     calls: list[RecordedCall] = field(default_factory=list)
     #: The closeness of the same call in other settings.
     invariances: dict[Setting, Invariance] = field(default_factory=dict)
+    #: The inputs in which a NaN that a mask hides reaches the output.
+    hidden_nan: tuple[str, ...] = ()
 
     def options(self, component: str) -> dict[str, str]:
         """Return the options that the adapter declares for a component."""

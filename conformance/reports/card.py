@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from goldformer.adapters.untrusted_text import printable
-from goldformer.conformance.diagnosis.causes import find_cause
 from goldformer.conformance.diagnosis.finding import FIRST_SEEN, FIX_FIRST, FIX_TOO, REPEAT, Finding
 from goldformer.conformance.diagnosis.suspects import ACCEPTED
 from goldformer.conformance.judging.verdict import Verdict
 from goldformer.conformance.reports.comparison import Implementation, Outcome
 from goldformer.conformance.reports.comparison_data import SYMBOLS, describe_outcome, summarize_result
+from goldformer.conformance.reports.fixes import ShownFinding, show_fixes_first
 from goldformer.conformance.reports.page import render
 from goldformer.conformance.reports.remarks import TOO_FEW
 from goldformer.conformance.reports.results import PARTIAL
@@ -23,25 +23,13 @@ from goldformer.conformance.reports.text import (
     list_broken_clauses,
     wrap,
 )
-from goldformer.spec import Clause, Mistake, Spec
-from goldformer.spec.tables import find_address
+from goldformer.spec import Clause, Spec
 
 #: The number of failing checks that a card lists.
 _LISTED: Final = 10
 
 #: The labels of the findings that name a component; inner findings after them are about it.
 _HEADS: Final = frozenset({FIX_FIRST, FIX_TOO, TOO_FEW})
-
-
-@dataclass(frozen=True, slots=True)
-class CardFinding:
-    """A finding, with the fix apart, and the mistakes of the catalogue that it names with the addresses of threads."""
-
-    label: str
-    text: str
-    fix: str = ""
-    mistakes: tuple[tuple[Mistake, Mapping[str, str]], ...] = ()
-    is_code: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +46,7 @@ class Card:
     verdict: str
     dtypes: str
     components: tuple[tuple[str, str], ...]
-    findings: tuple[CardFinding, ...]
+    findings: tuple[ShownFinding, ...]
     first: Verdict | None
     first_wrong: str
     clauses: tuple[Clause, ...]
@@ -85,7 +73,7 @@ class Card:
         return cls(
             implementation.outcome, implementation.title, _describe_verdict(implementation, spec), ", ".join(dtypes),
             tuple((name, summarize_result(result)) for name, result in components.items()),
-            tuple(_split_fix(remark, spec) for remark in shown), first, describe_first_wrong(first),
+            tuple(show_fixes_first(shown, spec)), first, describe_first_wrong(first),
             tuple(spec.clauses[id_] for id_ in list_broken_clauses(first)) if first else (),
             explain_verdict(first, spec) if first else "",
             implementation.bad[:_LISTED], max(0, len(implementation.bad) - _LISTED), implementation.hints,
@@ -105,8 +93,8 @@ class Card:
         """Return the card as a few lines of text."""
         lines = [f"{self.symbol} {self.title}: {self.verdict} ({self.dtypes})"]
         for finding in self.findings:
-            lines += wrap(finding.text, f"  {finding.label}: ")
-            lines += wrap(finding.fix, "  Fix: ") if finding.fix else []
+            head = f"  {finding.label}: "
+            lines += [head + finding.text] if finding.is_code else wrap(finding.text, head)
         if self.first:
             lines += wrap(self.first_wrong, "  First wrong: ")
             lines += [line for clause in self.clauses for line in wrap(describe_clause(clause), "  Clause: ")]
@@ -147,12 +135,3 @@ def describe_first_wrong(verdict: Verdict | None) -> str:
             place = str(list(difference.first.index)) if difference.first.index else ""
             return f"{difference.output}{place}: {describe_element(difference.first, difference.tolerance)} ({where})"
     return f"{verdict.message} ({where})"
-
-
-def _split_fix(finding: Finding, spec: Spec) -> CardFinding:
-    """Return a finding with the hints of its mistakes apart: they end its text."""
-    fix = " ".join(hint for id_ in finding.mistakes if (hint := find_cause(id_, spec).hint))
-    text = finding.text.removesuffix(fix).rstrip() if fix else finding.text
-    known = [spec.mistakes[id_] for id_ in finding.mistakes if id_ in spec.mistakes]
-    seen = tuple((mistake, {place: find_address(place) for place in mistake.seen}) for mistake in known)
-    return CardFinding(finding.label, text, fix if text != finding.text else "", seen, finding.is_code)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -16,67 +15,33 @@ from goldformer.conformance.reports.comparison_data import (
     describe_outcome,
     list_reasons,
 )
+from goldformer.conformance.reports.failing_checks import ComponentFailures, list_failures
+from goldformer.conformance.reports.fixes import ShownFinding, show_fixes_first
 from goldformer.conformance.reports.page import TableCell, render
-from goldformer.conformance.reports.pictures import (
-    HeatMap,
-    Strip,
-    compare_values,
-    draw_picture,
-    make_strips,
-    name_axes,
-    name_window,
-)
-from goldformer.conformance.reports.remarks import NOTES
+from goldformer.conformance.reports.pictures import HeatMap, Strip, draw_picture, make_strips
+from goldformer.conformance.reports.remarks import NOTES, TOO_FEW
 from goldformer.conformance.reports.results import NOT_IMPLEMENTED, PARTIAL, ComponentResult, Counts
-from goldformer.conformance.reports.text import format_difference, format_ratio, list_facts
+from goldformer.conformance.reports.text import format_ratio
 from goldformer.spec import Clause, Spec
 from goldformer.spec.tables import Document
-
-#: The number of failing checks of a component that are shown in full.
-_SHOWN: Final = 50
-#: The number of them that have pictures, and of wrong outputs in each.
-_PICTURED: Final = 5
-_OUTPUTS: Final = 2
 
 #: The reasons of skipped checks that say something about the implementation, not about the run.
 _OWN: Final = frozenset({"not-implemented", "convention"})
 
 
 @dataclass(frozen=True, slots=True)
-class FailingCheck:
-    """A failing check with the id of its place on the page; `windows` are pictures of its first wrong outputs."""
-
-    id: str
-    verdict: Verdict
-    numbers: str
-    facts: tuple[tuple[str, str], ...]
-    windows: tuple[tuple[str, tuple[HeatMap, ...]], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class ComponentFailures:
-    """The failing checks of one component of an implementation; `more` are left out, which a command shows."""
-
-    id: str
-    component: str
-    failures: tuple[FailingCheck, ...]
-    more: int
-    command: str
-
-
-@dataclass(frozen=True, slots=True)
 class ImplementationPart:
-    """The part of the page about one implementation."""
+    """The part of the page about one implementation: its `notes` say nothing of why checks fail."""
 
     id: str
     name: str
     found: Implementation
     outcome: str
-    remarks: tuple[Finding, ...]
+    findings: tuple[ShownFinding, ...]
+    notes: tuple[Finding, ...]
     by_dtype: tuple[tuple[str, tuple[TableCell, ...], str], ...]
     parts: tuple[ComponentFailures, ...]
     tolerated: tuple[Verdict, ...]
-    unseen: tuple[tuple[str, tuple[str, ...]], ...]
     strips: tuple[Strip, ...]
     pictures: tuple[HeatMap, ...]
 
@@ -86,9 +51,9 @@ class ImplementationPart:
         return SYMBOLS[self.found.outcome]
 
     def place_of(self, clause: str) -> str:
-        """Return the id of the first failing check that is about a clause, or of the section."""
-        listed = [failure for part in self.parts for failure in part.failures]
-        return next((f.id for f in listed if clause in f.verdict.clauses), self.id)
+        """Return the id of the first failing checks that are about a clause, or of the section."""
+        groups = [group for part in self.parts for group in part.groups]
+        return next((group.id for group in groups if clause in group.clauses), self.id)
 
 
 def page(comparison: Comparison, spec: Spec) -> str:
@@ -103,7 +68,7 @@ def page(comparison: Comparison, spec: Spec) -> str:
         clauses=list(_list_clauses(comparison, sections, spec)),
         documents=list(_list_documents(sections, spec)),
         request=comparison.request,
-        notes=NOTES,
+        too_few=TOO_FEW,
         environment=describe_system() | collect_libraries(comparison),
     )
 
@@ -189,50 +154,19 @@ def _make_section(id_: str, name: str, found: Implementation, dtypes: Sequence[s
         for component, result in found.results(spec).items()
         if result.counts.number_judged
     )
-    parts = tuple(
-        _list_component_failures(id_, component, found, spec)
-        for component in dict.fromkeys(v.component for v in found.bad)
-    )
-    remarks = tuple(found.remarks(spec))
-    tolerated = tuple(v for v in found.verdicts if v.is_tolerated)
-    unseen = tuple((name, r.coverage.unseen) for name, r in found.results(spec).items() if r.coverage.unseen)
-    ratios = tuple(make_strips(found.verdicts, spec.components))
+    remarks = found.remarks(spec, whole=True)
+    findings = [r for r in remarks if r.label not in NOTES or r.label == TOO_FEW]
+    named = {id_ for finding in findings for id_ in finding.mistakes}
     return ImplementationPart(
         id_,
         name,
         found,
         describe_outcome(found, spec),
-        remarks,
+        tuple(show_fixes_first(findings, spec)),
+        tuple(remark for remark in remarks if remark not in findings),
         rows,
-        parts,
-        tolerated,
-        unseen,
-        ratios,
+        tuple(list_failures(id_, found, named, spec)),
+        tuple(v for v in found.verdicts if v.is_tolerated),
+        tuple(make_strips(found.verdicts, spec.components)),
         tuple(map(draw_picture, found.pictures)),
-    )
-
-
-def _list_component_failures(section: str, component: str, found: Implementation, spec: Spec) -> ComponentFailures:
-    bad = [v for v in found.bad if v.component == component]
-    id_ = f"{section}-{component}"
-    shown = tuple(
-        _describe_failure(f"{id_}-{nth}", verdict, spec, with_pictures=nth <= _PICTURED)
-        for nth, verdict in enumerate(bad[:_SHOWN], 1)
-    )
-    command = shlex.join(["goldformer", "check", found.given, "--component", component, "--verbose"])
-    return ComponentFailures(id_, component, shown, len(bad) - len(shown), command)
-
-
-def _describe_failure(id_: str, verdict: Verdict, spec: Spec, *, with_pictures: bool) -> FailingCheck:
-    lines = [line for difference in verdict.differences for line in format_difference(difference)]
-    outputs = verdict.differences[:_OUTPUTS] if with_pictures else ()
-    windows = tuple(
-        (
-            name_window(difference.output, difference.grid),
-            compare_values(difference, name_axes(verdict.component, difference.output, spec)),
-        )
-        for difference in outputs
-    )
-    return FailingCheck(
-        id_, verdict, "\n".join(lines), tuple(list_facts(verdict, spec)), tuple(w for w in windows if w[1])
     )

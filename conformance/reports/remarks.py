@@ -36,9 +36,12 @@ ROUNDING: Final = "Rounding"
 #: The label of the settings over which results stay the same bit for bit.
 BITS: Final = "Bit for bit"
 
+#: The label of what a NaN in padding does.
+HIDDEN_NAN: Final = "Hidden NaN"
+
 #: The labels that are no diagnosis of a failure.
 NOTES: Final = frozenset(
-    {BITS, ROUNDING, TOO_FEW, FEW_CASES_APPLY, JUDGED_UP_TO, PERHAPS_NOT_SHOWN, ROBUSTNESS, MISSING}
+    {BITS, HIDDEN_NAN, ROUNDING, TOO_FEW, FEW_CASES_APPLY, JUDGED_UP_TO, PERHAPS_NOT_SHOWN, ROBUSTNESS, MISSING}
 )
 
 #: The number of components whose sizes are named.
@@ -65,6 +68,7 @@ def make_remarks(
         *(finding for finding in diagnose(verdicts, spec) if finding.label != MISSING),
         *_list_not_run(verdicts, whole=whole, more=more),
         *_describe_bits(verdicts, whole=whole),
+        *_describe_hidden_nan(verdicts, whole=whole),
         *find_precision(verdicts, spec),
         *_describe_half_types(verdicts),
         *find_gpu_failures(verdicts, spec),
@@ -164,6 +168,21 @@ def _describe_bits(verdicts: Sequence[Verdict], *, whole: bool) -> Iterator[Find
             distance = max(i.distance for _, i in mine)
             parts[-1] += f" (within tolerance, at most {distance:.2g} of it apart: {names})"
     yield Finding(BITS, f"over {'; '.join(parts)}", inner=False)
+
+
+def _describe_hidden_nan(verdicts: Sequence[Verdict], *, whole: bool) -> Iterator[Finding]:
+    """Yield in which inputs a NaN that the mask hides reaches the output, and of which components."""
+    found: defaultdict[str, dict[str, None]] = defaultdict(dict)
+    for verdict in verdicts:
+        for name in verdict.hidden_nan:
+            found[name][verdict.component] = None
+    if not found:
+        return
+    # A masked score may be replaced, which removes a NaN; a weight of 0 is still multiplied by the value.
+    why = {"value": " (0 · NaN)", "key": " (its scores stay NaN)"}
+    parts = [f"in {name} of {_list_names(mine, whole=whole)}{why.get(name, '')}" for name, mine in found.items()]
+    text = f"a NaN that the mask hides reaches the output, {'; '.join(parts)}: padding must hold finite numbers"
+    yield Finding(HIDDEN_NAN, text, inner=False)
 
 
 def _explain_coverage(

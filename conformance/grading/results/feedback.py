@@ -76,7 +76,8 @@ def list_notes(feedback: StudentFeedback) -> Iterator[str]:
         yield code(feedback.message)
     for finding in feedback.findings:
         quoted = f": {code(finding.quoted)}" if finding.quoted else ""
-        yield f"{code(finding.component)}: {escape(finding.text)}{quoted}"
+        fix = "".join(f"{line.label} {code(line.text)}. " for line in finding.code)
+        yield f"{code(finding.component)}: {fix}{escape(finding.text)}{quoted}"
     if feedback.advice:
         yield escape(feedback.advice)
     if feedback.forbidden:
@@ -114,7 +115,8 @@ def list_remarks(remarks: tuple[StudentRemark, ...]) -> Iterator[str]:
     """Yield the lines of the diagnosis as a list in Markdown."""
     for remark in remarks:
         quoted = f": {code(remark.quoted)}" if remark.quoted else ""
-        yield f"{'  ' if remark.inner else ''}- **{escape(remark.label)}**: {escape(remark.text)}{quoted}"
+        text = code(remark.text) if remark.is_code else escape(remark.text)
+        yield f"{'  ' if remark.inner else ''}- **{escape(remark.label)}**: {text}{quoted}"
         for mistake in remark.mistakes:
             yield f"    - Why it matters: {escape(mistake.why)}"
 

@@ -14,6 +14,7 @@ from goldformer.conformance.grading.results.gradebook import find_outcome
 from goldformer.conformance.grading.results.source import Snippet, SubmissionSource
 from goldformer.conformance.grading.store import TRANSCRIPT
 from goldformer.conformance.judging.verdict import Verdict
+from goldformer.conformance.reports.fixes import put_fixes_first
 from goldformer.conformance.reports.page import render
 from goldformer.conformance.reports.text import format_difference, format_headline, list_facts
 from goldformer.spec import Spec
@@ -68,6 +69,7 @@ def html(grade: Grade, assignment: Assignment, spec: Spec, source: SubmissionSou
         render(
             "staff.html",
             grade=grade,
+            said=put_fixes_first(grade.said),
             assignment=assignment,
             sections=list(_list_components(grade, spec, source)),
             files=list(source.list_files()),

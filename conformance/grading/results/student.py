@@ -8,13 +8,13 @@ repeat the case.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import Final
 
 from goldformer.conformance.diagnosis.causes import drop_declaration
-from goldformer.conformance.diagnosis.finding import ADAPTER_LABELS, FIX_FIRST
+from goldformer.conformance.diagnosis.finding import ADAPTER_LABELS, CODE_LABELS, FIX_FIRST
 from goldformer.conformance.grading.compact import WINDOWS, find_place, list_public_failures
 from goldformer.conformance.grading.model import (
     CERTAIN_LABELS,
@@ -33,6 +33,7 @@ from goldformer.conformance.grading.results import words
 from goldformer.conformance.grading.results.gradebook import find_outcome
 from goldformer.conformance.judging.measure import describe_values
 from goldformer.conformance.judging.verdict import WITHHELD, Difference, Verdict
+from goldformer.conformance.reports.fixes import put_fixes_first
 from goldformer.conformance.reports.pictures import HeatMap, compare_values, name_axes, name_window
 from goldformer.conformance.reports.text import format_difference
 from goldformer.spec import Mistake, Spec
@@ -51,13 +52,14 @@ _NAMING: Final = frozenset({"First seen"})
 class StudentFinding:
     """The first thing to fix in a component, for the top of the page; `certain` if the diagnosis names the mistake.
 
-    `quoted` is a text of the suite about an answer, as in StudentRemark.
+    `quoted` is a text of the suite about an answer, as in StudentRemark. `code` has the lines "Instead of" and "Write".
     """
 
     component: str
     text: str
     certain: bool
     quoted: str = ""
+    code: tuple[StudentRemark, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +144,11 @@ class StudentRemark:
     inner: bool
     mistakes: tuple[Mistake, ...] = ()
     quoted: str = ""
+
+    @property
+    def is_code(self) -> bool:
+        """Return True if its text is a line of code."""
+        return self.label in CODE_LABELS
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,7 +315,7 @@ def build_feedback(grade: Grade, assignment: Assignment, spec: Spec) -> StudentF
         message="" if passing else _select_message(grade),
         advice=advice,
         rows=rows,
-        remarks=remarks,
+        remarks=tuple(put_fixes_first(remarks)),
         command=_make_command(grade, assignment, failures, spec) if ran else "",
         isolation=words.describe_isolation(grade.isolation) if ran or grade.checks else "",
         findings=findings,
@@ -419,21 +426,23 @@ def _add_first_seen(remarks: list[StudentRemark], failures: _FailedChecks) -> It
                 yield StudentRemark("First seen", failure.check, inner=True, quoted=failure.said)
 
 
-def _list_findings(remarks: Iterable[StudentRemark]) -> Iterator[StudentFinding]:
+def _list_findings(remarks: Sequence[StudentRemark]) -> Iterator[StudentFinding]:
     """Yield for each component to fix first its mistake and what to do; the first sentence if no mistake is certain."""
     component = ""
-    for remark in remarks:
+    for place, remark in enumerate(remarks):
         if not remark.inner:
             component = remark.text if remark.label == FIX_FIRST else ""
             continue
         if not component:
             continue
+        below = takewhile(lambda other: other.inner, remarks[place + 1 :])
+        code = tuple(other for other in below if other.is_code)
         certain = remark.label in CERTAIN_LABELS
         if certain and remark.mistakes:
             text = " ".join(f"{_capitalize(mistake.title)}. {mistake.hint}" for mistake in remark.mistakes)
         else:
             text = f"{remark.label}: {remark.text}"
-        yield StudentFinding(component, text, certain, remark.quoted)
+        yield StudentFinding(component, text, certain, remark.quoted, code)
         component = ""
 
 

@@ -43,13 +43,15 @@ def _sentence(mistake: Mistake, words: Words) -> str:
 def _page(mistake: Mistake, spec: Spec, words: Words) -> str:
     checks = [check.id for check in spec.checks_catching(mistake.id)]
     component = mistake.component
+    code = zip(("Instead of", "Write"), mistake.code or (), strict=False)
     facts = fields(
         [
+            *((label, f"`{line}`") for label, line in code),
+            ("Fix", words.plain(mistake.hint)),
             ("Component", link("component", component) if component in spec.contracts else ""),
-            ("Written", words.plain(mistake.does)),
+            ("Written", "" if mistake.code else words.plain(mistake.does)),
             ("Symptom", words.plain(mistake.symptom)),
             ("Why", words.plain(mistake.why)),
-            ("Fix", words.plain(mistake.hint)),
             ("Shown by", words.plain(mistake.reveals)),
             ("Hidden by", words.plain(mistake.hides)),
             ("Error", words.plain(mistake.error or "")),

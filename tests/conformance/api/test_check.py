@@ -64,8 +64,9 @@ def test_a_wrong_function_is_told_its_mistake(wrong):
 def test_the_text_is_short_and_begins_with_the_finding(wrong):
     first, *lines = repr(wrong).splitlines()
     assert first == "✗ scaled_dot_product_attention: 24 of 105 checks pass (float32)"
-    assert lines[0].startswith("  Mistake found: scale-missing")
-    assert "  Fix: Divide QKᵀ by √d_k before the softmax." in lines
+    code = ["  Instead of: softmax(query @ key.T)", "  Write: softmax(query @ key.T / sqrt(d_k))"]
+    assert lines[:3] == [*code, "  Fix: Divide QKᵀ by √d_k before the softmax."]
+    assert lines[3].startswith("  Mistake found: scale-missing")
     assert any(line.startswith("  First wrong: weights[0, 0]: expected 0.397954285, actual 0.42593") for line in lines)
     assert "  Clause: SDPA-2 MUST: Scores are divided by √d_k" in lines
     assert len(lines) < 20
@@ -129,7 +130,8 @@ def test_the_card_is_readable_in_jupyterlab(wrong, tmp_path, width, beside):
         "const label = r.getBoundingClientRect(), text = t.nextElementSibling.getBoundingClientRect();"
         "return [label.height < 30, text.left >= label.right, text.width > 300]; })"
     )
-    code = "[...d.querySelectorAll('code')].map(c => getComputedStyle(c).backgroundColor + getComputedStyle(c).padding)"
+    plain = "[...d.querySelectorAll('code:not(.fix)')]"
+    code = f"{plain}.map(c => getComputedStyle(c).backgroundColor + getComputedStyle(c).padding)"
     measured, _ = measure_in_chromium(
         f"<!doctype html><style>{JUPYTERLAB}</style>{output}", tmp_path, f"JSON.stringify([{lists}, {code}])", width
     )

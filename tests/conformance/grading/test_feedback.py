@@ -81,6 +81,17 @@ def test_who_fails_is_told_the_mistake_the_step_and_how_to_see_it(both):
     assert "the standard deviation √d_k, which is 8 at d_k = 64" in page
 
 
+def test_the_code_of_the_fix_comes_before_its_reasons(both):
+    page, text = both(grades.failing())
+    (first, *_) = [line for line in text.splitlines() if "`softmax(query @ key.T / sqrt(d_k))`" in line]
+    assert first.index("Write ") < first.index("The scores are not divided by √d_k.")
+    box = page.partition('<div class="box')[2].partition("</div>")[0]
+    assert box.index("Write <code>softmax(query @ key.T / sqrt(d_k))</code>") < box.index("The scores are not divided")
+    labels = [label for _, label in Page(page).all("dt")]
+    place = labels.index("Fix first")
+    assert labels[place : place + 4] == ["Fix first", "Instead of", "Write", "Mistake found"]
+
+
 def test_the_first_box_names_the_mistake_and_what_to_do_instead_of_general_advice(both):
     page, text = both(grades.failing())
     box = page.partition('<div class="box')[2].partition("</div>")[0]

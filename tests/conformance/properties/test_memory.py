@@ -1,4 +1,4 @@
-"""What only a kernel can do wrong about memory is caught and named, in NumPy and in PyTorch; right code is not."""
+"""A mistake about memory that only kernels make is caught and named, in NumPy and in PyTorch; right code is not."""
 
 from __future__ import annotations
 

@@ -8,8 +8,20 @@ from dataclasses import replace
 import pytest
 
 from comparisons import ALL, FAILING, MISSING, RIGHT, made, of, verdict, wrong
+from goldformer.conformance.judging.verdict import Match
 from goldformer.conformance.reports.comparison_page import page
-from pages import CHROMIUM, PAIRS, READABLE, Page, contrast, must_scroll_by_keyboard, must_stand_alone, on_a_phone
+from goldformer.conformance.reports.failing_checks import group_by_cause
+from pages import (
+    CHROMIUM,
+    PAIRS,
+    READABLE,
+    Page,
+    contrast,
+    measure_in_chromium,
+    must_scroll_by_keyboard,
+    must_stand_alone,
+    on_a_phone,
+)
 
 
 @pytest.fixture
@@ -136,19 +148,69 @@ def test_by_dtype(parsed):
     assert rows == [["softmax", "✓ 1 of 1error 0.25", "✓ 1 of 1error 0.125", "1 of another convention"]]
 
 
-def test_many_failures_are_shown_in_part_with_the_command_that_shows_all(read):
+def scaled(check, component="softmax", causes=("scale-missing",), **more):
+    """A wrong value that a mistake reproduces."""
+    return wrong(check, component, matches=(Match(causes, 0.1),), **more)
+
+
+def test_checks_of_one_cause_are_in_one_closed_box_with_the_first_in_full(read):
+    others = [wrong("sm-odd", "softmax"), verdict("sm-bad", "softmax", "errored", "raised", message="raised size 3")]
+    parsed = read(of(made("mine", *(scaled(f"sm-{nth}") for nth in range(3)), *others)))
+    boxes = [(a, text) for a, text in parsed.all("details") if a.get("id")]
+    assert [a["id"] for a, _ in boxes] == ["i1-softmax-1", "i1-softmax-2", "i1-softmax-3"]
+    (attributes, text), odd, bad = boxes
+    assert "open" not in attributes
+    assert text.startswith("✗ 3 checks: the scores are not divided by √d_k (scale-missing) sm-0 float32")
+    assert text.count("first at [0, 0]") == 1
+    assert "So do: sm-1 float32 output: 3 of 9 values are wrong (sm-1) sm-2" in text
+    assert odd[1].startswith("✗ sm-odd float32")
+    assert bad[1].startswith("✗ sm-bad float32 raised size 3")
+
+
+def test_checks_that_fail_in_the_same_way_are_together_where_no_cause_is_known(read):
+    raised = [verdict(f"r-{nth}", "softmax", "errored", "raised", message=f"raised sizes {nth}") for nth in range(4)]
+    parsed = read(of(made("mine", *raised, *(wrong(f"sm-{nth}", "softmax") for nth in range(3)))))
+    texts = [text for a, text in parsed.all("details") if a.get("id")]
+    assert [text.partition(" float32")[0] for text in texts] == ["✗ 4 checks, such as r-0", "✗ 3 checks, such as sm-0"]
+
+
+def test_the_cause_that_the_diagnosis_names_counts_of_several_that_fit():
+    both = [wrong(f"sm-{nth}", "softmax", matches=(Match(("a",), 0.1), Match(("b",), 0.1))) for nth in range(2)]
+    for named in "ab":
+        assert [causes for causes, _ in group_by_cause(both, {named})] == [(named,)]
+    most = [*both, wrong("sm-c", "softmax", matches=(Match(("b",), 0.1),))]
+    assert [(causes, len(checks)) for causes, checks in group_by_cause(most, {"a"})] == [(("b",), 3)]
+
+
+def test_many_failures_of_a_cause_are_listed_in_part_with_the_command_that_shows_all(read):
     parsed = read(of(made("mine", *(wrong(f"sm-{nth}", "softmax") for nth in range(60)))))
-    assert len([a for a, _ in parsed.all("details") if a.get("id")]) == 50
-    assert "10 more fail; all of them: goldformer check mine.py --component softmax --verbose" in [
+    assert len([a for a, _ in parsed.all("details") if a.get("id")]) == 1
+    assert "9 more fail; all of them: goldformer check mine.py --component softmax --verbose" in [
         text for _, text in parsed.all("p")
     ]
 
 
-def test_a_clause_whose_failing_checks_are_not_shown_leads_to_the_implementation(read):
+def test_a_clause_leads_to_the_checks_of_it_though_they_are_not_listed(read):
     many = [wrong(f"sm-{nth}", "softmax") for nth in range(60)]
     parsed = read(of(made("mine", *many, wrong("sm-last", "softmax", clauses=("SM-2",)))))
     must_stand_alone(parsed)
-    assert [a["href"] for a, text in parsed.all("a") if text == "✗ 0 of 1"] == ["#i1"]
+    assert [a["href"] for a, text in parsed.all("a") if text == "✗ 0 of 1"] == ["#i1-softmax-1"]
+
+
+def test_the_fix_as_code_comes_first_and_the_notes_are_closed(read):
+    found = made("mine", *(scaled(f"sdpa-{nth}", "scaled_dot_product_attention", confirms=(("scale-missing",),))
+                           for nth in range(3)), conventions={"empty_row": "nan"})  # fmt: skip
+    parsed = read(of(found))
+    labels = [text for _, text in parsed.all("dt")]
+    assert labels[:6] == ["Fix first", "Instead of", "Write", "Fix", "First seen", "Mistake found"]
+    assert parsed.all("code")[1][1] == "softmax(query @ key.T / sqrt(d_k))"
+    notes = [a for a, text in parsed.all("details") if re.match(r"\d+ notes?\b", text)]
+    assert all("open" not in attributes for attributes in notes)
+
+
+def test_no_page_mentions_an_option_that_lists_more(read):
+    for comparison in (ALL, of(RIGHT), of(FAILING)):
+        assert not [text for _, text in read(comparison).all("dd") if "-v " in text]
 
 
 def test_two_of_one_name_are_told_apart(read):
@@ -193,3 +255,12 @@ def test_no_page_is_wider_than_a_phone_and_none_complains(spec, tmp_path):
     columns = [replace(FAILING, name=f"{LONG}{nth}", given=f"{nth}.py") for nth in range(6)]
     text = page(of(RIGHT, *columns, MISSING), spec).replace("<details", "<details open")
     assert on_a_phone(text, tmp_path) == (True, True, [])
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on PATH")
+def test_the_page_of_one_implementation_uses_its_width(spec, tmp_path):
+    text = page(of(made("mine", *(wrong(f"sm-{nth}", "softmax") for nth in range(3)))), spec)
+    inner = "const b = d.body, s = getComputedStyle(b); const free = b.clientWidth - 2 * parseFloat(s.paddingLeft)"
+    widths = "['.columns', 'details[id]', '.matrix'].map(q => d.querySelector(q).offsetWidth / free > .99)"
+    measured, _ = measure_in_chromium(text, tmp_path, f"(() => {{ {inner}; return {widths}; }})()", 1280)
+    assert measured == "true,true,true"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from dataclasses import replace
@@ -11,7 +12,7 @@ import pytest
 
 from comparisons import made, of, verdict, wrong
 from goldformer.conformance.judging.comparator import compare
-from goldformer.conformance.judging.verdict import Verdict
+from goldformer.conformance.judging.verdict import Match, Verdict
 from goldformer.conformance.reports.comparison_page import page
 from goldformer.conformance.reports.pictures import (
     compare_values,
@@ -161,9 +162,14 @@ def test_the_finding_of_one_implementation_comes_before_the_tables(spec):
     assert ">Details<" not in both
 
 
-def test_only_the_first_failures_of_a_component_are_drawn(spec):
+def test_only_the_first_check_of_the_first_causes_of_a_component_is_drawn(spec):
     difference = compare("output", np.eye(3), np.ones((3, 3)), 1e-6)
-    verdicts = [wrong(f"v{nth}", "softmax", differences=(difference,)) for nth in range(9)]
+    causes = [*itertools.islice(spec.mistakes, 7)]
+    verdicts = [
+        wrong(f"v{cause}{nth}", "softmax", differences=(difference,), matches=(Match((cause,), 0.1),))
+        for cause in causes
+        for nth in range(2)
+    ]
     labels = [attributes["aria-label"] for attributes, _ in Page(page(of(made("mine", *verdicts)), spec)).all("svg")]
     assert sum(label.startswith("expected") for label in labels) == 5
 
