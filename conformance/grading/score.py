@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import ROUND_HALF_EVEN, Decimal
@@ -25,6 +25,9 @@ from goldformer.conformance.grading.model import (
 )
 
 _CENT: Final = Decimal("0.01")
+
+#: The reason of a check whose call was declined: the code raised NotImplementedError.
+_DECLINED: Final = "not-implemented"
 
 _MESSAGES: Final[Mapping[Outcome, str]] = {
     "correct": "Every check passes.",
@@ -219,6 +222,24 @@ def _find_mistakes(diagnosis: Iterable[DiagnosisLine]) -> set[tuple[str | None, 
         elif line.label in CERTAIN_LABELS:
             found.update((mistake, component) for mistake in line.mistakes)
     return found
+
+
+def find_declined(checks: Iterable[Check], kinds: CheckKinds) -> dict[str, tuple[str, ...]]:
+    """Return by component the checks of a solution that were declined in every dtype.
+
+    A component without a check of numbers that passes is not written: nothing of it is left out.
+    """
+    working: set[str] = set()
+    declined: defaultdict[str, dict[str, bool]] = defaultdict(dict)
+    for check in checks:
+        if not check.counts:
+            continue
+        verdict, seen = check.verdict, declined[check.verdict.component]
+        seen[verdict.check] = seen.get(verdict.check, True) and verdict.reason == _DECLINED
+        if check.outcome == "correct" and verdict.check in kinds.numeric:
+            working.add(verdict.component)
+    found = {name: tuple(id_ for id_, every in declined[name].items() if every) for name in declined if name in working}
+    return {name: ids for name, ids in found.items() if ids}
 
 
 def summarize_outcomes(checks: Sequence[Check]) -> tuple[Outcome, str]:
