@@ -34,7 +34,7 @@ class Pace:
 
 
 def describe_duration(seconds: float) -> str:
-    """Return a duration in the unit that fits: "40 s", "3 min", "1.5 h"."""
+    """Return a duration in the unit that fits: "45 s", "3 min", "1.5 h"."""
     if seconds < 90:
-        return f"{max(10, round(seconds, -1)):.0f} s"
+        return f"{max(10, 5 * round(seconds / 5))} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

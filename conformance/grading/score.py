@@ -179,14 +179,32 @@ def _compute_share(
 
 
 def _compute_golden_share(part: GradedComponent, counts: Mapping[Kind, Mapping[Origin, tuple[int, int]]]) -> Fraction:
-    """Return the share of golden cases that pass; each kind weighs as much as it has published cases."""
+    """Return the share of golden cases that pass, or all or nothing if that is the rule."""
     if part.rule == "all" or not counts:
         every = [passed == among for of_kind in counts.values() for passed, among in of_kind.values()]
         return Fraction(bool(every) and all(every))
+    shares = compute_kind_shares(part, counts)
+    return sum((earned * weight for earned, weight in shares.values()), Fraction(0))
+
+
+def compute_kind_shares(
+    part: GradedComponent, counts: Mapping[Kind, Mapping[Origin, tuple[int, int]]]
+) -> dict[Kind, tuple[Fraction, Fraction]]:
+    """Return of each kind of cases the share that passes, and its weight; all weights add up to 1.
+
+    A kind weighs as much as it has published cases, and large scores as many points as the assignment says.
+    """
     origin: Origin = "published" if any("published" in of_kind for of_kind in counts.values()) else "fresh"
-    weights = {kind: of_kind[origin][1] for kind, of_kind in counts.items() if origin in of_kind}
-    earned = {kind: _weigh_origins(part, {o: Fraction(*c) for o, c in counts[kind].items()}) for kind in weights}
-    return sum((earned[kind] * number for kind, number in weights.items()), Fraction(0)) / sum(weights.values())
+    numbers = {kind: of_kind[origin][1] for kind, of_kind in counts.items() if origin in of_kind}
+    weights = {kind: Fraction(number, sum(numbers.values())) for kind, number in numbers.items()}
+    others = 1 - weights.get("extreme", Fraction(0))
+    if part.large_scores is not None and part.points and 0 < others < 1:
+        large = Fraction(repr(part.large_scores)) / Fraction(repr(part.points))
+        weights = {k: large if k == "extreme" else w / others * (1 - large) for k, w in weights.items()}
+    return {
+        kind: (_weigh_origins(part, {o: Fraction(*c) for o, c in counts[kind].items()}), weight)
+        for kind, weight in weights.items()
+    }
 
 
 def _weigh_origins(part: GradedComponent, shares: Mapping[Origin, Fraction]) -> Fraction:

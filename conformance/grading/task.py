@@ -12,8 +12,9 @@ from goldformer.adapters.protocol import find_options
 from goldformer.conformance.grading.answers import NOTHING_REQUIRED, Answers
 from goldformer.conformance.grading.assignment import digest_assignment, list_published_cases
 from goldformer.conformance.grading.declarations import Declarations, read_declarations
-from goldformer.conformance.grading.fresh import find_kind, load_fresh
+from goldformer.conformance.grading.fresh import load_fresh
 from goldformer.conformance.grading.model import Assignment, Check, Origin, Submission, derive_outcome
+from goldformer.conformance.grading.redraw import find_kind
 from goldformer.conformance.grading.sandbox import Level
 from goldformer.conformance.grading.score import CheckKinds
 from goldformer.conformance.grading.store import digest_folder, make_key
