@@ -487,6 +487,9 @@ def test_it_holds_for_submissions_that_are_kept_apart(run, tmp_path, monkeypatch
     result = run("--jobs", "1")
     assert (result.exit_code, result.stderr) == (0, "")
     assert outcomes(tmp_path) == {"alice": "correct", "bob": "missing"}
+    # Numbers of long calls too: a replay counts with as many threads as grading.
+    again = CliRunner().invoke(main, ["grade", "--replay", str(tmp_path / "out" / "students" / "alice")])
+    assert "the same grade" in again.stdout, again.stdout
 
 
 # ── the ready assignments ──
