@@ -23,7 +23,7 @@ from goldformer.conformance.grading.results.pages import write_pages
 from goldformer.conformance.grading.results.platform_table import BadTable, fill_table
 from goldformer.conformance.grading.store import Store
 from goldformer.conformance.grading.submissions import ClassList
-from goldformer.conformance.grading.task import GradingTask
+from goldformer.conformance.grading.task import CheckPlan, GradingTask
 from goldformer.conformance.reports.counting import count_noun
 from goldformer.spec import Spec
 from goldformer.spec.files import read_regular_file
@@ -93,6 +93,7 @@ class ClassResults:
     """The grades of a class with the adjustments of the staff, and the files that show them."""
 
     task: GradingTask
+    plan: CheckPlan
     found: ClassList
     spec: Spec
     store: Store
@@ -118,10 +119,10 @@ class ClassResults:
         assignment = self.task.assignment
         people = list_people(self.found)
         before, now = _read_gradebook(self.store), gradebook.make_gradebook(lines, assignment, people)
-        pairs = self._find_similar_pairs()
+        pairs, left_out = self._find_similar_pairs(), self.plan.describe_left_out()
         self.store.write("grades.csv", gradebook.to_csv(lines, assignment, people))
-        self.store.write("class.html", classroom.class_page(lines, assignment, self.spec, pairs))
-        self.store.write("class-anonymous.html", classroom.anonymous_page(lines, assignment, self.spec))
+        self.store.write("class.html", classroom.class_page(lines, assignment, self.spec, pairs, left_out))
+        self.store.write("class-anonymous.html", classroom.anonymous_page(lines, assignment, self.spec, left_out))
         self.store.write("junit.xml", platforms.junit_xml(lines, assignment))
         self.store.write("feedback.zip", make_feedback_zip(self._read_feedback(lines)))
         self.changes = find_changes(before, now) if before else []

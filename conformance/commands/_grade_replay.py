@@ -12,6 +12,7 @@ from goldformer.conformance.grading.grader import Grader
 from goldformer.conformance.grading.store import ASSIGNMENT, GRADE, TRANSCRIPT, BadRecord, to_json, unpack_grade
 from goldformer.conformance.grading.task import FRESH, GradingTask
 from goldformer.conformance.grading.transcript import BadTranscript, ReplayMismatch, Transcript
+from goldformer.conformance.selection import Numerics
 from goldformer.spec import load_spec
 from goldformer.spec.files import read_regular_file, resolve_path
 from goldformer.spec.yamlfile import LARGEST
@@ -36,6 +37,8 @@ def replay_grade(folder: Path) -> int:
     spec = load_spec()
     task = GradingTask.of(read_assignment(top / ASSIGNMENT / "assignment.yaml", spec), fresh, spec)
     task = task.require_answers(read_answers(top))
+    # As the processes that grade do: several threads round sums in another order.
+    Numerics().apply("numpy")
     try:
         now = Grader(task, spec).replay(transcript)
     except (ReplayMismatch, BadTranscript) as error:

@@ -13,14 +13,13 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 
 from goldformer.conformance.commands._console import err, say
 from goldformer.conformance.grading.cluster import grade_on_cluster
-from goldformer.conformance.grading.duration import describe_duration, estimate_seconds
+from goldformer.conformance.grading.duration import Pace, describe_duration
 from goldformer.conformance.grading.model import Submission
 from goldformer.conformance.grading.pool import grade_in_pool
 from goldformer.conformance.grading.store import Store
 from goldformer.conformance.grading.submissions import ClassList
 from goldformer.conformance.grading.task import CheckPlan, GradingTask
 from goldformer.conformance.grading.worker import ResultFiles
-from goldformer.spec import Spec
 
 
 @dataclass
@@ -42,18 +41,19 @@ class Session:
     outcomes: Counter[str] = field(default_factory=Counter)
     seconds: float = 0.0
 
-    def announce(self, spec: Spec) -> None:
-        """Print how long grading the submissions without a grade will take, if there are several."""
+    def announce(self, plan: CheckPlan, pace: Pace | None) -> None:
+        """Print how many submissions have no grade, if several, and how long they take, if that was measured."""
         left = sum(self.again or not self.store.has_grade(handed.id) for handed in self.found.handed)
         if left < 2 or not self.visible or self.scheduler is not None:
             return
         jobs = min(self._count_jobs(), left)
-        plan = CheckPlan.of(self.task, spec)
-        about = describe_duration(estimate_seconds(plan, left, jobs))
+        about = (
+            f": about {describe_duration(pace.estimate_seconds(left, jobs))} if half of them are wrong" if pace else ""
+        )
         limit = self.task.assignment.limits.total
         where = f"in {jobs} process{'' if jobs == 1 else 'es'}"
-        slow = f"wrong ones take longer, those that wait up to {limit:g} s each"
-        say(f"{left} to grade {where}, {len(plan.checks)} checks each: about {about} if they are right; {slow}")
+        slow = f"those that never answer take up to {limit:g} s each"
+        say(f"{left} to grade {where}, {len(plan.checks)} checks each{about}; {slow}")
 
     def run(self) -> None:
         """Grade what is not finished, and store each grade as it is done."""

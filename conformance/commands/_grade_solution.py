@@ -1,21 +1,24 @@
-"""Run an assignment's solution before a class is graded, to know what submissions have to answer."""
+"""Run an assignment's solution before a class is graded, to know what submissions have to answer, and what not."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 from goldformer.conformance.commands._console import err, say
 from goldformer.conformance.commands._grade_session import grade_all
 from goldformer.conformance.grading.answers import NOTHING_REQUIRED, Answers, summarize
+from goldformer.conformance.grading.duration import Pace
 from goldformer.conformance.grading.model import NOT_STARTED, Assignment, Submission
 from goldformer.conformance.grading.pool import Unusable
 from goldformer.conformance.grading.python_files import MAIN
+from goldformer.conformance.grading.score import find_declined, summarize_outcomes
 from goldformer.conformance.grading.store import ASSIGNMENT, GRADE, PROBLEM, Store, unpack_grade
-from goldformer.conformance.grading.task import GradingTask
+from goldformer.conformance.grading.task import CheckPlan, GradingTask
 from goldformer.spec import Spec
 from goldformer.spec.files import read_regular_file
 
@@ -59,19 +62,29 @@ def can_withhold(assignment: Assignment, spec: Spec) -> bool:
 
 def require_answers(
     task: GradingTask, solution: Solution | None, spec: Spec, store: Store, scheduler: str | None, *, quiet: bool
-) -> GradingTask:
-    """Return the task that requires what the solution answers, and store that for the next run."""
-    key, answers = "", NOTHING_REQUIRED
-    if can_withhold(task.assignment, spec) and solution is None:
-        err.print(f"goldformer: {task.assignment.path.parent}{_NO_SOLUTION}", style="yellow", markup=False)
-    elif can_withhold(task.assignment, spec) and solution is not None:
+) -> tuple[GradingTask, CheckPlan, Pace | None]:
+    """Return the task that requires what the solution answers and leaves out what it declines, and its plan.
+
+    The answers are stored for the next run. The pace is that of the solution, if it was run now.
+    """
+    key, answers, pace = "", NOTHING_REQUIRED, None
+    if solution is not None:
         key = task.key(solution.submission)
-        stored_key, stored = _read(store.folder / ANSWERS)
-        answers = stored if stored_key == key else _grade_solution(solution, task, store, scheduler)
+        stored_key, answers = _read(store.folder / ANSWERS)
+        if stored_key != key:
+            answers, pace = _grade_solution(solution, task, spec, store, scheduler)
         if not quiet and (returned := summarize(answers.outputs, spec)):
             say(f"required, because {solution.path.name} returns it: {returned}")
+    elif can_withhold(task.assignment, spec):
+        err.print(f"goldformer: {task.assignment.path.parent}{_NO_SOLUTION}", style="yellow", markup=False)
     store.write(ANSWERS, json.dumps({"key": key, **answers.as_json()}, indent=1, sort_keys=True) + "\n")
-    return task.require_answers(answers)
+    task = task.require_answers(answers)
+    plan = CheckPlan.of(task, spec)
+    if not quiet and (left_out := plan.describe_left_out()):
+        say(left_out)
+    for warning in plan.warn_of_tables():
+        err.print(f"goldformer: {warning}", style="yellow", markup=False)
+    return task, plan, pace
 
 
 def read_answers(folder: Path) -> Answers:
@@ -90,9 +103,13 @@ def _read(path: Path) -> tuple[str, Answers]:
         raise Unusable(f"{path}: is no record of required answers ({error}): remove it, and grade again") from error
 
 
-def _grade_solution(solution: Solution, task: GradingTask, store: Store, scheduler: str | None) -> Answers:
-    """Grade the solution, and return its answers; Unusable if it does not run."""
+def _grade_solution(
+    solution: Solution, task: GradingTask, spec: Spec, store: Store, scheduler: str | None
+) -> tuple[Answers, Pace]:
+    """Grade the solution, and return its answers and its pace; Unusable if it does not run."""
+    begin = time.monotonic()
     (finished,) = grade_all(task, [solution.submission], store, 1, scheduler)
+    pace = Pace(time.monotonic() - begin - finished.seconds, finished.seconds)
     packed = finished.files[GRADE]
     assert isinstance(packed, bytes), "grades are compressed"
     grade = unpack_grade(packed)
@@ -101,12 +118,16 @@ def _grade_solution(solution: Solution, task: GradingTask, store: Store, schedul
     if grade.message.startswith(NOT_STARTED):
         why = f"{solution.path}: the solution does not run: {grade.message}"
         raise Unusable(f"{why} (fix it, or see: goldformer assignment check)")
-    if grade.outcome != "correct":
-        earned = f"earns {grade.earned:g} of {grade.points:g} points"
+    kinds = CheckPlan.of(task, spec).kinds
+    answers = replace(finished.answers, left_out=find_declined(grade.checks, kinds))
+    asked = [c for c in grade.checks if not answers.leaves_out(c.verdict.component, c.verdict.check)]
+    outcome, _ = summarize_outcomes(asked)
+    if outcome != "correct":
+        fails = f"fails {sum(c.outcome != 'correct' for c in asked)} of {len(asked)} checks"
         what = "a submission need not return what it does not return"
         err.print(
-            f"goldformer: {solution.path} {earned} ({grade.outcome}), and {what}; see: goldformer assignment check",
+            f"goldformer: {solution.path} {fails} ({outcome}), and {what}; see: goldformer assignment check",
             style="yellow",
             markup=False,
         )
-    return finished.answers
+    return answers, pace

@@ -6,7 +6,7 @@ import contextlib
 import pkgutil
 import sys
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -18,13 +18,15 @@ from goldformer.adapters.find import import_file
 from goldformer.adapters.notebook import SUFFIX
 from goldformer.conformance.commands import _options as options
 from goldformer.conformance.commands._console import FAILS, OK, CannotRun, err, plain_table, print_table, say
-from goldformer.conformance.grading.answers import AnswerRecorder, summarize
+from goldformer.conformance.grading.answers import AnswerRecorder, Answers, summarize
 from goldformer.conformance.grading.assignment import list_published_cases, read_assignment
-from goldformer.conformance.grading.duration import describe_duration, estimate_seconds
+from goldformer.conformance.grading.duration import Pace, describe_duration
 from goldformer.conformance.grading.forbidden import find_forbidden_uses, list_unmentioned
 from goldformer.conformance.grading.fresh import KINDS, FreshCases, draw_fresh, list_unmatched_kinds, load_fresh
 from goldformer.conformance.grading.model import Assignment, Check, GradedComponent
 from goldformer.conformance.grading.python_files import SUBMISSION
+from goldformer.conformance.grading.results.words import shorten_to_line
+from goldformer.conformance.grading.score import find_declined
 from goldformer.conformance.grading.starter_notebook import make_notebook, name_notebook
 from goldformer.conformance.grading.task import CheckPlan, GradingTask
 from goldformer.conformance.judging.cases import Bench
@@ -43,8 +45,12 @@ _SEED: Final = "check"
 #: The size of the class whose duration is estimated.
 _CLASS: Final = 100
 
-#: The number of failing checks that are listed.
+#: The number of failing checks that are listed, and of reasons for what is left out.
 _LISTED: Final = 8
+
+#: The number of cases that are named for each of these reasons, and the most characters of a reason.
+_NAMED: Final = 3
+_LONGEST_REASON: Final = 100
 
 
 @click.group()
@@ -136,14 +142,20 @@ def check_assignment(*, path: Path, solution: Path | None) -> int:
     solution = solution or found.path.parent / "solution.py"
     returned = AnswerRecorder(plan.spec)
     with _open_adapter(found, spec, solution) as adapter:
-        solved, present = _judge(found, plan, adapter, returned), adapter.functions.keys()
+        begin = time.perf_counter()
+        checks, present = _judge(found, plan, adapter, returned), adapter.functions.keys()
+    pace = Pace.of_checks(time.perf_counter() - begin)
+    answers = Answers(left_out=find_declined(checks, plan.kinds))
+    plan = plan.leave_out(answers)
+    solved = _make_rows(found, plan, [c for c in checks if not _is_left_out(c, answers)])
     started = []
     if found.starter:
         with _open_adapter(found, spec, found.starter) as adapter:
-            started = _judge(found, plan, adapter, AnswerRecorder(spec))
-    _print_results(found, plan, solved, started, time.perf_counter() - start)
+            started = _make_rows(found, plan, _judge(found, plan, adapter, AnswerRecorder(spec)))
+    _print_results(found, pace, solved, started, time.perf_counter() - start)
     if required := summarize(returned.answers().outputs, spec):
         say(f"submissions have to return what {solution.name} returns: {required}")
+    _print_left_out(plan, [check.verdict for check in checks if _is_left_out(check, answers)])
     _warn(found, fresh, solved, plan, spec, solution, present)
     return OK if _print_verdict(solution, solved, started) else FAILS
 
@@ -178,14 +190,23 @@ class _Row:
         return any(check.outcome == "correct" for check in self.earning)
 
 
-def _judge(assignment: Assignment, plan: CheckPlan, adapter: Adapter, returned: AnswerRecorder) -> list[_Row]:
-    """Judge each component, and record its outputs."""
+def _judge(assignment: Assignment, plan: CheckPlan, adapter: Adapter, returned: AnswerRecorder) -> list[Check]:
+    """Make every check, and record the outputs of each."""
     Numerics().apply(adapter.arrays)
     bench = Bench(plan.spec, returned.watch(adapter), assignment.dtypes[0], "cpu")
     checks = []
     for planned in plan.checks:
         checks.append(planned.rate(planned.judge(replace(bench, dtype=planned.dtype)).verdict))
         returned.file(planned.component, planned.subject.id)
+    return checks
+
+
+def _is_left_out(check: Check, answers: Answers) -> bool:
+    return answers.leaves_out(check.verdict.component, check.verdict.check)
+
+
+def _make_rows(assignment: Assignment, plan: CheckPlan, checks: Sequence[Check]) -> list[_Row]:
+    """Return the checks of each component that decide about points."""
     counted = [check for check in checks if plan.kinds.counts(check)]
     return [
         _Row(part, tuple(c for c in counted if c.verdict.component == part.component), plan.kinds.numeric)
@@ -210,9 +231,7 @@ def _open_adapter(assignment: Assignment, spec: Spec, submission: Path) -> Itera
             sys.modules[SUBMISSION] = before
 
 
-def _print_results(
-    assignment: Assignment, plan: CheckPlan, solved: list[_Row], started: list[_Row], seconds: float
-) -> None:
+def _print_results(assignment: Assignment, pace: Pace, solved: list[_Row], started: list[_Row], seconds: float) -> None:
     say(f"{assignment.title}: {assignment.points:g} points, in {' and '.join(assignment.dtypes)}", "bold")
     table = plain_table("component", "points", "published", "fresh", right=("points", "published", "fresh"))
     for row in solved:
@@ -220,8 +239,23 @@ def _print_results(
     print_table(table)
     judged = sum(len(row.checks) for row in (*solved, *started))
     say(f"{judged} checks in {seconds:.1f} s, including the drawing of the fresh cases", "dim")
-    whole = describe_duration(estimate_seconds(plan, _CLASS, 1))
-    say(f"a class of {_CLASS} takes about {whole} in one process (goldformer grade --jobs 1)", "dim")
+    whole = describe_duration(pace.estimate_seconds(_CLASS, 1))
+    say(f"a class of {_CLASS}, half of it wrong, takes about {whole} in one process (goldformer grade --jobs 1)", "dim")
+
+
+def _print_left_out(plan: CheckPlan, declined: Sequence[Verdict]) -> None:
+    """Print what nobody is asked for, and the reason for each that the solution gives."""
+    if not declined:
+        return
+    say(plan.describe_left_out())
+    reasons: dict[str, list[str]] = {}
+    for verdict in declined:
+        cases = reasons.setdefault(shorten_to_line(verdict.message, _LONGEST_REASON), [])
+        if verdict.check not in cases:
+            cases.append(verdict.check)
+    for reason, cases in list(reasons.items())[:_LISTED]:
+        more = f" and {len(cases) - _NAMED} more" if len(cases) > _NAMED else ""
+        say(f"- {', '.join(cases[:_NAMED])}{more}: {reason}")
 
 
 def _warn(
@@ -253,8 +287,10 @@ def _warn(
 
 def _describe_unmatched_kinds(assignment: Assignment, fresh: FreshCases, plan: CheckPlan, spec: Spec) -> Iterator[str]:
     """Yield which published cases of each component have no fresh counterpart."""
-    published = [case for case in list_published_cases(assignment, spec) if case.id not in plan.kinds.advised]
-    for component, counts in list_unmatched_kinds(published, load_fresh(fresh.text, spec)).items():
+    asked = {check.subject.id for check in plan.checks}
+    published = [c for c in list_published_cases(assignment, spec) if c.id in asked - {*plan.kinds.advised}]
+    drawn = [c for c in load_fresh(fresh.text, spec) if c.id in asked]
+    for component, counts in list_unmatched_kinds(published, drawn).items():
         kinds = " and ".join(f"{count} of {KINDS[kind]}" for kind, count in counts.items())
         yield f"{component}: no fresh case is like these published ones, which a table can answer: {kinds}"
 

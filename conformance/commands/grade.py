@@ -205,11 +205,11 @@ def grade(
                 require_graded(store, found)
             task = GradingTask.of(assignment, _draw_fresh_cases(assignment, seed, spec, store), spec, require or _LEAST)
             _store_assignment(assignment, store)
-            task = require_answers(task, solution, spec, store, scheduler, quiet=json == DASH)
+            task, plan, pace = require_answers(task, solution, spec, store, scheduler, quiet=json == DASH)
             session = Session(task, chosen, store, again, jobs, scheduler, visible=json != DASH)
-            session.announce(spec)
+            session.announce(plan, pace)
             session.run()
-            results = ClassResults(task, found, spec, store, adjustments)
+            results = ClassResults(task, plan, found, spec, store, adjustments)
             lines = [GradeSummary.of(results.adjust(grade)) for grade in _read_grades(found, chosen, task, store)]
             results.write(lines)
             if gradebook_file is not None:

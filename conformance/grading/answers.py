@@ -1,4 +1,7 @@
-"""Record what an implementation answers: what an assignment's solution answers is required of submissions."""
+"""Record what an implementation answers: what an assignment's solution answers is required of submissions.
+
+What the solution declines is asked of nobody.
+"""
 
 from __future__ import annotations
 
@@ -26,10 +29,12 @@ class Answers:
 
     `outputs` are those that it returned, except the first of each component, which every call must return. `declined`
     are digests of the calls for which it raised NotImplementedError, by component; None if no solution was run.
+    `left_out` are the checks that it declined, by component: no submission is asked for them.
     """
 
     outputs: Outputs = field(default_factory=dict)
     declined: Mapping[str, tuple[str, ...]] | None = None
+    left_out: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @classmethod
     def read(cls, stored: Any) -> Answers:
@@ -41,7 +46,8 @@ class Answers:
         declined = stored["declined"]
         if declined is not None:
             declined = {component: tuple(digests) for component, digests in declined.items()}
-        return cls(outputs, declined)
+        left_out = {component: tuple(checks) for component, checks in stored["left_out"].items()}
+        return cls(outputs, declined, left_out)
 
     def as_json(self) -> dict[str, Any]:
         """Return plain data."""
@@ -55,6 +61,10 @@ class Answers:
     def requires(self, component: str, call: str) -> bool:
         """Return True if the solution answers a call, so that a submission may not decline it."""
         return self.declined is not None and call not in self.declined.get(component, ())
+
+    def leaves_out(self, component: str, check: str) -> bool:
+        """Return True if the solution declines a check, so that nobody is asked for it."""
+        return check in self.left_out.get(component, ())
 
 
 #: Without a solution, no output but the first is required, and any call may be declined.

@@ -27,6 +27,7 @@ from goldformer.conformance.grading.model import (
     ManualQuestion,
     SubmissionLimits,
 )
+from goldformer.conformance.grading.redraw import find_kind
 from goldformer.conformance.judging.cases import plan
 from goldformer.conformance.judging.verdict import NO_MISTAKE, TOLERATED, Reason
 from goldformer.spec import Case, Spec, SpecError
@@ -75,7 +76,8 @@ class ComponentModel(StrictModel):
     """The points of a component; `golden` and `properties` are weights.
 
     Rule `share` gives the share of checks that pass; `all` gives nothing unless all pass. `visible` and `hidden` are
-    the weights of published and of fresh cases; without them the smaller of the two shares counts.
+    the weights of published and of fresh cases; without them the smaller of the two shares counts. `large_scores` are
+    the points of the cases whose scores overflow a plain exponential.
     """
 
     points: Points
@@ -84,6 +86,7 @@ class ComponentModel(StrictModel):
     rule: Literal["share", "all"] = "share"
     visible: Points | None = None
     hidden: Points | None = None
+    large_scores: Points | None = None
 
 
 class FreshModel(StrictModel):
@@ -304,6 +307,22 @@ def _check_weights(file: YamlFile, where: Where, model: QuestionModel | Componen
         yield file.problem(where, message)
 
 
+def _check_large_scores(
+    file: YamlFile, where: Where, worth: ComponentModel, model: AssignmentFile, spec: Spec
+) -> Iterator[Problem]:
+    """Yield what is wrong with the points of large scores: too many, or no case can earn or lose them."""
+    name, field = str(where[-1]), (*where, "large_scores")
+    if worth.large_scores is None or name not in spec.contracts:
+        return
+    if worth.large_scores > worth.points:
+        yield file.problem(field, f"is {worth.large_scores:g}, more than the points of {name} ({worth.points:g})")
+    if worth.rule == "all":
+        yield file.problem(field, "has no effect with rule: all: leave out one of the two")
+    cases = [case for case in plan(spec, [name]) if case.component == name and not _is_left_out(case, model)]
+    if not any(find_kind(case) == "extreme" for case in cases):
+        yield file.problem(field, f"{name} has no case of large scores that is asked for: leave this out")
+
+
 def _check_components(file: YamlFile, model: AssignmentFile, spec: Spec) -> Iterator[Problem]:
     places: list[Where] = [("components", name) for name in model.components]
     places += [("questions", i, "components", name) for i, q in enumerate(model.questions) for name in q.components]
@@ -316,6 +335,7 @@ def _check_components(file: YamlFile, model: AssignmentFile, spec: Spec) -> Iter
             yield file.problem(where, "golden and properties are weights: at least one must be more than 0")
         if isinstance(worth, ComponentModel):
             yield from _check_weights(file, where, worth)
+            yield from _check_large_scores(file, where, worth, model, spec)
     if worths and not any(_make_component("", worth).points for worth in worths):
         yield file.problem(("components",), "no component has points, so there is nothing to earn")
     for index, dtype in enumerate(model.dtypes):

@@ -20,12 +20,12 @@ import yaml
 from goldformer.conformance.grading.assignment import list_published_cases
 from goldformer.conformance.grading.model import Assignment
 from goldformer.conformance.grading.redraw import (
-    UNSTABLE,
     Raw,
     SeededRandom,
     Template,
     Unfit,
     explain_unfit,
+    find_kind,
     raise_scores,
     redraw_case,
 )
@@ -60,10 +60,6 @@ class _Dumper(yaml.SafeDumper):
         return True
 
 
-class _Inconclusive(Unfit):
-    """A case was evaluated, or even proven, and reveals too little."""
-
-
 #: What a kind of published cases asks for, in words.
 KINDS: Final[Mapping[str, str]] = {
     "refusal": "calls to be refused",
@@ -73,13 +69,8 @@ KINDS: Final[Mapping[str, str]] = {
 }
 
 
-def find_kind(case: Case) -> str:
-    """Return the kind of a case, a key of KINDS."""
-    if case.error is not None:
-        return "refusal"
-    if UNSTABLE in (*case.kills, *case.meant_for):
-        return "extreme"
-    return "gradient" if case.cotangent is not None else "value"
+class _Inconclusive(Unfit):
+    """A case was evaluated, or even proven, and reveals too little."""
 
 
 def list_unmatched_kinds(published: Sequence[Case], fresh: Sequence[Case]) -> dict[str, dict[str, int]]:

@@ -75,6 +75,8 @@ class GradedComponent:
     #: The weights of published and of fresh cases; without weights the smaller share counts.
     visible: float | None = None
     hidden: float | None = None
+    #: The points of its cases of large scores; without them each case weighs the same.
+    large_scores: float | None = None
     #: The title of its question, if the assignment has questions.
     question: str = ""
 

@@ -166,6 +166,15 @@ def raise_scores(template: Template, secret: str) -> Template | None:
     return replace(template, raw={**template.raw, "inputs": inputs, "meant_for": [UNSTABLE]})
 
 
+def find_kind(case: Case) -> str:
+    """Return the kind of a case, a key of KINDS in fresh.py."""
+    if case.error is not None:
+        return "refusal"
+    if UNSTABLE in (*case.kills, *case.meant_for):
+        return "extreme"
+    return "gradient" if case.cotangent is not None else "value"
+
+
 def _find_fixed_sizes(contract: Contract) -> frozenset[str]:
     """Return the sizes that stay: numbers of layers and beams decide how long a case takes, and are in no shape."""
     attributes = contract.attributes

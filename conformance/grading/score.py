@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import ROUND_HALF_EVEN, Decimal
@@ -25,6 +25,9 @@ from goldformer.conformance.grading.model import (
 )
 
 _CENT: Final = Decimal("0.01")
+
+#: The reason of a check whose call was declined: the code raised NotImplementedError.
+_DECLINED: Final = "not-implemented"
 
 _MESSAGES: Final[Mapping[Outcome, str]] = {
     "correct": "Every check passes.",
@@ -176,14 +179,32 @@ def _compute_share(
 
 
 def _compute_golden_share(part: GradedComponent, counts: Mapping[Kind, Mapping[Origin, tuple[int, int]]]) -> Fraction:
-    """Return the share of golden cases that pass; each kind weighs as much as it has published cases."""
+    """Return the share of golden cases that pass, or all or nothing if that is the rule."""
     if part.rule == "all" or not counts:
         every = [passed == among for of_kind in counts.values() for passed, among in of_kind.values()]
         return Fraction(bool(every) and all(every))
+    shares = compute_kind_shares(part, counts)
+    return sum((earned * weight for earned, weight in shares.values()), Fraction(0))
+
+
+def compute_kind_shares(
+    part: GradedComponent, counts: Mapping[Kind, Mapping[Origin, tuple[int, int]]]
+) -> dict[Kind, tuple[Fraction, Fraction]]:
+    """Return of each kind of cases the share that passes, and its weight; all weights add up to 1.
+
+    A kind weighs as much as it has published cases, and large scores as many points as the assignment says.
+    """
     origin: Origin = "published" if any("published" in of_kind for of_kind in counts.values()) else "fresh"
-    weights = {kind: of_kind[origin][1] for kind, of_kind in counts.items() if origin in of_kind}
-    earned = {kind: _weigh_origins(part, {o: Fraction(*c) for o, c in counts[kind].items()}) for kind in weights}
-    return sum((earned[kind] * number for kind, number in weights.items()), Fraction(0)) / sum(weights.values())
+    numbers = {kind: of_kind[origin][1] for kind, of_kind in counts.items() if origin in of_kind}
+    weights = {kind: Fraction(number, sum(numbers.values())) for kind, number in numbers.items()}
+    others = 1 - weights.get("extreme", Fraction(0))
+    if part.large_scores is not None and part.points and 0 < others < 1:
+        large = Fraction(repr(part.large_scores)) / Fraction(repr(part.points))
+        weights = {k: large if k == "extreme" else w / others * (1 - large) for k, w in weights.items()}
+    return {
+        kind: (_weigh_origins(part, {o: Fraction(*c) for o, c in counts[kind].items()}), weight)
+        for kind, weight in weights.items()
+    }
 
 
 def _weigh_origins(part: GradedComponent, shares: Mapping[Origin, Fraction]) -> Fraction:
@@ -219,6 +240,24 @@ def _find_mistakes(diagnosis: Iterable[DiagnosisLine]) -> set[tuple[str | None, 
         elif line.label in CERTAIN_LABELS:
             found.update((mistake, component) for mistake in line.mistakes)
     return found
+
+
+def find_declined(checks: Iterable[Check], kinds: CheckKinds) -> dict[str, tuple[str, ...]]:
+    """Return by component the checks of a solution that were declined in every dtype.
+
+    A component without a check of numbers that passes is not written: nothing of it is left out.
+    """
+    working: set[str] = set()
+    declined: defaultdict[str, dict[str, bool]] = defaultdict(dict)
+    for check in checks:
+        if not check.counts:
+            continue
+        verdict, seen = check.verdict, declined[check.verdict.component]
+        seen[verdict.check] = seen.get(verdict.check, True) and verdict.reason == _DECLINED
+        if check.outcome == "correct" and verdict.check in kinds.numeric:
+            working.add(verdict.component)
+    found = {name: tuple(id_ for id_, every in declined[name].items() if every) for name in declined if name in working}
+    return {name: ids for name, ids in found.items() if ids}
 
 
 def summarize_outcomes(checks: Sequence[Check]) -> tuple[Outcome, str]:

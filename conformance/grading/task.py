@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -12,8 +12,9 @@ from goldformer.adapters.protocol import find_options
 from goldformer.conformance.grading.answers import NOTHING_REQUIRED, Answers
 from goldformer.conformance.grading.assignment import digest_assignment, list_published_cases
 from goldformer.conformance.grading.declarations import Declarations, read_declarations
-from goldformer.conformance.grading.fresh import find_kind, load_fresh
+from goldformer.conformance.grading.fresh import load_fresh
 from goldformer.conformance.grading.model import Assignment, Check, Origin, Submission, derive_outcome
+from goldformer.conformance.grading.redraw import find_kind
 from goldformer.conformance.grading.sandbox import Level
 from goldformer.conformance.grading.score import CheckKinds
 from goldformer.conformance.grading.store import digest_folder, make_key
@@ -25,6 +26,13 @@ from goldformer.spec import Case, Property, Spec
 
 #: The file in the folder of results that fresh cases name as their place.
 FRESH: Final = Path("fresh/cases.yaml")
+
+#: The name of the checks of each origin.
+_ORIGINS: Final[Mapping[Origin, str]] = {
+    "published": "published cases",
+    "fresh": "fresh cases",
+    "property": "properties",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +58,7 @@ class GradingTask:
         return cls(assignment, assignment.adapter.read_bytes(), fresh, digests, require)
 
     def require_answers(self, answers: Answers) -> GradingTask:
-        """Return the same task in which a submission must answer what these answers do."""
+        """Return the same task in which a submission must answer what these answers do, and nothing else."""
         return replace(self, answers=answers, digests=(*self.digests[:3], answers.digest))
 
     def key(self, submission: Submission) -> str:
@@ -102,12 +110,16 @@ class PlannedCheck:
 
 @dataclass(frozen=True, slots=True)
 class CheckPlan:
-    """The checks of a task in order, the spec with its fresh cases, and the declarations of the adapter."""
+    """The checks of a task in order, the spec with its fresh cases, and the declarations of the adapter.
+
+    `left_out` are the checks that the assignment's solution declines: nobody is asked for them.
+    """
 
     spec: Spec
     declarations: Declarations
     checks: tuple[PlannedCheck, ...]
     kinds: CheckKinds
+    left_out: tuple[PlannedCheck, ...] = ()
 
     @classmethod
     def of(cls, task: GradingTask, spec: Spec) -> CheckPlan:
@@ -117,8 +129,44 @@ class CheckPlan:
         published = list_published_cases(task.assignment, spec)
         declarations = read_declarations(task.adapter, spec, (part.component for part in task.assignment.parts))
         spec = spec.with_cases({case.id: case for case in fresh})
-        checks = tuple(_plan_checks(task.assignment, published, fresh, spec))
-        return cls(spec, declarations, checks, _sort_kinds([*published, *fresh], declarations, spec))
+        kinds = _sort_kinds([*published, *fresh], declarations, spec)
+        plan = cls(spec, declarations, tuple(_plan_checks(task.assignment, published, fresh, spec)), kinds)
+        return plan.leave_out(task.answers)
+
+    def leave_out(self, answers: Answers) -> CheckPlan:
+        """Return the same plan without the checks that a solution with these answers declines."""
+        asked: list[PlannedCheck] = []
+        left_out: list[PlannedCheck] = []
+        for check in self.checks:
+            (left_out if answers.leaves_out(check.component, check.subject.id) else asked).append(check)
+        return replace(self, checks=tuple(asked), left_out=tuple(left_out))
+
+    def describe_left_out(self) -> str:
+        """Return the line that says what the solution declines; nothing if it declines nothing. No case is named."""
+        texts = []
+        for component in dict.fromkeys(check.component for check in self.left_out):
+            counts = [
+                f"{out} of {out + self._count(self.checks, component, origin)} {name}"
+                for origin, name in _ORIGINS.items()
+                if (out := self._count(self.left_out, component, origin))
+            ]
+            texts.append(f"{component} ({', '.join(counts)})")
+        return f"left out for everybody, because the solution declines it: {', '.join(texts)}" if texts else ""
+
+    def warn_of_tables(self) -> Iterator[str]:
+        """Yield a warning for each component whose fresh cases of numbers are all left out."""
+        fresh = {c.component for c in self.left_out if c.origin == "fresh" and c.subject.id in self.kinds.numeric}
+        left = {c.component for c in self.checks if c.origin == "fresh" and c.subject.id in self.kinds.numeric}
+        for component in sorted(fresh - left):
+            yield (
+                f"{component}: the solution declines every fresh case of numbers, so code that answers the published "
+                "ones from a table earns all points"
+            )
+
+    def _count(self, checks: Iterable[PlannedCheck], component: str, origin: Origin) -> int:
+        """Return the number of cases or properties of a component that count, each once for all dtypes."""
+        mine = {c.subject.id for c in checks if (c.component, c.origin) == (component, origin)}
+        return len(mine - {*self.kinds.advised})
 
 
 def _plan_checks(

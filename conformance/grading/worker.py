@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -30,7 +31,7 @@ class ResultFiles:
     """The result files of one submission by their names, and what the terminal prints about it.
 
     `answers` are what it answered. `disturbed` is true if a check may have failed because others ran meanwhile.
-    `reason` says in one line why the outcome is `error`.
+    `reason` says in one line why the outcome is `error`. `seconds` is the time that grading it took; no file has it.
     """
 
     id: str
@@ -41,6 +42,7 @@ class ResultFiles:
     answers: Answers = NOTHING_REQUIRED
     disturbed: bool = False
     reason: str = ""
+    seconds: float = 0.0
 
     @property
     def line(self) -> str:
@@ -64,7 +66,9 @@ class Worker:
 
     def finish(self, submission: Submission) -> ResultFiles:
         """Grade a submission and write its result files."""
-        return write_results(self._grader.grade(submission), submission, self._task, self._grader.spec)
+        start = time.monotonic()
+        results = write_results(self._grader.grade(submission), submission, self._task, self._grader.spec)
+        return replace(results, seconds=time.monotonic() - start)
 
     def close(self) -> None:
         """End the sandbox."""

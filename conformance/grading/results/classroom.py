@@ -97,19 +97,32 @@ class TableColumn:
 
 
 def class_page(
-    lines: Iterable[GradeSummary], assignment: Assignment, spec: Spec, alike: Sequence[AlikePair] = ()
+    lines: Iterable[GradeSummary],
+    assignment: Assignment,
+    spec: Spec,
+    alike: Sequence[AlikePair] = (),
+    left_out: str = "",
 ) -> str:
-    """Return the page for the staff, which names the students; ValueError if there are none."""
-    return _render(sort_by_id(lines), assignment, spec, alike, anonymous=False)
+    """Return the page for the staff, which names the students; ValueError if there are none.
+
+    `left_out` is the line that says what nobody is asked for.
+    """
+    return _render(sort_by_id(lines), assignment, spec, alike, left_out, anonymous=False)
 
 
-def anonymous_page(lines: Iterable[GradeSummary], assignment: Assignment, spec: Spec) -> str:
+def anonymous_page(lines: Iterable[GradeSummary], assignment: Assignment, spec: Spec, left_out: str = "") -> str:
     """Return the page to show to a class: it names no student and no drawn case; ValueError if there is no student."""
-    return _render(sort_by_id(lines), assignment, spec, (), anonymous=True)
+    return _render(sort_by_id(lines), assignment, spec, (), left_out, anonymous=True)
 
 
 def _render(
-    listed: list[GradeSummary], assignment: Assignment, spec: Spec, alike: Sequence[AlikePair], *, anonymous: bool
+    listed: list[GradeSummary],
+    assignment: Assignment,
+    spec: Spec,
+    alike: Sequence[AlikePair],
+    left_out: str,
+    *,
+    anonymous: bool,
 ) -> str:
     if not listed:
         raise ValueError("lines: no student, expected at least one")
@@ -125,6 +138,7 @@ def _render(
             bars=list(_draw_histogram(earned, assignment.points)),
             size=(_WIDTH, _HEIGHT, _FOOT),
             asked=list(_rate_components(listed, assignment, spec)),
+            left_out=left_out,
             outcomes=_group_by_outcome(listed),
             mistakes=mistakes,
             names=names,

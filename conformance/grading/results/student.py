@@ -108,9 +108,12 @@ class ComponentFeedback:
         """The outcome in a few words."""
         if not self.ran:
             return "not run"
-        # Full points next to a failure would look like an error of the page.
-        inherited = bool(self.carried) and self.grade.earned >= self.grade.points
-        return words.BRIEF[self.outcome] + (", not deducted again" if inherited else "")
+        return words.BRIEF[self.outcome] + (", not deducted again" if self.is_spared else "")
+
+    @property
+    def is_spared(self) -> bool:
+        """True if checks fail and cost nothing: full points next to a failure would look like an error of the page."""
+        return bool(self.carried) and self.grade.earned >= self.grade.points
 
     @property
     def earns_everything(self) -> bool:

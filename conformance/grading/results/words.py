@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from goldformer.adapters.untrusted_text import join_lines, printable
@@ -21,6 +21,7 @@ from goldformer.conformance.grading.model import (
     Outcome,
 )
 from goldformer.conformance.grading.sandbox import Isolation, Level
+from goldformer.conformance.grading.score import compute_kind_shares
 from goldformer.conformance.reports.counting import count_noun
 
 #: The name of a fresh case whose id is secret.
@@ -35,7 +36,7 @@ ORIGINS: Final[Mapping[Origin, str]] = {
 
 #: The name of each kind of golden cases.
 _KINDS: Final[Mapping[Kind, str]] = {
-    "value": "ordinary numbers", "extreme": "large scores", "refusal": "calls to be refused",
+    "value": "Ordinary numbers", "extreme": "Large scores", "refusal": "Calls to be refused",
 }  # fmt: skip
 
 #: An outcome in a few words, for tables.
@@ -137,33 +138,47 @@ def describe_rule(asked: GradedComponent, part: ComponentGrade) -> tuple[str, ..
     found = part.earned if part.automatic is None else part.automatic
     if not 0 <= found < part.points or not any(passed for passed, _ in part.shares.values()):
         return ()
+    sentences = [f"{points(found)} of {points(part.points)} points"]
+    shares = compute_kind_shares(asked, part.kinds)
     if asked.rule == "all":
-        rule = "it earns its points only if every case passes"
-    elif asked.visible is None or asked.hidden is None:
-        rule = "it earns the share that passes, of published or of drawn cases, whichever is smaller"
+        sentences.append("The cases give points only if every case passes")
+    elif not found and not part.deductions and any(share for share, _ in shares.values()):
+        sentences.append("There are points only if a case of numbers passes, and a drawn one too")
     else:
-        rule = (
-            f"it earns the share that passes, in which published cases weigh {asked.visible:g} "
-            f"and drawn ones {asked.hidden:g}"
-        )
-    if asked.rule != "all":
-        counts = "; ".join(
-            f"{name} {_count_passed(part.kinds[kind])}" for kind, name in _KINDS.items() if kind in part.kinds
-        )
-        rule += f". Each kind of cases counts by itself, and weighs as much as it has published cases: {counts}"
-        if part.carried:
-            rule += ". What is not deducted again counts as passed here"
-    if asked.properties:
-        rule += f". All this weighs {asked.golden:g}, and properties {asked.properties:g} of what it earns"
-    if not found:
-        rule += ". It earns nothing unless a drawn case of numbers passes"
-    return (f"{points(found)} of {points(part.points)} points: {rule}.",)
+        for kind in (kind for kind in _KINDS if kind in shares):
+            share, weight = shares[kind]
+            worth = part.points * float(weight)
+            earned = f"{points(worth * float(share))} of {points(worth)} points"
+            sentences.append(f"{_KINDS[kind]}: {earned}, because {_count_passed(part.kinds[kind])}")
+        sentences += _describe_origins(asked, part)
+    if asked.properties and "property" in part.shares:
+        held, among = part.shares["property"]
+        percent = 100 * asked.properties / (asked.golden + asked.properties)
+        sentences.append(f"{percent:.0f} % of this is for properties, and {held} of {among} hold")
+    if part.carried:
+        sentences.append("A check that is not deducted again counts as passed here")
+    return (". ".join(sentences) + ".",)
+
+
+def _describe_origins(asked: GradedComponent, part: ComponentGrade) -> Iterator[str]:
+    """Say how published and drawn cases are weighed, where they differ."""
+    pairs = [[passed / among for passed, among in counts.values()] for counts in part.kinds.values()]
+    if all(len({*shares}) < 2 for shares in pairs):
+        return
+    if asked.visible is None or asked.hidden is None:
+        yield "Where published and drawn cases differ, the smaller share counts"
+    else:
+        yield f"Published cases weigh {asked.visible:g}, and drawn ones {asked.hidden:g}"
 
 
 def _count_passed(counts: Mapping[Origin, tuple[int, int]]) -> str:
-    """Say how many cases of a kind passed, such as "66 of 110 published, 6 of 12 drawn"."""
-    names: Mapping[Origin, str] = {"published": "published", "fresh": "drawn"}
-    return ", ".join(f"{counts[o][0]} of {counts[o][1]} {name}" for o, name in names.items() if o in counts)
+    """Say how many cases of a kind pass, such as "66 of 110 published cases and 6 of 12 drawn ones pass"."""
+    if all(passed == among for passed, among in counts.values()):
+        return "all cases pass"
+    drawn = "drawn ones" if "published" in counts else "drawn cases"
+    names: Mapping[Origin, str] = {"published": "published cases", "fresh": drawn}
+    told = [f"{counts[o][0]} of {counts[o][1]} {name}" for o, name in names.items() if o in counts]
+    return f"{' and '.join(told)} pass"
 
 
 def describe_carried(carried: CarriedMistake, *, named: bool = True) -> str:

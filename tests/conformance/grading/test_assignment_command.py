@@ -175,7 +175,9 @@ def test_a_right_one_is_0_and_says_what_was_judged(small):
     assert lines[0] == "Softmax: 10 points, in float64 and float32"
     assert lines[2].split() == ["softmax", "10", "40", "of", "40", "6", "of", "6"]
     assert lines[3].startswith("92 checks in ")
-    assert re.fullmatch(r"a class of 100 takes about \d+ \w+ in one process \(goldformer grade --jobs 1\)", lines[4])
+    assert re.fullmatch(
+        r"a class of 100, half of it wrong, takes about \d+ \w+ in one process \(goldformer grade --jobs 1\)", lines[4]
+    )
     assert lines[5:] == ["solution.py earns all points", "the starter earns no points"]
 
 

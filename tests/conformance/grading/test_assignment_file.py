@@ -298,6 +298,33 @@ def test_points_for_nothing_are_no_assignment(written, spec):
         read_assignment(written(SHORT.replace("softmax: 1", "softmax: 0")), spec)
 
 
+@pytest.mark.parametrize(
+    ("worth", "without", "says"),
+    [
+        ("{points: 1, large_scores: 1}", "sm-one-*", ""),
+        ("{points: 1, large_scores: 2}", "sm-one-*", "is 2, more than the points of softmax (1)"),
+        ("{points: 1, large_scores: 1, rule: all}", "sm-one-*", "has no effect with rule: all"),
+        (
+            "{points: 1, large_scores: 1}",
+            "sm-*thousand*, sm-shifted-*, sm-size-*",
+            "softmax has no case of large scores that is asked for: leave this out",
+        ),
+    ],
+)
+def test_points_of_large_scores_need_cases_that_give_them(worth, without, says, written, spec):
+    text = (
+        SHORT.replace("softmax: 1", f"softmax: {worth}") + f"without: [{', '.join(map(repr, without.split(', ')))}]\n"
+    )
+    if not says:
+        assert read_assignment(written(text), spec).parts[0].large_scores == 1.0
+        return
+    with pytest.raises(SpecError) as refused:
+        read_assignment(written(text), spec)
+    (problem,) = refused.value.problems
+    assert problem.field == "components.softmax.large_scores"
+    assert problem.message.startswith(says)
+
+
 def test_a_file_that_is_not_there_is_named(tmp_path, spec):
     with pytest.raises(SpecError, match=re.escape("assignment.yaml:1: file: cannot be read: No such file")):
         read_assignment(tmp_path / "assignment.yaml", spec)

@@ -237,8 +237,8 @@ def test_a_call_that_raises_is_shown_however_many_values_are_wrong(both):
 @pytest.mark.parametrize(
     ("part", "rule"),
     [
-        ({}, "the share that passes, of published or of drawn cases, whichever is smaller"),
-        ({"visible": 1.0, "hidden": 3.0}, "published cases weigh 1 and drawn ones 3"),
+        ({}, "Ordinary numbers: "),
+        ({"visible": 1.0, "hidden": 3.0}, "Published cases weigh 1, and drawn ones 3"),
         ({"rule": "all"}, "only if every case passes"),
     ],
     ids=["smaller", "weights", "all"],
@@ -248,10 +248,10 @@ def test_how_points_come_about_is_said_where_some_are_lost(both, part, rule):
     assignment = replace(ASSIGNMENT, parts=parts)
     for shown in both(grades.failing(), assignment):
         assert rule in shown
-        assert shown.count(" of 6 points: ") == 1
+        assert len(re.findall(r" of 6 points\. ", shown)) == 1
         passed, among = next(p for p in grades.failing().parts if p.component == ATTENTION).kinds["value"]["published"]
-        assert ("rule" in part) is not (f"ordinary numbers {passed} of {among} published" in shown)
-    assert not any(" points: " in shown for shown in both(grades.passing(), assignment))
+        assert ("rule" in part) is not (f"because {passed} of {among} published cases" in shown)
+    assert not any(" points, because" in shown for shown in both(grades.passing(), assignment))
 
 
 def test_nobody_is_told_to_change_the_adapter_of_the_assignment(both):

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 from goldformer.adapters import Adapter, find_adapter
-from goldformer.conformance.grading.fresh import draw_fresh, find_kind, list_unmatched_kinds, load_fresh
+from goldformer.conformance.grading.fresh import draw_fresh, list_unmatched_kinds, load_fresh
 from goldformer.conformance.grading.model import Assignment, GradedComponent
+from goldformer.conformance.grading.redraw import find_kind
 from goldformer.conformance.judging.cases import Bench, check_case
 from goldformer.conformance.judging.tolerance import least_margin
 from goldformer.conformance.judging.verdict import Status

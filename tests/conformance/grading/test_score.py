@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from pathlib import Path
 from typing import Literal
 
@@ -90,14 +89,29 @@ def test_a_table_of_a_rare_kind_earns_what_honest_code_earns(kind: str) -> None:
 def test_a_student_can_compute_the_points_from_the_numbers_that_are_told() -> None:
     fresh = [check("new", "wrong", "fresh"), check("new", origin="fresh"), check("new-large", origin="fresh")]
     grade = graded(check("one"), check("two"), check("large", "wrong"), check("refused"), check("refused"), *fresh)
-    (said,) = describe_rule(GradedComponent("softmax", 10.0), grade)
-    told = re.findall(r"(?:: |; )([a-z ]+) (\d+) of (\d+) published(?:, (\d+) of (\d+) drawn)?", said)
-    assert [kind for kind, *_ in told] == ["ordinary numbers", "large scores", "calls to be refused"]
-    among = [int(number) for _, _, number, _, _ in told]
-    shares = [min(int(p) / int(n), int(q or 1) / int(m or 1)) for _, p, n, q, m in told]
-    earned = 10.0 * sum(share * number for share, number in zip(shares, among, strict=True)) / sum(among)
-    assert grade.earned == pytest.approx(earned) == 6.0
-    assert said.startswith("6 of 10 points: ")
+    assert describe_rule(GradedComponent("softmax", 10.0), grade) == (
+        "6 of 10 points. "
+        "Ordinary numbers: 2 of 4 points, because 2 of 2 published cases and 1 of 2 drawn ones pass. "
+        "Large scores: 0 of 2 points, because 0 of 1 published cases and 1 of 1 drawn ones pass. "
+        "Calls to be refused: 4 of 4 points, because all cases pass. "
+        "Where published and drawn cases differ, the smaller share counts.",
+    )
+    assert grade.earned == 6.0
+
+
+def test_large_scores_are_worth_as_many_points_as_the_assignment_says() -> None:
+    part = GradedComponent("softmax", 10.0, large_scores=8.0)
+    ordinary = [check("one"), check("two"), check("new", origin="fresh"), check("refused")]
+    overflowing = graded(*ordinary, check("large", "wrong"), check("new-large", origin="fresh"), part=part)
+    assert overflowing.earned == 2.0
+    assert "Large scores: 0 of 8 points" in describe_rule(part, overflowing)[0]
+    assert graded(*ordinary, check("large"), check("new-large", origin="fresh"), part=part).earned == 10.0
+    # The other kinds share what is left by their numbers of published cases.
+    fails = [check("one", "wrong"), check("two"), check("refused"), check("large")]
+    assert graded(*fails, part=part).earned == 9.33
+    # Without cases of large scores, and with nothing else, they weigh what there is.
+    assert graded(check("one"), check("two", "wrong"), part=part).earned == 5.0
+    assert graded(check("large"), part=part).earned == 10.0
 
 
 def test_a_table_with_refusals_of_its_own_earns_nothing() -> None:

@@ -467,7 +467,7 @@ def test_a_solution_that_is_not_right_is_warned_of(run, tmp_path):
     assert result.exit_code == 0, result.stderr
     said = " ".join(result.stderr.split())
     assert said.startswith(
-        f"goldformer: {tmp_path / 'solution.py'} earns 0 of 10 points (wrong), and a submission need"
+        f"goldformer: {tmp_path / 'solution.py'} fails 83 of 115 checks (wrong), and a submission need"
     )
     assert said.endswith("need not return what it does not return; see: goldformer assignment check")
     assert outcomes(tmp_path) == {"alice": "correct", "bob": "missing"}
@@ -487,6 +487,9 @@ def test_it_holds_for_submissions_that_are_kept_apart(run, tmp_path, monkeypatch
     result = run("--jobs", "1")
     assert (result.exit_code, result.stderr) == (0, "")
     assert outcomes(tmp_path) == {"alice": "correct", "bob": "missing"}
+    # Numbers of long calls too: a replay counts with as many threads as grading.
+    again = CliRunner().invoke(main, ["grade", "--replay", str(tmp_path / "out" / "students" / "alice")])
+    assert "the same grade" in again.stdout, again.stdout
 
 
 # ── the ready assignments ──
@@ -521,13 +524,33 @@ def test_the_ready_attention_requires_the_weights(run, tmp_path):
     assert bob["components"][SDPA] < 10.0 > bob["components"][MHA]
 
 
-def test_the_ready_embedding_has_nothing_that_could_be_withheld(run, runs, tmp_path):
+NAIVE = "torch.exp(scores)"
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        ("torch.exp(scores - scores.max(dim=-1, keepdim=True).values)", NAIVE),
+        ("weights = softmax(scores)", f"weights = {NAIVE} / {NAIVE}.sum(-1, keepdim=True)"),
+    ],
+    ids=["in softmax", "in attention"],
+)
+def test_a_softmax_that_overflows_costs_eight_points_of_the_ready_attention_wherever_it_is(right, wrong, run, tmp_path):
+    source = take_ready("attention", tmp_path, ("cases: 4", "cases: 1"))
+    assert source.count(right) == 1
+    write_class(tmp_path / "class", alice=source.replace(right, wrong))
+    assert run("--only", "alice").exit_code == 0
+    (alice,) = json.loads((tmp_path / "out" / "grades.json").read_text())["students"]
+    assert 90.0 < alice["earned"] <= 92.0
+
+
+def test_the_ready_embedding_requires_no_output_and_leaves_nothing_out(run, runs, tmp_path):
     right = take_ready("embedding", tmp_path, ("cases: 4", "cases: 0"), ("[float64, float32]", "[float32]"))
-    (tmp_path / "solution.py").write_text("raise SystemExit('not run')\n")
     write_class(tmp_path / "class", alice=right, bob=right)
     result = run()
     assert (result.exit_code, result.stderr) == (0, "")
-    assert runs == [["alice", "bob"]]
+    assert runs == [["solution"], ["alice", "bob"]]
+    assert result.stdout.startswith("2 to grade in ")
     assert outcomes(tmp_path) == {"alice": "correct", "bob": "correct"}
 
 
