@@ -208,7 +208,7 @@ def test_check_waits_no_longer_than_it_is_told(hanging):
 
 def repeated(text):
     """The first command that a failure is to be repeated with."""
-    return re.search(r"^  Repeat +(.*)$", text, re.MULTILINE).group(1)
+    return re.search(r"^(?:  Repeat +|Repeat: )(.*)$", text, re.MULTILINE).group(1)
 
 
 def test_compare_waits_no_longer_than_it_is_told(hanging, tmp_path):

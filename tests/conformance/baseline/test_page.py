@@ -33,7 +33,7 @@ def adapter(tmp_path, monkeypatch):
 
 
 def test_its_commands_do_what_it_says(adapter, tmp_path):
-    runnable = [command for command in COMMANDS if "path/to" not in command]
+    runnable = [command for command in COMMANDS if "path/to" not in command and "--device cuda" not in command]
     assert [command.split()[1] for command in runnable] == [
         "record", "check", "update", "update", "check", "show", "history",
     ]  # fmt: skip
