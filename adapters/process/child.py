@@ -19,7 +19,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import IO, Final
 
-from goldformer.adapters.process.faults import FaultReason
+from goldformer.adapters.process.faults import FaultReason, describe_status
 from goldformer.adapters.process.messages import MAX_MESSAGE
 from goldformer.adapters.untrusted_text import abbreviate, printable
 
@@ -185,16 +185,6 @@ class Child(Pipes):
         if status is None:
             return ChildFault("protocol", f"closed its standard {which} and is still running{half}")
         return ChildFault("crashed", f"ended with {describe_status(status)}{half}")
-
-
-def describe_status(status: int) -> str:
-    """Describe an exit status, or the signal that ended a process."""
-    if status >= 0:
-        return f"exit status {status}"
-    try:
-        return f"signal {signal.Signals(-status).name}"
-    except ValueError:
-        return f"signal {-status}"
 
 
 def _explain_timeout(seconds: float, received: int, unsent: int) -> str:

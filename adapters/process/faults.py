@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import re
 import reprlib
+import signal
 from typing import Any, Final, Literal
 
 from goldformer.adapters.untrusted_text import limit_repr, printable
@@ -87,3 +88,13 @@ class CallFault(Exception):
 
 class NoSuchMethod(NotImplementedError):
     """The process denies a method that it listed in its handshake."""
+
+
+def describe_status(status: int) -> str:
+    """Describe an exit status, or the signal that ended a process."""
+    if status >= 0:
+        return f"exit status {status}"
+    try:
+        return f"signal {signal.Signals(-status).name}"
+    except ValueError:
+        return f"signal {-status}"

@@ -18,8 +18,7 @@ from dataclasses import dataclass
 from typing import Any, BinaryIO, Final
 
 from goldformer.adapters.arrays import LIBRARIES
-from goldformer.adapters.process.child import describe_status
-from goldformer.adapters.process.faults import CallFault
+from goldformer.adapters.process.faults import CallFault, describe_status
 from goldformer.adapters.protocol import Adapter, AdapterError
 from goldformer.conformance.judging.device_loss import explain_device_loss
 from goldformer.spec import Spec, load_spec

@@ -12,9 +12,9 @@ import weakref
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from goldformer.adapters.process.child import ChildFault, Pipes, describe_status, prepare_pipe
+from goldformer.adapters.process.child import ChildFault, Pipes, prepare_pipe
 from goldformer.adapters.process.client import Client, Peer
-from goldformer.adapters.process.faults import CallFault, FaultReason, Unasked, WireError
+from goldformer.adapters.process.faults import CallFault, FaultReason, Unasked, WireError, describe_status
 from goldformer.conformance.grading.sandbox._types import Limits
 
 #: Seconds that a process which closed its connection gets to end.
