@@ -211,7 +211,7 @@ def test_no_input_becomes_part_of_a_script():
     assert used == ACTION["inputs"].keys()
 
 
-def test_options_are_words_and_no_patterns(act):
-    """`*` is no component, and not the names of the files here."""
-    done = act(RIGHT, options="--component *")
-    assert (done.statuses["4"], "--component *: " in done.errors["4"]) == (2, True)
+def test_options_are_words_and_no_patterns_of_the_shell(act):
+    """`*.py` stands for no component, and not for the names of the files here."""
+    done = act(RIGHT, options="--component *.py")
+    assert (done.statuses["4"], "--component *.py: nothing fits" in done.errors["4"]) == (2, True)

@@ -1,4 +1,4 @@
-"""What only a GPU shows: run with `pytest -m gpu` on a machine with one.
+"""Tests for a machine with a GPU: run them with `pytest -m gpu`.
 
 GOLDFORMER_TEST_DEVICE=pretend tries the tests without a GPU, but for those of arithmetic that only a GPU has.
 """
