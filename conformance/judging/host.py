@@ -6,8 +6,9 @@ repeated in a fresh process, where launches are in order, and every later call i
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from weakref import WeakKeyDictionary
 
 from goldformer.adapters.arrays import LIBRARIES
@@ -26,6 +27,9 @@ _COUNTED: Final[tuple[FaultReason, ...]] = ("crashed",)
 
 _ENDS: Final = "ends the device of its process"
 _AND_ENDS: Final = f"; it {_ENDS}"
+
+
+Value = TypeVar("Value")
 
 
 class DeviceGone(Exception):
@@ -88,6 +92,25 @@ def run_call(call: Call, component: str, adapter: Adapter, device: str) -> Any:
     finally:
         if device != "cpu" and not host.loss:
             host.before = (component, call)
+
+
+def run_here(call: Callable[[], Value], adapter: Adapter, device: str) -> Value:
+    """Make a call with arrays of this process, and return its value or raise its exception.
+
+    CallFault if the call ends the device, DeviceGone if calls are made in another process, which has not these arrays.
+    """
+    host = find_host(adapter)
+    if host.is_apart or host.loss:
+        raise DeviceGone("it looks at the arrays of a call, and calls are made in another process")
+    try:
+        return call()
+    except Exception as error:
+        loss = explain_device_loss(error, LIBRARIES[adapter.arrays], device)
+        if not loss:
+            raise
+        host.loss = loss
+        call_apart(adapter)
+        raise CallFault("crashed", f"{loss}{_AND_ENDS}") from error
 
 
 def _explain_loss(

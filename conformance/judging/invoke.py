@@ -12,7 +12,8 @@ import re
 import time
 import traceback
 import warnings
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
@@ -25,7 +26,7 @@ from goldformer.adapters.process.faults import CallFault
 from goldformer.adapters.protocol import RAISES_NOT_IMPLEMENTED, Adapter, bind_arguments
 from goldformer.adapters.untrusted_text import LONGEST_TRACE, clip_text, describe_exception, quote_message
 from goldformer.conformance.judging.fresh_process import Call
-from goldformer.conformance.judging.host import DeviceGone, run_call
+from goldformer.conformance.judging.host import DeviceGone, Value, run_call, run_here
 from goldformer.conformance.judging.mixed_devices import find_mixed_devices
 from goldformer.conformance.judging.verdict import Reason
 from goldformer.spec import Case, Contract
@@ -173,8 +174,21 @@ def invoke(
 
 def run_in_host(call: Call, component: str, adapter: Adapter, device: str) -> Any:
     """Make a call of a component in the process of its implementation; a device that it ends is a CallProblem."""
-    try:
+    with _losing_the_device():
         return run_call(call, component, adapter, device)
+
+
+def run_with_own_arrays(call: Callable[[], Value], adapter: Adapter, device: str) -> Value:
+    """Make a call with arrays of this process; CallProblem if it ends the device, or if calls are made elsewhere."""
+    with _losing_the_device():
+        return run_here(call, adapter, device)
+
+
+@contextmanager
+def _losing_the_device() -> Iterator[None]:
+    """Turn the loss of a device into a CallProblem."""
+    try:
+        yield
     except CallFault as fault:
         raise BadResult("crashed", str(fault)) from fault
     except DeviceGone as gone:

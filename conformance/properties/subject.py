@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Final
 
 import numpy as np
@@ -24,6 +24,7 @@ from goldformer.conformance.judging.invoke import (
     convert_arguments,
     name_outputs,
     read_outputs,
+    run_with_own_arrays,
 )
 from goldformer.conformance.judging.tolerance import least_margin, tolerance
 from goldformer.conformance.judging.verdict import NONDETERMINISM, WITHHELD, Difference, Invariance
@@ -134,10 +135,15 @@ class Subject:
 
     def make(self, arguments: Arguments) -> dict[str, Any]:
         """Make new arrays of the arguments of a call of the component, with the parameters in one mapping."""
-        return convert_arguments(self.library, self.contract, arguments, self.bench.dtype, self.bench.device)
+        bench = self.bench
+        convert = partial(convert_arguments, self.library, self.contract, arguments, bench.dtype, bench.device)
+        return run_with_own_arrays(convert, bench.adapter, bench.device)
 
     def run(self, arguments: Arguments, given: Mapping[str, Any]) -> Returned:
         """Call the component with these very arrays, which hold the arguments, and keep the arrays that it returns."""
+        return run_with_own_arrays(partial(self._run, arguments, given), self.bench.adapter, self.bench.device)
+
+    def _run(self, arguments: Arguments, given: Mapping[str, Any]) -> Returned:
         returned, seconds = call(self.bench.adapter, self.contract, given)
         self.seconds += seconds
         if self.library.name != Wire.name:  # another process gets copies

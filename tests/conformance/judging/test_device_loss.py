@@ -108,6 +108,10 @@ MESSAGE = (
 )
 
 
+#: The properties that look at the arrays of a call, which a fresh process has not.
+OF_ARRAYS = {"memory-around", "same-storage", "own-results", "new-memory", "repeat-calls"}
+
+
 @pytest.fixture(autouse=True)
 def forget_losses(monkeypatch):
     monkeypatch.setattr(pretend_device, "_losses", [])
@@ -193,7 +197,7 @@ def test_only_the_call_that_ends_the_device_fails(adapter_file, spec, lasting):
     # A property fails if one of its drawn calls has rows of one element.
     assert {check for check, _ in failed} <= {"sm-one-element", "sm-simplex", "sm-shift"}
     assert {(found[key].reason, found[key].message) for key in failed} == {("crashed", MESSAGE.format(path))}
-    others = found.keys() - failed
+    others = {key for key in found.keys() - failed if key[0] not in OF_ARRAYS}
     assert {k: v for k, v in describe(found).items() if k in others} == {
         k: v for k, v in describe(lasting).items() if k in others
     }
@@ -201,7 +205,7 @@ def test_only_the_call_that_ends_the_device_fails(adapter_file, spec, lasting):
 
 def test_an_error_that_comes_late_is_told_with_the_call_that_made_it(adapter_file):
     path = adapter_file(LATE)
-    done = run_goldformer("check", path, "--device", "pretend", "--json")
+    done = run_goldformer("check", path, "--device", "pretend", "--json", "-")
     assert done.returncode == 1, done.stderr
     verdicts = json.loads(done.stdout)["verdicts"]
     first, *others = [verdict for verdict in verdicts if verdict["status"] == "errored"]
@@ -221,15 +225,22 @@ def test_a_process_that_ends_is_replaced(adapter_file, spec, lasting):
     found = judge(adapter_file(CRASHING), spec, "softmax", "layer_norm")
     ended = {v.message for v in found.values() if v.reason == "crashed"} - {MESSAGE.format("")}
     assert "ended its process with exit status 3" in ended
-    right = [key for key, v in found.items() if key[1] == "layer_norm" and v.status is Status.PASSED]
-    assert len(right) == sum(v.status is Status.PASSED for key, v in lasting.items() if key[1] == "layer_norm")
+    right, wanted = (
+        {
+            key
+            for key, v in of.items()
+            if key[1] == "layer_norm" and v.status is Status.PASSED and key[0] not in OF_ARRAYS
+        }
+        for of in (found, lasting)
+    )
+    assert right == wanted
 
 
 def test_an_assertion_on_the_pretend_device_is_that_of_a_gpu(adapter_file):
     found = []
     for source, status in ((BEYOND, 1), (BEYOND.replace("if ids.shape[-1] == 1", "if False"), 0)):
         path = adapter_file(source)
-        words = ("--component", "token_embedding,softmax", "--device", "pretend", "--json")
+        words = ("--component", "token_embedding,softmax", "--device", "pretend", "--json", "-")
         done = run_goldformer("check", path, *words)
         assert done.returncode == status, done.stderr
         found.append({(v["check"], v["component"]): v for v in json.loads(done.stdout)["verdicts"]})
@@ -243,7 +254,8 @@ def test_an_assertion_on_the_pretend_device_is_that_of_a_gpu(adapter_file):
             f"(aten.embedding.default) ({path}:10, token_embedding); it ends the device of its process"
         )
     assert mine.keys() == right.keys()
-    assert all(mine[key]["status"] == right[key]["status"] for key in mine.keys() - failed)
+    others = {key for key in mine.keys() - failed if key[0] not in OF_ARRAYS}
+    assert all(mine[key]["status"] == right[key]["status"] for key in others)
     assert {key[1] for key in failed} == {"token_embedding"}
 
 
@@ -273,11 +285,11 @@ def test_pytest_runs_every_test(adapter_file, tmp_path):
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 1, done.stdout
     assert "fault in goldformer" not in done.stdout
-    assert "it ends the device of its" in done.stdout
+    assert "it ends the device of its" in " ".join(done.stdout.split())
     [line] = [line for line in done.stdout.splitlines() if line.startswith("softmax ")]
     passed, failed = map(int, line.split()[1:3])
-    # Besides them, the gradients of NumPy are not implemented.
-    assert passed + failed == 23
+    # Besides them, the gradients of NumPy are not implemented, and some properties need the arrays of this process.
+    assert passed + failed == 22
     assert 1 <= failed <= 3
 
 
@@ -318,7 +330,7 @@ def test_a_file_is_checked_from_python_as_on_the_command_line(adapter_file):
     report = goldformer.check(adapter_file(DYING), "softmax")
     verdicts = report.comparison.implementations[0].verdicts
     assert not any(verdict.is_fault for verdict in verdicts)
-    assert {v.check for v in verdicts if v.reason == "not-checkable"} == {"device-hygiene"}
+    assert {v.check for v in verdicts if v.reason == "not-checkable"} == {"device-hygiene", *OF_ARRAYS}
     assert {verdict.reason for verdict in verdicts if verdict.bad} == {"crashed"}
     assert sum(verdict.status is Status.PASSED for verdict in verdicts) >= 20
 
