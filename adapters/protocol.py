@@ -92,6 +92,8 @@ class Adapter:
     timeout: float | None = None
     reload: Callable[[], Adapter] | None = None
     loader: Loader = field(default_factory=Loader, compare=False)
+    #: The classes and functions of a file that look like a component and that no call fits: they are not judged.
+    unmatched: tuple[str, ...] = ()
     #: True if DEVICES is declared: without it, `devices` are those of the array library.
     declares_devices: bool = False
     #: True if the adapter declares GRADIENTS = False: its functions have no backward pass.

@@ -22,6 +22,7 @@ from goldformer.adapters.inference import (
     ChoiceError,
     InferenceError,
     MaskForm,
+    MisfitError,
     Returns,
     Target,
     Wiring,
@@ -57,7 +58,7 @@ from goldformer.spec.call import Array
 from goldformer.spec.model import UNSPECIFIED
 
 #: The next step where code has what goldformer does not judge.
-_WITHOUT: Final = "An adapter is inferred for a part without it"
+_WITHOUT: Final = "Check a part that does not use it"
 #: The most wirings of a component that are tried, and the most that a search for mistakes may cost, in numbers of
 #: cases: a second or two.
 _MOST: Final = 320
@@ -227,8 +228,8 @@ def describe_fit(found: Inference, spec: Spec) -> str:
         return f"No call of {name} that was tried gives golden values: {scope}. {_WITHOUT}."
     return (
         f"No call of {name} that was tried gives golden values, with a known mistake or without. It has another "
-        f"mistake, or it is called in a way that was not tried. The adapter says what the names say: compare it with "
-        f"your code first."
+        f"mistake, or it is called in another way. `goldformer infer` writes the adapter that its names suggest: "
+        f"compare it with your code, and check it."
     )
 
 
@@ -242,7 +243,7 @@ def _guess(searches: Sequence[_WiringSearch]) -> tuple[Wiring, tuple[str, ...]]:
     """Return the wiring that says what names say, and the eps with which it fits, or raise InferenceError."""
     called = next((search for search in searches if search.running), None)
     if called is None:
-        raise InferenceError(_ask_how(searches[0]))
+        raise MisfitError(_ask_how(searches[0]))
     wiring = called.guess()
     return wiring, called.find_eps(called.try_small(wiring))
 

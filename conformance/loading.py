@@ -25,6 +25,7 @@ from goldformer.adapters.find_arrays import add_arrays
 from goldformer.adapters.inference import (
     ChoiceError,
     InferenceError,
+    MisfitError,
     Target,
     import_target,
     is_inferable,
@@ -120,6 +121,8 @@ class _Part:
     name: str
     adapter: Adapter | None = None
     reason: str = ""
+    #: True if it looks like a component all the same.
+    is_open: bool = False
 
 
 def _read_module(module: types.ModuleType, name: str, reading: Reading, spec: Spec) -> Adapter:
@@ -149,7 +152,9 @@ def _read_module(module: types.ModuleType, name: str, reading: Reading, spec: Sp
         has = "none of its functions and classes could be checked" if targets else "it defines no function and no class"
         raise AdapterError(f"{name}: {has}{listed}")
     joined = _join([part.adapter for part in dict.fromkeys(found.values()) if part.adapter], name)
-    return replace(joined, hints=(*joined.hints, *notes))
+    # Nobody looked at these: a file in which one is wrong must not pass.
+    unmatched = () if reading.component else tuple(part.name for part in parts if part.is_open)
+    return replace(joined, hints=(*joined.hints, *notes), unmatched=unmatched)
 
 
 def _fits(target: Target, component: str, spec: Spec) -> bool:
@@ -170,8 +175,8 @@ def _try_to_infer(target: Target, reading: Reading, spec: Spec) -> _Part:
     """Return the part of a class or a function; a function that fits nothing is a helper, and needs no reason."""
     try:
         return _Part(target.name, _infer(target, replace(reading, component=None), spec))
-    except ChoiceError as error:
-        return _Part(target.name, reason=str(error))
+    except (ChoiceError, MisfitError) as error:
+        return _Part(target.name, reason=str(error) if target.is_class else "", is_open=target.is_class)
     except AdapterError as error:
         return _Part(target.name, reason=str(error) if target.is_class else "")
 
@@ -253,7 +258,7 @@ def _infer(what: Any, reading: Reading, spec: Spec) -> Adapter:
 
     found = infer_adapter(what, reading.component, spec, accept=reading.accept)
     if not (found.is_proven or found.mistakes):
-        raise InferenceError(describe_fit(found, spec))
+        raise MisfitError(describe_fit(found, spec))
     called = "; ".join((f"{found.component} is called as {found.wiring.call}", *found.wiring.choices))
     # A known mistake is named by the check.
     misfit = () if found.fits or (found.mistakes and not found.has_other_eps) else (describe_fit(found, spec),)

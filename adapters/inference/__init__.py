@@ -16,6 +16,7 @@ from goldformer.adapters.inference.proposals import (
 from goldformer.adapters.inference.target import (
     ChoiceError,
     InferenceError,
+    MisfitError,
     Target,
     as_module,
     is_inferable,
@@ -30,6 +31,7 @@ __all__ = [
     "ChoiceError",
     "InferenceError",
     "MaskForm",
+    "MisfitError",
     "Returns",
     "Target",
     "Wiring",

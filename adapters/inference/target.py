@@ -6,6 +6,7 @@ InferenceError says what was asked for, what it was, and what to give instead.
 from __future__ import annotations
 
 import ast
+import contextlib
 import dataclasses
 import functools
 import importlib
@@ -31,6 +32,10 @@ from goldformer.spec.scope import explain_scope
 
 class InferenceError(AdapterError):
     """No adapter can be inferred; the message says what is missing."""
+
+
+class MisfitError(InferenceError):
+    """The arguments and parameters are those of a component, and no call that was tried gives its golden values."""
 
 
 class ChoiceError(InferenceError):
@@ -235,10 +240,23 @@ class Target:
         """Return a module of these sizes; the constructor's own exceptions are passed on."""
         given = {name: sizes[role] for name, role in construction.sizes.items()} | dict(construction.constants)
         given |= {name: part.target.build(part.construction, sizes) for name, part in construction.parts.items()}
-        if not construction.wrapper:
-            return self.thing(**given)
-        config = self.list_sizes()[0].name
-        return self.thing(**{config: find_config(self, construction.wrapper)(**given)})
+        if construction.wrapper:
+            config = self.list_sizes()[0].name
+            given = {config: find_config(self, construction.wrapper)(**given)}
+        _refuse_large(self.thing, given)
+        return self.thing(**given)
+
+
+def _refuse_large(thing: Any, given: Mapping[str, Any]) -> None:
+    """Raise ValueError for a module of more parameters than a search can build, as with the sizes of its defaults."""
+    import torch
+
+    count = 0
+    # Without values it costs nothing; a class that needs some is built as it is.
+    with contextlib.suppress(Exception), torch.device("meta"):
+        count = sum(p.numel() for p in thing(**given).parameters())
+    if count > _MOST_PARAMETERS:
+        raise ValueError(f"it has {count:,} parameters: give it arguments, or smaller defaults, for its sizes")
 
 
 def read_target(what: Any) -> Target:
@@ -359,6 +377,9 @@ def _list_arguments(function: Callable[..., Any], *, skip_self: bool) -> list[Ar
         Argument(p.name, p.default, p.annotation) for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
     ]
 
+
+#: The most parameters of a module that is built in a search.
+_MOST_PARAMETERS: Final = 10_000_000
 
 #: The names of files from which a class or a function is loaded.
 _FILES: Final = (".py", ".ipynb")

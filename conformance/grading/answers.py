@@ -173,7 +173,9 @@ def _describe_arguments(arguments: Mapping[str, Any], prefix: str = "") -> Itera
         if isinstance(value, Mapping):
             yield from _describe_arguments(value, f"{prefix}{name}.")
             continue
-        array = np.asarray(value.values if isinstance(value, WireArray) else value)
+        # A tensor whose gradient is asked for must be detached before NumPy takes it.
+        plain = value.detach() if hasattr(value, "detach") else value
+        array = np.asarray(plain.values if isinstance(plain, WireArray) else plain)
         numbers = "" if array.dtype.kind == "f" else array.tolist()
         yield f"{prefix}{name}: {array.dtype} {array.shape} {numbers}"
 

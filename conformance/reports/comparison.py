@@ -43,7 +43,7 @@ class Implementation:
     `given` is the name by which it was asked for, `libraries` has the version of its array library, `problem` says why
     no verdict on it is possible, `stopped` that the run was interrupted. `pictures` show its output, `implemented` are
     its components, and `absent` those that were asked for and that it does not have. With `chosen`, the user chose
-    single checks, so nothing is partial for being few.
+    single checks, so nothing is partial for being few. `unmatched` are its classes that no call fits.
     """
 
     given: str
@@ -60,6 +60,7 @@ class Implementation:
     absent: tuple[str, ...] = ()
     stopped: bool = False
     chosen: bool = False
+    unmatched: tuple[str, ...] = ()
 
     @classmethod
     def of(
@@ -80,6 +81,7 @@ class Implementation:
             found, seconds, stopped or _find_problem(found, missing, adapter),
             make_pictures(bench) if with_pictures else (),
             frozenset(name for name in bench.spec.components if bench.has(name)), missing, bool(stopped), chosen,
+            adapter.unmatched,
         )  # fmt: skip
 
     @property
@@ -101,8 +103,9 @@ class Implementation:
 
     @property
     def partial(self) -> tuple[str, ...]:
-        """The components of which too few cases were judged; none if something fails."""
-        return list_partial(self.verdicts, self.implemented, chosen=self.chosen)
+        """The components of which too few cases were judged, and the classes of which none; none if something fails."""
+        few = list_partial(self.verdicts, self.implemented, chosen=self.chosen)
+        return few if self.chosen or self.bad else (*few, *self.unmatched)
 
     def results(self, spec: Spec) -> dict[str, ComponentResult]:
         """Return the components that were asked for, in the order of the spec."""

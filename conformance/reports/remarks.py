@@ -181,7 +181,8 @@ def _describe_hidden_nan(verdicts: Sequence[Verdict], *, whole: bool) -> Iterato
     # A masked score may be replaced, which removes a NaN; a weight of 0 is still multiplied by the value.
     why = {"value": " (0 · NaN)", "key": " (its scores stay NaN)"}
     parts = [f"in {name} of {_list_names(mine, whole=whole)}{why.get(name, '')}" for name, mine in found.items()]
-    text = f"a NaN that the mask hides reaches the output, {'; '.join(parts)}: padding must hold finite numbers"
+    text = f"if padding holds NaN, it reaches the output although the mask hides it, {'; '.join(parts)}"
+    text += ": fill padding with finite numbers"
     yield Finding(HIDDEN_NAN, text, inner=False)
 
 

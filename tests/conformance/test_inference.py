@@ -473,8 +473,8 @@ class Doubled(nn.Module):
         (
             TakesParts,
             None,
-            "TakesParts takes ready modules, and its file has no class that fits self_attn and feed_forward. Import "
-            r"one there, or infer a subclass that builds them: def __init__\(self, d_model, num_heads, d_ff\): "
+            "TakesParts takes arguments that its file has no class for: self_attn and feed_forward. Import "
+            r"a class there, give a default, or write a subclass that builds them: def __init__\(self, d_model, num_heads, d_ff\): "
             r"super\(\).__init__\(size=…, self_attn=YourClass\(…\), feed_forward=YourClass\(…\), dropout=…\)",
         ),
         (
@@ -507,7 +507,7 @@ class Doubled(nn.Module):
         (
             f"{STYLES}/configured_blocks.py:TakesNorm",
             None,
-            r"TakesNorm takes ready modules, and its file has no class that fits norm\. Import",
+            r"TakesNorm takes arguments that its file has no class for: norm\. Import",
         ),
         (CountedLayers, None, "CountedLayers has arguments or parameters that no component has"),
         (

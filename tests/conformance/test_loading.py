@@ -232,3 +232,37 @@ def test_the_type_of_an_object_that_is_no_module_is_built_again():
 @pytest.mark.parametrize("error", [AdapterError("which?"), goldformer.NonConformance("which?")])
 def test_a_notebook_shows_the_message_and_no_traceback(error):
     assert error._render_traceback_() == [f"{type(error).__name__}: which?"]
+
+
+def test_a_file_with_a_class_that_no_call_fits_is_partial(write, tmp_path):
+    wrong = ATTENTION.replace("torch.softmax(scores, -1)", "torch.sigmoid(torch.sin(scores))")
+    path = write(NORM + wrong)
+    report = goldformer.check(path)
+    assert not report
+    assert report.partial == ("MultiHeadAttention",)
+    result = run("check", path)
+    assert result.exit_code == 3
+    assert result.stderr.endswith("too few cases were judged of MultiHeadAttention. --allow-partial accepts that\n")
+    assert "Note: MultiHeadAttention is not checked: No call of MultiHeadAttention that was tried" in result.stdout
+    # Who asks for another component is not told of it.
+    assert run("check", path, "--component", "layer_norm").exit_code == 0
+
+
+def test_a_class_too_large_to_be_built_is_refused_at_once(write, spec):
+    path = write(
+        """
+        from torch import nn
+
+        class Llama(nn.Module):
+            def __init__(self, width=8192, depth=64):
+                super().__init__()
+                self.layers = nn.ModuleList([nn.Linear(width, width) for _ in range(depth)])
+
+            def forward(self, x):
+                for layer in self.layers:
+                    x = layer(x)
+                return x
+        """
+    )
+    with pytest.raises(AdapterError):
+        load_implementation(f"{path}:Llama", spec)

@@ -126,7 +126,7 @@ def test_infer_says_what_is_not_judged(run, name, what):
     result = run("infer", f"llama.py:{name}")
     assert result.exit_code == 2
     said = " ".join(result.output.split())
-    assert f"goldformer does not judge {what}. An adapter is inferred for a part without it" in said
+    assert f"goldformer does not judge {what}. Check a part that does not use it" in said
 
 
 def test_check_says_it_in_place_of_a_cause_and_of_nothing_else(run):

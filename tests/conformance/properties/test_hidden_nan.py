@@ -142,8 +142,9 @@ def test_the_note_names_each_input_with_its_components_once_for_all_dtypes(judge
     verdicts = [one, replace(one, dtype="float64"), replace(other, component="multi_head_attention")]
     (text,) = [" ".join(remark_lines(verdicts, spec)).partition("Hidden NaN: ")[2].partition(" numbers")[0]]
     assert " ".join(text.split()) == (
-        "a NaN that the mask hides reaches the output, in value of scaled_dot_product_attention, multi_head_attention "
-        "(0 · NaN); in key of multi_head_attention (its scores stay NaN): padding must hold finite"
+        "if padding holds NaN, it reaches the output although the mask hides it, in value of "
+        "scaled_dot_product_attention, multi_head_attention (0 · NaN); in key of multi_head_attention (its scores stay "
+        "NaN): fill padding with finite"
     )
     assert "Hidden NaN" not in " ".join(remark_lines([judge(skips_hidden_keys)], spec))
 
