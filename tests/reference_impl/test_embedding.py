@@ -15,7 +15,6 @@ from goldformer.reference_impl import (
     sinusoid_table,
     token_embedding,
 )
-from goldformer.reference_impl._functional import choose_angle_dtype
 
 BATCH, SEQ, D_MODEL, VOCAB = 3, 5, 14, 29
 NARROW = [torch.float32, torch.float16, torch.bfloat16]
@@ -93,12 +92,6 @@ def test_a_narrow_table_is_the_wide_one_rounded(d_model, dtype):
     assert torch.equal(sinusoid_table(5000, d_model, dtype=dtype), wide.to(dtype))
     narrow = sinusoid_table(5000, d_model, dtype=dtype)[4999].double()
     close(narrow, row(4999, d_model), torch.finfo(dtype).eps / 2)
-
-
-def test_float64_is_used_wherever_the_device_has_it():
-    assert choose_angle_dtype(torch.device("cpu")) == torch.float64
-    assert choose_angle_dtype(torch.device("cuda", 0)) == torch.float64
-    assert choose_angle_dtype(torch.device("mps")) == torch.float32
 
 
 def test_a_shift_of_position_is_one_fixed_rotation_for_all_positions():

@@ -13,13 +13,15 @@ from goldformer.reference_impl import (
     SingleHeadAttention,
     TokenEmbedding,
     causal_mask,
-    fused_multi_head_attention,
     merge_heads,
-    multi_head_attention,
     padding_mask,
     positional_encoding,
     scaled_dot_product_attention,
     split_heads,
+)
+from reference_functions import (
+    fused_multi_head_attention,
+    multi_head_attention,
 )
 
 BATCH, HEADS, Q_SEQ, KV_SEQ, D_K, D_V = 3, 2, 5, 7, 11, 13

@@ -1,83 +1,117 @@
-"""Beam search: the best sentences for every source, found among the extensions of the best beginnings."""
+"""Greedy decoding and beam search: sentences from a trained model."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Literal, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from goldformer.reference_impl._checks import can_read, check_at_most, check_choice, check_positive_int
-from goldformer.reference_impl._functional import log_softmax, widen
-from goldformer.reference_impl.feed_forward import Activation
+from goldformer.reference_impl.losses import log_softmax
+from goldformer.reference_impl.parts import widen
+from goldformer.reference_impl.shapes import Float, Int, Size, can_read, check_positions, checked
+from goldformer.reference_impl.training import without_dropout
 from goldformer.reference_impl.transformer import Transformer
 
 Finish: TypeAlias = Literal["in_beam", "set_aside"]
 LengthPenalty: TypeAlias = Literal["none", "mean", "gnmt"]
 
 
+class GreedyResult(NamedTuple):
+    """The sentences, their scores, and the terms of these."""
+
+    ids: Int[Tensor, "batch max_length"]  # int64
+    scores: Float[Tensor, "batch"]
+    token_scores: Float[Tensor, "batch max_length"]
+
+
 class BeamResult(NamedTuple):
     """The best sentences of every sample and their scores, best first."""
 
-    ids: Tensor  # (batch, top_beams, max_length), int64
-    scores: Tensor  # (batch, top_beams)
+    ids: Int[Tensor, "batch top_beams max_length"]  # int64
+    scores: Float[Tensor, "batch top_beams"]
 
 
+def check_decoding(model: Transformer, bos_id: int, eos_id: int, max_length: int) -> None:
+    """Refuse words that have no row in the table, and more words than there are learned positions."""
+    vocab = model.table.shape[0]
+    for name, value, does in (
+        ("bos_id", bos_id, "begins what the decoder reads"), ("eos_id", eos_id, "ends a sentence")
+    ):  # fmt: skip
+        if not 0 <= value < vocab:
+            raise IndexError(f"{name}={value} must lie in 0 … {vocab - 1}, the rows of table: pass the id that {does}")
+    check_positions("max_length", max_length, model.position_table)
+
+
+def next_logits(model: Transformer, read: Tensor, memory: Tensor, source: Tensor) -> Float[Tensor, "batch vocab"]:
+    """Score the word that comes after those read (batch, t)."""
+    return model.score(model.decode(read, memory, source)[:, -1:])[:, 0]
+
+
+@checked
+def greedy_decode(
+    model: Transformer, source: Int[Tensor, "batch source_seq"], *, bos_id: int, eos_id: int, max_length: Size
+) -> GreedyResult:
+    """Write a sentence for every source, at each step the word that the model finds likeliest, up to eos_id.
+
+    eos_id is part of the sentence, pad_id and scores of 0 follow it; a sentence without it has max_length words. The
+    model drops nothing, also while it is trained. On the meta device and under torch.compile, where no values can be
+    read, all max_length steps are taken; the result is the same. Source: illustrated on the output layer; paper 3.1
+    """
+    check_decoding(model, bos_id, eos_id, max_length)
+    with without_dropout(model):
+        batch, device, pad_id = source.shape[0], source.device, model.pad_id
+        memory = model.encode(source)
+        read = torch.full((batch, 1), bos_id, device=device)  # what the decoder reads (DEC-1)
+        ids = torch.full((batch, max_length), pad_id, device=device)
+        token_scores = widen(model.table).new_zeros(batch, max_length)
+        for t in range(max_length):
+            # Ignore the first word: bos_id may equal eos_id, and does not end the sentence.
+            ended = (read[:, 1:] == eos_id).any(dim=1)  # DEC-3, DEC-4
+            if can_read(ended) and ended.all():
+                break
+            z = widen(next_logits(model, read, memory, source))
+            word = z.argmax(dim=-1)  # DEC-2; the first of equals, as torch promises (DEC-6)
+            score = log_softmax(z).gather(-1, word[:, None])[:, 0]
+            ids[:, t] = word.where(~ended, pad_id)
+            token_scores[:, t] = score.where(~ended, 0.0)
+            # A sample that has ended waits for the others. The words that it reads do not matter, but must be in the
+            # vocabulary, and pad_id need not be.
+            read = torch.cat((read, word[:, None]), dim=1)
+        # Sum before rounding to a half type (DEC-5).
+        scores = token_scores.sum(dim=1)
+        return GreedyResult(ids, scores.to(model.table.dtype), token_scores.to(model.table.dtype))
+
+
+@checked
 def beam_search(
-    source: Tensor,
+    model: Transformer,
+    source: Int[Tensor, "batch source_seq"],
     *,
-    num_heads: int,
-    num_encoder_layers: int,
-    num_decoder_layers: int,
-    pad_id: int,
     bos_id: int,
     eos_id: int,
-    max_length: int,
-    beam_size: int,
-    top_beams: int,
-    params: Mapping[str, Tensor],
+    max_length: Size,
+    beam_size: Size,
+    top_beams: Size,
     finish: Finish = "in_beam",
     length_penalty: LengthPenalty = "none",
-    norm_first: bool = False,
-    activation: Activation = "relu",
 ) -> BeamResult:
-    """Search for the sentences of highest score, keeping the best beam_size of them at every step.
+    """Search for the sentences of highest score, keeping the best beam_size of them at every step (BEAM-1).
 
-    Formula:  sum(y_0 … y_t) = sum(y_0 … y_(t−1)) + log softmax(z_t)[y_t], from 0 for the empty sentence, z_t the
-              logits after the last of (bos_id, y_0 … y_(t−1));  score = sum / penalty(n) for n words, eos_id
-              included: 1 for "none", n for "mean", ((5 + n) / 6)^0.6 for "gnmt"
-    Shapes:   source (batch, source_seq), params as those of transformer
-              → ids (batch, top_beams, max_length), pad_id after eos_id, scores (batch, top_beams), best first
-    Errors:   as greedy_decode, and TypeError unless beam_size and top_beams are ints; ValueError for one below 1, a
-              top_beams above beam_size, an unknown finish or length_penalty, or when there are fewer than top_beams
-              sentences in the end (where they can be counted: not on the meta device or under torch.compile)
-    Source:   illustrated on the output layer; the penalty "gnmt": paper, section 6.1
-
-    A sentence that has ended is not extended. With finish="in_beam" it keeps its place and competes with the
-    extensions of the others, until all kept sentences have ended. With "set_aside" a sentence that ends leaves the beam
-    if it is among the beam_size best extensions of its step. The beam goes on with the best extensions that do not end,
-    until beam_size sentences have left it, or until max_length words; then those in the beam join the others.
-    Among equals the extensions of the better sentence come first, then the lowest id. A small vocabulary may have
-    fewer than beam_size extensions: then all are kept. A sentence of probability 0 does not count.
+    A score is the sum of the words' log-probabilities, eos_id included, divided by 1, n or ((5 + n) / 6)^0.6 for n
+    words (BEAM-4). A sentence that has ended is not extended (BEAM-2). With finish="in_beam" it keeps its place and
+    competes with the extensions of the others, until all kept sentences have ended. With "set_aside" a sentence that
+    ends leaves the beam if it is among the beam_size best extensions of its step. The beam goes on with the best
+    extensions that do not end, until beam_size sentences have left it, or until max_length words; then those in the
+    beam join the others. Among equals the extensions of the better sentence come first, then the lowest id. A small
+    vocabulary may have fewer than beam_size extensions: then all are kept. A sentence of probability 0 does not count.
+    Source: illustrated on the output layer; the penalty "gnmt": paper, section 6.1
     """
-    model = Transformer.from_params(
-        params,
-        num_heads=num_heads,
-        num_encoder_layers=num_encoder_layers,
-        num_decoder_layers=num_decoder_layers,
-        pad_id=pad_id,
-        norm_first=norm_first,
-        activation=activation,
-    )
-    model.check_decoding(source, bos_id, eos_id, max_length)
-    check_positive_int("beam_size", beam_size)
-    check_positive_int("top_beams", top_beams)
-    check_at_most("top_beams", top_beams, "beam_size", beam_size)
-    check_choice("finish", finish, ("in_beam", "set_aside"))
-    check_choice("length_penalty", length_penalty, ("none", "mean", "gnmt"))
-
-    memory = model.run_encoder(source)  # (batch, source_seq, d_model)
+    check_decoding(model, bos_id, eos_id, max_length)
+    if top_beams > beam_size:
+        fix = "lower the one or raise the other"
+        raise ValueError(f"top_beams={top_beams} must be at most beam_size={beam_size}: {fix}")
 
     def next_log_probs(words: Tensor) -> Tensor:
         """Read (batch, beams, t) words after bos_id, and score each next word: (batch, beams, vocab)."""
@@ -85,21 +119,23 @@ def beam_search(
         target = pad(words, (1, 0), value=bos_id).flatten(0, 1)  # (batch·beams, 1 + t)
         # The beams of a sample are adjacent, and read the same source.
         shared = memory.repeat_interleave(beams, dim=0), source.repeat_interleave(beams, dim=0)
-        z = model.next_logits(target, *shared)  # (batch·beams, vocab)
-        return log_softmax(widen(z)).reshape(-1, beams, z.shape[-1])  # (batch, beams, vocab)
+        z = next_logits(model, target, *shared)  # (batch·beams, vocab)
+        return log_softmax(widen(z)).reshape(-1, beams, z.shape[-1])
 
     search = _BeamSearch(next_log_probs, eos_id, max_length, beam_size, length_penalty)
     empty = _Sentences(
         torch.empty(source.shape[0], 1, 0, dtype=torch.int64, device=source.device),
         widen(model.table).new_zeros(source.shape[0], 1),
     )
-    found = search.in_beam(empty) if finish == "in_beam" else search.set_aside(empty)
+    with without_dropout(model):
+        memory = model.encode(source)
+        found = search.in_beam(empty) if finish == "in_beam" else search.set_aside(empty)
     _check_number(found.sums, top_beams)
     words, scores = found.words[:, :top_beams], search.scores(found)[:, :top_beams]
-    after_end = (words == eos_id).cumsum(dim=-1) > 1  # (batch, top_beams, t)
+    after_end = (words == eos_id).cumsum(dim=-1) > 1
     # Not with pad: its value is a float, which would round a large pad_id.
-    ids = words.new_full((*words.shape[:2], max_length), pad_id)  # (batch, top_beams, max_length)
-    ids[..., : words.shape[-1]] = words.masked_fill(after_end, pad_id)
+    ids = words.new_full((*words.shape[:2], max_length), model.pad_id)
+    ids[..., : words.shape[-1]] = words.masked_fill(after_end, model.pad_id)
     return BeamResult(ids, scores.to(model.table.dtype))
 
 
