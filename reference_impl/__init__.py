@@ -21,47 +21,20 @@ from goldformer.reference_impl.decoding import BeamResult, GreedyResult, beam_se
 from goldformer.reference_impl.losses import cross_entropy, kl_divergence, label_smoothing, log_softmax, one_hot
 from goldformer.reference_impl.parts import DecoderLayerResult, EncoderLayerResult, StackResult, TransformerResult
 from goldformer.reference_impl.training import Dropout, dropout, shift_right, xavier_uniform
-from goldformer.reference_impl.transformer import (
-    Decoder,
-    DecoderLayer,
-    Encoder,
-    EncoderLayer,
-    FeedForward,
-    LayerNorm,
-    MultiHeadAttention,
-    Transformer,
-    attention_scores,
-    causal_mask,
-    merge_heads,
-    padding_mask,
-    positional_encoding,
-    scaled_dot_product_attention,
-    scaled_scores,
-    sinusoid_table,
-    softmax,
-    split_heads,
-    token_embedding,
-)  # fmt: skip
-from goldformer.reference_impl.variants import (
-    FusedMultiHeadAttention,
-    PositionalEncoding,
-    SingleHeadAttention,
-    SingleHeadGradientResult,
-    SingleHeadResult,
-    TokenEmbedding,
-    cut_fused,
-    move_weights,
-    output_probabilities,
-    pad_or_truncate,
-)  # fmt: skip
+from goldformer.reference_impl.transformer import Decoder, DecoderLayer, Encoder, EncoderLayer, FeedForward, LayerNorm
+from goldformer.reference_impl.transformer import MultiHeadAttention, Transformer, attention_scores, causal_mask
+from goldformer.reference_impl.transformer import merge_heads, padding_mask, positional_encoding, scaled_scores
+from goldformer.reference_impl.transformer import scaled_dot_product_attention, sinusoid_table, softmax, split_heads
+from goldformer.reference_impl.transformer import token_embedding
+from goldformer.reference_impl.variants import FusedMultiHeadAttention, SingleHeadAttention, SingleHeadResult
+from goldformer.reference_impl.variants import cut_fused, move_weights, output_probabilities, pad_or_truncate
 
 __all__ = [
     "BeamResult", "Decoder", "DecoderLayer", "DecoderLayerResult", "Dropout", "Encoder", "EncoderLayer",
     "EncoderLayerResult", "FeedForward", "FusedMultiHeadAttention", "GreedyResult", "LayerNorm", "MultiHeadAttention",
-    "PositionalEncoding", "SingleHeadAttention", "SingleHeadGradientResult", "SingleHeadResult", "StackResult",
-    "TokenEmbedding", "Transformer", "TransformerResult", "attention_scores", "beam_search", "causal_mask",
-    "cross_entropy", "cut_fused", "dropout", "greedy_decode", "kl_divergence", "label_smoothing", "log_softmax",
-    "merge_heads", "move_weights", "one_hot", "output_probabilities", "pad_or_truncate", "padding_mask",
-    "positional_encoding", "scaled_dot_product_attention", "scaled_scores", "shift_right", "sinusoid_table", "softmax",
-    "split_heads", "token_embedding", "xavier_uniform",
+    "SingleHeadAttention", "SingleHeadResult", "StackResult", "Transformer", "TransformerResult", "attention_scores",
+    "beam_search", "causal_mask", "cross_entropy", "cut_fused", "dropout", "greedy_decode", "kl_divergence",
+    "label_smoothing", "log_softmax", "merge_heads", "move_weights", "one_hot", "output_probabilities",
+    "pad_or_truncate", "padding_mask", "positional_encoding", "scaled_dot_product_attention", "scaled_scores",
+    "shift_right", "sinusoid_table", "softmax", "split_heads", "token_embedding", "xavier_uniform",
 ]  # fmt: skip

@@ -33,14 +33,13 @@ class BeamResult(NamedTuple):
     scores: Float[Tensor, "batch top_beams"]
 
 
-def check_decoding(model: Transformer, bos_id: int, eos_id: int, max_length: int) -> None:
+def check_decoding(model: Transformer, max_length: int, **words: int) -> None:
     """Refuse words that have no row in the table, and more words than there are learned positions."""
-    vocab = model.table.shape[0]
-    for name, value, does in (
-        ("bos_id", bos_id, "begins what the decoder reads"), ("eos_id", eos_id, "ends a sentence")
-    ):  # fmt: skip
+    vocab, does = model.table.shape[0], {"bos_id": "begins what the decoder reads", "eos_id": "ends a sentence"}
+    for name, value in words.items():
         if not 0 <= value < vocab:
-            raise IndexError(f"{name}={value} must lie in 0 … {vocab - 1}, the rows of table: pass the id that {does}")
+            must = f"must lie in 0 … {vocab - 1}, the rows of table: pass the id that {does[name]}"
+            raise IndexError(f"{name}={value} {must}")
     check_positions("max_length", max_length, model.position_table)
 
 
@@ -55,11 +54,11 @@ def greedy_decode(
 ) -> GreedyResult:
     """Write a sentence for every source, at each step the word that the model finds likeliest, up to eos_id.
 
-    eos_id is part of the sentence, pad_id and scores of 0 follow it; a sentence without it has max_length words. The
-    model drops nothing, also while it is trained. On the meta device and under torch.compile, where no values can be
-    read, all max_length steps are taken; the result is the same. Source: illustrated on the output layer; paper 3.1
+    eos_id is part of the sentence, pad_id and scores of 0 follow it. Without dropout, also in training. Where no values
+    can be read, on the meta device and under torch.compile, all max_length steps are taken. Source: illustrated on the
+    output layer; paper, section 3.1
     """
-    check_decoding(model, bos_id, eos_id, max_length)
+    check_decoding(model, max_length, bos_id=bos_id, eos_id=eos_id)
     with without_dropout(model):
         batch, device, pad_id = source.shape[0], source.device, model.pad_id
         memory = model.encode(source)
@@ -86,29 +85,20 @@ def greedy_decode(
 
 @checked
 def beam_search(
-    model: Transformer,
-    source: Int[Tensor, "batch source_seq"],
-    *,
-    bos_id: int,
-    eos_id: int,
-    max_length: Size,
-    beam_size: Size,
-    top_beams: Size,
-    finish: Finish = "in_beam",
-    length_penalty: LengthPenalty = "none",
-) -> BeamResult:
+    model: Transformer, source: Int[Tensor, "batch source_seq"], *, bos_id: int, eos_id: int, max_length: Size,
+    beam_size: Size, top_beams: Size, finish: Finish = "in_beam", length_penalty: LengthPenalty = "none",
+) -> BeamResult:  # fmt: skip
     """Search for the sentences of highest score, keeping the best beam_size of them at every step (BEAM-1).
 
     A score is the sum of the words' log-probabilities, eos_id included, divided by 1, n or ((5 + n) / 6)^0.6 for n
     words (BEAM-4). A sentence that has ended is not extended (BEAM-2). With finish="in_beam" it keeps its place and
-    competes with the extensions of the others, until all kept sentences have ended. With "set_aside" a sentence that
-    ends leaves the beam if it is among the beam_size best extensions of its step. The beam goes on with the best
-    extensions that do not end, until beam_size sentences have left it, or until max_length words; then those in the
-    beam join the others. Among equals the extensions of the better sentence come first, then the lowest id. A small
-    vocabulary may have fewer than beam_size extensions: then all are kept. A sentence of probability 0 does not count.
-    Source: illustrated on the output layer; the penalty "gnmt": paper, section 6.1
+    competes with the extensions of the others, until all have ended. With "set_aside" it leaves the beam if it is among
+    the beam_size best extensions of its step; the beam goes on with those that do not end, until beam_size sentences
+    have left it, or until max_length words: then those in the beam join the others. Among equals the extensions of the
+    better sentence come first, then the lowest id. With few words all extensions are kept. A sentence of probability 0
+    does not count. Source: illustrated on the output layer; "gnmt": paper, section 6.1
     """
-    check_decoding(model, bos_id, eos_id, max_length)
+    check_decoding(model, max_length, bos_id=bos_id, eos_id=eos_id)
     if top_beams > beam_size:
         fix = "lower the one or raise the other"
         raise ValueError(f"top_beams={top_beams} must be at most beam_size={beam_size}: {fix}")
@@ -122,15 +112,19 @@ def beam_search(
         z = next_logits(model, target, *shared)  # (batch·beams, vocab)
         return log_softmax(widen(z)).reshape(-1, beams, z.shape[-1])
 
-    search = _BeamSearch(next_log_probs, eos_id, max_length, beam_size, length_penalty)
-    empty = _Sentences(
-        torch.empty(source.shape[0], 1, 0, dtype=torch.int64, device=source.device),
-        widen(model.table).new_zeros(source.shape[0], 1),
-    )
+    search = _BeamSearch(next_log_probs, eos_id, max_length, beam_size, finish, length_penalty)
+    no_words = torch.empty(source.shape[0], 1, 0, dtype=torch.int64, device=source.device)
     with without_dropout(model):
         memory = model.encode(source)
-        found = search.in_beam(empty) if finish == "in_beam" else search.set_aside(empty)
-    _check_number(found.sums, top_beams)
+        found = search.run(_Sentences(no_words, widen(model.table).new_zeros(source.shape[0], 1)))
+    # Every step keeps all extensions or beam_size of them, so too few means that no other sentence is as short.
+    fewest, sample = found.sums.shape[1], 0
+    if can_read(found.sums):
+        numbers = (~found.sums.isneginf()).sum(dim=1)
+        fewest, sample = int(numbers.min()), int(numbers.argmin())
+    if fewest < top_beams:
+        must = f"must be at most {fewest}, the number of sentences that there are for sample {sample}"
+        raise ValueError(f"top_beams={top_beams} {must}: ask for fewer, or pass a larger max_length")
     words, scores = found.words[:, :top_beams], search.scores(found)[:, :top_beams]
     after_end = (words == eos_id).cumsum(dim=-1) > 1
     # Not with pad: its value is a float, which would round a large pad_id.
@@ -140,10 +134,9 @@ def beam_search(
 
 
 class _Sentences(NamedTuple):
-    """Sentences of every sample, best first.
+    """Sentences of every sample, best first, all of one length: a shorter one repeats eos_id after its end.
 
-    All have one length: a shorter one repeats eos_id after its end. All samples have one number of places: a place
-    without a sentence has the sum −inf, and so do its extensions.
+    All samples have one number of places: a place without a sentence has the sum −inf, and so do its extensions.
     """
 
     words: Tensor  # (batch, beams, t)
@@ -155,35 +148,29 @@ class _Sentences(NamedTuple):
 
 
 class _BeamSearch(NamedTuple):
-    """The settings of a search, and its two ways to finish."""
+    """The settings of a search, and its steps."""
 
     next_log_probs: Callable[[Tensor], Tensor]
     eos_id: int
     max_length: int
     beam_size: int
+    finish: Finish
     length_penalty: LengthPenalty
 
-    def in_beam(self, beam: _Sentences) -> _Sentences:
-        """Keep sentences that have ended in the beam, until all in it have ended."""
+    def run(self, beam: _Sentences) -> _Sentences:
+        """Keep ended sentences in the beam until all have ended, or set them aside until there are beam_size."""
+        aside = _Sentences(beam.words[:, :0], beam.sums[:, :0])
         for _ in range(self.max_length):
-            over = self.has_ended(beam.words) | beam.sums.isneginf()  # (batch, beams)
+            over = (self.has_ended(beam.words) | beam.sums.isneginf()).all(dim=1) | self.is_full(aside)  # (batch,)
             if can_read(over) and over.all():
                 break
-            beam = self.best_extensions(beam, self.extend(beam))
-        return beam
-
-    def set_aside(self, beam: _Sentences) -> _Sentences:
-        """Take sentences that have ended out of the beam, until beam_size or more were taken."""
-        aside = _Sentences(beam.words[:, :0], beam.sums[:, :0])  # (batch, 0, 0), (batch, 0)
-        for _ in range(self.max_length):
-            over = self.is_full(aside) | beam.sums.isneginf().all(dim=1)  # (batch,)
-            if can_read(over) and over.all():
-                break
-            sums = self.extend(beam)  # (batch, beams, vocab)
+            sums = self.extend(beam)
             best = self.best_extensions(beam, sums)
-            beam = self.best_extensions(beam, sums.masked_fill(self.is_eos(sums), -math.inf))
-            aside = self.join(aside, best.select(self.has_ended(best.words)))
-        return self.join(aside, beam)
+            if self.finish == "set_aside":
+                aside = self.join(aside, best.select(self.has_ended(best.words)))
+                best = self.best_extensions(beam, sums.masked_fill(self.is_eos(sums), -math.inf))
+            beam = best
+        return self.join(aside, beam) if self.finish == "set_aside" else beam
 
     def extend(self, beam: _Sentences) -> Tensor:
         """Compute the sums of all extensions, by sentence and word: (batch, beams, vocab)."""
@@ -204,10 +191,7 @@ class _BeamSearch(NamedTuple):
         return _Sentences(words, sums.flatten(1).take_along_dim(best, dim=1))
 
     def join(self, aside: _Sentences, others: _Sentences) -> _Sentences:
-        """Keep the beam_size best of the sentences set aside and of others, which may be longer.
-
-        A sample that has set enough aside takes in no more: it only waits for the others.
-        """
+        """Keep the beam_size best of the sentences set aside and of others, longer ones; a full sample only waits."""
         others = others.select(~self.is_full(aside)[:, None])
         longer = others.words.shape[-1] - aside.words.shape[-1]
         words = torch.cat((pad(aside.words, (0, longer), value=self.eos_id), others.words), dim=1)
@@ -216,8 +200,7 @@ class _BeamSearch(NamedTuple):
         return _Sentences(words.take_along_dim(best[..., None], dim=1), both.sums.take_along_dim(best, dim=1))
 
     def best(self, scores: Tensor) -> Tensor:
-        """Find the beam_size largest scores of each row, (batch, n) → (batch, beam_size), the first among equals."""
-        # topk does not promise an order among equals.
+        """Find the beam_size largest of each row, the first among equals: topk does not promise an order."""
         return scores.argsort(dim=1, descending=True, stable=True)[:, : self.beam_size]
 
     def is_full(self, aside: _Sentences) -> Tensor:
@@ -243,21 +226,6 @@ class _BeamSearch(NamedTuple):
     def penalise(self, sums: Tensor, num_words: Tensor) -> Tensor:
         """Divide sums by the penalty for num_words words."""
         n = num_words.to(sums.dtype)
-        if self.length_penalty == "mean":
-            return sums / n
-        if self.length_penalty == "gnmt":
-            return sums / ((5 + n) / 6) ** 0.6
-        return sums
-
-
-def _check_number(sums: Tensor, top_beams: int) -> None:
-    # Every step keeps all extensions or beam_size of them, so too few means that no other sentence is as short.
-    fewest, sample = sums.shape[1], 0
-    if can_read(sums):
-        numbers = (~sums.isneginf()).sum(dim=1)  # (batch,)
-        fewest, sample = int(numbers.min()), int(numbers.argmin())
-    if fewest < top_beams:
-        raise ValueError(
-            f"top_beams={top_beams} must be at most {fewest}, the number of sentences that there are for sample "
-            f"{sample}: ask for fewer, or pass a larger max_length"
-        )
+        if self.length_penalty == "none":
+            return sums
+        return sums / (n if self.length_penalty == "mean" else ((5 + n) / 6) ** 0.6)

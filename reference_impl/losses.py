@@ -47,10 +47,8 @@ def cross_entropy(
     what = "the words of logits: use the vocabulary of the model, or the pad_id that pads these targets"
     check_ids_below("targets", targets, logits.shape[-1], what, read=real)
     if can_read(targets) and not real.any():
-        raise ValueError(
-            f"targets hold nothing but pad_id={pad_id} and must hold a word, or there is nothing to average: "
-            f"leave batches of padding out"
-        )
+        must = "must hold a word, or there is nothing to average: leave batches of padding out"
+        raise ValueError(f"targets hold nothing but pad_id={pad_id} and {must}")
     # Padded rows are set to 0 before the logarithm, not only after it: with a NaN or an inf in such a row, the gradient
     # 0 of its loss times the derivative of the logarithm would be 0 · NaN, and reach every weight.
     rows = widen(logits).masked_fill(~real[..., None], 0.0)
@@ -63,10 +61,7 @@ def cross_entropy(
 
 @checked
 def kl_divergence(target: Float[Tensor, "... n"], logits: Float[Tensor, "... n"]) -> Float[Tensor, "..."]:
-    """KL(p ‖ q) = Σ_w p_w (log p_w − log q_w) with q = softmax(logits) and 0 · log 0 = 0 (LOSS-4).
-
-    Source: illustrated on the loss
-    """
+    """KL(p ‖ q) = Σ_w p_w (log p_w − log q_w) with q = softmax(logits) and 0 · log 0 = 0 (LOSS-4). Illustrated."""
     p, log_q = widen(target), log_softmax(widen(logits))
     # log 0 is −inf and 0 · −inf is NaN. A word of probability 0 gets log 1 and a difference of 0: that makes its
     # term 0, and the derivatives through it finite.

@@ -1,12 +1,9 @@
 """Shapes in signatures, and the checks that hold a call to them: ``def softmax(scores: Float[Tensor, "... n"])``.
 
 One name per axis, the same name for the same size everywhere in a call, a leading "..." for any further axes. A class
-states the shapes of its parameters in the same way, and numbers have types that say what they may be: Size, Rate, bool.
-The outermost call is checked, with the parameters of its module and of those inside; calls within it are not.
-
-TypeError   an argument of the wrong kind: not a tensor, not floating point, mixed dtypes, a parameter that is missing
-ValueError  a size, a shape, a number, a head count or a device that does not fit
-IndexError  a token id outside the vocabulary
+states the shapes of its parameters, and numbers have types that say what they may be: Size, Rate, bool. The outermost
+call is checked, with the parameters of its module and of those inside; calls within it are not. TypeError refuses the
+wrong kind of argument, ValueError a size, a shape, a number or a device, IndexError an id outside the vocabulary.
 """
 
 import functools
@@ -56,7 +53,7 @@ class Number(NamedTuple):
     """What an argument that is no tensor must be: of a type, and in a range that NaN is not in."""
 
     kind: type
-    is_right: Callable[[Any], bool] | None = None
+    is_right: Callable[[Any], bool] = lambda value: True  # noqa: ARG005 - any value of the type
     must: str = ""
 
     def check(self, name: str, value: Any) -> None:
@@ -64,11 +61,10 @@ class Number(NamedTuple):
         # A tracer with symbolic sizes passes torch.SymInt.
         kinds = {int: (int, torch.SymInt), float: (int, float), bool: (bool,)}[self.kind]
         if not isinstance(value, kinds) or (isinstance(value, bool) and self.kind is not bool):
-            kind = self.kind.__name__
-            fix = "True or False" if kind == "bool" else f"{kind}({name})"
-            must = f"must be {'an' if kind == 'int' else 'a'} {kind}: pass {fix}"
-            raise TypeError(f"{name}={value!r} is of type {type(value).__name__} and {must}")
-        if self.is_right is not None and not self.is_right(value):
+            must = {int: f"an int: pass int({name})", float: f"a float: pass float({name})"}
+            how = must.get(self.kind, "a bool: pass True or False")
+            raise TypeError(f"{name}={value!r} is of type {type(value).__name__} and must be {how}")
+        if not self.is_right(value):
             raise ValueError(f"{name}={value} must {self.must}")
 
 
@@ -85,14 +81,12 @@ def _check_choice(name: str, value: Any, options: tuple[str, ...]) -> None:
 _SIZE: Final = Number(int, lambda n: n >= 1, "be at least 1: pass a positive size")
 _SEED: Final = Number(int, lambda n: n >= 0, "be at least 0: pass any number that is")
 _RATE: Final = Number(float, lambda x: 0 <= x <= 1, "lie in 0 … 1: pass the part of the whole, 0.1 for ten percent")
-_SMALL: Final = "pass a small number such as"
-_POSITIVE: Final = Number(float, lambda x: 0 < x < math.inf, f"be finite and above 0: {_SMALL} 1e-5")
-_NOT_NEGATIVE: Final = Number(float, lambda x: 0 <= x < math.inf, f"be finite and at least 0: {_SMALL} 0.01")
+_FINITE: Final = "be finite and {} 0: pass a small number such as {}".format
 Size = Annotated[int, _SIZE.check]
 Seed = Annotated[int, _SEED.check]
 Rate = Annotated[float, _RATE.check]
-Positive = Annotated[float, _POSITIVE.check]
-NotNegative = Annotated[float, _NOT_NEGATIVE.check]
+Positive = Annotated[float, Number(float, lambda x: 0 < x < math.inf, _FINITE("above", "1e-5")).check]
+NotNegative = Annotated[float, Number(float, lambda x: 0 <= x < math.inf, _FINITE("at least", "0.01")).check]
 FloatDtype = Annotated[torch.dtype, _check_dtype]
 
 
@@ -100,8 +94,8 @@ def check_heads_divide(num_heads: Any, width: int, of: str) -> None:
     """Refuse a head count that does not cut ``width`` into equal blocks."""
     _SIZE.check("num_heads", num_heads)
     if width % num_heads != 0:
-        fix = f"choose a divisor of {width}"
-        raise ValueError(f"num_heads={num_heads} does not divide the width {width} of {of}: {fix}")
+        must = f"does not divide the width {width} of {of}: choose a divisor of {width}"
+        raise ValueError(f"num_heads={num_heads} {must}")
 
 
 def _check_tensor(name: str, tensor: Any, kind: str) -> None:
@@ -109,21 +103,16 @@ def _check_tensor(name: str, tensor: Any, kind: str) -> None:
     if not isinstance(tensor, Tensor):
         fix = "it cannot be left out" if tensor is None else f"convert it with torch.as_tensor({name})"
         raise TypeError(f"{name} is of type {type(tensor).__name__} and must be a torch.Tensor: {fix}")
-    is_right, must = {
-        "float": (tensor.is_floating_point(), f"floating point: convert it with {name}.float()"),
-        # Not uint8: torch indexes with it as with a mask.
-        "int": (
-            tensor.dtype in (torch.int64, torch.int32),
-            f"torch.int64 or torch.int32: convert it with {name}.long()",
-        ),
-        "bool": (
-            tensor.dtype == torch.bool,
-            f"torch.bool, True = may attend: convert a mask of ones and zeros with {name} != 0, "
-            f"an additive mask of 0 and -inf with {name} == 0",
-        ),
-    }[kind]
-    if not is_right:
-        raise TypeError(f"{name} has dtype {tensor.dtype} and must be {must}")
+    # Not uint8 for ids: torch indexes with it as with a mask.
+    kinds = {torch.bool: "bool", torch.int64: "int", torch.int32: "int"}
+    if kinds.get(tensor.dtype, "float" if tensor.is_floating_point() else "") != kind:
+        additive = f"an additive mask of 0 and -inf with {name} == 0"
+        must = {
+            "float": f"floating point: convert it with {name}.float()",
+            "int": f"torch.int64 or torch.int32: convert it with {name}.long()",
+            "bool": f"torch.bool, True = may attend: convert a mask of ones and zeros with {name} != 0, {additive}",
+        }
+        raise TypeError(f"{name} has dtype {tensor.dtype} and must be {must[kind]}")
 
 
 def _check_same(name: str, tensor: Tensor, other_name: str, other: Tensor) -> None:
@@ -179,9 +168,8 @@ def check_special_id(id_name: str, value: Any, does: str, name: str, ids: Tensor
 
 
 def can_read(tensor: Tensor) -> bool:
-    """Return True if the tensor has values that can be read.
+    """Return True if the tensor has values: not on the meta device, nor while torch.compile traces.
 
-    It has no values while torch.compile traces, where a branch on them would break the graph, nor on the meta device.
     On CUDA reading costs a synchronisation, but an unchecked bad id would kill the context of the whole process.
     """
     return not (torch.compiler.is_compiling() or tensor.is_meta)
@@ -223,11 +211,10 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
 
     @functools.wraps(function)
     def run(*args: P.args, **named: P.kwargs) -> R:
-        if numbers or not _CHECKING.inside:
-            given: dict[str, Any] = {**dict(zip(names, args, strict=False)), **named}
-            for name, check in numbers.items():
-                if name in given:
-                    check(name, given[name])
+        given: dict[str, Any] = {**dict(zip(names, args, strict=False)), **named}
+        for name, check in numbers.items():
+            if name in given:
+                check(name, given[name])
         if not shapes or _CHECKING.inside:
             return function(*args, **named)
         module = given.get(names[0])
@@ -252,9 +239,7 @@ def _read_hint(hint: Any) -> Any:
         return functools.partial(_check_choice, options=get_args(hint))
     if hint in (bool, int):
         return Number(hint).check
-    if NoneType not in get_args(hint):
-        return None
-    found = next(filter(None, map(_read_hint, get_args(hint))), None)
+    found = _read_hint(get_args(hint)[0]) if NoneType in get_args(hint) else None
     if isinstance(found, Shape):
         return found._replace(optional=True)
     return found and (lambda name, value: None if value is None else found(name, value))

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TypedDict, Unpack
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,14 +14,7 @@ from goldformer.reference_impl.shapes import Float, Int, Rate, Seed, check_speci
 Dropping = Callable[[Tensor], Tensor]
 
 
-class Like(TypedDict, total=False):
-    """Where parameters are made, and in which dtype."""
-
-    device: torch.device | str | None
-    dtype: torch.dtype | None
-
-
-def xavier_matrix(d_in: int, d_out: int, generator: torch.Generator | None = None, **like: Unpack[Like]) -> Tensor:
+def xavier_matrix(d_in: int, d_out: int, generator: torch.Generator | None = None, **like: Any) -> Tensor:
     """Draw an (in, out) matrix from U(−a, a) with a = √(6 / (d_in + d_out))."""
     bound = math.sqrt(6 / (d_in + d_out))
     dtype = like.get("dtype") or torch.get_default_dtype()
@@ -30,22 +23,21 @@ def xavier_matrix(d_in: int, d_out: int, generator: torch.Generator | None = Non
     return matrix.uniform_(-bound, bound, generator=generator).to(dtype)
 
 
-def xavier_weight(d_in: int, d_out: int, **like: Unpack[Like]) -> nn.Parameter:
+def xavier_weight(d_in: int, d_out: int, **like: Any) -> nn.Parameter:
     """Start a weight Xavier-uniform (INIT-1), from PyTorch's own random numbers."""
     return nn.Parameter(xavier_matrix(d_in, d_out, **like))
 
 
-def zero_bias(d_out: int, *, bias: bool, **like: Unpack[Like]) -> nn.Parameter | None:
+def zero_bias(d_out: int, *, bias: bool, **like: Any) -> nn.Parameter | None:
     """Start a bias at zero (INIT-3), or return None for a map without one."""
     return nn.Parameter(torch.zeros(d_out, **like)) if bias else None
 
 
 @checked
 def xavier_uniform(like: Float[Tensor, "d_in d_out"], seed: Seed) -> Float[Tensor, "d_in d_out"]:
-    """Draw a weight whose range keeps the variance of activations and gradients (INIT-1, INIT-2).
+    """Draw a weight whose range keeps the variance of activations and gradients; the seed decides (INIT-1, INIT-2).
 
-    The numbers of `like` do not matter. A fused projection is one matrix: its d_out is that of all its parts together.
-    The seed decides; PyTorch's own random numbers are neither read nor moved on.
+    A fused projection is one matrix: its d_out is that of all its parts. PyTorch's own random numbers are left alone.
     Source: walkthrough 3; Glorot and Bengio, 2010, equation (16)
     """
     d_in, d_out = like.shape
@@ -70,11 +62,7 @@ def drop(x: Tensor, rate: float, generator: torch.Generator | None = None) -> Te
 
 @checked
 def dropout(x: Float[Tensor, "... n"], *, rate: Rate, training: bool, seed: Seed) -> Float[Tensor, "... n"]:
-    """Leave out elements at random, so that no channel becomes indispensable; without training return x (DROP-2).
-
-    The seed decides which elements; PyTorch's own random numbers are neither read nor moved on.
-    Source: n9 "前馈传播", "位置编码" and "编码层"; paper, section 5.4
-    """
+    """Leave out elements that the seed decides; without training return x (DROP-2). Source: n9; paper, section 5.4."""
     return drop(x, rate, make_generator(seed, x.device)) if training else x
 
 
@@ -113,9 +101,6 @@ def without_dropout(model: nn.Module) -> Iterator[None]:
 
 @checked
 def shift_right(ids: Int[Tensor, "batch seq"], bos_id: int) -> Int[Tensor, "batch seq"]:
-    """Put before each word the word that the decoder reads there: bos_id, then the target without its last (SEQ-2).
-
-    Source: illustrated, on the decoder's self-attention; paper, section 3.1 and figure 1
-    """
+    """Make what the decoder reads: bos_id, then the target without its last word (SEQ-2). Illustrated; paper 3.1."""
     check_special_id("bos_id", bos_id, "begins these ids", "ids", ids)
     return torch.cat((torch.full_like(ids[:, :1], bos_id), ids[:, :-1]), dim=1)

@@ -1,36 +1,17 @@
-"""What only one document has: fused projections, a single head with its training step, and other forms of a module."""
+"""What only one document has: fused projections, a single head with its training step, and sequences of one length."""
 
 import math
 from collections.abc import Mapping
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from goldformer.reference_impl.parts import affine
-from goldformer.reference_impl.shapes import (
-    Bool,
-    Float,
-    Int,
-    Module,
-    NotNegative,
-    Rate,
-    Size,
-    check_heads_divide,
-    checked,
-)
+from goldformer.reference_impl.shapes import Bool, Float, Module, NotNegative, Rate, Size, check_heads_divide, checked
 from goldformer.reference_impl.training import Dropout, xavier_weight, zero_bias
-from goldformer.reference_impl.transformer import (
-    attention_scores,
-    causal_mask,
-    merge_heads,
-    positional_encoding,
-    scaled_dot_product_attention,
-    sinusoid_table,
-    softmax,
-    split_heads,
-    token_embedding,
-)
+from goldformer.reference_impl.transformer import attention_scores, causal_mask, merge_heads, softmax, split_heads
+from goldformer.reference_impl.transformer import scaled_dot_product_attention
 
 
 @checked
@@ -45,57 +26,12 @@ def pad_or_truncate(x: Float[Tensor, "batch seq d_model"], length: Size) -> Floa
 
 @checked
 def output_probabilities(
-    x: Float[Tensor, "batch seq d_model"],
-    *,
-    w_vocab: Float[Tensor, "d_model vocab"],
+    x: Float[Tensor, "batch seq d_model"], *, w_vocab: Float[Tensor, "d_model vocab"],
     b_vocab: Float[Tensor, "vocab"] | None = None,
-) -> tuple[Float[Tensor, "batch seq vocab"], Float[Tensor, "batch seq vocab"]]:
+) -> tuple[Float[Tensor, "batch seq vocab"], Float[Tensor, "batch seq vocab"]]:  # fmt: skip
     """Compute softmax(x W_vocab + b_vocab) and the logits inside (OUT-1, OUT-2). Source: illustrated; paper 3.4."""
     logits = affine(x, w_vocab, b_vocab)
     return softmax(logits), logits
-
-
-class TokenEmbedding(Module):
-    """A table of ``vocab`` trained rows, started standard normal like nn.Embedding. Source: walkthrough 2."""
-
-    table: Float[Tensor, "vocab d_model"]
-
-    def __init__(self, vocab: Size, d_model: Size, *, fixed_id: int | None = None, **like: Any) -> None:
-        super().__init__()
-        self.fixed_id, self.table = fixed_id, nn.Parameter(torch.randn(vocab, d_model, **like))
-
-    def forward(self, ids: Int[Tensor, "batch seq"]) -> Float[Tensor, "batch seq d_model"]:
-        """Embed ids as token_embedding does."""
-        return token_embedding(ids, self.table, fixed_id=self.fixed_id)
-
-
-class PositionalEncoding(Module):
-    """The positional encoding with its first ``max_len`` rows precomputed; those of longer sequences at every call.
-
-    Buffer: pe, saved and moved with the module but not trained; its name and shape are those of n9.
-    """
-
-    pe: Float[Tensor, "1 max_len d_model"]
-
-    def __init__(self, d_model: Size, max_len: Size = 5000, **like: Any) -> None:
-        super().__init__()
-        dtype = like.get("dtype") or torch.get_default_dtype()
-        self.register_buffer("pe", sinusoid_table(max_len, d_model, dtype=dtype, device=like.get("device"))[None])
-
-    def forward(self, x: Float[Tensor, "batch seq d_model"]) -> Float[Tensor, "batch seq d_model"]:
-        """Encode x in the dtype and on the device of the module."""
-        seq = x.shape[1]
-        return positional_encoding(x) if seq > self.pe.shape[1] else x + self.pe[:, :seq]
-
-    def _apply(self, *args: Any, **kwargs: Any) -> Self:
-        # .to(), .double() and .cuda() call this. Only a cast would keep the rounding of the old dtype: after
-        # .double() the rows would be right to 3e-8 only. So the rows are computed again.
-        before = self.pe.dtype
-        super()._apply(*args, **kwargs)  # type: ignore[no-untyped-call]  # torch leaves it unannotated
-        if self.pe.dtype != before:
-            _, max_len, d_model = self.pe.shape
-            self.pe = sinusoid_table(max_len, d_model, dtype=self.pe.dtype, device=self.pe.device)[None]
-        return self
 
 
 @checked
@@ -157,27 +93,18 @@ class SingleHeadResult(NamedTuple):
     scores: Float[Tensor, "seq seq"]
 
 
-class SingleHeadGradientResult(NamedTuple):
-    """The gradients of the input and of the three weights."""
-
-    x: Float[Tensor, "seq d_model"]
-    w_q: Float[Tensor, "d_model d_model"]
-    w_k: Float[Tensor, "d_model d_model"]
-    w_v: Float[Tensor, "d_model d_model"]
-
-
 @checked
 def move_weights(
-    weights: Mapping[str, Tensor], gradient: SingleHeadGradientResult, learning_rate: NotNegative
+    weights: Mapping[str, Tensor], gradient: Mapping[str, Tensor], learning_rate: NotNegative
 ) -> dict[str, Tensor]:
     """Move weights against their gradients: W ← W − lr ∂W, new tensors (SHA-7, SHA-10). Source: java "代码实现"."""
-    return {name: weight - learning_rate * getattr(gradient, name) for name, weight in weights.items()}
+    return {name: weight - learning_rate * gradient[name] for name, weight in weights.items()}
 
 
 class SingleHeadAttention(Module):
     """Q = X W_Q, K = X W_K, V = X W_V, output = softmax(QKᵀ / √d_model) V (SHA-1 to SHA-5). Source: java.
 
-    It trains by autograd and torch.optim.SGD like any module, or by its own step, which is java's and does the same.
+    It trains by autograd and torch.optim.SGD like any module; java's gradient and move_weights do the same.
     """
 
     w_q: Float[Tensor, "d_model d_model"]
@@ -200,7 +127,7 @@ class SingleHeadAttention(Module):
     @checked
     def gradient(
         self, x: Float[Tensor, "seq d_model"], output_gradient: Float[Tensor, "seq d_model"]
-    ) -> SingleHeadGradientResult:
+    ) -> dict[str, Tensor]:
         """Carry the gradient of the output back to x and the weights, by hand as java does and without autograd."""
         forward = self(x)
         weights = forward.weights
@@ -215,21 +142,4 @@ class SingleHeadAttention(Module):
         query, key = scores @ forward.key, scores.T @ forward.query
         # query = x · w_q, and so on for key and value: x is used three times, so three gradients add up.
         for_x = query @ self.w_q.T + key @ self.w_k.T + value @ self.w_v.T
-        return SingleHeadGradientResult(for_x, x.T @ query, x.T @ key, x.T @ value)
-
-    @torch.no_grad()
-    @checked
-    def step(
-        self,
-        x: Float[Tensor, "seq d_model"],
-        output_gradient: Float[Tensor, "seq d_model"],
-        learning_rate: float,
-        steps: Size = 1,
-    ) -> Float[Tensor, "seq d_model"]:
-        """Move each weight against its gradient (SHA-7), and return the gradient of x before the last step (SHA-6)."""
-        for _ in range(steps):
-            gradient = self.gradient(x, output_gradient)
-            # All gradients are computed before a weight changes, also that of x: each depends on all weights.
-            for name, moved in move_weights(dict(self.named_parameters()), gradient, learning_rate).items():
-                self.get_parameter(name).copy_(moved)
-        return gradient.x
+        return {"x": for_x, "w_q": x.T @ query, "w_k": x.T @ key, "w_v": x.T @ value}

@@ -245,7 +245,7 @@ def single_head_attention_step(
     for _ in range(steps):
         gradient = call_with_params(kind, (1,), params, x, output_gradient, run=kind.gradient, settings=settings)
         params = reference_impl.move_weights(params, gradient, learning_rate)
-    return {"x_gradient": gradient.x, **params}
+    return {"x_gradient": gradient["x"], **params}
 
 
 def feed_forward(

@@ -48,7 +48,7 @@ class Maker:
         return mask & (torch.arange(q_seq, device=self.device) > 0)[:, None]
 
     def module(self, module: nn.Module) -> nn.Module:
-        state = {name: self.real(*tensor.shape) for name, tensor in module.state_dict().items() if name != "pe"}
+        state = {name: self.real(*tensor.shape) for name, tensor in module.state_dict().items()}
         module.to(self.device, self.dtype).load_state_dict(state, strict=False)
         return module.eval()
 
@@ -228,10 +228,6 @@ CALLS: dict[str, Callable[[Maker], Call]] = {
         # Distributions of their own: what is drawn is negative too.
         lambda target, logits: reference.kl_divergence(reference.softmax(target), logits),
         (m.real(BATCH, Q_SEQ, VOCAB), m.real(BATCH, Q_SEQ, VOCAB)),
-    ),
-    "TokenEmbedding": lambda m: Call(m.module(reference.TokenEmbedding(VOCAB, D_MODEL)), (m.ids(),)),
-    "PositionalEncoding": lambda m: Call(
-        m.module(reference.PositionalEncoding(D_MODEL, max_len=KV_SEQ)), (m.real(BATCH, Q_SEQ, D_MODEL),)
     ),
     "MultiHeadAttention": lambda m: Call(
         m.module(reference.MultiHeadAttention(D_MODEL, HEADS, d_key=D_KEY, d_value=D_VALUE)),

@@ -20,9 +20,7 @@ from goldformer.reference_impl import (
     FusedMultiHeadAttention,
     LayerNorm,
     MultiHeadAttention,
-    PositionalEncoding,
     SingleHeadAttention,
-    TokenEmbedding,
     Transformer,
     attention_scores,
     causal_mask,
@@ -350,12 +348,6 @@ REFUSALS: list[tuple[Callable[..., Any], dict[str, Any], Exception]] = [
     (lambda: sinusoid_table(0, 4), {}, too_small("seq", 0)),
     (lambda: sinusoid_table(4, -2), {}, too_small("d_model", -2)),
     (lambda: positional_encoding(real(5, 14)), {}, misshapen("x", (5, 14), "batch, seq, d_model")),
-    (lambda: PositionalEncoding(14, max_len=17)(real(3, 5, 13)), {},
-     misfit("x", (3, 5, 13), "batch, seq, d_model", "d_model=14", "pe")),
-    (lambda: PositionalEncoding(14, max_len=17)(real(3, 5, 14, device="meta")), {},
-     elsewhere("x", "meta", "pe", "cpu")),
-    (lambda: PositionalEncoding(14, max_len=0), {}, too_small("max_len", 0)),
-    (lambda: PositionalEncoding(0), {}, too_small("d_model", 0)),
     (lambda: split_heads(real(3, 5, 14), 4), {}, indivisible(4, 14, "x")),
     (lambda: merge_heads(real(3, 5, 14)), {}, misshapen("x", (3, 5, 14), "batch, heads, seq, d")),
     (attend, {"key": real(3, 7, 11, device="meta")}, elsewhere("key", "meta", "query", "cpu")),
@@ -369,8 +361,8 @@ REFUSALS: list[tuple[Callable[..., Any], dict[str, Any], Exception]] = [
     (lambda: FusedMultiHeadAttention(0, 14, 2), {}, too_small("d_input", 0)),
     (lambda: FusedMultiHeadAttention(17, 0, 2), {}, too_small("d_model", 0)),
     (lambda: SingleHeadAttention(0), {}, too_small("d_model", 0)),
-    (lambda: TokenEmbedding(0, 14), {}, too_small("vocab", 0)),
-    (lambda: TokenEmbedding(29, -14), {}, too_small("d_model", -14)),
+    (lambda: Transformer(0, 14, 2, 1, 1, 23, pad_id=0), {}, too_small("vocab", 0)),
+    (lambda: Transformer(29, -14, 2, 1, 1, 23, pad_id=0), {}, too_small("d_model", -14)),
     (feed, {"w_1": real(23, 14)}, misfit("w_1", (23, 14), "d_model, d_ff", "d_model=14", "x")),
     (feed, {"w_2": real(23, 15)}, misfit("w_2", (23, 15), "d_ff, d_model", "d_model=14", "x")),
     (feed, {"b_1": real(14)}, misfit("b_1", (14,), "d_ff", "d_ff=23", "w_1")),
@@ -458,7 +450,6 @@ REFUSALS: list[tuple[Callable[..., Any], dict[str, Any], Exception]] = [
     (lambda: softmax(torch.tensor([1, 2])), {}, integral("scores", "int64")),
     (attend, {"value": real(3, 7, 13, dtype=torch.float64)}, mixed("value", "float64", "query", "float32")),
     (attend_with_heads, {"b_v": real(26, dtype=torch.float16)}, mixed("b_v", "float16", "query", "float32")),
-    (lambda: PositionalEncoding(14)(real(3, 5, 14, dtype=torch.float64)), {}, mixed("x", "float64", "pe", "float32")),
     (attend_alone, {"w_v": None}, no_tensor("w_v", "NoneType")),
     (attend_alone, {"causal": 1}, no_bool("causal", 1)),
     (lambda: SingleHeadAttention(2, causal="yes"), {}, no_bool("causal", "yes")),
@@ -546,8 +537,6 @@ def test_the_first_id_outside_the_table_is_named(wrong, position, dtype):
     message = f"ids{position}={wrong} must lie in 0 … 28, {TABLE}"
     with refused(IndexError, message):
         token_embedding(ids, real(29, 2))
-    with refused(IndexError, message):
-        TokenEmbedding(29, 2)(ids)
 
 
 @pytest.mark.parametrize(("wrong", "position"), [(29, [0, 1]), (-1, [2, 0])])

@@ -25,6 +25,15 @@ __all__ = [
 ]  # fmt: skip
 
 
+class GradientResult(NamedTuple):
+    """The gradients of the input and of the three weights."""
+
+    x: Tensor
+    w_q: Tensor
+    w_k: Tensor
+    w_v: Tensor
+
+
 class StepResult(NamedTuple):
     """The gradient of the input at the last training step, and the weights after it."""
 
@@ -68,7 +77,8 @@ def single_head_attention_gradient(x: Tensor, output_gradient: Tensor, *, causal
     """Return the gradients of x and of the weights."""
     kind = reference_impl.SingleHeadAttention
     settings = {"causal": causal}
-    return adapter.call_with_params(kind, (1,), params, x, output_gradient, run=kind.gradient, settings=settings)
+    gradient = adapter.call_with_params(kind, (1,), params, x, output_gradient, run=kind.gradient, settings=settings)
+    return GradientResult(**gradient)
 
 
 def single_head_attention_step(
