@@ -9,7 +9,6 @@ wrong kind of argument, ValueError a size, a shape, a number or a device, IndexE
 import functools
 import inspect
 import math
-import re
 import threading
 from collections.abc import Callable, Mapping
 from types import NoneType
@@ -30,7 +29,7 @@ class Shape(NamedTuple):
     """The kind of a tensor, the names of its axes, and whether it may be None."""
 
     kind: str
-    axes: str
+    axes: tuple[str, ...]
     optional: bool = False
 
 
@@ -40,7 +39,7 @@ class _Kind(NamedTuple):
     name: str
 
     def __getitem__(self, of: Any) -> Any:
-        return Annotated[of[0], Shape(self.name, of[1])]
+        return Annotated[of[0], Shape(self.name, tuple(of[1].split()))]
 
 
 if TYPE_CHECKING:
@@ -98,14 +97,17 @@ def check_heads_divide(num_heads: Any, width: int, of: str) -> None:
         raise ValueError(f"num_heads={num_heads} {must}")
 
 
+_DTYPES: Final = {"bool": (torch.bool,), "int": (torch.int64, torch.int32)}
+
+
 def _check_tensor(name: str, tensor: Any, kind: str) -> None:
     """Refuse anything but a tensor of a kind."""
     if not isinstance(tensor, Tensor):
         fix = "it cannot be left out" if tensor is None else f"convert it with torch.as_tensor({name})"
         raise TypeError(f"{name} is of type {type(tensor).__name__} and must be a torch.Tensor: {fix}")
+    dtype = tensor.dtype
     # Not uint8 for ids: torch indexes with it as with a mask.
-    kinds = {torch.bool: "bool", torch.int64: "int", torch.int32: "int"}
-    if kinds.get(tensor.dtype, "float" if tensor.is_floating_point() else "") != kind:
+    if not (dtype.is_floating_point if kind == "float" else dtype in _DTYPES[kind]):
         additive = f"an additive mask of 0 and -inf with {name} == 0"
         must = {
             "float": f"floating point: convert it with {name}.float()",
@@ -125,35 +127,35 @@ def _check_same(name: str, tensor: Tensor, other_name: str, other: Tensor) -> No
         raise ValueError(f"{name} is on {tensor.device} and {must}")
 
 
-def _check_axes(name: str, tensor: Tensor, axes: str, bound: Bound) -> None:
+def _check_axes(name: str, tensor: Tensor, axes: tuple[str, ...], bound: Bound) -> None:
     """Refuse a shape that contradicts the sizes in ``bound``, and add the sizes that it names first."""
-    names, shape = axes.split(), tuple(tensor.shape)
-    trailing = [axis for axis in names if axis != "..."]
-    leading, more = len(shape) - len(trailing), len(trailing) < len(names)
-    begins = f"{name} has shape {shape} and must be ({', '.join(names)})"
+    shape, more = tuple(tensor.shape), axes[0] == "..."
+    trailing = axes[1:] if more else axes
+    leading = len(shape) - len(trailing)
     if leading < 0 or (leading > 0 and not more):
         count = f"{'at least ' if more else ''}{len(trailing)} {'axis' if len(trailing) == 1 else 'axes'}"
-        raise ValueError(f"{begins}: reshape it to {count}")
+        raise ValueError(f"{name} has shape {shape} and must be ({', '.join(axes)}): reshape it to {count}")
     if 0 in shape:
-        raise ValueError(f"{begins} without an empty axis: leave empty batches and sequences out")
-    # Pairs, not a dict: a square matrix has one name twice.
-    for axis, size in [*([("...", shape[:leading])] if more else []), *zip(trailing, shape[leading:], strict=True)]:
+        must = f"must be ({', '.join(axes)}) without an empty axis: leave empty batches and sequences out"
+        raise ValueError(f"{name} has shape {shape} and {must}")
+    for axis, size in zip(axes, (shape[:leading], *shape[leading:]) if more else shape, strict=True):
         first_size, owner = bound.setdefault(axis, (size, name))
         if size != first_size:
             # nn.Linear keeps (out, in), so this is the most frequent error in a weight.
             is_weight = name.rpartition(".")[2].startswith("w_")
             hint = " (weights are (in, out): transpose those of nn.Linear)" if is_weight else ""
-            raise ValueError(f"{begins} with {axis}={first_size} as in {owner}: make the two agree{hint}")
+            must = f"must be ({', '.join(axes)}) with {axis}={first_size} as in {owner}: make the two agree{hint}"
+            raise ValueError(f"{name} has shape {shape} and {must}")
 
 
-def _check_mask(name: str, mask: Tensor, axes: str, bound: Bound) -> None:
+def _check_mask(name: str, mask: Tensor, axes: tuple[str, ...], bound: Bound) -> None:
     """Refuse a mask that does not broadcast to the scores, whose axes these are."""
-    own, sizes = tuple(mask.shape), [bound[axis][0] for axis in axes.split()]
+    own, sizes = tuple(mask.shape), [bound[axis][0] for axis in axes]
     shape = tuple(n for size in sizes for n in (size if isinstance(size, tuple) else (size,)))
     tail = shape[len(shape) - len(own) :]
     if len(own) > len(shape) or any(size not in (1, full) for size, full in zip(own, tail, strict=True)):
         fix = f"give it size 1 on the axes it repeats along, such as {name}[:, None] for all heads of a sample"
-        must = f"must broadcast to the scores, ({', '.join(axes.split())}) = {shape}"
+        must = f"must broadcast to the scores, ({', '.join(axes)}) = {shape}"
         raise ValueError(f"{name} has shape {own} and {must}: {fix}")
 
 
@@ -252,6 +254,7 @@ class Module(nn.Module):
     """
 
     stated: ClassVar[Mapping[str, Shape]] = {}
+    stated_within: ClassVar[Mapping[str, Shape]] = {}
     #: Set where the parameters are the caller's, as with torch.func.functional_call: then they may be to blame.
     borrows_parameters: bool = False
 
@@ -261,8 +264,11 @@ class Module(nn.Module):
             if isinstance(shape := _read_hint(hint), Shape):
                 cls.stated = {**cls.stated, name: shape}
                 if name.startswith("w_"):
-                    bias = Shape("float", shape.axes.split()[-1], optional=True)
+                    bias = Shape("float", shape.axes[-1:], optional=True)
                     cls.stated = {**cls.stated, name.replace("w_", "b_", 1): bias}
+        # Within a layer, what a query, a key or a value is read from is as wide as the layer.
+        wide = dict.fromkeys(("d_query", "d_key", "d_value"), "d_model")
+        cls.stated_within = {n: s._replace(axes=tuple(wide.get(a, a) for a in s.axes)) for n, s in cls.stated.items()}
         for name in {"__init__", "forward"} & vars(cls).keys():
             setattr(cls, name, checked(vars(cls)[name]))
 
@@ -302,7 +308,7 @@ class _CallCheck:
             _check_mask(name, tensor, shape.axes, bound)
             return
         _check_axes(name, tensor, shape.axes, bound)
-        for axis in shape.axes.split():
+        for axis in shape.axes:
             if axis.startswith("heads*") and bound[axis][1] == name:
                 check_heads_divide(num_heads, bound[axis][0], name)
         if shape.kind == "int":
@@ -310,21 +316,20 @@ class _CallCheck:
 
     def check_parameters(self, module: Any, prefix: str, bound: Bound) -> None:
         """Check the parameters of a module; an axis has one size in each module, d_model in all of them."""
-        for name, shape in getattr(module, "stated", {}).items():
-            tensor = getattr(module, name, None)
+        num_heads = getattr(module, "num_heads", None)
+        for name, shape in getattr(module, "stated_within" if prefix else "stated", {}).items():
+            tensor = module._parameters.get(name)
             if tensor is not None or not shape.optional:
-                # Within a layer, what a query, a key or a value is read from is as wide as the layer.
-                axes = re.sub(r"d_(query|key|value)\b", "d_model", shape.axes) if prefix else shape.axes
-                self.check_tensor(
-                    prefix + name, tensor, Shape("float", axes), bound, getattr(module, "num_heads", None)
-                )
-        for name, child in module.named_children():
-            inner = dict(bound)
-            self.check_parameters(child, f"{prefix}{name}.", inner)
-            for axis in {"d_model", "heads"} & inner.keys() - bound.keys():
-                bound[axis] = (inner[axis][0], "the module")
-        if hasattr(module, "num_heads"):
-            bound["heads"] = (module.num_heads, "the module")
+                self.check_tensor(prefix + name, tensor, shape, bound, num_heads)
+        for name, child in module._modules.items():
+            if child is not None and (child._parameters or child._modules):
+                inner = dict(bound)
+                self.check_parameters(child, f"{prefix}{name}.", inner)
+                for axis in ("d_model", "heads"):
+                    if axis in inner and axis not in bound:
+                        bound[axis] = (inner[axis][0], "the module")
+        if num_heads is not None:
+            bound["heads"] = (num_heads, "the module")
 
     def check_words(self, name: str, ids: Tensor) -> None:
         """Check that token ids have rows in a table, and that pad_id could be one of them."""

@@ -40,6 +40,10 @@ class _Skeleton(nn.Module):
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
         self.module = module
+        parts = list(module.modules())
+        # Tuples, which do not register the parts a second time.
+        self.heads = tuple(part for part in parts if hasattr(part, "num_heads"))
+        self.dropouts = tuple(part for part in parts if isinstance(part, reference_impl.Dropout))
 
     def forward(self, run: Callable[..., Any], *args: Any, **keywords: Any) -> Any:
         """Run a function with the module."""
@@ -83,19 +87,17 @@ def call_with_params(
     key = (kind, tuple((type(size), size) for size in sizes), made_with, tuple(params))
     _make_skeleton(*key)
     skeleton = _SKELETONS.made[key]
-    for part in skeleton.modules():
-        if isinstance(part, reference_impl.MultiHeadAttention | reference_impl.FusedMultiHeadAttention):
-            part.num_heads = num_heads
-        if isinstance(part, reference_impl.Dropout):
-            part.generator = generator
-        if isinstance(part, reference_impl.Transformer):
-            part.pad_id, part.fixed_id = pad_id, None if part.fixed_id is None else pad_id
+    for part in skeleton.heads:
+        part.num_heads = num_heads
+    for part in skeleton.dropouts:
+        part.generator = generator
+    if isinstance(skeleton.module, reference_impl.Transformer):
+        fixed = skeleton.module.fixed_id is not None
+        skeleton.module.pad_id, skeleton.module.fixed_id = pad_id, pad_id if fixed else None
     tensors = {f"module.{name}": tensor for name, tensor in params.items()}
-    return functional_call(skeleton, tensors, (run, *args), keywords, strict=True)
+    return functional_call(skeleton, tensors, (run, *args), keywords, tie_weights=False, strict=True)
 
 
-# A tracer takes it as it is, and looks the skeleton up afterwards: it could not trace how parameters are made.
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _make_skeleton(kind: Callable[..., nn.Module], sizes: Any, settings: Any, names: tuple[str, ...]) -> bool:
     """Make the skeleton of a module, without the parameters that are not named."""
     key = (kind, sizes, settings, names)
@@ -116,6 +118,11 @@ def _make_skeleton(kind: Callable[..., nn.Module], sizes: Any, settings: Any, na
         setattr(module.get_submodule(owner), last, None)
     _SKELETONS.made[key] = _Skeleton(module)
     return True
+
+
+# A tracer runs it, and looks the skeleton up afterwards: it could not trace how parameters are made. This is what
+# torch.compiler.assume_constant_result sets; that imports torch._dynamo, which takes a second.
+_make_skeleton._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def _drop(dropout_rate: Any, training: Any, seed: Any, like: Any) -> tuple[float, torch.Generator | None]:
