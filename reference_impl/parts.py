@@ -1,4 +1,4 @@
-"""What transformer.py uses and a reader need not see: the names of results, activations, a wider dtype."""
+"""The small parts of transformer.py: the names of results, activations, x·W + b, a wider dtype."""
 
 import math
 from collections.abc import Callable

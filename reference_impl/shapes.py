@@ -49,7 +49,7 @@ else:
 
 
 class Number(NamedTuple):
-    """What an argument that is no tensor must be: of a type, and in a range that NaN is not in."""
+    """The type and the range of an argument that is no tensor; NaN is in no range."""
 
     kind: type
     is_right: Callable[[Any], bool] = lambda value: True  # noqa: ARG005 - any value of the type
@@ -196,7 +196,7 @@ def check_positions(name: str, tokens: int, table: Tensor | None) -> None:
 
 
 class _Checking(threading.local):
-    """Whether a checked call is running in this thread."""
+    """The flag that a checked call is running in this thread."""
 
     inside = False
 

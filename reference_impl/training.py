@@ -1,4 +1,4 @@
-"""What only training needs: initial weights, dropout with or without a seed, and the target shifted to the right."""
+"""The parts that only training needs: initial weights, dropout with or without a seed, and the shifted target."""
 
 import math
 from collections.abc import Callable, Iterator

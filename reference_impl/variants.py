@@ -1,4 +1,4 @@
-"""What only one document has: fused projections, a single head with its training step, and sequences of one length."""
+"""Forms that only one document has: fused projections, a single head and its training step, padded sequences."""
 
 import math
 from collections.abc import Mapping
