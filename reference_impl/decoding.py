@@ -102,6 +102,8 @@ def beam_search(
     if top_beams > beam_size:
         fix = "lower the one or raise the other"
         raise ValueError(f"top_beams={top_beams} must be at most beam_size={beam_size}: {fix}")
+    with without_dropout(model):
+        memory = model.encode(source)
 
     def next_log_probs(words: Tensor) -> Tensor:
         """Read (batch, beams, t) words after bos_id, and score each next word: (batch, beams, vocab)."""
@@ -115,7 +117,6 @@ def beam_search(
     search = _BeamSearch(next_log_probs, eos_id, max_length, beam_size, finish, length_penalty)
     no_words = torch.empty(source.shape[0], 1, 0, dtype=torch.int64, device=source.device)
     with without_dropout(model):
-        memory = model.encode(source)
         found = search.run(_Sentences(no_words, widen(model.table).new_zeros(source.shape[0], 1)))
     # Every step keeps all extensions or beam_size of them, so too few means that no other sentence is as short.
     fewest, sample = found.sums.shape[1], 0

@@ -195,7 +195,7 @@ class ResidualLayer(Module):
         activation: Activation = "relu", eps: Positive = 1e-5, bias: bool = True, **like: Any,
     ) -> None:  # fmt: skip
         super().__init__()
-        self.norm_first = norm_first
+        self.norm_first, self.dropout = norm_first, Dropout(dropout)
         for i, name in enumerate(self.sublayers, 1):
             if name == "feed_forward":
                 part: Module = FeedForward(d_model, d_ff, dropout=dropout, activation=activation, bias=bias, **like)
@@ -203,7 +203,6 @@ class ResidualLayer(Module):
                 part = MultiHeadAttention(d_model, num_heads, bias=bias, **like)
             self.add_module(name, part)
             self.add_module(f"norm_{i}", LayerNorm(d_model, eps, **like))
-        self.dropout = Dropout(dropout)
 
     def add_and_norm(self, x: Tensor, norm: LayerNorm, sublayer: Callable[[Tensor], Any]) -> tuple[Tensor, Tensor]:
         """Compute LN(x + dropout(f(x))); with norm_first x + dropout(f(LN(x))). Section 5.4. LAYER-3, DROP-6."""

@@ -3,6 +3,7 @@
 The reference has modules. A function form of one, with the parameters among its arguments, is made by call_with_params.
 """
 
+import operator
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any, Final
@@ -58,6 +59,8 @@ class _Skeletons(threading.local):
 
 
 _SKELETONS: Final = _Skeletons()
+#: A call makes one in a millisecond or a few.
+_MOST_SKELETONS: Final = 256
 
 
 def call_with_params(
@@ -84,7 +87,9 @@ def call_with_params(
         )
     # With their types, as True equals 1.
     made_with = tuple((name, type(value), value) for name, value in (settings or {}).items())
-    key = (kind, tuple((type(size), size) for size in sizes), made_with, tuple(params))
+    # A tracer may have a symbol for an int, and index makes it a number.
+    numbers = (operator.index(size) if type(size) is int else size for size in sizes)
+    key = (kind, tuple((type(size), size) for size in numbers), made_with, tuple(params))
     _make_skeleton(*key)
     skeleton = _SKELETONS.made[key]
     for part in skeleton.heads:
@@ -116,6 +121,8 @@ def _make_skeleton(kind: Callable[..., nn.Module], sizes: Any, settings: Any, na
     for name in known.keys() - set(names):
         owner, _, last = name.rpartition(".")
         setattr(module.get_submodule(owner), last, None)
+    if len(_SKELETONS.made) >= _MOST_SKELETONS:
+        _SKELETONS.made.clear()
     _SKELETONS.made[key] = _Skeleton(module)
     return True
 

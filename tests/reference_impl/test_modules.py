@@ -3,6 +3,7 @@
 import importlib
 import inspect
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from types import FunctionType
 from typing import Any, NamedTuple
 
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 
 import goldformer.reference_impl as reference
 import reference_functions as functions
+from goldformer.adapters.builtin import reference as adapter
 
 BATCH, HEADS, Q_SEQ, KV_SEQ, D_K, D_V = 3, 2, 5, 7, 11, 13
 D_MODEL, D_QUERY, D_KEY, D_VALUE, VOCAB = 22, 17, 19, 23, 29
@@ -344,6 +346,30 @@ def test_compiles_with_sizes_that_stay_symbolic():
         mask = reference.causal_mask(q_seq, kv_seq)
         expected = functions.multi_head_attention(query, key, value, mask, **parameters)
         torch.testing.assert_close(compiled(query, key, value, mask, **parameters), expected, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("name", ["encoder", "transformer", "greedy_decode"])
+def test_counts_of_layers_may_be_symbols_of_a_tracer(name):
+    torch.compiler.reset()
+    call = CALLS[name](Maker())
+    adapter._SKELETONS.made.clear()  # as in a process that begins with this call
+    compiled = torch.compile(call.function, fullgraph=True, backend="eager", dynamic=True)
+    for output, golden in zip(call._replace(function=compiled)(), call(), strict=True):
+        torch.testing.assert_close(output, golden, rtol=0, atol=0)
+
+
+def test_threads_may_call_functions_of_one_structure():
+    # Each thread has parameters and a head count of its own, and all have one structure.
+    makers = [Maker() for _ in range(4)]
+    for skip, m in enumerate(makers):
+        m.real(1 + skip)
+    calls = [CALLS["encoder_layer"](m) for m in makers]
+    alone = [call() for call in calls]
+    with ThreadPoolExecutor(len(calls)) as pool:
+        for _ in range(20):
+            together = list(pool.map(lambda call: call(), calls))
+            for got, expected in zip(together, alone, strict=True):
+                assert all(torch.equal(a, b) for a, b in zip(got, expected, strict=True))
 
 
 class Pipeline(nn.Module):
