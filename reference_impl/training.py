@@ -8,18 +8,21 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from goldformer.reference_impl.shapes import Float, Int, Rate, Seed, check_special_id, checked
+from goldformer.reference_impl.shapes import Device, Float, Int, Rate, Seed, check_special_id, checked
 
 #: Drops elements of a tensor, or returns it as it is.
 Dropping = Callable[[Tensor], Tensor]
 
 
-def xavier_matrix(d_in: int, d_out: int, generator: torch.Generator | None = None, **like: Any) -> Tensor:
+def xavier_matrix(
+    d_in: int, d_out: int, generator: torch.Generator | None = None, *,
+    device: Device = None, dtype: torch.dtype | None = None,
+) -> Tensor:  # fmt: skip
     """Draw an (in, out) matrix from U(−a, a) with a = √(6 / (d_in + d_out))."""
     bound = math.sqrt(6 / (d_in + d_out))
-    dtype = like.get("dtype") or torch.get_default_dtype()
+    dtype = dtype or torch.get_default_dtype()
     # In float32 at least: bfloat16 would draw one of 256 numbers, and round it down on average.
-    matrix = torch.empty(d_in, d_out, device=like.get("device"), dtype=torch.promote_types(dtype, torch.float32))
+    matrix = torch.empty(d_in, d_out, device=device, dtype=torch.promote_types(dtype, torch.float32))
     return matrix.uniform_(-bound, bound, generator=generator).to(dtype)
 
 

@@ -1,7 +1,7 @@
 """A Transformer in PyTorch, to be read from top to bottom: functions, modules, layers, stacks, the model.
 
 Calls are held to the shapes in signatures. Vectors are rows: affine(x, W, b) is x·W + b. A mask is True where a query
-may attend. Sections and equations are those of Vaswani et al., 2017; SM-3 is a clause of the specification.
+may attend (MASK-1). Sections and equations are those of Vaswani et al., 2017; SM-3 is a clause of the specification.
 """
 
 import math
@@ -317,10 +317,9 @@ class Transformer(Module):
     def embed(self, ids: Tensor) -> Tensor:
         """Embed ids and add their positions, once, before the first layer: primer adds them in each. MODEL-2."""
         rows = token_embedding(ids, self.table, fixed_id=self.fixed_id)
-        places = (
-            positional_encoding(rows) if self.position_table is None else rows + self.position_table[: ids.shape[1]]
-        )
-        return self.dropout(places)  # DROP-5
+        if self.position_table is None:
+            return self.dropout(positional_encoding(rows))  # DROP-5
+        return self.dropout(rows + self.position_table[: ids.shape[1]])
 
     @checked
     def encode(self, source: Int[Tensor, "batch source_seq"]) -> Float[Tensor, "batch source_seq d_model"]:

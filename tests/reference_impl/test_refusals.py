@@ -527,6 +527,20 @@ def test_arguments_that_do_not_fit_are_refused(function, changed, error):
         function(**changed)
 
 
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda **named: MultiHeadAttention(14, 2, bias=False, **named),
+        lambda **named: EncoderLayer(*SIZES, **named),
+        lambda **named: Decoder(*SIZES, 2, **named),
+        lambda **named: Transformer(29, 14, 2, 1, 1, 23, pad_id=0, **named),
+    ],
+)
+def test_a_keyword_that_nothing_reads_is_refused(make):
+    with pytest.raises(TypeError, match="unexpected keyword argument 'dropuot'"):
+        make(dropuot=0.2)
+
+
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32], ids=str)
 @pytest.mark.parametrize(("wrong", "position"), [(29, [1, 2]), (10**6, [0, 0]), (-1, [1, 0]), (-29, [0, 3])])
 def test_the_first_id_outside_the_table_is_named(wrong, position, dtype):

@@ -68,20 +68,21 @@ def page(spec: Spec) -> str:
     """Return the page."""
     source = FILE.read_text(encoding="utf-8")
     parts = list(list_parts(source))
-    head = source.splitlines()[: parts[0].first - 1]
-    return "\n".join([_HEAD, _show_code(head, 1), *(_show_part(part, spec) for part in parts)])
+    head = Part("", tuple(source.splitlines()[: parts[0].first - 1]), 1)
+    return "\n".join([_HEAD, _show_code(head, spec), *(_show_part(part, spec) for part in parts)])
 
 
 def _show_part(part: Part, spec: Spec) -> str:
     equation = f"$$\n{EQUATIONS[part.name]}\n$$\n\n" if part.name in EQUATIONS else ""
+    return f"## `{part.name}`\n\n{equation}{_show_code(part, spec)}"
+
+
+def _show_code(part: Part, spec: Spec) -> str:
+    """Return lines of the file, and below them links to the clauses that they name."""
+    code = "\n".join(part.lines).strip("\n")
     judged = []
     for number, line in enumerate(part.lines, part.first):
         if named := [id_ for id_ in _CLAUSE.findall(line) if id_ in spec.clauses]:
             judged.append(f"line {number}: {links('clause', dict.fromkeys(named))}")
     clauses = f"\n{' · '.join(judged)}\n" if judged else ""
-    return f"## `{part.name}`\n\n{equation}{_show_code(part.lines, part.first)}{clauses}"
-
-
-def _show_code(lines: tuple[str, ...] | list[str], first: int) -> str:
-    code = "\n".join(lines).strip("\n")
-    return f"```{{code-block}} python\n:lineno-start: {first}\n\n{code}\n```\n"
+    return f"```{{code-block}} python\n:lineno-start: {part.first}\n\n{code}\n```\n{clauses}"
