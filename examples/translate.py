@@ -191,7 +191,7 @@ def save_picture(path: Path, weights: Tensor, french: Sequence[str], english: Se
 def show_translations(model: ref.Transformer, vocabulary: Vocabulary) -> int:
     """Print the greedy translation of every French sentence with its score, and return how many are wrong."""
     source, _ = make_batch(PAIRS, vocabulary)
-    ids, scores, _ = ref.greedy_decode(source, bos_id=BOS, eos_id=EOS, max_length=MAX_LENGTH, **model.keywords())
+    ids, scores, _ = ref.greedy_decode(model, source, bos_id=BOS, eos_id=EOS, max_length=MAX_LENGTH)
     width = max(len(french) for french, _ in PAIRS)
     wrong = 0
     for (french, english), sentence, score in zip(PAIRS, ids.tolist(), scores.tolist(), strict=True):
@@ -206,13 +206,7 @@ def show_translations(model: ref.Transformer, vocabulary: Vocabulary) -> int:
 def show_beams(model: ref.Transformer, vocabulary: Vocabulary, source: Tensor) -> None:
     """Print what beam search finds for a source (1, source_seq), best first."""
     ids, scores = ref.beam_search(
-        source,
-        bos_id=BOS,
-        eos_id=EOS,
-        max_length=MAX_LENGTH,
-        beam_size=BEAM_SIZE,
-        top_beams=TOP_BEAMS,
-        **model.keywords(),
+        model, source, bos_id=BOS, eos_id=EOS, max_length=MAX_LENGTH, beam_size=BEAM_SIZE, top_beams=TOP_BEAMS
     )  # (1, top_beams, max_length), (1, top_beams)
     for sentence, score in zip(ids[0].tolist(), scores[0].tolist(), strict=True):
         click.echo(f"  {score:8.4f}  {' '.join(vocabulary.read(sentence))}")
@@ -253,9 +247,7 @@ def main(seed: int, epochs: int, smoothing: float, sentence: str, picture: Path,
     click.echo(f"\nbeam search, {BEAM_SIZE} beams, the best {TOP_BEAMS}: {sentence}")
     show_beams(model, vocabulary, shown)
     click.echo(f"\n{MAP}; a row for each word predicted")
-    ids = ref.greedy_decode(
-        shown, bos_id=BOS, eos_id=EOS, max_length=MAX_LENGTH, **model.keywords()
-    ).ids  # (1, max_length)
+    ids = ref.greedy_decode(model, shown, bos_id=BOS, eos_id=EOS, max_length=MAX_LENGTH).ids  # (1, max_length)
     french, english = vocabulary.read(shown[0].tolist()), vocabulary.read(ids[0].tolist())
     weights = cross_attention(model, shown, ids[:, : len(english)])[0]  # (seq, source_seq)
     click.echo(text_map(weights, french, english) + "\n")

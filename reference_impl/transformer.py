@@ -1,302 +1,349 @@
-"""The Transformer: from the ids of a source and a target to logits over the vocabulary."""
+"""A Transformer in PyTorch, to be read from top to bottom: functions, modules, layers, stacks, the model.
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple, Self, Unpack
+Calls are held to the shapes in signatures. Vectors are rows: affine(x, W, b) is x·W + b. A mask is True where a query
+may attend (MASK-1). Sections and equations are those of Vaswani et al., 2017; SM-3 is a clause of the specification.
+"""
 
+import math
+from collections.abc import Callable, Iterable
+from copy import deepcopy
+from typing import Any
+
+import torch
 from torch import Tensor, nn
 
-from goldformer.reference_impl import _functional as functional
-from goldformer.reference_impl._building import build
-from goldformer.reference_impl._checks import (
-    DECODER_LAYER,
-    ENCODER_LAYER,
-    MODEL,
-    Size,
-    check_axes,
-    check_bool,
-    check_choice,
-    check_floating,
-    check_ids,
-    check_ids_in_table,
-    check_int,
-    check_mapping,
-    check_params,
-    check_positive_int,
-    check_same_device,
-    check_same_dtype_and_device,
-    check_special_id,
-    check_word_id,
-    final_norms,
-    number_blocks,
-    pick_params,
-)
-from goldformer.reference_impl._layers import (
-    LayerSettings,
-    make_final_norm,
-    make_stack,
-    normalise_last,
-    pick_final_norm,
-    run_layers,
-)
-from goldformer.reference_impl._random import make_dropout, skip_dropout, xavier_weight, zero_bias
-from goldformer.reference_impl.decoder import Decoder, DecoderLayer
-from goldformer.reference_impl.encoder import Encoder, EncoderLayer
-from goldformer.reference_impl.feed_forward import ACTIVATIONS, Activation
-from goldformer.reference_impl.token_embedding import TokenEmbedding
+from goldformer.reference_impl.parts import ACTIVATIONS, Activation, DecoderLayerResult, EncoderLayerResult, StackResult
+from goldformer.reference_impl.parts import TransformerResult, affine, widen
+from goldformer.reference_impl.shapes import Bool, Device, Float, FloatDtype, Int, Module, Positive, Rate, Size, checked
+from goldformer.reference_impl.shapes import check_heads_divide
+from goldformer.reference_impl.training import Dropout, Dropping, skip_dropout, xavier_weight, zero_bias
 
 
-class TransformerResult(NamedTuple):
-    """The logits of the model, the output of its encoder, and that of its decoder, both with any final norm."""
-
-    logits: Tensor  # (batch, seq, vocab)
-    memory: Tensor  # (batch, source_seq, d_model)
-    decoded: Tensor  # (batch, seq, d_model)
-
-
-def transformer(
-    source: Tensor,
-    target: Tensor,
-    *,
-    num_heads: int,
-    num_encoder_layers: int,
-    num_decoder_layers: int,
-    pad_id: int,
-    params: Mapping[str, Tensor],
-    norm_first: bool = False,
-    activation: Activation = "relu",
-    fixed_pad_row: bool = False,
-) -> TransformerResult:
-    """Score the next word of the target at every position, given the source and the target up to there.
-
-    Formula:  memory = Encoder(PE(table[source])),  logits = Decoder(PE(table[target]), memory) W_vocab + b_vocab,
-              without softmax; padding is hidden as a key everywhere, and later positions in the decoder's
-              self-attention
-    Shapes:   source (batch, source_seq), target (batch, seq), what the decoder reads: the target shifted right,
-              params by name: table (vocab, d_model), w_vocab (d_model, vocab), b_vocab (vocab,), and those of
-              encoder and decoder, their final norms as encoder_norm.gamma and so on; without w_vocab its place is
-              taken by the transposed table, and with position_table (positions, d_model) that of PE by its rows
-              → logits (batch, seq, vocab), memory (batch, source_seq, d_model), decoded (batch, seq, d_model)
-    Errors:   TypeError unless ids are int64 or int32 and all parameters floating-point tensors of one dtype, or
-              for a parameter that is missing or unknown; ValueError for shapes and numbers that do not fit;
-              IndexError for an id outside the table (not under torch.compile)
-    Source:   n9 "Transformer模型构建", with the causal mask that its example leaves out; primer 3; paper, section 3
-
-    The rows of memory and logits where source and target are padding have no meaning. With ``fixed_pad_row`` the
-    positions that hold pad_id add nothing to the gradient of the table, as with the padding_idx of nn.Embedding.
-    """
-    model = Transformer.from_params(
-        params,
-        num_heads=num_heads,
-        num_encoder_layers=num_encoder_layers,
-        num_decoder_layers=num_decoder_layers,
-        pad_id=pad_id,
-        norm_first=norm_first,
-        activation=activation,
-        fixed_pad_row=fixed_pad_row,
-    )
-    return model.forward(source, target)
+@checked
+def softmax(scores: Float[Tensor, "... n"]) -> Float[Tensor, "... n"]:
+    """Compute exp(s_j) / Σ_k exp(s_k) over the last axis. Section 3.2.1; walkthrough 1, java. SM-1, SM-2."""
+    # exp overflows from 89 on in float32 and from 12 on in float16. Adding one number to a whole row changes nothing
+    # (SM-4), so the largest score is moved to 0: every exp lies in [0, 1] (SM-3), and their sum is never 0. The shift
+    # cancels in the derivative too, hence detach: the gradient through the maximum would be pure rounding.
+    exponentials = (scores - scores.amax(dim=-1, keepdim=True).detach()).exp()
+    return exponentials / exponentials.sum(dim=-1, keepdim=True)
 
 
-class Transformer(nn.Module):
-    """The model, with n9's dropout: that of its layers, and one on the embedded and encoded sequences.
+@checked
+def attention_scores(query: Float[Tensor, "... q_seq d_k"], key: Float[Tensor, "... kv_seq d_k"]) -> Tensor:
+    """Compare every query with every key by their dot product, QKᵀ: (..., q_seq, kv_seq). SDPA-1."""
+    return query @ key.transpose(-2, -1)
 
-    Parameters: table (vocab, d_model), for source and target, w_vocab (d_model, vocab) unless ``tied``, b_vocab unless
-    ``bias=False``, and those of the layers; with ``final_norm`` those of encoder_norm and decoder_norm, and with
-    ``max_positions`` position_table (max_positions, d_model); in the state dict by the names that transformer reads,
-    and nothing else: the positional encoding is computed at every call. With ``fixed_pad_row`` the words that are
-    embedded do not train the row of pad_id. The settings are the keywords of the layers.
-    """
+
+@checked
+def scaled_scores(query: Float[Tensor, "... q_seq d_k"], key: Float[Tensor, "... kv_seq d_k"]) -> Tensor:
+    """Divide by √d_k, as Var(q·k) = d_k for independent standard normal entries. Footnote 4. SDPA-2."""
+    # A Python number: a tensor made here would sit on the CPU and fail against CUDA scores, as in n9 and illustrated.
+    return attention_scores(query, key) / math.sqrt(query.shape[-1])
+
+
+@checked
+def scaled_dot_product_attention(
+    query: Float[Tensor, "... q_seq d_k"], key: Float[Tensor, "... kv_seq d_k"], value: Float[Tensor, "... kv_seq d_v"],
+    mask: Bool[Tensor, "... q_seq kv_seq"] | None = None, dropout: Dropping = skip_dropout,
+) -> tuple[Float[Tensor, "... q_seq d_v"], Float[Tensor, "... q_seq kv_seq"]]:  # fmt: skip
+    """Compute softmax(QKᵀ / √d_k) V and the weights. Equation (1); walkthrough 1, primer 4.1; dropout: illustrated."""
+    scores = scaled_scores(query, key)
+    if mask is not None:
+        # Masked scores become the most negative finite number of their dtype (SDPA-6).
+        #   Not −1e9 (java), −1e10 (n9) or −9e15 (walkthrough): float16 ends at −65504 and cannot hold them. Not −1e4
+        #   either, which float16 has: a kept score of −1.2e4 would lose to the masked ones.
+        #   Not −inf: in a row without a key the maximum would be −inf, −inf − (−inf) is NaN, and so would be every
+        #   gradient after it (GRAD-3). A finite fill makes all weights of that row equal, 1/kv_seq (SDPA-7).
+        # Next to a kept score exp makes exactly 0 of the fill, in every dtype, unless that score is the most negative
+        # number itself: its next neighbour in float16 is already 32 away, and exp(−32) rounds to 0.
+        scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
+    weights = softmax(scores)  # over the keys (SDPA-3)
+    return dropout(weights) @ value, weights  # not normalised again: rows sum to 1 on average only (SDPA-4, DROP-3)
+
+
+@checked
+def causal_mask(q_seq: Size, kv_seq: Size, *, device: Device = None) -> Bool[Tensor, "q_seq kv_seq"]:
+    """Let query i see keys 0 … i, also where the lengths differ. Section 3.2.3; primer 3.2, java. MASK-2, MASK-3."""
+    return torch.arange(kv_seq, device=device) <= torch.arange(q_seq, device=device)[:, None]
+
+
+@checked
+def padding_mask(ids: Int[Tensor, "batch seq"], pad_id: int) -> Bool[Tensor, "batch 1 1 seq"]:
+    """Hide the positions that hold pad_id, as keys, from every query of every head. n9 "使用示例". MASK-4."""
+    return (ids != pad_id)[:, None, None, :]
+
+
+@checked
+def token_embedding(
+    ids: Int[Tensor, "batch seq"], table: Float[Tensor, "vocab d_model"], *, fixed_id: int | None = None
+) -> Float[Tensor, "batch seq d_model"]:
+    """Look up the row of each id, without the factor √d_model of section 3.4 (EMB-3). Walkthrough 2. EMB-1, EMB-2."""
+    rows = table[ids]
+    # Places of fixed_id do not train the table (EMB-4). Not by torch's padding_idx: it must be a row, pad_id need not.
+    return rows if fixed_id is None else rows.detach().where((ids == fixed_id)[..., None], rows)
+
+
+@checked
+def sinusoid_table(seq: Size, d_model: Size, *, dtype: FloatDtype = torch.float32, device: Device = None) -> Tensor:
+    """Compute sin(pos / 10000^(2i/d_model)) on channel 2i, cos on 2i + 1. Section 3.5; walkthrough 2. PE-1, PE-6."""
+    # A sine forgets whole turns but not the error of its angle, and an angle near 5000 is rounded in steps of 0.0005 by
+    # float32, 4 by float16 and 32 by bfloat16: five turns. So all is in float64 (PE-5), and rounded last; mps has none.
+    channel = torch.arange(d_model, device=device)
+    widest = torch.float32 if channel.device.type == "mps" else torch.float64
+    two_i = (channel - channel % 2).to(widest)  # 0 0 2 2 4 4 …: an odd width ends in a sine (PE-7)
+    angle = torch.arange(seq, dtype=widest, device=device)[:, None] / 10000.0 ** (two_i / d_model)  # (seq, d_model)
+    return torch.where(channel % 2 == 0, angle.sin(), angle.cos()).to(dtype)
+
+
+@checked
+def positional_encoding(x: Float[Tensor, "batch seq d_model"]) -> Float[Tensor, "batch seq d_model"]:
+    """Add to every position its row of the table, the same for every sample. Section 3.5; n9 "位置编码". PE-3."""
+    return x + sinusoid_table(x.shape[1], x.shape[2], dtype=x.dtype, device=x.device)
+
+
+@checked
+def split_heads(x: Float[Tensor, "batch seq heads*d"], num_heads: Size) -> Float[Tensor, "batch heads seq d"]:
+    """Cut the channels into one contiguous block per head, and put the heads before the positions. MHA-2."""
+    # Two steps: reshaping to (batch, heads, seq, d) at once has the right shape and mixes positions with heads.
+    return x.reshape(*x.shape[:2], num_heads, -1).transpose(1, 2)
+
+
+@checked
+def merge_heads(x: Float[Tensor, "batch heads seq d"]) -> Float[Tensor, "batch seq heads*d"]:
+    """Lay the heads next to each other again: the Concat of section 3.2.2. MHA-4."""
+    return x.transpose(1, 2).flatten(-2)
+
+
+class MultiHeadAttention(Module):
+    """Concat(head_1, …, head_h) W^O, head_i = Attention(Q W_i^Q, K W_i^K, V W_i^V), and weights. Section 3.2.2; n9."""
+
+    w_q: Float[Tensor, "d_query heads*d_k"]  # W_i^Q is the i-th block of its columns (MHA-2)
+    w_k: Float[Tensor, "d_key heads*d_k"]
+    w_v: Float[Tensor, "d_value heads*d_v"]
+    w_o: Float[Tensor, "heads*d_v d_model"]
 
     def __init__(
-        self,
-        vocab: int,
-        d_model: int,
-        num_heads: int,
-        num_encoder_layers: int,
-        num_decoder_layers: int,
-        d_ff: int,
-        *,
-        pad_id: int,
-        final_norm: bool = False,
-        tied: bool = False,
-        max_positions: int | None = None,
-        fixed_pad_row: bool = False,
-        **settings: Unpack[LayerSettings],
+        self, d_model: Size, num_heads: Size, *, d_key: Size | None = None, d_value: Size | None = None,
+        dropout: Rate = 0.0, bias: bool = True, **like: Any,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        check_heads_divide(num_heads, d_model, "the model, d_model")
+        self.num_heads, self.dropout = num_heads, Dropout(dropout)
+        widths = (d_model, d_key or d_model, d_value or d_model, d_model)
+        self.w_q, self.w_k, self.w_v, self.w_o = (xavier_weight(width, d_model, **like) for width in widths)
+        self.b_q, self.b_k, self.b_v, self.b_o = (zero_bias(d_model, bias=bias, **like) for _ in "qkvo")
+
+    def forward(
+        self, query: Float[Tensor, "batch q_seq d_query"], key: Float[Tensor, "batch kv_seq d_key"],
+        value: Float[Tensor, "batch kv_seq d_value"], mask: Bool[Tensor, "batch heads q_seq kv_seq"] | None = None,
+    ) -> tuple[Float[Tensor, "batch q_seq d_model"], Float[Tensor, "batch heads q_seq kv_seq"]]:  # fmt: skip
+        q = split_heads(affine(query, self.w_q, self.b_q), self.num_heads)  # (batch, heads, q_seq, d_k); MHA-1
+        k = split_heads(affine(key, self.w_k, self.b_k), self.num_heads)
+        v = split_heads(affine(value, self.w_v, self.b_v), self.num_heads)
+        # Each head is scaled by the √d_k of its own width, the last axis of q (MHA-3).
+        heads, weights = scaled_dot_product_attention(q, k, v, mask, self.dropout)
+        return affine(merge_heads(heads), self.w_o, self.b_o), weights
+
+
+class FeedForward(Module):
+    """max(0, x W_1 + b_1) W_2 + b_2 at every position, and the hidden channels. Equation (2); n9, primer 3.1. FFN-1."""
+
+    w_1: Float[Tensor, "d_model d_ff"]
+    w_2: Float[Tensor, "d_ff d_model"]
+
+    def __init__(
+        self, d_model: Size, d_ff: Size, *, dropout: Rate = 0.1, activation: Activation = "relu", bias: bool = True,
+        **like: Any,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        self.activate, self.dropout = ACTIVATIONS[activation], Dropout(dropout)
+        self.w_1, self.w_2 = xavier_weight(d_model, d_ff, **like), xavier_weight(d_ff, d_model, **like)
+        self.b_1, self.b_2 = zero_bias(d_ff, bias=bias, **like), zero_bias(d_model, bias=bias, **like)
+
+    def forward(self, x: Float[Tensor, "batch seq d_model"]) -> tuple[Tensor, Tensor]:
+        hidden = self.dropout(self.activate(affine(x, self.w_1, self.b_1)))  # (batch, seq, d_ff); FFN-3, DROP-4
+        return affine(hidden, self.w_2, self.b_2), hidden
+
+
+class LayerNorm(Module):
+    """(x − mean) / √(variance + eps) · gamma + beta over the last axis. Section 3.1; Ba et al., 2016. LN-1."""
+
+    gamma: Float[Tensor, "d_model"]
+    beta: Float[Tensor, "d_model"]
+
+    def __init__(self, d_model: Size, eps: Positive = 1e-5, **like: Any) -> None:
+        super().__init__()
+        self.eps = eps  # that of nn.LayerNorm, which n9 uses (LN-3)
+        self.gamma, self.beta = nn.Parameter(torch.ones(d_model, **like)), nn.Parameter(torch.zeros(d_model, **like))
+
+    def forward(self, x: Float[Tensor, "... d_model"]) -> Float[Tensor, "... d_model"]:
+        # float16 ends at 65504, and squares of differences from 256 on would be inf. bfloat16 holds them, but a mean of
+        # 8 bits leaves its rounding in every difference. So both are computed in float32, and rounded last.
+        row = widen(x)
+        # Differences first, then squares: the mean of x² less the square of the mean cancels far from 0 (LN-5).
+        centred = row - row.mean(dim=-1, keepdim=True)
+        variance = (centred * centred).mean(dim=-1, keepdim=True)  # over d_model and not d_model − 1
+        return (centred / (variance + self.eps).sqrt() * widen(self.gamma) + widen(self.beta)).to(x.dtype)  # LN-2, LN-4
+
+
+class ResidualLayer(Module):
+    """Sub-layers, each with a norm, a dropout and a residual connection around it. Section 3.1."""
+
+    def __init__(
+        self, d_model: Size, num_heads: Size, d_ff: Size, *, dropout: Rate = 0.1, norm_first: bool = False,
+        activation: Activation = "relu", eps: Positive = 1e-5, bias: bool = True, **like: Any,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        self.norm_first, self.dropout = norm_first, Dropout(dropout)
+        for i, name in enumerate(self.sublayers, 1):
+            if name == "feed_forward":
+                part: Module = FeedForward(d_model, d_ff, dropout=dropout, activation=activation, bias=bias, **like)
+            else:
+                part = MultiHeadAttention(d_model, num_heads, bias=bias, **like)
+            self.add_module(name, part)
+            self.add_module(f"norm_{i}", LayerNorm(d_model, eps, **like))
+
+    def add_and_norm(self, x: Tensor, norm: LayerNorm, sublayer: Callable[[Tensor], Any]) -> tuple[Tensor, Tensor]:
+        """Compute LN(x + dropout(f(x))); with norm_first x + dropout(f(LN(x))). Section 5.4. LAYER-3, DROP-6."""
+        update, detail = sublayer(norm(x) if self.norm_first else x)
+        total = x + self.dropout(update)
+        return total if self.norm_first else norm(total), detail
+
+
+class EncoderLayer(ResidualLayer):
+    """Self-attention, then the feed-forward network. Section 3.1; primer 3.1, n9 "编码层", illustrated. LAYER-1."""
+
+    sublayers = ("self_attention", "feed_forward")
+
+    def forward(
+        self, x: Float[Tensor, "batch seq d_model"], mask: Bool[Tensor, "batch heads seq seq"] | None = None
+    ) -> EncoderLayerResult:
+        attended, weights = self.add_and_norm(x, self.norm_1, lambda y: self.self_attention(y, y, y, mask))
+        output, _ = self.add_and_norm(attended, self.norm_2, self.feed_forward)
+        return EncoderLayerResult(output, attended, weights)
+
+
+class DecoderLayer(ResidualLayer):
+    """Self-attention, attention to the memory, the feed-forward network; only masks hide. Section 3.1; n9. LAYER-2."""
+
+    sublayers = ("self_attention", "cross_attention", "feed_forward")
+
+    def forward(
+        self, x: Float[Tensor, "batch seq d_model"], memory: Float[Tensor, "batch source_seq d_model"],
+        self_mask: Bool[Tensor, "batch heads seq seq"] | None = None,
+        memory_mask: Bool[Tensor, "batch heads seq source_seq"] | None = None,
+    ) -> DecoderLayerResult:  # fmt: skip
+        attended, weights = self.add_and_norm(x, self.norm_1, lambda y: self.self_attention(y, y, y, self_mask))
+        # Queries from the decoder, keys and values from the encoder (LAYER-4); illustrated has them from the decoder.
+        crossed, cross_weights = self.add_and_norm(
+            attended, self.norm_2, lambda y: self.cross_attention(y, memory, memory, memory_mask)
+        )
+        output, _ = self.add_and_norm(crossed, self.norm_3, self.feed_forward)
+        return DecoderLayerResult(output, attended, crossed, weights, cross_weights)
+
+
+def run_layers(layers: Iterable[Any], norm: Any, x: Tensor, *others: Tensor | None) -> StackResult:
+    """Send x through the layers, each with weights of its own and all with the same others. STACK-1, STACK-2."""
+    outputs = [x := layer(x, *others).output for layer in layers]
+    # The output of a pre-norm layer is a sum that nothing brings to one scale, unless a final norm does (STACK-3).
+    return StackResult(x if norm is None else norm(x), torch.stack(outputs))
+
+
+class Encoder(Module):
+    """A stack of encoder layers, which take the settings. Section 3.1; primer 3.1, n9 "Transformer模型构建"."""
+
+    def __init__(
+        self, d_model: Size, num_heads: Size, d_ff: Size, num_layers: Size, *, final_norm: bool = False, **settings: Any
     ) -> None:
         super().__init__()
-        check_int("pad_id", pad_id)
-        check_bool("final_norm", final_norm)
-        check_bool("tied", tied)
-        check_bool("fixed_pad_row", fixed_pad_row)
-        self.fixed_id = pad_id if fixed_pad_row else None
-        self.num_heads, self.pad_id, self.norm_first = num_heads, pad_id, settings.get("norm_first", False)
-        device, dtype = settings.get("device"), settings.get("dtype")
-        self.table = TokenEmbedding(vocab, d_model, device=device, dtype=dtype).table
-        self.position_table = None
-        if max_positions is not None:
-            check_positive_int("max_positions", max_positions)
-            self.position_table = TokenEmbedding(max_positions, d_model, device=device, dtype=dtype).table
-        self.encoder = make_stack(
-            lambda: EncoderLayer(d_model, num_heads, d_ff, **settings), num_encoder_layers, "num_encoder_layers"
-        )
-        self.decoder = make_stack(
-            lambda: DecoderLayer(d_model, num_heads, d_ff, **settings), num_decoder_layers, "num_decoder_layers"
-        )
-        self.encoder_norm = make_final_norm(d_model, settings) if final_norm else None
-        self.decoder_norm = make_final_norm(d_model, settings) if final_norm else None
-        self.w_vocab = None if tied else xavier_weight(d_model, vocab, device, dtype)
-        self.b_vocab = zero_bias(vocab, device, dtype) if settings.get("bias", True) else None
-        self.dropout = make_dropout(settings.get("dropout", 0.1))
+        self.encoder = nn.ModuleList(EncoderLayer(d_model, num_heads, d_ff, **settings) for _ in range(num_layers))
+        self.norm = deepcopy(self.encoder[0].norm_1) if final_norm else None
 
-    @classmethod
-    def from_params(
-        cls,
-        params: Mapping[str, Tensor],
-        *,
-        num_heads: int,
-        num_encoder_layers: int,
-        num_decoder_layers: int,
-        pad_id: int,
-        norm_first: bool = False,
-        activation: Activation = "relu",
-        fixed_pad_row: bool = False,
-    ) -> Self:
-        """Build a model from the caller's parameters, named as in transformer; it has no dropout."""
-        check_positive_int("num_encoder_layers", num_encoder_layers)
-        check_positive_int("num_decoder_layers", num_decoder_layers)
-        check_bool("norm_first", norm_first)
-        check_choice("activation", activation, ACTIVATIONS)
-        check_bool("fixed_pad_row", fixed_pad_row)
-        check_mapping(params)
-        blocks = final_norms(params, "encoder_norm", "decoder_norm")
-        blocks |= number_blocks("encoder", ENCODER_LAYER, num_encoder_layers)
-        blocks |= number_blocks("decoder", DECODER_LAYER, num_decoder_layers)
-        check_params(params, {"": MODEL, **blocks}, num_heads)
+    def forward(
+        self, x: Float[Tensor, "batch seq d_model"], mask: Bool[Tensor, "batch heads seq seq"] | None = None
+    ) -> StackResult:
+        return run_layers(self.encoder, self.norm, x, mask)
 
-        return build(
-            cls,
-            num_heads=num_heads,
-            pad_id=pad_id,
-            norm_first=norm_first,
-            activation=activation,
-            fixed_id=pad_id if fixed_pad_row else None,
-            **pick_params(params, "", MODEL),
-            encoder=Encoder.from_params(
-                params, num_heads, num_encoder_layers, norm_first=norm_first, activation=activation
-            ).encoder,
-            decoder=Decoder.from_params(
-                params, num_heads, num_decoder_layers, norm_first=norm_first, activation=activation
-            ).decoder,
-            encoder_norm=pick_final_norm(params, "encoder_norm"),
-            decoder_norm=pick_final_norm(params, "decoder_norm"),
-            dropout=skip_dropout,
-        )
 
-    def forward(self, source: Tensor, target: Tensor) -> TransformerResult:
-        """Compute transformer, in training with dropout."""
-        self._check_ids(source=source, target=target)
+class Decoder(Module):
+    """A stack of decoder layers, all with the same memory and masks. Section 3.1; primer 3.2, illustrated."""
 
-        memory = self.run_encoder(source)  # (batch, source_seq, d_model)
-        decoded = self.run_decoder(target, memory, source)  # (batch, seq, d_model)
-        return TransformerResult(self.score_words(decoded), memory, decoded)
+    def __init__(
+        self, d_model: Size, num_heads: Size, d_ff: Size, num_layers: Size, *, final_norm: bool = False, **settings: Any
+    ) -> None:
+        super().__init__()
+        self.decoder = nn.ModuleList(DecoderLayer(d_model, num_heads, d_ff, **settings) for _ in range(num_layers))
+        self.norm = deepcopy(self.decoder[0].norm_1) if final_norm else None
 
-    def encode(self, source: Tensor) -> Tensor:
-        """Compute the memory (batch, source_seq, d_model) of a source (batch, source_seq)."""
-        self._check_ids(source=source)
-        return self.run_encoder(source)  # (batch, source_seq, d_model)
+    def forward(
+        self, x: Float[Tensor, "batch seq d_model"], memory: Float[Tensor, "batch source_seq d_model"],
+        self_mask: Bool[Tensor, "batch heads seq seq"] | None = None,
+        memory_mask: Bool[Tensor, "batch heads seq source_seq"] | None = None,
+    ) -> StackResult:  # fmt: skip
+        return run_layers(self.decoder, self.norm, x, memory, self_mask, memory_mask)
 
-    def decode(self, target: Tensor, memory: Tensor, source: Tensor) -> Tensor:
-        """Compute the logits (batch, seq, vocab) of a target (batch, seq), given the memory that encode made.
 
-        The source shows which rows of the memory are padding.
-        """
-        sizes = self._check_ids(source=source, target=target)
-        check_floating("memory", memory)
-        check_same_dtype_and_device("memory", memory, "table", self.table)
-        check_axes("memory", memory, "batch source_seq d_model", sizes)
-        return self.score_words(self.run_decoder(target, memory, source))  # (batch, seq, vocab)
+class Transformer(Module):
+    """The model: ids of a source and of what the decoder reads, the target shifted right, to logits (MODEL-4, MODEL-5).
 
-    # The steps of the model. Their arguments are checked by the methods above, and by the functions that decode.
+    One table serves both (MODEL-1), and tied the output layer too (MODEL-7); max_positions makes positions learned
+    (MODEL-8); settings go to the layers. Section 3; n9 "Transformer模型构建", primer 3.
+    """
+
+    table: Float[Tensor, "vocab d_model"]
+    w_vocab: Float[Tensor, "d_model vocab"] | None
+    position_table: Float[Tensor, "positions d_model"] | None
+
+    def __init__(
+        self, vocab: Size, d_model: Size, num_heads: Size, num_encoder_layers: Size, num_decoder_layers: Size,
+        d_ff: Size, *, pad_id: int, final_norm: bool = False, tied: bool = False, max_positions: Size | None = None,
+        fixed_pad_row: bool = False, **settings: Any,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        like = {name: settings[name] for name in ("device", "dtype") if name in settings}
+        self.pad_id, self.fixed_id = pad_id, pad_id if fixed_pad_row else None
+        self.table = nn.Parameter(torch.randn(vocab, d_model, **like))
+        self.position_table = nn.Parameter(torch.randn(max_positions, d_model, **like)) if max_positions else None
+        sizes = (d_model, num_heads, d_ff)
+        self.encoder = nn.ModuleList(EncoderLayer(*sizes, **settings) for _ in range(num_encoder_layers))
+        self.decoder = nn.ModuleList(DecoderLayer(*sizes, **settings) for _ in range(num_decoder_layers))
+        stacks = (self.encoder, self.decoder)
+        self.encoder_norm, self.decoder_norm = (deepcopy(s[0].norm_1) if final_norm else None for s in stacks)
+        self.w_vocab = None if tied else xavier_weight(d_model, vocab, **like)
+        self.b_vocab = zero_bias(vocab, bias=settings.get("bias", True), **like)
+        self.dropout = Dropout(settings.get("dropout", 0.1))
 
     def embed(self, ids: Tensor) -> Tensor:
-        """Look up the rows of ids (batch, seq) and add their positions: (batch, seq, d_model)."""
-        # Once, before the first layer; primer has the positions added at the end of every layer.
-        rows = functional.token_embedding(ids, self.table, self.fixed_id)  # (batch, seq, d_model)
+        """Embed ids and add their positions, once, before the first layer: primer adds them in each. MODEL-2."""
+        rows = token_embedding(ids, self.table, fixed_id=self.fixed_id)
         if self.position_table is None:
-            placed = functional.positional_encoding(rows)  # (batch, seq, d_model)
-        else:
-            placed = rows + self.position_table[: ids.shape[1]]  # (batch, seq, d_model)
-        embedded: Tensor = self.dropout(placed)  # (batch, seq, d_model)
-        return embedded
+            return self.dropout(positional_encoding(rows))  # DROP-5
+        return self.dropout(rows + self.position_table[: ids.shape[1]])
 
-    def run_encoder(self, source: Tensor) -> Tensor:
-        """Make the memory (batch, source_seq, d_model) of a source (batch, source_seq)."""
-        mask = functional.padding_mask(source, self.pad_id)  # (batch, 1, 1, source_seq)
-        last = run_layers(self.encoder, self.embed(source), mask)[-1]  # (batch, source_seq, d_model)
-        return normalise_last(last, self.encoder_norm)  # (batch, source_seq, d_model)
+    @checked
+    def encode(self, source: Int[Tensor, "batch source_seq"]) -> Float[Tensor, "batch source_seq d_model"]:
+        """Compute the memory. Padding is hidden as a key (MODEL-3); its own rows of the memory have no meaning."""
+        return run_layers(self.encoder, self.encoder_norm, self.embed(source), padding_mask(source, self.pad_id)).output
 
-    def run_decoder(self, target: Tensor, memory: Tensor, source: Tensor) -> Tensor:
-        """Make the decoder's output (batch, seq, d_model) of a target (batch, seq); the source shows its padding."""
+    @checked
+    def decode(
+        self, target: Int[Tensor, "batch seq"], memory: Float[Tensor, "batch source_seq d_model"],
+        source: Int[Tensor, "batch source_seq"],
+    ) -> Float[Tensor, "batch seq d_model"]:  # fmt: skip
+        """Compute what the logits are made of; the source shows which rows of the memory are padding."""
         seq = target.shape[1]
-        # Both masks. With only padding, as in the example of n9, every position sees the word that it must predict.
-        causal = functional.causal_mask(seq, seq, device=target.device)  # (seq, seq)
-        self_mask = causal & functional.padding_mask(target, self.pad_id)  # (batch, 1, seq, seq)
+        # Both masks (MASK-5). With only padding, as n9 has it, every position sees the word that it must predict.
+        self_mask = causal_mask(seq, seq, device=target.device) & padding_mask(target, self.pad_id)
         # The keys of the cross-attention are the source's, so its padding counts here and not the target's.
-        memory_mask = functional.padding_mask(source, self.pad_id)  # (batch, 1, 1, source_seq)
-        last = run_layers(self.decoder, self.embed(target), memory, self_mask, memory_mask)[-1]  # (batch, seq, d_model)
-        return normalise_last(last, self.decoder_norm)  # (batch, seq, d_model)
+        masks = self_mask, padding_mask(source, self.pad_id)
+        return run_layers(self.decoder, self.decoder_norm, self.embed(target), memory, *masks).output
 
-    def score_words(self, decoded: Tensor) -> Tensor:
-        """Make the logits (batch, seq, vocab) of the decoder's output (batch, seq, d_model)."""
-        # Tied, the logit of a word is the dot product with its own embedding: the paper's section 3.4.
-        w_vocab = self.table.T if self.w_vocab is None else self.w_vocab  # (d_model, vocab)
-        return functional.affine(decoded, w_vocab, self.b_vocab)  # (batch, seq, vocab)
+    def score(self, decoded: Float[Tensor, "batch seq d_model"]) -> Float[Tensor, "batch seq vocab"]:
+        """Score every word; tied, by the dot product with its own embedding. Section 3.4. OUT-1, MODEL-7."""
+        return affine(decoded, self.table.T if self.w_vocab is None else self.w_vocab, self.b_vocab)
 
-    def next_logits(self, read: Tensor, memory: Tensor, source: Tensor) -> Tensor:
-        """Make the logits (batch, vocab) of the word that comes after those read (batch, t)."""
-        decoded = self.run_decoder(read, memory, source)  # (batch, t, d_model)
-        return self.score_words(decoded[:, -1:])[:, 0]  # (batch, vocab)
-
-    # Decoding, by the functions greedy_decode and beam_search
-
-    def keywords(self) -> dict[str, Any]:
-        """Return the parameters and settings as the keywords of transformer, greedy_decode and beam_search.
-
-        These functions have no dropout, so the model may decode while it is trained.
-        """
-        return {
-            "num_heads": self.num_heads,
-            "num_encoder_layers": len(self.encoder),
-            "num_decoder_layers": len(self.decoder),
-            "pad_id": self.pad_id,
-            "params": dict(self.named_parameters()),
-            "norm_first": self.norm_first,
-        }
-
-    def check_decoding(self, source: Any, bos_id: Any, eos_id: Any, max_length: Any) -> None:
-        """Refuse arguments with which decoding is impossible."""
-        self._check_ids(source=source)
-        check_word_id("bos_id", bos_id, "begins what the decoder reads", self.table.shape[0])
-        check_word_id("eos_id", eos_id, "ends a sentence", self.table.shape[0])
-        check_positive_int("max_length", max_length)
-        self._check_positions("max_length", max_length)
-
-    def _check_ids(self, **named: Any) -> dict[str, tuple[Size, str]]:
-        """Refuse a source or a target that does not fit the table, and return the sizes that they set."""
-        bound: dict[str, tuple[Size, str]] = {}
-        check_axes("table", self.table, "vocab d_model", bound)
-        for name, ids in named.items():
-            check_ids(name, ids, "batch source_seq" if name == "source" else "batch seq", bound)
-            check_same_device(name, ids, "table", self.table)
-            check_special_id("pad_id", self.pad_id, f"pads the {name}", name, ids)
-            check_ids_in_table(name, ids, self.table.shape[0])
-            self._check_positions(name, ids.shape[1])
-        return bound
-
-    def _check_positions(self, name: str, tokens: int) -> None:
-        """Refuse more tokens than there are learned positions."""
-        if self.position_table is not None and tokens > self.position_table.shape[0]:
-            raise ValueError(
-                f"position_table has shape {tuple(self.position_table.shape)} and must have a row for each of the "
-                f"{tokens} positions of {name}: cut {name}, or pass a longer table"
-            )
+    def forward(self, source: Int[Tensor, "batch source_seq"], target: Int[Tensor, "batch seq"]) -> TransformerResult:
+        memory = self.encode(source)
+        decoded = self.decode(target, memory, source)
+        return TransformerResult(self.score(decoded), memory, decoded)

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from goldformer_site import components
+from goldformer_site import components, reference_page
 from goldformer_site.contents import contents
 from goldformer_site.links import Links
 from goldformer_site.markdown import Words
@@ -92,3 +92,20 @@ def test_every_mistake_has_a_page_and_a_line_in_the_list(made, spec):
         assert f"\n(mistake-{mistake.id})=\n# {mistake.id}\n" in page
         assert "\n:Fix: " in page
         assert f"### [`{mistake.id}`](#mistake-{mistake.id})\n" in index
+
+
+def test_the_page_of_the_reference_shows_every_line_once_with_the_clauses_that_judge_it(made, spec):
+    text = made["transformer.md"]
+    source = reference_page.FILE.read_text(encoding="utf-8")
+    code = "\n".join(re.findall(r":lineno-start: \d+\n\n(.*?)\n```\n", text, re.DOTALL))
+    assert [line for line in code.splitlines() if line] == [line for line in source.splitlines() if line]
+    lines = source.splitlines()
+    for number, id_ in re.findall(r"line (\d+): \[([A-Z]+-\d+)\]", text):
+        assert id_ in lines[int(number) - 1]
+    named = set(re.findall(r"\b(?:SM|SDPA|MASK|EMB|PE|MHA|FFN|LN|LAYER|STACK|MODEL|OUT|DROP|GRAD)-\d+\b", source))
+    assert len(named) > 40
+    for id_ in named:
+        assert id_ in spec.clauses
+        assert f"[{id_}](#clause-{id_.lower()})" in text
+    assert text.index("$$\n\\mathrm{Attention}") < text.index("def scaled_dot_product_attention")
+    assert reference_page.EQUATIONS.keys() <= {part.name for part in reference_page.list_parts(source)}

@@ -11,19 +11,19 @@ from torch import Tensor
 
 from goldformer.reference_impl import (
     SingleHeadAttention,
-    SingleHeadGradientResult,
     SingleHeadResult,
-    SingleHeadStepResult,
     attention_scores,
     causal_mask,
     padding_mask,
     positional_encoding,
     scaled_dot_product_attention,
     scaled_scores,
+    softmax,
+)
+from reference_functions import (
     single_head_attention,
     single_head_attention_gradient,
     single_head_attention_step,
-    softmax,
 )
 
 BATCH, HEADS, Q_SEQ, KV_SEQ, D_K, D_V = 3, 2, 5, 7, 11, 13
@@ -303,11 +303,6 @@ def test_a_single_head_result_is_a_tuple_in_the_order_of_the_contract():
     assert SingleHeadResult._fields == ("output", "weights", "query", "key", "value", "scores")
 
 
-def test_training_results_are_tuples_in_the_order_of_the_contract():
-    assert SingleHeadGradientResult._fields == ("x", "w_q", "w_k", "w_v")
-    assert SingleHeadStepResult._fields == ("x_gradient", "w_q", "w_k", "w_v")
-
-
 @pytest.mark.parametrize("causal", [True, False])
 def test_the_backward_pass_that_java_writes_by_hand_is_autograd(causal):
     x = real(Q_SEQ, D_K).requires_grad_()
@@ -337,23 +332,6 @@ def test_the_steps_of_java_are_those_of_sgd(causal):
     close(got.x_gradient, x.grad, 1e-13)
     for name, parameter in module.named_parameters():
         close(getattr(got, name), parameter.detach(), 1e-13)
-
-
-def test_the_module_trains_itself_in_place_as_the_function_does():
-    module = SingleHeadAttention(2, dtype=torch.float64)
-    module.load_state_dict(JAVA)
-    held = dict(module.named_parameters())
-    cotangent = torch.tensor([[1, -1], [2, 0], [0, 3]], dtype=torch.float64)
-    expected = single_head_attention_step(X, cotangent, **JAVA, causal=True, learning_rate=0.1, steps=2)
-
-    module.step(X, cotangent, learning_rate=0.1)
-    x_gradient = module.step(X, cotangent, learning_rate=0.1)
-    assert torch.equal(x_gradient, expected.x_gradient)
-    assert not x_gradient.requires_grad
-    for name, parameter in module.named_parameters():
-        assert parameter is held[name]
-        assert parameter.requires_grad
-        assert torch.equal(parameter.detach(), getattr(expected, name))
 
 
 def test_a_learning_rate_of_0_moves_nothing():

@@ -27,44 +27,44 @@ class Break:
 
 BREAKS = (
     Break(
-        "scale-missing", "_functional.py",
+        "scale-missing", "transformer.py",
         "attention_scores(query, key) / math.sqrt(query.shape[-1])", "attention_scores(query, key)",
         "scaled_dot_product_attention", ("softmax", "positional_encoding"),
     ),
     Break(
-        "softmax-query-axis", "_functional.py",
+        "softmax-query-axis", "transformer.py",
         "weights = softmax(scores)", "weights = softmax(scores.transpose(-1, -2)).transpose(-1, -2)",
         "scaled_dot_product_attention", ("softmax",),
     ),
     Break(
-        "mask-inverted", "_functional.py",
+        "mask-inverted", "transformer.py",
         "scores.masked_fill(~mask,", "scores.masked_fill(mask,",
         "scaled_dot_product_attention", ("softmax", "causal_mask"),
     ),
     Break(
-        "causal-plus-one", "_functional.py", "key_position <= query_position", "key_position <= query_position + 1",
+        "causal-plus-one", "transformer.py",
+        "<= torch.arange(q_seq, device=device)[:, None]", "<= torch.arange(q_seq, device=device)[:, None] + 1",
         "causal_mask", ("scaled_dot_product_attention", "multi_head_attention"),
     ),
     Break(
-        "head-split-view", "_functional.py",
-        "blocks = x.reshape(batch, seq, num_heads, width // num_heads)  # (batch, seq, heads, d)\n"
-        "    return blocks.transpose(1, 2)",
-        "return x.reshape(batch, num_heads, seq, width // num_heads)",
+        "head-split-view", "transformer.py",
+        "return x.reshape(*x.shape[:2], num_heads, -1).transpose(1, 2)",
+        "return x.reshape(x.shape[0], num_heads, x.shape[1], -1)",
         "multi_head_attention", ("scaled_dot_product_attention",),
     ),
     Break(
-        "wo-missing", "multi_head_attention.py",
-        "output = functional.affine(functional.merge_heads(heads), self.w_o, self.b_o)",
-        "output = functional.merge_heads(heads)[..., : self.w_o.shape[-1]]",
+        "wo-missing", "transformer.py",
+        "return affine(merge_heads(heads), self.w_o, self.b_o), weights",
+        "return merge_heads(heads)[..., : self.w_o.shape[-1]], weights",
         "multi_head_attention", ("scaled_dot_product_attention",),
     ),
     Break(
-        "pe-double-exp", "_functional.py",
+        "pe-double-exp", "transformer.py",
         "10000.0 ** (two_i / d_model)", "10000.0 ** (2 * two_i / d_model)",
         "positional_encoding", ("softmax",),
     ),
     Break(
-        "pe-sin-cos-swap", "_functional.py",
+        "pe-sin-cos-swap", "transformer.py",
         "torch.where(channel % 2 == 0, angle.sin(), angle.cos())",
         "torch.where(channel % 2 == 0, angle.cos(), angle.sin())",
         "positional_encoding", ("softmax",),

@@ -11,8 +11,16 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from goldformer.reference_impl import Transformer, beam_search, greedy_decode, transformer
-from goldformer.reference_impl.beam_search import Finish, LengthPenalty
+from goldformer import reference_impl
+from goldformer.reference_impl import (
+    Transformer,
+)
+from goldformer.reference_impl.decoding import Finish, LengthPenalty
+from reference_functions import (
+    beam_search,
+    greedy_decode,
+    transformer,
+)
 
 HEADS, SOURCE_SEQ, D_MODEL, D_FF, VOCAB, ENCODER_LAYERS, DECODER_LAYERS = 2, 5, 6, 11, 7, 1, 2
 PAD, BOS, EOS = 4, 1, 3
@@ -205,10 +213,10 @@ def test_the_score_is_the_sum_of_the_log_probabilities_under_teacher_forcing():
 
 def decoded(module: Transformer, source: Tensor = SOURCE, /, max_length: int = 5, **keywords: Any) -> Any:
     """The sentences of a module: of beam search where beam_size is given, else of greedy decoding."""
-    decode = beam_search if "beam_size" in keywords else greedy_decode
+    decode = reference_impl.beam_search if "beam_size" in keywords else reference_impl.greedy_decode
     words = {"bos_id": BOS, "eos_id": EOS, "max_length": max_length}
     with torch.no_grad():
-        return decode(source, **{**words, **module.keywords(), **keywords})
+        return decode(module, source, **{**words, **keywords})
 
 
 @pytest.mark.sample(8)

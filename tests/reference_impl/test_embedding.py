@@ -1,21 +1,18 @@
 """Token embedding and positional encoding, against Python's own sine and cosine."""
 
 import math
-import pickle
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from goldformer.reference_impl import (
-    PositionalEncoding,
-    TokenEmbedding,
+    Transformer,
     positional_encoding,
     sinusoid_table,
     token_embedding,
 )
-from goldformer.reference_impl._functional import choose_angle_dtype
 
 BATCH, SEQ, D_MODEL, VOCAB = 3, 5, 14, 29
 NARROW = [torch.float32, torch.float16, torch.bfloat16]
@@ -47,18 +44,18 @@ def test_an_id_selects_its_row(dtype):
 def test_the_shapes_of_walkthrough():
     ids = torch.tensor([[1, 3, 5, 7, 9], [2, 4, 6, 8, 10]])
 
-    assert TokenEmbedding(10000, 512)(ids).shape == (2, 5, 512)
+    assert token_embedding(ids, torch.zeros(10000, 512)).shape == (2, 5, 512)
 
 
 def test_a_row_that_is_used_twice_has_both_gradients():
-    module = TokenEmbedding(4, 2, dtype=torch.float64)
-    module(torch.tensor([[1, 3, 1]])).sum().backward()
+    table = torch.zeros(4, 2, requires_grad=True)
+    token_embedding(torch.tensor([[1, 3, 1]]), table).sum().backward()
 
-    assert module.table.grad.tolist() == [[0, 0], [2, 2], [0, 0], [1, 1]]
+    assert table.grad.tolist() == [[0, 0], [2, 2], [0, 0], [1, 1]]
 
 
 def test_the_table_starts_standard_normal():
-    table = TokenEmbedding(500, 200).table.detach()
+    table = Transformer(500, 200, 1, 1, 1, 1, pad_id=0).table.detach()
 
     # 10^5 draws: seven standard errors of the mean are 0.022, of the deviation 0.016.
     assert table.mean().item() == pytest.approx(0, abs=0.022)
@@ -95,12 +92,6 @@ def test_a_narrow_table_is_the_wide_one_rounded(d_model, dtype):
     close(narrow, row(4999, d_model), torch.finfo(dtype).eps / 2)
 
 
-def test_float64_is_used_wherever_the_device_has_it():
-    assert choose_angle_dtype(torch.device("cpu")) == torch.float64
-    assert choose_angle_dtype(torch.device("cuda", 0)) == torch.float64
-    assert choose_angle_dtype(torch.device("mps")) == torch.float32
-
-
 def test_a_shift_of_position_is_one_fixed_rotation_for_all_positions():
     table, shift = sinusoid_table(1000, D_MODEL, dtype=torch.float64), 19
     pairs = table.unflatten(1, (-1, 2))  # (position, pair, sine and cosine)
@@ -125,76 +116,3 @@ def test_every_sample_gets_the_same_rows_added(seq, dtype):
     expected = x + sinusoid_table(seq, 6, dtype=torch.float64).to(dtype)
 
     assert torch.equal(positional_encoding(x), expected)
-    assert torch.equal(PositionalEncoding(6, dtype=dtype)(x), expected)
-
-
-# the module
-
-
-def test_the_rows_are_saved_but_not_trained():
-    module = PositionalEncoding(D_MODEL, max_len=17)
-
-    assert list(module.parameters()) == []
-    assert set(module.state_dict()) == {"pe"}
-    assert module.pe.shape == (1, 17, D_MODEL)
-    assert not module.pe.requires_grad
-
-
-def test_the_rows_have_the_length_of_n9_unless_told_otherwise():
-    assert PositionalEncoding(D_MODEL).pe.shape == (1, 5000, D_MODEL)
-
-
-def test_the_saved_rows_of_n9_can_be_loaded():
-    # Its frequencies are exponentials, in float32: up to 3e-4 off near position 5000.
-    frequency = torch.exp(torch.arange(0, D_MODEL, 2) * -(math.log(10000.0) / D_MODEL))
-    angle = torch.arange(5000)[:, None] * frequency
-    rows = torch.stack((angle.sin(), angle.cos()), dim=-1).flatten(1)[None]
-    module = PositionalEncoding(D_MODEL)
-    assert (module.pe - rows).abs().max() < 1e-3
-
-    module.load_state_dict({"pe": rows})
-    assert torch.equal(module.pe, rows)
-
-
-@pytest.mark.parametrize("start", FLOATS, ids=str)
-@pytest.mark.parametrize("end", FLOATS, ids=str)
-def test_the_rows_follow_the_module_to_another_dtype_without_the_old_rounding(start, end):
-    module = nn.Sequential(PositionalEncoding(D_MODEL, max_len=17, dtype=start)).to(end)
-
-    assert torch.equal(module.get_buffer("0.pe")[0], sinusoid_table(17, D_MODEL, dtype=torch.float64).to(end))
-    assert set(module.state_dict()) == {"0.pe"}
-
-
-def test_the_rows_follow_the_module_to_another_device():
-    assert PositionalEncoding(D_MODEL, max_len=17).to("meta").pe.is_meta
-    assert PositionalEncoding(D_MODEL, max_len=17, device="meta").pe.is_meta
-
-
-def test_moving_in_the_same_dtype_keeps_the_rows_that_were_loaded():
-    module = PositionalEncoding(D_MODEL, max_len=17)
-    module.load_state_dict({"pe": torch.ones(1, 17, D_MODEL)})
-
-    assert module.to("cpu").float().pe.eq(1).all()
-
-
-@pytest.mark.parametrize("seq", [16, 17, 18, 40])
-def test_a_sequence_longer_than_the_rows_at_hand_is_encoded_too(seq):
-    module = PositionalEncoding(D_MODEL, max_len=17, dtype=torch.float64)
-    x = torch.zeros(BATCH, seq, D_MODEL, dtype=torch.float64)
-
-    assert torch.equal(module(x), sinusoid_table(seq, D_MODEL, dtype=torch.float64).expand(BATCH, -1, -1))
-    assert module.pe.shape == (1, 17, D_MODEL)
-
-
-def test_the_module_can_be_pickled():
-    module = pickle.loads(pickle.dumps(PositionalEncoding(D_MODEL, max_len=17)))
-
-    assert torch.equal(module.pe[0], sinusoid_table(17, D_MODEL))
-
-
-def test_the_default_dtype_of_torch_is_that_of_the_rows():
-    try:
-        torch.set_default_dtype(torch.float64)
-        assert PositionalEncoding(D_MODEL, max_len=17).pe.dtype == torch.float64
-    finally:
-        torch.set_default_dtype(torch.float32)

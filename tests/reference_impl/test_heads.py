@@ -11,15 +11,17 @@ from goldformer.reference_impl import (
     FusedMultiHeadAttention,
     MultiHeadAttention,
     SingleHeadAttention,
-    TokenEmbedding,
     causal_mask,
-    fused_multi_head_attention,
     merge_heads,
-    multi_head_attention,
     padding_mask,
     positional_encoding,
     scaled_dot_product_attention,
     split_heads,
+    token_embedding,
+)
+from reference_functions import (
+    fused_multi_head_attention,
+    multi_head_attention,
 )
 
 BATCH, HEADS, Q_SEQ, KV_SEQ, D_K, D_V = 3, 2, 5, 7, 11, 13
@@ -214,11 +216,11 @@ def test_the_two_sentences_of_walkthrough_differ_only_by_their_positions():
     # 小明 教 你 机器 学习 and 你 教 小明 机器 学习.
     ids = torch.tensor([[0, 1, 2, 3, 4], [2, 1, 0, 3, 4]])
     order = [2, 1, 0, 3, 4]
-    embedding = filled(TokenEmbedding(5, D_MODEL, dtype=torch.float64))
+    embedded = token_embedding(ids, real(5, D_MODEL))
     module = filled(FusedMultiHeadAttention(D_MODEL, D_MODEL, HEADS, dtype=torch.float64))
 
-    output, weights, _ = module(embedding(ids))
+    output, weights, _ = module(embedded)
     close(output[1], output[0, order])
     close(weights[1], weights[0][:, order][:, :, order])
-    output, _, _ = module(positional_encoding(embedding(ids)))
+    output, _, _ = module(positional_encoding(embedded))
     assert (output[1] - output[0, order]).abs().max() > 0.1

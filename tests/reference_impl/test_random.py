@@ -10,10 +10,10 @@ from goldformer.reference_impl import (
     EncoderLayer,
     FeedForward,
     dropout,
-    scaled_dot_product_attention,
     softmax,
     xavier_uniform,
 )
+from reference_functions import scaled_dot_product_attention
 
 FLOATS = [torch.float64, torch.float32, torch.float16, torch.bfloat16]
 every_dtype = pytest.mark.parametrize("dtype", FLOATS, ids=str)

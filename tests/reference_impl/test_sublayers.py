@@ -11,10 +11,12 @@ from torch.nn import functional
 from goldformer.reference_impl import (
     FeedForward,
     LayerNorm,
-    feed_forward,
-    layer_norm,
     pad_or_truncate,
     shift_right,
+)
+from reference_functions import (
+    feed_forward,
+    layer_norm,
 )
 
 BATCH, SEQ, D_MODEL, D_FF = 3, 5, 14, 23

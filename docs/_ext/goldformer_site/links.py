@@ -18,6 +18,7 @@ _LINK = re.compile(r"\[([^\]]*)\]\(\.\./([^)#\s]+)(?:#([^)\s]*))?\)")
 #: Files that have one page, by the label of that page.
 _PAGES = {
     "conformance/cli.py": "the-command-line",
+    "reference_impl/transformer.py": "the-transformer-on-one-page",
     "spec": "the-spec",
     "spec/README.md": "the-spec",
     "spec/transformer.md": "the-spec",

@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from goldformer.spec import Spec
-from goldformer_site import catalogue, command_line, components, documents, properties_and_conventions
+from goldformer_site import (
+    catalogue,
+    command_line,
+    components,
+    documents,
+    properties_and_conventions,
+    reference_page,
+)
 from goldformer_site.clauses import clause_pages
 
 
@@ -20,4 +27,5 @@ def pages(spec: Spec) -> Mapping[str, str]:
         "properties.md": properties_and_conventions.properties(spec),
         "conventions.md": properties_and_conventions.conventions(spec),
         "command-line.md": command_line.page(),
+        "transformer.md": reference_page.page(spec),
     }

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from goldformer import reference_impl
+import reference_functions
 from goldformer.adapters.builtin import reference
 from goldformer.adapters.options import OPTIONS
 from goldformer.adapters.protocol import Adapter
@@ -179,8 +179,8 @@ def test_backward_passes_are_those_of_autograd(call, spec):
 
 
 PRE_NORM = {
-    "encoder layer": (reference_impl.encoder_layer, CALLS["encoder layer"][1]),
-    "decoder": (reference_impl.decoder, CALLS["decoder"][1]),
+    "encoder layer": (reference_functions.encoder_layer, CALLS["encoder layer"][1]),
+    "decoder": (reference_functions.decoder, CALLS["decoder"][1]),
 }
 
 
@@ -213,7 +213,7 @@ def test_under_the_option_fixed_the_row_of_the_padding_has_no_gradient():
     # Only the embeddings pass none on: a tied table has one from the logits.
     call = MODEL | {"params": TIED}
     given = tracked(call)
-    logits = reference_impl.transformer(**given, fixed_pad_row=True).logits
+    logits = reference_functions.transformer(**given, fixed_pad_row=True).logits
     cotangent = draw(41, *logits.shape)
     logits.backward(torch.tensor(cotangent))
     got = book.transformer_gradient(**call, cotangent=cotangent)["table"]

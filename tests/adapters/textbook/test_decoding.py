@@ -537,7 +537,7 @@ EDITS = {
 @cache
 def edited(edit):
     """The reference's beam search with an edit of its text; behind the first eos_id it shows nothing."""
-    source = Path(inspect.getsourcefile(reference_impl.beam_search)).read_text(encoding="utf-8")
+    source = Path(inspect.getsourcefile(inspect.unwrap(reference_impl.beam_search))).read_text(encoding="utf-8")
     for old, new in (HIDDEN, edit):
         assert source.count(old) == 1
         source = source.replace(old, new)
@@ -548,9 +548,10 @@ def edited(edit):
 
 @pytest.mark.parametrize("seed", [SEED, 3])
 @pytest.mark.parametrize("id_", EDITS)
-def test_a_mistake_does_what_the_edit_of_an_array_does(id_, seed):
+def test_a_mistake_does_what_the_edit_of_an_array_does(id_, seed, monkeypatch):
     given = beam_arguments(seed)
     got = CATALOGUED[id_]().beam_search(**given)
-    want = edited(EDITS[id_])(**tensors(given))
+    monkeypatch.setattr(reference_impl, "beam_search", edited(EDITS[id_]))
+    want = reference.beam_search(**tensors(given))
     assert got["ids"].tolist() == want.ids.tolist()
     np.testing.assert_allclose(got["scores"], want.scores.numpy(), rtol=0, atol=1e-13)

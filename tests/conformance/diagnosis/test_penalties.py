@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from goldformer import reference_impl
+import reference_functions
 from goldformer.adapters import Adapter
 from goldformer.conformance.diagnosis.explain import Diagnosis
 from goldformer.conformance.diagnosis.finding import MISTAKE_FOUND, PLACE
@@ -33,7 +33,7 @@ def read_next(source, words, bos_id, params, model):
     """Return log p of the next word after each row of words, in float64."""
     target = torch.tensor([[bos_id, *row] for row in words])
     sources = source.expand(len(words), -1)
-    logits = reference_impl.transformer(sources, target, params=params, **model).logits
+    logits = reference_functions.transformer(sources, target, params=params, **model).logits
     return log_softmax(logits[:, -1].double().numpy())
 
 

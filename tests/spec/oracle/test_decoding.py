@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 import torch
 
+import reference_functions
 from drawn_scales import measure
-from goldformer import reference_impl
 from goldformer.adapters import DTYPES, Adapter
 from goldformer.adapters.textbook.build import build_textbook
 from goldformer.conformance.diagnosis.explain import Diagnosis
@@ -447,7 +447,7 @@ def test_a_case_is_skipped_where_rounding_may_turn_a_decision(bench_of, spec: Sp
 
     def greedy_decode(**call):
         ran.append(call)
-        return reference_impl.greedy_decode(**call)
+        return reference_functions.greedy_decode(**call)
 
     case = spec.cases["greedy-ends-at-step-2"]
     verdict = check_case(case, bench_of(dtype, greedy_decode=greedy_decode))
@@ -482,10 +482,10 @@ OPTIONS = {
 @pytest.mark.parametrize(("declared", "options"), OPTIONS.values(), ids=OPTIONS)
 def test_the_reference_agrees_under_the_other_options_too(bench_of, spec: Spec, declared, options):
     def beam_search(**call):
-        return reference_impl.beam_search(**call, **options)
+        return reference_functions.beam_search(**call, **options)
 
     def greedy_decode(**call):
-        return reference_impl.greedy_decode(**call, norm_first="norm_first" in options)
+        return reference_functions.greedy_decode(**call, norm_first="norm_first" in options)
 
     bench = bench_of(conventions=declared, beam_search=beam_search, greedy_decode=greedy_decode)
     cases = [c for c in (*spec.cases_of(GREEDY), *spec.cases_of(BEAM)) if not declared.keys().isdisjoint(c.conventions)]
@@ -501,7 +501,7 @@ def test_scaled_embeddings_decode_as_a_larger_table_does(bench_of, spec: Spec):
 
         return scaled
 
-    functions = {name: with_table(getattr(reference_impl, name)) for name in (GREEDY, BEAM)}
+    functions = {name: with_table(getattr(reference_functions, name)) for name in (GREEDY, BEAM)}
     bench = bench_of(conventions={"embedding_scale": "sqrt_d_model"}, **functions)
     for id_ in ("greedy-embedding-scale", "beam-embedding-scale"):
         assert check_case(spec.cases[id_], bench).status is Status.PASSED
@@ -509,7 +509,7 @@ def test_scaled_embeddings_decode_as_a_larger_table_does(bench_of, spec: Spec):
 
 def test_a_failure_that_another_finish_explains_says_so(bench_of, spec: Spec):
     def beam_search(**call):
-        return reference_impl.beam_search(**call, finish="set_aside")
+        return reference_functions.beam_search(**call, finish="set_aside")
 
     judgement = judge_case(spec.cases["beam-finish"], bench_of(beam_search=beam_search))
     verdict = Diagnosis(spec).explain(judgement)
@@ -524,7 +524,7 @@ def highest_of_equals(**call):
     """Greedy decoding that takes the last of the best words."""
     params = dict(call["params"])
     order = torch.arange(params["w_vocab"].shape[1] - 1, -1, -1)
-    ids = reference_impl.greedy_decode(**call).ids
+    ids = reference_functions.greedy_decode(**call).ids
     best = params["b_vocab"].max()
     last = int(order[(params["b_vocab"][order] == best).int().argmax()])
     return torch.where(params["b_vocab"][ids] == best, last, ids)
@@ -542,7 +542,7 @@ def test_another_choice_among_equals_is_advice_unless_strict(bench_of, spec: Spe
 
 def test_the_other_choice_has_the_scores_that_must_be(bench_of, spec: Spec):
     def greedy_decode(**call):
-        return {"ids": highest_of_equals(**call), "scores": reference_impl.greedy_decode(**call).scores}
+        return {"ids": highest_of_equals(**call), "scores": reference_functions.greedy_decode(**call).scores}
 
     verdict = check_case(spec.cases["greedy-equals-scores"], bench_of(greedy_decode=greedy_decode))
     assert verdict.status is Status.PASSED
@@ -550,7 +550,7 @@ def test_the_other_choice_has_the_scores_that_must_be(bench_of, spec: Spec):
 
 def test_what_every_call_must_keep_is_no_advice(bench_of, spec: Spec):
     def greedy_decode(**call):
-        return reference_impl.greedy_decode(**call).ids.to(torch.int32)[:, :1]
+        return reference_functions.greedy_decode(**call).ids.to(torch.int32)[:, :1]
 
     verdict = check_case(spec.cases["greedy-equals-ids"], bench_of(greedy_decode=greedy_decode))
     assert (verdict.status, verdict.reason) == (Status.FAILED, "wrong-shape")

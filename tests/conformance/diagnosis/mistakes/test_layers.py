@@ -10,7 +10,7 @@ from torch.nn import functional
 from goldformer.adapters.options import OPTIONS
 from goldformer.adapters.textbook.build import build_textbook
 from goldformer.conformance.diagnosis.mistakes import implementations, torch_implementations
-from goldformer.reference_impl import multi_head_attention, positional_encoding
+from reference_functions import multi_head_attention, positional_encoding
 
 COMPONENTS = {"feed_forward", "layer_norm", "encoder_layer", "decoder_layer", "encoder", "decoder"}
 MISTAKES = [id_ for id_, m in implementations().items() if m.module == "layers"]

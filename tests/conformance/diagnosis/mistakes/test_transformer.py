@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from goldformer import reference_impl
+import reference_functions
 from goldformer.adapters.textbook.build import build_textbook
 from goldformer.conformance.diagnosis.mistakes import implementations, torch_implementations
 
@@ -64,7 +64,7 @@ def part(stack, index):
 def transformer(mistake):
     """The logits, with all that a mistake may change in plain sight."""
     embedded = [PARAMS["table"][ids] for ids in (SOURCE, TARGET)]
-    encoded = [reference_impl.positional_encoding(x) for x in embedded]
+    encoded = [reference_functions.positional_encoding(x) for x in embedded]
     padding = [(ids == PAD)[..., None] for ids in (SOURCE, TARGET)]
     source_mask = (SOURCE != PAD)[:, None, None, :]
     target_mask = (TARGET != PAD)[:, None, None, :]
@@ -82,12 +82,12 @@ def transformer(mistake):
     x, y = encoded
     memories = []
     for i in range(LAYERS["encoder"]):
-        x = reference_impl.encoder_layer(x, source_mask, num_heads=HEADS, params=part("encoder", i)).output
+        x = reference_functions.encoder_layer(x, source_mask, num_heads=HEADS, params=part("encoder", i)).output
         memories.append(x)
     for i in range(LAYERS["decoder"]):
         memory = {"cross-raw-src": encoded[0], "memory-per-layer": memories[i]}.get(mistake, x)
         masks = target_mask, source_mask
-        y = reference_impl.decoder_layer(y, memory, *masks, num_heads=HEADS, params=part("decoder", i)).output
+        y = reference_functions.decoder_layer(y, memory, *masks, num_heads=HEADS, params=part("decoder", i)).output
     logits = y @ PARAMS["w_vocab"] + PARAMS["b_vocab"]
     if mistake == "tied-logit-scale":
         return logits * D_MODEL**-0.5
