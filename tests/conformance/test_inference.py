@@ -474,7 +474,8 @@ class Doubled(nn.Module):
             TakesParts,
             None,
             "TakesParts takes arguments that its file has no class for: self_attn and feed_forward. Import "
-            r"a class there, give a default, or write a subclass that builds them: def __init__\(self, d_model, num_heads, d_ff\): "
+            r"a class there, give a default, or write a subclass that builds them: "
+            r"def __init__\(self, d_model, num_heads, d_ff\): "
             r"super\(\).__init__\(size=…, self_attn=YourClass\(…\), feed_forward=YourClass\(…\), dropout=…\)",
         ),
         (
