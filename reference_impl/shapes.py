@@ -11,6 +11,7 @@ import inspect
 import math
 import threading
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from types import NoneType
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal, NamedTuple, ParamSpec, TypeAlias, TypeVar
 from typing import get_args, get_origin
@@ -25,7 +26,8 @@ Bound: TypeAlias = dict[str, tuple[Any, str]]
 Device: TypeAlias = torch.device | str | None
 
 
-class Shape(NamedTuple):
+@dataclass(frozen=True)  # no tuple: typing keeps annotations by equality, and would mix those of a copy of this package
+class Shape:
     """The kind of a tensor, the names of its axes, and whether it may be None."""
 
     kind: str
@@ -243,7 +245,7 @@ def _read_hint(hint: Any) -> Any:
         return Number(hint).check
     found = _read_hint(get_args(hint)[0]) if NoneType in get_args(hint) else None
     if isinstance(found, Shape):
-        return found._replace(optional=True)
+        return replace(found, optional=True)
     return found and (lambda name, value: None if value is None else found(name, value))
 
 
@@ -268,7 +270,7 @@ class Module(nn.Module):
                     cls.stated = {**cls.stated, name.replace("w_", "b_", 1): bias}
         # Within a layer, what a query, a key or a value is read from is as wide as the layer.
         wide = dict.fromkeys(("d_query", "d_key", "d_value"), "d_model")
-        cls.stated_within = {n: s._replace(axes=tuple(wide.get(a, a) for a in s.axes)) for n, s in cls.stated.items()}
+        cls.stated_within = {n: replace(s, axes=tuple(wide.get(a, a) for a in s.axes)) for n, s in cls.stated.items()}
         for name in {"__init__", "forward"} & vars(cls).keys():
             setattr(cls, name, checked(vars(cls)[name]))
 

@@ -72,6 +72,7 @@ def broken_reference(tmp_path: Path) -> Callable[[str, str, str], str]:
     """The path of an adapter of a copy of the reference in which one file has new text for old."""
 
     def edited(file: str, old: str, new: str) -> str:
+        assert (REPOSITORY / "reference_impl" / file).is_file(), f"the reference has no {file}"
         # A name of its own for each test: a package that was imported once is not read again.
         package = f"broken_{tmp_path.name}"
         target = tmp_path / package
@@ -86,8 +87,9 @@ def broken_reference(tmp_path: Path) -> Callable[[str, str, str], str]:
         adapter = adapter.replace(
             "from goldformer import __version__, reference_impl", f"import {package} as reference_impl"
         )
+        adapter = adapter.replace("goldformer.reference_impl", package).replace("= __version__", '= "broken"')
         path = tmp_path / "student.py"
-        path.write_text(adapter.replace("= __version__", '= "broken"'), encoding="utf-8")
+        path.write_text(adapter, encoding="utf-8")
         return str(path)
 
     return edited

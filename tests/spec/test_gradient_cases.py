@@ -24,302 +24,320 @@ from goldformer.spec.oracle.derive import FORMULAS, evaluate
 from goldformer.spec.oracle.draws import Draw, error_scale
 from goldformer.spec.oracle.matrices import multiply
 
-ATTENTION, HEADS = "_functional.py", "_functional.py"
-FEED, NORM, LAYERS, DECODER = "feed_forward.py", "layer_norm.py", "_layers.py", "decoder.py"
-MODEL = "transformer.py"
+MODEL, LOSSES, VARIANTS = "transformer.py", "losses.py", "variants.py"
 
 FILLED = "scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)"
-INNER = "inner = functional.affine(x, self.w_1, self.b_1)"
-RELU = "functional.activate(inner, self.activation)"
+INNER = "affine(x, self.w_1, self.b_1)"
+ACTIVATED = f"self.activate({INNER})"
+HIDDEN = f"hidden = self.dropout({ACTIVATED})"
+MAPPED = "return affine(hidden, self.w_2, self.b_2), hidden"
+CENTRED = "centred = row - row.mean(dim=-1, keepdim=True)"
 VARIANCE = "variance = (centred * centred).mean(dim=-1, keepdim=True)"
-NORMALISED = "normalised = centred / (variance + self.eps).sqrt()"
+NORMALISED = "centred / (variance + self.eps).sqrt()"
+AFFINE = f"{NORMALISED} * widen(self.gamma) + widen(self.beta)"
+NORMED = f"return ({AFFINE}).to(x.dtype)"
 #: Mean and variance once more, over other axes.
 OVER = (
     "axes = {}\n        centred = row - row.mean(dim=axes, keepdim=True)\n"
-    f"        variance = (centred * centred).mean(dim=axes, keepdim=True)\n        {NORMALISED}"
+    f"        variance = (centred * centred).mean(dim=axes, keepdim=True)\n        {NORMED}"
 )
+QUOTIENT = "return exponentials / exponentials.sum(dim=-1, keepdim=True)"
 SCALED = "attention_scores(query, key) / math.sqrt(query.shape[-1])"
 SUM = "total = x + self.dropout(update)"
-NEXT = "x = layer(x, *others).output"
-DECODED = "cross_attention(y, memory, memory, memory_mask)"
+LAYERS = "[x := layer(x, *others).output for layer in layers]"
+NETWORK = "self.add_and_norm(attended, self.norm_2, self.feed_forward)"
+CROSSED = (
+    "crossed, cross_weights = self.add_and_norm(\n"
+    "            attended, self.norm_2, lambda y: self.cross_attention(y, memory, memory, memory_mask)\n        )"
+)
+DECODED = "self.cross_attention(y, memory, memory, memory_mask)"
 LOSS, LOG = "loss = losses.sum() / real.sum()", "losses = -log_softmax(rows)"
-HEADED = "multi_head_attention.py"
+SPLIT = "return x.reshape(*x.shape[:2], num_heads, -1).transpose(1, 2)"
+MERGE = "return x.transpose(1, 2).flatten(-2)"
 #: What stands between the last lines of two functions.
 BETWEEN = (
-    "  # (batch, heads, seq, d)\n\n\ndef merge_heads(x: Tensor) -> Tensor:\n"
-    '    """Lay the heads side by side again."""\n    '
+    '\n\n\n@checked\ndef merge_heads(x: Float[Tensor, "batch heads seq d"]) -> Float[Tensor, "batch seq heads*d"]:\n'
+    '    """Lay the heads next to each other again: the Concat of section 3.2.2. MHA-4."""\n    '
 )
-Q = "q = functional.project_heads("
-KEYS = "functional.project_heads(key, self.w_k, self.b_k, self.num_heads)"
-VALUES = "functional.project_heads(value, self.w_v, self.b_v, self.num_heads)"
-ATTEND = "functional.scaled_dot_product_attention(q, k, v, mask, self.dropout)"
+Q = "q = split_heads(affine(query, self.w_q, self.b_q), self.num_heads)"
+KEYS = "split_heads(affine(key, self.w_k, self.b_k), self.num_heads)"
+VALUES = "split_heads(affine(value, self.w_v, self.b_v), self.num_heads)"
+ATTEND = "scaled_dot_product_attention(q, k, v, mask, self.dropout)"
 RUN = f"heads, weights = {ATTEND}"
-MERGED = "functional.affine(functional.merge_heads(heads), self.w_o, self.b_o)"
+MERGED = "affine(merge_heads(heads), self.w_o, self.b_o)"
 #: Each sample has a mask of its own for all its heads.
 PER_SAMPLE = "mask is not None and mask.dim() == 4 and mask.shape[1] == 1 and len(mask) > 1"
 #: What float32 loses of a score next to such a number is what changes gradients.
 ADDED = "scores = scores.where(mask, scores + ((scores - {0}).float().double() - scores).detach())"
 WEIGHTS, ALONG = "weights = softmax(scores)", "weights = softmax(scores.transpose({0}, -1)).transpose({0}, -1)"
 CAUSAL = "torch.ones(y.shape[1], {0}.shape[1], dtype=torch.bool).tril() & (True if {1} is None else {1})"
-VOCAB = "scores = logits(x, w_vocab=w_vocab, b_vocab=b_vocab)"
+SCORED = "affine(decoded, self.table.T if self.w_vocab is None else self.w_vocab, self.b_vocab)"
+
+
+def change_parameters(kept, changed, change):
+    """The statement after which `self` has other parameters; a module takes no tensor for one."""
+    return (
+        "from types import SimpleNamespace\n"
+        f"        self = SimpleNamespace(**{{n: getattr(self, n) for n in {kept.split()}}}, **{{\n"
+        f"            n: {change} for n in {changed.split()} for w in [getattr(self, n)]}})\n        "
+    )
+
+
+NO_BIAS = "None if w is None else 0 * w"
+ATTENTION_BIASES = change_parameters("w_q w_k w_v w_o num_heads dropout", "b_q b_k b_v b_o", NO_BIAS)
+NETWORK_BIASES = change_parameters("w_1 w_2 activate dropout", "b_1 b_2", NO_BIAS)
+TURNED = change_parameters("b_q b_k b_v b_o num_heads dropout", "w_q w_k w_v w_o", "w.T")
 
 #: What the backward pass alone does wrong: the values stay right.
 BACKWARD = {
-    "softmax-bwd": ("_functional.py", "return exponentials / total", "return exponentials / total.detach()"),
+    "softmax-bwd": (MODEL, QUOTIENT, f"{QUOTIENT}.detach()"),
     "softmax-bwd-diagonal": (
-        "_functional.py", "return exponentials / total",
-        "return exponentials / ((total - exponentials).detach() + exponentials)",
+        MODEL, QUOTIENT,
+        "total = exponentials.sum(dim=-1, keepdim=True)\n"
+        "    return exponentials / ((total - exponentials).detach() + exponentials)",
     ),
     "scale-bwd": (
-        ATTENTION, f"return {SCALED}",
+        MODEL, f"return {SCALED}",
         "scores = attention_scores(query, key)\n"
         "    return scores + (scores / math.sqrt(query.shape[-1]) - scores).detach()",
     ),
     "mask-bwd": (
-        ATTENTION, FILLED,
+        MODEL, FILLED,
         "hidden = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)\n"
         "        scores = scores + (hidden - scores).detach()",
     ),
     "empty-row-nan-grad": (
-        ATTENTION, f"{FILLED}\n    weights = softmax(scores)",
+        MODEL, f"{FILLED}\n    weights = softmax(scores)",
         # Added, not filled: the backward pass of masked_fill puts 0 where NaN was.
         "scores = scores + torch.zeros_like(scores).masked_fill(~mask, -math.inf)\n"
         "    weights = softmax(scores)\n    weights = weights.masked_fill(weights.isnan(), 1 / weights.shape[-1])",
     ),
-    "relu-bwd": (FEED, RELU, "(inner + (inner.relu() - inner).detach())"),
-    "ln-bwd": (NORM, NORMALISED, "normalised = (row - mean.detach()) / (variance.detach() + self.eps).sqrt()"),
+    "relu-bwd": (MODEL, ACTIVATED, f"(lambda inner: inner + (inner.relu() - inner).detach())({INNER})"),
+    "ln-bwd": (
+        MODEL, NORMALISED,
+        "(row - row.mean(dim=-1, keepdim=True).detach()) / (variance.detach() + self.eps).sqrt()",
+    ),
     # The gradient of x meets gamma outside of what the statistics take away; that of gamma stays.
     "ln-bwd-gamma-outside": (
-        NORM, "return (normalised * functional.widen(self.gamma) + functional.widen(self.beta)).to(x.dtype)",
-        "wide = functional.widen(self.gamma)\n"
+        MODEL, NORMED,
+        "wide = widen(self.gamma)\n"
         "        kept = row.detach() + (row - row.detach()) * wide.detach()\n"
         "        centred = kept - kept.mean(dim=-1, keepdim=True)\n"
         "        variance = (centred * centred).mean(dim=-1, keepdim=True)\n"
         "        normal = centred / (variance + self.eps).sqrt()\n"
         "        value = normal.detach() * wide + normal - normal.detach()\n"
-        "        return (value + functional.widen(self.beta)).to(x.dtype)",
+        "        return (value + widen(self.beta)).to(x.dtype)",
     ),
     "softmax-bwd-mean": (
-        "_functional.py", "return exponentials / total",
-        "weights = exponentials / total\n    size = len(weights) if weights.dim() > 1 else 1\n"
+        MODEL, QUOTIENT,
+        "weights = exponentials / exponentials.sum(dim=-1, keepdim=True)\n"
+        "    size = len(weights) if weights.dim() > 1 else 1\n"
         "    return weights / size + (weights - weights / size).detach()",
     ),
-    "residual-bwd": (LAYERS, SUM, "total = x.detach() + self.dropout(update)"),
-    "layer-bwd": (LAYERS, NEXT, "x = layer(x.detach() if outputs else x, *others).output"),
-    "memory-bwd": ("transformer.py", "self.run_decoder(target, memory, source)  # (batch, seq, d_model)",
-                   "self.run_decoder(target, memory.detach(), source)"),
+    "residual-bwd": (MODEL, SUM, "total = x.detach() + self.dropout(update)"),
+    "layer-bwd": (
+        MODEL, LAYERS, "[x := layer(x.detach() if i else x, *others).output for i, layer in enumerate(layers)]",
+    ),
+    "memory-bwd": (MODEL, "self.decode(target, memory, source)", "self.decode(target, memory.detach(), source)"),
     # What an encoder layer is handed besides x is a mask, or nothing.
     "memory-bwd-overwrite": (
-        LAYERS, NEXT, "x = layer(x, *(o if o is None or not outputs else o.detach() for o in others)).output",
+        MODEL, LAYERS,
+        "[x := layer(x, *[o if o is None or not i else o.detach() for o in others]).output"
+        " for i, layer in enumerate(layers)]",
     ),
     "emb-bwd-one-side": (MODEL, "self.embed(target), memory", "self.embed(target).detach(), memory"),
     "tied-bwd-embedding-only": (
-        MODEL, "w_vocab = self.table.T if", "w_vocab = self.table.T.detach() if",
+        MODEL, "self.table.T if self.w_vocab", "self.table.T.detach() if self.w_vocab",
     ),
-    "grad-cut": (ATTENTION, "weights = softmax(scores)", "weights = softmax(scores).detach()"),
-    "ce-bwd-sum": ("loss.py", LOSS, "loss = losses.sum()\n    loss = loss + (loss / real.sum() - loss).detach()"),
+    "grad-cut": (MODEL, "weights = softmax(scores)", "weights = softmax(scores).detach()"),
+    "ce-bwd-sum": (LOSSES, LOSS, "loss = losses.sum()\n    loss = loss + (loss / real.sum() - loss).detach()"),
 }  # fmt: skip
 
 #: What both passes do wrong.
 FORWARD = {
-    "scale-missing": (ATTENTION, SCALED, "attention_scores(query, key)"),
-    "mask-inverted": (ATTENTION, "scores.masked_fill(~mask,", "scores.masked_fill(mask,"),
+    "scale-missing": (MODEL, SCALED, "attention_scores(query, key)"),
+    "mask-inverted": (MODEL, "scores.masked_fill(~mask,", "scores.masked_fill(mask,"),
     "mask-inverted-zeros": (
-        ATTENTION, f"{FILLED}\n    weights = softmax(scores)",
+        MODEL, f"{FILLED}\n    weights = softmax(scores)",
         f"{FILLED.replace('~mask', 'mask')}\n    weights = softmax(scores)\n    if mask is not None:\n"
         "        weights = weights.masked_fill(mask.all(-1, keepdim=True), 0.0)",
     ),
     "causal-drops-padding": (
-        ATTENTION, FILLED,
+        MODEL, FILLED,
         "causal = torch.ones(scores.shape[-2:], dtype=torch.bool).tril()\n"
         "        square = scores.shape[-1] == scores.shape[-2]\n"
         "        mask = causal if square and not (mask & ~causal).any() else mask\n"
         f"        {FILLED}",
     ),
     "softmax-heads-and-keys": (
-        ATTENTION, WEIGHTS,
+        MODEL, WEIGHTS,
         "weights = softmax(scores) if scores.dim() != 4 else softmax(scores.transpose(1, 2).flatten(2)).unflatten(\n"
         "        -1, (scores.shape[1], -1)\n    ).transpose(1, 2)",
     ),
-    "mask-not-inplace": (ATTENTION, FILLED, "scores.masked_fill(~mask, torch.finfo(scores.dtype).min)"),
-    "mask-multiply-zero": (ATTENTION, FILLED, "scores = scores * mask"),
-    "mask-add-0-minus1": (ATTENTION, FILLED, "scores = scores - (~mask).to(scores.dtype)"),
-    "mask-first-sample": (ATTENTION, FILLED, FILLED.replace("~mask", "~mask[:1]")),
+    "mask-not-inplace": (MODEL, FILLED, "scores.masked_fill(~mask, torch.finfo(scores.dtype).min)"),
+    "mask-multiply-zero": (MODEL, FILLED, "scores = scores * mask"),
+    "mask-add-0-minus1": (MODEL, FILLED, "scores = scores - (~mask).to(scores.dtype)"),
+    "mask-first-sample": (MODEL, FILLED, FILLED.replace("~mask", "~mask[:1]")),
     "qkv-layout": (
-        "_functional.py", "q, k, v = split_heads(qkv, num_heads).chunk(3, dim=-1)",
+        VARIANTS, "q, k, v = split_heads(qkv, num_heads).chunk(3, dim=-1)",
         "q, k, v = (split_heads(part, num_heads) for part in qkv.chunk(3, dim=-1))",
     ),
-    "head-split-view": (HEADS, "return blocks.transpose(1, 2)", "return blocks.reshape(batch, num_heads, seq, -1)"),
+    "head-split-view": (MODEL, SPLIT, "return x.reshape(x.shape[0], num_heads, x.shape[1], -1)"),
     "head-merge-view": (
-        HEADS, "return x.transpose(1, 2).flatten(-2)", "return x.reshape(x.shape[0], x.shape[2], -1)",
+        MODEL, MERGE, "return x.reshape(x.shape[0], x.shape[2], -1)",
     ),
     "head-view-both-ways": (
-        HEADS, f"return blocks.transpose(1, 2){BETWEEN}return x.transpose(1, 2).flatten(-2)",
-        f"return blocks.reshape(batch, num_heads, seq, -1){BETWEEN}return x.reshape(x.shape[0], x.shape[2], -1)",
+        MODEL, f"{SPLIT}{BETWEEN}{MERGE}",
+        f"return x.reshape(x.shape[0], num_heads, x.shape[1], -1){BETWEEN}"
+        "return x.reshape(x.shape[0], x.shape[2], -1)",
     ),
     "heads-as-sequence": (
-        HEADED, RUN,
+        MODEL, RUN,
         "mask = None if mask is None or mask.dim() > 2 else torch.ones(q.shape[1], q.shape[1]).tril().bool()\n"
         f"        q, k, v = (x.transpose(1, 2) for x in (q, k, v))\n        {RUN}\n"
         "        heads = heads.transpose(1, 2)",
     ),
     "wo-bias-per-head": (
-        HEADED, MERGED, MERGED.replace("self.b_o", "None if self.b_o is None else self.num_heads * self.b_o"),
+        MODEL, MERGED, MERGED.replace("self.b_o", "None if self.b_o is None else self.num_heads * self.b_o"),
     ),
     "ffn-bias-after-relu": (
-        FEED, RELU, "(functional.affine(x, self.w_1, None).relu() + (0 if self.b_1 is None else self.b_1))",
+        MODEL, ACTIVATED, "(affine(x, self.w_1, None).relu() + (0 if self.b_1 is None else self.b_1))",
     ),
-    "ffn-no-relu": (FEED, RELU, "inner"),
+    "ffn-no-relu": (MODEL, ACTIVATED, INNER),
     "ffn-output-relu": (
-        FEED, "output = functional.affine(hidden, self.w_2, self.b_2)",
-        "output = functional.affine(hidden, self.w_2, self.b_2).relu()",
+        MODEL, MAPPED, "return affine(hidden, self.w_2, self.b_2).relu(), hidden",
     ),
     "ffn-bias-missing": (
-        FEED, INNER,
-        f"self.b_1, self.b_2 = (b if b is None else 0 * b for b in (self.b_1, self.b_2))\n        {INNER}",
+        MODEL, HIDDEN, f"{NETWORK_BIASES}{HIDDEN}",
     ),
     "ffn-no-dff": (
-        FEED, "output = functional.affine(hidden, self.w_2, self.b_2)",
-        "hidden = hidden * (torch.arange(hidden.shape[-1]) < x.shape[-1])\n"
-        "        output = functional.affine(hidden, self.w_2, self.b_2)",
+        MODEL, MAPPED, f"hidden = hidden * (torch.arange(hidden.shape[-1]) < x.shape[-1])\n        {MAPPED}",
     ),
     "ffn-mixes-tokens": (
-        FEED, INNER,
-        "inner = functional.affine(x + nn.functional.pad(x, (0, 0, 1, 0))[:, :-1], self.w_1, self.b_1)",
+        MODEL, INNER, "affine(x + nn.functional.pad(x, (0, 0, 1, 0))[:, :-1], self.w_1, self.b_1)",
     ),
-    "ln-wrong-axis": (NORM, NORMALISED, OVER.format("(-2, -1)")),
-    "bn-for-ln": (NORM, NORMALISED, OVER.format("tuple(range(row.dim() - 1))")),
-    "rms-for-ln": (NORM, "centred = row - mean", "centred = row"),
-    "ln-unbiased": (NORM, VARIANCE, "variance = row.var(dim=-1, keepdim=True)"),
-    "ln-eps-outside": (NORM, "(variance + self.eps).sqrt()", "(variance.sqrt() + self.eps)"),
-    "ln-square": (NORM, "(variance + self.eps).sqrt()", "(variance + self.eps).square()"),
+    "ln-wrong-axis": (MODEL, NORMED, OVER.format("(-2, -1)")),
+    "bn-for-ln": (MODEL, NORMED, OVER.format("tuple(range(row.dim() - 1))")),
+    "rms-for-ln": (MODEL, CENTRED, "centred = row"),
+    "ln-unbiased": (MODEL, VARIANCE, "variance = row.var(dim=-1, keepdim=True)"),
+    "ln-eps-outside": (MODEL, "(variance + self.eps).sqrt()", "(variance.sqrt() + self.eps)"),
+    "ln-square": (MODEL, "(variance + self.eps).sqrt()", "(variance + self.eps).square()"),
     "ln-no-affine": (
-        NORM, "normalised * functional.widen(self.gamma) + functional.widen(self.beta)",
-        "normalised + 0 * (functional.widen(self.gamma) + functional.widen(self.beta))",
+        MODEL, AFFINE, f"{NORMALISED} + 0 * (widen(self.gamma) + widen(self.beta))",
     ),
     "ln-one-plus-gamma": (
-        NORM, "normalised * functional.widen(self.gamma)",
-        "normalised * (1 + functional.widen(self.gamma))",
+        MODEL, "widen(self.gamma)", "(1 + widen(self.gamma))",
     ),
-    "residual-missing": (LAYERS, SUM, "total = self.dropout(update)"),
+    "residual-missing": (MODEL, SUM, "total = self.dropout(update)"),
     "residual-normed": (
-        LAYERS, "return total if self.norm_first else norm(total), detail",
+        MODEL, "return total if self.norm_first else norm(total), detail",
         "normed = norm(x)\n        return normed + self.dropout(sublayer(normed)[0]), detail",
     ),
     "residual-unnormed": (
-        "encoder.py", "output, _ = self.add_and_norm(attended, self.feed_forward, self.norm_2)",
-        "output = self.norm_2(x + attend(x)[0] + self.feed_forward(attended)[0])",
+        MODEL, f"output, _ = {NETWORK}",
+        "output = self.norm_2(x + self.self_attention(x, x, x, mask)[0] + self.feed_forward(attended)[0])",
     ),
-    "norm-before-add": (LAYERS, "norm(total), detail", "x + norm(self.dropout(update)), detail"),
-    "norm-missing": (LAYERS, "norm(total), detail", "total, detail"),
+    "norm-before-add": (MODEL, "norm(total), detail", "x + norm(self.dropout(update)), detail"),
+    "norm-missing": (MODEL, "norm(total), detail", "total, detail"),
     "wrong-ln-reused": (
-        "encoder.py", "self.add_and_norm(attended, self.feed_forward, self.norm_2)",
-        "self.add_and_norm(attended, self.feed_forward, self.norm_1)",
+        MODEL, NETWORK, NETWORK.replace("norm_2", "norm_1"),
     ),
     "residual-wrong-x": (
-        "encoder.py", "output, _ = self.add_and_norm(attended, self.feed_forward, self.norm_2)",
-        "output = self.norm_2(x + self.feed_forward(attended)[0])",
+        MODEL, f"output, _ = {NETWORK}", "output = self.norm_2(x + self.feed_forward(attended)[0])",
     ),
     # Only the network has a w_1.
     "ffn-missing": (
-        LAYERS, SUM, f'{SUM}\n        if hasattr(sublayer, "w_1"):\n            return x, detail',
+        MODEL, SUM, f'{SUM}\n        if hasattr(sublayer, "w_1"):\n            return x, detail',
     ),
     "cross-missing": (
-        DECODER, "crossed, cross_weights = self.add_and_norm(attended, attend_across, self.norm_2)",
-        "crossed, cross_weights = attended, weights",
+        MODEL, CROSSED, "crossed, cross_weights = attended, weights",
     ),
-    "cross-q-source": (DECODER, DECODED, "cross_attention(y, y, y, self_mask)"),
-    "cross-self-weights": (DECODER, DECODED, "self_attention(y, memory, memory, memory_mask)"),
-    "cross-mask-absent": (DECODER, DECODED, "cross_attention(y, memory, memory, None)"),
-    "double-softmax": ("loss.py", LOG, "losses = -log_softmax(rows.softmax(-1))"),
-    "log-softmax-missing": ("loss.py", LOG, "losses = -(rows + 0)"),
-    "loss-pad-counted": ("loss.py", "real = targets != pad_id", "real = targets > -2"),
-    "loss-pad-denominator": ("loss.py", LOSS, "loss = losses.sum() / real.numel()"),
-    "kl-reversed": ("loss.py", "return (p * difference)", "return (log_q.exp() * -difference)"),
-    "kl-row-mean": ("loss.py", "(p * difference).sum(dim=-1)", "(p * difference).mean(dim=-1)"),
-    "emb-scale-divide": ("_functional.py", "rows = table[ids]", "rows = table[ids] / table.shape[1] ** 0.5"),
-    "softmax-before-linear": ("output_layer.py", "return functional.softmax(scores), scores",
-                              "return logits(functional.softmax(x), w_vocab=w_vocab, b_vocab=b_vocab), scores"),
+    "cross-q-source": (MODEL, DECODED, "self.cross_attention(y, y, y, self_mask)"),
+    "cross-self-weights": (MODEL, DECODED, "self.self_attention(y, memory, memory, memory_mask)"),
+    "cross-mask-absent": (MODEL, DECODED, "self.cross_attention(y, memory, memory, None)"),
+    "double-softmax": (LOSSES, LOG, "losses = -log_softmax(rows.softmax(-1))"),
+    "log-softmax-missing": (LOSSES, LOG, "losses = -(rows + 0)"),
+    "loss-pad-counted": (LOSSES, "real = targets != pad_id", "real = targets > -2"),
+    "loss-pad-denominator": (LOSSES, LOSS, "loss = losses.sum() / real.numel()"),
+    "kl-reversed": (LOSSES, "return (p * difference)", "return (log_q.exp() * -difference)"),
+    "kl-row-mean": (LOSSES, "(p * difference).sum(dim=-1)", "(p * difference).mean(dim=-1)"),
+    "emb-scale-divide": (MODEL, "rows = table[ids]", "rows = table[ids] / table.shape[1] ** 0.5"),
+    "softmax-before-linear": (
+        VARIANTS, "return softmax(logits), logits", "return affine(softmax(x), w_vocab, b_vocab), logits",
+    ),
     "bias-missing": (
-        HEADED, Q,
-        "self.b_q, self.b_k, self.b_v, self.b_o = (\n"
-        "            b if b is None else 0 * b for b in (self.b_q, self.b_k, self.b_v, self.b_o)\n        )\n"
-        f"        {Q}",
+        MODEL, Q, f"{ATTENTION_BIASES}{Q}",
     ),
     "head-interleaved": (
-        HEADS, "return blocks.transpose(1, 2)", "return x.reshape(batch, seq, -1, num_heads).permute(0, 3, 1, 2)",
+        MODEL, SPLIT, "return x.reshape(*x.shape[:2], -1, num_heads).permute(0, 3, 1, 2)",
     ),
     "head-merge-hb": (
-        HEADS, "return x.transpose(1, 2).flatten(-2)",
+        MODEL, MERGE,
         "return x.transpose(0, 1).transpose(1, 2).reshape(x.shape[0], x.shape[2], -1)",
     ),
     "head-shared-w": (
-        HEADS, "return split_heads(affine(x, w, b), num_heads)",
-        "return split_heads(affine(x, w, b), num_heads)[:, [0] * num_heads]",
+        MODEL, f"v = {VALUES}", f"v = {VALUES}\n        q, k, v = (x[:, [0] * self.num_heads] for x in (q, k, v))",
     ),
-    "key-from-value-input": (HEADED, KEYS, KEYS.replace("(key,", "(value,")),
-    "keys-by-w-v": (HEADED, KEYS, KEYS.replace("_k", "_v")),
-    "values-by-w-k": (HEADED, VALUES, VALUES.replace("_v", "_k")),
-    "qk-same-layer": (HEADED, KEYS, KEYS.replace("_k", "_q")),
-    "kv-swap": (HEADED, ATTEND, ATTEND.replace("k, v", "v, k")),
-    "v-proj-missing": (HEADED, VALUES, "functional.split_heads(value, self.num_heads)"),
+    "key-from-value-input": (MODEL, KEYS, KEYS.replace("(key,", "(value,")),
+    "keys-by-w-v": (MODEL, KEYS, KEYS.replace("_k", "_v")),
+    "values-by-w-k": (MODEL, VALUES, VALUES.replace("_v", "_k")),
+    "qk-same-layer": (MODEL, KEYS, KEYS.replace("_k", "_q")),
+    "kv-swap": (MODEL, ATTEND, ATTEND.replace("k, v", "v, k")),
+    "v-proj-missing": (MODEL, VALUES, "split_heads(value, self.num_heads)"),
     "w-transposed": (
-        HEADED, Q,
-        "self.w_q, self.w_k, self.w_v, self.w_o = (w.T for w in (self.w_q, self.w_k, self.w_v, self.w_o))\n"
-        f"        {Q}",
+        MODEL, Q, f"{TURNED}{Q}",
     ),
     "qkv-relu": (
-        HEADS, "return split_heads(affine(x, w, b), num_heads)",
-        "return split_heads(affine(x, w, b), num_heads).relu()",
+        MODEL, f"v = {VALUES}", f"v = {VALUES}\n        q, k, v = (x.relu() for x in (q, k, v))",
     ),
-    "wo-missing": (HEADED, MERGED, "functional.merge_heads(heads)"),
-    "wo-relu": (HEADED, MERGED, f"{MERGED}.relu()"),
+    "wo-missing": (MODEL, MERGED, "merge_heads(heads)"),
+    "wo-relu": (MODEL, MERGED, f"{MERGED}.relu()"),
     "scale-d-model": (
-        HEADED, ATTEND, ATTEND.replace("(q,", "(q * (q.shape[-1] / self.w_o.shape[1]) ** 0.5,"),
+        MODEL, ATTEND, ATTEND.replace("(q,", "(q * (q.shape[-1] / self.w_o.shape[1]) ** 0.5,"),
     ),
-    "scale-twice": (HEADED, ATTEND, ATTEND.replace("(q,", "(q / q.shape[-1] ** 0.5,")),
-    "mask-broadcast-bh": (HEADED, ATTEND, ATTEND.replace("mask", f"mask[:, 0] if {PER_SAMPLE} else mask")),
+    "scale-twice": (MODEL, ATTEND, ATTEND.replace("(q,", "(q / q.shape[-1] ** 0.5,")),
+    "mask-broadcast-bh": (MODEL, ATTEND, ATTEND.replace("mask", f"mask[:, 0] if {PER_SAMPLE} else mask")),
     "mask-repeat-order": (
-        HEADED, RUN,
+        MODEL, RUN,
         f"mask = mask.repeat(q.shape[1], 1, 1, 1).reshape(*q.shape[:2], *mask.shape[2:]) if {PER_SAMPLE} else mask\n"
         f"        {RUN}",
     ),
-    "mask-first-head": (ATTENTION, FILLED, FILLED.replace("~mask", "~(mask[:, :1] if mask.dim() == 4 else mask)")),
+    "mask-first-head": (MODEL, FILLED, FILLED.replace("~mask", "~(mask[:, :1] if mask.dim() == 4 else mask)")),
     "seq-batch-swap": (
-        HEADED, Q, f"query, key, value = (x.transpose(0, 1) for x in (query, key, value))\n        {Q}",
+        MODEL, Q, f"query, key, value = (x.transpose(0, 1) for x in (query, key, value))\n        {Q}",
     ),
     "scale-after-softmax": (
-        ATTENTION, "    weights = softmax(scores)",
+        MODEL, "    weights = softmax(scores)",
         "    root = query.shape[-1] ** 0.5\n    weights = softmax(scores * root) / root",
     ),
     "scale-float32": (
-        ATTENTION, SCALED, "attention_scores(query, key) / torch.tensor(query.shape[-1]).float().sqrt().item()",
+        MODEL, SCALED, "attention_scores(query, key) / torch.tensor(query.shape[-1]).float().sqrt().item()",
     ),
-    "scale-multiply": (ATTENTION, SCALED, "attention_scores(query, key) * math.sqrt(query.shape[-1])"),
-    "scale-no-root": (ATTENTION, SCALED, "attention_scores(query, key) / query.shape[-1]"),
-    "scale-seq-len": (ATTENTION, SCALED, "attention_scores(query, key) / math.sqrt(query.shape[-2])"),
-    "fill-dampens": (ATTENTION, FILLED, "scores = scores.masked_fill(~mask, -20.0)"),
-    "fill-hundred": (ATTENTION, FILLED, "scores = scores.masked_fill(~mask, -100.0)"),
-    "mask-added-1e4": (ATTENTION, FILLED, ADDED.format("1e4")),
-    "mask-added-1e9": (ATTENTION, FILLED, ADDED.format("1e9")),
-    "mask-added-true": (ATTENTION, FILLED, "scores = scores + (~mask).to(scores.dtype)"),
+    "scale-multiply": (MODEL, SCALED, "attention_scores(query, key) * math.sqrt(query.shape[-1])"),
+    "scale-no-root": (MODEL, SCALED, "attention_scores(query, key) / query.shape[-1]"),
+    "scale-seq-len": (MODEL, SCALED, "attention_scores(query, key) / math.sqrt(query.shape[-2])"),
+    "fill-dampens": (MODEL, FILLED, "scores = scores.masked_fill(~mask, -20.0)"),
+    "fill-hundred": (MODEL, FILLED, "scores = scores.masked_fill(~mask, -100.0)"),
+    "mask-added-1e4": (MODEL, FILLED, ADDED.format("1e4")),
+    "mask-added-1e9": (MODEL, FILLED, ADDED.format("1e9")),
+    "mask-added-true": (MODEL, FILLED, "scores = scores + (~mask).to(scores.dtype)"),
     "mask-after-softmax": (
-        ATTENTION, f"{FILLED}\n    weights = softmax(scores)",
+        MODEL, f"{FILLED}\n    weights = softmax(scores)",
         "pass\n    weights = softmax(scores) if mask is None else softmax(scores) * mask",
     ),
-    "zero-times-inf": (ATTENTION, FILLED, "scores = scores + (~mask).to(scores.dtype) * -math.inf"),
-    "softmax-batch-axis": (ATTENTION, WEIGHTS, ALONG.format("0")),
-    "softmax-head-axis": (ATTENTION, WEIGHTS, ALONG.format("1")),
-    "softmax-implicit-axis": (ATTENTION, WEIGHTS, ALONG.format("0 if scores.dim() == 3 else 1")),
-    "softmax-logsumexp": (ATTENTION, WEIGHTS, "weights = (scores - scores.logsumexp(-1, keepdim=True)).exp()"),
-    "softmax-query-axis": (ATTENTION, WEIGHTS, ALONG.format("-2")),
-    "softmax-whole-array": (ATTENTION, WEIGHTS, "weights = softmax(scores.flatten()).reshape(scores.shape)"),
+    "zero-times-inf": (MODEL, FILLED, "scores = scores + (~mask).to(scores.dtype) * -math.inf"),
+    "softmax-batch-axis": (MODEL, WEIGHTS, ALONG.format("0")),
+    "softmax-head-axis": (MODEL, WEIGHTS, ALONG.format("1")),
+    "softmax-implicit-axis": (MODEL, WEIGHTS, ALONG.format("0 if scores.dim() == 3 else 1")),
+    "softmax-logsumexp": (MODEL, WEIGHTS, "weights = (scores - scores.logsumexp(-1, keepdim=True)).exp()"),
+    "softmax-query-axis": (MODEL, WEIGHTS, ALONG.format("-2")),
+    "softmax-whole-array": (MODEL, WEIGHTS, "weights = softmax(scores.flatten()).reshape(scores.shape)"),
     "causal-in-encoder": (
-        "encoder.py", "attention(y, y, y, mask)", f"attention(y, y, y, {CAUSAL.format('y', 'mask')})",
+        MODEL, "self.self_attention(y, y, y, mask)", f"self.self_attention(y, y, y, {CAUSAL.format('y', 'mask')})",
     ),
-    "causal-in-cross": (DECODER, DECODED, DECODED.replace("memory_mask", CAUSAL.format("memory", "memory_mask"))),
-    "cross-uses-tgt-mask": (DECODER, DECODED, DECODED.replace("memory_mask", "self_mask")),
-    "tied-logit-scale": ("output_layer.py", VOCAB, f"{VOCAB} / x.shape[-1] ** 0.5"),
+    "causal-in-cross": (MODEL, DECODED, DECODED.replace("memory_mask", CAUSAL.format("memory", "memory_mask"))),
+    "cross-uses-tgt-mask": (MODEL, DECODED, DECODED.replace("memory_mask", "self_mask")),
+    "tied-logit-scale": (MODEL, SCORED, f"{SCORED} / decoded.shape[-1] ** 0.5"),
 }  # fmt: skip
 
 #: Autograd cannot make these. tests/conformance/diagnosis/mistakes/test_gradients.py has them, in hand-written code.
@@ -409,7 +427,11 @@ def test_what_autograd_does_not_reach_is_named_as_what_arithmetic_makes_0(mistak
 
 
 def test_a_cut_that_is_in_no_catalogue_has_no_name(broken_reference, spec):
-    edit = (DECODER, "add_and_norm(attended, attend_across,", "add_and_norm(attended.detach(), attend_across,")
+    edit = (
+        MODEL,
+        "attended, self.norm_2, lambda y: self.cross",
+        "attended.detach(), self.norm_2, lambda y: self.cross",
+    )
     bench = Bench(spec, find_adapter(broken_reference(*edit), spec), "float32", "cpu")
     verdict = Diagnosis(spec).explain(judge_case(spec.cases["decs-gradient"], bench))
     assert (verdict.reason, verdict.matches) == ("no-gradient", ())

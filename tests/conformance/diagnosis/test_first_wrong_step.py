@@ -123,7 +123,7 @@ def test_all_steps_of_these_cases_are_asked_for_and_right_in_the_textbook(case, 
 
 def test_the_reference_places_its_own_mistakes(broken_reference, spec):
     path = broken_reference(
-        "_functional.py",
+        "transformer.py",
         "return x.transpose(1, 2).flatten(-2)", "return x.reshape(x.shape[0], x.shape[2], -1)",
     )  # fmt: skip
     verdict = check_case(spec.cases[MHA], Bench(spec, find_adapter(path, spec), "float32", "cpu"))
