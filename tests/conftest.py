@@ -68,18 +68,21 @@ def adapter_file(tmp_path: Path) -> Callable[[str], str]:
 
 
 @pytest.fixture
-def broken_reference(tmp_path: Path) -> Callable[[str, str, str], str]:
-    """The path of an adapter of a copy of the reference in which one file has new text for old."""
+def broken_reference(tmp_path: Path) -> Callable[..., str]:
+    """The path of an adapter of a copy of the reference, in which files have new text for old: file, old, new, …."""
 
-    def edited(file: str, old: str, new: str) -> str:
-        assert (REPOSITORY / "reference_impl" / file).is_file(), f"the reference has no {file}"
+    def edited(*edits: str) -> str:
+        changes = {file: (old, new) for file, old, new in zip(edits[::3], edits[1::3], edits[2::3], strict=True)}
+        for file in changes:
+            assert (REPOSITORY / "reference_impl" / file).is_file(), f"the reference has no {file}"
         # A name of its own for each test: a package that was imported once is not read again.
         package = f"broken_{tmp_path.name}"
         target = tmp_path / package
         target.mkdir()
         for source in (REPOSITORY / "reference_impl").glob("*.py"):
             text = source.read_text(encoding="utf-8").replace("goldformer.reference_impl", package)
-            if source.name == file:
+            if source.name in changes:
+                old, new = changes[source.name]
                 assert text.count(old) == 1, f"the reference no longer says {old!r}"
                 text = text.replace(old, new)
             (target / source.name).write_text(text, encoding="utf-8")

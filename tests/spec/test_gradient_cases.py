@@ -337,7 +337,10 @@ FORWARD = {
     ),
     "causal-in-cross": (MODEL, DECODED, DECODED.replace("memory_mask", CAUSAL.format("memory", "memory_mask"))),
     "cross-uses-tgt-mask": (MODEL, DECODED, DECODED.replace("memory_mask", "self_mask")),
-    "tied-logit-scale": (MODEL, SCORED, f"{SCORED} / decoded.shape[-1] ** 0.5"),
+    "tied-logit-scale": (
+        MODEL, SCORED, f"{SCORED} / decoded.shape[-1] ** 0.5",
+        VARIANTS, "logits = affine(x, w_vocab, b_vocab)", "logits = affine(x, w_vocab, b_vocab) / x.shape[-1] ** 0.5",
+    ),
 }  # fmt: skip
 
 #: Autograd cannot make these. tests/conformance/diagnosis/mistakes/test_gradients.py has them, in hand-written code.
