@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import replace
@@ -33,7 +32,6 @@ _CALLED_HERE: Final = (
     "called in this process, because an object in memory cannot be loaded in another one: if a call ends the device, "
     "start Python again; pass the path of a file, and its calls are made in a process of their own"
 )
-_VARIADIC: Final = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 Words = str | Iterable[str]
 

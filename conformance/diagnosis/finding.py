@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
+from goldformer.adapters.untrusted_text import clip_text
+
 #: The component to fix before others.
 FIX_FIRST: Final = "Fix first"
 #: The first failing check of a component, with its message.
@@ -57,6 +59,8 @@ ADAPTER_LABELS: Final = (IS_HELPER, NO_VARIANT, COUNTS_AXES, NO_DTYPE, DECLARE_A
 COPIED: Final = frozenset({REPEAT, *CODE_LABELS})
 #: The number of names that are listed; the others are counted.
 FEW: Final = 4
+#: The most characters of a check's message in a sentence: all of it stands with its check.
+_LONGEST: Final = 400
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,3 +86,8 @@ def list_few(names: Iterable[str]) -> str:
     listed = list(names)
     more = len(listed) - FEW
     return ", ".join(listed[:FEW]) + (f" and {more} more" if more > 0 else "")
+
+
+def quote_check(message: str) -> str:
+    """Return the message of a check as one line, clipped."""
+    return clip_text(" ".join(message.split()), _LONGEST)

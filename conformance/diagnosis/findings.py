@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from goldformer.adapters.untrusted_text import clip_text
 from goldformer.conformance.diagnosis.causes import (
     SHOWN_BY_PROPERTY,
     Cause,
@@ -40,6 +39,7 @@ from goldformer.conformance.diagnosis.finding import (
     WRITE,
     Finding,
     list_few,
+    quote_check,
 )
 from goldformer.conformance.diagnosis.printed import find_printed, write_printed
 from goldformer.conformance.diagnosis.raising import (
@@ -72,8 +72,6 @@ from goldformer.conformance.properties.relations import join_names
 from goldformer.spec import Spec
 
 _MOST_SUSPECTS: Final = 3
-#: The most characters of a message in a finding: all of it stands with its check.
-_LONGEST: Final = 400
 _KEEP_NOTHING: Final = (
     "Keep nothing from one call to the next that depends on more than sizes: no such cache, buffer or counter."
 )
@@ -144,7 +142,7 @@ def _describe_first_seen(judged: Sequence[Verdict], spec: Spec) -> Iterator[Find
     first = next((v for v in bad if v.reason != ACCEPTED), bad[0])
     # A call that raises may be of a kind that the code does not have; a number that is wrong is wrong.
     shown = next((v for v in bad if v.differences), first)
-    yield Finding(FIRST_SEEN, f"{shown.check}: {clip_text(' '.join(shown.message.split()), _LONGEST)}")
+    yield Finding(FIRST_SEEN, f"{shown.check}: {quote_check(shown.message)}")
     yield from describe_size(judged, spec)
     yield from describe_limits(first, judged, spec)
 

@@ -8,9 +8,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
-from goldformer.adapters.untrusted_text import clip_text
 from goldformer.conformance.diagnosis.causes import find_cause
-from goldformer.conformance.diagnosis.finding import COPIED, Finding, list_few
+from goldformer.conformance.diagnosis.finding import COPIED, Finding, list_few, quote_check
 from goldformer.conformance.diagnosis.findings import describe_distance
 from goldformer.conformance.judging.measure import describe_values
 from goldformer.conformance.judging.verdict import ERRORS, UNANSWERED, Difference, Element, Reason, Verdict
@@ -25,8 +24,6 @@ _MOST_MATCHES = 3
 #: The fewest checks of a component with the same message that are counted, and the most messages.
 _FEWEST_SAME = 5
 _MOST_MESSAGES = 3
-#: The most characters of a message that is counted.
-_LONGEST = 400
 
 #: The clause that a result breaks, whatever the case is about, by the reason of a verdict.
 _BROKEN: Final[Mapping[Reason, str]] = {
@@ -118,7 +115,7 @@ def describe_failing(failing: Sequence[Verdict], first: Verdict, each: str) -> I
         if count < _FEWEST_SAME:
             break
         same = f"{count} of {components[component]} in {component} say the same"
-        yield from wrap(clip_text(" ".join(message.split()), _LONGEST), f"{same}: ", indent=4)
+        yield from wrap(quote_check(message), f"{same}: ", indent=4)
 
 
 def wrap(text: str, head: str, indent: int | None = None) -> list[str]:
