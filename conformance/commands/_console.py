@@ -6,7 +6,8 @@ import json
 import os
 import re
 import sys
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from fnmatch import filter as filter_names
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final, TypeVar
@@ -183,9 +184,14 @@ def save_json(path: Path, data: Any) -> None:
         save(path, text)
 
 
-def silence(*, silent: bool) -> None:
-    """Print nothing but JSON on standard output from now on, or again everything."""
-    out.quiet = silent
+@contextmanager
+def silence() -> Iterator[None]:
+    """Print nothing but JSON on standard output inside."""
+    out.quiet = True
+    try:
+        yield
+    finally:
+        out.quiet = False
 
 
 def _as_json(data: Any) -> str:

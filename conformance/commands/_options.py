@@ -192,11 +192,12 @@ JOBS: Final = click.option(
 MARKDOWN: Final = click.option("--markdown", type=FILE, help="Save a summary in Markdown, as a build server shows it.")
 
 
-def _silence(_context: click.Context, _parameter: click.Parameter, value: Path | None) -> Path | None:
-    """Keep all other text from standard output if JSON goes there."""
+def _silence(context: click.Context, _parameter: click.Parameter, value: Path | None) -> Path | None:
+    """Keep all other text of this command from standard output if JSON goes there."""
     from goldformer.conformance.commands._console import DASH, silence
 
-    silence(silent=value == DASH)
+    if value == DASH:
+        context.with_resource(silence())
     return value
 
 

@@ -7,7 +7,7 @@ import os
 import shlex
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import partial, wraps
 from pathlib import Path
 from typing import Any, Final
@@ -54,6 +54,7 @@ from goldformer.conformance.commands._console import (
     OK,
     CannotRun,
     err,
+    expand_patterns,
     plain_table,
     print_table,
     require_folders,
@@ -134,10 +135,14 @@ class Filter:
         """Return True if this asks for one device, and a baseline has another one."""
         return len(self.devices) == 1 and self.devices[0] not in old.request.devices
 
-    def require_known(self, spec: Spec, folder: Path, old: Baseline) -> None:
-        """Raise CannotRun for the first word that names nothing in a baseline."""
-        require_known(self.components, spec.components, "--component")
-        require_known(self.cases, ({key.case for key in old.entries} | set(spec.cases)) if self.cases else (), "--case")
+    def expand(self, spec: Spec, folder: Path, old: Baseline) -> Filter:
+        """Return this filter with names for its patterns; CannotRun for the first word that fits nothing."""
+        recorded = [key.case for key in old.entries] if self.cases else []
+        expanded = replace(
+            self,
+            components=expand_patterns(self.components, spec.components, "--component"),
+            cases=expand_patterns(self.cases, [*spec.cases, *recorded], "--case"),
+        )
         for option, words, has in (
             ("--dtype", self.dtypes, old.request.dtypes),
             ("--device", self.devices, old.request.devices),
@@ -145,6 +150,7 @@ class Filter:
             for word in words:
                 if word not in has:
                     raise CannotRun(f"{option} {word}: {folder} has {', '.join(has)}")
+        return expanded
 
     def narrow(self, request: BaselineRequest) -> BaselineRequest:
         """Return the request of a baseline, limited to this part."""
@@ -192,7 +198,7 @@ def measure_drift(
     is_moved = other_device and part.finds_other_device(old)
     if is_moved:
         old = read_as_device(old, part.devices[0], spec)
-    part.require_known(spec, folder, old)
+    part = part.expand(spec, folder, old)
     new = record(adapter, spec, part.narrow(old.request), partial(show_progress, what="recording"), part.cases)
     if is_moved:
         new = keep_shared(new, old)
@@ -276,22 +282,20 @@ def record_baseline(
     arrays for each component. An interruption leaves the old content. While another record or update works in the
     folder, nothing is done (exit status 2).
     """
-    request = BaselineRequest(
-        dtypes=dtypes, devices=devices, components=components, drawn=drawn, threads=threads, tf32=tf32,
-        settings=settings,
-    )  # fmt: skip
     spec = load_spec()
-    with contextlib.closing(load_implementation(adapter, spec, Reading(timeout=timeout))) as found:
-        require_known(dtypes, DTYPES, "--dtype")
-        require_known(components, spec.components, "--component")
-        with lock(folder):
-            made = record(found, spec, request, partial(show_progress, what="recording"))
-            if not any(entry.outputs for entry in made.entries.values()):
-                ends = (entry.ended.message for entry in made.entries.values() if entry.ended)
-                raise CannotRun(f"{adapter}: no call gave a result that could be recorded: {next(ends)}")
-            unsteady = find_unrepeatable(found, spec, made)
-            changed = save(folder, made)
-            attributes = write_attributes(folder) if gitattributes else None
+    require_known(dtypes, DTYPES, "--dtype")
+    request = BaselineRequest(
+        dtypes=dtypes, devices=devices, components=expand_patterns(components, spec.components, "--component"),
+        drawn=drawn, threads=threads, tf32=tf32, settings=settings,
+    )  # fmt: skip
+    with contextlib.closing(load_implementation(adapter, spec, Reading(timeout=timeout))) as found, lock(folder):
+        made = record(found, spec, request, partial(show_progress, what="recording"))
+        if not any(entry.outputs for entry in made.entries.values()):
+            ends = (entry.ended.message for entry in made.entries.values() if entry.ended)
+            raise CannotRun(f"{adapter}: no call gave a result that could be recorded: {next(ends)}")
+        unsteady = find_unrepeatable(found, spec, made)
+        changed = save(folder, made)
+        attributes = write_attributes(folder) if gitattributes else None
     print_recording(made)
     say(f"- wrote {folder / NAME}{describe_files(changed)}")
     if attributes is not None:

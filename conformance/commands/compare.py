@@ -14,6 +14,7 @@ from goldformer.adapters.protocol import DEFAULT_DTYPE
 from goldformer.conformance.commands import _options as options
 from goldformer.conformance.commands._console import (
     CannotRun,
+    expand_patterns,
     find_status,
     out,
     plain_table,
@@ -48,7 +49,7 @@ from goldformer.spec import Spec, load_spec
     help="Threads on the CPU, of each implementation.",
 )
 @options.TIMEOUT
-@click.option("-j", "--jobs", type=click.IntRange(1), default=None, help="How many at once.  [default: all cores]")
+@options.JOBS
 @click.option("--html", type=options.FILE, help="Save it all as one HTML page, with every failing check.")
 @options.JSON
 @options.MARKDOWN
@@ -77,7 +78,7 @@ def compare(
     spec = load_spec()
     dtypes = DTYPES if dtypes == (options.ALL,) else dtypes or (DEFAULT_DTYPE,)
     require_known(dtypes, DTYPES, "--dtype")
-    require_known(components, spec.components, "--component")
+    components = expand_patterns(components, spec.components, "--component")
     if twice := [name for name in adapters if adapters.count(name) > 1]:
         raise CannotRun(f"{twice[0]} is named twice: compare it once")
     require_folders({"--html": html, "--json": json, "--markdown": markdown, "--badge": badge})

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from goldformer.conformance.commands import _options as options
-from goldformer.conformance.commands._console import FAILS, OK, CannotRun, require_known, say, show_progress
+from goldformer.conformance.commands._console import FAILS, OK, CannotRun, expand_patterns, say, show_progress
 from goldformer.spec import ROOT, load_spec
 from goldformer.spec.promises import list_stale_stamps, write_stamps
 
@@ -32,7 +32,7 @@ def derive(*, only_check: bool, cases: tuple[str, ...], jobs: int | None, no_cac
     from goldformer.spec.oracle.run import default_cache, derive_all, describe_move, list_derivable, write_all
 
     spec = load_spec((root or ROOT).resolve(), underived=not only_check, whole=True)
-    require_known(cases, spec.cases, "--case")
+    cases = expand_patterns(cases, spec.cases, "--case")
     wanted = list_derivable(spec, cases)
     start = time.perf_counter()
     cache = None if no_cache else default_cache()

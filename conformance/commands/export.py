@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from goldformer.conformance.commands import _options as options
-from goldformer.conformance.commands._console import OK, require_known, say
+from goldformer.conformance.commands._console import OK, expand_patterns, say
 from goldformer.spec import ROOT, load_spec
 from goldformer.spec.files import replace_file
 
@@ -27,7 +27,7 @@ def export(*, folder: Path, components: tuple[str, ...], root: Path | None) -> i
     from goldformer.spec.schemas import SCHEMAS, render_schema
 
     spec = load_spec((root or ROOT).resolve())
-    require_known(components, spec.components, "--component")
+    components = expand_patterns(components, spec.components, "--component")
     folder.mkdir(parents=True, exist_ok=True)
     count = 0
     for component in components or spec.components:

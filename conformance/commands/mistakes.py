@@ -16,6 +16,7 @@ from goldformer.conformance.commands._console import (
     FAILS,
     OK,
     CannotRun,
+    expand_patterns,
     plain_table,
     print_table,
     require_folders,
@@ -38,13 +39,7 @@ WRITTEN: Final = "float32"
 
 @click.command(epilog=options.list_statuses(fails="a mistake is not caught, or a claim is untrue"))
 @click.argument("ids", metavar="[ID]…", nargs=-1, callback=options.split_words())
-@click.option(
-    "--component",
-    "components",
-    multiple=True,
-    callback=options.split_words(),
-    help="Only the mistakes of this component (repeatable, or a,b).",
-)
+@options.COMPONENTS
 @click.option("--matrix", is_flag=True, help="Make each mistake, run the cases that could show it, and judge them.")
 @click.option("--write", is_flag=True, help="Write into spec/golden which of its mistakes each case kills.")
 @click.option(
@@ -78,7 +73,7 @@ def mistakes(
     """
     spec = load_spec((root or ROOT).resolve())
     require_known(ids, spec.mistakes, "no such mistake")
-    require_known(components, spec.components, "--component")
+    components = expand_patterns(components, spec.components, "--component")
     for option, path in {"--json": json, "--html": html}.items():
         if path is not None and not matrix:
             raise CannotRun(f"{option} saves the kill matrix: add --matrix")

@@ -10,7 +10,7 @@ import click
 
 from goldformer.adapters.skeleton import write_stub
 from goldformer.conformance.commands import _options as options
-from goldformer.conformance.commands._console import OK, CannotRun, require_known, say
+from goldformer.conformance.commands._console import OK, CannotRun, expand_patterns, say
 from goldformer.spec import load_spec
 from goldformer.spec.files import write_named_file
 
@@ -59,7 +59,7 @@ def new(*, path: Path, arrays: str, components: tuple[str, ...], every: bool, fo
     its adapter.
     """
     contracts = load_spec().contracts
-    require_known(components, contracts, "--component")
+    components = expand_patterns(components, contracts, "--component")
     if every and components:
         raise CannotRun("--all writes every component: leave out --component, or --all")
     chosen = [name for name in contracts if every or name in (components or _FIRST)]
