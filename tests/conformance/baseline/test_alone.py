@@ -43,11 +43,6 @@ SECONDS = 60
 IN_USE = "another baseline record or update is at work in this folder, and nothing was written; wait until it is done"
 
 
-@pytest.fixture(autouse=True)
-def no_build_server(monkeypatch):
-    monkeypatch.delenv("CI", raising=False)
-
-
 def baseline(*arguments):
     """Run in the process of the tests, which is another one than those that are at work."""
     return CliRunner().invoke(main, ["baseline", *map(str, arguments)])

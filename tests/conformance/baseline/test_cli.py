@@ -40,11 +40,6 @@ WITHOUT = SOFTMAX.partition("def layer_norm")[0]
 CLOSER = SOFTMAX.replace("powers / powers.sum(-1, keepdims=True)", "powers * (1 / powers.sum(-1, keepdims=True))")
 
 
-@pytest.fixture(autouse=True)
-def no_build_server(monkeypatch):
-    monkeypatch.delenv("CI", raising=False)
-
-
 def baseline(*arguments, **more):
     return CliRunner().invoke(main, ["baseline", *map(str, arguments)], **more)
 

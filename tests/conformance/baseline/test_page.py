@@ -26,7 +26,6 @@ def run(command):
 def adapter(tmp_path, monkeypatch):
     (code,) = re.findall(r"```python\n(# my_norm\.py\n.*?)```", PAGE, re.DOTALL)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("CI", raising=False)
     (tmp_path / "baselines").mkdir()
     (tmp_path / "my_norm.py").write_text(code, encoding="utf-8")
     return tmp_path / "my_norm.py"

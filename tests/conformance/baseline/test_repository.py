@@ -33,7 +33,6 @@ OFFER = "- for git: --gitattributes writes .gitattributes too, so that git diff 
 def git(tmp_path, monkeypatch):
     """Make a repository, and return what runs git in it."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("CI", raising=False)
     for name in [name for name in os.environ if name.startswith("GIT_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)
