@@ -9,11 +9,13 @@ import difflib
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from functools import cache, lru_cache
+from functools import cache
 from math import inf, isfinite, prod
 from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
+
+from goldformer.spec.formulas.parts import part as part  # noqa: PLC0414 - it is one of these functions
 
 # A NumPy array, a torch tensor or a jax array; a function returns the type that it was called with.
 Array = Any
@@ -79,21 +81,6 @@ def _join_leading_axes(x: Array) -> Array:
 def sequence_first_heads(x: Array) -> Array:
     """Return (batch, seq, heads, width) for x (batch, heads, seq, width), or the reverse."""
     return x.swapaxes(1, 2)
-
-
-def part(params: Mapping[str, Array], name: str) -> dict[str, Array]:
-    """Return the parameters of one part of a component, by their names within it.
-
-    `part(params, "encoder.0")` has self_attention.w_q and so on; `part` of that and "self_attention" has w_q.
-    """
-    return {short: params[full] for full, short in _list_part(tuple(params), name)}
-
-
-@lru_cache(maxsize=1 << 12)
-def _list_part(names: tuple[str, ...], part_name: str) -> tuple[tuple[str, str], ...]:
-    """Return the names of a part's parameters, in the whole and in the part; a model asks for the same ones often."""
-    start = f"{part_name}."
-    return tuple((full, full.removeprefix(start)) for full in names if full.startswith(start))
 
 
 def leave_out_key_biases(params: Mapping[str, Array]) -> dict[str, Array]:

@@ -12,7 +12,6 @@ import numpy as np
 from goldformer.adapters.options import OPTIONS
 from goldformer.adapters.protocol import Adapter
 from goldformer.adapters.textbook.build import build_textbook
-from goldformer.adapters.textbook.steps import Replacements
 from goldformer.conformance.diagnosis.causes import IN
 from goldformer.conformance.diagnosis.mistakes.differentiation import DIFFERENTIATED
 from goldformer.conformance.diagnosis.mistakes.places import PLACES, TRACKED, restrict_to
@@ -29,6 +28,7 @@ from goldformer.conformance.judging.invoke import (
     read_arguments,
 )
 from goldformer.spec import Case, Spec
+from goldformer.spec.formulas.steps import Replacements
 from goldformer.spec.model import GoldenArray
 
 #: In float64 two orders of the same sums agree within some 1e-13 at these sizes; two formulas differ by far more.

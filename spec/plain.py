@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Final
 
@@ -15,16 +15,16 @@ from goldformer.spec import draw
 from goldformer.spec.draw import Dyadic, Recipe, Values
 from goldformer.spec.laws import Law, law_of
 from goldformer.spec.model import Array, Attribute, Case, Contract, GoldenArray
-from goldformer.spec.oracle.decoding_formulas import teacher_forced
-from goldformer.spec.oracle.derive import Outputs, apply, choose_options
-from goldformer.spec.oracle.layer_formulas import Model
+from goldformer.spec.oracle.derive import Outputs, apply, choose_options, in_numbers
 from goldformer.spec.oracle.run import derive_outputs
+from goldformer.spec.oracle.searches import teacher_forced
 from goldformer.spec.tables import Convention
 
 #: A step so small that its square vanishes: an imaginary part of this size is a derivative, without cancellation.
 _STEP: Final = 2.0**-100
 
-_MODEL: Final = frozenset(field.name for field in fields(Model)) - {"number", "params"}
+#: The attributes of a model that decodes.
+_MODEL: Final = ("num_heads", "num_encoder_layers", "num_decoder_layers", "pad_id")
 
 Changed = Mapping[str, Array | Attribute]
 
@@ -143,9 +143,9 @@ class PlainCase:
         # The fill of the places after the end need not be a word of the table.
         words = np.where(there, self._found, attributes["eos_id"])
         source = np.repeat(inputs["source"], len(words) // len(inputs["source"]), axis=0)
-        options = {**attributes, **choose_options(self.case, self.contract, self._options)}
-        model = {name: value for name, value in options.items() if name in _MODEL}
-        bos_id = int(attributes["bos_id"])
-        log = teacher_forced(float, source, words, bos_id=bos_id, params=params, **model)["log_probabilities"]
+        model = {name: attributes[name] for name in _MODEL}
+        with in_numbers(float, choose_options(self.case, self.contract, self._options)):
+            forced = teacher_forced(source, words, bos_id=int(attributes["bos_id"]), params=params, **model)
+        log = forced["log_probabilities"]
         scores: Array = np.take_along_axis(log, words[..., None], axis=-1)[..., 0][there]
         return scores

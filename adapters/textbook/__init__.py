@@ -24,24 +24,6 @@ decoding         greedy decoding and beam search
 backward, layers_backward  backward passes by hand, and the training steps of the java class
 """
 
-from goldformer.adapters.textbook.attention import causal_mask, padding_mask, scaled_dot_product_attention, softmax
-from goldformer.adapters.textbook.backward import (
-    feed_forward_gradient,
-    layer_norm_gradient,
-    scaled_dot_product_attention_gradient,
-    single_head_attention_gradient,
-    single_head_attention_step,
-    softmax_gradient,
-    token_embedding_gradient,
-)
-from goldformer.adapters.textbook.decoding import beam_search, greedy_decode
-from goldformer.adapters.textbook.embedding import positional_encoding, token_embedding
-from goldformer.adapters.textbook.heads import (
-    fused_multi_head_attention,
-    multi_head_attention,
-    single_head_attention,
-)
-from goldformer.adapters.textbook.layers import decoder, decoder_layer, encoder, encoder_layer, feed_forward, layer_norm
 from goldformer.adapters.textbook.layers_backward import (
     decoder_gradient,
     decoder_layer_gradient,
@@ -52,15 +34,30 @@ from goldformer.adapters.textbook.layers_backward import (
     output_probabilities_gradient,
     transformer_gradient,
 )
-from goldformer.adapters.textbook.losses import (
-    cross_entropy,
+from goldformer.spec.formulas.attention import causal_mask, padding_mask, scaled_dot_product_attention, softmax
+from goldformer.spec.formulas.backward import (
     cross_entropy_gradient,
-    kl_divergence,
+    feed_forward_gradient,
     kl_divergence_gradient,
+    layer_norm_gradient,
+    scaled_dot_product_attention_gradient,
+    single_head_attention_gradient,
+    single_head_attention_step,
+    softmax_gradient,
+    token_embedding_gradient,
 )
-from goldformer.adapters.textbook.randomness import dropout, xavier_uniform
-from goldformer.adapters.textbook.targets import label_smoothing, one_hot, pad_or_truncate, shift_right
-from goldformer.adapters.textbook.transformer import output_probabilities, transformer
+from goldformer.spec.formulas.decoding import beam_search, greedy_decode
+from goldformer.spec.formulas.embedding import positional_encoding, token_embedding
+from goldformer.spec.formulas.heads import (
+    fused_multi_head_attention,
+    multi_head_attention,
+    single_head_attention,
+)
+from goldformer.spec.formulas.layers import decoder, decoder_layer, encoder, encoder_layer, feed_forward, layer_norm
+from goldformer.spec.formulas.losses import cross_entropy, kl_divergence
+from goldformer.spec.formulas.randomness import dropout, xavier_uniform
+from goldformer.spec.formulas.targets import label_smoothing, one_hot, pad_or_truncate, shift_right
+from goldformer.spec.formulas.transformer import output_probabilities, transformer
 
 __all__ = [
     "beam_search",

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 from typing import Any, Final
 
 from goldformer.adapters import textbook
-from goldformer.adapters.textbook.steps import Replacements, Step, bind_replacements, stack_replacements
+from goldformer.spec.formulas.steps import Replacements, Step, bind_replacements, stack_replacements
 
 #: All components and hand-written backward passes.
 COMPONENTS: Final[tuple[Step, ...]] = tuple(getattr(textbook, name) for name in textbook.__all__)

@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from goldformer.adapters.layouts import part
-from goldformer.adapters.textbook.backward import (
+from goldformer.spec.formulas.backward import (
     Gradients,
     attention_backward,
     feed_forward_gradient,
@@ -19,17 +18,16 @@ from goldformer.adapters.textbook.backward import (
     softmax_backward,
     token_embedding_gradient,
 )
-from goldformer.adapters.textbook.checks import Array
-from goldformer.adapters.textbook.heads import (
+from goldformer.spec.formulas.checks import Array
+from goldformer.spec.formulas.heads import (
     Params,
     fused_multi_head_attention,
     merge_heads,
     multi_head_attention,
     split_heads,
 )
-from goldformer.adapters.textbook.layers import (
+from goldformer.spec.formulas.layers import (
     SubLayer,
-    add_prefix,
     cross_attend,
     decoder,
     decoder_layer,
@@ -40,8 +38,9 @@ from goldformer.adapters.textbook.layers import (
     norm_params,
     self_attend,
 )
-from goldformer.adapters.textbook.steps import step
-from goldformer.adapters.textbook.transformer import (
+from goldformer.spec.formulas.parts import add_prefix, part
+from goldformer.spec.formulas.steps import step
+from goldformer.spec.formulas.transformer import (
     learned_positions,
     memory_mask,
     output_probabilities,

@@ -8,8 +8,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from goldformer.adapters.textbook.checks import Array
-from goldformer.adapters.textbook.decoding import (
+from goldformer.spec.formulas.checks import Array
+from goldformer.spec.formulas.decoding import (
     Sentence,
     Task,
     append_best,
@@ -21,7 +21,7 @@ from goldformer.adapters.textbook.decoding import (
     model_logits,
     next_logits,
 )
-from goldformer.adapters.textbook.steps import Replacements, Step, around, hold, instead
+from goldformer.spec.formulas.steps import Replacements, Step, around, hold, instead
 
 
 def _decode_together(source: Array, task: Task) -> list[Sentence]:

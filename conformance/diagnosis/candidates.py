@@ -14,8 +14,6 @@ from goldformer.adapters.arrays import LIBRARIES
 from goldformer.adapters.options import OPTIONS
 from goldformer.adapters.protocol import Adapter, bind_arguments
 from goldformer.adapters.textbook.build import build_textbook
-from goldformer.adapters.textbook.checks import Array
-from goldformer.adapters.textbook.steps import Instead
 from goldformer.conformance.diagnosis.batches import IN_BATCHES
 from goldformer.conformance.diagnosis.causes import IN
 from goldformer.conformance.diagnosis.failure import RUNS_BACKWARD, FailingCase, Options, estimate_cost
@@ -41,6 +39,8 @@ from goldformer.conformance.judging.invoke import (
     read_arguments,
 )
 from goldformer.spec import Case, Spec
+from goldformer.spec.formulas.checks import Array
+from goldformer.spec.formulas.steps import Instead
 from goldformer.spec.oracle.rounding import UNIT_ROUNDOFF
 
 #: The number of textbooks with causes that are kept: each takes about 200 kB.

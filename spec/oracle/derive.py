@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any, Final
@@ -12,10 +13,16 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import TypeAdapter
 
+from goldformer.spec.formulas import COMPONENTS, name_outputs
+from goldformer.spec.formulas.arrays import computing
+from goldformer.spec.formulas.layers import decoder, encoder
+from goldformer.spec.formulas.options import OPTIONS
+from goldformer.spec.formulas.steps import Replacements, Step, instead, replacing
 from goldformer.spec.laws import law_of
 from goldformer.spec.model import REFUSED, Attribute, Case, Contract, Statistic
-from goldformer.spec.oracle import decoding_formulas, duals, formulas, layer_formulas
+from goldformer.spec.oracle import duals, searches
 from goldformer.spec.oracle.draws import Draw, error_scale, margin
+from goldformer.spec.oracle.exact import WITHOUT_CHANCE, Exact, Number, list_unseen
 from goldformer.spec.oracle.matrices import Weight, is_large
 from goldformer.spec.oracle.narrow import FREE, Narrowing
 from goldformer.spec.oracle.statistics import statistics
@@ -28,8 +35,15 @@ Call = tuple[Mapping[str, NDArray[Any]], Mapping[str, NDArray[Any]], Mapping[str
 _LAST: Final = "output_layer"
 _DECODED: Final = frozenset({"memory", "decoded"})
 
-#: The formula of each component, by its name.
-FORMULAS = {**vars(formulas), **vars(layer_formulas), **vars(decoding_formulas)}
+#: The formula of each component, by its name; what decodes also says how narrow its decisions were.
+FORMULAS: Final[Mapping[str, Callable[..., Any]]] = {
+    **COMPONENTS,
+    "greedy_decode": searches.greedy_decode,
+    "beam_search": searches.beam_search,
+    "teacher_forced": searches.teacher_forced,
+}
+#: What only the search of a formula that decodes reads.
+_OF_SEARCH: Final = frozenset({"among_equals", "beam_finish", "length_penalty"})
 
 #: The extra output of formulas that choose: by how much the chosen exceeded the rejected.
 GAPS: Final = "gaps"
@@ -72,7 +86,7 @@ class Derived:
 
 def evaluate(
     component: str,
-    number: formulas.Number,
+    number: Number,
     read: Callable[[float], Any],
     inputs: Mapping[str, NDArray[Any]],
     params: Mapping[str, NDArray[Any]],
@@ -90,18 +104,38 @@ def evaluate(
 
 def apply(
     component: str,
-    number: formulas.Number,
+    number: Number,
     inputs: Mapping[str, Any],
     params: Mapping[str, Any],
     attributes: Mapping[str, Any],
-    conventions: Mapping[str, str],
+    conventions: Mapping[str, Any],
 ) -> Outputs:
-    """Run a component's formula on arrays that are made already."""
-    # Components with parts take all parameters as one mapping; the others name each parameter.
-    arguments: Mapping[str, Any] = {"params": params} if any("." in name for name in params) else params
-    options = {n: option for n, option in conventions.items() if n not in layer_formulas.DECIDED_BY_ARGUMENTS}
-    outputs: Outputs = FORMULAS[component](number, **inputs, **arguments, **attributes, **options)
-    return outputs
+    """Run a component's formula on arrays that are made already.
+
+    `conventions` may also hold results of a model that need not be computed again.
+    """
+    of_search = {name: conventions[name] for name in _OF_SEARCH & conventions.keys() if "bos_id" in attributes}
+    arguments = {**inputs, **({"params": params} if params else {}), **attributes, **of_search}
+    with in_numbers(number, conventions), replacing(list_unseen(component)):
+        return name_outputs(component, FORMULAS[component](**arguments))
+
+
+@contextmanager
+def in_numbers(number: Number, conventions: Mapping[str, Any]) -> Iterator[None]:
+    """Run formulas inside the context on numbers of one kind, under some options and with known results."""
+    options = [OPTIONS[item] for item in conventions.items() if item[0] not in _DECODED and item in OPTIONS]
+    with computing(Exact(number)), replacing(WITHOUT_CHANCE, *options, _give(conventions)):
+        yield
+
+
+def _give(known: Mapping[str, Any]) -> Replacements:
+    """Return the replacements of the stacks of a model whose results are known."""
+    stacks: dict[str, Step] = {"memory": encoder, "decoded": decoder}
+    return {
+        stack: instead(lambda *_, _output=known[name], **__: {"output": _output})
+        for name, stack in stacks.items()
+        if name in known
+    }
 
 
 def measure_gradient(
@@ -124,7 +158,7 @@ def _differentiate(
     call: Call,
     cotangent: NDArray[Any],
     output: str,
-    number: formulas.Number,
+    number: Number,
     read: Callable[[float], Any],
     constant: Callable[[float], Any],
     unit: Callable[[range, int], Any],
@@ -133,7 +167,7 @@ def _differentiate(
     inputs, params, _, _ = call
     floats = {n: a for n, a in {**inputs, **params}.items() if a.dtype.kind == "f"}
 
-    def formula(dual: formulas.Number, seed: Callable[[float], Any]) -> Outputs:
+    def formula(dual: Number, seed: Callable[[float], Any]) -> Outputs:
         return evaluate(component, dual, seed, *call, lambda value: duals.Dual(constant(value)))
 
     return duals.gradients(formula, floats, np.frompyfunc(read, 1, 1)(cotangent), output, number, read, unit)
@@ -198,7 +232,7 @@ class Method:
 
     def _run(
         self,
-        number: formulas.Number,
+        number: Number,
         read: Callable[[float], Any],
         constant: Callable[[float], Any],
         unit: Callable[[range, int], Any],

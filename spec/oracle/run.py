@@ -112,7 +112,8 @@ def _method_stamp() -> str:
     stamp = hashlib.sha256(version("python-flint").encode())
     oracle = Path(__file__).parent
     method = sorted(path for path in oracle.glob("*.py") if path.name not in _HANDLING)
-    for path in (*method, oracle.parent / "laws.py", oracle.parent / "draw.py"):
+    formulas = sorted((oracle.parent / "formulas").glob("*.py"))
+    for path in (*formulas, *method, oracle.parent / "laws.py", oracle.parent / "draw.py"):
         stamp.update(path.read_bytes())
     return stamp.hexdigest()[:16]
 

@@ -10,8 +10,8 @@ from torch.profiler import ProfilerActivity, profile
 
 from goldformer.adapters.builtin import torch_nn_fast_path as adapter
 from goldformer.adapters.textbook.build import build_textbook
-from goldformer.adapters.textbook.layers import ENCODER_LAYER, stack_params
 from goldformer.conformance.judging.verdict import Status
+from goldformer.spec.formulas.layers import ENCODER_LAYER, stack_params
 from torch_variants import UNIT_ROUNDOFF, draw, every_dtype, tensors
 
 # Nested tensors are a prototype, PyTorch says.

@@ -9,9 +9,9 @@ import torch
 
 from goldformer.adapters.builtin import torch_nn
 from goldformer.adapters.options import OPTIONS
-from goldformer.adapters.textbook.attention import weigh_keys
 from goldformer.adapters.textbook.build import build_textbook
-from goldformer.adapters.textbook.layers import (
+from goldformer.spec.formulas.attention import weigh_keys
+from goldformer.spec.formulas.layers import (
     DECODER_LAYER,
     ENCODER_LAYER,
     FEED_FORWARD,
@@ -22,7 +22,7 @@ from goldformer.adapters.textbook.layers import (
     run_sublayer,
     stack_params,
 )
-from goldformer.adapters.textbook.steps import around
+from goldformer.spec.formulas.steps import around
 from spoiled import spoil
 from torch_variants import UNIT_ROUNDOFF, draw, every_dtype, every_variant, tensors
 

@@ -8,17 +8,16 @@ import pytest
 from goldformer.spec import Spec
 from goldformer.spec.call import check_call
 from goldformer.spec.oracle.derive import apply
-from goldformer.spec.oracle.layer_formulas import DECIDED_BY_ARGUMENTS
 from goldformer.spec.shapes import ContractViolation
 
 MODELS = ("transformer", "greedy_decode", "beam_search")
+#: The conventions that the parameters of a call decide.
+DECIDED = frozenset({"biases", "final_norm", "output_layer", "positions"})
 
 
-def test_the_formulas_and_the_contracts_name_the_same_conventions(spec: Spec):
+def test_the_parameters_of_a_model_decide_these_conventions(spec: Spec):
     by_contract = {name: contract.conventions_of_params for name, contract in spec.contracts.items()}
-    by_masks = frozenset().union(*(contract.conventions_of_masks for contract in spec.contracts.values()))
-    assert frozenset().union(*by_contract.values()) | by_masks == DECIDED_BY_ARGUMENTS
-    assert all(by_contract[name] == DECIDED_BY_ARGUMENTS - by_masks for name in MODELS)
+    assert all(by_contract[name] == DECIDED for name in MODELS)
     assert by_contract["encoder"] == by_contract["decoder"] == {"biases", "final_norm"}
 
 
@@ -48,13 +47,11 @@ def test_a_case_has_the_parameters_of_its_options(spec: Spec, case: str, there: 
 
 def test_an_option_that_a_case_does_not_name_is_not_filled_in(spec: Spec):
     case = spec.cases["tf-distinct-sizes"]
-    assert not DECIDED_BY_ARGUMENTS & (case.only_with.keys() | case.conventions.keys())
+    assert not DECIDED & (case.only_with.keys() | case.conventions.keys())
     # Its parameters are those of the default options.
     assert {name for name in case.params if name in case.dependent} >= {"w_vocab", "b_vocab"}
     named = spec.cases["tf-learned-positions"]
-    assert {name: named.only_with[name] for name in DECIDED_BY_ARGUMENTS & named.only_with.keys()} == {
-        "positions": "learned"
-    }
+    assert {name: named.only_with[name] for name in DECIDED & named.only_with.keys()} == {"positions": "learned"}
 
 
 def call_with(spec: Spec, case: str, **changed: np.ndarray | None) -> None:

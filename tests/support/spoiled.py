@@ -7,9 +7,9 @@ from types import SimpleNamespace
 from typing import Any
 
 from goldformer.adapters.textbook.build import build_textbook
-from goldformer.adapters.textbook.steps import Replacement, Replacements, Step
-from goldformer.adapters.textbook.steps import around as replacement_around
-from goldformer.adapters.textbook.steps import instead as replacement_instead
+from goldformer.spec.formulas.steps import Replacement, Replacements, Step
+from goldformer.spec.formulas.steps import around as replacement_around
+from goldformer.spec.formulas.steps import instead as replacement_instead
 
 
 class Spoiled:

@@ -7,30 +7,30 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from goldformer.adapters.textbook.attention import (
+from goldformer.conformance.diagnosis.mistakes.registry import mistake
+from goldformer.spec.formulas.attention import (
     can_see,
     causal_mask,
     fill_masked,
     mask_fill,
     padding_mask,
+    raise_powers,
     scaled_dot_product_attention,
     score_divisor,
     softmax,
     softmax_over_keys,
-    subtract_maximum,
     sum_values,
     weigh_keys,
 )
-from goldformer.adapters.textbook.checks import Array
-from goldformer.adapters.textbook.randomness import drop_elements
-from goldformer.adapters.textbook.steps import Step
-from goldformer.conformance.diagnosis.mistakes.registry import mistake
+from goldformer.spec.formulas.checks import Array
+from goldformer.spec.formulas.randomness import drop_elements
+from goldformer.spec.formulas.steps import Step
 
 
-@mistake("softmax-unstable", instead_of=subtract_maximum)
+@mistake("softmax-unstable", instead_of=raise_powers)
 def keep_scores(scores: Array) -> Array:
-    """Return the scores as they are, whose exponentials overflow."""
-    return scores
+    """Return the exponentials of the scores as they are, which overflow."""
+    return np.asarray(np.exp(scores))
 
 
 @mistake("softmax-whole-array", instead_of=softmax)

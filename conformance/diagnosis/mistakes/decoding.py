@@ -7,9 +7,10 @@ from typing import Final
 
 import numpy as np
 
-from goldformer.adapters.textbook.attention import softmax
-from goldformer.adapters.textbook.checks import Array
-from goldformer.adapters.textbook.decoding import (
+from goldformer.conformance.diagnosis.mistakes.registry import mistake
+from goldformer.spec.formulas.attention import softmax
+from goldformer.spec.formulas.checks import Array
+from goldformer.spec.formulas.decoding import (
     Sentence,
     Task,
     append_best,
@@ -36,10 +37,9 @@ from goldformer.adapters.textbook.decoding import (
     select_best,
     sentence_score,
 )
-from goldformer.adapters.textbook.heads import Params
-from goldformer.adapters.textbook.steps import Replacements, around, instead, replacing
-from goldformer.adapters.textbook.transformer import embed_target, memory_mask, source_mask, word_mask
-from goldformer.conformance.diagnosis.mistakes.registry import mistake
+from goldformer.spec.formulas.heads import Params
+from goldformer.spec.formulas.steps import Replacements, around, instead, replacing
+from goldformer.spec.formulas.transformer import embed_target, memory_mask, source_mask, word_mask
 
 ModelLogits = Callable[[Array, Array, Task], Array]
 NextBeam = Callable[[list[Sentence], list[list[Sentence]], Task], list[Sentence]]

@@ -14,8 +14,8 @@ from typing import Any, Final
 import numpy as np
 
 from goldformer.adapters import textbook
-from goldformer.adapters.textbook.checks import Array
-from goldformer.adapters.textbook.steps import Replacement, Replacements, Step, hold, instead
+from goldformer.spec.formulas.checks import Array
+from goldformer.spec.formulas.steps import Replacement, Replacements, Step, hold, instead
 
 #: A power of 2, which rounds nothing; its square underflows.
 STEP: Final = 2.0**-300

@@ -6,11 +6,22 @@ from typing import Any
 
 import numpy as np
 
-from goldformer.adapters.textbook.attention import fill_masked, softmax_over_keys
-from goldformer.adapters.textbook.backward import (
+from goldformer.adapters.textbook.layers_backward import (
+    add_tied_gradient,
+    encoder_gradient,
+    join_residual_gradient,
+    stack_gradient,
+    sum_memory_gradients,
+    sum_table_gradients,
+    transformer_gradient,
+)
+from goldformer.conformance.diagnosis.mistakes.registry import mistake
+from goldformer.spec.formulas.attention import fill_masked, softmax_over_keys
+from goldformer.spec.formulas.backward import (
     Gradients,
     activation_gradient,
     add_rows,
+    average_gradient,
     input_gradient,
     layer_norm_gradient,
     mask_gradient,
@@ -25,20 +36,9 @@ from goldformer.adapters.textbook.backward import (
     take_step,
     weight_gradients,
 )
-from goldformer.adapters.textbook.checks import Array
-from goldformer.adapters.textbook.heads import Params, single_head_attention
-from goldformer.adapters.textbook.layers_backward import (
-    add_tied_gradient,
-    encoder_gradient,
-    join_residual_gradient,
-    stack_gradient,
-    sum_memory_gradients,
-    sum_table_gradients,
-    transformer_gradient,
-)
-from goldformer.adapters.textbook.losses import average_gradient
-from goldformer.adapters.textbook.steps import around, instead, replacing
-from goldformer.conformance.diagnosis.mistakes.registry import mistake
+from goldformer.spec.formulas.checks import Array
+from goldformer.spec.formulas.heads import Params, single_head_attention
+from goldformer.spec.formulas.steps import around, instead, replacing
 
 # Softmax and attention
 

@@ -13,13 +13,13 @@ from typing import Any, Final
 import numpy as np
 
 from goldformer.adapters.dtypes import round_to_dtype
-from goldformer.adapters.textbook.attention import score_keys, sum_values
 from goldformer.adapters.textbook.build import COMPONENTS
-from goldformer.adapters.textbook.checks import Array
-from goldformer.adapters.textbook.embedding import token_embedding
-from goldformer.adapters.textbook.heads import apply_affine
-from goldformer.adapters.textbook.steps import Step, hold
 from goldformer.conformance.diagnosis.mistakes.registry import mistake
+from goldformer.spec.formulas.attention import score_keys, sum_values
+from goldformer.spec.formulas.checks import Array
+from goldformer.spec.formulas.embedding import token_embedding
+from goldformer.spec.formulas.heads import apply_affine
+from goldformer.spec.formulas.steps import Step, hold
 
 Rounding = Callable[[Array], Array]
 

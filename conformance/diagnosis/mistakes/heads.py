@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from goldformer.adapters.textbook.attention import causal_mask, padding_mask
-from goldformer.adapters.textbook.checks import Array, broadcast_mask
-from goldformer.adapters.textbook.heads import (
+from goldformer.conformance.diagnosis.mistakes.registry import mistake
+from goldformer.spec.formulas.attention import causal_mask, padding_mask
+from goldformer.spec.formulas.checks import Array, broadcast_mask
+from goldformer.spec.formulas.heads import (
     Params,
     apply_affine,
     attend_heads,
@@ -23,8 +24,7 @@ from goldformer.adapters.textbook.heads import (
     split_fused,
     split_heads,
 )
-from goldformer.adapters.textbook.transformer import target_mask
-from goldformer.conformance.diagnosis.mistakes.registry import mistake
+from goldformer.spec.formulas.transformer import target_mask
 
 Projection = Callable[[Array, Params, str], Array]
 Attended = Callable[..., dict[str, Array]]

@@ -6,13 +6,12 @@ from typing import Any, Final
 
 import numpy as np
 
-from goldformer.adapters.layouts import part
-from goldformer.adapters.options import add_eps_to_deviation, divide_by_one_less
-from goldformer.adapters.textbook.attention import causal_mask
-from goldformer.adapters.textbook.checks import Array
-from goldformer.adapters.textbook.embedding import positional_encoding
-from goldformer.adapters.textbook.heads import Params, apply_affine, project
-from goldformer.adapters.textbook.layers import (
+from goldformer.conformance.diagnosis.mistakes.registry import mistake
+from goldformer.spec.formulas.attention import causal_mask
+from goldformer.spec.formulas.checks import Array
+from goldformer.spec.formulas.embedding import positional_encoding
+from goldformer.spec.formulas.heads import Params, apply_affine, project
+from goldformer.spec.formulas.layers import (
     SubLayer,
     activation,
     add_residual,
@@ -41,9 +40,9 @@ from goldformer.adapters.textbook.layers import (
     self_attend,
     subtract_mean,
 )
-from goldformer.adapters.textbook.randomness import drop_here, drop_hidden, drop_update, dropping
-from goldformer.adapters.textbook.steps import around, instead, replacing
-from goldformer.conformance.diagnosis.mistakes.registry import mistake
+from goldformer.spec.formulas.parts import part
+from goldformer.spec.formulas.randomness import drop_here, drop_hidden, drop_update, dropping
+from goldformer.spec.formulas.steps import around, instead, replacing
 
 FeedForward = Callable[..., tuple[Array, Array]]
 Layer = Callable[..., dict[str, Array]]
@@ -151,13 +150,16 @@ def subtract_squared_mean(original: Callable[..., Array], x: Array, *, params: P
 @mistake("ln-unbiased", around=channel_variance)
 def take_sample_variance(original: Callable[[Array], Array], centred: Array) -> Array:
     """Return the variance divided by d_model − 1, (..., 1)."""
-    return divide_by_one_less(original, centred)
+    d_model = centred.shape[-1]
+    # Of one channel it is 0/0: NaN, as silently as the frameworks give it.
+    with np.errstate(invalid="ignore"):
+        return np.asarray(original(centred) * d_model / (d_model - 1))
 
 
 @mistake("ln-eps-outside", instead_of=norm_denominator)
 def add_eps_outside(variance: Array) -> Array:
     """Return √variance + eps."""
-    return add_eps_to_deviation(variance)
+    return np.asarray(np.sqrt(variance) + layer_norm_eps())
 
 
 @mistake("ln-square", instead_of=norm_denominator)

@@ -4,9 +4,10 @@ from collections.abc import Callable
 
 import numpy as np
 
-from goldformer.adapters.textbook.attention import softmax
-from goldformer.adapters.textbook.checks import Array
-from goldformer.adapters.textbook.losses import (
+from goldformer.conformance.diagnosis.mistakes.registry import mistake
+from goldformer.spec.formulas.attention import softmax
+from goldformer.spec.formulas.checks import Array
+from goldformer.spec.formulas.losses import (
     count_targets,
     find_words,
     kl_divergence,
@@ -14,8 +15,7 @@ from goldformer.adapters.textbook.losses import (
     pick_targets,
     score_targets,
 )
-from goldformer.adapters.textbook.targets import spread_smoothing_mass
-from goldformer.conformance.diagnosis.mistakes.registry import mistake
+from goldformer.spec.formulas.targets import spread_smoothing_mass
 
 
 @mistake("ls-mass", instead_of=spread_smoothing_mass)

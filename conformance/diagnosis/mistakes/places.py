@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any, Final, Literal, NamedTuple
 
-from goldformer.adapters.textbook.checks import Array
-from goldformer.adapters.textbook.heads import Params, project, project_attention, project_heads, split_heads
-from goldformer.adapters.textbook.layers import (
+from goldformer.conformance.diagnosis.mistakes.registry import Mistaken
+from goldformer.spec.formulas.checks import Array
+from goldformer.spec.formulas.heads import Params, project, project_attention, project_heads, split_heads
+from goldformer.spec.formulas.layers import (
     decoder,
     decoder_layer,
     encoder,
@@ -19,9 +20,8 @@ from goldformer.adapters.textbook.layers import (
     run_encoder_layer,
     run_sublayer,
 )
-from goldformer.adapters.textbook.steps import Replacement, Replacements, Step, around, hold
-from goldformer.adapters.textbook.transformer import embed_source, embed_target
-from goldformer.conformance.diagnosis.mistakes.registry import Mistaken
+from goldformer.spec.formulas.steps import Replacement, Replacements, Step, around, hold
+from goldformer.spec.formulas.transformer import embed_source, embed_target
 
 
 class Position(NamedTuple):

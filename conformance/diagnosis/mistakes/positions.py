@@ -6,8 +6,9 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from goldformer.adapters.textbook.checks import Array
-from goldformer.adapters.textbook.embedding import (
+from goldformer.conformance.diagnosis.mistakes.registry import mistake
+from goldformer.spec.formulas.checks import Array
+from goldformer.spec.formulas.embedding import (
     Wave,
     add_encoding,
     angular_frequency,
@@ -19,8 +20,7 @@ from goldformer.adapters.textbook.embedding import (
     token_positions,
     wavelength_base,
 )
-from goldformer.adapters.textbook.heads import Params
-from goldformer.conformance.diagnosis.mistakes.registry import mistake
+from goldformer.spec.formulas.heads import Params
 
 
 @mistake("emb-scale-divide", around=token_embedding)

@@ -5,9 +5,10 @@ from collections.abc import Callable
 
 import numpy as np
 
-from goldformer.adapters.textbook.attention import drop_weights, scaled_dot_product_attention, weigh_keys
-from goldformer.adapters.textbook.checks import Array
-from goldformer.adapters.textbook.randomness import (
+from goldformer.conformance.diagnosis.mistakes.registry import mistake
+from goldformer.spec.formulas.attention import drop_weights, scaled_dot_product_attention, weigh_keys
+from goldformer.spec.formulas.checks import Array
+from goldformer.spec.formulas.randomness import (
     draw_dropout_mask,
     draw_weight,
     drop_elements,
@@ -17,7 +18,9 @@ from goldformer.adapters.textbook.randomness import (
     xavier_bound,
     xavier_uniform,
 )
-from goldformer.conformance.diagnosis.mistakes.registry import mistake
+
+#: The weight of a layer and its bias.
+Weights = dict[str, Array]
 
 DropoutMask = Callable[[tuple[int, ...], float, np.random.Generator], Array]
 
@@ -67,13 +70,13 @@ def compute_bound_of_thirds(original: Callable[[int, int], float], d_in: int, d_
 
 
 @mistake("xavier-transposed", around=xavier_uniform)
-def transpose_weight(original: Callable[..., Array], like: Array, *, seed: int) -> Array:
+def transpose_weight(original: Callable[..., Weights], like: Array, *, seed: int) -> Weights:
     """Return the weight as (d_out, d_in)."""
-    return original(like, seed=seed).T
+    return {name: array.T for name, array in original(like, seed=seed).items()}
 
 
 @mistake("xavier-one-seed", around=xavier_uniform)
-def ignore_seed(original: Callable[..., Array], like: Array, *, seed: int) -> Array:
+def ignore_seed(original: Callable[..., Weights], like: Array, *, seed: int) -> Weights:
     """Return the same weight for every weight of a shape, whatever the seed."""
     return original(like, seed=0)
 
@@ -149,17 +152,18 @@ def switch_off(original: Callable[..., Array]) -> Callable[..., Array]:
 
 
 @mistake("attention-dropout-scores", instead_of=drop_weights)
-def drop_scores(scaled: Array, mask: Array | None, rate: float, seed: int | None) -> Array:
+def drop_scores(weights: Array, scaled: Array, mask: Array | None, rate: float, seed: int | None) -> Array:
     """Return the softmax of what is left when scores are dropped."""
+    del weights
     return weigh_keys(drop_elements(scaled, "dropout_rate", rate, seed), mask)
 
 
 @mistake("attention-dropout-renormalised", around=drop_weights)
 def renormalise(
-    original: Callable[..., Array], scaled: Array, mask: Array | None, rate: float, seed: int | None
+    original: Callable[..., Array], weights: Array, scaled: Array, mask: Array | None, rate: float, seed: int | None
 ) -> Array:
     """Return the weights that are left divided by their sum."""
-    kept = original(scaled, mask, rate, seed)
+    kept = original(weights, scaled, mask, rate, seed)
     # A row that is dropped as a whole becomes 0/0.
     with np.errstate(invalid="ignore"):
         return np.asarray(kept / kept.sum(axis=-1, keepdims=True))

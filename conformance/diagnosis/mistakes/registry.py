@@ -11,8 +11,8 @@ from types import MappingProxyType, SimpleNamespace
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar, overload
 
 from goldformer.adapters.textbook.build import build_textbook
-from goldformer.adapters.textbook.steps import Instead, Replacement, Replacements, Step, around, instead
 from goldformer.conformance.diagnosis.mistakes.differentiation import DIFFERENTIATED
+from goldformer.spec.formulas.steps import Instead, Replacement, Replacements, Step, around, instead
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -6,13 +6,14 @@ from typing import Any, Final
 
 import numpy as np
 
-from goldformer.adapters.textbook.attention import causal_mask, softmax
-from goldformer.adapters.textbook.checks import Array
-from goldformer.adapters.textbook.embedding import token_embedding
-from goldformer.adapters.textbook.heads import Params
-from goldformer.adapters.textbook.layers import run_decoder_layer
-from goldformer.adapters.textbook.targets import shift_right
-from goldformer.adapters.textbook.transformer import (
+from goldformer.conformance.diagnosis.mistakes.registry import mistake
+from goldformer.spec.formulas.attention import causal_mask, softmax
+from goldformer.spec.formulas.checks import Array
+from goldformer.spec.formulas.embedding import token_embedding
+from goldformer.spec.formulas.heads import Params
+from goldformer.spec.formulas.layers import run_decoder_layer
+from goldformer.spec.formulas.targets import shift_right
+from goldformer.spec.formulas.transformer import (
     embed,
     learned_positions,
     output_logits,
@@ -23,7 +24,6 @@ from goldformer.adapters.textbook.transformer import (
     transformer,
     word_mask,
 )
-from goldformer.conformance.diagnosis.mistakes.registry import mistake
 
 # Masks and positions
 

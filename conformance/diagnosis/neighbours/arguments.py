@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from goldformer.adapters.textbook.steps import Replacement, Step, around, hold
+from goldformer.spec.formulas.steps import Replacement, Step, around, hold
 
 #: The positional arguments of a call, and those by name.
 Given = tuple[tuple[Any, ...], Mapping[str, Any]]

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from goldformer.adapters.textbook.attention import causal_mask
-from goldformer.adapters.textbook.checks import Array
+from goldformer.spec.formulas.attention import causal_mask
+from goldformer.spec.formulas.checks import Array
 
 Change = Callable[[Array], Any]
 

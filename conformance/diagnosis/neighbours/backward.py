@@ -11,12 +11,21 @@ from typing import Any, Final
 
 import numpy as np
 
-from goldformer.adapters.textbook.attention import softmax
-from goldformer.adapters.textbook.backward import (
+from goldformer.adapters.textbook.layers_backward import (
+    multi_head_attention_gradient,
+    unproject,
+)
+from goldformer.conformance.diagnosis.mistakes.differentiation import BY_HAND
+from goldformer.conformance.diagnosis.neighbours.arguments import read_argument
+from goldformer.conformance.diagnosis.neighbours.neighbour import Neighbour
+from goldformer.spec.formulas.attention import softmax
+from goldformer.spec.formulas.backward import (
     Gradients,
     activation_gradient,
     add_rows,
     attention_backward,
+    average_gradient,
+    cross_entropy_gradient,
     feed_forward_gradient,
     input_gradient,
     layer_norm_gradient,
@@ -30,19 +39,12 @@ from goldformer.adapters.textbook.backward import (
     token_embedding_gradient,
     weight_gradients,
 )
-from goldformer.adapters.textbook.checks import Array
-from goldformer.adapters.textbook.heads import Params, project
-from goldformer.adapters.textbook.layers import channel_mean, channel_variance, norm_denominator, subtract_mean
-from goldformer.adapters.textbook.layers_backward import (
-    multi_head_attention_gradient,
-    unproject,
-)
-from goldformer.adapters.textbook.losses import average_gradient, cross_entropy_gradient, find_words
-from goldformer.adapters.textbook.steps import Replacements, Step, around, hold, instead
-from goldformer.adapters.textbook.targets import one_hot
-from goldformer.conformance.diagnosis.mistakes.differentiation import BY_HAND
-from goldformer.conformance.diagnosis.neighbours.arguments import read_argument
-from goldformer.conformance.diagnosis.neighbours.neighbour import Neighbour
+from goldformer.spec.formulas.checks import Array
+from goldformer.spec.formulas.heads import Params, project
+from goldformer.spec.formulas.layers import channel_mean, channel_variance, norm_denominator, subtract_mean
+from goldformer.spec.formulas.losses import find_words
+from goldformer.spec.formulas.steps import Replacements, Step, around, hold, instead
+from goldformer.spec.formulas.targets import one_hot
 
 _SDPA: Final = "scaled_dot_product_attention"
 

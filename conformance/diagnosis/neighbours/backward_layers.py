@@ -10,9 +10,6 @@ from typing import Any, Final
 
 import numpy as np
 
-from goldformer.adapters.textbook.backward import Gradients, projection_gradients
-from goldformer.adapters.textbook.checks import Array
-from goldformer.adapters.textbook.layers import feed_through, self_attend
 from goldformer.adapters.textbook.layers_backward import (
     add_tied_gradient,
     cross_attend_gradient,
@@ -25,10 +22,13 @@ from goldformer.adapters.textbook.layers_backward import (
     sublayer_gradient,
     sum_table_gradients,
 )
-from goldformer.adapters.textbook.steps import Step, around, hold, instead, replacing
 from goldformer.conformance.diagnosis.neighbours.arguments import read_argument
 from goldformer.conformance.diagnosis.neighbours.backward import make_backward
 from goldformer.conformance.diagnosis.neighbours.neighbour import Neighbour
+from goldformer.spec.formulas.backward import Gradients, projection_gradients
+from goldformer.spec.formulas.checks import Array
+from goldformer.spec.formulas.layers import feed_through, self_attend
+from goldformer.spec.formulas.steps import Step, around, hold, instead, replacing
 
 #: The sub-layers of each layer, in words.
 _SUBLAYERS: Final = {

@@ -13,14 +13,14 @@ from typing import Any, Final
 
 import numpy as np
 
-from goldformer.adapters.textbook.attention import softmax, weigh_keys
-from goldformer.adapters.textbook.checks import Array
-from goldformer.adapters.textbook.embedding import token_embedding, token_positions
-from goldformer.adapters.textbook.layers import feed_forward
-from goldformer.adapters.textbook.losses import score_targets
-from goldformer.adapters.textbook.steps import around
 from goldformer.conformance.diagnosis.neighbours.arguments import Given, change_argument, change_result
 from goldformer.conformance.diagnosis.neighbours.neighbour import Neighbour
+from goldformer.spec.formulas.attention import softmax, weigh_keys
+from goldformer.spec.formulas.checks import Array
+from goldformer.spec.formulas.embedding import token_embedding, token_positions
+from goldformer.spec.formulas.layers import feed_forward
+from goldformer.spec.formulas.losses import score_targets
+from goldformer.spec.formulas.steps import around
 
 #: The part of an id after the component.
 _BLOCKS: Final = "blocks"

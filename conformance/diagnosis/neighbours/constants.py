@@ -8,9 +8,11 @@ from typing import Any, Final
 
 import numpy as np
 
-from goldformer.adapters.textbook.attention import score_divisor, sum_values, weigh_keys
-from goldformer.adapters.textbook.checks import Array
-from goldformer.adapters.textbook.embedding import (
+from goldformer.conformance.diagnosis.neighbours.arguments import Given, change_argument, change_array, change_result
+from goldformer.conformance.diagnosis.neighbours.neighbour import Neighbour
+from goldformer.spec.formulas.attention import score_divisor, sum_values, weigh_keys
+from goldformer.spec.formulas.checks import Array
+from goldformer.spec.formulas.embedding import (
     Wave,
     angular_frequency,
     channel_waves,
@@ -20,11 +22,9 @@ from goldformer.adapters.textbook.embedding import (
     token_positions,
     wavelength_base,
 )
-from goldformer.adapters.textbook.layers import activation, layer_norm_eps
-from goldformer.adapters.textbook.steps import Step, around, instead
-from goldformer.adapters.textbook.transformer import output_logits
-from goldformer.conformance.diagnosis.neighbours.arguments import Given, change_argument, change_array, change_result
-from goldformer.conformance.diagnosis.neighbours.neighbour import Neighbour
+from goldformer.spec.formulas.layers import activation, layer_norm_eps
+from goldformer.spec.formulas.steps import Step, around, instead
+from goldformer.spec.formulas.transformer import output_logits
 
 _SDPA: Final = "scaled_dot_product_attention"
 

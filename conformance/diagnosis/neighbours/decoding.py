@@ -16,8 +16,11 @@ from typing import Any, Final
 
 import numpy as np
 
-from goldformer.adapters.textbook.checks import Array
-from goldformer.adapters.textbook.decoding import (
+from goldformer.conformance.diagnosis.mistakes.decoding import repeat_sources_as_whole
+from goldformer.conformance.diagnosis.neighbours.arguments import change_array, change_result
+from goldformer.conformance.diagnosis.neighbours.neighbour import Neighbour
+from goldformer.spec.formulas.checks import Array
+from goldformer.spec.formulas.decoding import (
     Sentence,
     Task,
     append_word,
@@ -44,11 +47,8 @@ from goldformer.adapters.textbook.decoding import (
     sentence_score,
     total_score,
 )
-from goldformer.adapters.textbook.steps import Replacements, Step, around, hold, instead, replacing
-from goldformer.adapters.textbook.transformer import embed_target, memory_mask, target_mask, word_mask
-from goldformer.conformance.diagnosis.mistakes.decoding import repeat_sources_as_whole
-from goldformer.conformance.diagnosis.neighbours.arguments import change_array, change_result
-from goldformer.conformance.diagnosis.neighbours.neighbour import Neighbour
+from goldformer.spec.formulas.steps import Replacements, Step, around, hold, instead, replacing
+from goldformer.spec.formulas.transformer import embed_target, memory_mask, target_mask, word_mask
 
 _GREEDY: Final = "greedy_decode"
 _BEAM: Final = "beam_search"

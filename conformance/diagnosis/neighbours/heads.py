@@ -11,8 +11,11 @@ from typing import Any, Final
 
 import numpy as np
 
-from goldformer.adapters.textbook.checks import Array
-from goldformer.adapters.textbook.heads import (
+from goldformer.conformance.diagnosis.neighbours.arguments import Given, change_result, read_argument, replace_argument
+from goldformer.conformance.diagnosis.neighbours.neighbour import Neighbour
+from goldformer.conformance.properties.relations import join_names
+from goldformer.spec.formulas.checks import Array
+from goldformer.spec.formulas.heads import (
     Params,
     attend_projected,
     fused_multi_head_attention,
@@ -22,10 +25,7 @@ from goldformer.adapters.textbook.heads import (
     split_fused,
     split_heads,
 )
-from goldformer.adapters.textbook.steps import Step, around, hold, instead
-from goldformer.conformance.diagnosis.neighbours.arguments import Given, change_result, read_argument, replace_argument
-from goldformer.conformance.diagnosis.neighbours.neighbour import Neighbour
-from goldformer.conformance.properties.relations import join_names
+from goldformer.spec.formulas.steps import Step, around, hold, instead
 
 _MHA: Final = "multi_head_attention"
 _FUSED: Final = "fused_multi_head_attention"

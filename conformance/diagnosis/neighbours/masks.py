@@ -11,16 +11,6 @@ from typing import Any, Final
 
 import numpy as np
 
-from goldformer.adapters.textbook.attention import (
-    causal_mask,
-    fill_masked,
-    scaled_dot_product_attention,
-    weigh_keys,
-)
-from goldformer.adapters.textbook.checks import Array
-from goldformer.adapters.textbook.heads import fused_multi_head_attention, multi_head_attention
-from goldformer.adapters.textbook.layers import decoder, decoder_layer, encoder, encoder_layer
-from goldformer.adapters.textbook.steps import Step, around, hold, instead
 from goldformer.conformance.diagnosis.mistakes.attention import add_to_masked
 from goldformer.conformance.diagnosis.neighbours.arguments import (
     Given,
@@ -45,6 +35,16 @@ from goldformer.conformance.diagnosis.neighbours.array_changes import (
 )
 from goldformer.conformance.diagnosis.neighbours.neighbour import Neighbour
 from goldformer.spec import Case
+from goldformer.spec.formulas.attention import (
+    causal_mask,
+    fill_masked,
+    scaled_dot_product_attention,
+    weigh_keys,
+)
+from goldformer.spec.formulas.checks import Array
+from goldformer.spec.formulas.heads import fused_multi_head_attention, multi_head_attention
+from goldformer.spec.formulas.layers import decoder, decoder_layer, encoder, encoder_layer
+from goldformer.spec.formulas.steps import Step, around, hold, instead
 
 
 def _reorder(mask: Array, axes: int) -> Array:

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from goldformer.adapters.textbook.build import build_textbook
-from goldformer.adapters.textbook.steps import Replacements
 from goldformer.conformance.diagnosis.mistakes.registry import Mistaken
+from goldformer.spec.formulas.steps import Replacements
 
 #: The sign between a neighbour's family and the number that was solved for, in its id.
 EQUALS: Final = "="

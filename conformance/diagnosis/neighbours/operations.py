@@ -11,23 +11,6 @@ from typing import Any, Final
 
 import numpy as np
 
-from goldformer.adapters.textbook.attention import score_keys, softmax, softmax_over_keys, sum_values, weigh_keys
-from goldformer.adapters.textbook.checks import Array
-from goldformer.adapters.textbook.heads import Params, merge_heads
-from goldformer.adapters.textbook.layers import (
-    activation,
-    channel_mean,
-    channel_variance,
-    feed_forward,
-    layer_norm,
-    norm_denominator,
-    scale_and_shift,
-    subtract_mean,
-)
-from goldformer.adapters.textbook.losses import score_targets
-from goldformer.adapters.textbook.steps import Replacement, Replacements, Step, around, instead, replacing
-from goldformer.adapters.textbook.targets import one_hot
-from goldformer.adapters.textbook.transformer import log_softmax, output_logits
 from goldformer.conformance.diagnosis.neighbours.arguments import Given, change_argument, change_array
 from goldformer.conformance.diagnosis.neighbours.array_changes import (
     Change,
@@ -40,6 +23,23 @@ from goldformer.conformance.diagnosis.neighbours.array_changes import (
     turn_last_axes,
 )
 from goldformer.conformance.diagnosis.neighbours.neighbour import Neighbour
+from goldformer.spec.formulas.attention import score_keys, softmax, softmax_over_keys, sum_values, weigh_keys
+from goldformer.spec.formulas.checks import Array
+from goldformer.spec.formulas.heads import Params, merge_heads
+from goldformer.spec.formulas.layers import (
+    activation,
+    channel_mean,
+    channel_variance,
+    feed_forward,
+    layer_norm,
+    norm_denominator,
+    scale_and_shift,
+    subtract_mean,
+)
+from goldformer.spec.formulas.losses import score_targets
+from goldformer.spec.formulas.steps import Replacement, Replacements, Step, around, instead, replacing
+from goldformer.spec.formulas.targets import one_hot
+from goldformer.spec.formulas.transformer import log_softmax, output_logits
 
 _SDPA: Final = "scaled_dot_product_attention"
 

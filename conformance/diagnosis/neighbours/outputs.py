@@ -7,12 +7,6 @@ from typing import Any, Final
 
 import numpy as np
 
-from goldformer.adapters.textbook.attention import padding_mask
-from goldformer.adapters.textbook.checks import Array
-from goldformer.adapters.textbook.heads import fused_multi_head_attention, multi_head_attention, single_head_attention
-from goldformer.adapters.textbook.layers import decoder_layer, encoder_layer, run_stack
-from goldformer.adapters.textbook.steps import Step, around
-from goldformer.adapters.textbook.transformer import output_probabilities, transformer
 from goldformer.conformance.diagnosis.neighbours.arguments import change_array
 from goldformer.conformance.diagnosis.neighbours.array_changes import (
     Change,
@@ -22,6 +16,12 @@ from goldformer.conformance.diagnosis.neighbours.array_changes import (
     shift_last_axis,
 )
 from goldformer.conformance.diagnosis.neighbours.neighbour import Neighbour
+from goldformer.spec.formulas.attention import padding_mask
+from goldformer.spec.formulas.checks import Array
+from goldformer.spec.formulas.heads import fused_multi_head_attention, multi_head_attention, single_head_attention
+from goldformer.spec.formulas.layers import decoder_layer, encoder_layer, run_stack
+from goldformer.spec.formulas.steps import Step, around
+from goldformer.spec.formulas.transformer import output_probabilities, transformer
 
 #: Pairs of outputs of one shape; of one shape in some calls, such as those of a head as wide as the sequence is long.
 _PAIRS: Final[tuple[tuple[Step, str, str], ...]] = (

@@ -8,10 +8,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from goldformer.adapters.textbook.checks import Array
-from goldformer.adapters.textbook.randomness import draw_dropout_mask, draw_weight, scale_up, xavier_bound
-from goldformer.adapters.textbook.steps import Step, instead
 from goldformer.conformance.diagnosis.neighbours.neighbour import Neighbour
+from goldformer.spec.formulas.checks import Array
+from goldformer.spec.formulas.randomness import draw_dropout_mask, draw_weight, scale_up, xavier_bound
+from goldformer.spec.formulas.steps import Step, instead
 
 _INITIALISATION: Final = "xavier_uniform"
 _HINT: Final = "Draw uniformly between −a and a, with a = √(6/(d_in + d_out))."

@@ -16,12 +16,12 @@ from typing import Any, Final
 import numpy as np
 
 from goldformer.adapters import textbook
-from goldformer.adapters.textbook.checks import Array
-from goldformer.adapters.textbook.steps import Step, around
 from goldformer.conformance.diagnosis.neighbours.arguments import Given, read_argument, was_left_out
 from goldformer.conformance.diagnosis.neighbours.neighbour import EQUALS, Neighbour
 from goldformer.conformance.properties.relations import join_names
 from goldformer.spec import Case, Contract
+from goldformer.spec.formulas.checks import Array
+from goldformer.spec.formulas.steps import Step, around
 from goldformer.spec.model import GoldenArray
 
 #: In the place of names: all of those that the call returns.

@@ -16,18 +16,18 @@ from typing import Any, Final
 
 import numpy as np
 
-from goldformer.adapters.textbook.attention import fill_masked, mask_fill, scaled_dot_product_attention, score_divisor
-from goldformer.adapters.textbook.checks import Array
-from goldformer.adapters.textbook.embedding import add_encoding, token_embedding, wavelength_base
-from goldformer.adapters.textbook.layers import activation, layer_norm_eps, norm_denominator
-from goldformer.adapters.textbook.losses import count_targets, find_words, score_targets
-from goldformer.adapters.textbook.steps import Replacements, Step, around, hold, instead
-from goldformer.adapters.textbook.transformer import log_softmax
 from goldformer.conformance.diagnosis.mistakes import implementations
 from goldformer.conformance.diagnosis.neighbours.arguments import change_argument, change_array
 from goldformer.conformance.diagnosis.neighbours.constants import OTHER_EPS, SCALED_RESULTS
 from goldformer.conformance.diagnosis.neighbours.neighbour import EQUALS, find_component
 from goldformer.conformance.diagnosis.neighbours.wiring import list_dropped, list_updates
+from goldformer.spec.formulas.attention import fill_masked, mask_fill, scaled_dot_product_attention, score_divisor
+from goldformer.spec.formulas.checks import Array
+from goldformer.spec.formulas.embedding import add_encoding, token_embedding, wavelength_base
+from goldformer.spec.formulas.layers import activation, layer_norm_eps, norm_denominator
+from goldformer.spec.formulas.losses import count_targets, find_words, score_targets
+from goldformer.spec.formulas.steps import Replacements, Step, around, hold, instead
+from goldformer.spec.formulas.transformer import log_softmax
 
 #: The numbers of the grid to a factor of ten, and the sections after it: they leave six digits.
 _POINTS: Final = 3

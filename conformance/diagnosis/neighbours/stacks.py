@@ -9,24 +9,6 @@ from typing import Any, Final
 
 import numpy as np
 
-from goldformer.adapters.layouts import part
-from goldformer.adapters.textbook.checks import Array
-from goldformer.adapters.textbook.embedding import positional_encoding
-from goldformer.adapters.textbook.heads import multi_head_attention
-from goldformer.adapters.textbook.layers import (
-    decoder,
-    decoder_layer,
-    encoder,
-    final_norm,
-    layer_norm,
-    layer_params,
-    norm_params,
-    run_decoder_layer,
-    run_encoder_layer,
-    run_stack,
-    self_attend,
-)
-from goldformer.adapters.textbook.steps import Step, around, hold, instead, replacing
 from goldformer.conformance.diagnosis.neighbours.arguments import (
     Given,
     change_argument,
@@ -39,6 +21,24 @@ from goldformer.conformance.diagnosis.neighbours.array_changes import (
     keep_padding,
 )
 from goldformer.conformance.diagnosis.neighbours.neighbour import Neighbour
+from goldformer.spec.formulas.checks import Array
+from goldformer.spec.formulas.embedding import positional_encoding
+from goldformer.spec.formulas.heads import multi_head_attention
+from goldformer.spec.formulas.layers import (
+    decoder,
+    decoder_layer,
+    encoder,
+    final_norm,
+    layer_norm,
+    layer_params,
+    norm_params,
+    run_decoder_layer,
+    run_encoder_layer,
+    run_stack,
+    self_attend,
+)
+from goldformer.spec.formulas.parts import part
+from goldformer.spec.formulas.steps import Step, around, hold, instead, replacing
 
 Layer = Callable[..., Array]
 

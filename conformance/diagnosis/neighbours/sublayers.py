@@ -8,8 +8,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from goldformer.adapters.textbook.checks import Array
-from goldformer.adapters.textbook.layers import (
+from goldformer.conformance.diagnosis.neighbours.neighbour import Neighbour
+from goldformer.spec.formulas.checks import Array
+from goldformer.spec.formulas.layers import (
     SubLayer,
     decoder_layer,
     encoder_layer,
@@ -18,9 +19,8 @@ from goldformer.adapters.textbook.layers import (
     norm_params,
     run_sublayer,
 )
-from goldformer.adapters.textbook.randomness import drop_update
-from goldformer.adapters.textbook.steps import Replacements, Step, around, instead, replacing
-from goldformer.conformance.diagnosis.neighbours.neighbour import Neighbour
+from goldformer.spec.formulas.randomness import drop_update
+from goldformer.spec.formulas.steps import Replacements, Step, around, instead, replacing
 
 #: The form of a sub-layer: of its input, its function and its norm.
 Form = Callable[[Array, Callable[[Array], Array], Callable[[Array], Array]], Array]

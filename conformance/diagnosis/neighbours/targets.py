@@ -9,13 +9,13 @@ from typing import Any, Final
 
 import numpy as np
 
-from goldformer.adapters.textbook.checks import Array
-from goldformer.adapters.textbook.losses import cross_entropy, find_words, kl_divergence, kl_terms, score_targets
-from goldformer.adapters.textbook.steps import Step, around, instead, replacing
-from goldformer.adapters.textbook.targets import label_smoothing, pad_or_truncate, shift_right
-from goldformer.adapters.textbook.transformer import log_softmax
 from goldformer.conformance.diagnosis.neighbours.arguments import Given, change_argument, change_result
 from goldformer.conformance.diagnosis.neighbours.neighbour import Neighbour
+from goldformer.spec.formulas.checks import Array
+from goldformer.spec.formulas.losses import cross_entropy, find_words, kl_divergence, kl_terms, score_targets
+from goldformer.spec.formulas.steps import Step, around, instead, replacing
+from goldformer.spec.formulas.targets import label_smoothing, pad_or_truncate, shift_right
+from goldformer.spec.formulas.transformer import log_softmax
 
 # Sequences
 

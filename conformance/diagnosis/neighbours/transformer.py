@@ -13,32 +13,6 @@ from typing import Any, Final
 import numpy as np
 
 from goldformer.adapters.options import OPTIONS
-from goldformer.adapters.textbook.attention import causal_mask, softmax
-from goldformer.adapters.textbook.checks import Array
-from goldformer.adapters.textbook.embedding import token_embedding
-from goldformer.adapters.textbook.layers import (
-    decoder,
-    encoder,
-    layer_norm,
-    layer_params,
-    run_decoder_layer,
-    run_encoder_layer,
-)
-from goldformer.adapters.textbook.steps import Step, around, hold, instead, replacing
-from goldformer.adapters.textbook.transformer import (
-    add_learned_positions,
-    embed,
-    embed_source,
-    embed_target,
-    log_softmax,
-    memory_mask,
-    output_logits,
-    select_memory,
-    source_mask,
-    target_mask,
-    transformer,
-    word_mask,
-)
 from goldformer.conformance.diagnosis.neighbours.arguments import (
     Given,
     change_argument,
@@ -54,6 +28,32 @@ from goldformer.conformance.diagnosis.neighbours.array_changes import (
 )
 from goldformer.conformance.diagnosis.neighbours.neighbour import Neighbour
 from goldformer.conformance.diagnosis.neighbours.stacks import PARTS_OF_LAYER, count_layers
+from goldformer.spec.formulas.attention import causal_mask, softmax
+from goldformer.spec.formulas.checks import Array
+from goldformer.spec.formulas.embedding import token_embedding
+from goldformer.spec.formulas.layers import (
+    decoder,
+    encoder,
+    layer_norm,
+    layer_params,
+    run_decoder_layer,
+    run_encoder_layer,
+)
+from goldformer.spec.formulas.steps import Step, around, hold, instead, replacing
+from goldformer.spec.formulas.transformer import (
+    add_learned_positions,
+    embed,
+    embed_source,
+    embed_target,
+    log_softmax,
+    memory_mask,
+    output_logits,
+    select_memory,
+    source_mask,
+    target_mask,
+    transformer,
+    word_mask,
+)
 
 # The stacks
 

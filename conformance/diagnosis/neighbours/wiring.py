@@ -14,10 +14,19 @@ from typing import Any, Final
 
 import numpy as np
 
-from goldformer.adapters.textbook.attention import weigh_keys
-from goldformer.adapters.textbook.checks import Array
-from goldformer.adapters.textbook.heads import merge_heads, multi_head_attention
-from goldformer.adapters.textbook.layers import (
+from goldformer.conformance.diagnosis.neighbours.arguments import (
+    Given,
+    change_argument,
+    change_array,
+    read_argument,
+    replace_argument,
+)
+from goldformer.conformance.diagnosis.neighbours.neighbour import Neighbour
+from goldformer.conformance.properties.relations import join_names
+from goldformer.spec.formulas.attention import weigh_keys
+from goldformer.spec.formulas.checks import Array
+from goldformer.spec.formulas.heads import merge_heads, multi_head_attention
+from goldformer.spec.formulas.layers import (
     SubLayer,
     activation,
     add_residual,
@@ -30,17 +39,8 @@ from goldformer.adapters.textbook.layers import (
     run_sublayer,
     self_attend,
 )
-from goldformer.adapters.textbook.randomness import dropping
-from goldformer.adapters.textbook.steps import Replacement, Replacements, Step, around, hold, replacing
-from goldformer.conformance.diagnosis.neighbours.arguments import (
-    Given,
-    change_argument,
-    change_array,
-    read_argument,
-    replace_argument,
-)
-from goldformer.conformance.diagnosis.neighbours.neighbour import Neighbour
-from goldformer.conformance.properties.relations import join_names
+from goldformer.spec.formulas.randomness import dropping
+from goldformer.spec.formulas.steps import Replacement, Replacements, Step, around, hold, replacing
 
 #: The arrays of the layer that runs, by name.
 _noted: Final[ContextVar[dict[str, Array]]] = ContextVar("noted")

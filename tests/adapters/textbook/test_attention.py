@@ -13,11 +13,11 @@ from torch.nn.functional import scaled_dot_product_attention as torch_attention
 from arrays import UNIT_ROUNDOFF, draw, tensors
 from goldformer.adapters.builtin import reference
 from goldformer.adapters.builtin import textbook as textbook_adapter
-from goldformer.adapters.textbook.attention import ATTENTION
 from goldformer.adapters.textbook.build import build_textbook
-from goldformer.adapters.textbook.embedding import EMBEDDING
-from goldformer.adapters.textbook.heads import FUSED, MULTI_HEAD, SINGLE_HEAD
 from goldformer.conformance.diagnosis.mistakes import implementations
+from goldformer.spec.formulas.attention import ATTENTION
+from goldformer.spec.formulas.embedding import EMBEDDING
+from goldformer.spec.formulas.heads import FUSED, MULTI_HEAD, SINGLE_HEAD
 
 # No two alike, but where one number stands for a product.
 BATCH, HEADS, Q_SEQ, KV_SEQ, D_K, VOCAB = 3, 2, 5, 7, 11, 31

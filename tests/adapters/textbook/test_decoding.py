@@ -16,7 +16,8 @@ from goldformer import reference_impl
 from goldformer.adapters.builtin import reference
 from goldformer.adapters.options import OPTIONS
 from goldformer.adapters.textbook.build import build_textbook
-from goldformer.adapters.textbook.decoding import (
+from goldformer.conformance.diagnosis.mistakes import implementations, torch_implementations
+from goldformer.spec.formulas.decoding import (
     DECODING,
     decoder_input,
     has_ended,
@@ -25,11 +26,10 @@ from goldformer.adapters.textbook.decoding import (
     penalty_length,
     select_best,
 )
-from goldformer.adapters.textbook.layers import DECODER_LAYER, ENCODER_LAYER, stack_params
-from goldformer.adapters.textbook.losses import pick_targets
-from goldformer.adapters.textbook.steps import around, instead, replacing
-from goldformer.adapters.textbook.transformer import log_softmax, memory_mask, source_mask
-from goldformer.conformance.diagnosis.mistakes import implementations, torch_implementations
+from goldformer.spec.formulas.layers import DECODER_LAYER, ENCODER_LAYER, stack_params
+from goldformer.spec.formulas.losses import pick_targets
+from goldformer.spec.formulas.steps import around, instead, replacing
+from goldformer.spec.formulas.transformer import log_softmax, memory_mask, source_mask
 from spoiled import Spoiled, spoil
 
 PAD, BOS, EOS = 5, 6, 2

@@ -11,8 +11,9 @@ from arrays import UNIT_ROUNDOFF, draw, drawn, outputs, tensors
 from goldformer.adapters.builtin import reference
 from goldformer.adapters.builtin import textbook as textbook_adapter
 from goldformer.adapters.textbook.build import build_textbook
-from goldformer.adapters.textbook.embedding import positional_encoding
-from goldformer.adapters.textbook.layers import (
+from goldformer.conformance.diagnosis.mistakes import implementations
+from goldformer.spec.formulas.embedding import positional_encoding
+from goldformer.spec.formulas.layers import (
     DECODER_LAYER,
     ENCODER_LAYER,
     FEED_FORWARD,
@@ -28,8 +29,7 @@ from goldformer.adapters.textbook.layers import (
     run_sublayer,
     stack_params,
 )
-from goldformer.adapters.textbook.steps import around
-from goldformer.conformance.diagnosis.mistakes import implementations
+from goldformer.spec.formulas.steps import around
 from spoiled import Spoiled, spoil
 
 # No two alike, but where one number stands for a product.

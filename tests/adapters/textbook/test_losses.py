@@ -12,9 +12,9 @@ from arrays import UNIT_ROUNDOFF, draw, outputs, tensors
 from goldformer.adapters.builtin import reference
 from goldformer.adapters.builtin import textbook as textbook_adapter
 from goldformer.adapters.textbook.build import build_textbook
-from goldformer.adapters.textbook.losses import cross_entropy
-from goldformer.adapters.textbook.targets import pad_sequence, spread_smoothing_mass
 from goldformer.conformance.diagnosis.mistakes import implementations
+from goldformer.spec.formulas.losses import cross_entropy
+from goldformer.spec.formulas.targets import pad_sequence, spread_smoothing_mass
 from spoiled import spoil
 
 BATCH, SEQ, D_MODEL, VOCAB, PAD = 3, 5, 14, 19, 4

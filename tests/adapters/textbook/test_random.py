@@ -12,15 +12,18 @@ import pytest
 import torch
 
 from goldformer.adapters import Adapter
-from goldformer.adapters.textbook.attention import (
+from goldformer.adapters.textbook.build import build_textbook
+from goldformer.conformance.diagnosis.mistakes import implementations
+from goldformer.conformance.judging.cases import Bench, check_case
+from goldformer.conformance.judging.verdict import Status
+from goldformer.spec.formulas.attention import (
     drop_weights,
     scaled_dot_product_attention,
     score_divisor,
     softmax,
     softmax_over_keys,
 )
-from goldformer.adapters.textbook.build import build_textbook
-from goldformer.adapters.textbook.randomness import (
+from goldformer.spec.formulas.randomness import (
     draw_dropout_mask,
     draw_weight,
     drop_elements,
@@ -29,9 +32,6 @@ from goldformer.adapters.textbook.randomness import (
     xavier_bound,
     xavier_uniform,
 )
-from goldformer.conformance.diagnosis.mistakes import implementations
-from goldformer.conformance.judging.cases import Bench, check_case
-from goldformer.conformance.judging.verdict import Status
 from spoiled import spoil
 
 COMPONENTS = ("xavier_uniform", "dropout", "scaled_dot_product_attention")
@@ -47,7 +47,7 @@ def test_results_keep_the_dtype(dtype):
     x = np.ones((3, 4), dtype=dtype)
     for rate in (0, 0.3, 1):
         assert textbook.dropout(x, rate=rate, training=True, seed=1).dtype == dtype
-    assert textbook.xavier_uniform(x, seed=1).dtype == dtype
+    assert textbook.xavier_uniform(x, seed=1)["weight"].dtype == dtype
     assert textbook.scaled_dot_product_attention(x, x, x, dropout_rate=0.3, seed=1)["output"].dtype == dtype
 
 
@@ -158,13 +158,13 @@ def scaled_in_evaluation(original, x, *, rate, training, seed):
 
 
 @spoil(instead_of=drop_weights)
-def drops_scores(scaled, weights, rate, seed):
+def drops_scores(weights, scaled, mask, rate, seed):
     return softmax(drop_elements(scaled, "dropout_rate", rate, seed))
 
 
 @spoil(around=drop_weights)
-def renormalised(original, scaled, weights, rate, seed):
-    kept = original(scaled, weights, rate, seed)
+def renormalised(original, *given):
+    kept = original(*given)
     return kept / np.maximum(kept.sum(-1, keepdims=True), np.finfo(kept.dtype).tiny)
 
 

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from goldformer.adapters import textbook
-from goldformer.adapters.textbook.attention import fill_masked, scaled_dot_product_attention, score_divisor, softmax
 from goldformer.adapters.textbook.build import COMPONENTS, build_textbook
-from goldformer.adapters.textbook.heads import project
-from goldformer.adapters.textbook.layers import feed_forward
-from goldformer.adapters.textbook.steps import around, instead, replacing
 from goldformer.conformance.diagnosis.mistakes.places import TRACKED, MistakePlace, restrict_to
+from goldformer.spec.formulas.attention import fill_masked, scaled_dot_product_attention, score_divisor, softmax
+from goldformer.spec.formulas.heads import project
+from goldformer.spec.formulas.layers import feed_forward
+from goldformer.spec.formulas.steps import around, instead, replacing
 
 SCORES = np.array([0.0, 1.0])
 RIGHT = softmax(SCORES).tolist()

@@ -9,19 +9,19 @@ from arrays import UNIT_ROUNDOFF, drawn, outputs, tensors
 from goldformer.adapters.builtin import reference
 from goldformer.adapters.builtin import textbook as textbook_adapter
 from goldformer.adapters.protocol import Adapter
-from goldformer.adapters.textbook.attention import padding_mask
 from goldformer.adapters.textbook.build import build_textbook
-from goldformer.adapters.textbook.embedding import positional_encoding, token_embedding
-from goldformer.adapters.textbook.layers import (
+from goldformer.conformance.diagnosis.mistakes import implementations
+from goldformer.spec.formulas.attention import padding_mask
+from goldformer.spec.formulas.embedding import positional_encoding, token_embedding
+from goldformer.spec.formulas.layers import (
     DECODER_LAYER,
     ENCODER_LAYER,
     run_decoder_layer,
     run_encoder_layer,
     stack_params,
 )
-from goldformer.adapters.textbook.steps import around
-from goldformer.adapters.textbook.transformer import OUTPUT_LAYER, TRANSFORMER, embed, embed_target, target_mask
-from goldformer.conformance.diagnosis.mistakes import implementations
+from goldformer.spec.formulas.steps import around
+from goldformer.spec.formulas.transformer import OUTPUT_LAYER, TRANSFORMER, embed, embed_target, target_mask
 from spoiled import Spoiled, spoil
 
 # No two alike, but where one number stands for a product.

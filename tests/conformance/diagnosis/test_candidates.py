@@ -10,13 +10,13 @@ import pytest
 
 from goldformer.adapters.protocol import Adapter
 from goldformer.adapters.textbook.build import build_textbook
-from goldformer.adapters.textbook.decoding import model_logits
 from goldformer.conformance.diagnosis import batches, candidates
 from goldformer.conformance.diagnosis.candidates import Candidate, Textbooks
 from goldformer.conformance.diagnosis.failure import FailingCase
 from goldformer.conformance.diagnosis.mistakes import implementations
 from goldformer.conformance.judging.gradient import invoke_gradient
 from goldformer.conformance.judging.invoke import Result, invoke, read_arguments
+from goldformer.spec.formulas.decoding import model_logits
 
 ATTENTION = "scaled_dot_product_attention"
 #: Two mistakes that are one in other words, and one that differs from them.

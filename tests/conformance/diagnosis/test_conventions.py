@@ -13,15 +13,15 @@ import torch
 from comparisons import remark_lines
 from goldformer.adapters import Adapter, AdapterError
 from goldformer.adapters.options import OPTIONS
-from goldformer.adapters.textbook.attention import fill_masked, sum_values, weigh_keys
-from goldformer.adapters.textbook.heads import apply_affine
-from goldformer.adapters.textbook.layers import encoder_layer
 from goldformer.conformance.diagnosis.explain import Diagnosis
 from goldformer.conformance.diagnosis.mistakes import implementations
 from goldformer.conformance.judging.cases import Bench, check_case, judge_case
 from goldformer.conformance.judging.verdict import Status
 from goldformer.conformance.reports.text import explain_verdict
 from goldformer.spec import load_spec
+from goldformer.spec.formulas.attention import fill_masked, sum_values, weigh_keys
+from goldformer.spec.formulas.heads import apply_affine
+from goldformer.spec.formulas.layers import encoder_layer
 from spoiled import Spoiled, spoil
 
 EMPTY_ROW = "sdpa-empty-row"

@@ -5,15 +5,15 @@ from __future__ import annotations
 import pytest
 
 from goldformer.adapters import Adapter, find_adapter
-from goldformer.adapters.textbook.attention import fill_masked, padding_mask, score_divisor, softmax, sum_values
 from goldformer.adapters.textbook.build import build_textbook
-from goldformer.adapters.textbook.embedding import token_embedding
-from goldformer.adapters.textbook.heads import merge_heads, project, split_fused, split_heads
-from goldformer.adapters.textbook.layers import layer_params
-from goldformer.adapters.textbook.transformer import embed_target, output_logits, target_mask
 from goldformer.conformance.judging.cases import Bench, check_case
 from goldformer.conformance.judging.verdict import Status
 from goldformer.conformance.reports.text import explain_verdict
+from goldformer.spec.formulas.attention import fill_masked, padding_mask, score_divisor, softmax, sum_values
+from goldformer.spec.formulas.embedding import token_embedding
+from goldformer.spec.formulas.heads import merge_heads, project, split_fused, split_heads
+from goldformer.spec.formulas.layers import layer_params
+from goldformer.spec.formulas.transformer import embed_target, output_logits, target_mask
 from spoiled import spoil
 
 

@@ -17,9 +17,6 @@ from goldformer.adapters import find_adapter
 from goldformer.adapters.options import OPTIONS
 from goldformer.adapters.protocol import Adapter
 from goldformer.adapters.textbook.build import build_textbook
-from goldformer.adapters.textbook.heads import project_attention, project_heads
-from goldformer.adapters.textbook.layers import norm_denominator
-from goldformer.adapters.textbook.steps import instead
 from goldformer.conformance.diagnosis.candidates import Candidate, Textbooks
 from goldformer.conformance.diagnosis.explain import Diagnosis
 from goldformer.conformance.diagnosis.failure import FailingCase
@@ -34,6 +31,9 @@ from goldformer.conformance.judging.invoke import Result
 from goldformer.conformance.judging.verdict import Difference, Status, Verdict
 from goldformer.conformance.reports.text import explain_verdict
 from goldformer.conformance.selection import Selection, checks
+from goldformer.spec.formulas.heads import project_attention, project_heads
+from goldformer.spec.formulas.layers import norm_denominator
+from goldformer.spec.formulas.steps import instead
 from goldformer.spec.model import ANY, find_magnitude
 from spoiled import spoil
 

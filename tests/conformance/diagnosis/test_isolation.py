@@ -18,11 +18,7 @@ import wild
 from goldformer.adapters.find import find_adapter
 from goldformer.adapters.options import OPTIONS
 from goldformer.adapters.protocol import Adapter
-from goldformer.adapters.textbook.attention import score_divisor
 from goldformer.adapters.textbook.build import build_textbook
-from goldformer.adapters.textbook.decoding import next_beam, pad_words, score_words
-from goldformer.adapters.textbook.steps import around, instead
-from goldformer.adapters.textbook.transformer import embed
 from goldformer.conformance.cli import main
 from goldformer.conformance.diagnosis.explain import Diagnosis
 from goldformer.conformance.diagnosis.finding import AGAIN, CLOSEST, FIX_TOO, NOTHING_KNOWN, PLACE
@@ -46,6 +42,10 @@ from goldformer.conformance.judging.invoke import Arguments, read_arguments
 from goldformer.conformance.judging.verdict import Verdict
 from goldformer.conformance.reports.text import format_remarks
 from goldformer.spec import load_own_cases, load_spec
+from goldformer.spec.formulas.attention import score_divisor
+from goldformer.spec.formulas.decoding import next_beam, pad_words, score_words
+from goldformer.spec.formulas.steps import around, instead
+from goldformer.spec.formulas.transformer import embed
 from goldformer.spec.oracle.run import derive_golden
 from slips import make_bench, read_slips
 

@@ -10,7 +10,6 @@ from dataclasses import replace
 import pytest
 from click.testing import CliRunner
 
-from goldformer.adapters.textbook.attention import softmax
 from goldformer.adapters.textbook.build import build_textbook
 from goldformer.conformance.cli import main
 from goldformer.conformance.commands import mistakes as command
@@ -30,6 +29,7 @@ from goldformer.conformance.diagnosis.mistakes import Mistaken, implementations
 from goldformer.conformance.reports.kill_page import page
 from goldformer.conformance.reports.text import format_ratio
 from goldformer.spec import Mistake, load_spec
+from goldformer.spec.formulas.attention import softmax
 from pages import PAIRS, READABLE, Page, contrast, must_scroll_by_keyboard, must_stand_alone
 from spoiled import spoil
 from spoiling import edit, keep

@@ -9,7 +9,6 @@ import pytest
 
 from goldformer.adapters.options import OPTIONS
 from goldformer.adapters.protocol import Adapter
-from goldformer.adapters.textbook.attention import scaled_dot_product_attention
 from goldformer.adapters.textbook.build import build_textbook
 from goldformer.conformance.diagnosis.catalogue import Catalogue
 from goldformer.conformance.diagnosis.explain import Diagnosis
@@ -20,6 +19,7 @@ from goldformer.conformance.diagnosis.mistakes import implementations
 from goldformer.conformance.diagnosis.mistakes.places import HALVES, TRACKED, restrict_to
 from goldformer.conformance.diagnosis.neighbours import find_made, neighbours
 from goldformer.conformance.judging.cases import Bench, judge_case
+from goldformer.spec.formulas.attention import scaled_dot_product_attention
 
 #: Some neighbours show only under an option that is not the default.
 UNDER = (

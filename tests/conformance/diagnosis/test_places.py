@@ -13,9 +13,17 @@ from goldformer.adapters.layouts import part
 from goldformer.adapters.options import OPTIONS
 from goldformer.adapters.protocol import Adapter
 from goldformer.adapters.textbook.build import build_textbook
-from goldformer.adapters.textbook.embedding import positional_encoding
-from goldformer.adapters.textbook.heads import project_attention
-from goldformer.adapters.textbook.layers import (
+from goldformer.conformance.diagnosis.candidates import Candidate, Textbooks
+from goldformer.conformance.diagnosis.explain import Diagnosis
+from goldformer.conformance.diagnosis.mistakes import implementations
+from goldformer.conformance.diagnosis.mistakes.places import PLACES, MistakePlace, can_be_made
+from goldformer.conformance.diagnosis.neighbours.solved import OF_SUBLAYERS
+from goldformer.conformance.diagnosis.suspects import rank_explanations
+from goldformer.conformance.judging.cases import Bench, judge_case, plan
+from goldformer.conformance.judging.verdict import Verdict
+from goldformer.spec.formulas.embedding import positional_encoding
+from goldformer.spec.formulas.heads import project_attention
+from goldformer.spec.formulas.layers import (
     cross_attend,
     decoder,
     decoder_layer,
@@ -26,16 +34,8 @@ from goldformer.adapters.textbook.layers import (
     layer_norm,
     self_attend,
 )
-from goldformer.adapters.textbook.steps import Replacements, instead
-from goldformer.adapters.textbook.transformer import embed, embed_target
-from goldformer.conformance.diagnosis.candidates import Candidate, Textbooks
-from goldformer.conformance.diagnosis.explain import Diagnosis
-from goldformer.conformance.diagnosis.mistakes import implementations
-from goldformer.conformance.diagnosis.mistakes.places import PLACES, MistakePlace, can_be_made
-from goldformer.conformance.diagnosis.neighbours.solved import OF_SUBLAYERS
-from goldformer.conformance.diagnosis.suspects import rank_explanations
-from goldformer.conformance.judging.cases import Bench, judge_case, plan
-from goldformer.conformance.judging.verdict import Verdict
+from goldformer.spec.formulas.steps import Replacements, instead
+from goldformer.spec.formulas.transformer import embed, embed_target
 from spoiled import Spoiled, spoil
 
 COMPONENTS = (

@@ -8,11 +8,7 @@ import numpy as np
 import pytest
 
 from goldformer.adapters import Adapter
-from goldformer.adapters.textbook.attention import mask_fill, score_divisor, weigh_keys
 from goldformer.adapters.textbook.build import build_textbook
-from goldformer.adapters.textbook.embedding import wavelength_base
-from goldformer.adapters.textbook.layers import activation, add_residual, layer_norm_eps, norm_denominator
-from goldformer.adapters.textbook.steps import around, instead
 from goldformer.conformance.diagnosis.explain import Diagnosis
 from goldformer.conformance.diagnosis.findings import diagnose
 from goldformer.conformance.diagnosis.mistakes.differentiation import DIFFERENTIATED
@@ -20,6 +16,10 @@ from goldformer.conformance.diagnosis.mistakes.places import PLACES, TRACKED, re
 from goldformer.conformance.diagnosis.neighbours import find_neighbour
 from goldformer.conformance.diagnosis.neighbours.solved import families, fit_number
 from goldformer.conformance.judging.cases import Bench, judge_case
+from goldformer.spec.formulas.attention import mask_fill, score_divisor, weigh_keys
+from goldformer.spec.formulas.embedding import wavelength_base
+from goldformer.spec.formulas.layers import activation, add_residual, layer_norm_eps, norm_denominator
+from goldformer.spec.formulas.steps import around, instead
 
 
 def say(spec, steps, component, most=None):

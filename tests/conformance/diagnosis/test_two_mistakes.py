@@ -13,14 +13,14 @@ from goldformer.adapters.layouts import require_square_projections
 from goldformer.adapters.options import OPTIONS
 from goldformer.adapters.protocol import Adapter
 from goldformer.adapters.textbook.build import build_textbook
-from goldformer.adapters.textbook.decoding import model_logits
-from goldformer.adapters.textbook.steps import around, replacing
-from goldformer.adapters.textbook.transformer import memory_mask
 from goldformer.conformance.diagnosis.explain import Diagnosis
 from goldformer.conformance.diagnosis.finding import BECAUSE, CLOSEST, FIX_FIRST, FIX_TOO, MISTAKE_FOUND, OPTION_FOUND
 from goldformer.conformance.diagnosis.findings import diagnose
 from goldformer.conformance.diagnosis.neighbours import find_made
 from goldformer.conformance.judging.cases import Bench, judge_case
+from goldformer.spec.formulas.decoding import model_logits
+from goldformer.spec.formulas.steps import around, replacing
+from goldformer.spec.formulas.transformer import memory_mask
 from repository import REPOSITORY
 
 OVER_BATCH = "feed_forward.backward.w_2.over-batch"

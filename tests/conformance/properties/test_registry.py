@@ -13,7 +13,14 @@ import torch
 
 from goldformer.adapters import Adapter, find_adapter, pretend_device
 from goldformer.adapters.arrays import LIBRARIES
-from goldformer.adapters.textbook.attention import (
+from goldformer.adapters.textbook.build import build_textbook
+from goldformer.conformance.diagnosis.mistakes import implementations
+from goldformer.conformance.judging.cases import Bench
+from goldformer.conformance.judging.verdict import Status, Verdict
+from goldformer.conformance.properties.judge import check_property
+from goldformer.conformance.properties.registry import _REGISTRY, components_of, load_properties
+from goldformer.conformance.reports.text import explain_verdict
+from goldformer.spec.formulas.attention import (
     drop_weights,
     padding_mask,
     scaled_dot_product_attention,
@@ -21,9 +28,8 @@ from goldformer.adapters.textbook.attention import (
     sum_values,
     weigh_keys,
 )
-from goldformer.adapters.textbook.backward import move_weight, single_head_attention_step, weight_gradients
-from goldformer.adapters.textbook.build import build_textbook
-from goldformer.adapters.textbook.decoding import (
+from goldformer.spec.formulas.backward import move_weight, single_head_attention_step, weight_gradients
+from goldformer.spec.formulas.decoding import (
     Sentence,
     decoder_input,
     extend_beam,
@@ -32,20 +38,14 @@ from goldformer.adapters.textbook.decoding import (
     rank_sentences,
     sentence_score,
 )
-from goldformer.adapters.textbook.embedding import encode_positions, positional_encoding
-from goldformer.adapters.textbook.layers import channel_mean, decoder_layer, feed_forward
-from goldformer.adapters.textbook.losses import count_targets, kl_terms
-from goldformer.adapters.textbook.randomness import draw_dropout_mask, drop_elements, dropout, scale_up, xavier_uniform
-from goldformer.adapters.textbook.steps import around as replacement_around
-from goldformer.adapters.textbook.steps import replacing
-from goldformer.adapters.textbook.targets import spread_smoothing_mass
-from goldformer.adapters.textbook.transformer import source_mask, target_mask
-from goldformer.conformance.diagnosis.mistakes import implementations
-from goldformer.conformance.judging.cases import Bench
-from goldformer.conformance.judging.verdict import Status, Verdict
-from goldformer.conformance.properties.judge import check_property
-from goldformer.conformance.properties.registry import _REGISTRY, components_of, load_properties
-from goldformer.conformance.reports.text import explain_verdict
+from goldformer.spec.formulas.embedding import encode_positions, positional_encoding
+from goldformer.spec.formulas.layers import channel_mean, decoder_layer, feed_forward
+from goldformer.spec.formulas.losses import count_targets, kl_terms
+from goldformer.spec.formulas.randomness import draw_dropout_mask, drop_elements, dropout, scale_up, xavier_uniform
+from goldformer.spec.formulas.steps import around as replacement_around
+from goldformer.spec.formulas.steps import replacing
+from goldformer.spec.formulas.targets import spread_smoothing_mass
+from goldformer.spec.formulas.transformer import source_mask, target_mask
 from spoiled import spoil
 
 ATTENTION = "scaled_dot_product_attention"
@@ -864,8 +864,8 @@ def test_the_seed_and_the_scale_are_told_apart(property_, textbook, said, judge)
 
 def test_weights_that_are_made_to_sum_to_one_again_are_caught(judge):
     @spoil(around=drop_weights)
-    def renormalised(original, scaled, mask, rate, seed):
-        kept = original(scaled, mask, rate, seed)
+    def renormalised(original, *given):
+        kept = original(*given)
         return kept / np.maximum(kept.sum(-1, keepdims=True), 1e-9)
 
     verdict = judge("sdpa-dropout", ATTENTION, {ATTENTION: renormalised().scaled_dot_product_attention}, arrays="numpy")

@@ -11,14 +11,14 @@ import torch
 from goldformer.adapters import Adapter
 from goldformer.adapters.arrays import LIBRARIES
 from goldformer.adapters.builtin import reference
-from goldformer.adapters.textbook.attention import softmax
 from goldformer.adapters.textbook.build import build_textbook
-from goldformer.adapters.textbook.embedding import sinusoid_table
-from goldformer.adapters.textbook.layers import layer_norm
 from goldformer.conformance.judging.cases import Bench
 from goldformer.conformance.judging.verdict import Status
 from goldformer.conformance.properties.judge import check_property
 from goldformer.conformance.properties.registry import components_of
+from goldformer.spec.formulas.attention import softmax
+from goldformer.spec.formulas.embedding import sinusoid_table
+from goldformer.spec.formulas.layers import layer_norm
 from spoiled import spoil
 
 

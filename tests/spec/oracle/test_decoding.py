@@ -24,6 +24,7 @@ from goldformer.conformance.judging.tolerance import least_margin
 from goldformer.conformance.judging.verdict import Status
 from goldformer.conformance.properties.subject import Subject
 from goldformer.spec import Spec, draw, load_spec
+from goldformer.spec.formulas.arrays import number
 from goldformer.spec.model import Wanted
 from goldformer.spec.oracle import balls
 from goldformer.spec.oracle.derive import FORMULAS, GAPS, Derived, derive, down, evaluate
@@ -314,8 +315,8 @@ def test_a_tie_beside_another_decision_leaves_its_margin(made, spec: Spec):
 def test_scores_that_a_tie_decides_are_refused(made, spec: Spec, monkeypatch: pytest.MonkeyPatch):
     case = made(TIE, expect=("scores",))
 
-    def parts_ways(number, source, **rest):
-        chosen = FORMULAS["greedy_decode_proper"](number, source, **rest)
+    def parts_ways(source, **rest):
+        chosen = FORMULAS["greedy_decode_proper"](source, **rest)
         first = chosen["ids"][:, :1]
         return chosen | {"scores": np.where(first[:, 0] == 3, chosen["scores"], chosen["scores"] * number(2))}
 
@@ -336,10 +337,10 @@ def with_gaps(made, spec: Spec, monkeypatch: pytest.MonkeyPatch):
     def run(proven, drawn):
         proper = FORMULAS[GREEDY]
 
-        def formula(number, source, **rest):
+        def formula(source, **rest):
             gaps = np.empty(1, dtype=object)
-            gaps[0] = proven if number is balls.exact else drawn
-            return proper(number, source, **rest) | {GAPS: gaps}
+            gaps[0] = proven if isinstance(number(0)[()], flint.arb) else drawn
+            return proper(source, **rest) | {GAPS: gaps}
 
         monkeypatch.setitem(FORMULAS, GREEDY, formula)
         return derived(made([0, 0, 0, 2, 1, 0, 0, 0]), spec)

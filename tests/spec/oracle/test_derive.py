@@ -505,7 +505,7 @@ def test_an_unknown_case_is_refused_with_a_guess(copy: Path):
 
 # draw.py makes the inputs: a cache must not outlive a change of the generator.
 @pytest.mark.parametrize(
-    "name", ["formulas.py", "decoding_formulas.py", "balls.py", "draws.py", "matrices.py", "derive.py", "draw.py"]
+    "name", ["layers.py", "searches.py", "balls.py", "draws.py", "matrices.py", "derive.py", "draw.py"]
 )
 def test_the_cache_is_stamped_with_the_source_that_values_follow_from(monkeypatch: pytest.MonkeyPatch, name):
     stamp, read = run._method_stamp(), Path.read_bytes

@@ -10,7 +10,7 @@ import pytest
 
 from drawn_scales import measure
 from goldformer.spec.oracle import balls, duals
-from goldformer.spec.oracle.derive import evaluate
+from goldformer.spec.oracle.derive import apply, evaluate
 from goldformer.spec.oracle.draws import Draw, error_scale
 
 #: So small that the quotient's own error is below 10⁻³⁰, and so large that 256 bits still see it.
@@ -101,10 +101,7 @@ def weighted(call, cotangent, name, place, step):
 
 
 def evaluate_made(component, inputs, params, attributes, conventions):
-    from goldformer.spec.oracle.derive import FORMULAS
-
-    arguments = {"params": params} if any("." in name for name in params) else params
-    return FORMULAS[component](balls.exact, **inputs, **arguments, **attributes, **conventions)
+    return apply(component, balls.exact, inputs, params, attributes, conventions)
 
 
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)

@@ -12,9 +12,8 @@ import pytest
 
 from goldformer.conformance.judging.tolerance import tolerance
 from goldformer.spec import ROOT, Spec
-from goldformer.spec.oracle import balls, formulas
+from goldformer.spec.oracle import balls
 from goldformer.spec.oracle.derive import FORMULAS, choose_options, evaluate
-from goldformer.spec.oracle.layer_formulas import DECIDED_BY_ARGUMENTS
 
 #: Two kinds of number for one set of loops. In float64 the largest score is taken off first (SM-3).
 EXACT = SimpleNamespace(
@@ -229,10 +228,14 @@ def single_head_attention_step(m, x, output_gradient, causal, learning_rate, ste
     return {"x_gradient": x_gradient, **weights}
 
 
+#: The conventions that the arguments of a call decide.
+SEEN_IN_ARGUMENTS = {"biases", "later_tokens"}
+
+
 def in_loops(component, m, inputs, params, attributes, conventions):
     make = np.frompyfunc(m.number, 1, 1)
     arrays = {k: make(a) if a.dtype.kind == "f" else a for k, a in {**inputs, **params}.items()}
-    options = {name: option for name, option in conventions.items() if name not in DECIDED_BY_ARGUMENTS}
+    options = {name: option for name, option in conventions.items() if name not in SEEN_IN_ARGUMENTS}
     return globals()[component](m, **arrays, **attributes, **options)
 
 
@@ -383,11 +386,12 @@ SMALL = {
 }  # fmt: skip
 
 
-#: What layer_formulas.py adds is held by three implementations that share nothing with it, in test_tolerance.py.
-LOOPED = {path.stem for path in (ROOT / "contracts").glob("*.yaml")} & set(vars(formulas))
+#: Layers and what follows them are held by three implementations that share nothing with the formulas, in
+#: test_tolerance.py.
+LOOPED = {path.stem for path in (ROOT / "contracts").glob("*.yaml")} & set(globals())
 
 
-def test_every_component_of_this_module_is_tried_small():
+def test_every_component_with_loops_is_tried_small():
     assert {call[0] for call in SMALL.values()} == LOOPED
 
 
@@ -411,7 +415,7 @@ def test_balls_agree_with_loops_at_50_digits(call):
 
 
 def test_an_odd_width_is_refused_by_that_convention():
-    with pytest.raises(ValueError, match=r"^odd d_model$"):
+    with pytest.raises(ValueError, match=r"^x: d_model is 3, which is odd$"):
         in_balls("positional_encoding", {"x": drawn(1, 1, 2, 3)}, {}, {}, {"odd_d_model": "refused"})
 
 

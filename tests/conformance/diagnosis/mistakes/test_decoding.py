@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from goldformer.adapters.textbook.build import build_textbook
-from goldformer.adapters.textbook.decoding import model_logits
-from goldformer.adapters.textbook.steps import replacing
-from goldformer.adapters.textbook.transformer import (
+from goldformer.conformance.diagnosis.mistakes import decoding, implementations
+from goldformer.spec.formulas.decoding import model_logits
+from goldformer.spec.formulas.steps import replacing
+from goldformer.spec.formulas.transformer import (
     embed_source,
     embed_target,
     memory_mask,
@@ -16,7 +17,6 @@ from goldformer.adapters.textbook.transformer import (
     source_mask,
     target_mask,
 )
-from goldformer.conformance.diagnosis.mistakes import decoding, implementations
 from spoiled import spoil
 
 # By hand: three words, and their probabilities after each beginning, for the sources A and B

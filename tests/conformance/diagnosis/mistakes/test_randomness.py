@@ -63,7 +63,7 @@ BOUNDS = {
 
 @pytest.mark.parametrize("mistake", BOUNDS)
 def test_a_weight_is_drawn_between_the_bounds_of_code_with_the_mistake(mistake):
-    weight = made(mistake).xavier_uniform(np.zeros((D_IN, D_OUT)), seed=1)
+    weight = made(mistake).xavier_uniform(np.zeros((D_IN, D_OUT)), seed=1)["weight"]
     assert weight.shape == ((D_OUT, D_IN) if mistake == OF_ANOTHER_SHAPE else (D_IN, D_OUT))
     least, most = BOUNDS[mistake]
     assert least <= weight.min()
@@ -74,19 +74,19 @@ def test_a_weight_is_drawn_between_the_bounds_of_code_with_the_mistake(mistake):
 
 def test_all_weights_begin_alike():
     like = np.zeros((D_IN, D_OUT))
-    one, other = (made("xavier-one-seed").xavier_uniform(like, seed=seed) for seed in (1, 2))
+    one, other = (made("xavier-one-seed").xavier_uniform(like, seed=seed)["weight"] for seed in (1, 2))
     assert np.array_equal(one, other)
 
 
 def test_a_normal_distribution_has_no_bound_and_the_right_variance():
-    weight = made("xavier-normal").xavier_uniform(np.zeros((D_IN, D_OUT)), seed=1)
+    weight = made("xavier-normal").xavier_uniform(np.zeros((D_IN, D_OUT)), seed=1)["weight"]
     assert np.abs(weight).max() > 1.5 * RIGHT
     assert weight.var() == pytest.approx(2 / (D_IN + D_OUT), rel=0.05)
 
 
 def test_a_weight_whose_columns_do_not_divide_by_three_is_one_weight():
     like = np.zeros((6, 7))
-    got, expected = (book.xavier_uniform(like, seed=2) for book in (made("xavier-thirds"), build_textbook()))
+    got, expected = (book.xavier_uniform(like, seed=2)["weight"] for book in (made("xavier-thirds"), build_textbook()))
     assert np.array_equal(got, expected)
 
 

@@ -1,4 +1,4 @@
-"""The formulas of decoding, written as formulas.py explains.
+"""Greedy decoding and beam search in numbers of any kind, with the proof that each choice was right.
 
 Which words come next is decided on floats: a ball's midpoint, a draw's first sample. So each formula also gives
 `gaps`: by how much the chosen exceeded the rejected, at every decision on which its result depends. From them
@@ -8,46 +8,52 @@ is chosen (DEC-6), or, to see whether that matters, the last.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from goldformer.spec.oracle.formulas import Number, Objects, numbers, scalar
-from goldformer.spec.oracle.layer_formulas import Ids, Model, log_softmax, transformer
+from goldformer.spec.formulas.arrays import arithmetic, as_array, number, ratio
+from goldformer.spec.formulas.transformer import decode, encode, log_softmax, output_logits, transformer
+
+Objects = NDArray[Any]
+Ids = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class Reader:
     """DEC-1: one sample of the source, read once, and the log-probabilities of the next word."""
 
-    model: Model
     source: Ids
     bos_id: int
-    memory: Objects = field(init=False)
+    num_decoder_layers: int
+    model: Mapping[str, Any]
+    memory: Objects
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "memory", self.model.encode(self.model.embed(self.source), self.source))
+    @classmethod
+    def of(cls, source: Ids, bos_id: int, num_encoder_layers: int, num_decoder_layers: int, **model: Any) -> Reader:
+        """Read the source; `model` has num_heads, pad_id and params."""
+        _, encoded = encode(source, num_layers=num_encoder_layers, **model)
+        return cls(source, bos_id, num_decoder_layers, model, encoded["output"])
 
     def score_next(self, words: Sequence[int]) -> Objects:
         """Return the log-probability of every word of the vocabulary after these words."""
         read = np.array([[self.bos_id, *words]])
-        decoded = self.model.decode(self.model.embed(read), read, self.memory, self.source)
-        return log_softmax(self.model.number, self.model.logits(decoded)[0, -1])
+        _, decoded = decode(read, self.source, self.memory, num_layers=self.num_decoder_layers, **self.model)
+        return log_softmax(output_logits(decoded, self.model["params"])[0, -1])
 
 
 def greedy_decode(
-    number: Number, source: Ids, *, bos_id: int, eos_id: int, max_length: int, among_equals: str = "first", **model: Any
+    source: Ids, *, bos_id: int, eos_id: int, max_length: int, among_equals: str = "first", **model: Any
 ) -> dict[str, NDArray[Any]]:
     """DEC-2 … DEC-6: the best word at each step, until eos_id or max_length words."""
-    how = Model(number=number, **model)
-    ids = np.full((len(source), max_length), how.pad_id)
-    token_scores = numbers(number, np.zeros(ids.shape, dtype=int))
+    ids = np.full((len(source), max_length), model["pad_id"])
+    token_scores = arithmetic().numbers(np.zeros(ids.shape, dtype=int), np.float64)
     gaps: list[Any] = []
     for sample, sentence in enumerate(source):
-        reader = Reader(how, sentence[None], bos_id)
+        reader = Reader.of(sentence[None], bos_id, **model)
         words: list[int] = []
         while len(words) < max_length and eos_id not in words:
             terms = reader.score_next(words)
@@ -58,10 +64,10 @@ def greedy_decode(
     return {"ids": ids, "scores": token_scores.sum(-1), "token_scores": token_scores, "gaps": _make_row(gaps)}
 
 
-def teacher_forced(number: Number, source: Ids, ids: Ids, *, bos_id: int, **model: Any) -> dict[str, Objects]:
+def teacher_forced(source: Ids, ids: Ids, *, bos_id: int, **model: Any) -> dict[str, Objects]:
     """DEC-1, DEC-5: the log-probability of every word at each place of given sentences, in one call of the model."""
     target = np.concatenate([np.full((len(ids), 1), bos_id), ids[:, :-1]], axis=1)
-    return {"log_probabilities": log_softmax(number, transformer(number, source, target, **model)["logits"])}
+    return {"log_probabilities": log_softmax(transformer(source, target, **model)["logits"])}
 
 
 @dataclass(frozen=True)
@@ -74,13 +80,12 @@ class Hypothesis:
     ended: bool = False
 
 
-def penalise(number: Number, total: Any, words: int, length_penalty: str) -> Any:
+def penalise(total: Any, words: int, length_penalty: str) -> Any:
     """BEAM-4: compute the score of a hypothesis from its number of words and the sum of their log-probabilities."""
     if length_penalty == "mean":
-        return total / number(words)
+        return as_array(total) / number(words)
     if length_penalty == "gnmt":
-        root = np.log(scalar(number(5 + words) / number(6))) * (number(3) / number(5))
-        return total / np.exp(scalar(root))
+        return total / arithmetic().power(ratio(5 + words, 6), ratio(3, 5))
     return total
 
 
@@ -101,10 +106,9 @@ class Search:
         if hypothesis.ended:
             yield hypothesis
             return
-        number = self.reader.model.number
         for word, term in enumerate(self.reader.score_next(hypothesis.words)):
             words, total = (*hypothesis.words, word), hypothesis.total + term
-            score = penalise(number, total, len(words), self.length_penalty)
+            score = penalise(total, len(words), self.length_penalty)
             yield Hypothesis(words, total, score, word == self.eos_id)
 
     def search_in_beam(self) -> list[Hypothesis]:
@@ -135,7 +139,7 @@ class Search:
         return self._rank(aside + beam)
 
     def _start(self) -> list[Hypothesis]:
-        zero = self.reader.model.number(0)
+        zero = number(0)
         return [Hypothesis((), zero, zero)]
 
     def _rank(self, hypotheses: Iterable[Hypothesis]) -> list[Hypothesis]:
@@ -162,7 +166,6 @@ class Search:
 
 
 def beam_search(
-    number: Number,
     source: Ids,
     *,
     bos_id: int,
@@ -176,12 +179,11 @@ def beam_search(
     **model: Any,
 ) -> dict[str, NDArray[Any]]:
     """BEAM-1 … BEAM-5: the best beam_size extensions at each step, the best top_beams hypotheses at the end."""
-    how = Model(number=number, **model)
-    ids = np.full((len(source), top_beams, max_length), how.pad_id)
-    scores = numbers(number, np.zeros(ids.shape[:2], dtype=int))
+    ids = np.full((len(source), top_beams, max_length), model["pad_id"])
+    scores = arithmetic().numbers(np.zeros(ids.shape[:2], dtype=int), np.float64)
     gaps: list[Any] = []
     for sample, words in enumerate(source):
-        reader = Reader(how, words[None], bos_id)
+        reader = Reader.of(words[None], bos_id, **model)
         search = Search(reader, eos_id, max_length, beam_size, length_penalty, among_equals, gaps)
         for place, hypothesis in enumerate(search.find_best(beam_finish, top_beams)):
             ids[sample, place, : len(hypothesis.words)] = hypothesis.words

@@ -2,10 +2,11 @@
 
 import numpy as np
 
-from goldformer.adapters.textbook.attention import IDS
-from goldformer.adapters.textbook.checks import Array, axis_sizes, check_ids, check_integers, require_one
-from goldformer.adapters.textbook.layers import TOKENS
-from goldformer.adapters.textbook.steps import step
+from goldformer.spec.formulas.arrays import arithmetic, number
+from goldformer.spec.formulas.attention import IDS
+from goldformer.spec.formulas.checks import Array, axis_sizes, check_ids, check_integers, require_one
+from goldformer.spec.formulas.layers import TOKENS
+from goldformer.spec.formulas.steps import step
 
 
 @step
@@ -19,7 +20,8 @@ def pad_or_truncate(x: Array, *, length: int) -> Array:
 @step
 def pad_sequence(x: Array, length: int) -> Array:
     """Append rows of zeros up to `length`."""
-    return np.pad(x, ((0, 0), (0, length - x.shape[1]), (0, 0)))
+    missing = (x.shape[0], length - x.shape[1], x.shape[2])
+    return np.concatenate([x, np.full_like(x, arithmetic().constant(0, x), shape=missing)], axis=1)
 
 
 @step
@@ -43,13 +45,12 @@ def one_hot(ids: Array, *, vocab: int) -> Array:
 def label_smoothing(target: Array, *, smoothing: float) -> Array:
     """Return (1 − s)·target + s/vocab, (batch, seq, vocab)."""
     axis_sizes({"target": "batch seq vocab"}, target=target)
-    if not 0 <= smoothing <= 1:
+    if not 0 <= float(smoothing) <= 1:
         raise ValueError(f"smoothing: {smoothing} is not in 0 … 1")
-    return target * (1 - smoothing) + spread_smoothing_mass(target, smoothing)
+    return target * (number(1) - number(smoothing)) + spread_smoothing_mass(target, smoothing)
 
 
 @step
 def spread_smoothing_mass(target: Array, smoothing: float) -> Array | float:
     """Return s/vocab, the mass that every word gets, also the target's own."""
-    vocab: int = target.shape[-1]
-    return smoothing / vocab
+    return number(smoothing) / number(target.shape[-1])

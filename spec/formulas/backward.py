@@ -9,7 +9,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from goldformer.adapters.textbook.attention import (
+from goldformer.spec.formulas.arrays import arithmetic, multiply, number
+from goldformer.spec.formulas.attention import (
     ATTENTION,
     add_products,
     causal_mask,
@@ -17,16 +18,19 @@ from goldformer.adapters.textbook.attention import (
     score_divisor,
     softmax,
 )
-from goldformer.adapters.textbook.checks import Array, axis_sizes, broadcast_mask, require_one
-from goldformer.adapters.textbook.heads import SINGLE_HEAD, Params, project, single_head_attention
-from goldformer.adapters.textbook.layers import (
+from goldformer.spec.formulas.checks import Array, axis_sizes, broadcast_mask, require_one
+from goldformer.spec.formulas.heads import SINGLE_HEAD, Params, project, single_head_attention
+from goldformer.spec.formulas.layers import (
     activation,
     channel_mean,
     channel_variance,
     norm_denominator,
     subtract_mean,
 )
-from goldformer.adapters.textbook.steps import step
+from goldformer.spec.formulas.losses import count_targets, find_words
+from goldformer.spec.formulas.steps import step
+from goldformer.spec.formulas.targets import one_hot
+from goldformer.spec.formulas.transformer import log_softmax
 
 Gradients = dict[str, Array]
 
@@ -50,7 +54,7 @@ def softmax_backward(weights: Array, gradient: Array) -> Array:
 @step
 def softmax_row_term(weights: Array, gradient: Array) -> Array | float:
     """Return Σ dP·P of each row, (..., 1)."""
-    return np.asarray((gradient * weights).sum(axis=-1, keepdims=True))
+    return (gradient * weights).sum(axis=-1, keepdims=True)
 
 
 @step
@@ -67,21 +71,21 @@ def attention_backward(forward: Mapping[str, Array], cotangent: Array, mask: Arr
     """Return the gradients of query, key and value; `forward` holds these and the weights."""
     query, key, value, weights = (forward[name] for name in ("query", "key", "value", "weights"))
     sizes = axis_sizes(ATTENTION, query=query, key=key, value=value)
-    scaled = softmax_backward(weights, add_products("...qv,...kv->...qk", cotangent, value))
+    scaled = softmax_backward(weights, multiply(cotangent, value.swapaxes(-1, -2)))
     if mask is not None:
         scaled = mask_gradient(scaled, broadcast_mask("mask", mask, scaled.shape))
     scores = scores_gradient(scaled, sizes)
     return {
-        "query": add_products("...qk,...kd->...qd", scores, key),
-        "key": add_products("...qk,...qd->...kd", scores, query),
-        "value": add_products("...qk,...qv->...kv", weights, cotangent),
+        "query": multiply(scores, key),
+        "key": multiply(scores.swapaxes(-1, -2), query),
+        "value": multiply(weights.swapaxes(-1, -2), cotangent),
     }
 
 
 @step
 def mask_gradient(gradient: Array, mask: Array) -> Array:
     """Set the gradient of masked scores to 0 (GRAD-2, GRAD-3)."""
-    return np.where(mask, gradient, np.zeros_like(gradient))
+    return np.where(mask, gradient, arithmetic().constant(0, gradient))
 
 
 @step
@@ -113,14 +117,14 @@ def projection_backward(forward: Mapping[str, Array], cotangent: Array, *, causa
 @step
 def weight_gradients(x: Array, projected: Gradients) -> Gradients:
     """Return the gradients of the three weights, Xᵀ·dQ and the like."""
-    return {name: x.T @ gradient for name, gradient in projected.items()}
+    return {name: multiply(x.T, gradient) for name, gradient in projected.items()}
 
 
 @step
 def input_gradient(projected: Gradients, params: Params) -> Array:
     """Return dQ·W_Qᵀ + dK·W_Kᵀ + dV·W_Vᵀ (SHA-6)."""
-    first, second, third = (gradient @ params[name].T for name, gradient in projected.items())
-    return np.asarray(first + second + third)
+    first, second, third = (multiply(gradient, params[name].T) for name, gradient in projected.items())
+    return first + second + third
 
 
 @step
@@ -131,10 +135,10 @@ def single_head_attention_step(
     axis_sizes(TRAINING_STEP, x=x, output_gradient=output_gradient, **params)
     require_one("steps", steps, "training takes at least one step")
     # Not learning_rate < 0, which lets NaN pass.
-    if not learning_rate >= 0:
+    if not float(learning_rate) >= 0:
         raise ValueError(f"learning_rate: {learning_rate}, but a step goes against the gradient, by 0 or more")
     weights = {name: params[name] for name in ("w_q", "w_k", "w_v")}
-    x_gradient = np.zeros_like(x)
+    x_gradient = x
     for _ in range(steps):
         forward = single_head_attention(x, causal=causal, params=weights)
         projected = projection_backward(forward, output_gradient, causal=causal)
@@ -153,7 +157,7 @@ def take_step(weights: Params, x: Array, projected: Gradients, learning_rate: fl
 @step
 def move_weight(weight: Array, gradient: Array, learning_rate: float) -> Array:
     """Return W − lr·dW (SHA-7)."""
-    return weight - learning_rate * gradient
+    return weight - gradient * number(learning_rate)
 
 
 # Embedding
@@ -233,3 +237,32 @@ def statistics_gradient(normal: Array, gradient: Array) -> Array | float:
 def sum_rows(rows: Array) -> Array:
     """Return the sum over all axes but the last, (d_model,)."""
     return np.asarray(rows.sum(axis=tuple(range(rows.ndim - 1))))
+
+
+# Losses
+
+
+@step
+def cross_entropy_gradient(logits: Array, targets: Array, cotangent: Array, *, pad_id: int) -> dict[str, Array]:
+    """Return the gradient of logits: (softmax − one-hot)/number of targets, and 0 where a target is padding."""
+    counts = find_words(targets, pad_id)
+    errors = softmax(logits) - one_hot(targets, vocab=logits.shape[-1]).astype(logits.dtype)
+    terms = np.where(counts[..., None], errors, np.zeros_like(errors))
+    return {"logits": average_gradient(terms * cotangent, counts)}
+
+
+@step
+def average_gradient(gradient: Array, counts: Array) -> Array:
+    """Divide the gradient of the sum by the number of targets, as in the loss."""
+    return gradient / count_targets(counts)
+
+
+@step
+def kl_divergence_gradient(target: Array, logits: Array, cotangent: Array) -> dict[str, Array]:
+    """Return the gradients of target, log p + 1 − log q or 0 where p is 0, and of logits, q·Σp − p."""
+    present = target > 0
+    of_target = np.zeros_like(target)
+    of_target[present] = np.log(target[present]) + 1 - log_softmax(logits)[present]
+    of_logits = softmax(logits) * target.sum(axis=-1, keepdims=True) - target
+    rows = cotangent[..., None]
+    return {"target": of_target * rows, "logits": of_logits * rows}

@@ -11,10 +11,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from goldformer.adapters.textbook.checks import Array, axis_sizes, check_ids, require_one
-from goldformer.adapters.textbook.heads import Params
-from goldformer.adapters.textbook.steps import step
-from goldformer.adapters.textbook.transformer import TRANSFORMER, check_positions, log_softmax, transformer
+from goldformer.spec.formulas.checks import Array, axis_sizes, check_ids, require_one
+from goldformer.spec.formulas.heads import Params
+from goldformer.spec.formulas.steps import step
+from goldformer.spec.formulas.transformer import TRANSFORMER, check_positions, log_softmax, transformer
 
 # The axes of the arguments, as axis_sizes reads them: those of the model without the target
 DECODING: Final = {name: axes for name, axes in TRANSFORMER.items() if name != "target"}

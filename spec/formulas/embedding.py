@@ -6,10 +6,11 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from goldformer.adapters.textbook.attention import IDS
-from goldformer.adapters.textbook.checks import Array, axis_sizes, check_ids
-from goldformer.adapters.textbook.randomness import drop_encoded, dropping
-from goldformer.adapters.textbook.steps import step
+from goldformer.spec.formulas.arrays import arithmetic, number, ratio
+from goldformer.spec.formulas.attention import IDS
+from goldformer.spec.formulas.checks import Array, axis_sizes, check_ids
+from goldformer.spec.formulas.randomness import drop_encoded, dropping
+from goldformer.spec.formulas.steps import step
 
 Wave = Callable[[Array], Array]
 
@@ -30,7 +31,7 @@ def token_embedding(ids: Array, *, params: Mapping[str, Array], pad_id: int | No
 def positional_encoding(
     x: Array, *, dropout_rate: float | None = None, training: bool = True, seed: int | None = None
 ) -> Array:
-    """Return x plus the encoding, computed and added in float64 and rounded once to the dtype of x."""
+    """Return x plus the encoding, computed and added in float64 and rounded once to the dtype of x (PE-5)."""
     axis_sizes({"x": "batch seq d_model"}, x=x)
     with dropping(dropout_rate, training, seed):
         return drop_encoded(add_encoding(x, encode_positions(x)))
@@ -39,19 +40,19 @@ def positional_encoding(
 @step
 def add_encoding(x: Array, encoding: Array) -> Array:
     """Return the sum, without factors, in the dtype of x (PE-3)."""
-    return (x + encoding).astype(x.dtype)
+    return arithmetic().narrow(x + encoding, x)
 
 
 @step
 def encode_positions(x: Array) -> Array:
     """Return the encoding of the positions of x, the same for every sample, in float64 (PE-5)."""
-    return sinusoid_table(x.shape[1], x.shape[2], np.dtype(np.float64))
+    return arithmetic().refine(sinusoid_table(x.shape[1], x.shape[2], np.dtype(np.float64)))
 
 
 @step
 def sinusoid_table(seq: int, d_model: int, dtype: npt.DTypeLike) -> Array:
     """Return the encoding of the positions, (seq, d_model), computed channel by channel."""
-    position = token_positions(seq).astype(dtype)
+    position = arithmetic().numbers(token_positions(seq), dtype)
     columns = [wave(position * angular_frequency(pair, d_model)) for pair, wave in channel_waves(d_model)]
     return np.stack(columns, axis=-1)
 
@@ -71,16 +72,16 @@ def channel_waves(d_model: int) -> list[tuple[float, Wave]]:
 @step
 def angular_frequency(pair: float, d_model: int) -> float:
     """Return 10000^(−exponent), the radians per position of a pair of channels."""
-    return float(wavelength_base() ** -frequency_exponent(pair, d_model))
+    return arithmetic().power(wavelength_base(), -frequency_exponent(pair, d_model))
 
 
 @step
 def wavelength_base() -> float:
     """Return 10000."""
-    return 10000.0
+    return number(10000)
 
 
 @step
 def frequency_exponent(pair: float, d_model: int) -> float:
     """Return 2i/d_model for pair i."""
-    return 2 * pair / d_model
+    return ratio(2 * pair, d_model)

@@ -1,15 +1,15 @@
 """Softmax, scaled dot-product attention, and its masks."""
 
-import math
 from collections.abc import Mapping
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from goldformer.adapters.textbook.checks import Array, axis_sizes, broadcast_mask, check_integers, require_one
-from goldformer.adapters.textbook.randomness import drop_elements, find_dropout
-from goldformer.adapters.textbook.steps import step
+from goldformer.spec.formulas.arrays import arithmetic, multiply, root
+from goldformer.spec.formulas.checks import Array, axis_sizes, broadcast_mask, check_integers, require_one
+from goldformer.spec.formulas.randomness import drop_elements, find_dropout
+from goldformer.spec.formulas.steps import step
 
 # The axes of the arguments, as axis_sizes reads them
 ATTENTION: Final = {"query": "... q_seq d_k", "key": "... kv_seq d_k", "value": "... kv_seq d_v"}
@@ -25,14 +25,14 @@ def softmax(scores: Array) -> Array:
     # A masked score is the lowest finite number. Minus the maximum it overflows to −inf, whose power 0 is right.
     # With a fill of −inf an empty row becomes NaN, without a warning, as in the frameworks.
     with np.errstate(over="ignore", invalid="ignore"):
-        powers = np.exp(subtract_maximum(scores))
-        return np.asarray(powers / powers.sum(axis=-1, keepdims=True))
+        powers = raise_powers(scores)
+        return powers / powers.sum(axis=-1, keepdims=True)
 
 
 @step
-def subtract_maximum(scores: Array) -> Array:
-    """Subtract the maximum of each row, so that no power overflows."""
-    return np.asarray(scores - scores.max(axis=-1, keepdims=True))
+def raise_powers(scores: Array) -> Array:
+    """Return exp(s − max), so that no power overflows (SM-4)."""
+    return arithmetic().exponentials(scores)
 
 
 @step
@@ -53,7 +53,7 @@ def scaled_dot_product_attention(
     weights = weigh_keys(scaled, mask)
     if dropout_rate is None:
         dropout_rate, seed = find_dropout()
-    kept = weights if dropout_rate is None else drop_weights(scaled, mask, dropout_rate, seed)
+    kept = weights if dropout_rate is None else drop_weights(weights, scaled, mask, dropout_rate, seed)
     output = sum_values(kept, value)
     return {"output": output, "weights": weights, "scores": scores, "scaled_scores": scaled}
 
@@ -61,13 +61,13 @@ def scaled_dot_product_attention(
 @step
 def score_keys(query: Array, key: Array) -> Array:
     """Return the dot product of every query with every key, (..., q_seq, kv_seq)."""
-    return add_products("...qd,...kd->...qk", query, key)
+    return multiply(query, key.swapaxes(-1, -2))
 
 
 @step
 def score_divisor(sizes: Mapping[str, Any]) -> float | Array:
     """Return √d_k; `sizes` has the size of each axis, and under "..." the leading ones, (batch, heads)."""
-    return math.sqrt(sizes["d_k"])
+    return root(sizes["d_k"])
 
 
 @step
@@ -87,26 +87,27 @@ def fill_masked(scaled: Array, mask: Array) -> Array:
     """Replace the scores by the fill where the mask is False."""
     # A fill beyond the dtype becomes −inf.
     with np.errstate(over="ignore"):
-        fill = scaled.dtype.type(mask_fill(scaled.dtype))
+        fill = arithmetic().constant(mask_fill(scaled.dtype), scaled)
     return np.where(mask, scaled, fill)
 
 
 @step
 def mask_fill(dtype: npt.DTypeLike) -> float:
     """Return the lowest finite number; the softmax of a row that holds nothing else is uniform (SDPA-7)."""
-    return float(np.finfo(dtype).min)
+    return arithmetic().lowest(dtype)
 
 
 @step
-def drop_weights(scaled: Array, mask: Array | None, rate: float, seed: int | None) -> Array:
+def drop_weights(weights: Array, scaled: Array, mask: Array | None, rate: float, seed: int | None) -> Array:
     """Return the weights after dropout; they are not normalised again (DROP-3)."""
-    return drop_elements(weigh_keys(scaled, mask), "dropout_rate", rate, seed)
+    del scaled, mask
+    return drop_elements(weights, "dropout_rate", rate, seed)
 
 
 @step
 def sum_values(weights: Array, value: Array) -> Array:
     """Return the sum of the value rows, each times its weight, (..., q_seq, d_v)."""
-    return add_products("...qk,...kv->...qv", weights, value)
+    return multiply(weights, value)
 
 
 def add_products(axes: str, x: Array, y: Array) -> Array:

@@ -2,17 +2,17 @@
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import numpy as np
 
-from goldformer.adapters.layouts import part
-from goldformer.adapters.textbook.checks import Array, axis_sizes, broadcast_mask, require_one
-from goldformer.adapters.textbook.heads import Params, multi_head_attention, project
-from goldformer.adapters.textbook.randomness import drop_hidden, drop_update, dropping
-from goldformer.adapters.textbook.steps import step
+from goldformer.spec.formulas.arrays import arithmetic, number, ratio
+from goldformer.spec.formulas.checks import Array, axis_sizes, broadcast_mask, require_one
+from goldformer.spec.formulas.heads import Params, multi_head_attention, project
+from goldformer.spec.formulas.parts import add_prefix, part
+from goldformer.spec.formulas.randomness import drop_hidden, drop_update, dropping
+from goldformer.spec.formulas.steps import step
 
-Entry = TypeVar("Entry")
 #: A sub-layer: maps its input to its output and a second result, such as the weights.
 SubLayer = Callable[[Array], tuple[Array, Array]]
 
@@ -31,11 +31,6 @@ HEADS: Final = {
     "w_o": "heads*d_v d_model",
     "b_o": "? d_model",
 }
-
-
-def add_prefix(prefix: str, table: Mapping[str, Entry]) -> dict[str, Entry]:
-    """Return the table with the name of a part, and a dot, before each name."""
-    return {f"{prefix}.{name}": entry for name, entry in table.items()}
 
 
 ENCODER_LAYER: Final = {
@@ -94,8 +89,8 @@ def feed_forward(
 @step
 def activation(x: Array) -> Array:
     """Return ReLU, max(0, x)."""
-    # The real part of a complex number, which carries a derivative, decides: at exactly 0 the derivative is 0 (GRAD-4).
-    return np.where(np.real(x) <= 0, x.dtype.type(0), x)
+    # At exactly 0 the derivative is 0 (GRAD-4).
+    return np.where(arithmetic().decide(x) <= 0, arithmetic().constant(0, x), x)
 
 
 # Layer normalisation
@@ -106,41 +101,39 @@ def layer_norm(x: Array, *, params: Params) -> Array:
     """Return (x − mean)/√(variance + eps)·gamma + beta, (..., d_model)."""
     axis_sizes({"x": "... d_model", **NORM}, x=x, **params)
     # The square of 256 overflows float16: compute in float32 at least, as frameworks do, and round once.
-    wide = x.astype(np.promote_types(x.dtype, np.float32))
-    centred = subtract_mean(wide)
+    centred = subtract_mean(arithmetic().widen(x))
     normal = centred / norm_denominator(channel_variance(centred))
-    return scale_and_shift(normal, params).astype(x.dtype)
+    return arithmetic().narrow(scale_and_shift(normal, params), x)
 
 
 @step
 def subtract_mean(x: Array) -> Array:
     """Subtract the mean of each token's channels."""
-    return np.asarray(x - channel_mean(x))
+    return x - channel_mean(x)
 
 
 @step
 def channel_mean(x: Array) -> Array:
     """Return the mean of each token's channels, (..., 1)."""
-    # As x.mean does, in half the time.
-    return np.asarray(np.add.reduce(x, axis=-1, keepdims=True) / x.dtype.type(x.shape[-1]))
+    return x.sum(axis=-1, keepdims=True) / number(x.shape[-1])
 
 
 @step
 def channel_variance(centred: Array) -> Array:
     """Return the mean square of the centred channels, (..., 1): the biased variance, divided by d_model."""
-    return channel_mean(np.square(centred))
+    return channel_mean(centred * centred)
 
 
 @step
 def norm_denominator(variance: Array) -> Array:
     """Return √(variance + eps)."""
-    return np.asarray(np.sqrt(variance + layer_norm_eps()))
+    return np.sqrt(variance + layer_norm_eps())
 
 
 @step
 def layer_norm_eps() -> float:
     """Return 10⁻⁵."""
-    return 1e-5
+    return ratio(1, 10**5)
 
 
 @step

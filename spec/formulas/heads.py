@@ -5,10 +5,11 @@ from typing import Final
 
 import numpy as np
 
-from goldformer.adapters.textbook.attention import causal_mask, scaled_dot_product_attention
-from goldformer.adapters.textbook.checks import Array, axis_sizes
-from goldformer.adapters.textbook.randomness import dropping
-from goldformer.adapters.textbook.steps import step
+from goldformer.spec.formulas.arrays import multiply, number
+from goldformer.spec.formulas.attention import causal_mask, scaled_dot_product_attention
+from goldformer.spec.formulas.checks import Array, axis_sizes
+from goldformer.spec.formulas.randomness import dropping
+from goldformer.spec.formulas.steps import step
 
 Params = Mapping[str, Array]
 
@@ -121,8 +122,7 @@ def project(x: Array, params: Params, role: str) -> Array:
 @step
 def apply_affine(x: Array, weight: Array, bias: Array | None) -> Array:
     """Return x·W + b, where W is (in, out)."""
-    product = np.asarray(x @ weight)
-    return product if bias is None else product + bias
+    return multiply(x, weight, bias)
 
 
 # The heads
@@ -141,7 +141,7 @@ def split_heads(x: Array, num_heads: int) -> Array:
     """Return (batch, heads, seq, width): head h is the h-th block of adjacent columns."""
     width = head_width(x.shape[-1], num_heads)
     columns = x[..., : num_heads * width]
-    return np.ascontiguousarray(columns.reshape(*x.shape[:-1], num_heads, width).swapaxes(1, -2))
+    return columns.reshape(*x.shape[:-1], num_heads, width).swapaxes(1, -2)
 
 
 @step
@@ -149,8 +149,7 @@ def split_fused(qkv: Array, num_heads: int) -> tuple[Array, Array, Array]:
     """Return query, key and value, (batch, heads, seq, d_k), of columns laid out [heads, q|k|v, d_k]."""
     width = head_width(qkv.shape[-1], 3 * num_heads)
     heads = split_heads(qkv, num_heads)
-    # Copies: einsum may add the terms of strided views in another order.
-    query, key, value = (heads[..., i * width : (i + 1) * width].copy() for i in range(3))
+    query, key, value = (heads[..., i * width : (i + 1) * width] for i in range(3))
     return query, key, value
 
 
@@ -169,7 +168,7 @@ def attend_heads(query: Array, key: Array, value: Array, *, mask: Array | None, 
 @step
 def average_heads(weights: Array) -> Array:
     """Return the mean of the weights over the heads, (batch, q_seq, kv_seq) (MHA-8)."""
-    return np.asarray(weights.mean(axis=1))
+    return weights.sum(axis=1) / number(weights.shape[1])
 
 
 @step

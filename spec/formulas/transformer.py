@@ -1,16 +1,17 @@
 """The whole model, from ids to logits, and its output layer: probabilities and their logarithms."""
 
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
-from goldformer.adapters.layouts import part
-from goldformer.adapters.textbook.attention import causal_mask, padding_mask, softmax
-from goldformer.adapters.textbook.checks import Array, axis_sizes, check_ids
-from goldformer.adapters.textbook.embedding import positional_encoding, token_embedding
-from goldformer.adapters.textbook.heads import Params, project
-from goldformer.adapters.textbook.layers import FINAL_NORM, TOKENS, add_prefix, check_final_norm, decoder, encoder
-from goldformer.adapters.textbook.steps import step
+from goldformer.spec.formulas.arrays import arithmetic
+from goldformer.spec.formulas.attention import causal_mask, padding_mask, softmax
+from goldformer.spec.formulas.checks import Array, axis_sizes, check_ids
+from goldformer.spec.formulas.embedding import positional_encoding, token_embedding
+from goldformer.spec.formulas.heads import Params, project
+from goldformer.spec.formulas.layers import FINAL_NORM, TOKENS, check_final_norm, decoder, encoder
+from goldformer.spec.formulas.parts import add_prefix, part
+from goldformer.spec.formulas.steps import step
 
 # The axes of the arguments, as axis_sizes reads them
 OUTPUT_LAYER: Final = {"w_vocab": "d_model vocab", "b_vocab": "? vocab"}
@@ -45,27 +46,32 @@ def transformer(
         check_ids(name, ids, sizes["vocab"], "the rows of table")
     check_final_norm(params, "encoder_norm", "decoder_norm")
     check_positions(params, max(sizes["source_seq"], sizes["seq"]))
-    embedded = embed_source(source, pad_id, params)
-    encoded = encoder(
-        embedded,
-        source_mask(source, pad_id),
-        num_heads=num_heads,
-        num_layers=num_encoder_layers,
-        params=stack_of_model(params, "encoder"),
-    )
-    target_embedded = embed_target(target, pad_id, params)
-    decoded = decoder(
-        target_embedded,
-        select_memory({"embedded": embedded, **encoded}),
-        target_mask(target, pad_id),
-        memory_mask(source, pad_id),
-        num_heads=num_heads,
-        num_layers=num_decoder_layers,
-        params=stack_of_model(params, "decoder"),
-    )
-    logits = output_logits(decoded["output"], params)
-    steps = {"decoded": decoded["output"], "source_embedded": embedded, "target_embedded": target_embedded}
+    model: dict[str, Any] = {"num_heads": num_heads, "pad_id": pad_id, "params": params}
+    embedded, encoded = encode(source, num_layers=num_encoder_layers, **model)
+    memory = select_memory({"embedded": embedded, **encoded})
+    target_embedded, decoded = decode(target, source, memory, num_layers=num_decoder_layers, **model)
+    logits = output_logits(decoded, params)
+    steps = {"decoded": decoded, "source_embedded": embedded, "target_embedded": target_embedded}
     return {"logits": logits, "memory": encoded["output"], **steps}
+
+
+def encode(
+    source: Array, *, num_heads: int, num_layers: int, pad_id: int, params: Params
+) -> tuple[Array, dict[str, Array]]:
+    """Return the embedded source, and the outputs of the encoder."""
+    embedded, mask = embed_source(source, pad_id, params), source_mask(source, pad_id)
+    mine = stack_of_model(params, "encoder")
+    return embedded, encoder(embedded, mask, num_heads=num_heads, num_layers=num_layers, params=mine)
+
+
+def decode(
+    target: Array, source: Array, memory: Array, *, num_heads: int, num_layers: int, pad_id: int, params: Params
+) -> tuple[Array, Array]:
+    """Return the embedded target, and the output of the decoder."""
+    embedded, mine = embed_target(target, pad_id, params), stack_of_model(params, "decoder")
+    masks = target_mask(target, pad_id), memory_mask(source, pad_id)
+    decoded = decoder(embedded, memory, *masks, num_heads=num_heads, num_layers=num_layers, params=mine)
+    return embedded, decoded["output"]
 
 
 def stack_of_model(params: Params, stack: str) -> Params:
@@ -75,8 +81,8 @@ def stack_of_model(params: Params, stack: str) -> Params:
 
 def check_positions(params: Params, tokens: int) -> None:
     """Raise ValueError if learned positions are fewer than the tokens."""
-    if "position_table" in params and len(params["position_table"]) < tokens:
-        raise ValueError(f"position_table: {len(params['position_table'])} rows for {tokens} positions")
+    if "position_table" in params and params["position_table"].shape[0] < tokens:
+        raise ValueError(f"position_table: {params['position_table'].shape[0]} rows for {tokens} positions")
 
 
 @step
@@ -101,7 +107,7 @@ def embed(ids: Array, pad_id: int, params: Params) -> Array:
 @step
 def add_learned_positions(x: Array, params: Params) -> Array:
     """Add the row of its position to each vector (MODEL-8)."""
-    return np.asarray(x + params["position_table"][learned_positions(x.shape[1])])
+    return x + params["position_table"][learned_positions(x.shape[1])]
 
 
 @step
@@ -166,7 +172,9 @@ def output_probabilities(x: Array, *, params: Params) -> dict[str, Array]:
 
 @step
 def log_softmax(logits: Array) -> Array:
-    """Return log softmax(logits) over the last axis, as logits − max − log Σ exp(logits − max)."""
+    """Return log softmax(logits) over the last axis: the logits minus log Σ exp(logits), which rounds at their size."""
+    # Taking the maximum off a row and adding it again changes nothing, and keeps exp within range (SM-4).
+    largest = arithmetic().maximum(logits)
     with np.errstate(over="ignore"):
-        shifted = logits - logits.max(axis=-1, keepdims=True)
-    return np.asarray(shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True)))
+        powers = np.exp(logits - largest)
+    return logits - (np.log(powers.sum(axis=-1, keepdims=True)) + largest)

@@ -1,6 +1,5 @@
 """Random numbers: the initial weights of a layer, and dropout."""
 
-import math
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -8,24 +7,26 @@ from typing import Final
 
 import numpy as np
 
-from goldformer.adapters.textbook.checks import Array, axis_sizes
-from goldformer.adapters.textbook.steps import hold, step
+from goldformer.spec.formulas.arrays import arithmetic, number, ratio, root
+from goldformer.spec.formulas.checks import Array, axis_sizes
+from goldformer.spec.formulas.steps import hold, step
 
 # Initialisation
 
 
 @step
-def xavier_uniform(like: Array, *, seed: int) -> Array:
-    """Return a weight (d_in, d_out) in the dtype of like."""
+def xavier_uniform(like: Array, *, seed: int) -> dict[str, Array]:
+    """Return a weight (d_in, d_out) and a bias of zeros, (d_out,), in the dtype of like (INIT-3)."""
     sizes = axis_sizes({"like": "d_in d_out"}, like=like)
     bound = xavier_bound(sizes["d_in"], sizes["d_out"])
-    return draw_weight(like.shape, bound, np.random.default_rng(seed)).astype(like.dtype)
+    weight = arithmetic().narrow(draw_weight(like.shape, bound, np.random.default_rng(seed)), like)
+    return {"weight": weight, "bias": np.full_like(like, arithmetic().constant(0, like), shape=like.shape[1:])}
 
 
 @step
 def xavier_bound(d_in: int, d_out: int) -> float:
     """Return √(6/(d_in + d_out))."""
-    return math.sqrt(6 / (d_in + d_out))
+    return root(ratio(6, d_in + d_out))
 
 
 @step
@@ -47,12 +48,17 @@ def dropout(x: Array, *, rate: float, training: bool, seed: int) -> Array:
 @step
 def drop_elements(x: Array, name: str, rate: float, seed: int | None) -> Array:
     """Set dropped elements to 0 and scale up the others; `name` is the argument that holds the rate."""
-    if not 0 <= rate <= 1:
-        raise ValueError(f"{name}: {rate} is not in 0 … 1")
-    kept = draw_dropout_mask(x.shape, rate, np.random.default_rng(seed))
+    check_rate(name, rate)
+    kept = draw_dropout_mask(x.shape, float(rate), np.random.default_rng(seed))
     # At a rate of 1 scaling divides by 0, but no element is kept.
     with np.errstate(divide="ignore", invalid="ignore"):
-        return np.where(kept, scale_up(x, rate), np.zeros_like(x))
+        return np.where(kept, scale_up(x, rate), arithmetic().constant(0, x))
+
+
+def check_rate(name: str, rate: float) -> None:
+    """Raise ValueError unless the rate is in 0 … 1; `name` is the argument that holds it."""
+    if not 0 <= float(rate) <= 1:
+        raise ValueError(f"{name}: {rate} is not in 0 … 1")
 
 
 @step
@@ -64,7 +70,7 @@ def draw_dropout_mask(shape: tuple[int, ...], rate: float, random: np.random.Gen
 @step
 def scale_up(x: Array, rate: float) -> Array:
     """Return x/(1 − rate)."""
-    return np.asarray(x / (1 - rate))
+    return x / (number(1) - number(rate))
 
 
 # Dropout inside a component
@@ -85,7 +91,7 @@ def dropping(dropout_rate: float | None, training: bool, seed: int | None) -> Ab
     """Drop in all places inside the context; without a rate keep to the dropout of the context around it."""
     if dropout_rate is None:
         return nullcontext()
-    drop_elements(np.ones(1), "dropout_rate", dropout_rate, seed)  # refuses a rate outside 0 … 1
+    check_rate("dropout_rate", dropout_rate)
     return hold(_dropout, Dropout(dropout_rate, np.random.default_rng(seed)) if is_dropping(training) else None)
 
 

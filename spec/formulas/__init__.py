@@ -1,0 +1,63 @@
+"""What each component computes, once: functions in the order of the clauses, in steps that have the field's names.
+
+They run on arrays of any kind (arrays.py). In the dtypes of NumPy they are the textbook; in balls they give golden
+values, and in variances the tolerance. Every constant is one that `arrays` makes, so results keep the dtype of the
+inputs, and a ball is exact.
+
+A known mistake is one step replaced, everywhere or in one place; so is an option of a convention.
+
+steps            mark a function as a step, and replace it
+arrays           what each kind of numbers does in its own way
+checks, parts    check axes, ids and masks; the parameters of a part
+randomness       Xavier-uniform weights and dropout
+attention        softmax, scaled dot-product attention and masks
+embedding        token embedding and positional encoding
+heads            multi-head attention, fused and separate, and single-head attention
+layers           feed-forward network, layer normalisation, encoder and decoder
+transformer      the whole model and its output layer
+targets, losses  lengths and targets; cross-entropy and Kullback–Leibler divergence
+decoding         greedy decoding and beam search
+backward         backward passes, and the training steps of the java class
+options          the options of the conventions
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from goldformer.spec.formulas.attention import causal_mask, padding_mask, scaled_dot_product_attention, softmax
+from goldformer.spec.formulas.backward import single_head_attention_step
+from goldformer.spec.formulas.decoding import beam_search, greedy_decode
+from goldformer.spec.formulas.embedding import positional_encoding, token_embedding
+from goldformer.spec.formulas.heads import fused_multi_head_attention, multi_head_attention, single_head_attention
+from goldformer.spec.formulas.layers import decoder, decoder_layer, encoder, encoder_layer, feed_forward, layer_norm
+from goldformer.spec.formulas.losses import cross_entropy, kl_divergence
+from goldformer.spec.formulas.randomness import dropout, xavier_uniform
+from goldformer.spec.formulas.targets import label_smoothing, one_hot, pad_or_truncate, shift_right
+from goldformer.spec.formulas.transformer import output_probabilities, transformer
+
+#: The formula of each component, by its name.
+COMPONENTS: Final[Mapping[str, Callable[..., Any]]] = {
+    component.__name__: component
+    for component in (
+        beam_search, causal_mask, cross_entropy, decoder, decoder_layer, dropout, encoder, encoder_layer, feed_forward,
+        fused_multi_head_attention, greedy_decode, kl_divergence, label_smoothing, layer_norm, multi_head_attention,
+        one_hot, output_probabilities, pad_or_truncate, padding_mask, positional_encoding,
+        scaled_dot_product_attention, shift_right, single_head_attention, single_head_attention_step, softmax,
+        token_embedding, transformer, xavier_uniform,
+    )
+}  # fmt: skip
+
+#: The outputs of those that do not return them by name.
+_NAMES: Final[Mapping[str, tuple[str, ...]]] = {
+    "causal_mask": ("mask",),
+    "padding_mask": ("mask",),
+    "feed_forward": ("output", "hidden"),
+}
+
+
+def name_outputs(component: str, returned: Any) -> dict[str, Any]:
+    """Return what the formula of a component returned as a mapping by the names of its outputs."""
+    if isinstance(returned, Mapping):
+        return dict(returned)
+    outputs = returned if isinstance(returned, tuple) else (returned,)
+    return dict(zip(_NAMES.get(component, ("output",)), outputs, strict=True))

@@ -1,0 +1,252 @@
+"""The options of the conventions as replaced steps of the formulas, which follow the defaults."""
+
+from collections.abc import Callable, Mapping
+from itertools import chain
+from typing import Any, Final
+
+import numpy as np
+
+from goldformer.spec.formulas.arrays import arithmetic, number, ratio, root
+from goldformer.spec.formulas.attention import can_see, causal_mask, mask_fill, weigh_keys
+from goldformer.spec.formulas.checks import Array
+from goldformer.spec.formulas.decoding import Sentence, Task, has_ended, length_penalty, next_beam, rank_sentences
+from goldformer.spec.formulas.embedding import (
+    Wave,
+    channel_waves,
+    frequency_exponent,
+    positional_encoding,
+    token_embedding,
+)
+from goldformer.spec.formulas.heads import Params
+from goldformer.spec.formulas.layers import (
+    SubLayer,
+    activation,
+    channel_variance,
+    final_norm,
+    layer_norm,
+    layer_norm_eps,
+    norm_denominator,
+    norm_params,
+    note_sum,
+    run_sublayer,
+)
+from goldformer.spec.formulas.steps import Replacements, around, instead
+from goldformer.spec.formulas.targets import spread_smoothing_mass
+from goldformer.spec.formulas.transformer import output_logits, target_mask
+
+# Attention and its masks
+
+
+def empty_rows_of_zeros(original: Callable[..., Array], scaled: Array, mask: Array | None) -> Array:
+    """Return the weights, all 0 in a row without a key, (..., q_seq, kv_seq)."""
+    weights = original(scaled, mask)
+    if mask is None:
+        return weights
+    return np.where(mask.any(-1, keepdims=True), weights, arithmetic().constant(0, weights))
+
+
+def align_bottom_right(original: Callable[..., Array], *, q_seq: int, kv_seq: int) -> Array:
+    """Return the causal mask in which the last query sees every key, (q_seq, kv_seq)."""
+    original(q_seq=q_seq, kv_seq=kv_seq)  # refuses bad sizes
+    return can_see(np.arange(q_seq)[:, None] + kv_seq - q_seq, np.arange(kv_seq))
+
+
+# Embedding and positions
+
+
+def scale_embedding(original: Callable[..., Array], ids: Array, *, params: Params, pad_id: int | None = None) -> Array:
+    """Return the rows of the table multiplied by √d_model, (batch, seq, d_model)."""
+    rows = original(ids, params=params, pad_id=pad_id)
+    return rows * root(rows.shape[-1])
+
+
+def hold_pad_row(original: Callable[..., Array], ids: Array, *, params: Params, pad_id: int | None = None) -> Array:
+    """Return the rows of the table, those of pad_id without a derivative."""
+    rows = original(ids, params=params, pad_id=pad_id)
+    return rows if pad_id is None else np.where((ids == pad_id)[..., None], arithmetic().detach(rows), rows)
+
+
+def concatenate_waves(d_model: int) -> list[tuple[float, Wave]]:
+    """Return all sines before all cosines; an odd width has one more sine."""
+    half = d_model - d_model // 2
+    sines: list[tuple[float, Wave]] = [(pair, np.sin) for pair in range(half)]
+    return sines + [(pair, np.cos) for pair in range(d_model - half)]
+
+
+def tensor2tensor_exponent(pair: float, d_model: int) -> float:
+    """Return the exponent with which the last frequency is exactly 1/10000."""
+    return ratio(2 * pair, max(d_model - 2, 1))
+
+
+def refuse_odd_width(original: Callable[..., Array], x: Array, **rest: Any) -> Array:
+    """Return x plus the encoding; raise for an odd width, where a sine has no cosine."""
+    if x.ndim == 3 and x.shape[-1] % 2:
+        raise ValueError(f"x: d_model is {x.shape[-1]}, which is odd")
+    return original(x, **rest)
+
+
+def leave_out_last_sine(original: Callable[[int], list[tuple[float, Wave]]], d_model: int) -> list[tuple[float, Wave]]:
+    """Return the pair and the wave of each channel; the last of an odd width has the wave 0."""
+    waves = original(d_model)
+    return [*waves[:-1], (waves[-1][0], _be_zero)] if d_model % 2 else waves
+
+
+def _be_zero(angle: Array) -> Array:
+    return np.full_like(angle, arithmetic().constant(0, angle))
+
+
+# Layers
+
+
+def normalise_input(
+    x: Array, function: SubLayer, *, number: int, sums: list[Array], params: Params
+) -> tuple[Array, Array]:
+    """Return x + f(LN(x)) and the second result of f."""
+    output, second = function(layer_norm(x, params=norm_params(params, number)))
+    return note_sum(x, output, sums), second
+
+
+def divide_by_one_less(centred: Array) -> Array:
+    """Return the sum of the squares divided by d_model − 1, (..., 1)."""
+    # Of one channel it is 0/0: NaN, as silently as the frameworks give it.
+    with np.errstate(invalid="ignore"):
+        return (centred * centred).sum(axis=-1, keepdims=True) / number(centred.shape[-1] - 1)
+
+
+def add_eps_to_deviation(variance: Array) -> Array:
+    """Return √variance + eps."""
+    return np.sqrt(variance) + layer_norm_eps()
+
+
+# The functions of a feed-forward network
+
+
+def compute_wide(function: Callable[[Array], Array]) -> Callable[[Array], Array]:
+    """Return a function that is computed in float32 at least, as frameworks do, and rounded to its argument's dtype."""
+
+    def compute(x: Array) -> Array:
+        with np.errstate(over="ignore"):  # e^(−x) of a large −x is infinite, and its reciprocal 0
+            return arithmetic().narrow(function(arithmetic().widen(x)), x)
+
+    return compute
+
+
+def gelu(x: Array) -> Array:
+    """Return x·Φ(x), Φ(x) being how likely a standard normal number is below x."""
+    return x * (number(1) + arithmetic().erf(x / root(2))) / number(2)
+
+
+def gelu_tanh(x: Array) -> Array:
+    """Return GELU as a hyperbolic tangent approximates it."""
+    cubic = x * x * x * ratio(44715, 10**6)
+    return x * (number(1) + np.tanh((x + cubic) * root(number(2) / arithmetic().pi()))) / number(2)
+
+
+def silu(x: Array) -> Array:
+    """Return x·σ(x)."""
+    return x / (number(1) + np.exp(-x))
+
+
+# The parameters of a call decide these options. If a call has the parameters of another option, the steps do what code
+# with the declared option does: its own norm has gamma 1 and beta 0, and it ignores a matrix that it does not have.
+
+
+def normalise_without_params(x: Array, stack: str, norm: Params) -> Array:
+    """Return the output of a stack, normalised with gamma 1 and beta 0 if the call has neither."""
+    del stack
+    return layer_norm(x, params=norm or unit_norm(x))
+
+
+def unit_norm(x: Array) -> Params:
+    """Return gamma 1 and beta 0 for the channels of x."""
+    one, zero = (arithmetic().constant(value, x) for value in (1, 0))
+    return {name: np.full_like(x[0, 0], value) for name, value in (("gamma", one), ("beta", zero))}
+
+
+def select_read(params: Params, names: tuple[str, ...]) -> Params:
+    """Return the parameters of a model whose output layer does not read some of them."""
+    return {name: array for name, array in params.items() if name not in names}
+
+
+def leave_out(*names: str) -> Replacements:
+    """Return the replacement of an output layer that does not read these parameters."""
+
+    def logits(original: Callable[..., Array], x: Array, params: Params) -> Array:
+        # Without a table it is an output layer by itself, which has nothing to tie.
+        return original(x, select_read(params, names) if "table" in params else params)
+
+    return {output_logits: around(logits)}
+
+
+# Masks of models
+
+
+def hide_later_only(target: Array, pad_id: int) -> Array:
+    """Return the causal mask, which leaves the padding of the target visible, (seq, seq)."""
+    del pad_id
+    return causal_mask(q_seq=target.shape[1], kv_seq=target.shape[1])
+
+
+# Targets and beams
+
+
+def spread_among_others(target: Array, smoothing: float) -> Array | float:
+    """Return s/(vocab − 1) for every word other than the target's own, (batch, seq, vocab)."""
+    return (number(1) - target) * (number(smoothing) / number(target.shape[-1] - 1))
+
+
+def set_aside_ended(beam: list[Sentence], extensions: list[list[Sentence]], task: Task) -> list[Sentence]:
+    """Return the next beam; sentences that have ended leave it."""
+    before = [sentence for sentence in beam if has_ended(sentence, task)]
+    ranked = rank_sentences(s for s in chain.from_iterable(extensions) if s not in before)
+    aside = before + [s for s in ranked[: task.beam_size] if has_ended(s, task)]
+    alive = [s for s in ranked if not has_ended(s, task)][: task.beam_size]
+    return aside if len(aside) >= task.beam_size else aside + alive
+
+
+def choose_eps(exponent: int) -> Replacements:
+    """Return the replacement of eps by ten to the power of minus an exponent."""
+    return {layer_norm_eps: instead(lambda: ratio(1, 10**exponent))}
+
+
+#: The replaced steps by convention and option; the defaults replace no step.
+OPTIONS: Final[Mapping[tuple[str, str], Replacements]] = {
+    ("empty_row", "zeros"): {weigh_keys: around(empty_rows_of_zeros)},
+    # The softmax of a row that holds only −∞ is NaN.
+    ("empty_row", "nan"): {mask_fill: instead(lambda dtype: -np.inf)},  # noqa: ARG005 - whatever the dtype
+    ("causal_corner", "bottom_right"): {causal_mask: around(align_bottom_right)},
+    # The mask of the call says it.
+    ("later_tokens", "hidden_too"): {},
+    ("later_tokens", "hidden_only"): {},
+    ("embedding_scale", "sqrt_d_model"): {token_embedding: around(scale_embedding)},
+    ("pad_row", "fixed"): {token_embedding: around(hold_pad_row)},
+    ("target_mask", "causal_only"): {target_mask: instead(hide_later_only)},
+    ("final_norm", "after_stack"): {final_norm: instead(normalise_without_params)},
+    ("output_layer", "without_bias"): leave_out("b_vocab"),
+    ("output_layer", "tied"): leave_out("w_vocab", "b_vocab"),
+    ("output_layer", "tied_with_bias"): leave_out("w_vocab"),
+    # A call without learned positions has no values for them.
+    ("positions", "learned"): {},
+    ("pe_layout", "concatenated"): {channel_waves: instead(concatenate_waves)},
+    ("pe_layout", "tensor2tensor"): {
+        channel_waves: instead(concatenate_waves),
+        frequency_exponent: instead(tensor2tensor_exponent),
+    },
+    ("odd_d_model", "refused"): {positional_encoding: around(refuse_odd_width)},
+    ("odd_d_model", "zero"): {channel_waves: around(leave_out_last_sine)},
+    ("layer_norm_eps", "1e-6"): choose_eps(6),
+    ("layer_norm_eps", "1e-12"): choose_eps(12),
+    ("norm_divisor", "std_plus_eps"): {
+        channel_variance: instead(divide_by_one_less),
+        norm_denominator: instead(add_eps_to_deviation),
+    },
+    ("activation", "gelu"): {activation: instead(compute_wide(gelu))},
+    ("activation", "gelu_tanh"): {activation: instead(compute_wide(gelu_tanh))},
+    ("activation", "silu"): {activation: instead(compute_wide(silu))},
+    ("norm_placement", "pre"): {run_sublayer: instead(normalise_input)},
+    ("smoothing_denominator", "others"): {spread_smoothing_mass: instead(spread_among_others)},
+    ("beam_finish", "set_aside"): {next_beam: instead(set_aside_ended)},
+    ("length_penalty", "mean"): {length_penalty: instead(lambda length: length)},
+    # ((5 + n)/6)^0.6, as in the paper that introduced it.
+    ("length_penalty", "gnmt"): {length_penalty: instead(lambda length: ((5 + length) / 6) ** 0.6)},
+}
