@@ -14,7 +14,6 @@ from goldformer.adapters import DTYPES
 from goldformer.conformance.judging.cases import explain_lost_eps, explain_out_of_reach
 from goldformer.conformance.judging.tolerance import tolerance
 from goldformer.spec import draw
-from goldformer.spec.edition import read_edition
 from goldformer.spec.model import NOT_FINITE, Array, ArraySpec, Case, Contract, GoldenArray, Kind, Spec
 
 #: The words for numbers that JSON does not have; NaN equals no key.
@@ -30,7 +29,7 @@ def export_component(component: str, spec: Spec) -> Json:
     """Return all cases of a component as plain calls."""
     contract, cases = spec.contracts[component], spec.cases_of(component)
     return {
-        **read_edition(spec.root).as_json(),
+        **spec.edition_of(component).as_json(),
         "component": component,
         "number_of_cases": len(cases),
         "first_output": contract.first_output,

@@ -82,6 +82,7 @@ class _ComponentWriter:
         mistakes = [mistake.id for mistake in self.spec.mistakes.values() if mistake.component == name]
         head = fields(
             [
+                ("Edition", str(self.spec.edition_of(name))),
                 ("Built of", links("component", contract.depends_on)),
                 ("Part of", links("component", used_by)),
                 ("Conventions", links("convention", contract.conventions)),
