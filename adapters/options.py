@@ -45,6 +45,8 @@ from goldformer.adapters.textbook.layers_backward import (
     sublayer_gradient,
     transformer_gradient,
 )
+from goldformer.adapters.textbook.rms import channel_scale, rms_divisor, rms_eps
+from goldformer.adapters.textbook.rms_backward import root_gradient
 from goldformer.adapters.textbook.steps import Replacements, around, instead
 from goldformer.adapters.textbook.targets import spread_smoothing_mass
 from goldformer.adapters.textbook.transformer import output_logits, target_mask
@@ -166,6 +168,28 @@ def deviation_gradient(normal: Array, gradient: Array) -> Array:
     root = np.sqrt((normal.shape[-1] - 1) * np.where(squares == 0, 1, squares))
     through = (gradient * normal).sum(-1, keepdims=True) / root
     return np.asarray(gradient.mean(-1, keepdims=True) + normal * through)
+
+
+# Root mean square normalisation
+
+
+def add_eps_to_root(square: Array) -> Array:
+    """Return √(mean square) + eps."""
+    return np.asarray(np.sqrt(square) + rms_eps())
+
+
+def root_gradient_outside(normal: Array, gradient: Array, square: Array) -> Array:
+    """Return the part that flows through the root mean square, where eps is added to the root.
+
+    It is larger by (root + eps)/root. Through the root of a row of zeros nothing flows.
+    """
+    root = np.sqrt(np.where(square == 0, 1, square))
+    return np.asarray(normal * (gradient * normal).mean(-1, keepdims=True) * (1 + rms_eps() / root))
+
+
+def add_one_to_weight(original: Callable[[Array], Array], gamma: Array) -> Array:
+    """Return 1 + gamma."""
+    return 1 + original(gamma)
 
 
 # The functions of a feed-forward network, each before its derivative. Float16 is computed in float32, as frameworks do.
@@ -339,6 +363,13 @@ OPTIONS: Final[Mapping[tuple[str, str], Replacements]] = {
         norm_denominator: instead(add_eps_to_deviation),
         statistics_gradient: instead(deviation_gradient),
     },
+    ("rms_norm_eps", "1e-5"): {rms_eps: instead(lambda: 1e-5)},
+    ("rms_norm_eps", "float32_eps"): {rms_eps: instead(lambda: 2.0**-23)},
+    ("rms_norm_eps_place", "outside"): {
+        rms_divisor: instead(add_eps_to_root),
+        root_gradient: instead(root_gradient_outside),
+    },
+    ("rms_norm_weight", "one_plus_w"): {channel_scale: around(add_one_to_weight)},
     ("activation", "gelu"): activate_by(gelu, gelu_slope),
     ("activation", "gelu_tanh"): activate_by(gelu_tanh, gelu_tanh_slope),
     ("activation", "silu"): activate_by(silu, silu_slope),

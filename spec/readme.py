@@ -24,6 +24,7 @@ Begin with [transformer.md](transformer.md): its first part explains how to read
 | file | what it holds |
 |---|---|
 | [transformer.md](transformer.md) | the clauses of the edition `2017`: what each component computes, with sources |
+| [decoder_only.md](decoder_only.md) | the clauses of the edition `decoder-only`: components of today's models |
 | [contracts/](contracts) | for each component its arguments, parameters and results, with their shapes |
 | [cases/](cases) | for each component its cases: inputs and expectations |
 | [golden/](golden) | for each component the generated part of its cases: golden values, error scales, kills |

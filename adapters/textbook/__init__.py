@@ -21,6 +21,7 @@ layers           feed-forward network, layer normalisation, encoder and decoder
 model            the whole model and its output layer
 targets, losses  lengths and targets; cross-entropy and Kullback–Leibler divergence
 decoding         greedy decoding and beam search
+rms, rms_backward  root mean square normalisation
 backward, layers_backward  backward passes by hand, and the training steps of the java class
 """
 
@@ -59,6 +60,8 @@ from goldformer.adapters.textbook.losses import (
     kl_divergence_gradient,
 )
 from goldformer.adapters.textbook.randomness import dropout, xavier_uniform
+from goldformer.adapters.textbook.rms import rms_norm
+from goldformer.adapters.textbook.rms_backward import rms_norm_gradient
 from goldformer.adapters.textbook.targets import label_smoothing, one_hot, pad_or_truncate, shift_right
 from goldformer.adapters.textbook.transformer import output_probabilities, transformer
 
@@ -94,6 +97,8 @@ __all__ = [
     "pad_or_truncate",
     "padding_mask",
     "positional_encoding",
+    "rms_norm",
+    "rms_norm_gradient",
     "scaled_dot_product_attention",
     "scaled_dot_product_attention_gradient",
     "shift_right",

@@ -103,7 +103,7 @@ def _list_expectations(case: Case, contract: Contract, spec: Spec) -> Iterator[J
         elif (golden := case.expects(chosen)) is None:
             yield {**entry, "may_refuse": True}
         else:
-            dtypes = [dtype for dtype in DTYPES if _is_judged(called, base | chosen, dtype)]
+            dtypes = [dtype for dtype in DTYPES if _is_judged(called, contract, base | chosen, dtype)]
             arrays = contract.results_of(called)
             outputs = {
                 name: _write_output(called, arrays[name], golden.get(name), contract, dtypes) for name in called.expect
@@ -115,9 +115,11 @@ def _list_defaults(spec: Spec) -> dict[str, str]:
     return {name: convention.default for name, convention in spec.conventions.items()}
 
 
-def _is_judged(case: Case, options: Mapping[str, str], dtype: str) -> bool:
+def _is_judged(case: Case, contract: Contract, options: Mapping[str, str], dtype: str) -> bool:
     """Return True if a dtype holds the numbers of a case and separates its candidates."""
-    return not (explain_out_of_reach(case, dtype) or explain_lost_eps(case, options, dtype))
+    return not (
+        explain_out_of_reach(case, dtype, contract.computed_in_at_least) or explain_lost_eps(case, options, dtype)
+    )
 
 
 def _list_equal(case: Case, options: Mapping[str, str], name: str) -> list[str]:

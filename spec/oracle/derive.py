@@ -14,7 +14,7 @@ from pydantic import TypeAdapter
 
 from goldformer.spec.laws import law_of
 from goldformer.spec.model import REFUSED, Attribute, Case, Contract, Statistic
-from goldformer.spec.oracle import decoding_formulas, duals, formulas, layer_formulas
+from goldformer.spec.oracle import decoding_formulas, duals, formulas, layer_formulas, norm_formulas
 from goldformer.spec.oracle.draws import Draw, error_scale, margin
 from goldformer.spec.oracle.matrices import Weight, is_large
 from goldformer.spec.oracle.narrow import FREE, Narrowing
@@ -29,7 +29,7 @@ _LAST: Final = "output_layer"
 _DECODED: Final = frozenset({"memory", "decoded"})
 
 #: The formula of each component, by its name.
-FORMULAS = {**vars(formulas), **vars(layer_formulas), **vars(decoding_formulas)}
+FORMULAS = {**vars(formulas), **vars(layer_formulas), **vars(norm_formulas), **vars(decoding_formulas)}
 
 #: The extra output of formulas that choose: by how much the chosen exceeded the rejected.
 GAPS: Final = "gaps"

@@ -27,6 +27,7 @@ GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
         "token_embedding",
         "positional_encoding",
         "layer_norm",
+        "rms_norm",
         "feed_forward",
         "dropout",
         "encoder_layer",
