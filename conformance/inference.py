@@ -80,10 +80,18 @@ _RETURNS: Final[tuple[Returns, ...]] = ("as_it_is", "pair", "first")
 _OWN_RETURNS: Final[Mapping[str, tuple[Returns, ...]]] = {"transformer": ("flat",), "positional_encoding": ("of_ids",)}
 
 #: The numbers of axes that arrays of any number may be held to, 0 for any, in the order in which they are tried.
-_AXES: Final = {"scaled_dot_product_attention": (0, 4, 3, 2), "layer_norm": (0, 3, 2), "softmax": (0, 3, 2)}
+_AXES: Final = {
+    "scaled_dot_product_attention": (0, 4, 3, 2),
+    "layer_norm": (0, 3, 2),
+    "rms_norm": (0, 3, 2),
+    "softmax": (0, 3, 2),
+}
 
 #: The conventions that show in cases without a mask; parameters decide some others, and empty rows come last.
-_SHOWN: Final = ("norm_placement", "layer_norm_eps", "embedding_scale", "pe_layout")
+_SHOWN: Final = (
+    "norm_placement", "layer_norm_eps", "rms_norm_eps", "rms_norm_eps_place", "rms_norm_weight", "embedding_scale",
+    "pe_layout",
+)  # fmt: skip
 _LATE: Final = ("empty_row", "odd_d_model", "target_mask")
 #: The options of a convention that are tried only where the code names them, with the words by which it does.
 _NAMED: Final = {

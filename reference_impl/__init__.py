@@ -1,5 +1,7 @@
 """A Transformer in PyTorch, written to be read: transformer.py has all of it, from softmax to the model, on one page.
 
+decoder_only.py has what today's models have in its place.
+
 Axes in signatures and messages, and their names in the paper:
 
     batch, heads        heads is h
@@ -17,6 +19,7 @@ Axes in signatures and messages, and their names in the paper:
 or the title of a section; "paper" is Vaswani et al., Attention Is All You Need, 2017, arXiv:1706.03762.
 """
 
+from goldformer.reference_impl.decoder_only import RMSNorm
 from goldformer.reference_impl.decoding import BeamResult, GreedyResult, beam_search, greedy_decode
 from goldformer.reference_impl.losses import cross_entropy, kl_divergence, label_smoothing, log_softmax, one_hot
 from goldformer.reference_impl.parts import DecoderLayerResult, EncoderLayerResult, StackResult, TransformerResult
@@ -32,7 +35,8 @@ from goldformer.reference_impl.variants import cut_fused, move_weights, output_p
 __all__ = [
     "BeamResult", "Decoder", "DecoderLayer", "DecoderLayerResult", "Dropout", "Encoder", "EncoderLayer",
     "EncoderLayerResult", "FeedForward", "FusedMultiHeadAttention", "GreedyResult", "LayerNorm", "MultiHeadAttention",
-    "SingleHeadAttention", "SingleHeadResult", "StackResult", "Transformer", "TransformerResult", "attention_scores",
+    "RMSNorm", "SingleHeadAttention", "SingleHeadResult", "StackResult", "Transformer", "TransformerResult",
+    "attention_scores",
     "beam_search", "causal_mask", "cross_entropy", "cut_fused", "dropout", "greedy_decode", "kl_divergence",
     "label_smoothing", "log_softmax", "merge_heads", "move_weights", "one_hot", "output_probabilities",
     "pad_or_truncate", "padding_mask", "positional_encoding", "scaled_dot_product_attention", "scaled_scores",

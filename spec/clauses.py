@@ -1,11 +1,12 @@
-"""The clauses of transformer.md: a heading, a body, a line of sources."""
+"""The clauses of the text of an edition: a heading, a body, a line of sources."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from goldformer.spec.edition import Edition
 from goldformer.spec.errors import Problem, SpecError
 from goldformer.spec.strict import Location
 from goldformer.spec.tables import Citation, Clause, Document, Level
@@ -17,31 +18,43 @@ _SOURCE = re.compile(r"^Source: (.+)\.$")
 THIS_SPEC = "this spec"
 
 
-def read_clauses(path: Path, documents: Mapping[str, Document]) -> dict[str, Clause]:
-    """Read every `### ID · LEVEL · Title` block; SpecError names each malformed block, with its line."""
-    lines = path.read_text(encoding="utf-8").splitlines()
-    starts = [i for i, line in enumerate(lines) if line.startswith("### ")]
+def read_clauses(root: Path, editions: Mapping[str, Edition], documents: Mapping[str, Document]) -> dict[str, Clause]:
+    """Read the clauses of all editions, in the order of their texts; SpecError names each malformed block."""
     clauses: dict[str, Clause] = {}
     problems: list[Problem] = []
+    for edition in editions.values():
+        problems += _read_text(root / edition.text, edition.edition, documents, clauses)
+    if problems:
+        raise SpecError(problems)
+    return clauses
+
+
+def _read_text(
+    path: Path, edition: str, documents: Mapping[str, Document], clauses: dict[str, Clause]
+) -> Iterator[Problem]:
+    """Add every `### ID · LEVEL · Title` block of a text to the clauses; yield what is wrong, with its line."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    starts = [i for i, line in enumerate(lines) if line.startswith("### ")]
+    if not starts:
+        yield Problem(path, 1, "file", "holds no clause")
     for start in starts:
         end = next((i for i in range(start + 1, len(lines)) if lines[i].startswith("#")), len(lines))
         heading, body = _HEADING.match(lines[start]), lines[start + 1 : end]
         if heading is None:
-            problems.append(Problem(path, start + 1, "heading", "write ### ID-1 · MUST|SHOULD|CONVENTION · Title"))
+            yield Problem(path, start + 1, "heading", "write ### ID-1 · MUST|SHOULD|CONVENTION · Title")
             continue
         id_, level, title = heading.groups()
         if id_ in clauses:
-            problems.append(Problem(path, start + 1, id_, f"first stands on line {clauses[id_].place.line}"))
+            first = clauses[id_].place
+            elsewhere = "" if first.file == path else f" of {first.file.name}: give one of the two another id"
+            yield Problem(path, start + 1, id_, f"first stands on line {first.line}{elsewhere}")
             continue
         try:
             text, sources = _split_sources(body, documents)
         except ValueError as error:
-            problems.append(Problem(path, start + 1, id_, str(error)))
+            yield Problem(path, start + 1, id_, str(error))
             continue
-        clauses[id_] = Clause(id_, Level(level), title, text, sources, Location(path, start + 1))
-    if problems or not clauses:
-        raise SpecError(problems or [Problem(path, 1, "file", "holds no clause")])
-    return clauses
+        clauses[id_] = Clause(id_, edition, Level(level), title, text, sources, Location(path, start + 1))
 
 
 def _split_sources(body: list[str], documents: Mapping[str, Document]) -> tuple[str, tuple[Citation, ...]]:

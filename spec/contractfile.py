@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Literal
 
 from pydantic import Field
 
+from goldformer.spec.edition import EditionName
 from goldformer.spec.errors import Problem, SpecError
 from goldformer.spec.model import ArraySpec, AttributeSpec, Contract, Layers
 from goldformer.spec.shapes import Shape
@@ -57,6 +58,7 @@ class ContractFile(StrictModel):
     """The schema of a contract."""
 
     component: Name
+    edition: EditionName | None = None
     title: Text
     formula: Text
     depends_on: Items[Name]
@@ -71,17 +73,23 @@ class ContractFile(StrictModel):
     computed_in_at_least: Literal["float32", "float64"] | None = None
 
 
-def read_contracts(files: Iterable[YamlFile], conventions: Mapping[str, Convention]) -> dict[str, Contract]:
-    """Read all contracts in dependency order; SpecError for a bad shape, an unknown name or a cycle."""
+def read_contracts(
+    files: Iterable[YamlFile], conventions: Mapping[str, Convention], editions: Sequence[str]
+) -> dict[str, Contract]:
+    """Read all contracts in dependency order; SpecError for a bad shape, an unknown name or a cycle.
+
+    A contract that names no edition is of the first.
+    """
     parsed: dict[str, tuple[YamlFile, Contract]] = {}
     problems: list[Problem] = []
     for file in files:
-        contract = _build(file)
+        contract = _build(file, editions[0])
         if contract.component != file.path.stem:
             problems.append(file.problem(("component",), f"is {contract.component!r} in a file named {file.path.name}"))
         for names, known, field, home in (
             (contract.conventions, conventions, "conventions", "in conventions.yaml"),
             (contract.flow, contract.outputs, "flow", "among the outputs"),
+            ([contract.edition], editions, "edition", f"in version.json, which has {' and '.join(editions)}"),
         ):
             problems += [file.problem((field,), f"{n!r} is not {home}") for n in names if n not in known]
         parsed[contract.component] = (file, contract)
@@ -117,14 +125,15 @@ def _find_reachable(start: str, parsed: Mapping[str, tuple[YamlFile, Contract]])
     return reached
 
 
-def _build(file: YamlFile) -> Contract:
+def _build(file: YamlFile, default: str) -> Contract:
     model = file.parse(ContractFile)
     contract = Contract(
         model.component, model.title, model.formula, model.depends_on,
         _read_arrays(file, "inputs", model.inputs), _read_arrays(file, "params", model.params),
         {name: AttributeSpec(name, **a.model_dump()) for name, a in model.attributes.items()},
         _read_arrays(file, "outputs", model.outputs),
-        model.flow or tuple(model.outputs), model.conventions, model.computed_in_at_least, clauses=model.clauses,
+        model.flow or tuple(model.outputs), model.conventions, model.computed_in_at_least,
+        model.edition or default, clauses=model.clauses,
     )  # fmt: skip
     _refuse_unknown_sizes(file, contract)
     return contract

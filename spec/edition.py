@@ -1,20 +1,21 @@
-"""The identity of the spec's data: its edition, its version, and a digest of cases and golden values.
+"""The identity of the spec's data: its editions, and of each the version and a digest of cases and golden values.
 
-version.json has a digest for each component, and one digest of these names them all: two people who add cases to two
-components change two lines.
+version.json has a digest for each component, and one digest of these names those of an edition: two people who add
+cases to two components change two lines.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 from pydantic import Field
 
+from goldformer.spec.errors import SpecError
 from goldformer.spec.strict import Name, StrictModel
 from goldformer.spec.yamlfile import YamlFile
 
@@ -33,21 +34,31 @@ class ComponentStamp(StrictModel):
     digest: Digest
 
 
-class VersionFile(StrictModel):
-    """The schema of version.json. People write edition and version, programs the rest."""
+class EditionEntry(StrictModel):
+    """An edition of the spec: its version, the file of its clauses, and its components."""
 
-    edition: EditionName
     version: Version
+    text: Annotated[str, Field(pattern=r"^[a-z0-9_]+\.md$")]
     components: dict[Name, ComponentStamp]
+
+
+class VersionFile(StrictModel):
+    """The schema of version.json: the editions by their names, first that of contracts which name none.
+
+    People write versions and texts, programs the components.
+    """
+
+    editions: Annotated[dict[EditionName, EditionEntry], Field(min_length=1)]
 
 
 @dataclass(frozen=True, slots=True)
 class Edition:
-    """The edition, the version and the digest of a spec, which a claim names."""
+    """An edition with the version and the digest that a claim names, and the file of its clauses."""
 
     edition: str
     version: str
     digest: str
+    text: str
 
     def __str__(self) -> str:
         return f"{self.edition}/{self.version}, cases {self.digest}"
@@ -67,11 +78,40 @@ def read_version_file(root: Path) -> VersionFile:
     return YamlFile.read(locate_version_file(root)).parse(VersionFile)
 
 
-def read_edition(root: Path) -> Edition:
-    """Return the edition, version and digest of a spec."""
-    file = read_version_file(root)
-    stamps = {name: stamp.model_dump() for name, stamp in file.components.items()}
-    return Edition(file.edition, file.version, digest_data(stamps))
+def read_editions(root: Path) -> dict[str, Edition]:
+    """Return the editions of a spec by their names, first the default one.
+
+    SpecError if version.json is wrong, or if it names a text that does not exist or names one twice.
+    """
+    file = YamlFile.read(locate_version_file(root))
+    entries = file.parse(VersionFile).editions
+    texts = [entry.text for entry in entries.values()]
+    problems = []
+    for name, text in zip(entries, texts, strict=True):
+        if not (root / text).is_file():
+            message = f"is {text!r}, and there is no such file next to version.json: write its clauses into that file"
+            problems.append(file.problem(("editions", name, "text"), message))
+        elif texts.index(text) < list(entries).index(name):
+            message = f"is {text!r}, the text of another edition: give each edition a text of its own"
+            problems.append(file.problem(("editions", name, "text"), message))
+    if problems:
+        raise SpecError(problems)
+    return {name: Edition(name, entry.version, _digest_stamps(entry), entry.text) for name, entry in entries.items()}
+
+
+def _digest_stamps(entry: EditionEntry) -> str:
+    return digest_data({name: stamp.model_dump() for name, stamp in entry.components.items()})
+
+
+def join_editions(editions: Iterable[Edition]) -> str:
+    """Return editions in one line, as a claim names them."""
+    return "; ".join(map(str, editions))
+
+
+def editions_as_json(editions: Iterable[Edition]) -> dict[str, Any]:
+    """Return what a report holds of its editions: the first one, and under `also` the others if there are any."""
+    first, *others = (edition.as_json() for edition in editions)
+    return first | ({"also": others} if others else {})
 
 
 def digest_data(data: Mapping[str, Any]) -> str:

@@ -18,7 +18,7 @@ import numpy as np
 from pydantic import Discriminator, Tag, model_validator
 from pydantic import Field as Constraint
 
-from goldformer.spec.edition import EditionName, Version, read_version_file
+from goldformer.spec.edition import Edition, EditionName, Version
 from goldformer.spec.errors import Problem, SpecError
 from goldformer.spec.files import replace_file
 from goldformer.spec.model import (
@@ -363,11 +363,10 @@ def read_header(path: Path) -> tuple[str, str]:
     return edition[1] if edition else "", version[1] if version else ""
 
 
-def write_golden_file(path: Path, component: str, entries: Mapping[str, Any]) -> bool:
+def write_golden_file(path: Path, edition: Edition, component: str, entries: Mapping[str, Any]) -> bool:
     """Write a golden file as a whole or not at all; False if that changes nothing."""
     before = path.read_text(encoding="utf-8") if path.exists() else None
-    file = read_version_file(path.parent.parent)
-    text = render_golden(file.edition, file.version, component, entries)
+    text = render_golden(edition.edition, edition.version, component, entries)
     if text == before or (before is None and not entries):
         return False
     path.parent.mkdir(exist_ok=True)
@@ -375,7 +374,9 @@ def write_golden_file(path: Path, component: str, entries: Mapping[str, Any]) ->
     return True
 
 
-def write_kills(path: Path, component: str, order: Iterable[str], kills: Mapping[str, Sequence[str]]) -> bool:
+def write_kills(
+    path: Path, edition: Edition, component: str, order: Iterable[str], kills: Mapping[str, Sequence[str]]
+) -> bool:
     """Put the kills of cases into the golden file of their component; False if nothing changes.
 
     `order` are the ids of all its cases. Everything else stays as it is, digit for digit.
@@ -384,7 +385,7 @@ def write_kills(path: Path, component: str, order: Iterable[str], kills: Mapping
     for id_, killed in kills.items():
         entry = {key: value for key, value in entries.get(id_, {}).items() if key != "kills"}
         entries[id_] = entry | ({"kills": list(killed)} if killed else {})
-    return write_golden_file(path, component, sort_entries(entries, order))
+    return write_golden_file(path, edition, component, sort_entries(entries, order))
 
 
 def render_golden(edition: str, version: str, component: str, entries: Mapping[str, Any]) -> str:

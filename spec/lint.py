@@ -30,6 +30,7 @@ def lint(spec: Spec) -> list[Problem]:
         *cover(spec).problems(),
         *_list_unused_conventions(spec),
         *_check_listed_clauses(spec),
+        *_check_editions(spec),
         *_list_unkilled_mistakes(spec),
         *_list_survivors(spec),
         *_check_errata_digits(spec),
@@ -69,6 +70,17 @@ def _check_listed_clauses(spec: Spec) -> Iterator[Problem]:
             yield place.problem("clauses", f"is missing {', '.join(missing)}, which its checks show: add it")
         if extra := sorted(listed - shown[name]):
             yield place.problem("clauses", f"has {', '.join(extra)}, which no check shows: take it out")
+
+
+def _check_editions(spec: Spec) -> Iterator[Problem]:
+    """Yield the clauses that a contract lists from an edition that is neither its own nor the default one."""
+    for name, contract in spec.contracts.items():
+        own = (spec.default_edition.edition, contract.edition)
+        known = [id_ for id_ in contract.clauses if id_ in spec.clauses]
+        if foreign := [id_ for id_ in known if spec.clauses[id_].edition not in own]:
+            other = spec.clauses[foreign[0]].edition
+            message = f"has {', '.join(foreign)} of the edition {other}, and {name} is of {contract.edition}: remove it"
+            yield Location(spec.root / "contracts" / f"{name}.yaml", 1).problem("clauses", message)
 
 
 def _list_other_options(case: Case, spec: Spec) -> list[str]:

@@ -12,6 +12,7 @@ from typing import Final
 from goldformer.spec.casefile import read_cases
 from goldformer.spec.clauses import cite, read_clauses
 from goldformer.spec.contractfile import read_contracts
+from goldformer.spec.edition import Edition, read_editions
 from goldformer.spec.errors import Problem, SpecError
 from goldformer.spec.goldenfile import StoredGolden, golden_path, read_golden_file
 from goldformer.spec.lazy import Cases, Table
@@ -23,6 +24,7 @@ from goldformer.spec.tables import (
     Erratum,
     Mistake,
     Property,
+    name_texts,
     read_conventions,
     read_documents,
     read_errata,
@@ -48,8 +50,8 @@ def load_spec(root: Path = ROOT, *, underived: bool = False, whole: bool = False
     """
     files = SpecFiles(root, underived=underived, whole=whole)
     spec = Spec(
-        root, Table(files, "documents"), Table(files, "clauses"), Table(files, "errata"), files.conventions,
-        Table(files, "mistakes"), Table(files, "properties"), files.contracts, Cases(files),
+        root, Table(files, "editions"), Table(files, "documents"), Table(files, "clauses"), Table(files, "errata"),
+        files.conventions, Table(files, "mistakes"), Table(files, "properties"), files.contracts, Cases(files),
     )  # fmt: skip
     if whole:
         files.read_everything()
@@ -103,14 +105,19 @@ class SpecFiles:
     # ── tables ──
 
     @cached_property
+    def editions(self) -> Mapping[str, Edition]:
+        """The editions."""
+        return read_editions(self._root)
+
+    @cached_property
     def documents(self) -> Mapping[str, Document]:
         """The source documents."""
         return read_documents(self._table("documents"))
 
     @cached_property
     def clauses(self) -> Mapping[str, Clause]:
-        """The clauses of transformer.md."""
-        return read_clauses(self._root / "transformer.md", self.documents)
+        """The clauses of all editions."""
+        return read_clauses(self._root, self.editions, self.documents)
 
     @cached_property
     def conventions(self) -> Mapping[str, Convention]:
@@ -121,7 +128,7 @@ class SpecFiles:
     def contracts(self) -> Mapping[str, Contract]:
         """The contracts, each after those it depends on."""
         files = [YamlFile.read(path) for path in _list_folder(self._root / "contracts")]
-        return read_contracts(files, self.conventions)
+        return read_contracts(files, self.conventions, tuple(self.editions))
 
     @cached_property
     def mistakes(self) -> Mapping[str, Mistake]:
@@ -251,8 +258,9 @@ def _check_references(
     mistakes: Mapping[str, Mistake] | None,
 ) -> Iterator[Problem]:
     """Yield the references of cases to clauses, documents and mistakes that do not exist; None: ignore mistakes."""
+    texts = name_texts(clauses)
     for index, case in enumerate(cases):
-        found = [("clauses", f"{id_} is no clause of transformer.md") for id_ in case.clauses if id_ not in clauses]
+        found = [("clauses", f"{id_} is no clause of {texts}") for id_ in case.clauses if id_ not in clauses]
         if case.source is not None:
             try:
                 cite(str(case.source), documents)

@@ -17,6 +17,7 @@ from pydantic import Field
 
 from goldformer.spec import draw
 from goldformer.spec.draw import Recipe
+from goldformer.spec.edition import Edition
 from goldformer.spec.later import Hiding, LaterTokens
 from goldformer.spec.lazy import Cases
 from goldformer.spec.pairs import cover_pairs
@@ -139,6 +140,7 @@ class Contract:
     flow: tuple[str, ...]
     conventions: tuple[str, ...]
     computed_in_at_least: str | None
+    edition: str
     layers: tuple[Layers, ...] = ()
     clauses: tuple[str, ...] = ()
 
@@ -580,6 +582,7 @@ class Spec:
     """The whole spec. Tables and cases are read from their files on first use."""
 
     root: Path
+    editions: Mapping[str, Edition]
     documents: Mapping[str, Document]
     clauses: Mapping[str, Clause]
     errata: Mapping[str, Erratum]
@@ -588,6 +591,20 @@ class Spec:
     properties: Mapping[str, Property]
     contracts: Mapping[str, Contract]
     cases: Mapping[str, Case] = field(repr=False)
+
+    @property
+    def default_edition(self) -> Edition:
+        """The edition of contracts that name none; its general clauses hold for every other edition too."""
+        return next(iter(self.editions.values()))
+
+    def edition_of(self, component: str) -> Edition:
+        """Return the edition of a component."""
+        return self.editions[self.contracts[component].edition]
+
+    def editions_of(self, components: Iterable[str]) -> tuple[Edition, ...]:
+        """Return the editions of some components, in the order of the spec; the default one if there are none."""
+        names = {self.contracts[component].edition for component in components} or {self.default_edition.edition}
+        return tuple(edition for name, edition in self.editions.items() if name in names)
 
     def cases_of(self, component: str) -> tuple[Case, ...]:
         """Return the cases of one component in file order, reading no other component's files."""

@@ -11,7 +11,14 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from goldformer.spec.edition import ComponentStamp, VersionFile, digest_data, locate_version_file, read_version_file
+from goldformer.spec.edition import (
+    ComponentStamp,
+    EditionEntry,
+    VersionFile,
+    digest_data,
+    locate_version_file,
+    read_version_file,
+)
 from goldformer.spec.errors import Problem
 from goldformer.spec.files import replace_file
 from goldformer.spec.goldenfile import read_entries, read_header, write_golden_file
@@ -67,10 +74,10 @@ def stamp_components(spec: Spec) -> dict[str, ComponentStamp]:
 def write_stamps(spec: Spec) -> list[Path]:
     """Write version.json, and the version into each golden file; return the files that changed."""
     file = read_version_file(spec.root)
-    stale = [_locate_golden(spec.root, name) for name in _list_stale_heads(spec.root, file)]
+    stale = _list_stale_heads(spec)
     for path in stale:
-        write_golden_file(path, path.stem, read_entries(path))
-    fresh = VersionFile(edition=file.edition, version=file.version, components=stamp_components(spec))
+        write_golden_file(path, spec.edition_of(path.stem), path.stem, read_entries(path))
+    fresh = _renew(file, spec)
     if fresh == file:
         return stale
     path = locate_version_file(spec.root)
@@ -81,20 +88,39 @@ def write_stamps(spec: Spec) -> list[Path]:
 def list_stale_stamps(spec: Spec) -> Iterator[Problem]:
     """Yield the components whose digest in version.json, or the version in whose golden file, is out of date."""
     path, file = locate_version_file(spec.root), read_version_file(spec.root)
-    fresh = stamp_components(spec)
-    for name in sorted(fresh.keys() | file.components.keys()):
-        if file.components.get(name) != fresh.get(name):
-            line = YamlFile.read(path).line(("components", name))
-            yield Problem(path, line, name, f"is not what cases/{name}.yaml and its golden values are now: {_REMEDY}")
-    for name in _list_stale_heads(spec.root, file):
-        golden = _locate_golden(spec.root, name)
-        yield Problem(golden, 1, "version", f"is not {file.edition}/{file.version} of version.json: {_REMEDY}")
+    for edition, entry in _renew(file, spec).editions.items():
+        fresh, stored = entry.components, file.editions[edition].components
+        for name in sorted(fresh.keys() | stored.keys()):
+            if stored.get(name) != fresh.get(name):
+                line = YamlFile.read(path).line(("editions", edition, "components", name))
+                message = f"is not what cases/{name}.yaml and its golden values are now: {_REMEDY}"
+                yield Problem(path, line, name, message)
+    for golden in _list_stale_heads(spec):
+        now = spec.edition_of(golden.stem)
+        message = f"is not {now.edition}/{now.version} of version.json: {_REMEDY}"
+        yield Problem(golden, 1, "version", message)
 
 
-def _list_stale_heads(root: Path, file: VersionFile) -> list[str]:
-    """List the components whose golden file is of another edition or version."""
-    paths = {path.stem: path for path in sorted((root / "golden").glob("*.json"))}
-    return [name for name, path in paths.items() if read_header(path) != (file.edition, file.version)]
+def _renew(file: VersionFile, spec: Spec) -> VersionFile:
+    """Return version.json with the components of each edition as their files stand now."""
+    stamps = stamp_components(spec)
+    return VersionFile(
+        editions={
+            edition: EditionEntry(
+                version=entry.version,
+                text=entry.text,
+                components={name: stamp for name, stamp in stamps.items() if spec.contracts[name].edition == edition},
+            )
+            for edition, entry in file.editions.items()
+        }
+    )
+
+
+def _list_stale_heads(spec: Spec) -> list[Path]:
+    """List the golden files that are of another edition or version than their component."""
+    paths = [path for path in sorted((spec.root / "golden").glob("*.json")) if path.stem in spec.contracts]
+    now = {path: spec.edition_of(path.stem) for path in paths}
+    return [path for path, edition in now.items() if read_header(path) != (edition.edition, edition.version)]
 
 
 def _locate_golden(root: Path, component: str) -> Path:

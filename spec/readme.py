@@ -6,6 +6,7 @@ import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 
 from goldformer.spec.coverage import Coverage, Proofs, RowCoverage, count_totals, cover
+from goldformer.spec.edition import Edition
 from goldformer.spec.model import UNSPECIFIED, Case, Spec
 from goldformer.spec.tables import Clause, Document, Property
 
@@ -22,7 +23,8 @@ Begin with [transformer.md](transformer.md): its first part explains how to read
 
 | file | what it holds |
 |---|---|
-| [transformer.md](transformer.md) | the clauses: what each component computes, with sources |
+| [transformer.md](transformer.md) | the clauses of the edition `2017`: what each component computes, with sources |
+| [decoder_only.md](decoder_only.md) | the clauses of the edition `decoder-only`: components of today's models |
 | [contracts/](contracts) | for each component its arguments, parameters and results, with their shapes |
 | [cases/](cases) | for each component its cases: inputs and expectations |
 | [golden/](golden) | for each component the generated part of its cases: golden values, error scales, kills |
@@ -32,7 +34,7 @@ Begin with [transformer.md](transformer.md): its first part explains how to read
 | [documents.yaml](documents.yaml) | the source documents, their origin, and what each of them defines, row by row |
 | [errata.yaml](errata.yaml) | wrong statements of the documents, with proofs |
 | [mistakes.yaml](mistakes.yaml) | mistakes that people really make, with symptoms and fixes |
-| [version.json](version.json) | edition, version, and a digest of the cases and golden values of each component |
+| [version.json](version.json) | editions, their versions, and a digest of cases and golden values of each component |
 | [ids.json](ids.json) | the ids that the last release has promised |
 | [schemas/](schemas) | the JSON Schemas of these files, and of those that `goldformer export` writes |
 | `*.py`, [oracle/](oracle) | code that reads, checks and derives; the data is complete without it |
@@ -89,8 +91,16 @@ def numbers(spec: Spec) -> list[str]:
     return [
         f"{sum(n.clauses.values())} clauses: {levels}",
         f"{sum(n.cases.values())} cases: {kinds}; {n.golden_numbers} golden numbers in all",
+        *(_count_edition(edition, spec) for edition in spec.editions.values()),
         f"{n.properties} properties, {n.conventions} conventions, {n.errata} errata, {n.mistakes} known mistakes",
     ]
+
+
+def _count_edition(edition: Edition, spec: Spec) -> str:
+    components = sum(contract.edition == edition.edition for contract in spec.contracts.values())
+    clauses = sum(clause.edition == edition.edition for clause in spec.clauses.values())
+    counts = (f"{count} {noun}{'s' * (count != 1)}" for count, noun in ((components, "component"), (clauses, "clause")))
+    return f"edition {edition}: {', '.join(counts)}"
 
 
 def document_table(document: Document, coverage: Coverage) -> str:
@@ -157,8 +167,8 @@ def _conventions(spec: Spec) -> str:
 
 
 def link(clause: Clause) -> str:
-    """Return a link from a clause's id to its heading in transformer.md."""
-    return f"[{clause.id}](transformer.md#{anchor(f'{clause.id} · {clause.level.value} · {clause.title}')})"
+    """Return a link from a clause's id to its heading in the text of its edition."""
+    return f"[{clause.id}]({clause.place.file.name}#{anchor(f'{clause.id} · {clause.level.value} · {clause.title}')})"
 
 
 def anchor(heading: str) -> str:

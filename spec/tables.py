@@ -20,7 +20,7 @@ from goldformer.spec.strict import ClauseId, Id, Items, Location, Name, Option, 
 from goldformer.spec.yamlfile import Field as Where
 from goldformer.spec.yamlfile import YamlFile
 
-# ── clauses, which clauses.py reads from transformer.md ──
+# ── clauses, which clauses.py reads from the texts of the editions ──
 
 
 class Level(Enum):
@@ -44,9 +44,10 @@ class Citation:
 
 @dataclass(frozen=True, slots=True)
 class Clause:
-    """A numbered sentence of transformer.md."""
+    """A numbered sentence of the text of an edition."""
 
     id: str
+    edition: str
     level: Level
     title: str
     text: str
@@ -62,6 +63,11 @@ class Clause:
     def words(self) -> str:
         """The text without its formulas, which not everything that shows HTML can draw."""
         return re.sub(r"\s*\$\$.*?\$\$", "", self.text, flags=re.DOTALL)
+
+
+def name_texts(clauses: Mapping[str, Clause] | None) -> str:
+    """Return the names of the texts that hold these clauses, as the home of their ids; None stands for no clause."""
+    return " or ".join(dict.fromkeys(clause.place.file.name for clause in (clauses or {}).values()))
 
 
 # ── the entries of documents.yaml, errata.yaml, conventions.yaml, mistakes.yaml and properties.yaml ──
@@ -289,12 +295,12 @@ def read_documents(file: YamlFile) -> dict[str, Document]:
     return documents
 
 
-def read_conventions(file: YamlFile, clauses: Collection[str] | None) -> dict[str, Convention]:
+def read_conventions(file: YamlFile, clauses: Mapping[str, Clause] | None) -> dict[str, Convention]:
     """Read conventions.yaml."""
     conventions = _index_entries(file, "conventions", file.parse(ConventionsFile).conventions)
     for index, convention in enumerate(conventions.values()):
         where: Where = ("conventions", index)
-        _check_names(file, (*where, "clause"), [convention.clause], clauses, "transformer.md")
+        _check_names(file, (*where, "clause"), [convention.clause], clauses, name_texts(clauses))
         _check_names(file, (*where, "default"), [convention.default], convention.options, "its options")
         if convention.default != (first := next(iter(convention.options))):
             message = f"is {convention.default!r}, but {first!r} stands first: write the default option first"
@@ -311,7 +317,7 @@ def read_mistakes(file: YamlFile, contracts: Collection[str]) -> dict[str, Mista
 
 
 def read_properties(
-    file: YamlFile, contracts: Collection[str], clauses: Collection[str], mistakes: Collection[str] | None
+    file: YamlFile, contracts: Collection[str], clauses: Mapping[str, Clause], mistakes: Collection[str] | None
 ) -> dict[str, Property]:
     """Read properties.yaml."""
     properties = _index_entries(file, "properties", file.parse(PropertiesFile).properties)
@@ -319,13 +325,16 @@ def read_properties(
         where: Where = ("properties", index)
         _check_names(file, (*where, "component"), {prop.component} - {"*"}, contracts, "contracts/")
         _check_names(file, (*where, "needs"), prop.needs, contracts, "contracts/")
-        _check_names(file, (*where, "clauses"), prop.clauses, clauses, "transformer.md")
+        _check_names(file, (*where, "clauses"), prop.clauses, clauses, name_texts(clauses))
         _check_names(file, (*where, "catches"), prop.catches, mistakes, "mistakes.yaml")
     return properties
 
 
 def read_errata(
-    file: YamlFile, documents: Mapping[str, Document], clauses: Collection[str], mistakes: Collection[str] | None
+    file: YamlFile,
+    documents: Mapping[str, Document],
+    clauses: Mapping[str, Clause],
+    mistakes: Collection[str] | None,
 ) -> dict[str, Erratum]:
     """Read errata.yaml."""
     errata = _index_entries(file, "errata", file.parse(ErrataFile).errata)
@@ -334,6 +343,6 @@ def read_errata(
         _check_names(file, (*where, "document"), [erratum.document], documents, "documents.yaml")
         rows = [row.id for row in documents[erratum.document].rows]
         _check_names(file, (*where, "rows"), erratum.rows, rows, f"documents.yaml under {erratum.document}")
-        _check_names(file, (*where, "clauses"), erratum.clauses, clauses, "transformer.md")
+        _check_names(file, (*where, "clauses"), erratum.clauses, clauses, name_texts(clauses))
         _check_names(file, (*where, "mistakes"), erratum.mistakes, mistakes, "mistakes.yaml")
     return errata

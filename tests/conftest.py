@@ -188,7 +188,7 @@ def small_spec(tmp_path: Path) -> Path:
 
 #: R1 is named by a case and by its clause, R2 by a clause alone, R3 by an erratum alone; sm-shape is in all of them.
 SMALL_SPEC = {
-    "version.json": '{"edition": "small", "version": "1.0", "components": {}}',
+    "version.json": '{"editions": {"small": {"version": "1.0", "text": "transformer.md", "components": {}}}}',
     "documents.yaml": """\
 documents:
   - id: notes

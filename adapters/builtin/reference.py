@@ -286,6 +286,12 @@ def layer_norm(x: Tensor, *, params: Params, eps: float = 1e-5) -> Tensor:
     return output
 
 
+def rms_norm(x: Tensor, *, params: Params, eps: float = 1e-6) -> Tensor:
+    """Return the rows divided by their root mean square, with the default eps of the spec."""
+    output: Tensor = call_with_params(reference_impl.RMSNorm, (1,), params, x, settings={"eps": eps})
+    return output
+
+
 def output_probabilities(x: Tensor, *, params: Params) -> tuple[Tensor, Tensor]:
     """Return probabilities and logits."""
     return reference_impl.output_probabilities(x, **params)

@@ -176,6 +176,10 @@ class TorchNN:
         """Call F.layer_norm over the last axis, with its own eps."""
         return F.layer_norm(x, x.shape[-1:], params["gamma"], params["beta"])
 
+    def rms_norm(self, x: Tensor, *, params: Params) -> Tensor:
+        """Call F.rms_norm over the last axis; its own eps depends on the dtype, and no option is that of float64."""
+        return F.rms_norm(x, x.shape[-1:], params["gamma"], eps=1e-6)
+
     def encoder_layer(
         self,
         x: Tensor,

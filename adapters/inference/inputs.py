@@ -54,7 +54,8 @@ class ForwardArguments:
     """The arguments of a call by their names: the input that each takes, and the masks in the order of ours.
 
     `masks` maps our masks to their arguments, and `paddings` those whose padded keys have an argument of their own.
-    `caches` are arguments without a default for the keys and values of earlier calls.
+    `caches` are arguments without a default for the keys and values of earlier calls, `constants` those that are no
+    inputs, such as an eps, each with its number.
     """
 
     inputs: Mapping[str, str]
@@ -62,6 +63,7 @@ class ForwardArguments:
     pad: str = ""
     paddings: Mapping[str, str] = field(default_factory=dict)
     caches: tuple[str, ...] = ()
+    constants: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def all_masks(self) -> tuple[str, ...]:
@@ -81,7 +83,9 @@ def list_arguments(target: Target, contract: Contract) -> Iterator[ForwardArgume
     masks = [a for a in given if takes_masks and _is_mask(a.name, contract) and not isinstance(a.default, bool)]
     pad = next((a.name for a in given if says(a.name, ARGUMENTS["pad"])), "")
     caches = tuple(a.name for a in given if a.is_required and says(a.name, ARGUMENTS["cache"]))
-    data = [a for a in given if a not in masks and a.name not in (pad, *caches) and (a.is_required or _is_input(a))]
+    constants = {a.name: a.constant for a in given if a.is_required and isinstance(a.constant, float)}
+    others = (pad, *caches, *constants)
+    data = [a for a in given if a not in masks and a.name not in others and (a.is_required or _is_input(a))]
     wanted = [name for name, spec in contract.inputs.items() if not spec.optional]
     wanted += [] if target.is_class else list(contract.params)
     named = _name_masks(masks, [name for name, spec in contract.inputs.items() if spec.optional], contract)
@@ -92,7 +96,9 @@ def list_arguments(target: Target, contract: Contract) -> Iterator[ForwardArgume
     names = [a.name for a in data]
     for inputs in _match(names, wanted) if len(data) == len(wanted) else _match_repeated(names, contract):
         read = {theirs: f'params["{ours}"]' if ours in contract.params else ours for theirs, ours in inputs.items()}
-        yield ForwardArguments(read, named[0], pad if "pad_id" in contract.attributes else "", named[1], caches)
+        yield ForwardArguments(
+            read, named[0], pad if "pad_id" in contract.attributes else "", named[1], caches, constants
+        )
 
 
 def list_forms(arguments: ForwardArguments, contract: Contract, target: Target) -> Iterator[MaskForm]:

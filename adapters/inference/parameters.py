@@ -210,6 +210,11 @@ def _name_norm(leaves: list[Leaf], sizes: _Sizes) -> Iterator[Naming]:
             yield Naming({"gamma": gain.path, "beta": shift.path})
 
 
+def _name_rms_norm(leaves: list[Leaf], sizes: _Sizes) -> Iterator[Naming]:
+    if len(leaves) == 1 and leaves[0].shape == (sizes.width,) and says(leaves[0].path.rpartition(".")[2], GAIN):
+        yield Naming({"gamma": leaves[0].path})
+
+
 def _name_embedding(leaves: list[Leaf], sizes: _Sizes) -> Iterator[Naming]:
     if len(leaves) == 1 and leaves[0].shape == (PROBE["vocab"], sizes.width):
         yield Naming({"table": leaves[0].path})
@@ -506,6 +511,7 @@ _NAMERS: Final[Mapping[str, Callable[[list[Leaf], _Sizes], Iterator[Naming]]]] =
     "fused_multi_head_attention": _name_attention,
     "feed_forward": _name_feed_forward,
     "layer_norm": _name_norm,
+    "rms_norm": _name_rms_norm,
     "token_embedding": _name_embedding,
     "positional_encoding": _name_nothing,
     "scaled_dot_product_attention": _name_nothing,

@@ -54,8 +54,9 @@ PROBE: Final[Mapping[str, int]] = {
 class Leaf:
     """A parameter of a module: its name, its shape, and the kind of layer that it belongs to.
 
-    `kind` is "linear" for a weight (out, in), "gain" and "table" for those of nn.LayerNorm and nn.Embedding, and "raw"
-    for a parameter that the class made itself. `first` is the first name of a parameter that has several.
+    `kind` is "linear" for a weight (out, in), "gain" for that of nn.LayerNorm or nn.RMSNorm, "table" for that of
+    nn.Embedding, and "raw" for a parameter that the class made itself. `first` is the first name of a parameter that
+    has several.
     """
 
     path: str
@@ -324,7 +325,7 @@ def list_leaves(module: Any) -> list[Leaf]:
         kind = "raw"
         if isinstance(layer, nn.Linear | nn.Conv1d):
             kind = "linear"
-        elif isinstance(layer, nn.LayerNorm):
+        elif isinstance(layer, nn.LayerNorm | nn.RMSNorm):
             kind = "gain"
         elif isinstance(layer, nn.Embedding):
             kind = "table"

@@ -75,6 +75,7 @@ class Wiring:
             *(f"{name} of the constructor: {_describe_part(part)}" for name, part in self.construction.parts.items()),
             *(f"{name} of the call: {ours}" for name, ours in self.arguments.inputs.items()),
             *(f"{name} of the call: None, an empty cache" for name in self.arguments.caches),
+            *(f"{name} of the call: {number}" for name, number in self.arguments.constants.items()),
             *_describe_layout(self),
             *(f"{name}: {option}" for name, option in self.declared.items()),
             *_describe_mask(self),
@@ -399,6 +400,7 @@ def _write_call(wiring: Wiring) -> str:
     if wiring.arguments.pad:
         given[wiring.arguments.pad] = "pad_id"
     given |= dict.fromkeys(wiring.arguments.caches, "None")
+    given |= {name: repr(number) for name, number in wiring.arguments.constants.items()}
     return ", ".join(f"{theirs}={ours}" for theirs, ours in given.items())
 
 

@@ -34,6 +34,7 @@ from goldformer.adapters.textbook.layers_backward import (
     output_probabilities_gradient,
     transformer_gradient,
 )
+from goldformer.adapters.textbook.rms_backward import rms_norm_gradient
 from goldformer.spec.formulas.attention import causal_mask, padding_mask, scaled_dot_product_attention, softmax
 from goldformer.spec.formulas.backward import (
     cross_entropy_gradient,
@@ -56,6 +57,7 @@ from goldformer.spec.formulas.heads import (
 from goldformer.spec.formulas.layers import decoder, decoder_layer, encoder, encoder_layer, feed_forward, layer_norm
 from goldformer.spec.formulas.losses import cross_entropy, kl_divergence
 from goldformer.spec.formulas.randomness import dropout, xavier_uniform
+from goldformer.spec.formulas.rms import rms_norm
 from goldformer.spec.formulas.targets import label_smoothing, one_hot, pad_or_truncate, shift_right
 from goldformer.spec.formulas.transformer import output_probabilities, transformer
 
@@ -91,6 +93,8 @@ __all__ = [
     "pad_or_truncate",
     "padding_mask",
     "positional_encoding",
+    "rms_norm",
+    "rms_norm_gradient",
     "scaled_dot_product_attention",
     "scaled_dot_product_attention_gradient",
     "shift_right",

@@ -69,9 +69,9 @@ def expected(
         case = call.derive()
         golden = _select_golden(case)
         contract, library = spec.contracts[component], LIBRARIES[call.adapter.arrays]
-        held: list[str] = [dtype for dtype in DTYPES if _holds(case, dtype)]
+        held: list[str] = [dtype for dtype in DTYPES if _holds(case, contract, dtype)]
         if call.dtype not in held:
-            raise ValueError(f"{component}: {explain_out_of_reach(case, call.dtype)}")
+            raise ValueError(f"{component}: {explain_out_of_reach(case, call.dtype, contract.computed_in_at_least)}")
         found = {}
         for name in (name for name in contract.outputs if name in golden):
             tolerances: dict[str, float] = {
@@ -206,9 +206,9 @@ def _fill(golden: GoldenArray, shape: tuple[int, ...]) -> NDArray[Any]:
     return whole
 
 
-def _holds(case: Case, dtype: str) -> bool:
+def _holds(case: Case, contract: Contract, dtype: str) -> bool:
     """Return True if a dtype holds every number of a call, and those on the way."""
-    if explain_out_of_reach(case, dtype):
+    if explain_out_of_reach(case, dtype, contract.computed_in_at_least):
         return False
     arrays = (*case.input_arrays.values(), *case.param_arrays.values())
     return all(np.array_equal(round_to_dtype(a, dtype), a) for a in arrays if a.dtype.kind == "f")

@@ -42,7 +42,7 @@ from goldformer.conformance.reports.text import select_rows
 from goldformer.conformance.runner import judge_implementation
 from goldformer.conformance.selection import Check, Numerics, Selection, add_declared_cases
 from goldformer.spec import Case, Spec, load_spec
-from goldformer.spec.edition import read_edition
+from goldformer.spec.edition import editions_as_json
 from goldformer.spec.files import resolve_path
 from goldformer.spec.load import load_own_cases
 
@@ -214,7 +214,7 @@ def _as_json(implementation: Implementation, adapter: Adapter, device: str, spec
     results = implementation.results(spec).values()
     return {
         "goldformer": version("goldformer"),
-        "spec": read_edition(spec.root).as_json(),
+        "spec": editions_as_json(implementation.editions(spec)),
         "python": platform.python_version(),
         "adapter": {
             "name": adapter.name, "version": adapter.version, "origin": adapter.origin,

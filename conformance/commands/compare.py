@@ -117,7 +117,7 @@ def _print_comparison(comparison: Comparison, spec: Spec) -> None:
         say(f"\n{title}: {comparison_data.describe_outcome(found, spec)}{took}", "bold")
         for line in (*list_remarks(found.remarks(spec)), *list_declarations(found)):
             say(line.text, line.style)
-    edition = make_edition_line(spec)
+    edition = make_edition_line(comparison.editions(spec))
     say(f"\n{edition.text}", edition.style)
 
 

@@ -29,9 +29,10 @@ def lint(*, record_ids: bool, root: Path | None) -> int:
         say(str(problem))
     derived = sum(case.golden is not None for case in spec.cases.values())
     refused = sum(case.error is not None for case in spec.cases.values())
+    editions = " and ".join(f"{edition.edition}/{edition.version}" for edition in spec.editions.values())
     say(
         f"{len(spec.clauses)} clauses, {len(spec.cases)} cases ({derived} with golden values, {refused} refusals), "
-        f"{len(spec.properties)} properties, {len(spec.errata)} errata, {len(spec.mistakes)} mistakes: "
+        f"{len(spec.properties)} properties, {len(spec.errata)} errata, {len(spec.mistakes)} mistakes in {editions}: "
         f"{len(problems) or 'no'} problem{'s' if len(problems) != 1 else ''}"
     )
     return FAILS if problems else OK

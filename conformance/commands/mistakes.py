@@ -123,7 +123,8 @@ def _write_kills(matrix: KillMatrix, spec: Spec) -> None:
     for component in spec.components:
         cases = [case.id for case in spec.cases_of(component)]
         path = golden_path(spec.root / "cases" / f"{component}.yaml")
-        if write_kills(path, component, cases, {id_: kills[id_] for id_ in cases if id_ in kills}):
+        edition = spec.edition_of(component)
+        if write_kills(path, edition, component, cases, {id_: kills[id_] for id_ in cases if id_ in kills}):
             say(f"- wrote {path}")
 
 

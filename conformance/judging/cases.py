@@ -510,13 +510,17 @@ def _explain_inapplicable(case: Case, bench: Bench) -> tuple[Reason, str] | None
         return "device", "what is refused is checked on the CPU"
     if case.full_size and bench.dtype != "float32" and bench.computes_on_cpu:
         return "dtype", f"on a CPU a model of full size is run only in float32: in {bench.dtype} it takes much longer"
-    why = explain_out_of_reach(case, bench.dtype) or explain_lost_eps(case, bench.options(case), bench.dtype)
+    at_least = bench.spec.contracts[case.component].computed_in_at_least
+    why = explain_out_of_reach(case, bench.dtype, at_least) or explain_lost_eps(case, bench.options(case), bench.dtype)
     return ("dtype", why) if why else None
 
 
-def explain_out_of_reach(case: Case, dtype: str) -> str:
-    """Return why a dtype cannot hold the numbers of a case, or cannot separate its candidates; or ""."""
-    if case.golden is not None and case.golden.peak > LARGEST[dtype]:
+def explain_out_of_reach(case: Case, dtype: str, at_least: str | None = None) -> str:
+    """Return why a dtype cannot hold the numbers of a case, or cannot separate its candidates; or "".
+
+    `at_least` is the dtype in which code computes in any case, and rounds to its own at the end.
+    """
+    if case.golden is not None and case.golden.peak > max(LARGEST[dtype], LARGEST[at_least or dtype]):
         return f"numbers up to {case.golden.peak:.3g} on the way overflow {dtype}"
     margin = case.golden.margin if case.golden is not None else None
     if margin is not None and margin <= (least := least_margin(dtype)):

@@ -14,7 +14,6 @@ from goldformer.adapters import DTYPES
 from goldformer.conformance.judging.cases import explain_lost_eps, explain_out_of_reach
 from goldformer.conformance.judging.tolerance import tolerance
 from goldformer.spec import draw
-from goldformer.spec.edition import read_edition
 from goldformer.spec.model import NOT_FINITE, Array, ArraySpec, Case, Contract, GoldenArray, Kind, Spec
 
 #: The words for numbers that JSON does not have; NaN equals no key.
@@ -30,7 +29,7 @@ def export_component(component: str, spec: Spec) -> Json:
     """Return all cases of a component as plain calls."""
     contract, cases = spec.contracts[component], spec.cases_of(component)
     return {
-        **read_edition(spec.root).as_json(),
+        **spec.edition_of(component).as_json(),
         "component": component,
         "number_of_cases": len(cases),
         "first_output": contract.first_output,
@@ -104,7 +103,7 @@ def _list_expectations(case: Case, contract: Contract, spec: Spec) -> Iterator[J
         elif (golden := case.expects(chosen)) is None:
             yield {**entry, "may_refuse": True}
         else:
-            dtypes = [dtype for dtype in DTYPES if _is_judged(called, base | chosen, dtype)]
+            dtypes = [dtype for dtype in DTYPES if _is_judged(called, contract, base | chosen, dtype)]
             arrays = contract.results_of(called)
             outputs = {
                 name: _write_output(called, arrays[name], golden.get(name), contract, dtypes) for name in called.expect
@@ -116,9 +115,11 @@ def _list_defaults(spec: Spec) -> dict[str, str]:
     return {name: convention.default for name, convention in spec.conventions.items()}
 
 
-def _is_judged(case: Case, options: Mapping[str, str], dtype: str) -> bool:
+def _is_judged(case: Case, contract: Contract, options: Mapping[str, str], dtype: str) -> bool:
     """Return True if a dtype holds the numbers of a case and separates its candidates."""
-    return not (explain_out_of_reach(case, dtype) or explain_lost_eps(case, options, dtype))
+    return not (
+        explain_out_of_reach(case, dtype, contract.computed_in_at_least) or explain_lost_eps(case, options, dtype)
+    )
 
 
 def _list_equal(case: Case, options: Mapping[str, str], name: str) -> list[str]:

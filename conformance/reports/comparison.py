@@ -26,8 +26,8 @@ from goldformer.conformance.reports.results import (
     nothing_was_checked,
     summarize,
 )
-from goldformer.spec import ROOT, Spec
-from goldformer.spec.edition import read_edition
+from goldformer.spec import Spec
+from goldformer.spec.edition import Edition, join_editions
 
 #: Everything that was checked holds, so it does and is too little, something fails, or nothing could be checked.
 Outcome = Literal["conforms", "partial", "fails", "unusable"]
@@ -113,6 +113,10 @@ class Implementation:
         found |= {name: ComponentResult(name, NOT_IMPLEMENTED) for name in self.absent if name not in found}
         return {name: found[name] for name in spec.components if name in found}
 
+    def editions(self, spec: Spec) -> tuple[Edition, ...]:
+        """Return the editions of the components that it has and that were asked for."""
+        return spec.editions_of(name for name, row in self.results(spec).items() if row.state != NOT_IMPLEMENTED)
+
     def remarks(self, spec: Spec, *, whole: bool = False, more: str = "-v") -> list[Finding]:
         """Return the remarks below its table, as `make_remarks` does."""
         results = [*self.results(spec).values()]
@@ -174,6 +178,16 @@ class Comparison:
         run = {v.component for i in self.implementations for v in i.verdicts}
         return [name for name in spec.components if name in run]
 
+    def editions(self, spec: Spec) -> tuple[Edition, ...]:
+        """Return the editions of the components that some implementation has."""
+        found = {edition for i in self.implementations for edition in i.editions(spec)}
+        return tuple(edition for edition in spec.editions.values() if edition in found) or (spec.default_edition,)
+
+    def environment(self, spec: Spec) -> dict[str, str]:
+        """Return goldformer, the editions of the spec that it is about, Python, system and processor, by name."""
+        words = {"goldformer": version("goldformer"), "spec": join_editions(self.editions(spec))}
+        return words | describe_system()
+
     def clauses(self, spec: Spec) -> list[str]:
         """Return the clauses that were judged on some implementation."""
         judged = {
@@ -209,10 +223,8 @@ def _find_problem(verdicts: Sequence[Verdict], absent: Sequence[str], adapter: A
 
 
 def describe_system() -> dict[str, str]:
-    """Return goldformer, its spec, Python, system and processor, by name."""
+    """Return Python, system and processor, by name."""
     return {
-        "goldformer": version("goldformer"),
-        "spec": str(read_edition(ROOT)),
         "Python": f"{platform.python_implementation()} {platform.python_version()}",
         "system": platform.platform(),
         "processor": _find_processor(),

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any, Final
 
 from goldformer.conformance.diagnosis.finding import Finding
-from goldformer.conformance.reports.comparison import Comparison, Implementation, describe_system
+from goldformer.conformance.reports.comparison import Comparison, Implementation
 from goldformer.conformance.reports.counting import count_noun
 from goldformer.conformance.reports.results import (
     COARSE,
@@ -110,7 +110,7 @@ def markdown(comparison: Comparison, spec: Spec) -> str:
             parts += [f"### {escape(name)}\n", *remarks]
         if implementation.bad:
             parts += _list_failures(implementation)
-    ran = [f"{key} {value}" for key, value in (describe_system() | collect_libraries(comparison)).items()]
+    ran = [f"{key} {value}" for key, value in (comparison.environment(spec) | collect_libraries(comparison)).items()]
     parts.append(f"\n{escape(' · '.join([*ran, comparison.request.device, ', '.join(comparison.request.dtypes)]))}\n")
     return "\n".join(parts)
 
@@ -146,7 +146,7 @@ def collect_libraries(comparison: Comparison) -> dict[str, str]:
 def as_json(comparison: Comparison, spec: Spec) -> dict[str, Any]:
     """Return all of a comparison but the verdicts that pass, as plain data."""
     return {
-        "environment": describe_system(),
+        "environment": comparison.environment(spec),
         **asdict(comparison.request),
         "outcome": comparison.outcome,
         "implementations": [

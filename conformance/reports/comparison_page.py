@@ -8,7 +8,7 @@ from typing import Final
 
 from goldformer.conformance.diagnosis.finding import Finding
 from goldformer.conformance.judging.verdict import Verdict
-from goldformer.conformance.reports.comparison import Comparison, Implementation, describe_system
+from goldformer.conformance.reports.comparison import Comparison, Implementation
 from goldformer.conformance.reports.comparison_data import (
     SYMBOLS,
     collect_libraries,
@@ -69,7 +69,7 @@ def page(comparison: Comparison, spec: Spec) -> str:
         documents=list(_list_documents(sections, spec)),
         request=comparison.request,
         too_few=TOO_FEW,
-        environment=describe_system() | collect_libraries(comparison),
+        environment=comparison.environment(spec) | collect_libraries(comparison),
     )
 
 

@@ -11,7 +11,6 @@ from goldformer.conformance.reports.comparison import Implementation
 from goldformer.conformance.reports.results import PARTIAL
 from goldformer.conformance.reports.text import explain_verdict
 from goldformer.spec import Spec
-from goldformer.spec.edition import read_edition
 
 #: The suite of what is no check: a run that says nothing, or that was stopped.
 _RUN = "goldformer"
@@ -22,12 +21,13 @@ def junit_xml(implementation: Implementation, spec: Spec) -> str:
 
     A component of which too few cases were judged has a skipped test that says so.
     """
-    results, edition = implementation.results(spec), str(read_edition(spec.root))
+    results = implementation.results(spec)
     root = ET.Element("testsuites", name=f"goldformer: {printable(implementation.title)}")
     for component in spec.components:
         mine = [verdict for verdict in implementation.verdicts if verdict.component == component]
         if mine:
             suite = ET.SubElement(root, "testsuite", name=component)
+            edition = str(spec.edition_of(component))
             ET.SubElement(ET.SubElement(suite, "properties"), "property", name="spec", value=edition)
             for verdict in mine:
                 _add_check(suite, verdict, spec)

@@ -28,12 +28,18 @@ class AdapterFacts(_Closed):
     hints: list[str]
 
 
-class SpecFacts(_Closed):
-    """The edition and version of the spec, and the digest of its cases and golden values: a claim names all three."""
+class EditionFacts(_Closed):
+    """An edition of the spec, its version, and the digest of its cases and golden values: a claim names all three."""
 
     edition: str
     version: str
     digest: str
+
+
+class SpecFacts(EditionFacts):
+    """The edition of the components that are judged; `also` has the others if they are of several."""
+
+    also: list[EditionFacts] = []
 
 
 class ComponentFacts(_Closed):

@@ -20,7 +20,7 @@ from goldformer.conformance.reports.text import (
     wrap,
 )
 from goldformer.spec import Spec
-from goldformer.spec.edition import read_edition
+from goldformer.spec.edition import Edition, join_editions
 
 #: The remarks that say nothing of why checks fail.
 _BESIDE: Final = NOTES | {RIGHT_HERE}
@@ -60,7 +60,7 @@ def summarise(
         yield from list_remarks(remarks)
         yield from list_declarations(implementation)
         if implementation.verdicts:
-            yield make_edition_line(spec)
+            yield make_edition_line(implementation.editions(spec))
         return
     # Under --strict, what is not implemented fails.
     beside = _BESIDE - ({MISSING} if any(verdict.reason == "not-implemented" for verdict in failing) else set())
@@ -68,7 +68,7 @@ def summarise(
     if whole:
         yield from list_remarks(remark for remark in remarks if remark.label in beside)
         yield from list_declarations(implementation)
-        yield make_edition_line(spec)
+        yield make_edition_line(implementation.editions(spec))
     else:
         yield from list_hints(implementation)
         count = len(remarks) - len(findings) + len(implementation.conventions) + 1  # the edition of the spec
@@ -124,9 +124,9 @@ def list_remarks(remarks: Iterable[Finding]) -> Iterator[Line]:
     yield from map(Line, format_remarks(remarks))
 
 
-def make_edition_line(spec: Spec) -> Line:
-    """Return the line that names the edition, the version and the digest of the spec, as a claim does."""
-    return Line(f"Spec: {read_edition(spec.root)}", "dim")
+def make_edition_line(editions: Iterable[Edition]) -> Line:
+    """Return the line that names editions of the spec with their versions and digests, as a claim does."""
+    return Line(f"Spec: {join_editions(editions)}", "dim")
 
 
 def list_declarations(implementation: Implementation) -> Iterator[Line]:

@@ -30,7 +30,8 @@ from goldformer.spec.formulas.layers import (
     note_sum,
     run_sublayer,
 )
-from goldformer.spec.formulas.steps import Replacements, around, instead
+from goldformer.spec.formulas.rms import channel_scale, rms_divisor, rms_eps
+from goldformer.spec.formulas.steps import Replacements, Step, around, instead
 from goldformer.spec.formulas.targets import spread_smoothing_mass
 from goldformer.spec.formulas.transformer import output_logits, target_mask
 
@@ -116,6 +117,16 @@ def divide_by_one_less(centred: Array) -> Array:
 def add_eps_to_deviation(variance: Array) -> Array:
     """Return √variance + eps."""
     return np.sqrt(variance) + layer_norm_eps()
+
+
+def add_eps_to_root(square: Array) -> Array:
+    """Return √(mean square) + eps."""
+    return np.sqrt(square) + rms_eps()
+
+
+def add_one_to_weight(original: Callable[[Array], Array], gamma: Array) -> Array:
+    """Return 1 + gamma."""
+    return original(gamma) + number(1)
 
 
 # The functions of a feed-forward network
@@ -204,9 +215,9 @@ def set_aside_ended(beam: list[Sentence], extensions: list[list[Sentence]], task
     return aside if len(aside) >= task.beam_size else aside + alive
 
 
-def choose_eps(exponent: int) -> Replacements:
-    """Return the replacement of eps by ten to the power of minus an exponent."""
-    return {layer_norm_eps: instead(lambda: ratio(1, 10**exponent))}
+def choose_eps(eps: Step, inverse: int) -> Replacements:
+    """Return the replacement of the eps of a norm by one over an integer."""
+    return {eps: instead(lambda: ratio(1, inverse))}
 
 
 #: The replaced steps by convention and option; the defaults replace no step.
@@ -234,12 +245,16 @@ OPTIONS: Final[Mapping[tuple[str, str], Replacements]] = {
     },
     ("odd_d_model", "refused"): {positional_encoding: around(refuse_odd_width)},
     ("odd_d_model", "zero"): {channel_waves: around(leave_out_last_sine)},
-    ("layer_norm_eps", "1e-6"): choose_eps(6),
-    ("layer_norm_eps", "1e-12"): choose_eps(12),
+    ("layer_norm_eps", "1e-6"): choose_eps(layer_norm_eps, 10**6),
+    ("layer_norm_eps", "1e-12"): choose_eps(layer_norm_eps, 10**12),
     ("norm_divisor", "std_plus_eps"): {
         channel_variance: instead(divide_by_one_less),
         norm_denominator: instead(add_eps_to_deviation),
     },
+    ("rms_norm_eps", "1e-5"): choose_eps(rms_eps, 10**5),
+    ("rms_norm_eps", "float32_eps"): choose_eps(rms_eps, 2**23),
+    ("rms_norm_eps_place", "outside"): {rms_divisor: instead(add_eps_to_root)},
+    ("rms_norm_weight", "one_plus_w"): {channel_scale: around(add_one_to_weight)},
     ("activation", "gelu"): {activation: instead(compute_wide(gelu))},
     ("activation", "gelu_tanh"): {activation: instead(compute_wide(gelu_tanh))},
     ("activation", "silu"): {activation: instead(compute_wide(silu))},

@@ -129,7 +129,12 @@ def write_all(outcomes: Iterable[Outcome], spec: Spec) -> list[Path]:
     return [
         path
         for path, derived in by_file.items()
-        if write_golden(path, {case.id: case for case in spec.cases_of(components[path])}, derived)
+        if write_golden(
+            path,
+            spec.edition_of(components[path]),
+            {case.id: case for case in spec.cases_of(components[path])},
+            derived,
+        )
     ]
 
 

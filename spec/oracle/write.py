@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from goldformer.spec.edition import Edition
 from goldformer.spec.goldenfile import Numeral, read_entries, sort_entries, write_golden_file
 from goldformer.spec.model import ANY, Case, Wanted
 from goldformer.spec.oracle.derive import Derived, DerivedArray
@@ -16,7 +17,9 @@ from goldformer.spec.oracle.derive import Derived, DerivedArray
 _DERIVED = ("derivation", "peak", "margin", "outputs", "options")
 
 
-def write_golden(path: Path, cases: Mapping[str, Case], derived: Mapping[str, tuple[str, Derived]]) -> bool:
+def write_golden(
+    path: Path, edition: Edition, cases: Mapping[str, Case], derived: Mapping[str, tuple[str, Derived]]
+) -> bool:
     """Put derivations (by case id, with their digests) into the golden file of a component; False if nothing changes.
 
     `cases` are all of the component, in order. Other entries stay as they are, digit for digit; kills always do.
@@ -33,7 +36,7 @@ def write_golden(path: Path, cases: Mapping[str, Case], derived: Mapping[str, tu
             made = {}
         entries[id_] = made | ({"kills": entry["kills"]} if "kills" in entry else {})
     component = path.stem
-    return write_golden_file(path, component, sort_entries(entries, cases))
+    return write_golden_file(path, edition, component, sort_entries(entries, cases))
 
 
 def golden_entry(digest: str, derived: Derived, case: Case) -> dict[str, Any]:

@@ -116,7 +116,6 @@ def run(tmp_path: Path, monkeypatch):
 @pytest.mark.parametrize(
     ("name", "what"),
     [
-        ("RMSNorm", "RMSNorm"),
         ("Attention", "rotary positions (rotary_emb)"),
         ("FeedForward", "gated feed-forward networks (gate_proj)"),
     ],
@@ -141,7 +140,6 @@ def test_check_says_it_in_place_of_a_cause_and_of_nothing_else(run):
 @pytest.mark.parametrize(
     ("name", "title"),
     [
-        ("rms_norm", "RMSNorm"),
         ("RoPE", "rotary positions"),
         ("GroupedQueryAttention", "grouped keys and values"),
         ("SlidingWindow", "sliding windows"),

@@ -171,6 +171,7 @@ CALLS: dict[str, Callable[[Maker], Call]] = {
         (m.real(BATCH, Q_SEQ, D_MODEL),),
         {"gamma": m.real(D_MODEL), "beta": m.real(D_MODEL)},
     ),
+    "rms_norm": lambda m: Call(functions.rms_norm, (m.real(BATCH, Q_SEQ, D_MODEL),), {"gamma": m.real(D_MODEL)}),
     "feed_forward": lambda m: Call(
         functions.feed_forward,
         (m.real(BATCH, Q_SEQ, D_MODEL),),
@@ -241,6 +242,7 @@ CALLS: dict[str, Callable[[Maker], Call]] = {
     ),
     "SingleHeadAttention": lambda m: Call(m.module(reference.SingleHeadAttention(D_K)), (m.real(Q_SEQ, D_K),)),
     "LayerNorm": lambda m: Call(m.module(reference.LayerNorm(D_MODEL)), (m.real(BATCH, Q_SEQ, D_MODEL),)),
+    "RMSNorm": lambda m: Call(m.module(reference.RMSNorm(D_MODEL)), (m.real(BATCH, Q_SEQ, D_MODEL),)),
     "FeedForward": lambda m: Call(m.module(reference.FeedForward(D_MODEL, D_FF)), (m.real(BATCH, Q_SEQ, D_MODEL),)),
     "EncoderLayer": lambda m: Call(
         m.module(reference.EncoderLayer(D_MODEL, HEADS, D_FF)),
@@ -261,7 +263,7 @@ def test_all_is_sorted_and_holds_every_public_name():
     assert list(reference.__all__) == sorted(reference.__all__)
     defined = {
         name
-        for module in ("transformer", "losses", "decoding", "variants")
+        for module in ("transformer", "decoder_only", "losses", "decoding", "variants")
         for name, thing in vars(importlib.import_module(f"{reference.__name__}.{module}")).items()
         if not name.startswith("_")
         if isinstance(thing, type | FunctionType) and thing.__module__.endswith(f".{module}")

@@ -20,8 +20,8 @@ from goldformer.adapters.builtin.reference import (
 __all__ = [
     "beam_search", "decoder", "decoder_layer", "encoder", "encoder_layer", "feed_forward",
     "fused_multi_head_attention", "greedy_decode", "layer_norm", "multi_head_attention", "output_probabilities",
-    "positional_encoding", "scaled_dot_product_attention", "single_head_attention", "single_head_attention_gradient",
-    "single_head_attention_step", "transformer",
+    "positional_encoding", "rms_norm", "scaled_dot_product_attention", "single_head_attention",
+    "single_head_attention_gradient", "single_head_attention_step", "transformer",
 ]  # fmt: skip
 
 
@@ -99,6 +99,11 @@ def feed_forward(x: Tensor, *, activation: str = "relu", **params: Any) -> Any:
 def layer_norm(x: Tensor, *, gamma: Tensor, beta: Tensor, eps: float = 1e-5) -> Tensor:
     """Return the normalised rows."""
     return adapter.layer_norm(x, params={"gamma": gamma, "beta": beta}, eps=eps)
+
+
+def rms_norm(x: Tensor, *, gamma: Tensor, eps: float = 1e-6) -> Tensor:
+    """Return the rows divided by their root mean square."""
+    return adapter.rms_norm(x, params={"gamma": gamma}, eps=eps)
 
 
 def transformer(*args: Any, **keywords: Any) -> reference_impl.TransformerResult:

@@ -130,6 +130,7 @@ _DIFFERENTIATED: Final[tuple[Step, ...]] = (
     textbook.single_head_attention,
     textbook.feed_forward,
     textbook.layer_norm,
+    textbook.rms_norm,
     textbook.encoder_layer,
     textbook.decoder_layer,
     textbook.output_probabilities,

@@ -15,6 +15,7 @@ from goldformer.adapters.textbook.layers_backward import (
     sum_table_gradients,
     transformer_gradient,
 )
+from goldformer.adapters.textbook.rms_backward import root_gradient
 from goldformer.conformance.diagnosis.mistakes.registry import mistake
 from goldformer.spec.formulas.attention import fill_masked, softmax_over_keys
 from goldformer.spec.formulas.backward import (
@@ -124,6 +125,12 @@ def scale_after_statistics(
 def sum_first_axis(rows: Array) -> Array:
     """Return the sum over only the first axis, as for an array of rows."""
     return np.asarray(rows.sum(axis=0))
+
+
+@mistake("rms-bwd", instead_of=root_gradient)
+def hold_root(normal: Array, gradient: Array, square: Array) -> float:
+    """Return 0: the root mean square takes nothing away."""
+    return 0.0
 
 
 @mistake("residual-bwd", instead_of=join_residual_gradient)

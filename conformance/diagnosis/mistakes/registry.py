@@ -24,6 +24,7 @@ _FORWARD: Final = (
     "positions",
     "heads",
     "layers",
+    "norms",
     "transformer",
     "losses",
     "decoding",

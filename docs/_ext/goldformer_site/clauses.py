@@ -1,69 +1,83 @@
-"""The normative text: one page for how to read it, one for each of its sections."""
+"""The normative texts: for each edition a page on how to read it, and one for each of its sections."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from goldformer.spec import Spec
 from goldformer.spec.coverage import Coverage, cover
+from goldformer.spec.edition import Edition
 from goldformer.spec.readme import anchor, numbers
 from goldformer.spec.tables import Clause
 from goldformer_site.markdown import Words, cite_rows, fields, link, links, target, toctree
 
-_TITLE = "The spec"
-
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A section of transformer.md: its heading, what it says before its first clause, and its clauses."""
+    """A section of the text of an edition: its heading, what it says before its first clause, and its clauses.
 
+    `name` is that of its page, and of the place in it to which links lead.
+    """
+
+    name: str
     title: str
     text: str
     clauses: tuple[Clause, ...]
 
-    @property
-    def name(self) -> str:
-        """The name of its page, and the fragment under which GitHub finds it."""
-        return anchor(self.title)
+
+def name_place(fragment: str, edition: Edition, spec: Spec) -> str:
+    """Return the place of a heading that GitHub finds under a fragment; texts after the first have prefixes."""
+    return fragment if edition == spec.default_edition else f"{edition.edition}-{fragment}"
 
 
-def sections(spec: Spec) -> Iterator[Section]:
-    """Return the sections of transformer.md, in its order."""
-    lines = (spec.root / "transformer.md").read_text(encoding="utf-8").splitlines()
+def sections(edition: Edition, spec: Spec) -> Iterator[Section]:
+    """Return the sections of the text of an edition, in its order."""
+    lines = (spec.root / edition.text).read_text(encoding="utf-8").splitlines()
+    own = [clause for clause in spec.clauses.values() if clause.edition == edition.edition]
     starts = [index for index, line in enumerate(lines) if line.startswith("## ")]
     for start, end in zip(starts, [*starts[1:], len(lines)], strict=True):
         body = lines[start + 1 : end]
         before = next((index for index, line in enumerate(body) if line.startswith("### ")), len(body))
-        clauses = tuple(clause for clause in spec.clauses.values() if start < clause.place.line <= end)
-        yield Section(lines[start].removeprefix("## "), "\n".join(body[:before]).strip(), clauses)
+        clauses = tuple(clause for clause in own if start < clause.place.line <= end)
+        title = lines[start].removeprefix("## ")
+        yield Section(name_place(anchor(title), edition, spec), title, "\n".join(body[:before]).strip(), clauses)
 
 
 def clause_pages(spec: Spec) -> Mapping[str, str]:
-    """Return the index page of the clauses, and the pages of their groups."""
-    found = list(sections(spec))
+    """Return the index page of the clauses of each edition, and the pages of their groups."""
+    found = {edition: list(sections(edition, spec)) for edition in spec.editions.values()}
     writer = _ClauseWriter(spec)
-    return {
-        "spec/index.md": _index(spec, found),
-        **{f"spec/{section.name}.md": writer.section(section) for section in found},
+    first, *others = found
+    pages = {"spec/index.md": _index(first, found[first], spec, others)}
+    pages |= {f"spec/{edition.edition}.md": _index(edition, found[edition], spec) for edition in others}
+    return pages | {
+        f"spec/{section.name}.md": writer.section(section) for listed in found.values() for section in listed
     }
 
 
-def _index(spec: Spec, found: list[Section]) -> str:
-    text = (spec.root / "transformer.md").read_text(encoding="utf-8")
-    (before,) = re.findall(r"\A# .*?\n(.*?)\n## ", text, re.DOTALL)
+def _index(edition: Edition, found: list[Section], spec: Spec, others: Sequence[Edition] = ()) -> str:
+    """Return the page above the sections of an edition; the first one leads to those of the others."""
+    text = (spec.root / edition.text).read_text(encoding="utf-8")
+    ((heading, before),) = re.findall(r"\A# (.*?)\n(.*?)\n## ", text, re.DOTALL)
+    first = edition == spec.default_edition
+    totals = numbers(spec) if first else ()
     listed = "".join(
         f"- {link('section', section.name, section.title)}"
         + (f": {links('clause', [clause.id for clause in section.clauses])}" if section.clauses else "")
         + "\n"
         for section in found
     )
+    if others:
+        listed += "\n## Further editions\n\n" + "".join(
+            f"- [`{other.edition}`](#{name_place('the-spec', other, spec)})\n" for other in others
+        )
     return (
-        f"(the-spec)=\n# {_TITLE}\n\n{before.strip()}\n\n"
-        + "".join(f"- {line}\n" for line in numbers(spec))
+        f"({name_place('the-spec', edition, spec)})=\n# {'The spec' if first else heading}\n\n{before.strip()}\n\n"
+        + "".join(f"- {line}\n" for line in totals)
         + f"\n## Sections\n\n{listed}\n"
-        + toctree((section.name for section in found), hidden=True)
+        + toctree((*(section.name for section in found), *(other.edition for other in others)), hidden=True)
     )
 
 

@@ -27,6 +27,7 @@ GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
         "token_embedding",
         "positional_encoding",
         "layer_norm",
+        "rms_norm",
         "feed_forward",
         "dropout",
         "encoder_layer",
@@ -82,6 +83,7 @@ class _ComponentWriter:
         mistakes = [mistake.id for mistake in self.spec.mistakes.values() if mistake.component == name]
         head = fields(
             [
+                ("Edition", str(self.spec.edition_of(name))),
                 ("Built of", links("component", contract.depends_on)),
                 ("Part of", links("component", used_by)),
                 ("Conventions", links("convention", contract.conventions)),

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from goldformer.spec import ROOT, Spec
 from goldformer.spec.readme import anchor
+from goldformer_site.clauses import name_place
 from goldformer_site.markdown import label
 
 _FENCE = re.compile(r"(^(`{3,}|~{3,}).*?^\2\s*$)", re.DOTALL | re.MULTILINE)
@@ -21,7 +22,6 @@ _PAGES = {
     "reference_impl/transformer.py": "the-transformer-on-one-page",
     "spec": "the-spec",
     "spec/README.md": "the-spec",
-    "spec/transformer.md": "the-spec",
     "spec/contracts": "the-components",
     "spec/cases": "the-components",
     "spec/golden": "the-components",
@@ -62,8 +62,10 @@ class Links:
         return f"{{download}}`{text} <{there}>`" if file.suffix == ".md" else f"[{text}]({there})"
 
     def _label(self, path: str, fragment: str | None) -> str | None:
-        if path == "spec/transformer.md" and fragment:
-            return self._headings.get(fragment, fragment)
+        edition = next((e for e in self.spec.editions.values() if path == f"spec/{e.text}"), None)
+        if edition is not None:
+            known = self._headings if fragment else {}
+            return known.get(fragment or "") or name_place(fragment or "the-spec", edition, self.spec)
         folder, _, name = path.rpartition("/")
         component, _, _ = name.rpartition(".")
         if folder in ("spec/contracts", "spec/cases", "spec/golden") and component in self.spec.contracts:

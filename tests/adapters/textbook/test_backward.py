@@ -101,6 +101,8 @@ CALLS = {
     "feed-forward, no biases": ("feed_forward", {"x": draw(9, 2, 3, 4), "params": BARE}),
     "layer norm": ("layer_norm", {"x": draw(30, 2, 3, 5), "params": {"gamma": draw(31, 5), "beta": draw(32, 5)}}),
     "layer norm, one row": ("layer_norm", {"x": draw(30, 5), "params": {"gamma": draw(31, 5), "beta": draw(32, 5)}}),
+    "rms norm": ("rms_norm", {"x": draw(30, 2, 3, 5), "params": {"gamma": draw(31, 5)}}),
+    "rms norm, one row": ("rms_norm", {"x": draw(30, 5), "params": {"gamma": draw(31, 5)}}),
     "heads": ("multi_head_attention", HEADS),
     "heads, no biases": ("multi_head_attention", NO_BIASES),
     "heads, no mask": ("multi_head_attention", {n: a for n, a in HEADS.items() if n != "mask"}),

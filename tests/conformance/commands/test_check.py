@@ -20,8 +20,6 @@ from goldformer.conformance.judging.cases import plan
 from goldformer.conformance.judging.verdict import Verdict
 from goldformer.conformance.properties.registry import components_of
 from goldformer.conformance.reports.report_schema import RunReport
-from goldformer.spec import ROOT
-from goldformer.spec.edition import read_edition
 from goldformer.spec.load import SpecFiles
 
 RIGHT = """
@@ -348,7 +346,7 @@ def test_the_summary_has_a_row_for_every_component_that_is_there_and_a_line_for_
     assert "  1/1  " in row
     assert row.endswith("  conforms (18 of 20 cases apply)")
     *lines, edition = lines
-    assert edition == f"Spec: {read_edition(spec.root)}"
+    assert edition == f"Spec: {spec.editions['2017']}"
     text = " ".join(" ".join(lines).split())
     absent = [name for name in spec.components if name != "softmax"]
     assert text.endswith(f"Not implemented: {', '.join(absent[:4])} and {len(absent) - 4} more")
@@ -766,7 +764,7 @@ def refuse_constants(text):
     raise AssertionError(f"{text} is no JSON")
 
 
-def test_json_has_every_verdict_and_nothing_else_is_on_standard_output(check, adapter_file):
+def test_json_has_every_verdict_and_nothing_else_is_on_standard_output(check, adapter_file, spec):
     result = check(WRONG, "--component", "softmax,causal_mask", "--json", "-")
     data = json.loads(result.stdout, parse_constant=refuse_constants)
     assert result.exit_code == 1
@@ -779,7 +777,7 @@ def test_json_has_every_verdict_and_nothing_else_is_on_standard_output(check, ad
         "goldformer", "spec", "python", "adapter", "device", "outcome", "components", "not_implemented", "diagnosis",
         "problem", "verdicts",
     }  # fmt: skip
-    assert data["spec"] == read_edition(ROOT).as_json()
+    assert data["spec"] == spec.editions["2017"].as_json()
     assert data["not_implemented"] == ["causal_mask"]
     assert [finding["label"] for finding in data["diagnosis"]][:2] == ["Fix first", "First seen"]
     row = next(row for row in data["components"] if row["component"] == "softmax")

@@ -42,6 +42,7 @@ from goldformer.spec.formulas.embedding import encode_positions, positional_enco
 from goldformer.spec.formulas.layers import channel_mean, decoder_layer, feed_forward
 from goldformer.spec.formulas.losses import count_targets, kl_terms
 from goldformer.spec.formulas.randomness import draw_dropout_mask, drop_elements, dropout, scale_up, xavier_uniform
+from goldformer.spec.formulas.rms import mean_square, rms_divisor
 from goldformer.spec.formulas.steps import around as replacement_around
 from goldformer.spec.formulas.steps import replacing
 from goldformer.spec.formulas.targets import spread_smoothing_mass
@@ -110,6 +111,16 @@ def feeds_the_mean(original, x, *, params):
 @spoil(instead_of=channel_mean)
 def norm_over_the_batch(x):
     return x.mean(axis=(0, 1), keepdims=True)
+
+
+@spoil(instead_of=mean_square)
+def square_over_the_batch(row):
+    return np.square(row).mean(axis=(0, 1), keepdims=True)
+
+
+@spoil(around=rms_divisor)
+def bounded_divisor(original, square):
+    return np.minimum(original(square), 4)
 
 
 @spoil(around=decoder_layer)
@@ -305,6 +316,8 @@ CAUGHT: dict[str, tuple[Any, str]] = {
     "fmha-batch": (SoftmaxOverTheBatch, "a sample gives something else in a batch than by itself"),
     "ffn-positions": (feeds_the_mean, r"the output up to position 0 changes when later rows of x are replaced"),
     "ln-rows": (norm_over_the_batch, "a row gives something else when other rows are next to it"),
+    "rms-rows": (square_over_the_batch, "a row gives something else when other rows are next to it"),
+    "rms-scale": (bounded_divisor, "a row times -?8 does not give what the row gives, up to eps and the sign"),
     "enc-permutation": (lean_towards_early_queries, PERMUTED),
     "dec-causality": (sees_one_ahead, r"the output up to position 0 changes when later rows of x are replaced"),
     "dec-memory": (ignores_the_memory, "another memory gives the same output: the layer ignores it"),

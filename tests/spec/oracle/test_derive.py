@@ -20,6 +20,7 @@ from click.testing import CliRunner, Result
 from goldformer.conformance.cli import main
 from goldformer.spec import ROOT, Case, Spec, load_spec
 from goldformer.spec.draw import Dyadic
+from goldformer.spec.edition import Edition
 from goldformer.spec.files import replace_file
 from goldformer.spec.goldenfile import read_entries, read_header, render_golden
 from goldformer.spec.model import ANY, Wanted
@@ -32,6 +33,7 @@ from spoiling import keep
 # ── the writer ──
 
 DIGEST = "0123456789abcdef"
+SMALL = Edition("small", "1.0", DIGEST, "transformer.md")
 PLAIN = Derived(2.5, 0.0, {ANY: {"output": DerivedArray((2,), ("0.25", "1.0000000000000000e-5"), 1.25)}})
 ENTRY = {
     "derivation": DIGEST,
@@ -61,9 +63,7 @@ TEXT = """\
 
 @pytest.fixture
 def tmp_path(tmp_path: Path) -> Path:
-    """The folder of golden files of a spec, which knows its version."""
-    version = {"edition": "small", "version": "1.0", "components": {}}
-    (tmp_path / "version.json").write_text(json.dumps(version), encoding="utf-8")
+    """The folder of golden files of a spec."""
     folder = tmp_path / "golden"
     folder.mkdir()
     return folder
@@ -80,7 +80,7 @@ def write(
 ) -> bool:
     """Write derivations of some ids; the cases of the file are those among the words."""
     cases = {id_: replace(case, id=id_, expect={"output": wanted or Wanted("all")}) for id_ in among.split() or ids}
-    return write_golden(path, cases, dict.fromkeys(ids, (DIGEST, derived)))
+    return write_golden(path, SMALL, cases, dict.fromkeys(ids, (DIGEST, derived)))
 
 
 def written(tmp_path: Path, case: Case, **more) -> dict[str, Any]:
@@ -129,7 +129,7 @@ def test_what_no_longer_belongs_to_a_case_is_taken_out(tmp_path: Path, case: Cas
         path.read_text(encoding="utf-8").replace('"b": {', '"b": {\n      "kills": ["x"],'), encoding="utf-8"
     )
     refusal = replace(spec.cases["sm-no-elements"], id="b")
-    assert write_golden(path, {"a": replace(case, id="a"), "b": refusal}, {})
+    assert write_golden(path, SMALL, {"a": replace(case, id="a"), "b": refusal}, {})
     assert json.loads(path.read_text(encoding="utf-8"))["cases"] == {"a": ENTRY, "b": {"kills": ["x"]}}
 
 
@@ -143,7 +143,7 @@ def test_writing_twice_changes_nothing(tmp_path: Path, case: Case):
 
 
 def test_no_file_is_made_for_no_entries(tmp_path: Path, case: Case):
-    assert not write_golden(tmp_path / "softmax.json", {"a": case}, {})
+    assert not write_golden(tmp_path / "softmax.json", SMALL, {"a": case}, {})
     assert list(tmp_path.iterdir()) == []
 
 

@@ -60,6 +60,10 @@ CALLS = {
     ),
     "feed-forward": ("feed_forward", X, FEED, {}, {}, "output"),
     "layer norm": ("layer_norm", X, NORM, {}, {}, "output"),
+    "rms norm": ("rms_norm", X, {"gamma": NORM["gamma"]}, {}, {}, "output"),
+    "rms norm, eps outside": (
+        "rms_norm", X, {"gamma": NORM["gamma"]}, {}, {"rms_norm_eps_place": "outside"}, "output",
+    ),
     "an encoder layer": ("encoder_layer", X, LAYER, {"num_heads": 2}, {}, "output"),
     "an encoder layer, pre": ("encoder_layer", X, LAYER, {"num_heads": 2}, {"norm_placement": "pre"}, "output"),
     "the loss": (

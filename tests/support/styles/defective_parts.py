@@ -234,6 +234,29 @@ class SquaredReluNet(Positionwise):
         return self.w_2(F.relu(self.w_1(x)) ** 2 + 0.1 * self.w_1(x))
 
 
+class CentredRms(nn.Module):
+    """The mean is subtracted, as in layer normalisation."""
+
+    def __init__(self, dim, eps=1e-6):
+        super().__init__()
+        self.eps, self.weight = eps, nn.Parameter(torch.ones(dim))
+
+    def forward(self, x):
+        x = x - x.mean(-1, keepdim=True)
+        return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.eps) * self.weight
+
+
+class RmsWithoutWeight(nn.Module):
+    """It has a weight, and does not use it."""
+
+    def __init__(self, dim, eps=1e-6):
+        super().__init__()
+        self.eps, self.weight = eps, nn.Parameter(torch.ones(dim))
+
+    def forward(self, x):
+        return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.eps)
+
+
 class MedianNorm(nn.Module):
     def __init__(self, dim):
         super().__init__()

@@ -94,6 +94,55 @@ class BertNorm(nn.Module):
         return self.gamma * ((x - u) / torch.sqrt(s + self.variance_epsilon)) + self.beta
 
 
+class LlamaNorm(nn.Module):
+    """The norm of Llama: a cast to float32, and the weight multiplied after the cast back."""
+
+    def __init__(self, dim: int, eps: float = 1e-6):
+        super().__init__()
+        self.eps = eps
+        self.weight = nn.Parameter(torch.ones(dim))
+
+    def _norm(self, x):
+        return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.eps)
+
+    def forward(self, x):
+        output = self._norm(x if x.dtype == torch.float64 else x.float()).type_as(x)
+        return output * self.weight
+
+
+class GemmaNorm(nn.Module):
+    """The norm of Gemma, which stores its weight less 1, under another name."""
+
+    def __init__(self, hidden_size, eps):
+        super().__init__()
+        self.scale, self.eps = nn.Parameter(torch.zeros(hidden_size)), eps
+
+    def forward(self, hidden_states):
+        return hidden_states / (hidden_states.square().mean(-1, keepdim=True) + self.eps).sqrt() * (1 + self.scale)
+
+
+class NormOfTheAuthors(nn.Module):
+    """The norm as the authors of the paper wrote it: eps outside the root."""
+
+    def __init__(self, d, eps=1e-5):
+        super().__init__()
+        self.d, self.eps, self.g = d, eps, nn.Parameter(torch.ones(d))
+
+    def forward(self, x):
+        return self.g * x / (x.norm(2, dim=-1, keepdim=True) * self.d ** (-1.0 / 2) + self.eps)
+
+
+class LibraryNorm(nn.Module):
+    """The library's own."""
+
+    def __init__(self, dim):
+        super().__init__()
+        self.norm = nn.RMSNorm(dim, eps=1e-5)
+
+    def forward(self, x):
+        return self.norm(x)
+
+
 class Sinusoids(nn.Module):
     """A table in a buffer, added to the input."""
 
@@ -285,6 +334,11 @@ def layer_norm(inputs, gain, bias):
     """Return the normalised rows: the name of the component, and other names of its arguments."""
     centred = inputs - inputs.mean(-1, keepdim=True)
     return centred / torch.sqrt((centred**2).mean(-1, keepdim=True) + 1e-5) * gain + bias
+
+
+def rms_norm(x, weight, eps):
+    """Return the rows divided by their root mean square; the call has to say the eps."""
+    return F.rms_norm(x, (x.shape[-1],), weight, eps)
 
 
 class NormOfRows(nn.Module):
