@@ -11,9 +11,9 @@ import numpy as np
 
 from goldformer.adapters.options import OPTIONS
 from goldformer.adapters.protocol import Adapter
+from goldformer.adapters.textbook import DIFFERENTIATED
 from goldformer.adapters.textbook.build import build_textbook
 from goldformer.conformance.diagnosis.causes import IN
-from goldformer.conformance.diagnosis.mistakes.differentiation import DIFFERENTIATED
 from goldformer.conformance.diagnosis.mistakes.places import PLACES, TRACKED, restrict_to
 from goldformer.conformance.diagnosis.neighbours import find_made
 from goldformer.conformance.diagnosis.suspects import TO_FLOAT32

@@ -3,7 +3,7 @@
 from typing import Final
 
 from goldformer import __version__
-from goldformer.adapters.textbook import *  # noqa: F403 - all that the textbook exports are components
+from goldformer.adapters.textbook import __getattr__ as __getattr__  # noqa: PLC0414 - all of it is the adapter's
 
 NAME: Final = "textbook"
 VERSION: Final = __version__

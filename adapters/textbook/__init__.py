@@ -1,111 +1,61 @@
-"""The Transformer in plain NumPy: one small function for each step, to be read next to the clauses.
+"""The textbook: the formulas of the spec in the dtypes of NumPy, with gradients, as an adapter has them.
 
-It is an independent witness: a mistake in a formula that it shared with the oracle or the reference would be in the
-golden values and in the code compared with them, and no case would fail. So it is written from the clauses only, and
-in other ways: heads are cut out and put back one by one, the positional encoding is written channel by channel.
+It rounds as other people's code does, so a mistake made in it, one step replaced, gives what their mistake gives.
 
-Results keep the dtype of the inputs: every constant is a Python float, which promotes nothing. Positional encoding and
-layer normalisation, which are computed in a wider dtype, are rounded to it. So a mistake that replaces a step rounds as
-other people's code does; the oracle cannot do that.
-
-A known mistake is one step replaced, everywhere or in one place. The package itself exports the components.
-
-steps            mark a function as a step, and replace it
-build            make an adapter of the textbook with steps replaced
-checks           check axes, ids and masks
-randomness       Xavier-uniform weights and dropout
-attention        softmax, scaled dot-product attention and masks
-embedding        token embedding and positional encoding
-heads            multi-head attention, fused and separate, and single-head attention
-layers           feed-forward network, layer normalisation, encoder and decoder
-model            the whole model and its output layer
-targets, losses  lengths and targets; cross-entropy and Kullback–Leibler divergence
-decoding         greedy decoding and beam search
-backward, layers_backward  backward passes by hand, and the training steps of the java class
+layers_backward, rms_backward  backward passes by hand; those of smaller components are in spec/formulas/backward.py
+differentiation                the gradients of all others, and of a forward pass with a mistake
+build                          an adapter object with steps replaced
 """
 
-from goldformer.adapters.textbook.layers_backward import (
-    decoder_gradient,
-    decoder_layer_gradient,
-    encoder_gradient,
-    encoder_layer_gradient,
-    fused_multi_head_attention_gradient,
-    multi_head_attention_gradient,
-    output_probabilities_gradient,
-    transformer_gradient,
-)
-from goldformer.adapters.textbook.rms_backward import rms_norm_gradient
-from goldformer.spec.formulas.attention import causal_mask, padding_mask, scaled_dot_product_attention, softmax
-from goldformer.spec.formulas.backward import (
-    cross_entropy_gradient,
-    feed_forward_gradient,
-    kl_divergence_gradient,
-    layer_norm_gradient,
-    scaled_dot_product_attention_gradient,
-    single_head_attention_gradient,
-    single_head_attention_step,
-    softmax_gradient,
-    token_embedding_gradient,
-)
-from goldformer.spec.formulas.decoding import beam_search, greedy_decode
-from goldformer.spec.formulas.embedding import positional_encoding, token_embedding
-from goldformer.spec.formulas.heads import (
-    fused_multi_head_attention,
-    multi_head_attention,
-    single_head_attention,
-)
-from goldformer.spec.formulas.layers import decoder, decoder_layer, encoder, encoder_layer, feed_forward, layer_norm
-from goldformer.spec.formulas.losses import cross_entropy, kl_divergence
-from goldformer.spec.formulas.randomness import dropout, xavier_uniform
-from goldformer.spec.formulas.rms import rms_norm
-from goldformer.spec.formulas.targets import label_smoothing, one_hot, pad_or_truncate, shift_right
-from goldformer.spec.formulas.transformer import output_probabilities, transformer
+from collections.abc import Mapping
+from inspect import unwrap
+from typing import Any, Final
 
-__all__ = [
-    "beam_search",
-    "causal_mask",
-    "cross_entropy",
-    "cross_entropy_gradient",
-    "decoder",
-    "decoder_gradient",
-    "decoder_layer",
-    "decoder_layer_gradient",
-    "dropout",
-    "encoder",
-    "encoder_gradient",
-    "encoder_layer",
-    "encoder_layer_gradient",
-    "feed_forward",
-    "feed_forward_gradient",
-    "fused_multi_head_attention",
-    "fused_multi_head_attention_gradient",
-    "greedy_decode",
-    "kl_divergence",
-    "kl_divergence_gradient",
-    "label_smoothing",
-    "layer_norm",
-    "layer_norm_gradient",
-    "multi_head_attention",
-    "multi_head_attention_gradient",
-    "one_hot",
-    "output_probabilities",
-    "output_probabilities_gradient",
-    "pad_or_truncate",
-    "padding_mask",
-    "positional_encoding",
-    "rms_norm",
-    "rms_norm_gradient",
-    "scaled_dot_product_attention",
-    "scaled_dot_product_attention_gradient",
-    "shift_right",
-    "single_head_attention",
-    "single_head_attention_gradient",
-    "single_head_attention_step",
-    "softmax",
-    "softmax_gradient",
-    "token_embedding",
-    "token_embedding_gradient",
-    "transformer",
-    "transformer_gradient",
-    "xavier_uniform",
-]
+from goldformer.adapters.textbook import layers_backward, rms_backward
+from goldformer.adapters.textbook.differentiation import differentiate, make_gradient, refuse_gradients
+from goldformer.spec import formulas
+from goldformer.spec.formulas import backward
+from goldformer.spec.formulas.steps import Replacements, Step, instead
+
+#: What gives no numbers that arguments move smoothly: masks and ids, chance, and training, whose gradients are outputs.
+_WITHOUT_GRADIENT: Final = frozenset(
+    {
+        "beam_search", "causal_mask", "dropout", "greedy_decode", "one_hot", "padding_mask", "shift_right",
+        "single_head_attention_step", "xavier_uniform",
+    }
+)  # fmt: skip
+#: For each of many hundred numbers a stack would run once more.
+_STACKS: Final = frozenset({"encoder", "decoder", "transformer"})
+
+_WRITTEN: Final = {**vars(backward), **vars(layers_backward), **vars(rms_backward)}
+_HAVE_GRADIENTS: Final = {n: c for n, c in formulas.COMPONENTS.items() if n not in _WITHOUT_GRADIENT}
+#: The gradients of each component: a backward pass that is written by hand, or else its derivative.
+_GRADIENTS: Final[Mapping[str, Step]] = {
+    name: _WRITTEN.get(f"{name}_gradient") or make_gradient(component) for name, component in _HAVE_GRADIENTS.items()
+}
+
+#: All components and their gradients, by name.
+COMPONENTS: Final[Mapping[str, Step]] = dict(
+    sorted([*formulas.COMPONENTS.items(), *((gradient.__name__, gradient) for gradient in _GRADIENTS.values())])
+)
+
+#: The components whose gradients are formed by differentiating them.
+DIFFERENTIABLE: Final = frozenset(_GRADIENTS) - _STACKS
+#: The gradients of the forward passes as they are, so that a mistake there shows in them. The gradients of layers show
+#: what a mistake does to those of a stack.
+DIFFERENTIATED: Final[Replacements] = {
+    gradient: (refuse_gradients if name in _STACKS else differentiate)(formulas.COMPONENTS[name])
+    for name, gradient in _GRADIENTS.items()
+}
+#: The gradients of the textbook's backward passes by hand again, on top of those: they do not know what a mistake in a
+#: forward pass does to its gradients.
+BY_HAND: Final[Replacements] = {
+    gradient: instead(unwrap(gradient)) for gradient in DIFFERENTIATED if gradient.__name__ in _WRITTEN
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Return a component or its gradients by name."""
+    if name not in COMPONENTS:
+        raise AttributeError(f"the textbook has no component {name}")
+    return COMPONENTS[name]

@@ -1,13 +1,10 @@
 """The textbook with steps replaced, as an adapter object."""
 
 from types import SimpleNamespace
-from typing import Any, Final
+from typing import Any
 
-from goldformer.adapters import textbook
-from goldformer.spec.formulas.steps import Replacements, Step, bind_replacements, stack_replacements
-
-#: All components and hand-written backward passes.
-COMPONENTS: Final[tuple[Step, ...]] = tuple(getattr(textbook, name) for name in textbook.__all__)
+from goldformer.adapters.textbook import COMPONENTS
+from goldformer.spec.formulas.steps import Replacements, bind_replacements, stack_replacements
 
 
 def build_textbook(*layers: Replacements, only: str = "", **declarations: Any) -> SimpleNamespace:
@@ -16,6 +13,6 @@ def build_textbook(*layers: Replacements, only: str = "", **declarations: Any) -
     With `only` it has that component and its gradient and no other.
     """
     replaced = stack_replacements(layers, {})
-    chosen = [c for c in COMPONENTS if not only or c.__name__.removesuffix("_gradient") == only]
-    components = {component.__name__: bind_replacements(component, replaced) for component in chosen}
+    chosen = (name for name in COMPONENTS if not only or name.removesuffix("_gradient") == only)
+    components = {name: bind_replacements(COMPONENTS[name], replaced) for name in chosen}
     return SimpleNamespace(**{"ARRAYS": "numpy"} | declarations | components)

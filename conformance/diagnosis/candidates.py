@@ -13,16 +13,12 @@ import numpy as np
 from goldformer.adapters.arrays import LIBRARIES
 from goldformer.adapters.options import OPTIONS
 from goldformer.adapters.protocol import Adapter, bind_arguments
+from goldformer.adapters.textbook import DIFFERENTIABLE, DIFFERENTIATED
 from goldformer.adapters.textbook.build import build_textbook
+from goldformer.adapters.textbook.differentiation import asking, derive_along_all
 from goldformer.conformance.diagnosis.batches import IN_BATCHES
 from goldformer.conformance.diagnosis.causes import IN
 from goldformer.conformance.diagnosis.failure import RUNS_BACKWARD, FailingCase, Options, estimate_cost
-from goldformer.conformance.diagnosis.mistakes.differentiation import (
-    DIFFERENTIABLE,
-    DIFFERENTIATED,
-    asking,
-    derive_along_all,
-)
 from goldformer.conformance.diagnosis.mistakes.places import TRACKED, MistakePlace, restrict_to
 from goldformer.conformance.diagnosis.neighbours import find_made
 from goldformer.conformance.diagnosis.neighbours.arguments import giving

@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 
 from goldformer.adapters.dtypes import round_to_dtype
-from goldformer.adapters.textbook.build import COMPONENTS
+from goldformer.adapters.textbook import COMPONENTS
 from goldformer.conformance.diagnosis.mistakes.registry import mistake
 from goldformer.spec.formulas.attention import score_keys, sum_values
 from goldformer.spec.formulas.checks import Array
@@ -76,7 +76,7 @@ def _register_arguments(id_: str, rounding: Rounding, *, inputs: bool, params: b
             return {key: rounding(array) for key, array in thing.items()} if params else thing
         return rounding(thing) if inputs and _is_floats(thing) else thing
 
-    for component in COMPONENTS:
+    for component in COMPONENTS.values():
         # Of a table of embeddings there is a mistake of its own; gradients are formed of the components.
         if component is not token_embedding and not component.__name__.endswith("_gradient"):
             mistake(id_, around=component, shows_in=_FINER)(run)

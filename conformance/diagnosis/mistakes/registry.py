@@ -10,8 +10,8 @@ from functools import cache
 from types import MappingProxyType, SimpleNamespace
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar, overload
 
+from goldformer.adapters.textbook import DIFFERENTIATED
 from goldformer.adapters.textbook.build import build_textbook
-from goldformer.conformance.diagnosis.mistakes.differentiation import DIFFERENTIATED
 from goldformer.spec.formulas.steps import Instead, Replacement, Replacements, Step, around, instead
 
 P = ParamSpec("P")

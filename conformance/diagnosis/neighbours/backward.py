@@ -11,11 +11,11 @@ from typing import Any, Final
 
 import numpy as np
 
+from goldformer.adapters.textbook import BY_HAND
 from goldformer.adapters.textbook.layers_backward import (
     multi_head_attention_gradient,
     unproject,
 )
-from goldformer.conformance.diagnosis.mistakes.differentiation import BY_HAND
 from goldformer.conformance.diagnosis.neighbours.arguments import read_argument
 from goldformer.conformance.diagnosis.neighbours.neighbour import Neighbour
 from goldformer.spec.formulas.attention import softmax

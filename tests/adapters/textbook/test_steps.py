@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from goldformer.adapters import textbook
-from goldformer.adapters.textbook.build import COMPONENTS, build_textbook
+from goldformer.adapters.textbook.build import build_textbook
 from goldformer.conformance.diagnosis.mistakes.places import TRACKED, MistakePlace, restrict_to
 from goldformer.spec.formulas.attention import fill_masked, scaled_dot_product_attention, score_divisor, softmax
 from goldformer.spec.formulas.heads import project
@@ -110,6 +110,7 @@ def test_a_step_can_be_replaced_in_one_place():
 
 
 def test_the_components_are_steps_by_their_own_names_and_signatures():
-    assert [component.__name__ for component in COMPONENTS] == textbook.__all__ == sorted(textbook.__all__)
+    assert list(textbook.COMPONENTS) == sorted(textbook.COMPONENTS)
+    assert all(name == component.__name__ for name, component in textbook.COMPONENTS.items())
     assert list(inspect.signature(build_textbook().softmax).parameters) == ["scores"]
     assert list(inspect.signature(fill_masked).parameters) == ["scaled", "mask"]

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from goldformer.adapters import Adapter
+from goldformer.adapters.textbook import DIFFERENTIATED
 from goldformer.adapters.textbook.build import build_textbook
 from goldformer.conformance.diagnosis.explain import Diagnosis
 from goldformer.conformance.diagnosis.finding import CLOSEST, MISTAKE_FOUND
 from goldformer.conformance.diagnosis.findings import diagnose
-from goldformer.conformance.diagnosis.mistakes.differentiation import DIFFERENTIATED
 from goldformer.conformance.diagnosis.neighbours import find_made
 from goldformer.conformance.judging.cases import Bench, judge_case
 

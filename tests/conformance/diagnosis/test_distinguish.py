@@ -17,8 +17,8 @@ ATTENTION = "scaled_dot_product_attention"
 
 
 def build(spec, *ids, **declared) -> Adapter:
+    from goldformer.adapters.textbook import DIFFERENTIATED
     from goldformer.adapters.textbook.build import build_textbook
-    from goldformer.conformance.diagnosis.mistakes.differentiation import DIFFERENTIATED
 
     made = [find_made(id_) for id_ in ids]
     by_hand = all(one.by_hand for one in made)

@@ -16,6 +16,7 @@ from comparisons import remark_lines
 from goldformer.adapters import find_adapter
 from goldformer.adapters.options import OPTIONS
 from goldformer.adapters.protocol import Adapter
+from goldformer.adapters.textbook import DIFFERENTIATED
 from goldformer.adapters.textbook.build import build_textbook
 from goldformer.conformance.diagnosis.candidates import Candidate, Textbooks
 from goldformer.conformance.diagnosis.explain import Diagnosis
@@ -24,7 +25,6 @@ from goldformer.conformance.diagnosis.finding import MISTAKE_FOUND
 from goldformer.conformance.diagnosis.findings import diagnose
 from goldformer.conformance.diagnosis.imitation import Imitator
 from goldformer.conformance.diagnosis.mistakes import implementations
-from goldformer.conformance.diagnosis.mistakes.differentiation import DIFFERENTIATED
 from goldformer.conformance.diagnosis.suspects import rank_explanations
 from goldformer.conformance.judging.cases import Bench, judge_case, plan
 from goldformer.conformance.judging.invoke import Result

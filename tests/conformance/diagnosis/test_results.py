@@ -18,7 +18,7 @@ from goldformer.spec.model import GoldenArray
 
 def say(spec, component, **functions):
     """Return the findings about a component of which some functions are one's own, and the others the textbook's."""
-    names = [name for name in textbook.__all__ if name.removesuffix("_gradient") == component]
+    names = [name for name in textbook.COMPONENTS if name.removesuffix("_gradient") == component]
     book = {"ARRAYS": "numpy"} | {name: getattr(textbook, name) for name in names} | functions
     bench = Bench(spec, Adapter.from_object(SimpleNamespace(**book), "mine.py", spec), "float32", "cpu")
     judgements = [judge_case(case, bench) for case in spec.cases_of(component) if not case.full_size]

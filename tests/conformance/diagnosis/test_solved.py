@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from goldformer.adapters import Adapter
+from goldformer.adapters.textbook import DIFFERENTIATED
 from goldformer.adapters.textbook.build import build_textbook
 from goldformer.conformance.diagnosis.explain import Diagnosis
 from goldformer.conformance.diagnosis.findings import diagnose
-from goldformer.conformance.diagnosis.mistakes.differentiation import DIFFERENTIATED
 from goldformer.conformance.diagnosis.mistakes.places import PLACES, TRACKED, restrict_to
 from goldformer.conformance.diagnosis.neighbours import find_neighbour
 from goldformer.conformance.diagnosis.neighbours.solved import families, fit_number

@@ -9,9 +9,9 @@ import torch
 
 from goldformer.adapters import Adapter
 from goldformer.adapters.options import OPTIONS
+from goldformer.adapters.textbook import DIFFERENTIATED
 from goldformer.adapters.textbook.build import build_textbook
 from goldformer.conformance.diagnosis.mistakes import implementations, torch_implementations
-from goldformer.conformance.diagnosis.mistakes.differentiation import DIFFERENTIATED
 from goldformer.conformance.judging.cases import Bench, check_case
 from goldformer.conformance.judging.verdict import Status
 from goldformer.conformance.properties.judge import check_property

@@ -1,4 +1,4 @@
-"""The gradients of a mistake: the textbook's forward passes, differentiated as a framework would do it.
+"""The gradients of forward passes, mistakes in them included, differentiated as a framework would do it.
 
 Derivatives are taken by a complex step: f(x + ih) has the imaginary part h·f′(x), but for terms in h³, and nothing
 is subtracted on the way, so that with h = 2⁻³⁰⁰ only rounding is left. NumPy compares complex numbers by their real
@@ -8,14 +8,13 @@ parts first, so a maximum and a ReLU choose as they do for real numbers.
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
-from inspect import unwrap
+from inspect import Parameter, signature
 from typing import Any, Final
 
 import numpy as np
 
-from goldformer.adapters import textbook
 from goldformer.spec.formulas.checks import Array
-from goldformer.spec.formulas.steps import Replacement, Replacements, Step, hold, instead
+from goldformer.spec.formulas.steps import Replacement, Step, hold, instead, step
 
 #: A power of 2, which rounds nothing; its square underflows.
 STEP: Final = 2.0**-300
@@ -120,38 +119,15 @@ def refuse_gradients(component: Step) -> Replacement:
     return instead(gradient)
 
 
-#: The components that are differentiated.
-_DIFFERENTIATED: Final[tuple[Step, ...]] = (
-    textbook.softmax,
-    textbook.scaled_dot_product_attention,
-    textbook.token_embedding,
-    textbook.multi_head_attention,
-    textbook.fused_multi_head_attention,
-    textbook.single_head_attention,
-    textbook.feed_forward,
-    textbook.layer_norm,
-    textbook.rms_norm,
-    textbook.encoder_layer,
-    textbook.decoder_layer,
-    textbook.output_probabilities,
-    textbook.kl_divergence,
-    textbook.cross_entropy,
-)
-_STACKS: Final[tuple[Step, ...]] = (textbook.encoder, textbook.decoder, textbook.transformer)
-DIFFERENTIABLE: Final = frozenset(component.__name__ for component in _DIFFERENTIATED)
+def make_gradient(component: Step) -> Step:
+    """Return the step `<component>_gradient`, which differentiates a component that has no backward pass by hand."""
 
+    def gradient(cotangent: Array, **arguments: Any) -> dict[str, Array]:
+        return gradients(component, cotangent, arguments)
 
-def _find_gradient(component: Step) -> Step:
-    gradient: Step = getattr(textbook, f"{component.__name__}_gradient")
-    return gradient
-
-
-#: The gradients of the forward passes as they are, so that a mistake there shows in them. The gradients of layers show
-#: what a mistake does to those of a stack.
-DIFFERENTIATED: Final[Replacements] = {
-    **{_find_gradient(component): differentiate(component) for component in _DIFFERENTIATED},
-    **{_find_gradient(component): refuse_gradients(component) for component in _STACKS},
-}
-#: The gradients of the textbook's backward passes by hand again, on top of those: they do not know what a mistake in a
-#: forward pass does to its gradients.
-BY_HAND: Final[Replacements] = {gradient: instead(unwrap(gradient)) for gradient in DIFFERENTIATED}
+    gradient.__name__ = f"{component.__name__}_gradient"
+    cotangent = Parameter("cotangent", Parameter.KEYWORD_ONLY)
+    given = [p.replace(kind=Parameter.KEYWORD_ONLY) for p in signature(component).parameters.values()]
+    # `inspect` reads the attribute; the type of a function does not list it.
+    gradient.__signature__ = signature(gradient).replace(parameters=[cotangent, *given])  # type: ignore[attr-defined]
+    return step(gradient)
