@@ -6,29 +6,22 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Generator, Tensor, nn
 
+from goldformer.reference_impl.parts import widen
 from goldformer.reference_impl.shapes import Device, Float, Int, Rate, Seed, check_special_id, checked
 
 #: Drops elements of a tensor, or returns it as it is.
 Dropping = Callable[[Tensor], Tensor]
 
 
-def xavier_matrix(
-    d_in: int, d_out: int, generator: torch.Generator | None = None, *,
-    device: Device = None, dtype: torch.dtype | None = None,
-) -> Tensor:  # fmt: skip
-    """Draw an (in, out) matrix from U(−a, a) with a = √(6 / (d_in + d_out))."""
-    bound = math.sqrt(6 / (d_in + d_out))
-    dtype = dtype or torch.get_default_dtype()
+def xavier_weight(
+    d_in: int, d_out: int, device: Device = None, dtype: torch.dtype | None = None, generator: Generator | None = None
+) -> nn.Parameter:
+    """Draw an (in, out) matrix from U(−a, a), a = √(6 / (d_in + d_out)), by PyTorch's generator or another (INIT-1)."""
+    bound, weight = math.sqrt(6 / (d_in + d_out)), torch.empty(d_in, d_out, device=device, dtype=dtype)
     # In float32 at least: bfloat16 would draw one of 256 numbers, and round it down on average.
-    matrix = torch.empty(d_in, d_out, device=device, dtype=torch.promote_types(dtype, torch.float32))
-    return matrix.uniform_(-bound, bound, generator=generator).to(dtype)
-
-
-def xavier_weight(d_in: int, d_out: int, **like: Any) -> nn.Parameter:
-    """Start a weight Xavier-uniform (INIT-1), from PyTorch's own random numbers."""
-    return nn.Parameter(xavier_matrix(d_in, d_out, **like))
+    return nn.Parameter(widen(weight).uniform_(-bound, bound, generator=generator).to(weight.dtype))
 
 
 def zero_bias(d_out: int, *, bias: bool, **like: Any) -> nn.Parameter | None:
@@ -44,16 +37,16 @@ def xavier_uniform(like: Float[Tensor, "d_in d_out"], seed: Seed) -> Float[Tenso
     Source: walkthrough 3; Glorot and Bengio, 2010, equation (16)
     """
     d_in, d_out = like.shape
-    return xavier_matrix(d_in, d_out, make_generator(seed, like.device), device=like.device, dtype=like.dtype)
+    return xavier_weight(d_in, d_out, like.device, like.dtype, make_generator(seed, like.device)).detach()
 
 
-def make_generator(seed: int, device: torch.device) -> torch.Generator:
+def make_generator(seed: int, device: torch.device) -> Generator:
     """Make a generator of random numbers, on the device of the tensor that it fills."""
     # The meta device has no generators, nor has one written in Python, such as pretend; they accept those of the CPU.
-    return torch.Generator("cpu" if device.type in ("meta", "pretend") else device).manual_seed(seed)
+    return Generator("cpu" if device.type in ("meta", "pretend") else device).manual_seed(seed)
 
 
-def drop(x: Tensor, rate: float, generator: torch.Generator | None = None) -> Tensor:
+def drop(x: Tensor, rate: float, generator: Generator | None = None) -> Tensor:
     """Set each element to 0 with probability rate, and divide the others by 1 − rate, the mean stays (DROP-1)."""
     # In float32 whatever x is: bfloat16 would draw from 256 numbers, and a tenth is not among them.
     uniform = torch.rand(x.shape, generator=generator, device=x.device, dtype=torch.float32)
@@ -72,7 +65,7 @@ def dropout(x: Float[Tensor, "... n"], *, rate: Rate, training: bool, seed: Seed
 class Dropout(nn.Dropout):
     """Dropout in training mode, from PyTorch's own random numbers, or from those of a generator that is set."""
 
-    generator: torch.Generator | None = None
+    generator: Generator | None = None
     __call__: Callable[..., Tensor]  # nn.Module leaves it without types
 
     @checked
@@ -82,11 +75,6 @@ class Dropout(nn.Dropout):
     def forward(self, x: Tensor) -> Tensor:
         """Drop elements of x."""
         return drop(x, self.p, self.generator) if self.training and self.p > 0 else x
-
-
-def skip_dropout(x: Tensor) -> Tensor:
-    """Return x."""
-    return x
 
 
 @contextmanager

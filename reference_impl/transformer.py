@@ -16,7 +16,7 @@ from goldformer.reference_impl.parts import ACTIVATIONS, Activation, DecoderLaye
 from goldformer.reference_impl.parts import TransformerResult, affine, widen
 from goldformer.reference_impl.shapes import Bool, Device, Float, FloatDtype, Int, Module, Positive, Rate, Size, checked
 from goldformer.reference_impl.shapes import check_heads_divide
-from goldformer.reference_impl.training import Dropout, Dropping, skip_dropout, xavier_weight, zero_bias
+from goldformer.reference_impl.training import Dropout, Dropping, xavier_weight, zero_bias
 
 
 @checked
@@ -45,7 +45,7 @@ def scaled_scores(query: Float[Tensor, "... q_seq d_k"], key: Float[Tensor, "...
 @checked
 def scaled_dot_product_attention(
     query: Float[Tensor, "... q_seq d_k"], key: Float[Tensor, "... kv_seq d_k"], value: Float[Tensor, "... kv_seq d_v"],
-    mask: Bool[Tensor, "... q_seq kv_seq"] | None = None, dropout: Dropping = skip_dropout,
+    mask: Bool[Tensor, "... q_seq kv_seq"] | None = None, dropout: Dropping = lambda weights: weights,
 ) -> tuple[Float[Tensor, "... q_seq d_v"], Float[Tensor, "... q_seq kv_seq"]]:  # fmt: skip
     """Compute softmax(QKᵀ / √d_k) V and the weights. Equation (1); walkthrough 1, primer 4.1; dropout: illustrated."""
     scores = scaled_scores(query, key)
