@@ -163,15 +163,13 @@ def check_special_id(id_name: str, value: Any, does: str, name: str, ids: Tensor
 
 
 def can_read(tensor: Tensor) -> bool:
-    """Return True if the tensor has values: not on the meta device, nor while torch.compile traces.
-
-    On CUDA reading costs a synchronisation, but an unchecked bad id would kill the context of the whole process.
-    """
+    """Return True if the tensor has values: not on the meta device, nor while torch.compile traces."""
     return not (torch.compiler.is_compiling() or tensor.is_meta)
 
 
 def check_ids_below(name: str, ids: Tensor, vocab: int, what: str) -> None:
     """Refuse an id outside a vocabulary of ``vocab`` words."""
+    # On CUDA reading costs a synchronisation, but an unchecked bad id would kill the context of the whole process.
     if can_read(ids):
         # Python's indexing would take −1 for the last row.
         outside = (ids < 0) | (ids >= vocab)
@@ -236,10 +234,7 @@ def _read_hint(hint: Any) -> Any:
 
 
 class Module(nn.Module):
-    """A module whose class states the shapes of its parameters, and whose constructor and forward are checked.
-
-    A bias b_x need not be stated: it is as wide as the columns of w_x, and may be None.
-    """
+    """A module whose class states the shapes of its parameters, and whose constructor and forward are checked."""
 
     stated: ClassVar[Mapping[str, Shape]] = {}
     stated_within: ClassVar[Mapping[str, Shape]] = {}
@@ -251,7 +246,7 @@ class Module(nn.Module):
         for name, hint in inspect.get_annotations(cls).items():
             if isinstance(shape := _read_hint(hint), Shape):
                 cls.stated = {**cls.stated, name: shape}
-                if name.startswith("w_"):
+                if name.startswith("w_"):  # its bias need not be stated, and may be None
                     bias = Shape("float", shape.axes[-1:], optional=True)
                     cls.stated = {**cls.stated, name.replace("w_", "b_", 1): bias}
         # Within a layer, what a query, a key or a value is read from is as wide as the layer.
@@ -279,7 +274,7 @@ class _CallCheck:
         owns = self.module is not None and not getattr(self.module, "borrows_parameters", False)
         for kind in ("module", "int", "float", "bool") if owns else ("float", "module", "int", "bool"):
             if kind == "module" and self.module is not None:
-                self.check_parameters(self.module, "", bound)
+                self.check_parameters(bound)
             for name, shape in self.shapes.items():
                 if shape.kind == kind and name in self.given:
                     self.check_tensor(name, self.given[name], shape, bound, self.given.get("num_heads"))
@@ -301,19 +296,18 @@ class _CallCheck:
         if shape.kind == "int":
             self.check_words(name, tensor)
 
-    def check_parameters(self, module: Any, prefix: str, bound: Bound) -> None:
-        """Check the parameters of a module; an axis has one size in each module, d_model in all of them."""
-        num_heads = getattr(module, "num_heads", None)
-        for name, shape in getattr(module, "stated_within" if prefix else "stated", {}).items():
-            self.check_tensor(prefix + name, module._parameters.get(name), shape, bound, num_heads)
-        for name, child in module._modules.items():
-            if child is not None and (child._parameters or child._modules):
-                inner = dict(bound)
-                self.check_parameters(child, f"{prefix}{name}.", inner)
-                for axis in [axis for axis in ("d_model", "heads") if axis in inner]:
-                    bound.setdefault(axis, (inner[axis][0], "the module"))
-        if num_heads is not None:
-            bound["heads"] = (num_heads, "the module")
+    def check_parameters(self, bound: Bound) -> None:
+        """Check the parameters of the module; an axis has one size in each part of it, d_model in all of them."""
+        for path, part in self.module.named_modules():
+            sizes = {axis: bound[axis] for axis in ("d_model",) if axis in bound} if path else bound
+            num_heads = getattr(part, "num_heads", None)
+            for name, shape in getattr(part, "stated_within" if path else "stated", {}).items():
+                full_name = f"{path}.{name}" if path else name
+                self.check_tensor(full_name, part._parameters.get(name), shape, sizes, num_heads)
+            if "d_model" in sizes:
+                bound.setdefault("d_model", (sizes["d_model"][0], "the module"))
+            if num_heads is not None:
+                bound["heads"] = (num_heads, "the module")
 
     def check_words(self, name: str, ids: Tensor) -> None:
         """Check that token ids have rows in a table, and that pad_id could be one of them."""
