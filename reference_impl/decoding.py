@@ -9,9 +9,8 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from goldformer.reference_impl.losses import log_softmax
-from goldformer.reference_impl.parts import widen
+from goldformer.reference_impl.parts import widen, without_dropout
 from goldformer.reference_impl.shapes import Float, Int, Size, can_read, check_positions, checked
-from goldformer.reference_impl.training import without_dropout
 from goldformer.reference_impl.transformer import Transformer
 
 Finish: TypeAlias = Literal["in_beam", "set_aside"]

@@ -1,10 +1,11 @@
-"""Losses and their targets: one-hot and smoothed targets, cross-entropy and the Kullback–Leibler divergence."""
+"""Losses and their targets: shifted, one-hot and smoothed targets, cross-entropy, Kullback–Leibler divergence."""
 
 import torch
 from torch import Tensor
 
 from goldformer.reference_impl.parts import widen
 from goldformer.reference_impl.shapes import Float, Int, Rate, Size, can_read, check_ids_below, checked
+from goldformer.reference_impl.shapes import check_special_id
 
 
 @checked
@@ -16,6 +17,13 @@ def log_softmax(scores: Float[Tensor, "... n"]) -> Float[Tensor, "... n"]:
     rows = widen(scores)
     moved = rows - rows.amax(dim=-1, keepdim=True).detach()
     return (moved - moved.exp().sum(dim=-1, keepdim=True).log()).to(scores.dtype)
+
+
+@checked
+def shift_right(ids: Int[Tensor, "batch seq"], bos_id: int) -> Int[Tensor, "batch seq"]:
+    """Make what the decoder reads: bos_id, then the target without its last word (SEQ-2). Illustrated; paper 3.1."""
+    check_special_id("bos_id", bos_id, "begins these ids", "ids", ids)
+    return torch.cat((torch.full_like(ids[:, :1], bos_id), ids[:, :-1]), dim=1)
 
 
 @checked

@@ -12,11 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from goldformer.reference_impl.parts import ACTIVATIONS, Activation, DecoderLayerResult, EncoderLayerResult, StackResult
-from goldformer.reference_impl.parts import TransformerResult, affine, widen
+from goldformer.reference_impl.parts import ACTIVATIONS, Activation, DecoderLayerResult, Dropout, Dropping
+from goldformer.reference_impl.parts import EncoderLayerResult, StackResult, TransformerResult, affine, widen
+from goldformer.reference_impl.parts import xavier_weight, zero_bias
 from goldformer.reference_impl.shapes import Bool, Device, Float, FloatDtype, Int, Module, Positive, Rate, Size, checked
 from goldformer.reference_impl.shapes import check_heads_divide
-from goldformer.reference_impl.training import Dropout, Dropping, xavier_weight, zero_bias
 
 
 @checked

@@ -7,9 +7,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from goldformer.reference_impl.parts import affine
+from goldformer.reference_impl.parts import Dropout, affine, xavier_weight, zero_bias
 from goldformer.reference_impl.shapes import Bool, Float, Module, NotNegative, Rate, Size, check_heads_divide, checked
-from goldformer.reference_impl.training import Dropout, xavier_weight, zero_bias
 from goldformer.reference_impl.transformer import attention_scores, causal_mask, merge_heads, softmax, split_heads
 from goldformer.reference_impl.transformer import scaled_dot_product_attention
 

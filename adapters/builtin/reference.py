@@ -13,9 +13,8 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from goldformer import __version__, reference_impl
-from goldformer.reference_impl.parts import affine
+from goldformer.reference_impl.parts import affine, make_generator
 from goldformer.reference_impl.shapes import NotNegative, Rate, Seed, Size, checked
-from goldformer.reference_impl.training import make_generator
 
 NAME: Final = "reference"
 VERSION: Final = __version__
