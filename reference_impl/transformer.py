@@ -199,13 +199,13 @@ class ResidualLayer(Module):
         for i, name in enumerate(self.sublayers, 1):
             if name == "feed_forward":
                 part: Module = FeedForward(d_model, d_ff, dropout=dropout, activation=activation, bias=bias, **like)
-            else:
+            else:  # without dropout of the weights: section 5.4 has none
                 part = MultiHeadAttention(d_model, num_heads, bias=bias, **like)
             self.add_module(name, part)
             self.add_module(f"norm_{i}", LayerNorm(d_model, eps, **like))
 
     def add_and_norm(self, x: Tensor, norm: LayerNorm, sublayer: Callable[[Tensor], Any]) -> tuple[Tensor, Tensor]:
-        """Compute LN(x + dropout(f(x))); with norm_first x + dropout(f(LN(x))). Section 5.4. LAYER-3, DROP-6."""
+        """Compute post-norm LN(x + dropout(f(x))) or pre-norm x + dropout(f(LN(x))). Section 5.4. LAYER-3, DROP-6."""
         update, detail = sublayer(norm(x) if self.norm_first else x)
         total = x + self.dropout(update)
         return total if self.norm_first else norm(total), detail
@@ -287,8 +287,8 @@ class Decoder(Module):
 class Transformer(Module):
     """The model: ids of a source and of what the decoder reads, the target shifted right, to logits (MODEL-4, MODEL-5).
 
-    One table serves both (MODEL-1), and tied the output layer too (MODEL-7); max_positions makes positions learned
-    (MODEL-8); settings go to the layers. Section 3; n9 "Transformer模型构建", primer 3.
+    One table embeds source and target (MODEL-1); tied=True makes it the output layer's weight too (MODEL-7); settings
+    go to the layers; max_positions makes positions learned (MODEL-8). Section 3; n9 "Transformer模型构建", primer 3.
     """
 
     table: Float[Tensor, "vocab d_model"]
