@@ -26,6 +26,7 @@ Bound: TypeAlias = dict[str, tuple[Any, str]]
 Device: TypeAlias = torch.device | str | None
 
 
+# Not by jaxtyping: heads*d_k asks it for the size of heads first, and while torch.compile traces, nothing fits.
 @dataclass(frozen=True)  # no tuple: typing keeps annotations by equality, and would mix those of a copy of this package
 class Shape:
     """The kind of a tensor, the names of its axes, and whether it may be None; a kind is subscripted with the rest."""
