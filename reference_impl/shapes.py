@@ -308,7 +308,7 @@ class _CallCheck:
             if "d_model" in sizes:
                 bound.setdefault("d_model", (sizes["d_model"][0], "the module"))
             if num_heads is not None:
-                bound["heads"] = (num_heads, "the module")
+                bound.setdefault("heads", (num_heads, "the module"))
 
     def check_words(self, name: str, ids: Tensor) -> None:
         """Check that token ids have rows in a table, and that pad_id could be one of them."""
