@@ -22,8 +22,9 @@ or the title of a section; "paper" is Vaswani et al., Attention Is All You Need,
 from goldformer.reference_impl.decoder_only import RMSNorm
 from goldformer.reference_impl.decoding import BeamResult, GreedyResult, beam_search, greedy_decode
 from goldformer.reference_impl.losses import cross_entropy, kl_divergence, label_smoothing, log_softmax, one_hot
-from goldformer.reference_impl.parts import DecoderLayerResult, EncoderLayerResult, StackResult, TransformerResult
-from goldformer.reference_impl.training import Dropout, dropout, shift_right, xavier_uniform
+from goldformer.reference_impl.losses import shift_right
+from goldformer.reference_impl.parts import DecoderLayerResult, Dropout, EncoderLayerResult, StackResult
+from goldformer.reference_impl.parts import TransformerResult, dropout, xavier_uniform
 from goldformer.reference_impl.transformer import Decoder, DecoderLayer, Encoder, EncoderLayer, FeedForward, LayerNorm
 from goldformer.reference_impl.transformer import MultiHeadAttention, Transformer, attention_scores, causal_mask
 from goldformer.reference_impl.transformer import merge_heads, padding_mask, positional_encoding, scaled_scores

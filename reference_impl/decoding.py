@@ -9,9 +9,8 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from goldformer.reference_impl.losses import log_softmax
-from goldformer.reference_impl.parts import widen
+from goldformer.reference_impl.parts import widen, without_dropout
 from goldformer.reference_impl.shapes import Float, Int, Size, can_read, check_positions, checked
-from goldformer.reference_impl.training import without_dropout
 from goldformer.reference_impl.transformer import Transformer
 
 Finish: TypeAlias = Literal["in_beam", "set_aside"]
@@ -102,8 +101,6 @@ def beam_search(
     if top_beams > beam_size:
         fix = "lower the one or raise the other"
         raise ValueError(f"top_beams={top_beams} must be at most beam_size={beam_size}: {fix}")
-    with without_dropout(model):
-        memory = model.encode(source)
 
     def next_log_probs(words: Tensor) -> Tensor:
         """Read (batch, beams, t) words after bos_id, and score each next word: (batch, beams, vocab)."""
@@ -117,14 +114,12 @@ def beam_search(
     search = _BeamSearch(next_log_probs, eos_id, max_length, beam_size, finish, length_penalty)
     no_words = torch.empty(source.shape[0], 1, 0, dtype=torch.int64, device=source.device)
     with without_dropout(model):
+        memory = model.encode(source)
         found = search.run(_Sentences(no_words, widen(model.table).new_zeros(source.shape[0], 1)))
     # Every step keeps all extensions or beam_size of them, so too few means that no other sentence is as short.
-    fewest, sample = found.sums.shape[1], 0
-    if can_read(found.sums):
-        numbers = (~found.sums.isneginf()).sum(dim=1)
-        fewest, sample = int(numbers.min()), int(numbers.argmin())
-    if fewest < top_beams:
-        must = f"must be at most {fewest}, the number of sentences that there are for sample {sample}"
+    numbers = (~found.sums.isneginf()).sum(dim=1).tolist() if can_read(found.sums) else [found.sums.shape[1]]
+    if (fewest := min(numbers)) < top_beams:
+        must = f"must be at most {fewest}, the number of sentences that there are for sample {numbers.index(fewest)}"
         raise ValueError(f"top_beams={top_beams} {must}: ask for fewer, or pass a larger max_length")
     words, scores = found.words[:, :top_beams], search.scores(found)[:, :top_beams]
     after_end = (words == eos_id).cumsum(dim=-1) > 1
@@ -143,8 +138,8 @@ class _Sentences(NamedTuple):
     words: Tensor  # (batch, beams, t)
     sums: Tensor  # (batch, beams), of log-probabilities
 
-    def select(self, kept: Tensor) -> "_Sentences":
-        """Empty the places outside ``kept`` (batch, beams)."""
+    def keep(self, kept: Tensor) -> "_Sentences":
+        """Empty the places outside ``kept``, which broadcasts to (batch, beams)."""
         return _Sentences(self.words, self.sums.masked_fill(~kept, -math.inf))
 
 
@@ -162,14 +157,18 @@ class _BeamSearch(NamedTuple):
         """Keep ended sentences in the beam until all have ended, or set them aside until there are beam_size."""
         aside = _Sentences(beam.words[:, :0], beam.sums[:, :0])
         for _ in range(self.max_length):
-            over = (self.has_ended(beam.words) | beam.sums.isneginf()).all(dim=1) | self.is_full(aside)  # (batch,)
+            over = self.has_ended(beam.words) | beam.sums.isneginf()  # (batch, beams)
             if can_read(over) and over.all():
                 break
             sums = self.extend(beam)
             best = self.best_extensions(beam, sums)
             if self.finish == "set_aside":
-                aside = self.join(aside, best.select(self.has_ended(best.words)))
-                best = self.best_extensions(beam, sums.masked_fill(self.is_eos(sums), -math.inf))
+                aside = self.join(aside, best.keep(self.has_ended(best.words)))
+                unended = sums.clone()
+                unended[..., self.eos_id] = -math.inf
+                # A sample with beam_size sentences aside has an empty beam, and waits for the others.
+                waits = (~aside.sums.isneginf()).sum(dim=1, keepdim=True) >= self.beam_size  # (batch, 1)
+                best = self.best_extensions(beam, unended).keep(~waits)
             beam = best
         return self.join(aside, beam) if self.finish == "set_aside" else beam
 
@@ -177,23 +176,21 @@ class _BeamSearch(NamedTuple):
         """Compute the sums of all extensions, by sentence and word: (batch, beams, vocab)."""
         log_probs = self.next_log_probs(beam.words)  # (batch, beams, vocab)
         # A sentence that has ended is only extended by eos_id once more, which adds 0.
-        itself = torch.zeros_like(log_probs).masked_fill(~self.is_eos(log_probs), -math.inf)
-        ended = self.has_ended(beam.words)[..., None]  # (batch, beams, 1)
-        return beam.sums[..., None] + torch.where(ended, itself, log_probs)
+        once_more = torch.full_like(log_probs, -math.inf)
+        once_more[..., self.eos_id] = 0.0
+        return beam.sums[..., None] + torch.where(self.has_ended(beam.words)[..., None], once_more, log_probs)
 
     def best_extensions(self, beam: _Sentences, sums: Tensor) -> _Sentences:
         """Keep the beam_size best of all extensions of a sample, whatever sentences they continue."""
         vocab = sums.shape[-1]
-        num_words = self.num_words(beam.words) + ~self.has_ended(beam.words)  # (batch, beams)
-        scores = self.penalise(sums, num_words[..., None])  # (batch, beams, vocab)
-        best = self.best(scores.flatten(1))  # (batch, beam_size)
+        num_words = (beam.words != self.eos_id).sum(dim=-1) + 1  # (batch, beams), the new word or eos_id included
+        best = self.best(self.penalise(sums, num_words[..., None]).flatten(1))  # (batch, beam_size)
         before = beam.words.take_along_dim((best // vocab)[..., None], dim=1)  # (batch, beam_size, t)
         words = torch.cat((before, (best % vocab)[..., None]), dim=-1)  # (batch, beam_size, t + 1)
         return _Sentences(words, sums.flatten(1).take_along_dim(best, dim=1))
 
     def join(self, aside: _Sentences, others: _Sentences) -> _Sentences:
-        """Keep the beam_size best of the sentences set aside and of others, longer ones; a full sample only waits."""
-        others = others.select(~self.is_full(aside)[:, None])
+        """Keep the beam_size best of the sentences set aside and of others, longer ones."""
         longer = others.words.shape[-1] - aside.words.shape[-1]
         words = torch.cat((pad(aside.words, (0, longer), value=self.eos_id), others.words), dim=1)
         both = _Sentences(words, torch.cat((aside.sums, others.sums), dim=1))
@@ -204,29 +201,18 @@ class _BeamSearch(NamedTuple):
         """Find the beam_size largest of each row, the first among equals: topk does not promise an order."""
         return scores.argsort(dim=1, descending=True, stable=True)[:, : self.beam_size]
 
-    def is_full(self, aside: _Sentences) -> Tensor:
-        """Return where beam_size sentences or more were set aside: (batch,)."""
-        return (~aside.sums.isneginf()).sum(dim=1) >= self.beam_size
-
-    def is_eos(self, scores: Tensor) -> Tensor:
-        """Return which of the scored words, (batch, beams, vocab), is eos_id: (vocab,)."""
-        return torch.arange(scores.shape[-1], device=scores.device) == self.eos_id
-
     def has_ended(self, words: Tensor) -> Tensor:
         """Return which sentences hold eos_id, (batch, beams, t) → (batch, beams)."""
         return (words == self.eos_id).any(dim=-1)
 
-    def num_words(self, words: Tensor) -> Tensor:
-        """Count the words of a sentence, eos_id once, (batch, beams, t) → (batch, beams)."""
-        return (words != self.eos_id).sum(dim=-1) + self.has_ended(words)
-
     def scores(self, sentences: _Sentences) -> Tensor:
         """Compute the scores that sentences are compared by: (batch, beams)."""
-        return self.penalise(sentences.sums, self.num_words(sentences.words))
+        num_words = (sentences.words != self.eos_id).sum(dim=-1) + self.has_ended(sentences.words)
+        return self.penalise(sentences.sums, num_words)
 
     def penalise(self, sums: Tensor, num_words: Tensor) -> Tensor:
-        """Divide sums by the penalty for num_words words."""
-        n = num_words.to(sums.dtype)
+        """Divide sums by the penalty for num_words words, eos_id counted once."""
         if self.length_penalty == "none":
             return sums
+        n = num_words.to(sums.dtype)
         return sums / (n if self.length_penalty == "mean" else ((5 + n) / 6) ** 0.6)

@@ -1,10 +1,11 @@
-"""Losses and their targets: one-hot and smoothed targets, cross-entropy and the Kullback–Leibler divergence."""
+"""Losses and their targets: shifted, one-hot and smoothed targets, cross-entropy, Kullback–Leibler divergence."""
 
 import torch
 from torch import Tensor
 
 from goldformer.reference_impl.parts import widen
 from goldformer.reference_impl.shapes import Float, Int, Rate, Size, can_read, check_ids_below, checked
+from goldformer.reference_impl.shapes import check_special_id
 
 
 @checked
@@ -16,6 +17,13 @@ def log_softmax(scores: Float[Tensor, "... n"]) -> Float[Tensor, "... n"]:
     rows = widen(scores)
     moved = rows - rows.amax(dim=-1, keepdim=True).detach()
     return (moved - moved.exp().sum(dim=-1, keepdim=True).log()).to(scores.dtype)
+
+
+@checked
+def shift_right(ids: Int[Tensor, "batch seq"], bos_id: int) -> Int[Tensor, "batch seq"]:
+    """Make what the decoder reads: bos_id, then the target without its last word (SEQ-2). Illustrated; paper 3.1."""
+    check_special_id("bos_id", bos_id, "begins these ids", "ids", ids)
+    return torch.cat((torch.full_like(ids[:, :1], bos_id), ids[:, :-1]), dim=1)
 
 
 @checked
@@ -40,20 +48,19 @@ def cross_entropy(
 ) -> tuple[Float[Tensor, ""], Float[Tensor, "batch seq"]]:
     """−log softmax(logits)[target], its mean over all targets but pad_id, and each by itself (LOSS-2, LOSS-3).
 
-    pad_id need not be a word of the vocabulary, and the logits at padded targets do not matter.
-    Source: illustrated on the loss; padding: n9 "使用示例"
+    The logits at padded targets do not matter. Source: illustrated on the loss; padding: n9 "使用示例"
     """
     real = targets != pad_id
+    words = targets.masked_fill(~real, 0)  # pad_id need not be a word
     what = "the words of logits: use the vocabulary of the model, or the pad_id that pads these targets"
-    check_ids_below("targets", targets, logits.shape[-1], what, read=real)
+    check_ids_below("targets", words, logits.shape[-1], what)
     if can_read(targets) and not real.any():
         must = "must hold a word, or there is nothing to average: leave batches of padding out"
         raise ValueError(f"targets hold nothing but pad_id={pad_id} and {must}")
     # Padded rows are set to 0 before the logarithm, not only after it: with a NaN or an inf in such a row, the gradient
     # 0 of its loss times the derivative of the logarithm would be 0 · NaN, and reach every weight.
     rows = widen(logits).masked_fill(~real[..., None], 0.0)
-    index = targets.masked_fill(~real, 0).long()[..., None]
-    losses = -log_softmax(rows).gather(-1, index)[..., 0].masked_fill(~real, 0.0)
+    losses = -log_softmax(rows).gather(-1, words.long()[..., None])[..., 0].masked_fill(~real, 0.0)
     # Still in float32 for the half types: in float16 the sum ends at 65504, some thousand tokens.
     loss = losses.sum() / real.sum()
     return loss.to(logits.dtype), losses.to(logits.dtype)

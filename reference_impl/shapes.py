@@ -9,11 +9,11 @@ wrong kind of argument, ValueError a size, a shape, a number or a device, IndexE
 import functools
 import inspect
 import math
-import threading
 from collections.abc import Callable, Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from types import NoneType
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal, NamedTuple, ParamSpec, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal, ParamSpec, TypeAlias, TypeVar
 from typing import get_args, get_origin
 
 import torch
@@ -26,47 +26,39 @@ Bound: TypeAlias = dict[str, tuple[Any, str]]
 Device: TypeAlias = torch.device | str | None
 
 
+# Not by jaxtyping: heads*d_k asks it for the size of heads first, and while torch.compile traces, nothing fits.
 @dataclass(frozen=True)  # no tuple: typing keeps annotations by equality, and would mix those of a copy of this package
 class Shape:
-    """The kind of a tensor, the names of its axes, and whether it may be None."""
+    """The kind of a tensor, the names of its axes, and whether it may be None; a kind is subscripted with the rest."""
 
     kind: str
-    axes: tuple[str, ...]
+    axes: tuple[str, ...] = ()
     optional: bool = False
 
-
-class _Kind(NamedTuple):
-    """A kind of tensor, to be subscripted as in jaxtyping."""
-
-    name: str
-
     def __getitem__(self, of: Any) -> Any:
-        return Annotated[of[0], Shape(self.name, tuple(of[1].split()))]
+        return Annotated[of[0], replace(self, axes=tuple(of[1].split()))]
 
 
 if TYPE_CHECKING:
     from typing import Annotated as Bool, Annotated as Float, Annotated as Int
 else:
-    Bool, Float, Int = _Kind("bool"), _Kind("float"), _Kind("int")
+    Bool, Float, Int = Shape("bool"), Shape("float"), Shape("int")
 
 
-class Number(NamedTuple):
-    """The type and the range of an argument that is no tensor; NaN is in no range."""
+def _number(kind: type, is_right: Callable[[Any], bool] | None = None, must: str = "") -> Callable[[str, Any], None]:
+    """Make the check of an argument that is no tensor, by its type and its range; NaN is in no range."""
+    # A tracer with symbolic sizes passes torch.SymInt.
+    kinds = {int: (int, torch.SymInt), float: (int, float), bool: (bool,)}[kind]
+    how = {int: "an int: pass int({})", float: "a float: pass float({})", bool: "a bool: pass True or False"}[kind]
 
-    kind: type
-    is_right: Callable[[Any], bool] = lambda value: True  # noqa: ARG005 - any value of the type
-    must: str = ""
+    def check(name: str, value: Any) -> None:
+        # True and False are ints in Python, and here they are not.
+        if not isinstance(value, kinds) or (isinstance(value, bool) and kind is not bool):
+            raise TypeError(f"{name}={value!r} is of type {type(value).__name__} and must be {how.format(name)}")
+        if is_right is not None and not is_right(value):
+            raise ValueError(f"{name}={value} must {must}")
 
-    def check(self, name: str, value: Any) -> None:
-        """Refuse what it must not be; True and False are ints in Python, and here they are not."""
-        # A tracer with symbolic sizes passes torch.SymInt.
-        kinds = {int: (int, torch.SymInt), float: (int, float), bool: (bool,)}[self.kind]
-        if not isinstance(value, kinds) or (isinstance(value, bool) and self.kind is not bool):
-            must = {int: f"an int: pass int({name})", float: f"a float: pass float({name})"}
-            how = must.get(self.kind, "a bool: pass True or False")
-            raise TypeError(f"{name}={value!r} is of type {type(value).__name__} and must be {how}")
-        if not self.is_right(value):
-            raise ValueError(f"{name}={value} must {self.must}")
+    return check
 
 
 def _check_dtype(name: str, value: Any) -> None:
@@ -79,21 +71,21 @@ def _check_choice(name: str, value: Any, options: tuple[str, ...]) -> None:
         raise ValueError(f"{name}={value!r} must be one of {', '.join(map(repr, options))}: pass one of these")
 
 
-_SIZE: Final = Number(int, lambda n: n >= 1, "be at least 1: pass a positive size")
-_SEED: Final = Number(int, lambda n: n >= 0, "be at least 0: pass any number that is")
-_RATE: Final = Number(float, lambda x: 0 <= x <= 1, "lie in 0 … 1: pass the part of the whole, 0.1 for ten percent")
+_check_int, _check_bool = _number(int), _number(bool)
+_check_size = _number(int, lambda n: n >= 1, "be at least 1: pass a positive size")
 _FINITE: Final = "be finite and {} 0: pass a small number such as {}".format
-Size = Annotated[int, _SIZE.check]
-Seed = Annotated[int, _SEED.check]
-Rate = Annotated[float, _RATE.check]
-Positive = Annotated[float, Number(float, lambda x: 0 < x < math.inf, _FINITE("above", "1e-5")).check]
-NotNegative = Annotated[float, Number(float, lambda x: 0 <= x < math.inf, _FINITE("at least", "0.01")).check]
+_PART: Final = "lie in 0 … 1: pass the part of the whole, 0.1 for ten percent"
+Size = Annotated[int, _check_size]
+Seed = Annotated[int, _number(int, lambda n: n >= 0, "be at least 0: pass any number that is")]
+Rate = Annotated[float, _number(float, lambda x: 0 <= x <= 1, _PART)]
+Positive = Annotated[float, _number(float, lambda x: 0 < x < math.inf, _FINITE("above", "1e-5"))]
+NotNegative = Annotated[float, _number(float, lambda x: 0 <= x < math.inf, _FINITE("at least", "0.01"))]
 FloatDtype = Annotated[torch.dtype, _check_dtype]
 
 
 def check_heads_divide(num_heads: Any, width: int, of: str) -> None:
     """Refuse a head count that does not cut ``width`` into equal blocks."""
-    _SIZE.check("num_heads", num_heads)
+    _check_size("num_heads", num_heads)
     if width % num_heads != 0:
         must = f"does not divide the width {width} of {of}: choose a divisor of {width}"
         raise ValueError(f"num_heads={num_heads} {must}")
@@ -110,11 +102,11 @@ def _check_tensor(name: str, tensor: Any, kind: str) -> None:
     dtype = tensor.dtype
     # Not uint8 for ids: torch indexes with it as with a mask.
     if not (dtype.is_floating_point if kind == "float" else dtype in _DTYPES[kind]):
-        additive = f"an additive mask of 0 and -inf with {name} == 0"
         must = {
             "float": f"floating point: convert it with {name}.float()",
             "int": f"torch.int64 or torch.int32: convert it with {name}.long()",
-            "bool": f"torch.bool, True = may attend: convert a mask of ones and zeros with {name} != 0, {additive}",
+            "bool": f"torch.bool, True = may attend: convert a mask of ones and zeros with {name} != 0, "
+            f"an additive mask of 0 and -inf with {name} == 0",
         }
         raise TypeError(f"{name} has dtype {tensor.dtype} and must be {must[kind]}")
 
@@ -163,7 +155,7 @@ def _check_mask(name: str, mask: Tensor, axes: tuple[str, ...], bound: Bound) ->
 
 def check_special_id(id_name: str, value: Any, does: str, name: str, ids: Tensor) -> None:
     """Refuse a special id that the dtype of ids cannot hold, such as pad_id; ``does`` is "pads these ids"."""
-    Number(int).check(id_name, value)
+    _check_int(id_name, value)
     # Compared with an int32 tensor, 2**32 + 1 is cut to 1: a pad_id out of range would hide a real token.
     limits = torch.iinfo(ids.dtype)
     if not limits.min <= value <= limits.max:
@@ -172,19 +164,16 @@ def check_special_id(id_name: str, value: Any, does: str, name: str, ids: Tensor
 
 
 def can_read(tensor: Tensor) -> bool:
-    """Return True if the tensor has values: not on the meta device, nor while torch.compile traces.
-
-    On CUDA reading costs a synchronisation, but an unchecked bad id would kill the context of the whole process.
-    """
+    """Return True if the tensor has values: not on the meta device, nor while torch.compile traces."""
     return not (torch.compiler.is_compiling() or tensor.is_meta)
 
 
-def check_ids_below(name: str, ids: Tensor, vocab: int, what: str, read: Tensor | None = None) -> None:
-    """Refuse an id outside a vocabulary of ``vocab`` words; with ``read``, only where that is True."""
+def check_ids_below(name: str, ids: Tensor, vocab: int, what: str) -> None:
+    """Refuse an id outside a vocabulary of ``vocab`` words."""
+    # On CUDA reading costs a synchronisation, but an unchecked bad id would kill the context of the whole process.
     if can_read(ids):
         # Python's indexing would take −1 for the last row.
         outside = (ids < 0) | (ids >= vocab)
-        outside = outside if read is None else outside & read
         if outside.any():
             position = outside.nonzero()[0].tolist()
             raise IndexError(f"{name}{position}={ids[tuple(position)].item()} must lie in 0 … {vocab - 1}, {what}")
@@ -197,13 +186,8 @@ def check_positions(name: str, tokens: int, table: Tensor | None) -> None:
         raise ValueError(f"position_table has shape {tuple(table.shape)} and {must}")
 
 
-class _Checking(threading.local):
-    """The flag that a checked call is running in this thread."""
-
-    inside = False
-
-
-_CHECKING: Final = _Checking()
+#: True while a checked call is running in this thread.
+_INSIDE: Final = ContextVar("_INSIDE", default=False)
 
 
 def checked(function: Callable[P, R]) -> Callable[P, R]:
@@ -219,18 +203,19 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
         for name, check in numbers.items():
             if name in given:
                 check(name, given[name])
-        if not shapes or _CHECKING.inside:
+        # A tracer runs checks once and forgets them, so that those inside may run too.
+        tracing = torch.compiler.is_compiling()
+        if not shapes or (not tracing and _INSIDE.get()):
             return function(*args, **named)
         module = given.get(names[0])
         _CallCheck(given, shapes, module if isinstance(module, nn.Module) else None).run()
-        # A tracer runs checks once and forgets them, so that those inside may run too.
-        if torch.compiler.is_compiling():
+        if tracing:
             return function(*args, **named)
-        _CHECKING.inside = True
+        token = _INSIDE.set(True)
         try:
             return function(*args, **named)
         finally:
-            _CHECKING.inside = False
+            _INSIDE.reset(token)
 
     return run
 
@@ -242,7 +227,7 @@ def _read_hint(hint: Any) -> Any:
     if get_origin(hint) is Literal:
         return functools.partial(_check_choice, options=get_args(hint))
     if hint in (bool, int):
-        return Number(hint).check
+        return _check_bool if hint is bool else _check_int
     found = _read_hint(get_args(hint)[0]) if NoneType in get_args(hint) else None
     if isinstance(found, Shape):
         return replace(found, optional=True)
@@ -250,10 +235,7 @@ def _read_hint(hint: Any) -> Any:
 
 
 class Module(nn.Module):
-    """A module whose class states the shapes of its parameters, and whose constructor and forward are checked.
-
-    A bias b_x need not be stated: it is as wide as the columns of w_x, and may be None.
-    """
+    """A module whose class states the shapes of its parameters, and whose constructor and forward are checked."""
 
     stated: ClassVar[Mapping[str, Shape]] = {}
     stated_within: ClassVar[Mapping[str, Shape]] = {}
@@ -265,7 +247,7 @@ class Module(nn.Module):
         for name, hint in inspect.get_annotations(cls).items():
             if isinstance(shape := _read_hint(hint), Shape):
                 cls.stated = {**cls.stated, name: shape}
-                if name.startswith("w_"):
+                if name.startswith("w_"):  # its bias need not be stated, and may be None
                     bias = Shape("float", shape.axes[-1:], optional=True)
                     cls.stated = {**cls.stated, name.replace("w_", "b_", 1): bias}
         # Within a layer, what a query, a key or a value is read from is as wide as the layer.
@@ -283,29 +265,28 @@ class _CallCheck:
     """The check of one call: its arguments, and the module that it calls, if it calls one."""
 
     def __init__(self, given: Mapping[str, Any], shapes: Mapping[str, Shape], module: Any) -> None:
-        self.given, self.module = given, module
-        self.shapes = {n: s for n, s in shapes.items() if n in given and not (s.optional and given[n] is None)}
-        self.bound: Bound = {}
-        self.first: tuple[str, Tensor] | None = None  # which sets the dtype and the device
+        self.given, self.shapes, self.module = given, shapes, module
+        self.first: tuple[str, Tensor] | None = None  # sets the dtype and the device; a float, if there are any
 
     def run(self) -> None:
         """Refuse what does not fit."""
+        bound: Bound = {}
         # A module's own parameters are right, so an argument is to blame.
         owns = self.module is not None and not getattr(self.module, "borrows_parameters", False)
         for kind in ("module", "int", "float", "bool") if owns else ("float", "module", "int", "bool"):
             if kind == "module" and self.module is not None:
-                self.check_parameters(self.module, "", self.bound)
+                self.check_parameters(bound)
             for name, shape in self.shapes.items():
-                if shape.kind == kind:
-                    self.check_tensor(name, self.given[name], shape, self.bound, self.given.get("num_heads"))
+                if shape.kind == kind and name in self.given:
+                    self.check_tensor(name, self.given[name], shape, bound, self.given.get("num_heads"))
 
     def check_tensor(self, name: str, tensor: Any, shape: Shape, bound: Bound, num_heads: Any) -> None:
         """Check one tensor."""
+        if tensor is None and shape.optional:
+            return
         _check_tensor(name, tensor, shape.kind)
-        if shape.kind == "float":
-            self.first = self.first or (name, tensor)
-        if self.first is not None:
-            _check_same(name, tensor, *self.first)
+        self.first = self.first or (name, tensor)
+        _check_same(name, tensor, *self.first)
         if shape.kind == "bool":
             _check_mask(name, tensor, shape.axes, bound)
             return
@@ -316,22 +297,18 @@ class _CallCheck:
         if shape.kind == "int":
             self.check_words(name, tensor)
 
-    def check_parameters(self, module: Any, prefix: str, bound: Bound) -> None:
-        """Check the parameters of a module; an axis has one size in each module, d_model in all of them."""
-        num_heads = getattr(module, "num_heads", None)
-        for name, shape in getattr(module, "stated_within" if prefix else "stated", {}).items():
-            tensor = module._parameters.get(name)
-            if tensor is not None or not shape.optional:
-                self.check_tensor(prefix + name, tensor, shape, bound, num_heads)
-        for name, child in module._modules.items():
-            if child is not None and (child._parameters or child._modules):
-                inner = dict(bound)
-                self.check_parameters(child, f"{prefix}{name}.", inner)
-                for axis in ("d_model", "heads"):
-                    if axis in inner and axis not in bound:
-                        bound[axis] = (inner[axis][0], "the module")
-        if num_heads is not None:
-            bound["heads"] = (num_heads, "the module")
+    def check_parameters(self, bound: Bound) -> None:
+        """Check the parameters of the module; an axis has one size in each part of it, d_model in all of them."""
+        for path, part in self.module.named_modules():
+            sizes = {axis: bound[axis] for axis in ("d_model",) if axis in bound} if path else bound
+            num_heads = getattr(part, "num_heads", None)
+            for name, shape in getattr(part, "stated_within" if path else "stated", {}).items():
+                full_name = f"{path}.{name}" if path else name
+                self.check_tensor(full_name, part._parameters.get(name), shape, sizes, num_heads)
+            if "d_model" in sizes:
+                bound.setdefault("d_model", (sizes["d_model"][0], "the module"))
+            if num_heads is not None:
+                bound.setdefault("heads", (num_heads, "the module"))
 
     def check_words(self, name: str, ids: Tensor) -> None:
         """Check that token ids have rows in a table, and that pad_id could be one of them."""

@@ -12,11 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from goldformer.reference_impl.parts import ACTIVATIONS, Activation, DecoderLayerResult, EncoderLayerResult, StackResult
-from goldformer.reference_impl.parts import TransformerResult, affine, widen
+from goldformer.reference_impl.parts import ACTIVATIONS, Activation, DecoderLayerResult, Dropout, Dropping
+from goldformer.reference_impl.parts import EncoderLayerResult, StackResult, TransformerResult, affine, widen
+from goldformer.reference_impl.parts import xavier_weight, zero_bias
 from goldformer.reference_impl.shapes import Bool, Device, Float, FloatDtype, Int, Module, Positive, Rate, Size, checked
 from goldformer.reference_impl.shapes import check_heads_divide
-from goldformer.reference_impl.training import Dropout, Dropping, skip_dropout, xavier_weight, zero_bias
 
 
 @checked
@@ -45,7 +45,7 @@ def scaled_scores(query: Float[Tensor, "... q_seq d_k"], key: Float[Tensor, "...
 @checked
 def scaled_dot_product_attention(
     query: Float[Tensor, "... q_seq d_k"], key: Float[Tensor, "... kv_seq d_k"], value: Float[Tensor, "... kv_seq d_v"],
-    mask: Bool[Tensor, "... q_seq kv_seq"] | None = None, dropout: Dropping = skip_dropout,
+    mask: Bool[Tensor, "... q_seq kv_seq"] | None = None, dropout: Dropping = lambda weights: weights,
 ) -> tuple[Float[Tensor, "... q_seq d_v"], Float[Tensor, "... q_seq kv_seq"]]:  # fmt: skip
     """Compute softmax(QKᵀ / √d_k) V and the weights. Equation (1); walkthrough 1, primer 4.1; dropout: illustrated."""
     scores = scaled_scores(query, key)
@@ -199,13 +199,13 @@ class ResidualLayer(Module):
         for i, name in enumerate(self.sublayers, 1):
             if name == "feed_forward":
                 part: Module = FeedForward(d_model, d_ff, dropout=dropout, activation=activation, bias=bias, **like)
-            else:
+            else:  # without dropout of the weights: section 5.4 has none
                 part = MultiHeadAttention(d_model, num_heads, bias=bias, **like)
             self.add_module(name, part)
             self.add_module(f"norm_{i}", LayerNorm(d_model, eps, **like))
 
     def add_and_norm(self, x: Tensor, norm: LayerNorm, sublayer: Callable[[Tensor], Any]) -> tuple[Tensor, Tensor]:
-        """Compute LN(x + dropout(f(x))); with norm_first x + dropout(f(LN(x))). Section 5.4. LAYER-3, DROP-6."""
+        """Compute post-norm LN(x + dropout(f(x))) or pre-norm x + dropout(f(LN(x))). Section 5.4. LAYER-3, DROP-6."""
         update, detail = sublayer(norm(x) if self.norm_first else x)
         total = x + self.dropout(update)
         return total if self.norm_first else norm(total), detail
@@ -287,8 +287,8 @@ class Decoder(Module):
 class Transformer(Module):
     """The model: ids of a source and of what the decoder reads, the target shifted right, to logits (MODEL-4, MODEL-5).
 
-    One table serves both (MODEL-1), and tied the output layer too (MODEL-7); max_positions makes positions learned
-    (MODEL-8); settings go to the layers. Section 3; n9 "Transformer模型构建", primer 3.
+    One table embeds source and target (MODEL-1); tied=True makes it the output layer's weight too (MODEL-7); settings
+    go to the layers; max_positions makes positions learned (MODEL-8). Section 3; n9 "Transformer模型构建", primer 3.
     """
 
     table: Float[Tensor, "vocab d_model"]

@@ -7,19 +7,15 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from goldformer.reference_impl.parts import affine
+from goldformer.reference_impl.parts import Dropout, affine, xavier_weight, zero_bias
 from goldformer.reference_impl.shapes import Bool, Float, Module, NotNegative, Rate, Size, check_heads_divide, checked
-from goldformer.reference_impl.training import Dropout, xavier_weight, zero_bias
 from goldformer.reference_impl.transformer import attention_scores, causal_mask, merge_heads, softmax, split_heads
 from goldformer.reference_impl.transformer import scaled_dot_product_attention
 
 
 @checked
 def pad_or_truncate(x: Float[Tensor, "batch seq d_model"], length: Size) -> Float[Tensor, "batch length d_model"]:
-    """Cut sequences off at one length, or append zero rows up to it (SEQ-1).
-
-    Source: illustrated, on the list of vectors that enters the encoder
-    """
+    """Cut sequences off at one length, or append zero rows up to it (SEQ-1). Source: illustrated on the encoder."""
     missing = x.new_zeros(x.shape[0], max(length - x.shape[1], 0), x.shape[2])
     return torch.cat((x[:, :length], missing), dim=1)
 
@@ -38,10 +34,8 @@ def output_probabilities(
 def cut_fused(qkv: Float[Tensor, "batch seq 3*heads*d_k"], num_heads: Size) -> tuple[Tensor, Tensor, Tensor]:
     """Cut a fused projection, q_1 k_1 v_1 q_2 …, into three of (batch, heads, seq, d_k) (FMHA-2). Walkthrough 3."""
     if qkv.shape[-1] % (3 * num_heads) != 0:
-        raise ValueError(
-            f"qkv has shape {tuple(qkv.shape)} and its columns must be a multiple of {3 * num_heads}: "
-            f"lay q, k and v of {num_heads} heads side by side, all of one width"
-        )
+        must = f"its columns must be a multiple of {3 * num_heads}: lay q, k and v of {num_heads} heads side by side"
+        raise ValueError(f"qkv has shape {tuple(qkv.shape)} and {must}, all of one width")
     # Heads first, then q, k and v within each: the order of the columns.
     q, k, v = split_heads(qkv, num_heads).chunk(3, dim=-1)
     return q, k, v
@@ -73,10 +67,9 @@ class FusedMultiHeadAttention(Module):
         """Return the output (batch, seq, heads·d_k), the weights per head, and qkv (batch, seq, 3·heads·d_k)."""
         width = self.w_o.shape[0]
         if self.w_qkv.shape[1] != 3 * width:
-            raise ValueError(
-                f"w_qkv has shape {tuple(self.w_qkv.shape)} and must have {3 * width} columns, three times the width "
-                f"{width} of w_o: lay q, k and v of every head side by side"
-            )
+            must = f"must have {3 * width} columns, three times the width {width} of w_o"
+            fix = "lay q, k and v of every head side by side"
+            raise ValueError(f"w_qkv has shape {tuple(self.w_qkv.shape)} and {must}: {fix}")
         qkv = affine(x, self.w_qkv, self.b_qkv)
         heads, weights = scaled_dot_product_attention(*cut_fused(qkv, self.num_heads), mask, self.dropout)
         return affine(merge_heads(heads), self.w_o, self.b_o), weights, qkv

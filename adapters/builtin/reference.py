@@ -13,9 +13,8 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from goldformer import __version__, reference_impl
-from goldformer.reference_impl.parts import affine
+from goldformer.reference_impl.parts import affine, make_generator
 from goldformer.reference_impl.shapes import NotNegative, Rate, Seed, Size, checked
-from goldformer.reference_impl.training import make_generator, skip_dropout
 
 NAME: Final = "reference"
 VERSION: Final = __version__
@@ -148,7 +147,7 @@ def _check_dropout(*, dropout_rate: Rate, training: bool, seed: Seed) -> None:
 
 def _make_dropout(dropout_rate: Any, training: Any, seed: Any, like: Any) -> Callable[[Tensor], Any]:
     if dropout_rate is None:
-        return skip_dropout
+        return lambda x: x
     part = reference_impl.Dropout()
     part.p, part.generator = _drop(dropout_rate, training, seed, like)
     return part
