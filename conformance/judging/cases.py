@@ -507,7 +507,7 @@ def _explain_inapplicable(case: Case, bench: Bench) -> tuple[Reason, str] | None
     if case.error is not None and bench.device != "cpu":
         # A bad id on CUDA trips an assertion that leaves the whole process without a device. PyTorch checks less there,
         # and on the pretend device too.
-        return "device", "what is refused is checked on the CPU"
+        return "device", "refusals are checked only on the CPU"
     if case.full_size and bench.dtype != "float32" and bench.computes_on_cpu:
         return "dtype", f"on a CPU a model of full size is run only in float32: in {bench.dtype} it takes much longer"
     why = explain_out_of_reach(case, bench.dtype) or explain_lost_eps(case, bench.options(case), bench.dtype)
@@ -517,7 +517,7 @@ def _explain_inapplicable(case: Case, bench: Bench) -> tuple[Reason, str] | None
 def explain_out_of_reach(case: Case, dtype: str) -> str:
     """Return why a dtype cannot hold the numbers of a case, or cannot separate its candidates; or ""."""
     if case.golden is not None and case.golden.peak > LARGEST[dtype]:
-        return f"numbers up to {case.golden.peak:.3g} on the way overflow {dtype}"
+        return f"intermediate numbers up to {case.golden.peak:.3g} overflow {dtype}"
     margin = case.golden.margin if case.golden is not None else None
     if margin is not None and margin <= (least := least_margin(dtype)):
         needed = f"(margin {margin:.3g}, {dtype} needs {least:.3g})"

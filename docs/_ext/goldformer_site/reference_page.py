@@ -45,8 +45,8 @@ hide-toc: true
 (the-transformer-on-one-page)=
 # The Transformer on one page
 
-This page shows all of `reference_impl/transformer.py`, in the order of the data: functions, modules, layers, stacks, the
-model. The equation of the paper is above the code that computes it. Links to the clauses that judge each line are below.
+This page shows all of `reference_impl/transformer.py`, in the order of the data: functions, modules, layers, stacks,
+the model. Above each code block is the equation that it computes, and below it are links to the clauses of its lines.
 """
 
 
