@@ -607,7 +607,7 @@ def _describe_collision(place: str, first: str, second: str) -> str:
         return f"{text}; a module that ties them is declared by {_WITHOUT['w_vocab']}"
     if all(name.rpartition(".")[2] in _READING for name in (first, second)):
         return f"{text}; join_projections makes one projection of several"
-    return f"{text}: give each a name of its own"
+    return f"{text}: give each its own name"
 
 
 def _make_missing_biases(

@@ -274,7 +274,7 @@ def explain_wrong_parameters(function: Callable[..., Any], contract: Contract) -
         fixes.append(f"`goldformer infer {place}` writes an adapter that does so")
     fix = f": {', or '.join(fixes)}" if fixes else ""
     if unknown:
-        fix += f". If it is only a helper of yours, call it otherwise, such as _{contract.component}"
+        fix += f". If it is only a helper of yours, rename it, such as to _{contract.component}"
     return f"{' and '.join(parts)}; the suite calls it with {', '.join(names)}{fix}"
 
 

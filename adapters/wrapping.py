@@ -52,7 +52,9 @@ def _wrap_functions(adapter: Adapter, wrapper: str, spec: Spec) -> Adapter:
         decline: Callable[[Function, Contract], Function] = functools.partial(_decline, why=why)
         return _replace_functions(adapter, decline, decline, spec)
     if wrapper == "vmap":
-        of_gradients = functools.partial(_decline, why="a backward function of the adapter's own has no batch to map")
+        of_gradients = functools.partial(
+            _decline, why="the adapter's own backward function has no batch axis to map over"
+        )
         return _replace_functions(adapter, _map_over_batch, of_gradients, spec)
     wrap = {"compile": _compile, "export": _export, "script": _script}[wrapper]
     return _replace_functions(adapter, wrap, wrap, spec)

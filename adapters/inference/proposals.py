@@ -168,7 +168,7 @@ def explain_parts(target: Target) -> str:
             given = ", ".join(f"{name}={parts.get(name, '…')}" for name in sizes)
             own = "d_model, num_heads, d_ff" + (", num_layers" if component in ("encoder", "decoder") else "")
             return (
-                f"takes arguments that its file has no class for: {' and '.join(missing)}. Import a class there, give "
+                f"takes arguments for which its file has no class: {' and '.join(missing)}. Import a class there, give "
                 f"a default, or write a subclass that builds them: def __init__(self, {own}): super().__init__({given})"
             )
     return ""

@@ -223,7 +223,7 @@ class Client:
         what = f"the process {fault} when it was asked for {method}{last}"
         if fault.reason == "timeout":
             what += (
-                ". Is standard output flushed after every line? Else give it longer with --timeout "
+                ". Is standard output flushed after every line? If it is, give it more time with --timeout "
                 "(of pytest: --call-timeout), or find out where it waits"
             )
         return CallFault(fault.reason, what, stderr)

@@ -13,9 +13,9 @@ from goldformer.spec.shapes import ContractViolation
 
 #: What to pass in place of an argument of F.scaled_dot_product_attention.
 _OF_TORCH: Final[Mapping[str, str]] = {
-    "attn_mask": "pass mask=, boolean, where True means may attend (of a float mask: attn_mask == 0)",
+    "attn_mask": "pass a boolean mask=, where True means may attend (for a float mask: attn_mask == 0)",
     "is_causal": "pass mask=torch.ones(q_seq, kv_seq, dtype=torch.bool).tril()",
-    "dropout_p": "leave it out if it is 0; what is dropped is random, and has no expected values",
+    "dropout_p": "leave it out if it is 0; dropout is random, so it has no expected values",
     "scale": "leave it out if it is 1/√d_k; no other scale is judged",
     "enable_gqa": "pass key and value with as many heads as query: key.repeat_interleave(groups, dim=-3)",
 }

@@ -188,7 +188,7 @@ def _read_values(name: str, array: Any, library: ArrayLibrary, *, is_mask: bool)
     # The contract refuses a mask of floats.
     if values.dtype.kind == "f" and not is_mask and not np.isfinite(values).all():
         place = [int(k) for k in np.argwhere(~np.isfinite(values))[0]]
-        raise ValueError(f"{name}{place} is {values[tuple(place)]}: nothing is proven of it; give finite numbers")
+        raise ValueError(f"{name}{place} is {values[tuple(place)]}: it has no proven result; give finite numbers")
     return values
 
 

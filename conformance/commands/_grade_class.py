@@ -152,9 +152,9 @@ class ClassResults:
         if filled.missing:
             few = ", ".join(filled.missing[:_LISTED]) + ("…" if len(filled.missing) > _LISTED else "")
             self._warn_of_table(
-                f"{count_noun(len(filled.missing), 'submission')} without a clear row in {table}: {few}. A row is "
-                "found by the login, address or number that is a submission's id, and no other row or submission may "
-                "have that: enter these points by hand"
+                f"{count_noun(len(filled.missing), 'submission')} without a clear row in {table}: {few}. Enter "
+                "these points by hand. A row is clear if its login, address or number is the submission's id, and no "
+                "other row or submission has that"
             )
 
     def _warn_of_table(self, what: str) -> None:

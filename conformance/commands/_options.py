@@ -24,7 +24,7 @@ JUDGED: Final = list_statuses(
     ok="it conforms",
     fails="something fails",
     bad="bad adapter or option, nothing was checked, or a fault in goldformer and no failure",
-    partial="partial: nothing is wrong in too few cases",
+    partial="partial: nothing is wrong, but too few cases were judged",
 )
 
 #: A file that is read or written, and a folder.
@@ -161,13 +161,13 @@ CONVENTIONS: Final = click.option(
 ARRAYS: Final = click.option(
     "--arrays",
     type=click.Choice(["torch", "numpy", "jax"]),
-    help="What functions work on, if their code leaves it open.",
+    help="The array library of functions, if their code does not show it.",
 )
 ACCEPT: Final = click.option(
     "--accept",
     type=click.Choice(["sequence-first", "ignore", "addend"]),
     multiple=True,
-    help="A choice of a class that is meant, although nothing in its code says so.",
+    help="Confirm a choice of a class that its code does not state.",
 )
 ALLOW_PARTIAL: Final = click.option(
     "--allow-partial",
@@ -177,7 +177,7 @@ ALLOW_PARTIAL: Final = click.option(
 BITWISE: Final = click.option(
     "--bitwise",
     is_flag=True,
-    help="Fail properties over batch sizes, padding, layouts and numbers of threads that hold only up to rounding.",
+    help="Fail outputs whose last bits change with batch size, padding, layout or number of threads.",
 )
 TIMEOUT: Final = click.option(
     "--timeout",

@@ -56,7 +56,7 @@ from goldformer.spec.load import load_own_cases
     "files",
     multiple=True,
     type=options.FILE,
-    help="Only the cases of this YAML file of your own; missing golden values are derived.",
+    help="Only the cases of your own YAML file; missing golden values are derived.",
 )
 @options.PROPERTIES
 @options.DTYPES
@@ -77,7 +77,7 @@ from goldformer.spec.load import load_own_cases
 @click.option("--junit", type=options.FILE, help="Save every check as JUnit XML, which build servers list as tests.")
 @click.option("--badge", "badge_file", type=options.FILE, help="Save the JSON for a badge of shields.io.")
 @click.option("-q", "--quiet", is_flag=True, help="Print only the summary.")
-@click.option("-v", "--verbose", is_flag=True, help="Explain every failure, and what is tolerated.")
+@click.option("-v", "--verbose", is_flag=True, help="Explain every failure, and everything that is tolerated.")
 def check(
     *,
     adapter: str,

@@ -53,7 +53,8 @@ from goldformer.spec.yamlfile import LARGEST
 #: The level of isolation that is required unless another one is named.
 _LEAST: Final[Level] = "files"
 _ASK_FOR_LESS: Final = (
-    "To grade with less, name it: --require-isolation process. Read first what submissions can do then: docs/grading.md"
+    "To grade with less, name it: --require-isolation process. Read first what submissions can do then: "
+    "docs/isolation.md"
 )
 _WEAK: Final = (
     "--require-isolation process: where this machine has no stronger isolation, submissions can read every file that "

@@ -362,7 +362,9 @@ def _describe_isolated(isolated: IsolatedMistake | None, spec: Spec) -> Iterator
     if isolated.options:
         causes = [make_option_cause(name, option, spec) for name, option in isolated.options]
         fits = f"calls with silent parts fit {join_names([c.heading for c in causes])}"
-        yield Finding("Convention", f"{fits}; {write_declaration(causes)}, or fix it. What follows holds under it")
+        yield Finding(
+            "Convention", f"{fits}; {write_declaration(causes)}, or fix it. The rest of this report assumes it"
+        )
     yield Finding(PLACE, " and ".join(isolated.names) + (_ALL_OF_THEM if len(isolated.names) > 1 else ""))
     if isolated.holds:
         yield Finding(HOLDS, join_names(isolated.holds))

@@ -81,7 +81,7 @@ def _describe_helper(first: Verdict, spec: Spec) -> Iterator[Finding]:
     asked = _KEY_ERROR.search(first.message)
     known = spec.contracts[first.component].params
     if asked and asked[1] not in known and asked[1].rpartition(".")[2] in known:
-        text = f"call it otherwise, such as _{first.component}: {first.component} has no parameter {asked[1]}"
+        text = f"rename it, such as to _{first.component}: {first.component} has no parameter {asked[1]}"
         yield Finding(IS_HELPER, text)
 
 

@@ -187,7 +187,7 @@ class AssignmentFile(StrictModel):
 def read_assignment(path: Path, spec: Spec) -> Assignment:
     """Read an assignment and check it against the spec and the files that it names; SpecError lists every problem.
 
-    Source: docs/assignments.md.
+    Source: docs/assignment-reference.md.
     """
     file = YamlFile.read(path)
     model = file.parse(AssignmentFile)

@@ -334,7 +334,7 @@ class _ComponentDrawer:
         if case.golden.margin is not None and case.golden.margin <= max(map(least_margin, self.assignment.dtypes)):
             raise _Inconclusive("rounding may turn a decision")
         if case.golden.peak > min(LARGEST[dtype] for dtype in self.assignment.dtypes):
-            raise _Inconclusive("numbers on the way overflow")
+            raise _Inconclusive("intermediate numbers overflow")
 
 
 def _format_item(raw: Raw) -> str:

@@ -507,7 +507,7 @@ def _explain_inapplicable(case: Case, bench: Bench) -> tuple[Reason, str] | None
     if case.error is not None and bench.device != "cpu":
         # A bad id on CUDA trips an assertion that leaves the whole process without a device. PyTorch checks less there,
         # and on the pretend device too.
-        return "device", "what is refused is checked on the CPU"
+        return "device", "refusals are checked only on the CPU"
     if case.full_size and bench.dtype != "float32" and bench.computes_on_cpu:
         return "dtype", f"on a CPU a model of full size is run only in float32: in {bench.dtype} it takes much longer"
     at_least = bench.spec.contracts[case.component].computed_in_at_least
@@ -521,7 +521,7 @@ def explain_out_of_reach(case: Case, dtype: str, at_least: str | None = None) ->
     `at_least` is the dtype in which code computes in any case, and rounds to its own at the end.
     """
     if case.golden is not None and case.golden.peak > max(LARGEST[dtype], LARGEST[at_least or dtype]):
-        return f"numbers up to {case.golden.peak:.3g} on the way overflow {dtype}"
+        return f"intermediate numbers up to {case.golden.peak:.3g} overflow {dtype}"
     margin = case.golden.margin if case.golden is not None else None
     if margin is not None and margin <= (least := least_margin(dtype)):
         needed = f"(margin {margin:.3g}, {dtype} needs {least:.3g})"

@@ -440,10 +440,10 @@ def _hint_at_dtype(spec: ArraySpec, wanted: str, got: str) -> str:
     if spec.kind == "ids":
         return ""
     if got in _NARROWER.get(wanted, ()):
-        cause = f"something on the way is made or cast to {got}, keep it in {wanted}"
+        cause = f"an intermediate value is made in or cast to {got}, keep it in {wanted}"
         return f", as the inputs are: {cause}, or declare DTYPES without {wanted}"
     if spec.kind == "float":
-        cause = f"a constant of another dtype on the way promotes the result, cast it to {wanted}"
+        cause = f"a constant of another dtype promotes the result, cast the constant to {wanted}"
         return f", as the inputs are: {cause}, or declare DTYPES without {wanted}"
     ones = f"{spec.name} != 0 if 1 means may attend"
     added = f"{spec.name} == 0 if it is added to scores, " if got.startswith(("float", "bfloat")) else ""

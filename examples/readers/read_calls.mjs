@@ -1,165 +1,80 @@
-// Runs every exported case of four components, without goldformer:
+// Runs every exported case of the components of a module, without goldformer:
 //
-//     goldformer export calls && node read_calls.mjs calls
+//     goldformer export calls && node read_calls.mjs calls components.mjs
 //
-// An array is {shape, values}, its numbers in row-major order. The four components come first, the reader after them.
+// The module exports `components`, a list of functions, and `Refused`, the error of a call that a component refuses.
 import { readFileSync } from "node:fs";
+import { resolve } from "node:path";
+import { pathToFileURL } from "node:url";
 
-class Refused extends Error {}
-const demand = (holds, message) => { if (!holds) throw new Refused(message); };
-const total = (row) => row.reduce((sum, number) => sum + number, 0);
-const range = (count) => Array.from({ length: count }, (_, index) => index);
-const dot = (left, right) => left.reduce((sum, number, index) => sum + number * right[index], 0);
-const same = (left, right) => left.length === right.length && left.every((size, axis) => size === right[axis]);
-const rows = ({ shape, values }) => range(values.length / shape.at(-1)).map((i) => values.slice(i * shape.at(-1), (i + 1) * shape.at(-1)));
-const array = (shape, listed) => ({ shape, values: listed.flat() });
+const [folder, file] = process.argv.slice(2);
+const { components, Refused } = await import(pathToFileURL(resolve(file)));
 
-function softmaxRow(scores, keep, emptyRow) {
-  if (!keep.some(Boolean)) return scores.map(() => ({ uniform: 1 / scores.length, zeros: 0, nan: NaN })[emptyRow]);
-  const largest = Math.max(...scores.filter((_, key) => keep[key]));
-  const powers = scores.map((score, key) => (keep[key] ? Math.exp(score - largest) : 0));
-  const sum = total(powers);
-  return powers.map((power) => power / sum);
-}
-
-// Backwards through one row of a softmax: weights · (gradient − Σ weights · gradient).
-const softmaxSlope = (weights, gradient) => weights.map((weight, key) => weight * (gradient[key] - dot(weights, gradient)));
-
-function dropout(values, { dropout_rate: rate = 0, training = true, seed }) {
-  demand(rate >= 0 && rate <= 1, "dropout_rate");
-  if (!rate || !training) return values;
-  let state = seed + 1;
-  const random = () => (state = (state * 48271) % 2147483647) / 2147483647;
-  range(100).forEach(random); // the first numbers of small seeds are small
-  return values.map((value) => (random() < rate ? 0 : value / (1 - rate)));
-}
-
-function softmax({ scores }, { cotangent }) {
-  demand(!scores.shape.includes(0), "scores");
-  const weights = rows(scores).map((row) => softmaxRow(row, row.map(() => true)));
-  const slopes = cotangent && rows(cotangent).map((gradient, i) => softmaxSlope(weights[i], gradient));
-  return { output: array(scores.shape, weights), gradients: { scores: slopes && array(scores.shape, slopes) } };
-}
-
-function layer_norm({ x, gamma, beta }, { options, cotangent }) {
-  const width = x.shape.at(-1), byStd = options.norm_divisor === "std_plus_eps", eps = Number(options.layer_norm_eps);
-  demand(width > 0 && gamma && beta && same(gamma.shape, [width]) && same(beta.shape, [width]), "x, gamma, beta");
-  const count = byStd ? width - 1 : width;
-  const normed = rows(x).map((row) => {
-    const mean = total(row) / width, centred = row.map((number) => number - mean);
-    const variance = dot(centred, centred) / count;
-    const divisor = byStd ? Math.sqrt(variance) + eps : Math.sqrt(variance + eps);
-    return { centred, divisor, root: byStd ? divisor - eps : divisor, hat: centred.map((number) => number / divisor) };
-  });
-  const output = array(x.shape, normed.map(({ hat }) => hat.map((number, c) => number * gamma.values[c] + beta.values[c])));
-  if (!cotangent) return { output };
-  const above = rows(cotangent);
-  const slopes = normed.map(({ centred, divisor, root }, i) => {
-    const hat = above[i].map((gradient, c) => gradient * gamma.values[c]), mean = total(hat) / width;
-    const share = dot(hat, centred) / (divisor * divisor * root * count);
-    return hat.map((gradient, c) => (gradient - mean) / divisor - centred[c] * share);
-  });
-  const column = (listed) => array([width], [range(width).map((c) => total(listed.map((row) => row[c])))]);
-  const scaled = above.map((row, i) => row.map((gradient, c) => gradient * normed[i].hat[c]));
-  return { output, gradients: { x: array(x.shape, slopes), gamma: column(scaled), beta: column(above) } };
-}
-
-function positional_encoding({ x }, { options, attributes }) {
-  demand(!x.shape.includes(0), "x");
-  const [, seq, width] = x.shape, half = width / 2, { pe_layout: layout, odd_d_model: odd } = options;
-  const encode = (place, channel) => {
-    if (odd === "zero" && width % 2 && channel === width - 1) return 0;
-    const paired = layout === "interleaved", pair = paired ? Math.floor(channel / 2) : channel % half;
-    const exponent = layout === "tensor2tensor" ? pair / Math.max(half - 1, 1) : (2 * pair) / width;
-    return (paired ? channel % 2 : channel >= half) ? Math.cos(place / 10000 ** exponent) : Math.sin(place / 10000 ** exponent);
-  };
-  const sums = rows(x).map((row, i) => row.map((number, channel) => number + encode(i % seq, channel)));
-  return { output: { shape: x.shape, values: dropout(sums.flat(), attributes) } };
-}
-
-function scaled_dot_product_attention({ query, key, value, mask }, { options, attributes, cotangent }) {
-  const lead = query.shape.slice(0, -2), [queries, width] = query.shape.slice(-2), [keys, channels] = value.shape.slice(-2);
-  demand(![query, key, value].some(({ shape }) => shape.includes(0)), "query, key, value");
-  demand(same(key.shape, [...lead, keys, width]) && same(value.shape.slice(0, -2), lead), "key, value");
-  const full = [...lead, queries, keys], offset = full.length - (mask?.shape.length ?? 0);
-  demand(!mask || (offset >= 0 && mask.shape.every((size, axis) => size === 1 || size === full[axis + offset])), "mask");
-  const strides = full.map((_, axis) => full.slice(axis + 1).reduce((product, size) => product * size, 1));
-  const index = (place, axis, size) => (size === 1 ? 0 : Math.floor(place / strides[axis + offset]) % size);
-  const allows = (place) => mask.values[mask.shape.reduce((at, size, axis) => at * size + index(place, axis, size), 0)];
-  const q = rows(query), k = rows(key), v = rows(value), of = (i, j) => Math.floor(i / queries) * keys + j;
-  const scores = q.map((row, i) => range(keys).map((j) => dot(row, k[of(i, j)])));
-  const scaled = scores.map((row) => row.map((score) => score / Math.sqrt(width)));
-  const keep = q.map((_, i) => range(keys).map((j) => !mask || allows(i * keys + j)));
-  const weights = scaled.map((row, i) => softmaxRow(row, keep[i], options.empty_row));
-  const left = rows({ shape: full, values: dropout(weights.flat(), attributes) });
-  const mix = (row, i) => range(channels).map((c) => total(row.map((weight, j) => (weight ? weight * v[of(i, j)][c] : 0))));
-  const output = left.map((row, i) => (row.some(Number.isNaN) ? Array(channels).fill(NaN) : mix(row, i)));
-  const result = { output: array([...lead, queries, channels], output), weights: array(full, weights), scores: array(full, scores), scaled_scores: array(full, scaled) };
-  if (!cotangent) return result;
-  const above = rows(cotangent), zeros = (listed) => listed.map((row) => row.map(() => 0));
-  const [toQ, toK, toV] = [zeros(q), zeros(k), zeros(v)];
-  above.forEach((gradient, i) => {
-    const slopes = softmaxSlope(weights[i], range(keys).map((j) => dot(gradient, v[of(i, j)])));
-    range(keys).forEach((j) => {
-      const slope = keep[i].some(Boolean) ? slopes[j] / Math.sqrt(width) : 0, at = of(i, j);
-      q[i].forEach((number, c) => { toQ[i][c] += slope * k[at][c]; toK[at][c] += slope * number; });
-      gradient.forEach((number, c) => { toV[at][c] += weights[i][j] * number; });
-    });
-  });
-  return { gradients: { query: array(query.shape, toQ), key: array(key.shape, toK), value: array(value.shape, toV) } };
-}
-
-// ── the reader ──
-
+const mean = (values) => values.reduce((sum, value) => sum + value, 0) / values.length;
 const statistics = {
   zeros: (values) => values.filter((value) => value === 0).length / values.length,
-  mean: (values) => total(values) / values.length,
-  mean_square: (values) => dot(values, values) / values.length,
+  mean,
+  mean_square: (values) => mean(values.map((value) => value * value)),
   largest: (values) => Math.max(...values.map(Math.abs)),
 };
 
-// The largest error of an output ÷ its tolerance; infinite if it has another shape, or differs where it must be equal.
-function compare(actual, expected) {
-  if (!same(actual.shape, expected.shape)) return Infinity;
-  const tau = expected.tolerance?.float64;
-  if (expected.tolerance && tau === undefined) return 0; // the case is not judged in this dtype
-  const ratio = (one, golden, limit) => (Object.is(one, golden) || one === golden ? 0 : Math.abs(one - golden) / limit);
-  const errors = Object.entries(expected.statistics ?? {}).map(([name, { value, within }]) => {
+// Equal numbers have no error, and a NaN that is not expected has an infinite one. A tolerance of 0 means equal.
+function ratio(actual, expected, tolerance) {
+  if (Object.is(actual, expected) || actual === expected) return 0;
+  const error = Math.abs(actual - expected) / tolerance;
+  return Number.isNaN(error) ? Infinity : error;
+}
+
+// The largest error ÷ tolerance of the statistics of a random output.
+function compareStatistics(actual, expected, tau) {
+  const errors = Object.entries(expected).map(([name, { value, within }]) => {
     const rounding = { zeros: 0, mean_square: tau * (2 * Math.sqrt(value + within) + tau) }[name] ?? tau;
     return ratio(statistics[name](actual.values), value, within + rounding);
   });
-  const places = expected.at?.map((place) => place.reduce((at, index, axis) => at * actual.shape[axis] + index, 0));
-  for (const [i, golden] of (expected.values ?? []).entries()) {
-    const error = ratio(actual.values[places?.[i] ?? i], Number(golden), tau); // Number reads "NaN" and "Infinity" too
-    errors.push(Number.isNaN(error) ? Infinity : error);
-  }
-  return errors.reduce((worst, error) => Math.max(worst, error), 0);
+  return Math.max(0, ...errors);
 }
 
-function run(component, plain, expected) {
+// The largest error ÷ tolerance of an output, of the values at some places or of all.
+function compare(actual, expected) {
+  if (String(actual.shape) !== String(expected.shape)) return Infinity;
+  const tau = expected.tolerance?.float64;
+  if (expected.tolerance && tau === undefined) return 0; // the case is not judged in this dtype
+  if (expected.statistics) return compareStatistics(actual, expected.statistics, tau);
+  const places = expected.at?.map((place) => place.reduce((at, index, axis) => at * actual.shape[axis] + index, 0));
+  return (expected.values ?? []).reduce((worst, golden, i) => {
+    const value = actual.values[places?.[i] ?? i];
+    return Math.max(worst, ratio(value, Number(golden), tau)); // Number reads "NaN" and "Infinity" too
+  }, 0);
+}
+
+// The largest error ÷ tolerance of a case under its first options.
+function run(component, { inputs, params, attributes, cotangent }, expected) {
   const options = Object.fromEntries(Object.entries(expected.options).map(([name, admitted]) => [name, admitted[0]]));
-  const given = Object.entries({ ...plain.inputs, ...plain.params }).filter(([name]) => !expected.without?.includes(name));
+  const given = Object.entries({ ...inputs, ...params }).filter(([name]) => !expected.without?.includes(name));
   let result;
   try {
-    result = component(Object.fromEntries(given), { options, attributes: plain.attributes, cotangent: plain.cotangent });
+    result = component(Object.fromEntries(given), { options, attributes, cotangent });
   } catch (error) {
     if (!(error instanceof Refused)) throw error;
     return expected.refuses || expected.may_refuse ? 0 : Infinity;
   }
   if (expected.may_refuse) return 0;
   if (expected.refuses) return Infinity;
-  const outputs = plain.cotangent ? result.gradients : result;
+  const outputs = cotangent ? result.gradients : result;
   return Math.max(...Object.entries(expected.outputs).map(([name, output]) => compare(outputs[name], output)));
 }
 
 let failed = 0;
-for (const component of [softmax, layer_norm, positional_encoding, scaled_dot_product_attention]) {
-  const file = JSON.parse(readFileSync(`${process.argv[2]}/${component.name}.json`, "utf8"));
-  const runs = file.cases.flatMap((plain) => plain.expect.map((expected) => ({ id: plain.id, error: run(component, plain, expected) })));
+for (const component of components) {
+  const { edition, version, digest, cases } = JSON.parse(readFileSync(`${folder}/${component.name}.json`, "utf8"));
+  const runs = cases.flatMap((one) => one.expect.map((expected) => ({ id: one.id, error: run(component, one, expected) })));
   const bad = runs.filter(({ error }) => error > 1);
   failed += bad.length;
-  const worst = Math.max(...runs.map(({ error }) => error));
-  console.log(`${component.name}: spec ${file.edition}/${file.version} ${file.digest}, ${file.cases.length} cases, ${runs.length} runs, ${bad.length} disagree, largest error ${worst.toPrecision(2)} of the tolerance`);
+  const worst = Math.max(...runs.map(({ error }) => error)).toPrecision(2);
+  console.log(
+    `${component.name}: spec ${edition}/${version} ${digest}, ${cases.length} cases, ${runs.length} runs, ` +
+      `${bad.length} disagree, largest error ${worst} of the tolerance`,
+  );
   for (const { id, error } of bad) console.log(`  ${id}: ${error.toPrecision(3)} of the tolerance`);
 }
 process.exit(failed ? 1 : 0);

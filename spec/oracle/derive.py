@@ -291,7 +291,7 @@ def derive(
         with np.errstate(over="ignore", invalid="ignore"):
             drawn = replace(how, known=known_drawn).run_draws()
         if not math.isfinite(Draw.peak):
-            raise balls.Unproven(f"{case.id}: numbers on the way overflow float64: write smaller ones")
+            raise balls.Unproven(f"{case.id}: intermediate numbers overflow float64: write smaller ones")
         if _LAST in options and proven.keys() >= _DECODED:
             shared[before] = _select_decoded(proven), _select_decoded(drawn)
         peak = max(peak, Draw.peak)

@@ -696,7 +696,7 @@ COLLISION = "both go there, and it holds one"
         ),
         (
             {"w_q": "q.weight", "w_k": "k.weight", "w_v": "v.weight", "w_o": "q.weight"},
-            rf"q.weight: w_q and w_o {COLLISION}: give each a name of its own",
+            rf"q.weight: w_q and w_o {COLLISION}: give each its own name",
         ),
     ],
 )

@@ -64,7 +64,7 @@ def norm_of_two_arrays(x, weight, bias):
 
 
 SDPA = "the suite calls it with query, key, value, mask, dropout_rate, seed"
-HELPER = ". If it is only a helper of yours, call it otherwise, such as _"
+HELPER = ". If it is only a helper of yours, rename it, such as to _"
 
 
 @pytest.mark.parametrize(

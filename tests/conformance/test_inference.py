@@ -480,7 +480,7 @@ class Doubled(nn.Module):
         (
             TakesParts,
             None,
-            "TakesParts takes arguments that its file has no class for: self_attn and feed_forward. Import "
+            "TakesParts takes arguments for which its file has no class: self_attn and feed_forward. Import "
             r"a class there, give a default, or write a subclass that builds them: "
             r"def __init__\(self, d_model, num_heads, d_ff\): "
             r"super\(\).__init__\(size=…, self_attn=YourClass\(…\), feed_forward=YourClass\(…\), dropout=…\)",
@@ -515,7 +515,7 @@ class Doubled(nn.Module):
         (
             f"{STYLES}/configured_blocks.py:TakesNorm",
             None,
-            r"TakesNorm takes arguments that its file has no class for: norm\. Import",
+            r"TakesNorm takes arguments for which its file has no class: norm\. Import",
         ),
         (CountedLayers, None, "CountedLayers has arguments or parameters that no component has"),
         (

@@ -181,6 +181,13 @@ def test_a_check_that_fails_fails_the_step_and_keeps_nothing_from_being_seen(act
     assert list(allowed.statuses.values()) == [0, 0, 0]
 
 
+def test_the_reports_are_in_the_folder_that_is_named(act):
+    done = act(RIGHT, options="--component causal_mask --dtype float32", reports="my reports")
+    assert Path("my reports", "junit.xml").exists()
+    assert not Path("goldformer-reports").exists()
+    assert done.used[-1]["path"] == "my reports"
+
+
 def test_too_few_cases_fail_the_step_unless_they_are_allowed(act):
     few = RIGHT.replace(
         "    return", "    if q_seq != kv_seq:\n        raise NotImplementedError('square')\n    return"

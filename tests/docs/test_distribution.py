@@ -105,7 +105,7 @@ def test_a_workflow_has_no_more_rights_than_it_needs(name):
 def test_a_release_is_built_from_a_tag_and_tried_from_its_wheel():
     # YAML reads the key "on" as true.
     workflow = yaml.safe_load((REPOSITORY / ".github" / "workflows" / "release.yml").read_text(encoding="utf-8"))
-    assert workflow[True] == {"push": {"tags": ["v[0-9]*"]}}
+    assert workflow[True] == {"push": {"tags": ["v[0-9]+.[0-9]+.*"]}}
     commands = "\n".join(step.get("run", "") for step in workflow["jobs"]["build"]["steps"])
     for text in ('= "v$version"', "python -m build", "dist/*.whl", "goldformer check textbook"):
         assert text in commands

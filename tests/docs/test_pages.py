@@ -28,6 +28,7 @@ PAGES = (
     "check",
     "read-a-failure",
     "python",
+    "assert",
     "infer",
     "exit-status",
     "values",

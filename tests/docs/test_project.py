@@ -49,6 +49,16 @@ def test_a_release_needs_every_check():
     assert "workflow_call" in CI[True]
 
 
+def test_the_tag_of_a_version_is_a_release_and_the_tag_of_the_action_is_not():
+    (pattern,) = RELEASE[True]["push"]["tags"]
+    # In such a pattern * stands for anything but a slash, and + is that of a regular expression.
+    is_release = re.compile(pattern.replace(".", r"\.").replace("*", "[^/]*")).fullmatch
+    assert is_release(f"v{PROJECT['version']}")
+    (used,) = set(re.findall(r"goldformer@(\S+)", (REPOSITORY / "examples/ci/github-actions.yml").read_text("utf-8")))
+    assert used == "v1"
+    assert not is_release(used)
+
+
 def test_the_changelog_has_a_place_for_changes_and_the_version():
     text = (REPOSITORY / "CHANGELOG.md").read_text(encoding="utf-8")
     unreleased, *versions = re.findall(r"^## (.+)$", text, re.MULTILINE)

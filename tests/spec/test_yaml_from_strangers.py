@@ -445,7 +445,7 @@ OVERSIZED = {
     ),
     "overflow": (
         {"inputs": "{scores: {values: [1.7e+308, -1.7e+308]}}"},
-        "mine: numbers on the way overflow float64: write smaller ones",
+        "mine: intermediate numbers overflow float64: write smaller ones",
     ),
     "derivation": (
         {"sizes": "{lead: [], n: 134217728}"},

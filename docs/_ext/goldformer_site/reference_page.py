@@ -38,11 +38,15 @@ EQUATIONS: Final[Mapping[str, str]] = {
 _CLAUSE: Final = re.compile(r"\b[A-Z]+-\d+\b")
 
 _HEAD: Final = """\
+---
+hide-toc: true
+---
+
 (the-transformer-on-one-page)=
 # The Transformer on one page
 
-This is `reference_impl/transformer.py`, the whole of it, in the order of the data: functions, modules, layers, stacks,
-the model. Above a part stands its equation in the paper. Below it stand the clauses that judge it, by line.
+This page shows all of `reference_impl/transformer.py`, in the order of the data: functions, modules, layers, stacks,
+the model. Above each code block is the equation that it computes, and below it are links to the clauses of its lines.
 """
 
 

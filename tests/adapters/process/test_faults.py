@@ -81,7 +81,8 @@ FAULTS = {
     "hang": (
         "timeout",
         "the process gave no answer within 0.5 s when it was asked for softmax. Is standard output flushed after "
-        "every line? Else give it longer with --timeout (of pytest: --call-timeout), or find out where it waits",
+        "every line? If it is, give it more time with --timeout (of pytest: --call-timeout), or find out where it "
+        "waits",
     ),
     "half_a_message_and_hang": ("timeout", "bytes but no line break within 0.5 s: half a message"),
     "half_a_message_and_end": ("crashed", "the process ended with exit status 0 in the middle of a message, after "),
@@ -374,8 +375,8 @@ ANSWERS = {
     ),
     "another dtype": (
         '"result":{"output":{"dtype":"float16","shape":[3],"data":[0,0,1]}}',
-        "failed", "wrong-dtype", "output is float16, must be float64, as the inputs are: something on the way is "
-        "made or cast to float16, keep it in float64, or declare DTYPES without float64",
+        "failed", "wrong-dtype", "output is float16, must be float64, as the inputs are: an intermediate value "
+        "is made in or cast to float16, keep it in float64, or declare DTYPES without float64",
     ),
     "another shape": (
         '"result":{"output":{"dtype":"float64","shape":[1,3],"data":[0,0,1]}}',

@@ -32,9 +32,9 @@ HIDDEN = torch.ones(10, 12, dtype=torch.bool).triu(3)
 @pytest.mark.parametrize(
     ("name", "value", "says"),
     [
-        ("attn_mask", None, "pass mask=, boolean, where True means may attend (of a float mask: attn_mask == 0)"),
+        ("attn_mask", None, "pass a boolean mask=, where True means may attend (for a float mask: attn_mask == 0)"),
         ("is_causal", True, "pass mask=torch.ones(q_seq, kv_seq, dtype=torch.bool).tril()"),
-        ("dropout_p", 0.0, "leave it out if it is 0; what is dropped is random, and has no expected values"),
+        ("dropout_p", 0.0, "leave it out if it is 0; dropout is random, so it has no expected values"),
         ("scale", 0.25, "leave it out if it is 1/√d_k; no other scale is judged"),
         ("enable_gqa", True, "pass key and value with as many heads as query: key.repeat_interleave(groups, dim=-3)"),
     ],

@@ -785,5 +785,5 @@ def feed_forward(x, params):
 """
     wrong = bench(adapter_file(source))
     verdicts = [check_case(case, wrong) for case in spec.cases_of("feed_forward")[:4]]
-    said = "call it otherwise, such as _feed_forward: feed_forward has no parameter feed_forward.w_1"
+    said = "rename it, such as to _feed_forward: feed_forward has no parameter feed_forward.w_1"
     assert said in [f.text for f in diagnose(verdicts, spec) if f.label == "If it is only a helper"]

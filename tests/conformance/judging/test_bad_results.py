@@ -169,9 +169,9 @@ TYPE = {"numpy": "numpy.ndarray", "torch": "torch.Tensor"}
 NAMES = ", ".join(OUTPUTS)
 DECLARED = "or declare DTYPES without float32"
 PROMOTED = (
-    f"as the inputs are: a constant of another dtype on the way promotes the result, cast it to float32, {DECLARED}"
+    f"as the inputs are: a constant of another dtype promotes the result, cast the constant to float32, {DECLARED}"
 )
-CAST = f"as the inputs are: something on the way is made or cast to float16, keep it in float32, {DECLARED}"
+CAST = f"as the inputs are: an intermediate value is made in or cast to float16, keep it in float32, {DECLARED}"
 
 BY_NAME = "; a tuple holds output, weights in this order: return other outputs as a mapping by name"
 

@@ -21,7 +21,8 @@ from goldformer.spec import ROOT, Spec, load_spec
 from goldformer.spec.schemas import locate_schema
 from repository import REPOSITORY
 
-READER = REPOSITORY / "examples" / "readers" / "read_calls.mjs"
+READERS = REPOSITORY / "examples" / "readers"
+READER, COMPONENTS = READERS / "read_calls.mjs", READERS / "components.mjs"
 #: The components that the reader has.
 READ = ("softmax", "layer_norm", "positional_encoding", "scaled_dot_product_attention")
 #: The numbers of an array that the schema is asked about: it takes each by itself.
@@ -59,8 +60,9 @@ def shorten(data):
     return {key: shorten(value) for key, value in data.items()}
 
 
-def run_reader(folder: Path, reader: Path = READER) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(["node", str(reader), str(folder)], capture_output=True, text=True, check=False, timeout=120)
+def run_reader(folder: Path, components: Path = COMPONENTS) -> subprocess.CompletedProcess[str]:
+    words = ["node", str(READER), str(folder), str(components)]
+    return subprocess.run(words, capture_output=True, text=True, check=False, timeout=120)
 
 
 @pytest.mark.parametrize("component", load_spec().components)
@@ -175,8 +177,8 @@ def test_a_reader_in_javascript_agrees_with_check_in_every_case(folder: Path, sp
         ("dot(weights, gradient))", "0)", "softmax"),
     ],
 )
-def test_a_reader_with_a_mistake_disagrees(folder: Path, tmp_path: Path, right: str, wrong: str, component: str):
-    source = READER.read_text(encoding="utf-8")
+def test_a_reader_finds_a_mistake_in_a_component(folder: Path, tmp_path: Path, right: str, wrong: str, component: str):
+    source = COMPONENTS.read_text(encoding="utf-8")
     assert source.count(right) == 1
     spoilt = tmp_path / "spoilt.mjs"
     spoilt.write_text(source.replace(right, wrong), encoding="utf-8")

@@ -364,7 +364,7 @@ def test_a_case_with_numbers_beyond_the_dtype_is_skipped(dtype, peak, fits, benc
         assert verdict.status is Status.PASSED
     else:
         assert (verdict.status, verdict.reason) == (Status.SKIPPED, "dtype")
-        assert verdict.message == f"numbers up to {peak:.3g} on the way overflow {dtype}"
+        assert verdict.message == f"intermediate numbers up to {peak:.3g} overflow {dtype}"
 
 
 def normalise_by_hand(x, params):
