@@ -300,7 +300,8 @@ def test_arrays_must_be_a_known_library(line, says, refused, adapter_file):
 CONVENTION_NAMES = (
     "empty_row, causal_corner, later_tokens, embedding_scale, pe_layout, odd_d_model, "
     "layer_norm_eps, norm_divisor, activation, norm_placement, final_norm, output_layer, positions, "
-    "target_mask, pad_row, beam_finish, length_penalty, smoothing_denominator, biases"
+    "target_mask, pad_row, beam_finish, length_penalty, smoothing_denominator, biases, rms_norm_eps, "
+    "rms_norm_eps_place, rms_norm_weight"
 )
 
 

@@ -24,7 +24,7 @@ from goldformer.spec.formulas.steps import around, replacing
 from goldformer.spec.oracle.derive import evaluate
 from goldformer.spec.oracle.draws import Draw, error_scale
 
-MODEL, LOSSES, VARIANTS = "transformer.py", "losses.py", "variants.py"
+MODEL, MODERN, LOSSES, VARIANTS = "transformer.py", "decoder_only.py", "losses.py", "variants.py"
 
 FILLED = "scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)"
 INNER = "affine(x, self.w_1, self.b_1)"
@@ -88,6 +88,10 @@ ATTENTION_BIASES = change_parameters("w_q w_k w_v w_o num_heads dropout", "b_q b
 NETWORK_BIASES = change_parameters("w_1 w_2 activate dropout", "b_1 b_2", NO_BIAS)
 TURNED = change_parameters("b_q b_k b_v b_o num_heads dropout", "w_q w_k w_v w_o", "w.T")
 
+#: Lines of the root mean square normalisation.
+SQUARE = "mean_square = (row * row).mean(dim=-1, keepdim=True)"
+ROW, ROOT, SCALE = "row = widen(x)", "(mean_square + self.eps).sqrt()", "widen(self.gamma)"
+
 #: What the backward pass alone does wrong: the values stay right.
 BACKWARD = {
     "softmax-bwd": (MODEL, QUOTIENT, f"{QUOTIENT}.detach()"),
@@ -149,12 +153,22 @@ BACKWARD = {
     "tied-bwd-embedding-only": (
         MODEL, "self.table.T if self.w_vocab", "self.table.T.detach() if self.w_vocab",
     ),
+    "rms-bwd": (MODERN, ROOT, f"{ROOT}.detach()"),
     "grad-cut": (MODEL, "weights = softmax(scores)", "weights = softmax(scores).detach()"),
     "ce-bwd-sum": (LOSSES, LOSS, "loss = losses.sum()\n    loss = loss + (loss / real.sum() - loss).detach()"),
 }  # fmt: skip
 
 #: What both passes do wrong.
 FORWARD = {
+    "rms-variance": (MODERN, SQUARE, "mean_square = row.var(dim=-1, keepdim=True, correction=0)"),
+    "rms-variance-unbiased": (MODERN, SQUARE, "mean_square = row.var(dim=-1, keepdim=True)"),
+    "rms-mean-subtracted": (MODERN, ROW, "row = widen(x) - widen(x).mean(dim=-1, keepdim=True)"),
+    "rms-sum": (MODERN, SQUARE, "mean_square = (row * row).sum(dim=-1, keepdim=True)"),
+    "rms-eps-scaled": (
+        MODERN, ROW, f"{ROW}\n        row = row / row.gather(-1, row.abs().argmax(-1, keepdim=True)).abs()",
+    ),
+    "rms-no-weight": (MODERN, SCALE, "(1 + 0 * self.gamma)"),
+    "rms-offset-twice": (MODERN, SCALE, "(2 + widen(self.gamma))"),
     "scale-missing": (MODEL, SCALED, "attention_scores(query, key)"),
     "mask-inverted": (MODEL, "scores.masked_fill(~mask,", "scores.masked_fill(mask,"),
     "mask-inverted-zeros": (
@@ -346,8 +360,11 @@ FORWARD = {
 #: Autograd cannot make these. tests/conformance/diagnosis/mistakes/test_gradients.py has them, in hand-written code.
 BY_HAND = {"ln-bwd-rank", "emb-bwd-overwrite"}
 
+#: It shows in float16 only, and these tests compute in float64.
+OF_HALF_TYPES = {"rms-half-precision"}
+
 #: Its forward pass gives NaN, and so do complex steps. Autograd still gives the gradient of a bias added to the NaN.
-NOT_FINITE = {"zero-times-inf"}
+NOT_FINITE = {"zero-times-inf", "rms-eps-scaled"}
 
 EDITS = {**BACKWARD, **FORWARD}
 
@@ -453,7 +470,7 @@ def test_a_backward_mistake_leaves_the_values_right(mistake, broken_reference, s
 
 def test_every_mistake_that_a_gradient_case_claims_is_tried(spec):
     claimed = {mistake for case in spec.cases.values() if case.cotangent is not None for mistake in case.kills}
-    assert claimed == EDITS.keys() | BY_HAND
+    assert claimed == EDITS.keys() | BY_HAND | OF_HALF_TYPES
 
 
 #: Conventions of what comes after the last feed-forward network.

@@ -35,7 +35,8 @@ TABLES = {
         "'it has a gradient like any other row'}",
     ),
     "clause of a convention": (
-        "conventions", "pe_layout", "clause: PE-6", "clause: PE-66", "clause", "'PE-66' is not in transformer.md",
+        "conventions", "pe_layout", "clause: PE-6", "clause: PE-66", "clause",
+        "'PE-66' is not in transformer.md or decoder_only.md",
     ),
     "component of a mistake": (
         "mistakes", "scale-missing", "component: scaled", "component: unscaled", "component",
@@ -48,7 +49,7 @@ TABLES = {
         "'softmin' is not in contracts/",
     ),
     "clause of a property": (
-        "properties", "sm-shift", "SM-4]", "SM-44]", "clauses", "'SM-44' is not in transformer.md",
+        "properties", "sm-shift", "SM-4]", "SM-44]", "clauses", "'SM-44' is not in transformer.md or decoder_only.md",
     ),
     # Once refused as the property's `component`.
     "component that a property needs": (
@@ -61,7 +62,8 @@ TABLES = {
         "errata", "java-square", "rows: [J1]", "rows: [W1]", "rows", "'W1' is not in documents.yaml under java",
     ),
     "clause of an erratum": (
-        "errata", "java-square", "[SDPA-5]", "[SDPA-55]", "clauses", "'SDPA-55' is not in transformer.md",
+        "errata", "java-square", "[SDPA-5]", "[SDPA-55]", "clauses",
+        "'SDPA-55' is not in transformer.md or decoder_only.md",
     ),
     "erratum without proof": (
         "errata", "java-square", "[sdpa-cross-lengths]", "[]", "proof",

@@ -40,7 +40,7 @@ def cells(line):
 # ── all of it ──
 
 
-def test_every_row_and_every_erratum_is_a_line(coverage):
+def test_every_row_and_every_erratum_is_a_line(coverage, small_spec):
     result = coverage()
     assert (result.exit_code, result.stderr) == (0, "")
     lines = [cells(line) for line in result.stdout.splitlines()]
@@ -56,6 +56,7 @@ def test_every_row_and_every_erratum_is_a_line(coverage):
         "- 5 clauses: 4 MUST, 0 SHOULD, 1 CONVENTION\n"
         "- 3 cases: 0 with golden values, 0 with golden gradients, 2 with only shapes, 1 refusals; "
         "0 golden numbers in all\n"
+        f"- edition {load_spec(small_spec).editions['small']}: 1 component, 5 clauses\n"
         "- 2 properties, 1 conventions, 1 errata, 0 known mistakes\n"
         "- no gaps\n"
     )

@@ -267,7 +267,10 @@ def test_cases_of_several_files_and_one_of_them(check):
             [OWN.replace("id: mine", "id: sm-shift")],
             "{0}:4: id: 'sm-shift' is taken: the spec has it, or a file before",
         ),
-        ([OWN.replace("SM-1", "SM-99")], "{0}:6: mine.clauses: SM-99 is no clause of transformer.md"),
+        (
+            [OWN.replace("SM-1", "SM-99")],
+            "{0}:6: mine.clauses: SM-99 is no clause of transformer.md or decoder_only.md",
+        ),
         ([OWN.replace("component: softmax", "component: sofmax")], "{0}:2: component: 'sofmax' has no contract"),
         ([""], "{0}:1: file: is empty"),
     ],
