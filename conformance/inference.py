@@ -39,6 +39,7 @@ from goldformer.adapters.inference import (
     propose,
     read_target,
     says_ignore,
+    switches_mask,
 )
 from goldformer.adapters.inference.names import ARGUMENTS, list_roles
 from goldformer.adapters.protocol import INFERRED_FUNCTIONS
@@ -399,7 +400,7 @@ class _WiringSearch:
         forms = self._list_forms()
         if "source" in self.wirings[0].contract.inputs and forms:
             return forms
-        hides = may_hide_future(self.target, self.wirings[0].contract)
+        hides = may_hide_future(self.target, self.wirings[0].arguments, self.wirings[0].contract)
         return [MaskForm(), *([MaskForm("causal")] if hides else [])]
 
     def _list_forms(self, *, always: bool = False) -> list[MaskForm]:
@@ -451,8 +452,9 @@ class _WiringSearch:
 
     def _list_rivals(self, found: Wiring) -> list[Wiring]:
         """Return the wirings that fit as well, of those that name the parameters in another way."""
+        switch = found.arguments.switch
         others = (
-            replace(found, naming=w.naming, arguments=w.arguments, construction=w.construction)
+            replace(found, naming=w.naming, arguments=replace(w.arguments, switch=switch), construction=w.construction)
             for w in self.wirings[:_MOST_RIVALS]
         )
         rivals = (wiring for wiring in others if not _is_same_naming(wiring, found))
@@ -464,9 +466,10 @@ class _WiringSearch:
             return wiring
         if wiring.mask.shape == "causal":
             return self._fit_masks_of_padding(wiring)
+        wiring = self._leave_out_hint(wiring)
         works: set[str] = set()
         narrow: Wiring | None = None
-        for form in self._list_forms() if wiring.mask.shape == "absent" else [wiring.mask]:
+        for form in self._list_further_forms(wiring):
             if form.polarity in works:
                 continue
             trial = self._try_masks(replace(wiring, mask=form))
@@ -477,6 +480,14 @@ class _WiringSearch:
             if form.shape == "four_axes" and not trial.is_misfit:
                 works.add(form.polarity)
         return narrow
+
+    def _leave_out_hint(self, wiring: Wiring) -> Wiring:
+        """Return the wiring without a switch that raises if the mask is left out: it is a hint on the mask then."""
+        if not wiring.arguments.switch:
+            return wiring
+        cases = [case for case in self._masked if switches_mask(wiring, case.input_arrays)]
+        is_hint = self._try(wiring, cases, thorough=True).is_misfit
+        return replace(wiring, arguments=replace(wiring.arguments, switch="")) if is_hint else wiring
 
     def _takes_four_axes(self, trial: _Trial) -> bool:
         """Return False if a mask that fits cannot come with all four axes, and the adapter does not decline that.
@@ -549,7 +560,11 @@ class _WiringSearch:
         return trial
 
     def _try_masks(self, wiring: Wiring, dtype: str = "") -> _Trial:
-        return self._try(wiring, self._masked, most=_MASKED, thorough=True, dtype=dtype)
+        """Judge cases whose masks are passed on; a causal one that a switch replaces says nothing of their form."""
+        cases = self._masked
+        if wiring.arguments.switch:
+            cases = [case for case in cases if not switches_mask(wiring, case.input_arrays)]
+        return self._try(wiring, cases, most=_MASKED, thorough=True, dtype=dtype)
 
     def _load(self, wiring: Wiring) -> Adapter:
         """Return the adapter of a wiring; that of the last one, if only the options differ."""

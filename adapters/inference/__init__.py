@@ -1,6 +1,13 @@
 """Proposals for the adapter of a class or a function; whether one is right is decided elsewhere."""
 
-from goldformer.adapters.inference.inputs import MaskForm, has_batch_axis, list_forms, may_hide_future, says_ignore
+from goldformer.adapters.inference.inputs import (
+    MaskForm,
+    has_batch_axis,
+    is_causal_switch,
+    list_forms,
+    may_hide_future,
+    says_ignore,
+)
 from goldformer.adapters.inference.packages import import_target
 from goldformer.adapters.inference.proposals import (
     COMPONENTS,
@@ -24,7 +31,7 @@ from goldformer.adapters.inference.target import (
     read_target,
     split_target,
 )
-from goldformer.adapters.inference.writing import Returns, Wiring
+from goldformer.adapters.inference.writing import Returns, Wiring, switches_mask
 
 __all__ = [
     "COMPONENTS",
@@ -44,6 +51,7 @@ __all__ = [
     "has_batch_axis",
     "has_fixed_sizes",
     "import_target",
+    "is_causal_switch",
     "is_inferable",
     "list_forms",
     "list_targets",
@@ -53,4 +61,5 @@ __all__ = [
     "read_target",
     "says_ignore",
     "split_target",
+    "switches_mask",
 ]

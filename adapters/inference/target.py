@@ -94,6 +94,11 @@ class Argument:
         return self.default is inspect.Parameter.empty
 
     @property
+    def is_boolean(self) -> bool:
+        """Return True if its default or its annotation is that of a switch."""
+        return isinstance(self.default, bool) or self.annotation in (bool, "bool")
+
+    @property
     def constant(self) -> Any:
         """The value for a required argument that is no size; None if nothing says what it is."""
         lowered = self.name.lower()

@@ -100,6 +100,11 @@ HITS = {
     "cached_calls.py:PlacesOfIds": ("positional_encoding", "absent", KEEP, {"odd_d_model": "refused"}),
     "cached_calls.py:DoubledLayer": ("encoder_layer", "absent", KEEP, {"biases": "not_in_attention"}),
     "cached_calls.py:FlatModel": ("transformer", "absent", KEEP, {"output_layer": "separate"}),
+    "switched_calls.py:flash": ("scaled_dot_product_attention", "absent", KEEP, {}),
+    "switched_calls.py:flash_from_the_end": ("scaled_dot_product_attention", "absent", KEEP, {}),
+    "switched_calls.py:attend_with_both": ("scaled_dot_product_attention", "any", KEEP, {"empty_row": "zeros"}),
+    "switched_calls.py:attend_with_hint": ("scaled_dot_product_attention", "any", KEEP, {"empty_row": "zeros"}),
+    "switched_calls.py:SwitchedLayer": ("encoder_layer", "absent", KEEP, {"norm_placement": "post"}),
     "configured_blocks.py:ConfiguredBlock": ("encoder_layer", "absent", KEEP, {"norm_placement": "pre"}),
     "configured_blocks.py:BlockOfNumbers": ("encoder_layer", "any", KEEP, {"norm_placement": "post"}),
     "whole_layers.py:NormedDecoder": ("decoder", "no_heads", KEEP, {"final_norm": "after_stack"}),
@@ -177,6 +182,34 @@ def test_tables_are_made_on_the_device_of_the_call(place, spec):
     verdict = check_property(spec.properties["device-hygiene"], found.component, bench)
     assert verdict.status is Status.PASSED, verdict.message
     assert "device of the constructor: that of the inputs" in found.wiring.facts
+
+
+@pytest.mark.parametrize(
+    ("name", "switched", "declined"),
+    [
+        ("flash", ["sdpa-causal"], ["sdpa-padding-per-sample"]),
+        ("flash_from_the_end", ["sdpa-causal"], ["sdpa-padding-per-sample"]),
+        ("attend_with_both", ["sdpa-causal", "sdpa-padding-per-sample"], []),
+        ("SwitchedLayer", ["enc-causal"], ["enc-padding"]),
+    ],
+)
+def test_a_switch_is_set_where_the_mask_is_causal(name, switched, declined, spec):
+    found = infer_adapter(f"{STYLES}/switched_calls.py:{name}", spec=spec)
+    bench = Bench(spec, found.adapter, "float32", "cpu")
+    verdicts = {check: judge_case(spec.cases[check], bench).verdict for check in (*switched, *declined)}
+    assert [verdicts[check].status for check in switched] == [Status.PASSED] * len(switched)
+    assert all("takes no mask but the causal one" in verdicts[check].message for check in declined)
+    switch = found.wiring.arguments.switch
+    assert f"{switch} of the call: True where the mask is causal, with as many queries as keys" in found.wiring.facts
+
+
+@pytest.mark.parametrize("name", ["flash_one_too_far", "attend_with_both_one_too_far"])
+def test_a_mistake_that_only_a_switch_shows_fails(name, spec):
+    found = infer_adapter(f"{STYLES}/switched_calls.py:{name}", spec=spec)
+    assert (found.is_proven, found.fits) == (True, False)
+    bench = Bench(spec, found.adapter, "float32", "cpu")
+    assert judge_case(spec.cases["sdpa-causal"], bench).verdict.bad
+    assert not judge_case(spec.cases["sdpa-distinct-sizes"], bench).verdict.bad
 
 
 def test_an_empty_cache_is_said(spec):

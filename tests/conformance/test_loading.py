@@ -176,6 +176,27 @@ def test_a_function_named_as_a_component_may_have_other_arguments(write, spec):
     assert not adapter.broken
 
 
+SWITCHED = """
+import math, torch
+
+def scaled_dot_product_attention(query, key, value, is_causal=False):
+    return torch.softmax(query @ key.mT / math.sqrt(key.size(-1)), -1) @ value
+"""
+
+
+@pytest.mark.parametrize("name", ["", ":scaled_dot_product_attention"])
+def test_a_switch_of_a_function_named_as_a_component_is_set(name, write):
+    result = run("check", write(SWITCHED) + name)
+    assert result.exit_code == 1
+    assert "Mistake found: mask-not-inplace, the mask has no effect" in result.stdout
+
+
+def test_a_switch_costs_no_gradient_of_a_user(write, spec):
+    gradient = "def scaled_dot_product_attention_gradient(query, key, value, mask=None, *, cotangent):\n    return {}\n"
+    adapter = load_implementation(write(f"{SWITCHED}\n{gradient}"), spec)
+    assert adapter.gradients.keys() == adapter.functions.keys() == {"scaled_dot_product_attention"}
+
+
 def test_parts_of_two_libraries_are_checked_one_by_one(write, spec):
     path = write(
         """
