@@ -35,6 +35,7 @@ from goldformer.adapters.inference import (
     has_fixed_sizes,
     list_forms,
     load_wiring,
+    makes_causal_mask,
     may_hide_future,
     propose,
     read_target,
@@ -45,7 +46,10 @@ from goldformer.adapters.inference.names import ARGUMENTS, list_roles
 from goldformer.adapters.protocol import INFERRED_FUNCTIONS
 from goldformer.conformance.diagnosis.candidates import Candidate, Imitations, Textbooks
 from goldformer.conformance.diagnosis.causes import find_cause
+from goldformer.conformance.diagnosis.explain import Diagnosis
 from goldformer.conformance.diagnosis.failure import FailingCase, estimate_cost
+from goldformer.conformance.diagnosis.finding import MISTAKE_FOUND
+from goldformer.conformance.diagnosis.findings import diagnose
 from goldformer.conformance.diagnosis.mistakes import implementations
 from goldformer.conformance.diagnosis.neighbours import neighbours
 from goldformer.conformance.diagnosis.neighbours.solved import families, fit_number, name_solved, trying
@@ -71,6 +75,9 @@ _PLAIN, _MASKED, _DECIDING = 3, 12, 4
 #: The most trials of a component, and the most other ways to name parameters that are tried after one that fits.
 _MOST_TRIALS: Final = 600
 _MOST_RIVALS: Final = 24
+
+#: The fewest failing cases that a mistake must reproduce to be found by the diagnosis: one case is like many mistakes.
+_FEW_FAILING: Final = 2
 
 #: A case of more numbers than this decides only where no smaller one can be called.
 _LARGE: Final = 6000
@@ -201,7 +208,7 @@ def infer_adapter(
     failing = 0
     if found:
         search, wiring = found[0]
-        wiring = search.hold_axes(search.add_input(wiring))
+        wiring = search.hold_axes(search.add_input(search.expect_causal(wiring)))
         if unsaid := [choice for choice in wiring.unsaid if choice not in accept]:
             raise ChoiceError(_ask_whether(wiring, unsaid[0]))
         failing, mistakes = search.confirm(wiring)
@@ -246,7 +253,21 @@ def _guess(searches: Sequence[_WiringSearch]) -> tuple[Wiring, tuple[str, ...]]:
     if called is None:
         raise MisfitError(_ask_how(searches[0]))
     wiring = called.guess()
-    return wiring, called.find_eps(called.try_small(wiring))
+    judgements = called.try_small(wiring)
+    return wiring, called.find_eps(judgements) or _diagnose(_Trial(wiring, judgements), called.spec)
+
+
+def _diagnose(trial: _Trial, spec: Spec) -> tuple[str, ...]:
+    """Return the one mistake that the diagnosis of a check finds where the catalogue has none, or ().
+
+    Code that is called in another way gives values that no single mistake reproduces in every case.
+    """
+    failing = sum(judgement.verdict.bad for judgement in trial.judgements)
+    if trial.is_misfit or failing < _FEW_FAILING:
+        return ()
+    verdicts = Diagnosis(spec).explain_all(trial.judgements)
+    found = [finding.mistakes for finding in diagnose(verdicts, spec) if finding.label == MISTAKE_FOUND]
+    return found[0] if len(found) == 1 and len(found[0]) == 1 else ()
 
 
 def _ask_what(target: Target, component: str | None) -> str:
@@ -620,6 +641,13 @@ class _WiringSearch:
                 if not masked.is_misfit and (found := catalogue.find((*plain, *masked.judgements))):
                     return some, found
         return None
+
+    def expect_causal(self, wiring: Wiring) -> Wiring:
+        """Return the wiring that hides the future if the code makes a causal mask, whatever it then does with it."""
+        is_whole = not (wiring.arguments.all_masks or wiring.arguments.switch or wiring.construction.constants)
+        if is_whole and wiring.mask.shape == "absent" and makes_causal_mask(self.target, wiring.contract):
+            return replace(wiring, mask=MaskForm("causal"))
+        return wiring
 
     def add_input(self, wiring: Wiring) -> Wiring:
         """Return the wiring that adds x to the result if a positional encoding fits only so: some cases have x = 0."""

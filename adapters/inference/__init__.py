@@ -5,6 +5,7 @@ from goldformer.adapters.inference.inputs import (
     has_batch_axis,
     is_causal_switch,
     list_forms,
+    makes_causal_mask,
     may_hide_future,
     says_ignore,
 )
@@ -56,6 +57,7 @@ __all__ = [
     "list_forms",
     "list_targets",
     "load_wiring",
+    "makes_causal_mask",
     "may_hide_future",
     "propose",
     "read_target",

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import permutations
 from typing import Final, Literal
@@ -130,6 +131,27 @@ def may_hide_future(target: Target, arguments: ForwardArguments, contract: Contr
     """Return True if the code of a target says something of a causal mask, and no argument switches it off."""
     takes_masks = any(spec.optional for spec in contract.inputs.values()) and not arguments.switch
     return takes_masks and re.search("tril|triu|causal", target.text) is not None
+
+
+def makes_causal_mask(target: Target, contract: Contract) -> bool:
+    """Return True if the code of a target makes a causal mask and decides nothing: it means every call to be causal.
+
+    With any condition, the mask may belong to another use of the class; tril and triu together leave a band.
+    """
+    if not any(spec.optional for spec in contract.inputs.values()):
+        return False
+    nodes = target.list_nodes()
+    called = _list_called(nodes)
+    run = [
+        n for n in nodes if isinstance(n, ast.FunctionDef) and n.name in {"__init__", "__call__", "forward", *called}
+    ]
+    made = {name for function in run for name in _list_called(ast.walk(function)) if name in ("tril", "triu")}
+    return len(made) == 1 and not any(isinstance(node, ast.If | ast.IfExp) for node in nodes)
+
+
+def _list_called(nodes: Iterable[ast.AST]) -> set[str]:
+    """Return the names of what is called, without the objects that they are attributes of."""
+    return {ast.unparse(node.func).rpartition(".")[2] for node in nodes if isinstance(node, ast.Call)}
 
 
 def is_causal_switch(argument: Argument) -> bool:

@@ -183,6 +183,14 @@ class Target:
         """The source of the class or function and of the classes that it is built of, as far as it is available."""
         return "".join(_read_sources(self.thing, seen=set()))
 
+    def list_nodes(self) -> list[ast.AST]:
+        """Return the syntax of its source and of the classes that it is built of, as far as it can be read."""
+        nodes: list[ast.AST] = []
+        for text in _read_sources(self.thing, seen=set()):
+            with contextlib.suppress(SyntaxError):
+                nodes += ast.walk(ast.parse(textwrap.dedent(text)))
+        return nodes
+
     @property
     def arrays(self) -> str:
         """The array library that it works on: that of its code, PyTorch if the code does not say."""

@@ -105,6 +105,9 @@ HITS = {
     "switched_calls.py:attend_with_both": ("scaled_dot_product_attention", "any", KEEP, {"empty_row": "zeros"}),
     "switched_calls.py:attend_with_hint": ("scaled_dot_product_attention", "any", KEEP, {"empty_row": "zeros"}),
     "switched_calls.py:SwitchedLayer": ("encoder_layer", "absent", KEEP, {"norm_placement": "post"}),
+    # Its causal mask is for other calls.
+    "switched_calls.py:ChoosesItsMask": ("encoder_layer", "absent", KEEP, {"norm_placement": "pre"}),
+    "switched_calls.py:SeesABand": ("encoder_layer", "absent", KEEP, {"norm_placement": "pre"}),
     "configured_blocks.py:ConfiguredBlock": ("encoder_layer", "absent", KEEP, {"norm_placement": "pre"}),
     "configured_blocks.py:BlockOfNumbers": ("encoder_layer", "any", KEEP, {"norm_placement": "post"}),
     "whole_layers.py:NormedDecoder": ("decoder", "no_heads", KEEP, {"final_norm": "after_stack"}),
@@ -134,9 +137,11 @@ DEFECTS = {
     "NormOfOddEps": ("layer_norm.eps=3e-09",),
     # Turned, it would look like one that adds the encoding along the batch.
     "WavesOfEveryChannel": (),
-    # A mistake in one place of two: `check` names it.
-    "NoResidualLayer": (),
-    "QueriesAsKeys": (),
+    # What no mistake of the catalogue reproduces alone, the diagnosis of a check finds.
+    "NoResidualLayer": ("residual-missing",),
+    "QueriesAsKeys": ("multi_head_attention.k.parameters-with-q",),
+    "BlockOfOneTooFar": ("scaled_dot_product_attention.mask.always-causal-but-one",),
+    "BlockOfNoMask": ("mask-not-inplace",),
     "SineScores": (),
     "OutputTwice": (),
     "SquaredReluNet": (),
@@ -302,7 +307,7 @@ def test_a_table_is_as_long_as_the_longest_sequence(spec):
 def test_a_pair_of_mistaken_weights_is_not_permuted_into_a_right_one(spec):
     found = infer_adapter(f"{STYLES}/defective_parts.py:QueriesAsKeys", spec=spec)
     assert found.wiring.naming.names["w_q"] == "w_q.weight"
-    assert found.summary == "names and shapes fit, golden values do not."
+    assert found.mistakes == ("multi_head_attention.k.parameters-with-q",)
 
 
 def test_an_object_is_inferred_by_its_class_and_the_choices_it_was_made_with(spec):

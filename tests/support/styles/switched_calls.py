@@ -3,6 +3,7 @@
 import math
 
 import torch
+from defective_parts import BlockOfNoMask
 from torch import nn
 from torch.nn import functional
 
@@ -65,3 +66,22 @@ def attend_with_hint(q, k, v, mask=None, is_causal=False):
     if is_causal and mask is None:
         raise ValueError("is_causal needs the mask")
     return functional.scaled_dot_product_attention(q, k, v, mask)
+
+
+class ChoosesItsMask(BlockOfNoMask):
+    """It makes a causal mask for the calls in which it is a decoder, which it is not here."""
+
+    def __init__(self, n_embd, n_head, block_size=64):
+        super().__init__(n_embd, n_head, block_size)
+        self.is_decoder = False
+
+    def hide(self, scores):
+        return super().hide(scores) if self.is_decoder else scores
+
+
+class SeesABand(BlockOfNoMask):
+    """It hides what is far away, and no golden case is as long as that."""
+
+    def hide(self, scores):
+        near = torch.ones_like(scores, dtype=torch.bool).tril(500).triu(-500)
+        return scores.masked_fill(~near, -1e9)
