@@ -282,7 +282,7 @@ def _has_switch(what: Any, component: str) -> bool:
     function = what.thing if isinstance(what, Target) else what
     if component not in INFERRED_FUNCTIONS or not inspect.isfunction(function):
         return False
-    return any(is_causal_switch(argument) for argument in read_target(what).list_arguments())
+    return any(is_causal_switch(argument) for argument in Target(function, "", "").list_arguments())
 
 
 def _list_required(what: Any) -> list[str]:
