@@ -260,10 +260,11 @@ def _guess(searches: Sequence[_WiringSearch]) -> tuple[Wiring, tuple[str, ...]]:
 def _diagnose(trial: _Trial, spec: Spec) -> tuple[str, ...]:
     """Return the one mistake that the diagnosis of a check finds where the catalogue has none, or ().
 
-    Code that is called in another way gives values that no single mistake reproduces in every case.
+    Code that is called in another way gives values that no single mistake reproduces in every case. Parameters say what
+    a class is; a function or a class without any may be a helper, and a helper is like some mistake of softmax.
     """
     failing = sum(judgement.verdict.bad for judgement in trial.judgements)
-    if trial.is_misfit or failing < _FEW_FAILING:
+    if not trial.wiring.naming.names or trial.is_misfit or failing < _FEW_FAILING:
         return ()
     verdicts = Diagnosis(spec).explain_all(trial.judgements)
     found = [finding.mistakes for finding in diagnose(verdicts, spec) if finding.label == MISTAKE_FOUND]

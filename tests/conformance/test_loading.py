@@ -318,6 +318,20 @@ def test_a_block_that_leaks_the_future_in_the_file_of_a_model_is_named(wrong, na
     assert named in " ".join(result.stdout.split())
 
 
+def test_a_helper_is_not_taken_for_a_component_with_a_mistake(write, spec):
+    helpers = """
+        class Residual(nn.Module):
+            def forward(self, x):
+                return x
+
+        def keep(x):
+            return x
+        """
+    adapter = load_implementation(write(NORM + textwrap.dedent(helpers)), spec)
+    assert adapter.functions.keys() == {"layer_norm"}
+    assert not any("keep" in hint for hint in adapter.hints)
+
+
 def test_a_class_too_large_to_be_built_is_refused_at_once(write, spec):
     path = write(
         """
