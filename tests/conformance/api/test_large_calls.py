@@ -73,8 +73,7 @@ def test_the_mistake_of_a_large_call_is_found_on_a_part_of_it(dtype, imitated):
 
 def attend_in_blocks(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
     """Sum blocks of 32 keys, and never rescale what was summed to a larger maximum."""
-    total: Any = 0
-    output: Any = 0
+    total, output = torch.zeros(()), torch.zeros(())
     top = torch.full((*query.shape[:-1], 1), -torch.inf)
     for keys, values in zip(key.split(32, dim=-2), value.split(32, dim=-2), strict=True):
         scores = query @ keys.mT / query.shape[-1] ** 0.5
