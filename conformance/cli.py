@@ -50,11 +50,11 @@ class LazyGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Return the command of the first word; a word that is nearly one gets a guess."""
         if args and args[0] not in SUMMARIES and not args[0].startswith("-"):
-            import difflib  # only on the way to an error
+            from goldformer.conformance.reports.did_you_mean import describe_unknown  # only on the way to an error
 
-            close = difflib.get_close_matches(args[0], SUMMARIES, n=1)
-            guess = f"did you mean {close[0]}?" if close else f"known are {', '.join(SUMMARIES)}"
-            ctx.fail(f"no such command {args[0]!r}: {guess}")
+            message = describe_unknown(args[:1], SUMMARIES, "no such command")
+            assert message is not None, "the word is no command"
+            ctx.fail(message)
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002

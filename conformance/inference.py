@@ -7,23 +7,16 @@ computes, so that a mistake in it stays one: then the same proposals are compare
 
 from __future__ import annotations
 
-import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
-from itertools import islice, product
 from typing import Any, Final
-
-import numpy as np
 
 from goldformer.adapters import Adapter
 from goldformer.adapters.inference import (
     COMPONENTS,
     ChoiceError,
     InferenceError,
-    MaskForm,
     MisfitError,
-    Returns,
     Target,
     Wiring,
     explain_parts,
@@ -31,101 +24,24 @@ from goldformer.adapters.inference import (
     find_embedding_stack,
     find_shared_norm,
     find_shared_projections,
-    has_batch_axis,
     has_fixed_sizes,
-    list_forms,
     load_wiring,
-    may_hide_future,
-    propose,
     read_target,
-    says_ignore,
 )
 from goldformer.adapters.inference.names import ARGUMENTS, list_roles
 from goldformer.adapters.protocol import INFERRED_FUNCTIONS
-from goldformer.conformance.diagnosis.candidates import Candidate, Imitations, Textbooks
+from goldformer.conformance.choices import CHOICES
 from goldformer.conformance.diagnosis.causes import find_cause
-from goldformer.conformance.diagnosis.failure import FailingCase, estimate_cost
-from goldformer.conformance.diagnosis.mistakes import implementations
-from goldformer.conformance.diagnosis.neighbours import neighbours
-from goldformer.conformance.diagnosis.neighbours.solved import families, fit_number, name_solved, trying
-from goldformer.conformance.judging.cases import Bench, Judgement, judge_case
-from goldformer.conformance.judging.expected import expect
-from goldformer.conformance.judging.invoke import Arguments, CallProblem, NotImplementedHere, Result
-from goldformer.conformance.judging.measure import measure
-from goldformer.conformance.judging.verdict import Status
-from goldformer.spec import Case, Spec, load_spec
-from goldformer.spec.call import Array
-from goldformer.spec.model import UNSPECIFIED
+from goldformer.conformance.diagnosis.explain import Diagnosis
+from goldformer.conformance.diagnosis.finding import MISTAKE_FOUND
+from goldformer.conformance.diagnosis.findings import diagnose
+from goldformer.conformance.wiring_search import EPS, Trial, WiringSearch
+from goldformer.spec import Spec, load_spec
 
 #: The next step where code has what goldformer does not judge.
 _WITHOUT: Final = "Check a part that does not use it"
-#: The most wirings of a component that are tried, and the most that a search for mistakes may cost, in numbers of
-#: cases: a second or two.
-_MOST: Final = 320
-_MOST_COST: Final = 1 << 21
-
-#: The numbers of cases that decide: without a mask, with one, and on a convention.
-_PLAIN, _MASKED, _DECIDING = 3, 12, 4
-
-#: The most trials of a component, and the most other ways to name parameters that are tried after one that fits.
-_MOST_TRIALS: Final = 600
-_MOST_RIVALS: Final = 24
-
-#: A case of more numbers than this decides only where no smaller one can be called.
-_LARGE: Final = 6000
-
-#: The results that a call may return, in the order in which they are tried.
-_RETURNS: Final[tuple[Returns, ...]] = ("as_it_is", "pair", "first")
-#: Those that only some components have.
-_OWN_RETURNS: Final[Mapping[str, tuple[Returns, ...]]] = {"transformer": ("flat",), "positional_encoding": ("of_ids",)}
-
-#: The numbers of axes that arrays of any number may be held to, 0 for any, in the order in which they are tried.
-_AXES: Final = {
-    "scaled_dot_product_attention": (0, 4, 3, 2),
-    "layer_norm": (0, 3, 2),
-    "rms_norm": (0, 3, 2),
-    "softmax": (0, 3, 2),
-}
-
-#: The conventions that show in cases without a mask; parameters decide some others, and empty rows come last.
-_SHOWN: Final = (
-    "norm_placement", "layer_norm_eps", "rms_norm_eps", "rms_norm_eps_place", "rms_norm_weight", "embedding_scale",
-    "pe_layout",
-)  # fmt: skip
-_LATE: Final = ("empty_row", "odd_d_model", "target_mask")
-#: The options of a convention that are tried only where the code names them, with the words by which it does.
-_NAMED: Final = {
-    "activation": {"gelu": "gelu", "gelu_tanh": "gelu", "silu": "silu|swish"},
-    "norm_divisor": {"std_plus_eps": r"\bstd\b"},
-}
-
-#: The reasons of failures that say nothing of values: the call does not work in this form.
-_MISFITS: Final = ("wrong-shape", "not-an-array", "raised", "nothing-returned", "wrong-parameters", "wrong-dtype")
-
-#: The gains of the norms of a layer; a norm after a stack is none of them.
-_NORM_GAIN: Final = re.compile(r"norm_\d\.gamma$")
-
-#: The axes of an input with a batch, and the fewest tokens of which one is later than another.
-_BATCHED, _FEW = 3, 2
-
-#: The axes of a mask that says something of each sample, head, query and key.
-_MASK_AXES: Final = 4
-
-#: A change of an output that is smaller may be rounding.
-_ROUNDING: Final = 1e-4
-
-#: The message of a call in float64 whose code makes float32.
-_DTYPES_DIFFER: Final = re.compile(r"same dtype|Double|FloatTensor|float32|scalar type")
-
-#: The beginning of the name of a norm with an eps that is no option.
-_EPS: Final = "layer_norm.eps"
-
-#: The choices that a mistake would look like, so that code has to say them.
-CHOICES: Final[Mapping[str, str]] = {
-    "sequence-first": "the sequence comes before the batch",
-    "ignore": "True in its mask hides a key",
-    "addend": "its result still has to be added to x",
-}
+#: The fewest failing cases that a mistake must reproduce to be found by the diagnosis: one case is like many mistakes.
+_FEW_FAILING: Final = 2
 
 
 @dataclass(frozen=True)
@@ -152,7 +68,7 @@ class Inference:
     @property
     def has_other_eps(self) -> bool:
         """Return True if its norms add another eps than any option of the convention."""
-        return any(id_.startswith(_EPS) for id_ in self.mistakes)
+        return any(id_.startswith(EPS) for id_ in self.mistakes)
 
     @property
     def component(self) -> str:
@@ -195,7 +111,7 @@ def infer_adapter(
         raise InferenceError(f"{component}: no adapter is inferred for it; components are {', '.join(COMPONENTS)}")
     if component is None and not target.is_class and target.name in INFERRED_FUNCTIONS:
         component = target.name
-    searches = [_WiringSearch(spec, target, name) for name in ([component] if component else COMPONENTS)]
+    searches = [WiringSearch(spec, target, name) for name in ([component] if component else COMPONENTS)]
     searches = [search for search in searches if search.wirings]
     if not searches:
         raise InferenceError(_ask_what(target, component))
@@ -208,7 +124,7 @@ def infer_adapter(
     failing = 0
     if found:
         search, wiring = found[0]
-        wiring = search.hold_axes(search.add_input(wiring))
+        wiring = search.hold_axes(search.add_input(search.expect_causal(wiring)))
         if unsaid := [choice for choice in wiring.unsaid if choice not in accept]:
             raise ChoiceError(_ask_whether(wiring, unsaid[0]))
         failing, mistakes = search.confirm(wiring)
@@ -241,19 +157,34 @@ def describe_fit(found: Inference, spec: Spec) -> str:
     )
 
 
-def _find_mistaken(searches: Sequence[_WiringSearch]) -> tuple[Wiring, tuple[str, ...]] | None:
+def _find_mistaken(searches: Sequence[WiringSearch]) -> tuple[Wiring, tuple[str, ...]] | None:
     # A constant that was rounded to float32 hides in float64 what else is wrong.
     searched = (search.find_mistaken(dtype) for dtype in ("float64", "float32") for search in searches)
     return next(filter(None, searched), None)
 
 
-def _guess(searches: Sequence[_WiringSearch]) -> tuple[Wiring, tuple[str, ...]]:
+def _guess(searches: Sequence[WiringSearch]) -> tuple[Wiring, tuple[str, ...]]:
     """Return the wiring that says what names say, and the eps with which it fits, or raise InferenceError."""
     called = next((search for search in searches if search.running), None)
     if called is None:
         raise MisfitError(_ask_how(searches[0]))
     wiring = called.guess()
-    return wiring, called.find_eps(called.try_small(wiring))
+    judgements = called.try_small(wiring)
+    return wiring, called.find_eps(judgements) or _diagnose(Trial(wiring, judgements), called.spec)
+
+
+def _diagnose(trial: Trial, spec: Spec) -> tuple[str, ...]:
+    """Return the one mistake that the diagnosis of a check finds where the catalogue has none, or ().
+
+    Code that is called in another way gives values that no single mistake reproduces in every case. Parameters say what
+    a class is; a function or a class without any may be a helper, and a helper is like some mistake of softmax.
+    """
+    failing = sum(judgement.verdict.bad for judgement in trial.judgements)
+    if not trial.wiring.naming.names or trial.is_misfit or failing < _FEW_FAILING:
+        return ()
+    verdicts = Diagnosis(spec).explain_all(trial.judgements)
+    found = [finding.mistakes for finding in diagnose(verdicts, spec) if finding.label == MISTAKE_FOUND]
+    return found[0] if len(found) == 1 and len(found[0]) == 1 else ()
 
 
 def _ask_what(target: Target, component: str | None) -> str:
@@ -308,7 +239,7 @@ def _find_attention_roles(target: Target) -> set[str]:
     return said & {"query", "key", "value"}
 
 
-def _ask_how(search: _WiringSearch) -> str:
+def _ask_how(search: WiringSearch) -> str:
     if scope := search.target.explain_scope():
         return f"{search.target.name}: {scope}. {_WITHOUT}"
     looks = f"{search.target.name} has the arguments and parameters of {search.component}"
@@ -331,493 +262,3 @@ def _ask_which(target: Target, found: Sequence[Wiring]) -> str:
     differences = [" · ".join(sorted(facts)) for facts in (first - second, second - first)]
     ways = f"{differences[0]}, or {differences[1]}"
     return f"{target.name} fits in two ways: {ways}. Which is meant? `goldformer new` writes an adapter that can say it"
-
-
-@dataclass(frozen=True)
-class _Trial:
-    """The judgements of a wiring on some cases."""
-
-    wiring: Wiring
-    judgements: tuple[Judgement, ...]
-
-    @property
-    def passed(self) -> int:
-        return sum(j.verdict.status is Status.PASSED or j.verdict.reason == "precision" for j in self.judgements)
-
-    @property
-    def is_misfit(self) -> bool:
-        return any(j.verdict.bad and j.verdict.reason in _MISFITS for j in self.judgements)
-
-    @property
-    def fits(self) -> bool:
-        return self.passed > 0 and not any(j.verdict.bad or j.verdict.is_fault for j in self.judgements)
-
-
-class _WiringSearch:
-    """The search for the wirings of one component that golden values fit."""
-
-    def __init__(self, spec: Spec, target: Target, component: str) -> None:
-        self.spec, self.target, self.component = spec, target, component
-        self.wirings = list(islice(propose(target, component, spec), _MOST))
-        self.trials = 0
-        #: The dtype of the calls, and True if calls in float64 raised for their dtype.
-        self.dtype, self.is_of_float32 = "float64", False
-        self._loaded: tuple[Wiring, Adapter] | None = None
-        #: The trials that gave values, right ones or wrong ones, and the last message of those that did not.
-        self.running: list[_Trial] = []
-        self.problem = "every golden case was skipped"
-
-    def find(self) -> list[Wiring]:
-        """Return the wiring that golden values fit, and those that only name the parameters differently, or []."""
-        found = self._find_among(self._list_plain_forms())
-        if found or (self.running and not self._requires_mask()):
-            return found
-        # Some code cannot be called without a mask, and some takes None for one that hides everything.
-        return self._find_among(self._list_forms(always=True))
-
-    def _requires_mask(self) -> bool:
-        """Return True if a mask has no default."""
-        masks = self.wirings[0].arguments.all_masks
-        return any(argument.is_required and argument.name in masks for argument in self.target.list_arguments())
-
-    def _find_among(self, forms: Iterable[MaskForm]) -> list[Wiring]:
-        for form, sequence_first, axes in product(forms, self._list_sequences(), _AXES.get(self.component, (0,))):
-            for returns in (*_RETURNS, *_OWN_RETURNS.get(self.component, ())):
-                arranged = [
-                    replace(wiring, mask=form, returns=returns, sequence_first=sequence_first, axes=axes)
-                    for wiring in self.wirings
-                ]
-                runs, misfits = False, []
-                for wiring in arranged:
-                    # If the target cannot be called in this form, another order of its weights does not help.
-                    called = (wiring.construction, wiring.arguments, wiring.naming.turned)
-                    if called in misfits:
-                        continue
-                    found, ran = self._find_options(wiring)
-                    if found is not None:
-                        return [found, *self._list_rivals(found)]
-                    misfits += [] if ran else [called]
-                    runs = runs or ran
-                if runs:
-                    break
-        return []
-
-    def _list_plain_forms(self) -> list[MaskForm]:
-        """Return the forms of calls without a mask: without one, or with the future that the target always hides."""
-        forms = self._list_forms()
-        if "source" in self.wirings[0].contract.inputs and forms:
-            return forms
-        hides = may_hide_future(self.target, self.wirings[0].contract)
-        return [MaskForm(), *([MaskForm("causal")] if hides else [])]
-
-    def _list_forms(self, *, always: bool = False) -> list[MaskForm]:
-        """Return the forms of masks that the target may take; with `always`, also where the call has no mask."""
-        first = self.wirings[0]
-        return [replace(form, always=always) for form in list_forms(first.arguments, first.contract, self.target)]
-
-    def _list_sequences(self) -> tuple[bool, ...]:
-        has_sequence = self.target.is_class and "source" not in self.wirings[0].contract.inputs
-        return (False, True) if has_sequence else (False,)
-
-    def _find_options(self, wiring: Wiring) -> tuple[Wiring | None, bool]:
-        """Return the complete wiring under the options that fit, or None, and whether the call works at all."""
-        options_left, runs = self._narrow_options(wiring)
-        for options in options_left:
-            if self.trials >= _MOST_TRIALS:
-                break
-            trial = self._try(replace(wiring, conventions=options), self._plain(wiring.mask))
-            if trial.is_misfit:
-                break
-            runs = runs or bool(trial.judgements)
-            if trial.fits and (masked := self._fit_masks(trial.wiring)) is not None:
-                return self._declare(masked), True
-        return None, runs
-
-    def _narrow_options(self, wiring: Wiring) -> tuple[list[dict[str, str]], bool]:
-        """Return the options whose golden values one call has, or all of them, and whether that call ran.
-
-        The tolerance is that of float32: code that computes in it is tried further.
-        """
-        every = self._list_options()
-        deciding = (case for case in self._plain(wiring.mask) if set(every[0]) <= set(case.conventions))
-        case = next(deciding, None) if len(every) > 1 else None
-        trial = self._try(replace(wiring, conventions=every[0]), [case]) if case is not None else None
-        if case is None or trial is None or not trial.judgements:
-            return every, False
-        (judgement,) = trial.judgements
-        if not isinstance(judgement.outcome, Result):
-            return [], False
-        called = judgement.case or case
-        declared, contract = judgement.bench.options(called), wiring.contract
-        fitting = [
-            options
-            for options in every
-            if (expected := expect(called, {**declared, **options}, contract, "float32"))
-            and not any(d.wrong for d in measure(judgement.outcome, expected, called, contract, "float32"))
-        ]
-        return fitting, True
-
-    def _list_rivals(self, found: Wiring) -> list[Wiring]:
-        """Return the wirings that fit as well, of those that name the parameters in another way."""
-        others = (
-            replace(found, naming=w.naming, arguments=w.arguments, construction=w.construction)
-            for w in self.wirings[:_MOST_RIVALS]
-        )
-        rivals = (wiring for wiring in others if not _is_same_naming(wiring, found))
-        return [wiring for wiring in rivals if self._try(wiring, self._plain(found.mask)).fits]
-
-    def _fit_masks(self, wiring: Wiring) -> Wiring | None:
-        """Return the wiring whose masks fit too, or None. A narrower form counts where no wider one can be called."""
-        if not wiring.arguments.all_masks or not self._masked:
-            return wiring
-        if wiring.mask.shape == "causal":
-            return self._fit_masks_of_padding(wiring)
-        works: set[str] = set()
-        narrow: Wiring | None = None
-        for form in self._list_forms() if wiring.mask.shape == "absent" else [wiring.mask]:
-            if form.polarity in works:
-                continue
-            trial = self._try_masks(replace(wiring, mask=form))
-            if trial.fits and self._takes_four_axes(trial):
-                return trial.wiring
-            if trial.fits and narrow is None:
-                narrow = trial.wiring
-            if form.shape == "four_axes" and not trial.is_misfit:
-                works.add(form.polarity)
-        return narrow
-
-    def _takes_four_axes(self, trial: _Trial) -> bool:
-        """Return False if a mask that fits cannot come with all four axes, and the adapter does not decline that.
-
-        Where only causal masks were judged, all of them had two axes.
-        """
-        case = trial.judgements[0].case
-        if case is None or not has_batch_axis(trial.wiring.contract):
-            return True
-        masks = {name: array for name, array in case.input_arrays.items() if name.endswith("mask")}
-        wide = {name: array.reshape((1,) * (_MASK_AXES - array.ndim) + array.shape) for name, array in masks.items()}
-        given = Arguments({**case.input_arrays, **wide}, case.param_arrays, case.attributes)
-        try:
-            Bench(self.spec, self._load(trial.wiring), self.dtype, "cpu").call(self.component, given)
-        except NotImplementedHere:
-            return True
-        except CallProblem:
-            return False
-        return True
-
-    def _fit_masks_of_padding(self, wiring: Wiring) -> Wiring:
-        """Return the wiring that takes masks besides the future that the target hides, or the one without masks."""
-        both = {**wiring.conventions, "later_tokens": "hidden_too"}
-        forms = [replace(f, shape="causal_keys") if f.shape == "keys" else f for f in self._list_forms()]
-        trials = (self._try_masks(replace(wiring, mask=form, conventions=both)) for form in forms)
-        return next((trial.wiring for trial in trials if trial.fits), wiring)
-
-    def _declare(self, wiring: Wiring) -> Wiring:
-        """Return a wiring with the options of the conventions that show in few cases."""
-        for name in _LATE:
-            cases = [case for case in self._cases if name in case.conventions]
-            if name not in wiring.contract.conventions or not cases:
-                continue
-            convention = self.spec.conventions[name]
-            options = [convention.default, *(o for o in convention.options if o != convention.default)]
-            options += [UNSPECIFIED] if convention.left_open else []
-            tried = (replace(wiring, conventions={**wiring.conventions, name: option}) for option in options)
-            fitting = next((some for some in tried if self._try(some, cases, most=_DECIDING).fits), None)
-            if fitting is not None and fitting.conventions[name] != convention.default:
-                wiring = fitting
-        return wiring
-
-    def _try(
-        self,
-        wiring: Wiring,
-        cases: Iterable[Case],
-        *,
-        most: int = _PLAIN,
-        thorough: bool = False,
-        dtype: str = "",
-    ) -> _Trial:
-        """Judge cases until enough are judged or one fails; with `thorough`, values that are wrong do not end it."""
-        self.trials += 1
-        bench = Bench(self.spec, self._load(wiring), dtype or self.dtype, "cpu")
-        judged: list[Judgement] = []
-        for case in cases:
-            judgement = judge_case(case, bench)
-            verdict = judgement.verdict
-            if verdict.is_judged or verdict.is_fault:
-                judged.append(judgement)
-            misfit = verdict.bad and verdict.reason in _MISFITS
-            if misfit or (verdict.bad and not thorough) or len(judged) >= most:
-                break
-        trial = _Trial(wiring, tuple(judged))
-        if trial.is_misfit:
-            self.problem = f"it {judged[-1].verdict.message}"
-            self.is_of_float32 |= _DTYPES_DIFFER.search(self.problem) is not None
-        elif judged:
-            self.running.append(trial)
-        return trial
-
-    def _try_masks(self, wiring: Wiring, dtype: str = "") -> _Trial:
-        return self._try(wiring, self._masked, most=_MASKED, thorough=True, dtype=dtype)
-
-    def _load(self, wiring: Wiring) -> Adapter:
-        """Return the adapter of a wiring; that of the last one, if only the options differ."""
-        bare = replace(wiring, conventions={})
-        if self._loaded is None or self._loaded[0] != bare:
-            self._loaded = bare, load_wiring(bare, self.spec)
-        return replace(self._loaded[1], conventions=wiring.declared)
-
-    @cached_property
-    def _cases(self) -> list[Case]:
-        """The cases that may decide; the large ones come last, and before them those that some code refuses to take."""
-        some = [case for case in self.spec.cases_of(self.component) if _may_decide(case)]
-        return sorted(some, key=lambda case: (case.size > _LARGE, _has_odd_width(case)))
-
-    def _plain(self, form: MaskForm) -> list[Case]:
-        """Return the cases without a mask; with the future hidden, those first whose only mask hides it."""
-        some = [case for case in self._cases if not set(_LATE) & set(case.conventions)]
-        if form.shape == "causal":
-            return sorted(some, key=lambda case: case.changes_mask("only"))
-        return [case for case in some if not _is_masked(case)]
-
-    @cached_property
-    def _masked(self) -> list[Case]:
-        return [case for case in self._cases if _is_masked(case) and "empty_row" not in case.conventions]
-
-    def _list_options(self) -> list[dict[str, str]]:
-        """Return the combinations of the options that show without a mask; the documents' choices come first."""
-        contract = self.spec.contracts[self.component]
-        known = contract.conventions
-        shown: dict[str, list[str]] = {n: list(self.spec.conventions[n].options) for n in _SHOWN if n in known}
-        shown |= {name: options for name in _NAMED if name in known and (options := self._read(name))}
-        return [dict(zip(shown, options, strict=True)) for options in product(*shown.values())]
-
-    def _read(self, convention: str) -> list[str]:
-        """Return the options of a convention that the code may follow, the default last; none if it names no other."""
-        text = self.target.text
-        named = [o for o, words in _NAMED[convention].items() if re.search(words, text, re.IGNORECASE)]
-        return [*named, self.spec.conventions[convention].default] if named else []
-
-    def find_mistaken(self, dtype: str) -> tuple[Wiring, tuple[str, ...]] | None:
-        """Return the first wiring that fits with known mistakes, and these; None if no wiring fits."""
-        catalogue = _Catalogue(self.spec, self.component)
-        wirings = self._list_likely()
-        for wiring in wirings:
-            if catalogue.cost > _MOST_COST:
-                break
-            plain = self._try(wiring, self._plain(wiring.mask), thorough=True, dtype=dtype).judgements
-            if any(j.verdict.bad for j in plain) and not catalogue.find(plain):
-                continue
-            for form in self._list_further_forms(wiring):
-                some = replace(wiring, mask=form)
-                masked = self._try_masks(some, dtype)
-                if not masked.is_misfit and (found := catalogue.find((*plain, *masked.judgements))):
-                    return some, found
-        return None
-
-    def add_input(self, wiring: Wiring) -> Wiring:
-        """Return the wiring that adds x to the result if a positional encoding fits only so: some cases have x = 0."""
-        if self.component != "positional_encoding" or not self.confirm(wiring)[0]:
-            return wiring
-        added = replace(wiring, returns="addend")
-        return wiring if self.confirm(added)[0] else added
-
-    def hold_axes(self, wiring: Wiring) -> Wiring:
-        """Return the wiring that declines arrays of other numbers of axes, if all that fails raises for those."""
-        numbers = [axes for axes in _AXES.get(self.component, ()) if axes]
-        if wiring.axes or not numbers:
-            return wiring
-        bad = [judgement.verdict for judgement in self.try_small(wiring) if judgement.verdict.bad]
-        if not bad or any(verdict.reason != "raised" for verdict in bad):
-            return wiring
-        held = (_Trial(some, self.try_small(some)) for some in (replace(wiring, axes=axes) for axes in numbers))
-        return next((trial.wiring for trial in held if trial.fits), wiring)
-
-    def confirm(self, wiring: Wiring) -> tuple[int, tuple[str, ...]]:
-        """Return how many small cases fail with a wiring that fits those that decide, and the mistakes that fit."""
-        judgements = self.try_small(wiring)
-        failing = sum(judgement.verdict.bad for judgement in judgements)
-        if failing:
-            return failing, _Catalogue(self.spec, self.component).find(judgements)
-        coarse = sum(judgement.verdict.reason == "precision" for judgement in judgements)
-        other = self.find_eps(judgements) if coarse else ()
-        return (coarse, other) if other else (0, ())
-
-    def try_small(self, wiring: Wiring) -> tuple[Judgement, ...]:
-        """Return the judgements of a wiring on all small cases."""
-        small = [case for case in self._cases if case.size <= _LARGE]
-        return self._try(wiring, small, most=len(small), thorough=True).judgements
-
-    def find_eps(self, judgements: Sequence[Judgement]) -> tuple[str, ...]:
-        """Return the eps that no option has and that gives the values, wrong or right only to float32; or ()."""
-        if "layer_norm_eps" not in self.spec.contracts[self.component].conventions:
-            return ()
-        return _Catalogue(self.spec, self.component).find_eps(judgements)
-
-    def guess(self) -> Wiring:
-        """Return the wiring that came furthest, with a form of the masks that can be called.
-
-        If no form can, its adapter passes the masks on, so that a check shows what happens.
-        """
-        best = next(iter(self._list_likely()), self.wirings[0])
-        forms = self._list_further_forms(best)
-        tried = [self._try_masks(replace(best, mask=form)) for form in forms]
-        called = [trial for trial in tried if trial.judgements and not trial.is_misfit]
-        # Where values decide nothing, names such as key_padding_mask do.
-        likely = "ignore" if says_ignore(self.target, best.arguments) else "keep"
-        ranked = sorted(called, key=lambda trial: (-trial.passed, trial.wiring.mask.polarity != likely))
-        return ranked[0].wiring if ranked else replace(best, mask=forms[0])
-
-    def _list_likely(self) -> list[Wiring]:
-        """Return the wirings that gave values under every option, those first that agree with what calls show."""
-        trials = self._rank_trials()
-        shown = self._observe(trials[0]) if trials else {}
-        wirings: list[Wiring] = []
-        for trial, options in product(trials, self._list_options()):
-            some = replace(trial.wiring, conventions={**trial.wiring.conventions, **options})
-            if some not in wirings:
-                wirings.append(some)
-
-        def count_disagreements(wiring: Wiring) -> int:
-            is_causal = {"hides_later_tokens": wiring.mask.shape == "causal"}
-            return sum({**wiring.conventions, **is_causal}.get(name, value) != value for name, value in shown.items())
-
-        return sorted(wirings, key=count_disagreements)
-
-    def _observe(self, trial: _Trial) -> dict[str, bool | str]:
-        """Return whether the target hides later tokens and where its norms stand, as far as calls show it.
-
-        Both show without a right value. Earlier outputs do not depend on a later input that is hidden. A norm whose
-        gain is 0 gives its shift: if the norms stand last, no output depends on an input then.
-        """
-        case = next((judgement.case for judgement in trial.judgements if judgement.case is not None), None)
-        inputs = dict(case.input_arrays) if case is not None else {}
-        tokens: list[str] = [name for name in ("x", "query", "key", "value") if name in inputs]
-        if case is None or not tokens or inputs[tokens[0]].ndim < _BATCHED or inputs[tokens[0]].shape[-2] < _FEW:
-            return {}
-        gains = {name: 0 * array for name, array in case.param_arrays.items() if _NORM_GAIN.search(name)}
-        bench = Bench(self.spec, self._load(trial.wiring), self.dtype, "cpu")
-
-        def run(changes: Mapping[str, Array], params: Mapping[str, Array]) -> Array:
-            given = Arguments({**inputs, **changes}, {**case.param_arrays, **params}, case.attributes)
-            return bench.call(self.component, given).outputs[trial.wiring.contract.first_output]
-
-        later: dict[str, Array] = {name: _change_last(inputs[name]) for name in tokens}
-        try:
-            change = abs(run({}, {}) - run(later, {})) > _ROUNDING
-            shown: dict[str, bool | str] = {"hides_later_tokens": bool(change.any() and not change[..., :-1, :].any())}
-            if gains:
-                is_last = np.allclose(run({}, gains), run(later, gains))
-                shown["norm_placement"] = "post" if is_last else "pre"
-        except CallProblem:
-            return {}
-        return shown
-
-    def _rank_trials(self) -> list[_Trial]:
-        """Return the trials that gave values, those that came furthest first.
-
-        A sequence that would come first is left out unless the code says it: turned, right code looks like a mistake.
-        """
-        said = [trial for trial in self.running if "sequence-first" not in trial.wiring.unsaid]
-        return sorted(said, key=lambda trial: (trial.wiring.mask.shape != "absent", -trial.passed))
-
-    def _list_further_forms(self, wiring: Wiring) -> list[MaskForm]:
-        """Return the forms of masks that are open: every one for calls that were tried without."""
-        is_open = wiring.arguments.all_masks and wiring.mask.shape == "absent"
-        return self._list_forms() if is_open else [wiring.mask]
-
-
-class _Catalogue:
-    """The known mistakes of a component, as results that they give."""
-
-    def __init__(self, spec: Spec, component: str) -> None:
-        parts = {component, *spec.list_dependencies(component)}
-        forward = (id_ for id_, mistaken in implementations().items() if not mistaken.by_hand)
-        self._ids = [id_ for id_ in forward if spec.mistakes[id_].component in parts]
-        #: The cost of the imitations so far, in numbers of cases.
-        self.cost = 0
-        self._textbooks = Textbooks(spec, Imitations())
-        self._made: set[tuple[Any, ...]] = set()
-
-    def find(self, judgements: Sequence[Judgement]) -> tuple[str, ...]:
-        """Return the mistakes that reproduce every failing judgement and fail no passing one."""
-        return tuple(id_ for id_ in self._ids if self._explains(id_, judgements))
-
-    def find_eps(self, judgements: Sequence[Judgement]) -> tuple[str, ...]:
-        """Return the eps that gives what is wrong or right to float32 only, and nothing else of what is right."""
-        given = [(judgement.verdict, failing) for judgement in judgements if (failing := FailingCase.of(judgement))]
-        wrong = [failing for verdict, failing in given if verdict.bad or verdict.reason == "precision"]
-        right = [failing for verdict, failing in given if verdict.status is Status.PASSED]
-        if not wrong or len(given) < len(judgements):
-            return ()
-        for candidate in self._list_eps(wrong[0]):
-            made = [self._textbooks.imitate(candidate, failing) for failing in wrong]
-            if all(f.distance(imitation) is not None for f, imitation in zip(wrong, made, strict=True)) and not any(
-                passing.excludes(self._textbooks.imitate(candidate, passing)) for passing in right
-            ):
-                return candidate.mistakes
-        return ()
-
-    def _list_eps(self, failing: FailingCase) -> Iterator[Candidate]:
-        """Yield the values of eps in common use, then the one that is solved for, in as few digits as possible."""
-        yield from (Candidate((id_,)) for id_ in neighbours() if id_.startswith(_EPS))
-        family = families()[_EPS]
-
-        def find_residual(value: float) -> float:
-            with trying(value):
-                return failing.find_residual(self._textbooks.run(Candidate((family.id,)), failing))
-
-        value = fit_number(find_residual, family)
-        for digits in range(1, 10) if value is not None else ():
-            yield Candidate((name_solved(family, float(f"{value:.{digits}g}")),))
-
-    def _explains(self, id_: str, judgements: Sequence[Judgement]) -> bool:
-        explained = 0
-        for judgement in judgements:
-            failing = FailingCase.of(judgement)
-            if failing is None or not isinstance(failing.actual, Result):
-                return False
-            self.cost += estimate_cost(failing.case) // 4
-            imitation = self._imitate(id_, failing)
-            if judgement.verdict.bad:
-                if failing.distance(imitation) is None:
-                    return False
-                explained += 1
-            elif judgement.verdict.status is Status.PASSED and failing.excludes(imitation):
-                return False
-        return explained > 0
-
-    def _imitate(self, id_: str, failing: FailingCase) -> Result | None:
-        key = (id_, failing.case.id, *failing.options.items())
-        if key not in self._made:
-            self._made.add(key)
-            self.cost += estimate_cost(failing.case)
-        made = self._textbooks.imitate(Candidate((id_,)), failing)
-        return made if isinstance(made, Result) else None
-
-
-def _is_same_naming(one: Wiring, other: Wiring) -> bool:
-    """Return True if two wirings give the same parameters and inputs the same names."""
-    return (one.naming.names, one.naming.per_head, one.arguments, one.component) == (
-        other.naming.names, other.naming.per_head, other.arguments, other.component,
-    )  # fmt: skip
-
-
-def _change_last(array: Array) -> Array:
-    """Return a copy of an input with another last token."""
-    changed = np.array(array)
-    changed[..., -1, :] = changed[..., -1, ::-1] + 1
-    return changed
-
-
-def _may_decide(case: Case) -> bool:
-    random = case.random or "dropout_rate" in case.attributes
-    return not (case.error or case.cotangent or case.shape_only or random or case.full_size)
-
-
-def _has_odd_width(case: Case) -> bool:
-    """Return True if an input has an odd number of channels, for which no pairs of sines and cosines exist."""
-    return any(size % 2 for name, size in case.sizes.items() if name in ("d_model", "d_input", "d_query"))
-
-
-def _is_masked(case: Case) -> bool:
-    return any(name.endswith("mask") for name in case.inputs)

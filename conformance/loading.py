@@ -28,6 +28,7 @@ from goldformer.adapters.inference import (
     MisfitError,
     Target,
     import_target,
+    is_causal_switch,
     is_inferable,
     list_targets,
     read_target,
@@ -133,8 +134,12 @@ def _read_module(module: types.ModuleType, name: str, reading: Reading, spec: Sp
     targets = list_targets(module, Path(name))
     known = _list_names(spec)
     named = {n: t for n, t in targets.items() if n in known and (n not in spec.components or _fits(t, n, spec))}
+    # A gradient is read with the function of its component.
+    switched = [n for n, target in named.items() if _has_switch(target, n) and f"{n}_gradient" not in named]
+    others = {n: _try_to_infer(t, reading, spec) for n, t in targets.items() if n not in named or n in switched}
+    named = {n: target for n, target in named.items() if n not in others or others[n].adapter is None}
     parts = [_read_named_functions(module, named, name, reading, spec)] if named else []
-    parts += [_try_to_infer(target, reading, spec) for n, target in targets.items() if n not in named]
+    parts += [part for n, part in others.items() if n not in named]
     found: dict[str, _Part] = {}
     notes = []
     for part in parts:
@@ -219,7 +224,7 @@ def _read_function(what: Any, reading: Reading, spec: Spec) -> Adapter:
         return _infer_unnamed(what, name, reading, spec)
     if message := describe_unknown([component or name], spec.components, "component"):
         raise ValueError(message)
-    renamed = not _takes(function, component or name, spec)
+    renamed = not _takes(function, component or name, spec) or _has_switch(what, component or name)
     if renamed and (adapter := _infer_function(what, replace(reading, component=component or name), spec)):
         return adapter
     return _read(types.SimpleNamespace(**{component or name: function}), name, reading.arrays, spec)
@@ -270,6 +275,14 @@ def _takes(what: Any, component: str, spec: Spec) -> bool:
     contract = spec.contracts[component]
     known = {*contract.inputs, *contract.attributes, "params"}
     return all(name in known for name in _list_required(what))
+
+
+def _has_switch(what: Any, component: str) -> bool:
+    """Return True for a function with a boolean such as is_causal=False: inference sets it where a mask is causal."""
+    function = what.thing if isinstance(what, Target) else what
+    if component not in INFERRED_FUNCTIONS or not inspect.isfunction(function):
+        return False
+    return any(is_causal_switch(argument) for argument in Target(function, "", "").list_arguments())
 
 
 def _list_required(what: Any) -> list[str]:

@@ -15,6 +15,7 @@ from repository import REPOSITORY
 #: The rooms, as folders of the repository.
 ROOMS = [
     "spec",
+    "spec/formulas",
     "spec/oracle",
     "reference_impl",
     "adapters",

@@ -1,6 +1,14 @@
 """Proposals for the adapter of a class or a function; whether one is right is decided elsewhere."""
 
-from goldformer.adapters.inference.inputs import MaskForm, has_batch_axis, list_forms, may_hide_future, says_ignore
+from goldformer.adapters.inference.inputs import (
+    MaskForm,
+    has_batch_axis,
+    is_causal_switch,
+    list_forms,
+    makes_causal_mask,
+    may_hide_future,
+    says_ignore,
+)
 from goldformer.adapters.inference.packages import import_target
 from goldformer.adapters.inference.proposals import (
     COMPONENTS,
@@ -24,7 +32,7 @@ from goldformer.adapters.inference.target import (
     read_target,
     split_target,
 )
-from goldformer.adapters.inference.writing import Returns, Wiring
+from goldformer.adapters.inference.writing import Returns, Wiring, switches_mask
 
 __all__ = [
     "COMPONENTS",
@@ -44,13 +52,16 @@ __all__ = [
     "has_batch_axis",
     "has_fixed_sizes",
     "import_target",
+    "is_causal_switch",
     "is_inferable",
     "list_forms",
     "list_targets",
     "load_wiring",
+    "makes_causal_mask",
     "may_hide_future",
     "propose",
     "read_target",
     "says_ignore",
     "split_target",
+    "switches_mask",
 ]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import permutations
 from typing import Final, Literal
 
-from goldformer.adapters.inference.names import ARGUMENTS, list_roles, says
+from goldformer.adapters.inference.names import ARGUMENTS, list_roles, says, split_words
 from goldformer.adapters.inference.target import Argument, Target
 from goldformer.spec import Contract
 
@@ -55,7 +56,8 @@ class ForwardArguments:
 
     `masks` maps our masks to their arguments, and `paddings` those whose padded keys have an argument of their own.
     `caches` are arguments without a default for the keys and values of earlier calls, `constants` those that are no
-    inputs, such as an eps, each with its number.
+    inputs, such as an eps, each with its number. `switch` is a boolean such as is_causal, which hides later tokens
+    instead of a mask.
     """
 
     inputs: Mapping[str, str]
@@ -64,6 +66,7 @@ class ForwardArguments:
     paddings: Mapping[str, str] = field(default_factory=dict)
     caches: tuple[str, ...] = ()
     constants: Mapping[str, float] = field(default_factory=dict)
+    switch: str = ""
 
     @property
     def all_masks(self) -> tuple[str, ...]:
@@ -80,12 +83,15 @@ def list_arguments(target: Target, contract: Contract) -> Iterator[ForwardArgume
     given = target.list_arguments()
     takes_masks = "source" in contract.inputs or any(spec.optional for spec in contract.inputs.values())
     # An argument whose default is True or False is a switch, such as causal_mask=False.
-    masks = [a for a in given if takes_masks and _is_mask(a.name, contract) and not isinstance(a.default, bool)]
+    masks = [a for a in given if takes_masks and _is_mask(a.name, contract) and not a.is_boolean]
+    # A model makes its masks of its ids.
+    can_switch = takes_masks and "source" not in contract.inputs
+    switch = next((a.name for a in given if can_switch and a not in masks and is_causal_switch(a)), "")
     pad = next((a.name for a in given if says(a.name, ARGUMENTS["pad"])), "")
     caches = tuple(a.name for a in given if a.is_required and says(a.name, ARGUMENTS["cache"]))
     constants = {a.name: a.constant for a in given if a.is_required and isinstance(a.constant, float)}
-    others = (pad, *caches, *constants)
-    data = [a for a in given if a not in masks and a.name not in others and (a.is_required or _is_input(a))]
+    apart = (pad, switch, *caches, *constants)
+    data = [a for a in given if a not in masks and a.name not in apart and (a.is_required or _is_input(a))]
     wanted = [name for name, spec in contract.inputs.items() if not spec.optional]
     wanted += [] if target.is_class else list(contract.params)
     named = _name_masks(masks, [name for name, spec in contract.inputs.items() if spec.optional], contract)
@@ -96,15 +102,14 @@ def list_arguments(target: Target, contract: Contract) -> Iterator[ForwardArgume
     names = [a.name for a in data]
     for inputs in _match(names, wanted) if len(data) == len(wanted) else _match_repeated(names, contract):
         read = {theirs: f'params["{ours}"]' if ours in contract.params else ours for theirs, ours in inputs.items()}
-        yield ForwardArguments(
-            read, named[0], pad if "pad_id" in contract.attributes else "", named[1], caches, constants
-        )
+        own_pad = pad if "pad_id" in contract.attributes else ""
+        yield ForwardArguments(read, named[0], own_pad, named[1], caches, constants, switch)
 
 
 def list_forms(arguments: ForwardArguments, contract: Contract, target: Target) -> Iterator[MaskForm]:
     """Yield the forms in which the masks of a call may come, those that hold most masks first."""
     if not arguments.all_masks:
-        if may_hide_future(target, contract):
+        if may_hide_future(target, arguments, contract):
             yield MaskForm("causal")
         return
     polarities: tuple[Polarity, ...] = ("keep", "ignore", "added")
@@ -125,10 +130,37 @@ def list_forms(arguments: ForwardArguments, contract: Contract, target: Target) 
         yield MaskForm("lengths")
 
 
-def may_hide_future(target: Target, contract: Contract) -> bool:
-    """Return True if the code of a target says something of a causal mask."""
-    takes_masks = any(spec.optional for spec in contract.inputs.values())
+def may_hide_future(target: Target, arguments: ForwardArguments, contract: Contract) -> bool:
+    """Return True if the code of a target says something of a causal mask, and no argument switches it off."""
+    takes_masks = any(spec.optional for spec in contract.inputs.values()) and not arguments.switch
     return takes_masks and re.search("tril|triu|causal", target.text) is not None
+
+
+def makes_causal_mask(target: Target, contract: Contract) -> bool:
+    """Return True if the code of a target makes a causal mask and decides nothing: it means every call to be causal.
+
+    With any condition, the mask may belong to another use of the class; tril and triu together leave a band.
+    """
+    if not any(spec.optional for spec in contract.inputs.values()):
+        return False
+    nodes = target.list_nodes()
+    called = _list_called(nodes)
+    run = [
+        n for n in nodes if isinstance(n, ast.FunctionDef) and n.name in {"__init__", "__call__", "forward", *called}
+    ]
+    made = {name for function in run for name in _list_called(ast.walk(function)) if name in ("tril", "triu")}
+    return len(made) == 1 and not any(isinstance(node, ast.If | ast.IfExp) for node in nodes)
+
+
+def _list_called(nodes: Iterable[ast.AST]) -> set[str]:
+    """Return the names of what is called, without the objects that they are attributes of."""
+    return {ast.unparse(node.func).rpartition(".")[2] for node in nodes if isinstance(node, ast.Call)}
+
+
+def is_causal_switch(argument: Argument) -> bool:
+    """Return True for a boolean that hides later tokens, such as is_causal=False or a required `causal`."""
+    says_boolean = argument.is_boolean or (argument.is_required and argument.name in ("causal", "is_causal"))
+    return says_boolean and "causal" in split_words(argument.name) and not _is_crossing(argument.name)
 
 
 def has_batch_axis(contract: Contract) -> bool:
@@ -166,6 +198,11 @@ def says_ignore(target: Target, arguments: ForwardArguments) -> bool:
 def _is_mask(name: str, contract: Contract) -> bool:
     """Return True if a name says a mask; `m` does where no other input, such as a memory, begins with that letter."""
     return says(name, ARGUMENTS["mask"]) or (says(name, "m") and not {"memory", "source"} & contract.inputs.keys())
+
+
+def _is_crossing(name: str) -> bool:
+    """Return True if the name of a mask says that it is one of the memory."""
+    return re.search("src|source|enc|mem|cross|context", name.lower()) is not None
 
 
 def _is_input(argument: Argument) -> bool:
@@ -217,7 +254,7 @@ def _name_masks(masks: list[Argument], wanted: list[str], contract: Contract) ->
         return None if names else ({}, {})
     if len(wanted) == 1:
         return _group_masks({wanted[0]: names})
-    crossing = [name for name in names if re.search("src|source|enc|mem|cross|context", name.lower())]
+    crossing = [name for name in names if _is_crossing(name)]
     if len(names) == 1:
         return {wanted[bool(crossing)]: names[0]}, {}
     if len(names) == 2:

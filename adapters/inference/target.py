@@ -95,6 +95,11 @@ class Argument:
         return self.default is inspect.Parameter.empty
 
     @property
+    def is_boolean(self) -> bool:
+        """Return True if its default or its annotation is that of a switch."""
+        return isinstance(self.default, bool) or self.annotation in (bool, "bool")
+
+    @property
     def constant(self) -> Any:
         """The value for a required argument that is no size; None if nothing says what it is."""
         lowered = self.name.lower()
@@ -178,6 +183,14 @@ class Target:
     def text(self) -> str:
         """The source of the class or function and of the classes that it is built of, as far as it is available."""
         return "".join(_read_sources(self.thing, seen=set()))
+
+    def list_nodes(self) -> list[ast.AST]:
+        """Return the syntax of its source and of the classes that it is built of, as far as it can be read."""
+        nodes: list[ast.AST] = []
+        for text in _read_sources(self.thing, seen=set()):
+            with contextlib.suppress(SyntaxError):
+                nodes += ast.walk(ast.parse(textwrap.dedent(text)))
+        return nodes
 
     @property
     def arrays(self) -> str:

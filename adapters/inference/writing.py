@@ -15,9 +15,10 @@ from goldformer.adapters.inference.inputs import (
 )
 from goldformer.adapters.inference.parameters import Naming
 from goldformer.adapters.inference.target import Construction, Part, Target, is_device
-from goldformer.adapters.layouts import Names
+from goldformer.adapters.layouts import Names, is_causal
 from goldformer.adapters.protocol import INFERRED_FUNCTIONS
 from goldformer.spec import Contract
+from goldformer.spec.call import Array
 
 #: The result of the call: only the output, or everything in our order, the output and the weights, the output first, a
 #: term to add to the input, the same of a call with ids, or logits whose samples follow one another, as for a loss.
@@ -237,12 +238,28 @@ def _write_refusals(wiring: Wiring) -> list[str]:
         same = "key.shape != value.shape or key.requires_grad or value.requires_grad or not bool((key == value).all())"
         lines += _refuse(same, f"{name} reads keys and values from one input")
     for mask, query, key in list_masks(wiring):
-        if wiring.mask.shape == "causal" and mask != "memory_mask":
-            test = f"not is_causal({mask}, q_seq={query}.shape[1], kv_seq={key}.shape[1])"
+        takes_none = mask not in _list_taken(wiring) or wiring.mask.shape in ("absent", "causal")
+        if wiring.arguments.switch and mask != "memory_mask":
+            lines.append(_write_switch(mask, query, key))
+            why = f"{name} takes no mask but the causal one of as many queries as keys"
+            refusal = _refuse(f"{mask} is not None and not causal", why)
+            lines += refusal if takes_none else [f"{mask} = None if causal else {mask}"]
+        elif wiring.mask.shape == "causal" and mask != "memory_mask":
+            test = f"not is_causal({mask}, q_seq={query}.shape[-2], kv_seq={key}.shape[-2])"
             lines += _refuse(test, f"{name} always hides the future")
-        elif mask not in _list_taken(wiring) or wiring.mask.shape in ("absent", "causal"):
+        elif takes_none:
             lines += _refuse(f"{mask} is not None", f"{name} takes no such mask")
     return lines
+
+
+def _write_switch(mask: str, query: str, key: str) -> str:
+    """Return the line that says if the switch replaces the mask, which is causal then.
+
+    With fewer queries than keys, code differs in which keys the first query sees.
+    """
+    causal = f"is_causal({mask}, q_seq={query}.shape[-2], kv_seq={key}.shape[-2])"
+    square = f"{query}.shape[-2] == {key}.shape[-2] and " if query != key else ""
+    return f"causal = {mask} is not None and {square}{causal}"
 
 
 def _list_taken(wiring: Wiring) -> set[str]:
@@ -257,6 +274,15 @@ def list_masks(wiring: Wiring) -> list[tuple[str, str, str]]:
     if "query" in wiring.contract.inputs:
         return [(name, "query", "key") for name in optional]
     return [(name, "x", "memory" if name == "memory_mask" else "x") for name in optional]
+
+
+def switches_mask(wiring: Wiring, inputs: Mapping[str, Array]) -> bool:
+    """Return True if the adapter of a wiring sets the switch of the call in the place of a mask of these inputs."""
+    switched = (names for names in list_masks(wiring) if names[0] != "memory_mask")
+    mask, queries, keys = (inputs.get(name) for name in next(switched))
+    if mask is None or queries is None or keys is None or queries.shape[-2] != keys.shape[-2]:
+        return False
+    return is_causal(mask, q_seq=queries.shape[-2], kv_seq=keys.shape[-2])
 
 
 def _write_masks_of_ids(wiring: Wiring) -> list[str]:
@@ -401,6 +427,7 @@ def _write_call(wiring: Wiring) -> str:
         given[wiring.arguments.pad] = "pad_id"
     given |= dict.fromkeys(wiring.arguments.caches, "None")
     given |= {name: repr(number) for name, number in wiring.arguments.constants.items()}
+    given |= {wiring.arguments.switch: "causal"} if wiring.arguments.switch else {}
     return ", ".join(f"{theirs}={ours}" for theirs, ours in given.items())
 
 
@@ -580,11 +607,12 @@ def _describe_layout(wiring: Wiring) -> list[str]:
 
 
 def _describe_mask(wiring: Wiring) -> list[str]:
-    form = wiring.mask
+    form, switch = wiring.mask, wiring.arguments.switch
+    switched = [f"{switch} of the call: True where the mask is causal, with as many queries as keys"] if switch else []
     if form.shape == "causal":
         return ["mask: none, it always hides the future"]
     if form.shape == "absent" or not wiring.arguments.all_masks:
-        return []
+        return switched
     shapes = {
         "any": "as it comes", "four_axes": "(batch, heads, q_seq, kv_seq)",
         "whole": "of the size of the scores", "flat": "(batch·heads, q_seq, kv_seq)",
@@ -595,4 +623,5 @@ def _describe_mask(wiring: Wiring) -> list[str]:
     meaning = {"keep": "True = may attend", "ignore": "True = ignore", "added": "added to the scores"}[form.polarity]
     text = shapes[form.shape] if form.shape == "lengths" else f"{shapes[form.shape]}, {meaning}"
     unused = [] if form.is_split else wiring.arguments.paddings.values()
-    return [f"mask: {text}", *(f"{name} of the call: not used, all masks go to the other argument" for name in unused)]
+    unread = [f"{name} of the call: not used, all masks go to the other argument" for name in unused]
+    return [f"mask: {text}", *switched, *unread]

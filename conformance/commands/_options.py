@@ -9,6 +9,8 @@ from typing import Any, Final
 import click
 from click.shell_completion import CompletionItem
 
+from goldformer.conformance.choices import CHOICES
+
 
 def list_statuses(
     *, ok: str = "done", fails: str = "", bad: str = "bad option or file, or a fault in goldformer", partial: str = ""
@@ -165,7 +167,7 @@ ARRAYS: Final = click.option(
 )
 ACCEPT: Final = click.option(
     "--accept",
-    type=click.Choice(["sequence-first", "ignore", "addend"]),
+    type=click.Choice([*CHOICES]),
     multiple=True,
     help="Confirm a choice of a class that its code does not state.",
 )

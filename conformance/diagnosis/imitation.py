@@ -145,7 +145,7 @@ class Imitator:
             found = found or self._search(failure)
         if case.cotangent is None:
             self._fails_forward.add(case.component)
-            if max(case.sizes.values(), default=0) <= SHORTEST and not failure.is_blank:
+            if not _exceeds_block(case) and not failure.is_blank:
                 self._fails_short.add(case.component)
         self._known.note_search(case.component, found)
         return _describe_matches(found)
@@ -314,7 +314,7 @@ class Imitator:
         if backward and component in self._fails_forward:
             # What no forward pass showed, no gradient of it shows; and a gradient takes a hundred calls.
             return {}
-        if case.is_computed and component not in self._fails_short and (not is_half(dtype) or failure.is_far):
+        if _exceeds_block(case) and component not in self._fails_short and (not is_half(dtype) or failure.is_far):
             # What is right in small calls, or empty, goes wrong at the end of a block.
             found = self._match_candidates(self._catalogue.select_blocks(component), failure)
             if found:
@@ -691,6 +691,11 @@ class Imitator:
                 found[candidate] = distance
         self._matched.update({candidate.causes: candidate for candidate in found})
         return found
+
+
+def _exceeds_block(case: Case) -> bool:
+    """Return True if an axis of a call is longer than the shortest block."""
+    return max(case.sizes.values(), default=0) > SHORTEST
 
 
 def _has_padding(case: Case) -> bool:

@@ -105,6 +105,14 @@ HITS = {
     "cached_calls.py:PlacesOfIds": ("positional_encoding", "absent", KEEP, {"odd_d_model": "refused"}),
     "cached_calls.py:DoubledLayer": ("encoder_layer", "absent", KEEP, {"biases": "not_in_attention"}),
     "cached_calls.py:FlatModel": ("transformer", "absent", KEEP, {"output_layer": "separate"}),
+    "switched_calls.py:flash": ("scaled_dot_product_attention", "absent", KEEP, {}),
+    "switched_calls.py:flash_from_the_end": ("scaled_dot_product_attention", "absent", KEEP, {}),
+    "switched_calls.py:attend_with_both": ("scaled_dot_product_attention", "any", KEEP, {"empty_row": "zeros"}),
+    "switched_calls.py:attend_with_hint": ("scaled_dot_product_attention", "any", KEEP, {"empty_row": "zeros"}),
+    "switched_calls.py:SwitchedLayer": ("encoder_layer", "absent", KEEP, {"norm_placement": "post"}),
+    # Its causal mask is for other calls.
+    "switched_calls.py:ChoosesItsMask": ("encoder_layer", "absent", KEEP, {"norm_placement": "pre"}),
+    "switched_calls.py:SeesABand": ("encoder_layer", "absent", KEEP, {"norm_placement": "pre"}),
     "configured_blocks.py:ConfiguredBlock": ("encoder_layer", "absent", KEEP, {"norm_placement": "pre"}),
     "configured_blocks.py:BlockOfNumbers": ("encoder_layer", "any", KEEP, {"norm_placement": "post"}),
     "whole_layers.py:NormedDecoder": ("decoder", "no_heads", KEEP, {"final_norm": "after_stack"}),
@@ -136,9 +144,11 @@ DEFECTS = {
     "NormOfOddEps": ("layer_norm.eps=3e-09",),
     # Turned, it would look like one that adds the encoding along the batch.
     "WavesOfEveryChannel": (),
-    # A mistake in one place of two: `check` names it.
-    "NoResidualLayer": (),
-    "QueriesAsKeys": (),
+    # What no mistake of the catalogue reproduces alone, the diagnosis of a check finds.
+    "NoResidualLayer": ("residual-missing",),
+    "QueriesAsKeys": ("multi_head_attention.k.parameters-with-q",),
+    "BlockOfOneTooFar": ("scaled_dot_product_attention.mask.always-causal-but-one",),
+    "BlockOfNoMask": ("mask-not-inplace",),
     "SineScores": (),
     "OutputTwice": (),
     "SquaredReluNet": (),
@@ -184,6 +194,34 @@ def test_tables_are_made_on_the_device_of_the_call(place, spec):
     verdict = check_property(spec.properties["device-hygiene"], found.component, bench)
     assert verdict.status is Status.PASSED, verdict.message
     assert "device of the constructor: that of the inputs" in found.wiring.facts
+
+
+@pytest.mark.parametrize(
+    ("name", "switched", "declined"),
+    [
+        ("flash", ["sdpa-causal"], ["sdpa-padding-per-sample"]),
+        ("flash_from_the_end", ["sdpa-causal"], ["sdpa-padding-per-sample"]),
+        ("attend_with_both", ["sdpa-causal", "sdpa-padding-per-sample"], []),
+        ("SwitchedLayer", ["enc-causal"], ["enc-padding"]),
+    ],
+)
+def test_a_switch_is_set_where_the_mask_is_causal(name, switched, declined, spec):
+    found = infer_adapter(f"{STYLES}/switched_calls.py:{name}", spec=spec)
+    bench = Bench(spec, found.adapter, "float32", "cpu")
+    verdicts = {check: judge_case(spec.cases[check], bench).verdict for check in (*switched, *declined)}
+    assert [verdicts[check].status for check in switched] == [Status.PASSED] * len(switched)
+    assert all("takes no mask but the causal one" in verdicts[check].message for check in declined)
+    switch = found.wiring.arguments.switch
+    assert f"{switch} of the call: True where the mask is causal, with as many queries as keys" in found.wiring.facts
+
+
+@pytest.mark.parametrize("name", ["flash_one_too_far", "attend_with_both_one_too_far"])
+def test_a_mistake_that_only_a_switch_shows_fails(name, spec):
+    found = infer_adapter(f"{STYLES}/switched_calls.py:{name}", spec=spec)
+    assert (found.is_proven, found.fits) == (True, False)
+    bench = Bench(spec, found.adapter, "float32", "cpu")
+    assert judge_case(spec.cases["sdpa-causal"], bench).verdict.bad
+    assert not judge_case(spec.cases["sdpa-distinct-sizes"], bench).verdict.bad
 
 
 def test_an_empty_cache_is_said(spec):
@@ -276,7 +314,7 @@ def test_a_table_is_as_long_as_the_longest_sequence(spec):
 def test_a_pair_of_mistaken_weights_is_not_permuted_into_a_right_one(spec):
     found = infer_adapter(f"{STYLES}/defective_parts.py:QueriesAsKeys", spec=spec)
     assert found.wiring.naming.names["w_q"] == "w_q.weight"
-    assert found.summary == "names and shapes fit, golden values do not."
+    assert found.mistakes == ("multi_head_attention.k.parameters-with-q",)
 
 
 def test_an_object_is_inferred_by_its_class_and_the_choices_it_was_made_with(spec):

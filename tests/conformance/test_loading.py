@@ -176,6 +176,27 @@ def test_a_function_named_as_a_component_may_have_other_arguments(write, spec):
     assert not adapter.broken
 
 
+SWITCHED = """
+import math, torch
+
+def scaled_dot_product_attention(query, key, value, is_causal=False):
+    return torch.softmax(query @ key.mT / math.sqrt(key.size(-1)), -1) @ value
+"""
+
+
+@pytest.mark.parametrize("name", ["", ":scaled_dot_product_attention"])
+def test_a_switch_of_a_function_named_as_a_component_is_set(name, write):
+    result = run("check", write(SWITCHED) + name)
+    assert result.exit_code == 1
+    assert "Mistake found: mask-not-inplace, the mask has no effect" in result.stdout
+
+
+def test_a_switch_costs_no_gradient_of_a_user(write, spec):
+    gradient = "def scaled_dot_product_attention_gradient(query, key, value, mask=None, *, cotangent):\n    return {}\n"
+    adapter = load_implementation(write(f"{SWITCHED}\n{gradient}"), spec)
+    assert adapter.gradients.keys() == adapter.functions.keys() == {"scaled_dot_product_attention"}
+
+
 def test_parts_of_two_libraries_are_checked_one_by_one(write, spec):
     path = write(
         """
@@ -246,6 +267,69 @@ def test_a_file_with_a_class_that_no_call_fits_is_partial(write, tmp_path):
     assert "Note: MultiHeadAttention is not checked: No call of MultiHeadAttention that was tried" in result.stdout
     # Who asks for another component is not told of it.
     assert run("check", path, "--component", "layer_norm").exit_code == 0
+
+
+GPT = """
+import math, torch
+from torch import nn
+
+class Block(nn.Module):
+    def __init__(self, n_embd, n_head, block_size=64):
+        super().__init__()
+        self.n_head, self.c_attn, self.attn_proj = n_head, nn.Linear(n_embd, 3 * n_embd), nn.Linear(n_embd, n_embd)
+        self.ln_1, self.ln_2 = nn.LayerNorm(n_embd), nn.LayerNorm(n_embd)
+        self.c_fc, self.c_proj = nn.Linear(n_embd, 4 * n_embd), nn.Linear(4 * n_embd, n_embd)
+        self.register_buffer("past", torch.tril(torch.ones(block_size, block_size)))
+
+    def forward(self, x):
+        thirds = self.c_attn(self.ln_1(x)).chunk(3, dim=-1)
+        q, k, v = (part.unflatten(-1, (self.n_head, -1)).transpose(1, 2) for part in thirds)
+        scores = q @ k.mT / math.sqrt(q.shape[-1])
+        scores = scores.masked_fill(self.past[: x.shape[1], : x.shape[1]] == 0, -math.inf)
+        x = x + self.attn_proj((scores.softmax(-1) @ v).transpose(1, 2).flatten(2))
+        return x + self.c_proj(self.c_fc(self.ln_2(x)).relu())
+
+class GPT(nn.Module):
+    def __init__(self, vocab_size, n_embd, n_head, n_layer, block_size=64):
+        super().__init__()
+        self.wte, self.wpe = nn.Embedding(vocab_size, n_embd), nn.Embedding(block_size, n_embd)
+        self.blocks = nn.ModuleList([Block(n_embd, n_head, block_size) for _ in range(n_layer)])
+        self.ln_f, self.head = nn.LayerNorm(n_embd), nn.Linear(n_embd, vocab_size, bias=False)
+
+    def forward(self, ids):
+        x = self.wte(ids) + self.wpe(torch.arange(ids.shape[1], device=ids.device))
+        for block in self.blocks:
+            x = block(x)
+        return self.head(self.ln_f(x))
+"""
+
+
+@pytest.mark.parametrize(
+    ("wrong", "named"),
+    [
+        ("block_size), 1))", "Mistake found: All later keys but the next one are hidden in every call"),
+        ("block_size)).bool() | True)", "Mistake found: mask-not-inplace, the mask has no effect"),
+    ],
+)
+def test_a_block_that_leaks_the_future_in_the_file_of_a_model_is_named(wrong, named, write):
+    result = run("check", write(GPT.replace("block_size)))", wrong)))
+    assert result.exit_code == 1
+    assert "Fix first: encoder_layer" in result.stdout
+    assert named in " ".join(result.stdout.split())
+
+
+def test_a_helper_is_not_taken_for_a_component_with_a_mistake(write, spec):
+    helpers = """
+        class Residual(nn.Module):
+            def forward(self, x):
+                return x
+
+        def keep(x):
+            return x
+        """
+    adapter = load_implementation(write(NORM + textwrap.dedent(helpers)), spec)
+    assert adapter.functions.keys() == {"layer_norm"}
+    assert not any("keep" in hint for hint in adapter.hints)
 
 
 def test_a_class_too_large_to_be_built_is_refused_at_once(write, spec):

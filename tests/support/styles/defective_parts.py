@@ -366,3 +366,38 @@ class SineBlock(GeluBlock):
     def forward(self, x):
         x = x + torch.sin(self.sa(self.ln1(x)))
         return x + self.ffwd(self.ln2(x))
+
+
+class BlockOfOneTooFar(nn.Module):
+    """A block of a language model in which every token sees the next one: the triangle is one diagonal too wide."""
+
+    diagonal = 1
+
+    def __init__(self, n_embd, n_head, block_size=64):
+        super().__init__()
+        self.n_head, self.c_attn, self.attn_proj = n_head, nn.Linear(n_embd, 3 * n_embd), nn.Linear(n_embd, n_embd)
+        self.ln_1, self.ln_2 = nn.LayerNorm(n_embd), nn.LayerNorm(n_embd)
+        self.c_fc, self.c_proj = nn.Linear(n_embd, 4 * n_embd), nn.Linear(4 * n_embd, n_embd)
+        self.register_buffer("past", torch.tril(torch.ones(block_size, block_size), self.diagonal))
+
+    def hide(self, scores):
+        return scores.masked_fill(self.past[: scores.shape[-1], : scores.shape[-1]] == 0, -math.inf)
+
+    def attend(self, x):
+        q, k, v = (heads_of(part, self.n_head) for part in self.c_attn(x).chunk(3, dim=-1))
+        weights = self.hide(q @ k.mT / math.sqrt(q.shape[-1])).softmax(-1)
+        return self.attn_proj((weights @ v).transpose(1, 2).flatten(2))
+
+    def forward(self, x):
+        x = x + self.attend(self.ln_1(x))
+        return x + self.c_proj(F.gelu(self.c_fc(self.ln_2(x))))
+
+
+class BlockOfNoMask(BlockOfOneTooFar):
+    """The same block, which throws its masked scores away."""
+
+    diagonal = 0
+
+    def hide(self, scores):
+        super().hide(scores)
+        return scores
