@@ -6,7 +6,6 @@ import numpy as np
 
 from goldformer.adapters.textbook.checks import Array, axis_sizes
 from goldformer.adapters.textbook.heads import Params
-from goldformer.adapters.textbook.layers import channel_mean
 from goldformer.adapters.textbook.steps import step
 
 RMS_NORM: Final = {"gamma": "d_model"}
@@ -29,7 +28,7 @@ def widen_row(x: Array) -> Array:
 @step
 def mean_square(row: Array) -> Array:
     """Return the mean of the squares of each token's channels, (..., 1)."""
-    return channel_mean(np.square(row))
+    return np.asarray(np.square(row).mean(-1, keepdims=True))
 
 
 @step
