@@ -13,7 +13,6 @@ from goldformer.adapters.textbook.layers_backward import (
     sublayer_gradient,
     transformer_gradient,
 )
-from goldformer.adapters.textbook.rms_backward import root_gradient
 from goldformer.spec.formulas.backward import (
     Gradients,
     activation_gradient,
@@ -27,7 +26,6 @@ from goldformer.spec.formulas.layers import SubLayer, layer_norm, norm_params
 from goldformer.spec.formulas.options import OPTIONS as OF_FORMULAS
 from goldformer.spec.formulas.options import compute_wide, select_read, unit_norm
 from goldformer.spec.formulas.parts import add_prefix
-from goldformer.spec.formulas.rms import rms_eps
 from goldformer.spec.formulas.steps import Replacements, around, instead
 
 
@@ -69,15 +67,6 @@ def deviation_gradient(normal: Array, gradient: Array) -> Array:
     root = np.sqrt((normal.shape[-1] - 1) * np.where(squares == 0, 1, squares))
     through = (gradient * normal).sum(-1, keepdims=True) / root
     return np.asarray(gradient.mean(-1, keepdims=True) + normal * through)
-
-
-def root_gradient_outside(normal: Array, gradient: Array, square: Array) -> Array:
-    """Return the part that flows through the root mean square, where eps is added to the root.
-
-    It is larger by (root + eps)/root. Through the root of a row of zeros nothing flows.
-    """
-    root = np.sqrt(np.where(square == 0, 1, square))
-    return np.asarray(normal * (gradient * normal).mean(-1, keepdims=True) * (1 + rms_eps() / root))
 
 
 # The derivatives of the functions of a feed-forward network
@@ -140,7 +129,6 @@ _BACKWARD: Final[Mapping[tuple[str, str], Replacements]] = {
     ("output_layer", "tied"): leave_out_gradients("w_vocab", "b_vocab"),
     ("output_layer", "tied_with_bias"): leave_out_gradients("w_vocab"),
     ("norm_divisor", "std_plus_eps"): {statistics_gradient: instead(deviation_gradient)},
-    ("rms_norm_eps_place", "outside"): {root_gradient: instead(root_gradient_outside)},
     ("activation", "gelu"): derive_by(gelu_slope),
     ("activation", "gelu_tanh"): derive_by(gelu_tanh_slope),
     ("activation", "silu"): derive_by(silu_slope),

@@ -2,7 +2,7 @@
 
 It rounds as other people's code does, so a mistake made in it, one step replaced, gives what their mistake gives.
 
-layers_backward, rms_backward  backward passes by hand; those of smaller components are in spec/formulas/backward.py
+layers_backward                backward passes by hand; those of smaller components are in spec/formulas/backward.py
 differentiation                the gradients of all others, and of a forward pass with a mistake
 build                          an adapter object with steps replaced
 """
@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from inspect import unwrap
 from typing import Any, Final
 
-from goldformer.adapters.textbook import layers_backward, rms_backward
+from goldformer.adapters.textbook import layers_backward
 from goldformer.adapters.textbook.differentiation import differentiate, make_gradient, refuse_gradients
 from goldformer.spec import formulas
 from goldformer.spec.formulas import backward
@@ -27,7 +27,7 @@ _WITHOUT_GRADIENT: Final = frozenset(
 #: For each of many hundred numbers a stack would run once more.
 _STACKS: Final = frozenset({"encoder", "decoder", "transformer"})
 
-_WRITTEN: Final = {**vars(backward), **vars(layers_backward), **vars(rms_backward)}
+_WRITTEN: Final = {**vars(backward), **vars(layers_backward)}
 _HAVE_GRADIENTS: Final = {n: c for n, c in formulas.COMPONENTS.items() if n not in _WITHOUT_GRADIENT}
 #: The gradients of each component: a backward pass that is written by hand, or else its derivative.
 _GRADIENTS: Final[Mapping[str, Step]] = {

@@ -6,6 +6,7 @@ which whoever evaluates a formula sets by `computing`: how a constant is made, a
 """
 
 import math
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from typing import Any, Final
@@ -126,6 +127,11 @@ def as_array(value: Any) -> Array:
     """Return a result without axes as an array: NumPy hands out its element."""
     array: Array = value if hasattr(value, "__array_function__") else np.asarray(value)
     return array
+
+
+def detach(original: Callable[..., Array], *given: Any) -> Array:
+    """Return what a step gives as a constant: around that step, a backward pass that leaves it out."""
+    return _arithmetic.get().detach(original(*given))
 
 
 def multiply(x: Array, w: Array, b: Array | None = None) -> Array:

@@ -4,10 +4,9 @@ from typing import Final
 
 import numpy as np
 
-from goldformer.spec.formulas.arrays import arithmetic, ratio
+from goldformer.spec.formulas.arrays import arithmetic, number, ratio
 from goldformer.spec.formulas.checks import Array, axis_sizes
 from goldformer.spec.formulas.heads import Params
-from goldformer.spec.formulas.layers import channel_mean
 from goldformer.spec.formulas.steps import step
 
 RMS_NORM: Final = {"gamma": "d_model"}
@@ -30,7 +29,7 @@ def widen_row(x: Array) -> Array:
 @step
 def mean_square(row: Array) -> Array:
     """Return the mean of the squares of each token's channels, (..., 1)."""
-    return channel_mean(row * row)
+    return (row * row).sum(axis=-1, keepdims=True) / number(row.shape[-1])
 
 
 @step

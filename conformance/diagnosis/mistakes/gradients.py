@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from goldformer.adapters.textbook import COMPONENTS
 from goldformer.adapters.textbook.layers_backward import (
     add_tied_gradient,
     encoder_gradient,
@@ -15,8 +16,8 @@ from goldformer.adapters.textbook.layers_backward import (
     sum_table_gradients,
     transformer_gradient,
 )
-from goldformer.adapters.textbook.rms_backward import root_gradient
 from goldformer.conformance.diagnosis.mistakes.registry import mistake
+from goldformer.spec.formulas.arrays import detach
 from goldformer.spec.formulas.attention import fill_masked, softmax_over_keys
 from goldformer.spec.formulas.backward import (
     Gradients,
@@ -39,6 +40,7 @@ from goldformer.spec.formulas.backward import (
 )
 from goldformer.spec.formulas.checks import Array
 from goldformer.spec.formulas.heads import Params, single_head_attention
+from goldformer.spec.formulas.rms import rms_divisor
 from goldformer.spec.formulas.steps import around, instead, replacing
 
 # Softmax and attention
@@ -127,10 +129,11 @@ def sum_first_axis(rows: Array) -> Array:
     return np.asarray(rows.sum(axis=0))
 
 
-@mistake("rms-bwd", instead_of=root_gradient)
-def hold_root(normal: Array, gradient: Array, square: Array) -> float:
-    """Return 0: the root mean square takes nothing away."""
-    return 0.0
+@mistake("rms-bwd", around=COMPONENTS["rms_norm_gradient"])
+def hold_root(original: Callable[..., Gradients], **arguments: Any) -> Gradients:
+    """Return the gradients that the formula has where the root mean square is a constant."""
+    with replacing({rms_divisor: around(detach)}):
+        return original(**arguments)
 
 
 @mistake("residual-bwd", instead_of=join_residual_gradient)

@@ -8,7 +8,7 @@ import numpy as np
 
 from goldformer.conformance.diagnosis.mistakes.registry import mistake
 from goldformer.spec.formulas.checks import Array
-from goldformer.spec.formulas.layers import channel_mean, channel_variance, subtract_mean
+from goldformer.spec.formulas.layers import channel_variance, subtract_mean
 from goldformer.spec.formulas.rms import channel_scale, mean_square, rms_divisor, round_row, widen_row
 
 
@@ -77,7 +77,7 @@ def square_in_half(original: Callable[[Array], Array], row: Array) -> Array:
     """Return the mean of the squares, each of which is rounded to float16, (..., 1)."""
     with np.errstate(over="ignore"):
         squares = np.square(row).astype(np.float16).astype(row.dtype)
-    return channel_mean(squares)
+    return np.asarray(squares.mean(-1, keepdims=True))
 
 
 @mistake("rms-not-cast-back", instead_of=round_row, shows_in=("float16",))

@@ -33,6 +33,8 @@ _FORWARD: Final = (
 )
 #: The module of mistakes in backward passes that are written by hand.
 _BY_HAND: Final = ("gradients",)
+#: The modules with the steps of backward passes.
+_BACKWARD: Final = ("backward", "differentiation")
 _ON_TORCH: Final = ("on_torch",)
 #: The module of mistakes that only lose digits: they show where numbers have many.
 _LOSES_DIGITS: Final = "half_types"
@@ -82,7 +84,7 @@ class Mistaken:
     @property
     def is_backward(self) -> bool:
         """Return True if every step that it replaces is one of a backward pass; one by hand may replace others too."""
-        return self.by_hand and all(step.__module__.endswith("backward") for step in self.steps)
+        return self.by_hand and all(step.__module__.endswith(_BACKWARD) for step in self.steps)
 
 
 @dataclass(frozen=True, slots=True)
