@@ -32,6 +32,7 @@ from goldformer.conformance.commands._console import (
 )
 from goldformer.conformance.judging.cases import Bench, Judgement
 from goldformer.conformance.judging.derivation import CannotDerive, derive_values
+from goldformer.conformance.judging.verdict import Verdict
 from goldformer.conformance.loading import Reading, list_own, load_implementation
 from goldformer.conformance.reports.comparison import Comparison, ComparisonRequest, Implementation
 from goldformer.conformance.reports.comparison_data import coverage_as_json, diagnosis_as_json, make_badge
@@ -76,6 +77,12 @@ from goldformer.spec.load import load_own_cases
 @click.option("--html", type=options.FILE, help="Save a report as one HTML page, with every failing check.")
 @click.option("--junit", type=options.FILE, help="Save every check as JUnit XML, which build servers list as tests.")
 @click.option("--badge", "badge_file", type=options.FILE, help="Save the JSON for a badge of shields.io.")
+@click.option(
+    "--save-cases",
+    "case_folder",
+    type=options.FOLDER,
+    help="Save the smallest wrong call of each failing check that has one in this folder, as a file for --cases.",
+)
 @click.option("-q", "--quiet", is_flag=True, help="Print only the summary.")
 @click.option("-v", "--verbose", is_flag=True, help="Explain every failure, and everything that is tolerated.")
 def check(
@@ -102,6 +109,7 @@ def check(
     html: Path | None,
     junit: Path | None,
     badge_file: Path | None,
+    case_folder: Path | None,
     quiet: bool,
     verbose: bool,
 ) -> int:
@@ -131,9 +139,8 @@ def check(
             bench = _wrap(bench, wrapper, properties)
         spec = bench.spec
         selection = replace(selection, cases=expand_patterns(selection.cases, spec.cases, "--case"))
-        require_folders(
-            {"--json": json, "--markdown": markdown, "--html": html, "--junit": junit, "--badge": badge_file}
-        )
+        saved = {"--json": json, "--markdown": markdown, "--html": html, "--junit": junit, "--badge": badge_file}
+        require_folders(saved | {"--save-cases": case_folder})
         Numerics(tf32, threads).apply(found.arrays)
         implementation = judge_implementation(
             bench, selection, _run_checks, keep_stopped=True, with_pictures=html is not None
@@ -159,6 +166,8 @@ def check(
         save(junit, junit_xml(implementation, spec))
     if badge_file:
         save(badge_file, dumps(make_badge(implementation, spec), ensure_ascii=False) + "\n")
+    if case_folder:
+        _save_cases(case_folder, implementation.bad)
     if implementation.problem:
         print_error(implementation.problem)
         return STOPPED if implementation.stopped else UNUSABLE
@@ -208,6 +217,14 @@ def _run_checks(todo: Sequence[Check]) -> Iterator[Judgement]:
             verdict = judgement.verdict
             progress.update(task, advance=1, description=f"{verdict.component} {verdict.dtype}")
             yield judgement
+
+
+def _save_cases(folder: Path, bad: Iterable[Verdict]) -> None:
+    """Save the smallest wrong call of each failing check that has one, and say where."""
+    folder.mkdir(exist_ok=True)
+    for verdict in bad:
+        if verdict.example:
+            save(folder / f"{verdict.component}-{verdict.check}-{verdict.dtype}.yaml", f"{verdict.example}\n")
 
 
 def _as_json(implementation: Implementation, adapter: Adapter, device: str, spec: Spec) -> dict[str, Any]:

@@ -54,7 +54,7 @@ def explain_verdict(verdict: Verdict, spec: Spec) -> str:
     # Not wrapped, so that it can be copied.
     lines.append(f"  Repeat      {verdict.reproduce}")
     if verdict.example:
-        lines.append("  As a case   keep it in a file, which goldformer check reads with --cases FILE:")
+        lines.append("  As a case   --save-cases FOLDER saves it as a file, which --cases FILE reads:")
         lines += verdict.example.splitlines()
     return "\n".join(lines)
 

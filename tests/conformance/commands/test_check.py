@@ -789,6 +789,37 @@ def test_json_has_every_verdict_and_nothing_else_is_on_standard_output(check, ad
     assert (row["worst_ratio"], row["state"]) == ("inf", "fails first")
 
 
+WRONG_AXIS = """
+import numpy as np
+
+ARRAYS = "numpy"
+
+
+def softmax(scores):
+    powers = np.exp(scores - scores.max())
+    return powers / powers.sum(axis=0, keepdims=True)
+"""
+
+
+def test_the_smallest_wrong_calls_are_saved_as_cases_that_fail_again(check, tmp_path):
+    adapter, folder = tmp_path / "mine.py", tmp_path / "found"
+    adapter.write_text(WRONG_AXIS)
+    chosen = "--component", "softmax", "--property", "sm-simplex"
+    result = check(str(adapter), *chosen, "--save-cases", str(folder))
+    assert result.exit_code == 1
+    (saved,) = folder.iterdir()
+    assert saved.name == "softmax-sm-simplex-float32.yaml"
+    assert result.stdout.endswith(f"- wrote {saved}\n")
+    assert check(str(adapter), "--cases", str(saved), "-q").exit_code == 1
+    assert check("textbook", "--cases", str(saved), "-q").exit_code == 0
+
+
+def test_a_folder_for_cases_without_a_parent_is_refused_before_the_work(check, tmp_path):
+    result = check("textbook", "--component", "softmax", "--save-cases", str(tmp_path / "none" / "found"))
+    assert result.exit_code == 2
+    assert result.stderr.endswith(f"none/found: there is no folder {tmp_path / 'none'}\n")
+
+
 def test_json_is_saved_while_text_is_printed(check, tmp_path):
     path = tmp_path / "report.json"
     result = check(DOUBLED, "--component", "softmax", "--json", str(path))

@@ -147,7 +147,7 @@ def test_it_is_printed_under_the_verdict():
     prop = SPEC.properties["sm-simplex"]
     verdict = check_property(prop, "softmax", bench_of("softmax-unstable"))
     assert explain_verdict(verdict, SPEC).endswith(verdict.example)
-    assert "\n  As a case   keep it in a file, which goldformer check reads with --cases FILE:\n#" in explain_verdict(
+    assert "\n  As a case   --save-cases FOLDER saves it as a file, which --cases FILE reads:\n#" in explain_verdict(
         verdict, SPEC
     )
 
