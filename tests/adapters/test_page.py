@@ -13,6 +13,7 @@ from goldformer.adapters import layouts, protocol
 from goldformer.adapters.arrays import LIBRARIES
 from goldformer.adapters.imports import forget_modules
 from goldformer.conformance.cli import main
+from goldformer.spec.formulas import parts
 from repository import REPOSITORY
 
 PAGE = "".join(
@@ -94,6 +95,10 @@ def test_the_gradients_of_the_page_are_judged(folder, spec):
         assert {v["status"] for v in judged} == {"passed"}, adapter
 
 
+#: The modules whose functions are layouts: `part` is one of the spec's too.
+OF_LAYOUTS = (layouts.__name__, parts.__name__)
+
+
 def rows(heading):
     """The first cells of a table, by what stands in backquotes there."""
     table = PAGE.partition(heading)[2].partition("\n\n")[0]
@@ -109,7 +114,7 @@ def test_every_declaration_has_a_row():
 
 
 def test_every_layout_has_a_row_and_every_argument_is_one():
-    own = {n: f for n, f in vars(layouts).items() if inspect.isfunction(f) and f.__module__ == layouts.__name__}
+    own = {n: f for n, f in vars(layouts).items() if inspect.isfunction(f) and f.__module__ in OF_LAYOUTS}
     public = {n: f for n, f in own.items() if not n.startswith("_")}
     calls = re.findall(r"`(\w+)\(([^`]*)\)`", "".join(rows("| yours | from ours |")))
     assert {name for name, _ in calls} == public.keys()

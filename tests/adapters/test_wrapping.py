@@ -158,5 +158,5 @@ def test_a_wrapped_function_keeps_its_parameters(wrap, spec):
 
 def test_a_backward_function_of_the_adapters_own_has_no_batch_to_map(wrap):
     wrapped = wrap("vmap", softmax=lambda scores: scores, softmax_gradient=lambda scores, cotangent: {})
-    with pytest.raises(NotImplementedError, match=r"^a backward function of the adapter's own has no batch"):
+    with pytest.raises(NotImplementedError, match=r"^the adapter's own backward function has no batch axis"):
         wrapped.gradients["softmax"](scores=None, cotangent=None)

@@ -114,7 +114,7 @@ def test_a_differentiated_textbook_passes_every_gradient_case(dtype, spec):
 
 def test_every_component_that_a_gradient_case_asks_for_is_differentiated(spec):
     components = {case.component for case in spec.cases.values() if case.cotangent is not None}
-    assert {gradient.__name__ for gradient in DIFFERENTIATED} == {f"{name}_gradient" for name in components}
+    assert {gradient.__name__ for gradient in DIFFERENTIATED} >= {f"{name}_gradient" for name in components}
 
 
 # The training step in PyTorch, as it is written

@@ -76,12 +76,12 @@ def test_an_option_is_that_of_code_with_it(option):
     root = root.sqrt() + eps if option[1] == "outside" else (root + eps).sqrt()
     cotangent = draw(3, 3, 5, 6)
     (leaf / root * (scale + (option[1] == "one_plus_w"))).backward(cotangent)
-    gradients = made.rms_norm_gradient(X.numpy(), cotangent.numpy(), params={"gamma": GAMMA.numpy()})
+    gradients = made.rms_norm_gradient(x=X.numpy(), cotangent=cotangent.numpy(), params={"gamma": GAMMA.numpy()})
     np.testing.assert_allclose(gradients["x"], leaf.grad, atol=1e-12)
     np.testing.assert_allclose(gradients["gamma"], scale.grad, atol=1e-12)
 
 
 def test_through_a_row_of_zeros_no_gradient_flows_where_eps_is_outside():
     made = build_textbook(OPTIONS["rms_norm_eps_place", "outside"])
-    gradients = made.rms_norm_gradient(np.zeros(3), np.ones(3), params={"gamma": np.ones(3)})
+    gradients = made.rms_norm_gradient(x=np.zeros(3), cotangent=np.ones(3), params={"gamma": np.ones(3)})
     assert np.isfinite(gradients["x"]).all()
