@@ -27,6 +27,9 @@ from goldformer.conformance.judging.verdict import Status
 from goldformer.conformance.reports.comparison import ComparisonRequest
 from goldformer.conformance.runner import check_implementation
 
+# The device must be there before the first gradient of the process.
+here = pytest.mark.skipif(LIBRARIES["torch"].unavailable("pretend") is not None, reason="no pretend device here")
+
 ASSERTION = (
     "CUDA error: device-side assert triggered\nSearch for `cudaErrorAssert' in https://docs.nvidia.com/cuda for more "
     "information.\nCUDA kernel errors might be asynchronously reported at some other API call, so the stacktrace below "
@@ -206,6 +209,7 @@ def test_only_the_call_that_ends_the_device_fails(adapter_file, spec, lasting):
     }
 
 
+@here
 def test_an_error_that_comes_late_is_told_with_the_call_that_made_it(adapter_file, monkeypatch):
     started = []
 
@@ -248,6 +252,7 @@ def test_a_process_that_ends_is_replaced(adapter_file, spec, lasting):
     assert right == wanted
 
 
+@here
 def test_an_assertion_on_the_pretend_device_is_that_of_a_gpu(adapter_file):
     lasting = BEYOND.replace("if ids.shape[-1] == 1", "if False")
     found = []
