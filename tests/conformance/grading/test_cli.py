@@ -193,6 +193,7 @@ def test_adjustments_that_cannot_be_read_are_not_passed_over(
     assert f"adjustments.yaml:1: file: cannot be read: {why}" in " ".join(result.stderr.split())
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("text", ["", "# none left\n", "---\n", "submissions:\n", "submissions: {}\n", "{}\n"])
 def test_adjustments_of_which_none_is_left_are_none(run: Run, tmp_path: Path, text: str) -> None:
     (tmp_path / "out").mkdir()
@@ -469,6 +470,7 @@ def test_a_damaged_file_of_an_earlier_run_is_written_again(run: Run, name: str, 
     assert (result.exit_code, result.exception, path.read_bytes()) == (0, None, before)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     "name", ["grades.json", "fresh/cases.yaml", "fresh/drawn-for.json", "students/alice/adjustment.json"]
 )
