@@ -134,7 +134,6 @@ def in_autograd_alone(taken):
     return {"layer_norm": in_autograd(taken)["layer_norm"]}
 
 
-@pytest.mark.sample(1)
 @pytest.mark.parametrize("style", [in_numpy, in_autograd, in_autograd_alone])
 def test_the_backward_pass_of_right_code_is_named_beside_a_wrong_forward_pass(style, spec):
     verdicts, findings = run(spec, **style(0))
@@ -147,7 +146,6 @@ def test_the_backward_pass_of_right_code_is_named_beside_a_wrong_forward_pass(st
     assert all(("ln-unbiased",) in {m.causes for m in v.matches} for v in verdicts if v.bad and v.asks == "values")
 
 
-@pytest.mark.sample(1)
 @pytest.mark.parametrize("style", [in_numpy, in_autograd, in_autograd_alone])
 def test_the_right_gradient_of_a_wrong_forward_pass_is_one_mistake(style, spec):
     _, findings = run(spec, **style(1))
@@ -419,7 +417,6 @@ def attend_in_numpy(query, key, value, mask=None):
     return found
 
 
-@pytest.mark.sample(1)
 @pytest.mark.parametrize(("attend", "arrays"), [(attend_in_torch, "torch"), (attend_in_numpy, "numpy")])
 def test_one_number_in_every_row_but_the_last_without_a_mask_is_said(attend, arrays, spec):
     declared = {**ALWAYS_CAUSAL, "empty_row": "unspecified"}
@@ -501,7 +498,6 @@ def span_of_numpy(x, *, params):
         return (x - x.mean(-1, keepdims=True)) / np.ptp(x, axis=-1, keepdims=True) * params["gamma"] + params["beta"]
 
 
-@pytest.mark.sample(1)
 @pytest.mark.parametrize(("norm", "arrays"), [(span_of_torch, "torch"), (span_of_numpy, "numpy")])
 def test_no_cause_is_taken_from_a_result_of_nan(norm, arrays, spec):
     """Several mistakes give NaN for one channel."""
@@ -615,7 +611,6 @@ def without_scale(x, mask=None, *, num_heads, params):
     )
 
 
-@pytest.mark.sample(1)
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
 def test_two_options_are_told_together_in_every_dtype(dtype, spec):
     _, findings = run(spec, dtype, encoder_layer=in_half(pre_norm))
@@ -625,7 +620,6 @@ def test_two_options_are_told_together_in_every_dtype(dtype, spec):
     assert "eps" not in said.text
 
 
-@pytest.mark.sample(1)
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
 def test_an_option_that_few_cases_show_in_a_half_type_is_told(dtype, spec):
     _, findings = run(spec, dtype, encoder_layer=in_half(without_scale))
@@ -634,7 +628,6 @@ def test_an_option_that_few_cases_show_in_a_half_type_is_told(dtype, spec):
     assert "also has layer_norm_eps: 1e-6 (" in said.text
 
 
-@pytest.mark.sample(1)
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_an_option_that_leaves_results_wrong_is_not_said_to_explain_them(dtype, spec):
     def layer(x, mask=None, *, num_heads, params):
@@ -774,7 +767,6 @@ def packed_model(source, target, *, num_heads, num_encoder_layers, num_decoder_l
 
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
-@pytest.mark.sample(1)
 @pytest.mark.parametrize(("model", "arrays"), [(nested_model, "torch"), (packed_model, "numpy")])
 def test_a_mistake_is_named_that_shows_padded_rows_of_zeros(model, arrays, spec):
     _, findings = run(spec, arrays=arrays, transformer=model)

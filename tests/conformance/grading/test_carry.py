@@ -76,7 +76,6 @@ def test_a_mistake_costs_points_where_it_is_made_and_nowhere_else(graded):
     assert from_json(to_json(grade)) == grade
 
 
-@pytest.mark.sample(1)
 @pytest.mark.parametrize("carry", ["once", "every"])
 def test_inherited_failures_are_marked_and_counted_nowhere_else(graded, carry):
     grade = graded(UNSCALED, carry=carry)
@@ -135,7 +134,6 @@ def test_what_is_called_alike_in_two_components_is_not_inherited(spec, part, is_
     assert bool(find_inherited([failed], {zero.heading: zero}, spec)) is is_inherited
 
 
-@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     "nothing", ["0 * (weights @ value)", "(weights @ value).mean(-1, keepdim=True) + 0 * value[..., :1, :]"]
 )
