@@ -8,7 +8,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache, cached_property
 from typing import Any, Final, Literal, get_args
-from unittest import mock
 
 import numpy as np
 from numpy.typing import NDArray
@@ -216,8 +215,14 @@ class NumPy(ArrayLibrary):
 
             return make_filled
 
-        with mock.patch.multiple(np, empty=fill(np.empty), empty_like=fill(np.empty_like)):
+        makers: dict[str, Callable[..., Any]] = {"empty": np.empty, "empty_like": np.empty_like}
+        try:
+            for name, make in makers.items():
+                setattr(np, name, fill(make))
             yield True
+        finally:
+            for name, make in makers.items():
+                setattr(np, name, make)
 
     def is_array(self, thing: Any) -> bool:
         """Return True for arrays and for NumPy's scalars, which operations on 0-d arrays return."""

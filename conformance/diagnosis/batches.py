@@ -13,14 +13,17 @@ from goldformer.spec.formulas.decoding import (
     Sentence,
     Task,
     append_best,
+    beam_search,
     decoder_input,
     extend_beam,
+    greedy_decode,
     greedy_sentences,
     has_ended,
     is_full,
     model_logits,
     next_logits,
 )
+from goldformer.spec.formulas.layers import encoder
 from goldformer.spec.formulas.steps import Replacements, Step, around, hold, instead
 
 
@@ -61,9 +64,32 @@ def _look_up(original: Step, source: Array, sentence: Sentence, task: Task) -> A
     return np.asarray(original(source, sentence, task) if row is None else row)
 
 
-#: The steps of decoding with fewer calls of the model. Results are the same if samples do not depend on one another.
+#: The results of the encoder in one call of decoding, by the bytes of its input and mask.
+_encoded: Final[ContextVar[dict[tuple[Any, ...], dict[str, Array]] | None]] = ContextVar("encoded", default=None)
+
+
+def _remember_encoder(original: Step, *args: Any, **named: Any) -> Any:
+    """Decode, and run the encoder once for each source: the model is called for every word, with the same sources."""
+    with hold(_encoded, {}):
+        return original(*args, **named)
+
+
+def _encode_once(original: Step, x: Array, mask: Array | None = None, **rest: Any) -> Any:
+    known = _encoded.get()
+    if known is None:
+        return original(x, mask, **rest)
+    key = (x.shape, x.tobytes(), mask is not None and (mask.shape, mask.tobytes()))
+    if key not in known:
+        known[key] = original(x, mask, **rest)
+    return {name: array.copy() for name, array in known[key].items()}
+
+
+#: The steps of decoding with fewer calls of the model and its encoder: the same results if samples are independent.
 IN_BATCHES: Final[Replacements] = {
     greedy_sentences: instead(_decode_together),
     extend_beam: around(_extend_together),
     next_logits: around(_look_up),
+    beam_search: around(_remember_encoder),
+    greedy_decode: around(_remember_encoder),
+    encoder: around(_encode_once),
 }

@@ -16,7 +16,7 @@ from goldformer.adapters.protocol import AdapterError
 from goldformer.conformance.diagnosis.causes import SHOWN_BY_PROPERTY
 from goldformer.conformance.diagnosis.suspects import ACCEPTED
 from goldformer.conformance.judging.cases import Bench, Judgement, judge_case, select_cases
-from goldformer.conformance.judging.host import follow_host
+from goldformer.conformance.judging.host import find_host, follow_host
 from goldformer.conformance.judging.verdict import WITHHELD, KeptState, Status, Verdict
 from goldformer.spec import Case, Spec
 
@@ -64,6 +64,9 @@ def note_state(
 
 
 def _may_depend_on_calls(verdict: Verdict, bench: Bench) -> bool:
+    # Which call ended the device is known, and each new attempt would take another process, which is seconds.
+    if verdict.reason == "crashed" and find_host(bench.adapter).is_apart:
+        return False
     return verdict.bad and verdict.reason not in (ACCEPTED, WITHHELD, "not-implemented") and not bench.wrapper
 
 

@@ -33,14 +33,17 @@ def search(strategies: Mapping[str, Any], attempt: Callable[..., object]) -> Non
 @contextlib.contextmanager
 def _no_constants_of_modules() -> Iterator[None]:
     """Stop Hypothesis from drawing the constants of modules that happen to be imported."""
-    from unittest import mock
-
     from hypothesis.internal.conjecture import providers
 
-    if not hasattr(providers, "_get_local_constants"):  # a version that does not look at modules
+    module: Any = providers
+    find = getattr(module, "_get_local_constants", None)
+    if find is None:  # a version that does not look at modules
         yield
         return
-    providers.CONSTANTS_CACHE.cache.clear()
-    with mock.patch.object(providers, "_get_local_constants", return_value=type(providers.GLOBAL_CONSTANTS)()):
+    module.CONSTANTS_CACHE.cache.clear()
+    module._get_local_constants = type(module.GLOBAL_CONSTANTS)
+    try:
         yield
-    providers.CONSTANTS_CACHE.cache.clear()
+    finally:
+        module._get_local_constants = find
+        module.CONSTANTS_CACHE.cache.clear()

@@ -229,7 +229,7 @@ def test_an_empty_cache_is_said(spec):
     assert "layer_past of the call: None, an empty cache" in found.wiring.facts
 
 
-@pytest.mark.sample(8)
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("name", DEFECTS)
 def test_a_mistake_is_named_or_left_and_never_taken_for_a_choice(name, spec):
     found = infer_adapter(f"{STYLES}/defective_parts.py:{name}", spec=spec)

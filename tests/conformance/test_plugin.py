@@ -268,6 +268,7 @@ def multi_head_attention(query, key, value, mask=None, *, num_heads, params):
 """
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("processes", ["0", "2"])
 def test_the_place_of_an_unknown_mistake_is_told_whoever_ran_its_cases(suite, processes):
     run = suite(CUBED_KEYS, "-n", processes, "-k", "mha-self or mha-cross or mha-no")
@@ -287,6 +288,7 @@ def layer_norm(x, params):
 """
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("processes", ["0", "2"])
 def test_state_between_calls_is_named_with_the_command_that_shows_it(suite, processes):
     run = suite(CACHED, "-n", processes, "--dist", "loadfile", "-k", "layer_norm or ln-")
@@ -335,8 +337,10 @@ selection.derive_declared = derive
 """
 
 
-@pytest.mark.parametrize("processes", ["0", "2"])
-@pytest.mark.parametrize(("strict", "code"), [((), pytest.ExitCode.OK), (("--strict",), pytest.ExitCode.TESTS_FAILED)])
+@pytest.mark.parametrize(
+    ("strict", "code", "processes"),
+    [((), pytest.ExitCode.OK, "0"), (("--strict",), pytest.ExitCode.TESTS_FAILED, "2")],
+)
 def test_too_few_cases_fail_a_strict_run(strict, code, processes, tmp_path):
     (tmp_path / "mine.py").write_text(NO_CASE_FITS, encoding="utf-8")
     (tmp_path / "none_derived.py").write_text(NONE_DERIVED, encoding="utf-8")

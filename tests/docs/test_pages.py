@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import re
+import runpy
 import shlex
 import subprocess
 import sys
+import traceback
 from urllib.parse import unquote
 
 import click
@@ -50,11 +54,25 @@ def run(words, folder):
         with forget_modules(folder):
             result = CliRunner().invoke(main, words[1:])
         return result.exit_code, result.output
-    program = {"goldformer": ["-m", "goldformer"], "python": []}[words[0]]
+    if words[0] == "python":
+        return run_file(*words[1:], folder)
     done = subprocess.run(
-        [sys.executable, *program, *words[1:]], cwd=folder, capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-m", *words], cwd=folder, capture_output=True, text=True, timeout=60, check=False
     )
     return done.returncode, done.stdout + done.stderr
+
+
+def run_file(name, folder):
+    """The exit status and the output of a file that is run as a program."""
+    output = io.StringIO()
+    with forget_modules(folder), contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
+        try:
+            runpy.run_path(str(folder / name), run_name="__main__")
+        except SystemExit as end:
+            return end.code or 0, output.getvalue()
+        except Exception:
+            return 1, output.getvalue() + traceback.format_exc()
+    return 0, output.getvalue()
 
 
 def must_be_known(words):

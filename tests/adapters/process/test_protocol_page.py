@@ -88,7 +88,8 @@ def test_the_program_of_the_page_conforms(by_hand, spec):
     bench = Bench(spec, adapter, "float64", "cpu", strict=True)
     components = ("softmax", "token_embedding")
     cases = [c for name in components for c in spec.cases_of(name) if not c.full_size and not c.only_with]
-    cases = [c for c in cases if c.cotangent is None or c.component == "softmax"]
+    # Its softmax is plain Python, which takes seconds for real sizes.
+    cases = [c for c in cases if (c.cotangent is None or c.component == "softmax") and not c.is_computed]
     verdicts = [check_case(case, bench) for case in cases]
     adapter.close()
     assert [(v.check, v.message) for v in verdicts if v.status is not Status.PASSED] == []

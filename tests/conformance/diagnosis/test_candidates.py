@@ -17,6 +17,8 @@ from goldformer.conformance.diagnosis.mistakes import implementations
 from goldformer.conformance.judging.gradient import invoke_gradient
 from goldformer.conformance.judging.invoke import Result, invoke, read_arguments
 from goldformer.spec.formulas.decoding import model_logits
+from goldformer.spec.formulas.layers import encoder, run_encoder_layer
+from goldformer.spec.formulas.steps import around
 
 ATTENTION = "scaled_dot_product_attention"
 #: Two mistakes that are one in other words, and one that differs from them.
@@ -172,6 +174,29 @@ def test_the_sentences_of_a_beam_are_read_in_one_call(spec, monkeypatch):
     assert isinstance(together, Result)
     assert isinstance(alone, Result)
     assert np.array_equal(together.outputs["ids"], alone.outputs["ids"])
+
+
+@pytest.mark.parametrize("id_", ["beam-small-four-steps", "greedy-ordinary-two-sources"])
+def test_the_encoder_runs_once_for_the_words_that_follow_one_source(id_, spec, monkeypatch):
+    read = []
+
+    def note(original, x, **others):
+        read.append(x.tobytes())
+        return original(x, **others)
+
+    case = spec.cases[id_]
+    options = {name: spec.conventions[name].default for name in case.conventions}
+    one = FailingCase(case, spec.contracts[case.component], Result({}, 0.0), {}, "float64", options)
+    counting = {run_encoder_layer: around(note)}
+    monkeypatch.setattr(candidates, "IN_BATCHES", {**batches.IN_BATCHES, **counting})
+    once, seen = Textbooks(spec, None).run(Candidate(), one), len(read)
+    kept = {step: change for step, change in batches.IN_BATCHES.items() if step is not encoder}
+    monkeypatch.setattr(candidates, "IN_BATCHES", {**kept, **counting})
+    again = Textbooks(spec, None).run(Candidate(), one)
+    assert seen == len({*read}) < len(read) - seen
+    assert isinstance(once, Result)
+    assert isinstance(again, Result)
+    assert once.is_identical(again)
 
 
 def test_greedy_decoding_in_one_batch_gives_what_each_sample_gives(spec):

@@ -243,8 +243,8 @@ def test_the_diagnosis_of_a_failing_run_costs_no_more_than_twice_its_judging(spe
         assert sum(v.bad for v in Diagnosis(spec).explain_all(judgements)) > 100
         return judged - start, time.process_time() - judged
 
-    # The best of three: other processes and a collection of garbage that falls into one of them take time too.
-    judging, diagnosis = (min(times) for times in zip(*(time_both() for _ in range(3)), strict=True))
+    # The better of two: other processes and a collection of garbage that falls into one of them take time too.
+    judging, diagnosis = (min(times) for times in zip(*(time_both() for _ in range(2)), strict=True))
     assert diagnosis < 2 * judging
 
 

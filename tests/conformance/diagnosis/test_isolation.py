@@ -177,6 +177,7 @@ def test_the_place_of_a_mistake_in_a_backward_pass_is_found(spec, id_, component
     assert "cotangent: " in example
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("component", ["multi_head_attention", "encoder_layer", "decoder_layer"])
 def test_no_gradient_of_correct_code_is_accused(component, dtype, spec):
@@ -298,9 +299,14 @@ def explain(component, bench):
     return Diagnosis(bench.spec).explain_all(judge_small(component, bench))
 
 
-def test_the_message_says_place_rest_and_two_calls_in_few_lines(spec, tmp_path):
-    verdicts = explain("encoder_layer", make_bench(CLIPPED, tmp_path, spec))
-    first, _, *lines = format_remarks(diagnose(verdicts, spec))
+@pytest.fixture(scope="module")
+def clipped(spec, tmp_path_factory):
+    """The verdicts on the clipped layer."""
+    return explain("encoder_layer", make_bench(CLIPPED, tmp_path_factory.mktemp("clipped"), spec))
+
+
+def test_the_message_says_place_rest_and_two_calls_in_few_lines(clipped, spec):
+    first, _, *lines = format_remarks(diagnose(clipped, spec))
     assert first == "Fix first: encoder_layer"
     place = next(number for number, line in enumerate(lines) if line.startswith("  Place"))
     assert "\n".join(lines[place:]) == textwrap.indent(textwrap.dedent(MESSAGE).strip(), "  ")
@@ -421,9 +427,8 @@ def test_a_correct_layer_is_not_called_again(spec):
     assert layer.calls == len(verdicts)
 
 
-def test_the_place_survives_the_way_from_another_process(spec, tmp_path):
-    verdicts = explain("encoder_layer", make_bench(CLIPPED, tmp_path, spec))
-    verdict = next(v for v in verdicts if v.isolated)
+def test_the_place_survives_the_way_from_another_process(clipped):
+    verdict = next(v for v in clipped if v.isolated)
     assert Verdict.from_json(json.loads(json.dumps(verdict.as_json()))) == verdict
     assert Verdict.from_json({k: v for k, v in verdict.as_json().items() if k != "isolated"}).isolated is None
 

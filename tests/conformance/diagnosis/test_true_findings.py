@@ -182,6 +182,7 @@ def deviation_of_numpy(x, *, params):
 
 
 @pytest.mark.filterwarnings("ignore:.*degrees of freedom")
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(("norm", "arrays"), [(deviation_of_torch, "torch"), (deviation_of_numpy, "numpy")])
 def test_a_deviation_of_one_less_and_another_eps_is_one_mistake(norm, arrays, spec):
     verdicts, findings = run(spec, arrays=arrays, layer_norm=norm)
@@ -241,6 +242,7 @@ def without_output_projection_in_numpy(x, mask=None, *, num_heads, params):
     return norm(y + hidden @ params["feed_forward.w_2"] + params.get("feed_forward.b_2", x.dtype.type(0)), "norm_2")
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("layer", "arrays"), [(without_output_projection, "torch"), (without_output_projection_in_numpy, "numpy")]
 )

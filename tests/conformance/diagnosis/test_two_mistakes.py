@@ -231,15 +231,14 @@ def test_options_show_while_the_parts_are_silent_and_the_slip_is_found_under_the
     book = build_textbook(*steps, only="encoder_layer")
     book.encoder = build_textbook(*steps, only="encoder").encoder
     at = Bench(spec, Adapter.from_object(book, "mine.py", spec), "float32", "cpu")
-    judgements = [
-        judge_case(case, at)
+    of_layer, of_stack = (
+        [judge_case(c, at) for c in spec.cases_of(name) if "-ordinary-" in c.id and c.cotangent is None]
         for name in ("encoder_layer", "encoder")
-        for case in spec.cases_of(name)
-        if "-ordinary-" in case.id and case.cotangent is None
-    ]
+    )
+    judgements = [*of_layer, *of_stack]
     found = [f for f in diagnose(Diagnosis(spec).explain_all(judgements), spec) if f.label == MISTAKE_FOUND]
     assert [f.mistakes for f in found] == [(slip,)] * 2
     assert all("norm_placement: pre" in f.text for f in found)
     assert "final_norm: after_stack" in found[1].text
-    alone = list(diagnose(Diagnosis(spec, isolates=False).explain_all(judgements), spec))
+    alone = list(diagnose(Diagnosis(spec, isolates=False).explain_all(of_layer), spec))
     assert MISTAKE_FOUND not in {f.label for f in alone}

@@ -24,7 +24,7 @@ dtypes: [float64]
 fresh: {cases: 2, seed: a}
 without: [sdpa-dropout*, mha-dropout*, "*-empty-row*", "*-empty-queries*", mha-distinct-sizes, mha-every-bit,
   mha-rectangular-output, mha-values-narrower, mha-output-bias-only, mha-self-output-bias-only,
-  mha-biases-without-output, mha-n9-shapes, mha-illustrated-shapes]
+  mha-biases-without-output, mha-n9-shapes, mha-illustrated-shapes, "*-size-*"]
 """
 SOLUTION = (READY / "attention" / "solution.py").read_text(encoding="utf-8")
 SCALE = " / math.sqrt(query.shape[-1])"

@@ -527,6 +527,7 @@ def test_the_ready_attention_requires_the_weights(run, tmp_path):
 NAIVE = "torch.exp(scores)"
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("right", "wrong"),
     [

@@ -18,12 +18,17 @@ from goldformer.adapters.wrapping import wrap_adapter
 from goldformer.conformance.baseline.model import BaselineRequest
 from goldformer.conformance.baseline.record import record
 from goldformer.conformance.cli import main
+from goldformer.conformance.judging import host
 from goldformer.conformance.judging.device_loss import explain_device_loss
+from goldformer.conformance.judging.fresh_process import FreshProcess
 from goldformer.conformance.judging.host import call_apart, find_host
 from goldformer.conformance.judging.invoke import BadResult
 from goldformer.conformance.judging.verdict import Status
 from goldformer.conformance.reports.comparison import ComparisonRequest
 from goldformer.conformance.runner import check_implementation
+
+# The device must be there before the first gradient of the process.
+here = pytest.mark.skipif(LIBRARIES["torch"].unavailable("pretend") is not None, reason="no pretend device here")
 
 ASSERTION = (
     "CUDA error: device-side assert triggered\nSearch for `cudaErrorAssert' in https://docs.nvidia.com/cuda for more "
@@ -124,9 +129,10 @@ def judge(path, spec, *components, device="cpu"):
     return {(v.check, v.component): v for v in found.verdicts}
 
 
-def run_goldformer(*words):
-    command = [sys.executable, "-m", "goldformer", *words]
-    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+def check_on_pretend_device(path, *words):
+    """Return the exit status of `goldformer check`, and the verdicts of its JSON."""
+    done = CliRunner().invoke(main, ["check", path, "--device", "pretend", "--json", "-", *words])
+    return done.exit_code, json.loads(done.stdout)["verdicts"]
 
 
 def describe(verdicts):
@@ -203,11 +209,18 @@ def test_only_the_call_that_ends_the_device_fails(adapter_file, spec, lasting):
     }
 
 
-def test_an_error_that_comes_late_is_told_with_the_call_that_made_it(adapter_file):
+@here
+def test_an_error_that_comes_late_is_told_with_the_call_that_made_it(adapter_file, monkeypatch):
+    started = []
+
+    def start(setup):
+        started.append(setup)
+        return FreshProcess(setup)
+
+    monkeypatch.setattr(host, "FreshProcess", start)
     path = adapter_file(LATE)
-    done = run_goldformer("check", path, "--device", "pretend", "--json", "-")
-    assert done.returncode == 1, done.stderr
-    verdicts = json.loads(done.stdout)["verdicts"]
+    status, verdicts = check_on_pretend_device(path)
+    assert status == 1
     first, *others = [verdict for verdict in verdicts if verdict["status"] == "errored"]
     assert first["message"] == (
         "an earlier call of softmax ends the device of its process, which this call found gone: that one raised "
@@ -219,6 +232,9 @@ def test_an_error_that_comes_late_is_told_with_the_call_that_made_it(adapter_fil
         f"raised RuntimeError: CUDA error: device-side assert triggered ({path}:15, softmax); "
         "it ends the device of its process"
     }
+    # Which call ended the device is known: no process is started to see what a case does when it is called first.
+    assert len(started) <= len(others) + 1
+    assert not any(verdict["state"] for verdict in verdicts)
 
 
 def test_a_process_that_ends_is_replaced(adapter_file, spec, lasting):
@@ -236,15 +252,16 @@ def test_a_process_that_ends_is_replaced(adapter_file, spec, lasting):
     assert right == wanted
 
 
+@here
 def test_an_assertion_on_the_pretend_device_is_that_of_a_gpu(adapter_file):
+    lasting = BEYOND.replace("if ids.shape[-1] == 1", "if False")
     found = []
-    for source, status in ((BEYOND, 1), (BEYOND.replace("if ids.shape[-1] == 1", "if False"), 0)):
-        path = adapter_file(source)
-        words = ("--component", "token_embedding,softmax", "--device", "pretend", "--json", "-")
-        done = run_goldformer("check", path, *words)
-        assert done.returncode == status, done.stderr
-        found.append({(v["check"], v["component"]): v for v in json.loads(done.stdout)["verdicts"]})
-    mine, right = found
+    for source, name, status in ((lasting, "lasting.py", 0), (BEYOND, "beyond.py", 1)):
+        path = adapter_file(source, name)
+        ended, verdicts = check_on_pretend_device(path, "--component", "token_embedding,softmax")
+        assert ended == status
+        found.append({(v["check"], v["component"]): v for v in verdicts})
+    right, mine = found
     failed = {key for key, verdict in mine.items() if verdict["status"] == "errored"}
     assert failed
     for key in failed:
@@ -349,9 +366,9 @@ def test_calls_may_be_made_apart_from_the_start(adapter_file, spec, bench):
     verdict = goldformer.conformance.judging.cases.check_case(spec.cases["sm-one-element"], at)
     assert verdict.status is Status.PASSED
     assert sys.modules["goldformer_adapter_" + path.rpartition("/")[2].removesuffix(".py")].calls == []
-    host = find_host(at.adapter)
-    assert host.process is not None
-    host.process.close()
+    process = find_host(at.adapter).process
+    assert process is not None
+    process.close()
 
 
 def test_an_adapter_in_memory_cannot_be_called_apart(spec):

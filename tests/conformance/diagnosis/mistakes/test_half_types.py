@@ -73,7 +73,7 @@ def name_causes(made: SimpleNamespace, component: str, dtype: str, spec: Spec) -
     return [(finding.label, finding.mistakes) for finding in diagnose(verdicts, spec) if finding.mistakes]
 
 
-@pytest.mark.sample(16)
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("half", HALF)
 @pytest.mark.parametrize("component", WEIGHTS)
