@@ -55,7 +55,8 @@ def run(words, folder):
             result = CliRunner().invoke(main, words[1:])
         return result.exit_code, result.output
     if words[0] == "python":
-        return run_file(*words[1:], folder)
+        _, name = words
+        return run_file(name, folder)
     done = subprocess.run(
         [sys.executable, "-m", *words], cwd=folder, capture_output=True, text=True, timeout=60, check=False
     )

@@ -18,7 +18,7 @@ from goldformer.conformance.judging.gradient import invoke_gradient
 from goldformer.conformance.judging.invoke import Result, invoke, read_arguments
 from goldformer.spec.formulas.decoding import model_logits
 from goldformer.spec.formulas.layers import encoder, run_encoder_layer
-from goldformer.spec.formulas.steps import around
+from goldformer.spec.formulas.steps import Replacements, around
 
 ATTENTION = "scaled_dot_product_attention"
 #: Two mistakes that are one in other words, and one that differs from them.
@@ -187,10 +187,10 @@ def test_the_encoder_runs_once_for_the_words_that_follow_one_source(id_, spec, m
     case = spec.cases[id_]
     options = {name: spec.conventions[name].default for name in case.conventions}
     one = FailingCase(case, spec.contracts[case.component], Result({}, 0.0), {}, "float64", options)
-    counting = {run_encoder_layer: around(note)}
+    counting: Replacements = {run_encoder_layer: around(note)}
     monkeypatch.setattr(candidates, "IN_BATCHES", {**batches.IN_BATCHES, **counting})
     once, seen = Textbooks(spec, None).run(Candidate(), one), len(read)
-    kept = {step: change for step, change in batches.IN_BATCHES.items() if step is not encoder}
+    kept: Replacements = {step: change for step, change in batches.IN_BATCHES.items() if step is not encoder}
     monkeypatch.setattr(candidates, "IN_BATCHES", {**kept, **counting})
     again = Textbooks(spec, None).run(Candidate(), one)
     assert seen == len({*read}) < len(read) - seen
