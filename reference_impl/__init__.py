@@ -19,7 +19,7 @@ Axes in signatures and messages, and their names in the paper:
 or the title of a section; "paper" is Vaswani et al., Attention Is All You Need, 2017, arXiv:1706.03762.
 """
 
-from goldformer.reference_impl.decoder_only import RMSNorm
+from goldformer.reference_impl.decoder_only import RMSNorm, rotary_embedding
 from goldformer.reference_impl.decoding import BeamResult, GreedyResult, beam_search, greedy_decode
 from goldformer.reference_impl.losses import cross_entropy, kl_divergence, label_smoothing, log_softmax, one_hot
 from goldformer.reference_impl.losses import shift_right
@@ -40,6 +40,6 @@ __all__ = [
     "attention_scores",
     "beam_search", "causal_mask", "cross_entropy", "cut_fused", "dropout", "greedy_decode", "kl_divergence",
     "label_smoothing", "log_softmax", "merge_heads", "move_weights", "one_hot", "output_probabilities",
-    "pad_or_truncate", "padding_mask", "positional_encoding", "scaled_dot_product_attention", "scaled_scores",
-    "shift_right", "sinusoid_table", "softmax", "split_heads", "token_embedding", "xavier_uniform",
+    "pad_or_truncate", "padding_mask", "positional_encoding", "rotary_embedding", "scaled_dot_product_attention",
+    "scaled_scores", "shift_right", "sinusoid_table", "softmax", "split_heads", "token_embedding", "xavier_uniform",
 ]  # fmt: skip

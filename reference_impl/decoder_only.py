@@ -4,13 +4,16 @@ Calls are held to the shapes in signatures, as in transformer.py. RMS-1 is a cla
 spec/decoder_only.md.
 """
 
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from goldformer.reference_impl.parts import widen
-from goldformer.reference_impl.shapes import Float, Module, Positive, Size
+from goldformer.reference_impl.shapes import Float, Module, Positions, Positive, Size, check_rotary_width, checked
+
+#: The two channels of a pair: neighbours, or one of each half (ROPE-4).
+Pairing = Literal["interleaved", "half"]
 
 
 class RMSNorm(Module):
@@ -29,3 +32,25 @@ class RMSNorm(Module):
         row = widen(x)
         mean_square = (row * row).mean(dim=-1, keepdim=True)  # no mean is subtracted
         return (row / (mean_square + self.eps).sqrt() * widen(self.gamma)).to(x.dtype)  # RMS-2, RMS-3
+
+
+@checked
+def rotary_embedding(
+    x: Float[Tensor, "... seq d_k"],
+    positions: Positions[Tensor, "... seq"],
+    base: Positive = 10000.0,
+    rotary_width: Size | None = None,
+    pairing: Pairing = "interleaved",
+) -> Float[Tensor, "... seq d_k"]:
+    """Turn each pair of channels by position · base^(−2i/d_k). Su et al., 2021, section 3.4.2. ROPE-1, ROPE-3."""
+    width = x.shape[-1] if rotary_width is None else rotary_width
+    check_rotary_width(rotary_width, x)
+    row, rest = widen(x[..., :width]), x[..., width:]  # the channels after the first `width` do not turn (ROPE-5)
+    # bfloat16 rounds 257 to 256, and neighbours would share one angle: all is in float32 or float64 (ROPE-6).
+    frequency = base ** (-torch.arange(0, width, 2, dtype=row.dtype, device=x.device) / width)
+    angle = positions[..., None].to(row.dtype) * frequency  # (..., seq, width / 2)
+    # Cut each row into pairs: (width / 2, 2) puts neighbours together, (2, width / 2) the first half and the second.
+    sizes, axis = ((width // 2, 2), -1) if pairing == "interleaved" else ((2, width // 2), -2)
+    first, second = row.reshape(*row.shape[:-1], *sizes).unbind(axis)
+    turned = (first * angle.cos() - second * angle.sin(), second * angle.cos() + first * angle.sin())
+    return torch.cat([torch.stack(turned, axis).flatten(-2).to(x.dtype), rest], dim=-1)

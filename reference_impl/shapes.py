@@ -40,9 +40,9 @@ class Shape:
 
 
 if TYPE_CHECKING:
-    from typing import Annotated as Bool, Annotated as Float, Annotated as Int
+    from typing import Annotated as Bool, Annotated as Float, Annotated as Int, Annotated as Positions
 else:
-    Bool, Float, Int = Shape("bool"), Shape("float"), Shape("int")
+    Bool, Float, Int, Positions = Shape("bool"), Shape("float"), Shape("int"), Shape("positions")
 
 
 def _number(kind: type, is_right: Callable[[Any], bool] | None = None, must: str = "") -> Callable[[str, Any], None]:
@@ -91,7 +91,19 @@ def check_heads_divide(num_heads: Any, width: int, of: str) -> None:
         raise ValueError(f"num_heads={num_heads} {must}")
 
 
-_DTYPES: Final = {"bool": (torch.bool,), "int": (torch.int64, torch.int32)}
+def check_rotary_width(rotary_width: int | None, x: Tensor) -> None:
+    """Refuse an odd number of channels, and a rotary width that is odd or larger than it: channels turn in pairs."""
+    channels = x.shape[-1]
+    if channels % 2:
+        fix = "cut x into heads of even width, or pad it by one channel"
+        raise ValueError(f"x has shape {tuple(x.shape)} and must have an even last axis, for pairs of channels: {fix}")
+    if rotary_width is not None and (rotary_width % 2 or rotary_width > channels):
+        must = f"must be even and at most {channels}, the channels of x: pass the number of channels that turn"
+        raise ValueError(f"rotary_width={rotary_width} {must}")
+
+
+_INTEGERS: Final = (torch.int64, torch.int32)
+_DTYPES: Final = {"bool": (torch.bool,), "int": _INTEGERS, "positions": _INTEGERS}
 
 
 def _check_tensor(name: str, tensor: Any, kind: str) -> None:
@@ -102,9 +114,11 @@ def _check_tensor(name: str, tensor: Any, kind: str) -> None:
     dtype = tensor.dtype
     # Not uint8 for ids: torch indexes with it as with a mask.
     if not (dtype.is_floating_point if kind == "float" else dtype in _DTYPES[kind]):
+        integer = f"torch.int64 or torch.int32: convert it with {name}.long()"
         must = {
             "float": f"floating point: convert it with {name}.float()",
-            "int": f"torch.int64 or torch.int32: convert it with {name}.long()",
+            "int": integer,
+            "positions": integer,
             "bool": f"torch.bool, True = may attend: convert a mask of ones and zeros with {name} != 0, "
             f"an additive mask of 0 and -inf with {name} == 0",
         }
@@ -142,14 +156,14 @@ def _check_axes(name: str, tensor: Tensor, axes: tuple[str, ...], bound: Bound) 
             raise ValueError(f"{name} has shape {shape} and {must}")
 
 
-def _check_mask(name: str, mask: Tensor, axes: tuple[str, ...], bound: Bound) -> None:
-    """Refuse a mask that does not broadcast to the scores, whose axes these are."""
-    own, sizes = tuple(mask.shape), [bound[axis][0] for axis in axes]
+def _check_broadcast(name: str, tensor: Tensor, axes: tuple[str, ...], bound: Bound, of: str) -> None:
+    """Refuse a mask or positions that do not broadcast to these axes, those of the scores or of the tokens."""
+    own, sizes = tuple(tensor.shape), [bound[axis][0] for axis in axes]
     shape = tuple(n for size in sizes for n in (size if isinstance(size, tuple) else (size,)))
     tail = shape[len(shape) - len(own) :]
     if len(own) > len(shape) or any(size not in (1, full) for size, full in zip(own, tail, strict=True)):
         fix = f"give it size 1 on the axes it repeats along, such as {name}[:, None] for all heads of a sample"
-        must = f"must broadcast to the scores, ({', '.join(axes)}) = {shape}"
+        must = f"must broadcast to the {of}, ({', '.join(axes)}) = {shape}"
         raise ValueError(f"{name} has shape {own} and {must}: {fix}")
 
 
@@ -273,7 +287,8 @@ class _CallCheck:
         bound: Bound = {}
         # A module's own parameters are right, so an argument is to blame.
         owns = self.module is not None and not getattr(self.module, "borrows_parameters", False)
-        for kind in ("module", "int", "float", "bool") if owns else ("float", "module", "int", "bool"):
+        kinds = ("module", "int", "float") if owns else ("float", "module", "int")
+        for kind in (*kinds, "bool", "positions"):
             if kind == "module" and self.module is not None:
                 self.check_parameters(bound)
             for name, shape in self.shapes.items():
@@ -287,8 +302,9 @@ class _CallCheck:
         _check_tensor(name, tensor, shape.kind)
         self.first = self.first or (name, tensor)
         _check_same(name, tensor, *self.first)
-        if shape.kind == "bool":
-            _check_mask(name, tensor, shape.axes, bound)
+        if shape.kind in ("bool", "positions"):
+            of = "scores" if shape.kind == "bool" else "tokens"
+            _check_broadcast(name, tensor, shape.axes, bound, of)
             return
         _check_axes(name, tensor, shape.axes, bound)
         for axis in shape.axes:
@@ -323,4 +339,4 @@ class _CallCheck:
         check_positions(name, ids.shape[1], getattr(self.module, "position_table", None))
 
 
-__all__ = ["Bool", "Float", "Int"]
+__all__ = ["Bool", "Float", "Int", "Positions"]

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from goldformer.spec.model import ArraySpec, Attribute, AttributeSpec, Contract
-from goldformer.spec.shapes import Binder, ContractViolation
+from goldformer.spec.shapes import Axis, Binder, ContractViolation
 
 Array = NDArray[Any]
 
@@ -48,6 +48,8 @@ def check_call(
     for attribute in contract.attributes.values():
         if attribute.below is not None and attribute.name in attributes:
             _check_ids(attribute.name, np.asarray(attributes[attribute.name]), attribute.below, binder)
+        if attribute.at_most is not None and attribute.name in attributes:
+            _check_limit(attribute.name, attribute.at_most, contract, attributes, binder)
     return binder
 
 
@@ -86,11 +88,20 @@ def _check_attribute(attribute: AttributeSpec, given: Mapping[str, Attribute], b
         raise ContractViolation(f"{name} is {value}, less than {attribute.minimum}", (name,))
     if attribute.maximum is not None and value is not None and value > attribute.maximum:
         raise ContractViolation(f"{name} is {value}, more than {attribute.maximum}", (name,))
-    if attribute.at_most is not None and value is not None and value > given.get(attribute.at_most, value):
-        limit = given[attribute.at_most]
-        raise ContractViolation(f"{name} is {value}, more than {attribute.at_most}, {limit}", (name, attribute.at_most))
+    if attribute.multiple_of is not None and isinstance(value, int) and value % attribute.multiple_of:
+        raise ContractViolation(f"{name} is {value}, no multiple of {attribute.multiple_of}", (name,))
     if attribute.size is not None and value is not None:
         binder.fix(attribute.size, int(value), name)
+
+
+def _check_limit(name: str, limit: str, contract: Contract, given: Mapping[str, Attribute], binder: Binder) -> None:
+    """Refuse an attribute that is more than the attribute or the axis that limits it."""
+    most, others = given.get(limit, given[name]), [limit]
+    if limit not in contract.attributes:
+        axis = Axis.parse(limit)
+        most, others = axis.size(binder.sizes), [binder.fixed_by[symbol] for symbol in axis.symbols]
+    if given[name] > most:
+        raise ContractViolation(f"{name} is {given[name]}, more than {limit}, {most}", (name, *others))
 
 
 def _check_rows(spec: ArraySpec, array: Array, binder: Binder) -> None:

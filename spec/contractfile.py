@@ -11,7 +11,7 @@ from pydantic import Field
 from goldformer.spec.edition import EditionName
 from goldformer.spec.errors import Problem, SpecError
 from goldformer.spec.model import ArraySpec, AttributeSpec, Contract, Layers
-from goldformer.spec.shapes import Shape
+from goldformer.spec.shapes import Axis, Shape
 from goldformer.spec.strict import ClauseId, Items, Name, Option, StrictModel, Text
 from goldformer.spec.tables import Convention
 from goldformer.spec.yamlfile import Field as Where
@@ -41,7 +41,8 @@ class AttributeEntry(StrictModel):
     maximum: int | float | None = None
     size: Name | None = None
     below: Name | None = None
-    at_most: Name | None = None
+    at_most: str | None = None
+    multiple_of: Annotated[int, Field(ge=2)] | None = None
     optional: bool = False
 
 
@@ -160,7 +161,7 @@ def _list_unknown_options(
 
 
 def _refuse_unknown_sizes(file: YamlFile, contract: Contract) -> None:
-    """Refuse a size of a mask or an output that no argument gives."""
+    """Refuse a size of a mask, an output or a limit that no argument gives."""
     arguments = [spec for spec in (*contract.inputs.values(), *contract.params.values()) if not spec.broadcast]
     given = {symbol for spec in arguments for symbol in spec.shape.symbols}
     given |= {attribute.size for attribute in contract.attributes.values() if attribute.size}
@@ -169,6 +170,18 @@ def _refuse_unknown_sizes(file: YamlFile, contract: Contract) -> None:
             if unknown := [symbol for symbol in spec.shape.symbols if symbol not in given]:
                 message = f"no argument gives the size {unknown[0]}"
                 raise SpecError([file.problem((group, name), message)])
+    for name, attribute in contract.attributes.items():
+        limit = attribute.at_most
+        if limit is None or limit in contract.attributes:
+            continue
+        try:
+            unknown = [symbol for symbol in Axis.parse(limit).symbols if symbol not in given]
+        except ValueError as error:
+            raise SpecError([file.problem(("attributes", name, "at_most"), str(error))]) from error
+        if unknown:
+            known = ", ".join(sorted({*contract.attributes, *given}))
+            message = f"{unknown[0]} is no attribute and no size of an argument: write one of {known}, or a product"
+            raise SpecError([file.problem(("attributes", name, "at_most"), message)])
 
 
 def _add_blocks(file: YamlFile, contract: Contract, known: Mapping[str, Contract]) -> Contract:

@@ -100,7 +100,8 @@ class ArraySpec:
 class AttributeSpec:
     """A plain argument of a contract, an int, a bool or a float; `size` is the axis it fixes.
 
-    An id is at least 0 and less than the size `below`; a number is not more than the attribute `at_most`.
+    An id is at least 0 and less than the size `below`. A number is not more than `at_most`, which names an attribute or
+    an axis, and a whole number is a multiple of `multiple_of`.
     """
 
     name: str
@@ -110,6 +111,7 @@ class AttributeSpec:
     size: str | None = None
     below: str | None = None
     at_most: str | None = None
+    multiple_of: int | None = None
     optional: bool = False
 
 

@@ -30,6 +30,7 @@ label_smoothing = reference_impl.label_smoothing
 cross_entropy = reference_impl.cross_entropy
 kl_divergence = reference_impl.kl_divergence
 dropout = reference_impl.dropout
+rotary_embedding = reference_impl.rotary_embedding
 
 Params = Mapping[str, Tensor]
 

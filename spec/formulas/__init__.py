@@ -11,7 +11,7 @@ arrays           what each kind of numbers does in its own way
 checks, parts    check axes, ids and masks; the parameters of a part
 randomness       Xavier-uniform weights and dropout
 attention        softmax, scaled dot-product attention and masks
-embedding        token embedding and positional encoding
+embedding, rope  token embedding and positional encoding; rotary position embedding
 heads            multi-head attention, fused and separate, and single-head attention
 layers, rms      feed-forward network, layer normalisation, encoder and decoder; root mean square normalisation
 transformer      the whole model and its output layer
@@ -33,6 +33,7 @@ from goldformer.spec.formulas.layers import decoder, decoder_layer, encoder, enc
 from goldformer.spec.formulas.losses import cross_entropy, kl_divergence
 from goldformer.spec.formulas.randomness import dropout, xavier_uniform
 from goldformer.spec.formulas.rms import rms_norm
+from goldformer.spec.formulas.rope import rotary_embedding
 from goldformer.spec.formulas.targets import label_smoothing, one_hot, pad_or_truncate, shift_right
 from goldformer.spec.formulas.transformer import output_probabilities, transformer
 
@@ -43,8 +44,8 @@ COMPONENTS: Final[Mapping[str, Callable[..., Any]]] = {
         beam_search, causal_mask, cross_entropy, decoder, decoder_layer, dropout, encoder, encoder_layer, feed_forward,
         fused_multi_head_attention, greedy_decode, kl_divergence, label_smoothing, layer_norm, multi_head_attention,
         one_hot, output_probabilities, pad_or_truncate, padding_mask, positional_encoding,
-        rms_norm, scaled_dot_product_attention, shift_right, single_head_attention, single_head_attention_step, softmax,
-        token_embedding, transformer, xavier_uniform,
+        rms_norm, rotary_embedding, scaled_dot_product_attention, shift_right, single_head_attention,
+        single_head_attention_step, softmax, token_embedding, transformer, xavier_uniform,
     )
 }  # fmt: skip
 

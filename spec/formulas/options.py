@@ -31,6 +31,7 @@ from goldformer.spec.formulas.layers import (
     run_sublayer,
 )
 from goldformer.spec.formulas.rms import channel_scale, rms_divisor, rms_eps
+from goldformer.spec.formulas.rope import pair_channels, turning_positions
 from goldformer.spec.formulas.steps import Replacements, Step, around, instead
 from goldformer.spec.formulas.targets import spread_smoothing_mass
 from goldformer.spec.formulas.transformer import output_logits, target_mask
@@ -127,6 +128,19 @@ def add_eps_to_root(square: Array) -> Array:
 def add_one_to_weight(original: Callable[[Array], Array], gamma: Array) -> Array:
     """Return 1 + gamma."""
     return original(gamma) + number(1)
+
+
+# Rotary positions
+
+
+def pair_halves(width: int) -> tuple[Array, Array]:
+    """Return the first and the second channel of each pair: i and i + width/2."""
+    return np.arange(width // 2), np.arange(width // 2, width)
+
+
+def negate_positions(original: Callable[[Array], Array], positions: Array) -> Array:
+    """Return the negative positions: each angle falls with the position."""
+    return -original(positions)
 
 
 # The functions of a feed-forward network
@@ -255,6 +269,8 @@ OPTIONS: Final[Mapping[tuple[str, str], Replacements]] = {
     ("rms_norm_eps", "float32_eps"): choose_eps(rms_eps, 2**23),
     ("rms_norm_eps_place", "outside"): {rms_divisor: instead(add_eps_to_root)},
     ("rms_norm_weight", "one_plus_w"): {channel_scale: around(add_one_to_weight)},
+    ("rope_pairing", "half"): {pair_channels: instead(pair_halves)},
+    ("rope_direction", "negative"): {turning_positions: around(negate_positions)},
     ("activation", "gelu"): {activation: instead(compute_wide(gelu))},
     ("activation", "gelu_tanh"): {activation: instead(compute_wide(gelu_tanh))},
     ("activation", "silu"): {activation: instead(compute_wide(silu))},

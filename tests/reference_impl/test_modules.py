@@ -172,6 +172,11 @@ CALLS: dict[str, Callable[[Maker], Call]] = {
         {"gamma": m.real(D_MODEL), "beta": m.real(D_MODEL)},
     ),
     "rms_norm": lambda m: Call(functions.rms_norm, (m.real(BATCH, Q_SEQ, D_MODEL),), {"gamma": m.real(D_MODEL)}),
+    "rotary_embedding": lambda m: Call(
+        reference.rotary_embedding,
+        (m.real(BATCH, HEADS, Q_SEQ, D_MODEL), torch.arange(2, Q_SEQ + 2, device=m.device)),
+        {"base": 50.0, "rotary_width": D_MODEL - 4, "pairing": "half"},
+    ),
     "feed_forward": lambda m: Call(
         functions.feed_forward,
         (m.real(BATCH, Q_SEQ, D_MODEL),),

@@ -91,6 +91,11 @@ TURNED = change_parameters("b_q b_k b_v b_o num_heads dropout", "w_q w_k w_v w_o
 #: Lines of the root mean square normalisation.
 SQUARE = "mean_square = (row * row).mean(dim=-1, keepdim=True)"
 ROW, ROOT, SCALE = "row = widen(x)", "(mean_square + self.eps).sqrt()", "widen(self.gamma)"
+#: Lines of the rotary position embedding.
+EXPONENTS = "-torch.arange(0, width, 2, dtype=row.dtype, device=x.device) / width"
+FIRST, SECOND = "first * angle.cos() - second * angle.sin()", "second * angle.cos() + first * angle.sin()"
+TURN = f"turned = ({FIRST}, {SECOND})"
+WIDTH = "width = x.shape[-1] if rotary_width is None else rotary_width"
 
 #: What the backward pass alone does wrong: the values stay right.
 BACKWARD = {
@@ -154,6 +159,11 @@ BACKWARD = {
         MODEL, "self.table.T if self.w_vocab", "self.table.T.detach() if self.w_vocab",
     ),
     "rms-bwd": (MODERN, ROOT, f"{ROOT}.detach()"),
+    "rope-bwd": (
+        MODERN, TURN,
+        f"back = (first * angle.cos() + second * angle.sin(), second * angle.cos() - first * angle.sin())\n"
+        f"    turned = tuple(b + (t - b).detach() for t, b in zip(({FIRST}, {SECOND}), back))",
+    ),
     "grad-cut": (MODEL, "weights = softmax(scores)", "weights = softmax(scores).detach()"),
     "ce-bwd-sum": (LOSSES, LOSS, "loss = losses.sum()\n    loss = loss + (loss / real.sum() - loss).detach()"),
 }  # fmt: skip
@@ -169,6 +179,18 @@ FORWARD = {
     ),
     "rms-no-weight": (MODERN, SCALE, "(1 + 0 * self.gamma)"),
     "rms-offset-twice": (MODERN, SCALE, "(2 + widen(self.gamma))"),
+    "rope-pair-mismatch": (
+        MODERN, TURN,
+        "a, b = (torch.cat([angle, angle], -1)[..., start::2] for start in (0, 1))\n"
+        "    turned = (first * a.cos() - second * a.sin(), second * b.cos() + first * b.sin())",
+    ),
+    "rope-exponent-half": (MODERN, EXPONENTS, f"{EXPONENTS} / 2"),
+    "rope-exponent-odd": (MODERN, EXPONENTS, EXPONENTS.replace("(0,", "(1,")),
+    "rope-exponent-one-based": (MODERN, EXPONENTS, EXPONENTS.replace("(0, width,", "(-2, width - 2,")),
+    "rope-exponent-sign": (MODERN, EXPONENTS, EXPONENTS.removeprefix("-")),
+    "rope-base-default": (MODERN, "frequency = base", "frequency = 10000.0"),
+    "rope-partial-ignored": (MODERN, WIDTH, "width = x.shape[-1]"),
+    "rope-partial-width": (MODERN, EXPONENTS, EXPONENTS.replace("/ width", "/ x.shape[-1]")),
     "scale-missing": (MODEL, SCALED, "attention_scores(query, key)"),
     "mask-inverted": (MODEL, "scores.masked_fill(~mask,", "scores.masked_fill(mask,"),
     "mask-inverted-zeros": (

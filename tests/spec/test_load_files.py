@@ -151,6 +151,14 @@ CONTRACTS = {
     "unknown size of a mask": (
         "scaled_dot_product_attention", 'broadcast: ["...", q_seq,', 'broadcast: ["...", q_sek,', "inputs.mask", "",
     ),
+    "a limit that is no axis": (
+        "rotary_embedding", "at_most: 2*pairs", "at_most: 2+pairs", "attributes.rotary_width.at_most",
+        "'2+pairs' is no axis: write a size, a number, or a product such as 3*heads*d_k",
+    ),
+    "an unknown limit": (
+        "rotary_embedding", "at_most: 2*pairs", "at_most: 2*pears", "attributes.rotary_width.at_most",
+        "pears is no attribute and no size of an argument: write one of base, pairs, rotary_width, seq, or a product",
+    ),
 }  # fmt: skip
 
 

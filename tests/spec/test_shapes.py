@@ -276,6 +276,22 @@ def test_a_broken_call_is_refused_by_name(spec: Spec, group, name, value, messag
     assert set(violation.value.arguments) == arguments
 
 
+LIMITS = {
+    "no multiple": (3, "rotary_width is 3, no multiple of 2", ("rotary_width",)),
+    "more than an axis": (8, "rotary_width is 8, more than 2*pairs, 6", ("rotary_width", "x")),
+}
+
+
+@pytest.mark.parametrize(("value", "message", "arguments"), LIMITS.values(), ids=LIMITS)
+def test_an_attribute_keeps_within_an_axis(spec: Spec, value, message, arguments):
+    contract, arrays = spec.contracts["rotary_embedding"], {"x": np.zeros((3, 6)), "positions": np.arange(3)}
+    for right in ({}, {"rotary_width": 2}, {"rotary_width": 6}):
+        assert check_call(contract, arrays, {}, right).sizes == {"seq": 3, "pairs": 3}
+    with pytest.raises(ContractViolation, match=f"^{re.escape(message)}$") as violation:
+        check_call(contract, arrays, {}, {"rotary_width": value})
+    assert violation.value.arguments == arguments
+
+
 @pytest.mark.parametrize("value", [1, 0, None, "yes"])
 def test_an_int_is_no_bool(spec: Spec, value):
     contract, square = spec.contracts["single_head_attention"], np.zeros((2, 2))

@@ -40,7 +40,9 @@ from goldformer.spec.formulas.backward import (
 )
 from goldformer.spec.formulas.checks import Array
 from goldformer.spec.formulas.heads import Params, single_head_attention
+from goldformer.spec.formulas.options import negate_positions
 from goldformer.spec.formulas.rms import rms_divisor
+from goldformer.spec.formulas.rope import turning_positions
 from goldformer.spec.formulas.steps import around, instead, replacing
 
 # Softmax and attention
@@ -133,6 +135,13 @@ def sum_first_axis(rows: Array) -> Array:
 def hold_root(original: Callable[..., Gradients], **arguments: Any) -> Gradients:
     """Return the gradients that the formula has where the root mean square is a constant."""
     with replacing({rms_divisor: around(detach)}):
+        return original(**arguments)
+
+
+@mistake("rope-bwd", around=COMPONENTS["rotary_embedding_gradient"])
+def turn_forwards(original: Callable[..., Gradients], **arguments: Any) -> Gradients:
+    """Return the gradients of the turn by the negative angle: they turn as the channels do, and not back."""
+    with replacing({turning_positions: around(negate_positions)}):
         return original(**arguments)
 
 

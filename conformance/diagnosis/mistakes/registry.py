@@ -25,6 +25,7 @@ _FORWARD: Final = (
     "heads",
     "layers",
     "norms",
+    "rope",
     "transformer",
     "losses",
     "decoding",

@@ -28,6 +28,7 @@ GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
         "positional_encoding",
         "layer_norm",
         "rms_norm",
+        "rotary_embedding",
         "feed_forward",
         "dropout",
         "encoder_layer",
@@ -142,6 +143,7 @@ class _ComponentWriter:
                 f"at least {a.minimum:g}" if a.minimum is not None else "",
                 f"at most {a.maximum:g}" if a.maximum is not None else "",
                 f"at most `{a.at_most}`" if a.at_most else "",
+                f"a multiple of {a.multiple_of}" if a.multiple_of else "",
                 f"0 ≤ id < `{a.below}`" if a.below else "",
             )
             rows.append((f"`{a.name}`", a.kind, "; ".join(filter(None, facts))))

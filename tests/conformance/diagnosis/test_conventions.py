@@ -35,6 +35,8 @@ CASES = {
     "rms_norm_eps": "rms-thousandths",
     "rms_norm_eps_place": "rms-thousandths",
     "rms_norm_weight": "rms-distinct-sizes",
+    "rope_pairing": "rope-distinct-sizes",
+    "rope_direction": "rope-distinct-sizes",
     "norm_placement": "enc-distinct-sizes",
     "smoothing_denominator": "ls-four-words",
     "empty_row": EMPTY_ROW,

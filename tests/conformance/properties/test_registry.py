@@ -43,6 +43,7 @@ from goldformer.spec.formulas.layers import channel_mean, decoder_layer, feed_fo
 from goldformer.spec.formulas.losses import count_targets, kl_terms
 from goldformer.spec.formulas.randomness import draw_dropout_mask, drop_elements, dropout, scale_up, xavier_uniform
 from goldformer.spec.formulas.rms import mean_square, rms_divisor
+from goldformer.spec.formulas.rope import turning_positions
 from goldformer.spec.formulas.steps import around as replacement_around
 from goldformer.spec.formulas.steps import replacing
 from goldformer.spec.formulas.targets import spread_smoothing_mass
@@ -121,6 +122,11 @@ def square_over_the_batch(row):
 @spoil(around=rms_divisor)
 def bounded_divisor(original, square):
     return np.minimum(original(square), 4)
+
+
+@spoil(around=turning_positions)
+def even_positions(original, positions):
+    return np.where(positions > 300, positions - positions % 2, original(positions))
 
 
 @spoil(around=decoder_layer)
@@ -318,6 +324,12 @@ CAUGHT: dict[str, tuple[Any, str]] = {
     "ln-rows": (norm_over_the_batch, "a row gives something else when other rows are next to it"),
     "rms-rows": (square_over_the_batch, "a row gives something else when other rows are next to it"),
     "rms-scale": (bounded_divisor, "a row times -?8 does not give what the row gives, up to eps and the sign"),
+    "rope-relative": (even_positions, r"adding \d+ to all positions changes the scores of turned queries and keys"),
+    "rope-length": (implementations()["rope-minus-missing"].make, "a pair of channels does not keep its length"),
+    "rope-zero": (
+        implementations()["rope-offset-missing"].make,
+        "a token at position 0 does not stay as it is",
+    ),
     "enc-permutation": (lean_towards_early_queries, PERMUTED),
     "dec-causality": (sees_one_ahead, r"the output up to position 0 changes when later rows of x are replaced"),
     "dec-memory": (ignores_the_memory, "another memory gives the same output: the layer ignores it"),

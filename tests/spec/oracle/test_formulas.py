@@ -128,6 +128,23 @@ def positional_encoding(
     return dropout(m, x + table, dropout_rate, training, seed)
 
 
+def rotary_embedding(
+    m, x, positions, base=None, rotary_width=None, rope_pairing="interleaved", rope_direction="positive"
+):  # fmt: skip
+    output, r = x.copy(), rotary_width or x.shape[-1]
+    base = m.number(10000 if base is None else base)
+    for place in np.ndindex(x.shape[:-1]):
+        own = place[len(place) - positions.ndim :]
+        position = int(positions[tuple(0 if size == 1 else k for k, size in zip(own, positions.shape, strict=True))])
+        for i in range(r // 2):
+            c, d = (i, i + r // 2) if rope_pairing == "half" else (2 * i, 2 * i + 1)
+            angle = m.number(position) / m.power(base, m.number(2 * i) / r)
+            cosine, sine = m.cos(angle), m.sin(-angle if rope_direction == "negative" else angle)
+            first, second = x[(*place, c)], x[(*place, d)]
+            output[(*place, c)], output[(*place, d)] = first * cosine - second * sine, second * cosine + first * sine
+    return {"output": output}
+
+
 def project(x, w, b=None, columns=None):
     """x·W + b, of some columns only."""
     columns = range(w.shape[1]) if columns is None else columns
@@ -328,6 +345,18 @@ SMALL = {
         for d in (1, 5, 7)
         for last in ("extra_sine", "zero")
     },
+    **{
+        f"pairs, {pairing}, {direction}": (
+            "rotary_embedding", {"x": drawn(46, 2, 3, 8), "positions": np.array([5, 0, 4097])}, {}, {"base": 500.0},
+            {"rope_pairing": pairing, "rope_direction": direction},
+        )
+        for pairing in ("interleaved", "half")
+        for direction in ("positive", "negative")
+    },
+    "pairs of some channels": (
+        "rotary_embedding", {"x": drawn(47, 2, 3, 8), "positions": np.array([[7, 1, 2], [0, 3, 3]])}, {},
+        {"rotary_width": 6}, {"rope_pairing": "interleaved", "rope_direction": "positive"},
+    ),
     **{
         f"attention of kept weights, {rate}": (
             "scaled_dot_product_attention", attention(), {}, {"dropout_rate": rate, "seed": 1}, {},
