@@ -25,6 +25,7 @@ _FORWARD: Final = (
     "heads",
     "layers",
     "norms",
+    "gated",
     "transformer",
     "losses",
     "decoding",

@@ -29,6 +29,7 @@ GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
         "layer_norm",
         "rms_norm",
         "feed_forward",
+        "gated_feed_forward",
         "dropout",
         "encoder_layer",
         "decoder_layer",
