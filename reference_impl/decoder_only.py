@@ -1,6 +1,6 @@
 """The parts of a decoder-only Transformer in PyTorch that are not those of 2017, to be read from top to bottom.
 
-Calls are held to the shapes in signatures, as in transformer.py. RMS-1 is a clause of the specification, in
+Calls are held to the shapes in signatures, as in transformer.py. RMS-1 and GLU-1 are clauses of the specification, in
 spec/decoder_only.md.
 """
 
@@ -9,7 +9,15 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from goldformer.reference_impl.parts import widen
+from goldformer.reference_impl.parts import (
+    ACTIVATIONS,
+    Activation,
+    GatedResult,
+    affine,
+    widen,
+    xavier_weight,
+    zero_bias,
+)
 from goldformer.reference_impl.shapes import Float, Module, Positions, Positive, Size, check_rotary_width, checked
 
 #: The two channels of a pair: neighbours, or one of each half (ROPE-4).
@@ -54,3 +62,28 @@ def rotary_embedding(
     first, second = row.reshape(*row.shape[:-1], *sizes).unbind(axis)
     turned = (first * angle.cos() - second * angle.sin(), second * angle.cos() + first * angle.sin())
     return torch.cat([torch.stack(turned, axis).flatten(-2).to(x.dtype), rest], dim=-1)
+
+
+class GatedFeedForward(Module):
+    """(act(x W_gate) * (x W_up)) W_down at every position, with biases. Shazeer, 2020, equations 5 and 6. GLU-1."""
+
+    w_gate: Float[Tensor, "d_model d_ff"]
+    w_up: Float[Tensor, "d_model d_ff"]
+    w_down: Float[Tensor, "d_ff d_model"]
+
+    def __init__(
+        self, d_model: Size, d_ff: Size, *, activation: Activation = "silu", bias: bool = True, **like: Any
+    ) -> None:
+        super().__init__()
+        self.activate = ACTIVATIONS[activation]  # GLU-3
+        self.w_gate, self.w_up = xavier_weight(d_model, d_ff, **like), xavier_weight(d_model, d_ff, **like)
+        self.w_down = xavier_weight(d_ff, d_model, **like)
+        self.b_gate, self.b_up = zero_bias(d_ff, bias=bias, **like), zero_bias(d_ff, bias=bias, **like)
+        self.b_down = zero_bias(d_model, bias=bias, **like)
+
+    def forward(self, x: Float[Tensor, "batch seq d_model"]) -> GatedResult:
+        gate, up = affine(x, self.w_gate, self.b_gate), affine(x, self.w_up, self.b_up)  # (batch, seq, d_ff)
+        # σ(−12) is so small that float16 keeps 7 bits of it: the activation is computed in float32, and rounded once
+        # (GLU-4). Neither up nor the product goes through a function (GLU-5).
+        hidden = self.activate(widen(gate)).to(gate.dtype) * up
+        return GatedResult(affine(hidden, self.w_down, self.b_down), hidden, gate, up)

@@ -10,7 +10,7 @@ from torch import Generator, Tensor, nn
 
 from goldformer.reference_impl.shapes import Device, Float, Rate, Seed, checked
 
-#: What may stand between the two maps of a feed-forward network (FFN-3).
+#: What may stand between the two maps of a feed-forward network (FFN-3), and what a gate may go through (GLU-3).
 Activation = Literal["relu", "gelu", "gelu_tanh", "silu"]
 #: Drops elements of a tensor, or returns it as it is.
 Dropping = Callable[[Tensor], Tensor]
@@ -32,6 +32,15 @@ class DecoderLayerResult(NamedTuple):
     crossed: Float[Tensor, "batch seq d_model"]
     weights: Float[Tensor, "batch heads seq seq"]
     cross_weights: Float[Tensor, "batch heads seq source_seq"]
+
+
+class GatedResult(NamedTuple):
+    """The output of a gated network, the product that its last map reads, and the gate and up that are multiplied."""
+
+    output: Float[Tensor, "batch seq d_model"]
+    hidden: Float[Tensor, "batch seq d_ff"]
+    gate: Float[Tensor, "batch seq d_ff"]
+    up: Float[Tensor, "batch seq d_ff"]
 
 
 class StackResult(NamedTuple):

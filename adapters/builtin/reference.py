@@ -292,6 +292,13 @@ def rms_norm(x: Tensor, *, params: Params, eps: float = 1e-6) -> Tensor:
     return output
 
 
+def gated_feed_forward(x: Tensor, *, params: Params, activation: str = "silu") -> reference_impl.GatedResult:
+    """Return output, hidden, gate and up."""
+    kind, settings = reference_impl.GatedFeedForward, {"activation": activation}
+    result: reference_impl.GatedResult = call_with_params(kind, (1, 1), params, x, settings=settings)
+    return result
+
+
 def output_probabilities(x: Tensor, *, params: Params) -> tuple[Tensor, Tensor]:
     """Return probabilities and logits."""
     return reference_impl.output_probabilities(x, **params)

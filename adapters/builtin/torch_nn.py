@@ -180,6 +180,13 @@ class TorchNN:
         """Call F.rms_norm over the last axis; its own eps depends on the dtype, and no option is that of float64."""
         return F.rms_norm(x, x.shape[-1:], params["gamma"], eps=1e-6)
 
+    def gated_feed_forward(self, x: Tensor, *, params: Params) -> dict[str, Tensor]:
+        """Call F.linear, F.silu and F.linear; return output, hidden, gate and up."""
+        gate, up = (F.linear(x, linear_weight(params[f"w_{n}"]), params.get(f"b_{n}")) for n in ("gate", "up"))
+        hidden = F.silu(gate) * up
+        output = F.linear(hidden, linear_weight(params["w_down"]), params.get("b_down"))
+        return {"output": output, "hidden": hidden, "gate": gate, "up": up}
+
     def encoder_layer(
         self,
         x: Tensor,

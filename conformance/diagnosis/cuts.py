@@ -19,6 +19,7 @@ from goldformer.spec.oracle.truth import Call, OutputRounding
 #: The axis along which the rows of a result do not depend on one another, where it is not one of the samples'.
 _ROWS: Final[Mapping[str, str]] = {
     "feed_forward": "seq",
+    "gated_feed_forward": "seq",
     "label_smoothing": "seq",
     "multi_head_attention": "q_seq",
     "one_hot": "seq",

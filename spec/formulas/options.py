@@ -1,6 +1,7 @@
 """The options of the conventions as replaced steps of the formulas, which follow the defaults."""
 
 from collections.abc import Callable, Mapping
+from inspect import unwrap
 from itertools import chain
 from typing import Any, Final
 
@@ -17,6 +18,7 @@ from goldformer.spec.formulas.embedding import (
     positional_encoding,
     token_embedding,
 )
+from goldformer.spec.formulas.gated import gate_activation
 from goldformer.spec.formulas.heads import Params
 from goldformer.spec.formulas.layers import (
     SubLayer,
@@ -172,6 +174,10 @@ def silu(x: Array) -> Array:
     return x / (number(1) + np.exp(-x))
 
 
+#: Max(0, x), whatever stands in the place of the step that is it by default.
+relu: Final = unwrap(activation)
+
+
 # The parameters of a call decide these options. If a call has the parameters of another option, the steps do what code
 # with the declared option does: its own norm has gamma 1 and beta 0, and it ignores a matrix that it does not have.
 
@@ -274,6 +280,9 @@ OPTIONS: Final[Mapping[tuple[str, str], Replacements]] = {
     ("activation", "gelu"): {activation: instead(compute_wide(gelu))},
     ("activation", "gelu_tanh"): {activation: instead(compute_wide(gelu_tanh))},
     ("activation", "silu"): {activation: instead(compute_wide(silu))},
+    ("gate_activation", "gelu"): {gate_activation: instead(compute_wide(gelu))},
+    ("gate_activation", "gelu_tanh"): {gate_activation: instead(compute_wide(gelu_tanh))},
+    ("gate_activation", "relu"): {gate_activation: instead(relu)},
     ("norm_placement", "pre"): {run_sublayer: instead(normalise_input)},
     ("smoothing_denominator", "others"): {spread_smoothing_mass: instead(spread_among_others)},
     ("beam_finish", "set_aside"): {next_beam: instead(set_aside_ended)},

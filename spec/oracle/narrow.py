@@ -27,6 +27,7 @@ FREE: Final[Mapping[str, frozenset[str]]] = {
     "layer_norm": frozenset({LEAD}),
     "rms_norm": frozenset({LEAD}),
     "feed_forward": frozenset({"batch", "seq"}),
+    "gated_feed_forward": frozenset({"batch", "seq"}),
     "multi_head_attention": frozenset({"batch", "q_seq"}),
     "output_probabilities": frozenset({"batch", "seq"}),
     "kl_divergence": frozenset({LEAD}),

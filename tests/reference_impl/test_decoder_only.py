@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from torch.nn import functional
 
-from goldformer.reference_impl import RMSNorm, rotary_embedding
-from reference_functions import rms_norm
+from goldformer.reference_impl import GatedFeedForward, RMSNorm, rotary_embedding
+from reference_functions import gated_feed_forward, rms_norm
 
 
 @pytest.mark.parametrize("eps", [1e-5, 1e-6])
@@ -63,12 +65,55 @@ def test_distant_positions_of_half_types_have_angles_of_their_own(dtype):
 TOKENS, PLACES = torch.ones(3, 4), torch.arange(3)
 
 
+def made_of_torch(x, activate, **p):
+    gate, up = (functional.linear(x, p[f"w_{n}"].T, p[f"b_{n}"]) for n in ("gate", "up"))
+    return functional.linear(activate(gate) * up, p["w_down"].T, p["b_down"])
+
+
+@pytest.mark.parametrize("has_biases", [True, False])
+@pytest.mark.parametrize(
+    ("activation", "activate"),
+    [
+        ("silu", functional.silu),
+        ("gelu", functional.gelu),
+        ("gelu_tanh", lambda x: functional.gelu(x, approximate="tanh")),
+        ("relu", functional.relu),
+    ],
+)
+def test_a_gated_network_is_that_of_torch(activation, activate, has_biases):
+    shapes = {"gate": (4, 7), "up": (4, 7), "down": (7, 4)}
+    params = {f"w_{n}": torch.randn(shape, dtype=torch.float64) for n, shape in shapes.items()}
+    params |= {f"b_{n}": torch.randn(w, dtype=torch.float64) if has_biases else None for n, (_, w) in shapes.items()}
+    x = torch.randn(3, 5, 4, dtype=torch.float64)
+    result = gated_feed_forward(x, **params, activation=activation)
+    torch.testing.assert_close(result.output, made_of_torch(x, activate, **params), rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(result.hidden, activate(result.gate) * result.up, rtol=1e-12, atol=1e-12)
+
+
+def test_a_gate_of_minus_twelve_is_not_0_in_float16():
+    one = torch.ones(1, 1, dtype=torch.float16)
+    hidden = gated_feed_forward(torch.full((1, 1, 1), -12.0).half(), w_gate=one, w_up=-64 * one, w_down=one).hidden
+    assert hidden.dtype == torch.float16
+    assert hidden.item() == pytest.approx(-12 / (1 + math.exp(12)) * 768, rel=2e-3)
+
+
+def test_a_new_gated_network_has_three_weights_and_biases_of_zero():
+    module = GatedFeedForward(4, 7)
+    assert {name: tuple(p.shape) for name, p in module.named_parameters()} == {
+        "w_gate": (4, 7), "w_up": (4, 7), "w_down": (7, 4), "b_gate": (7,), "b_up": (7,), "b_down": (4,),
+    }  # fmt: skip
+    assert not any(p.any() for name, p in module.named_parameters() if name.startswith("b_"))
+    assert [name for name, _ in GatedFeedForward(4, 7, bias=False).named_parameters()] == ["w_gate", "w_up", "w_down"]
+
+
 @pytest.mark.parametrize(
     ("call", "says"),
     [
         (lambda: RMSNorm(0), "d_model=0 must be at least 1"),
         (lambda: RMSNorm(4, 0.0), "eps=0.0 must be finite and above 0"),
         (lambda: RMSNorm(4)(torch.ones(3)), r"x has shape \(3,\) and must be"),
+        (lambda: GatedFeedForward(4, 0), "d_ff=0 must be at least 1"),
+        (lambda: GatedFeedForward(4, 7)(torch.ones(2, 4)), r"x has shape \(2, 4\) and must be"),
         (lambda: rms_norm(torch.ones(2, 3), gamma=torch.ones(1)), "gamma has shape"),
         (
             lambda: rotary_embedding(torch.ones(3, 5), PLACES),

@@ -182,6 +182,13 @@ CALLS: dict[str, Callable[[Maker], Call]] = {
         (m.real(BATCH, Q_SEQ, D_MODEL),),
         {"w_1": m.real(D_MODEL, D_FF), "w_2": m.real(D_FF, D_MODEL), "b_1": m.real(D_FF), "b_2": m.real(D_MODEL)},
     ),
+    "gated_feed_forward": lambda m: Call(
+        functions.gated_feed_forward,
+        (m.real(BATCH, Q_SEQ, D_MODEL),),
+        {f"w_{name}": m.real(D_MODEL, D_FF) for name in ("gate", "up")}
+        | {f"b_{name}": m.real(D_FF) for name in ("gate", "up")}
+        | {"w_down": m.real(D_FF, D_MODEL), "b_down": m.real(D_MODEL)},
+    ),
     "encoder_layer": lambda m: Call(
         functions.encoder_layer,
         (m.real(BATCH, KV_SEQ, D_MODEL), reference.padding_mask(m.ids(), PAD)),
@@ -249,6 +256,9 @@ CALLS: dict[str, Callable[[Maker], Call]] = {
     "LayerNorm": lambda m: Call(m.module(reference.LayerNorm(D_MODEL)), (m.real(BATCH, Q_SEQ, D_MODEL),)),
     "RMSNorm": lambda m: Call(m.module(reference.RMSNorm(D_MODEL)), (m.real(BATCH, Q_SEQ, D_MODEL),)),
     "FeedForward": lambda m: Call(m.module(reference.FeedForward(D_MODEL, D_FF)), (m.real(BATCH, Q_SEQ, D_MODEL),)),
+    "GatedFeedForward": lambda m: Call(
+        m.module(reference.GatedFeedForward(D_MODEL, D_FF)), (m.real(BATCH, Q_SEQ, D_MODEL),)
+    ),
     "EncoderLayer": lambda m: Call(
         m.module(reference.EncoderLayer(D_MODEL, HEADS, D_FF)),
         (m.real(BATCH, KV_SEQ, D_MODEL), reference.padding_mask(m.ids(), PAD)),

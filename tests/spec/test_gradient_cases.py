@@ -26,6 +26,7 @@ from goldformer.spec.oracle.draws import Draw, error_scale
 
 MODEL, MODERN, LOSSES, VARIANTS = "transformer.py", "decoder_only.py", "losses.py", "variants.py"
 
+JOINED = "hidden = self.activate(widen(gate)).to(gate.dtype) * up"
 FILLED = "scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)"
 INNER = "affine(x, self.w_1, self.b_1)"
 ACTIVATED = f"self.activate({INNER})"
@@ -164,6 +165,14 @@ BACKWARD = {
         f"back = (first * angle.cos() + second * angle.sin(), second * angle.cos() - first * angle.sin())\n"
         f"    turned = tuple(b + (t - b).detach() for t, b in zip(({FIRST}, {SECOND}), back))",
     ),
+    "glu-bwd": (
+        MODERN, JOINED, JOINED.replace("self.activate(widen(gate))", "(widen(gate) * gate.sigmoid().detach())"),
+    ),
+    "glu-bwd-up": (
+        MODERN, JOINED,
+        "active = self.activate(widen(gate)).to(gate.dtype)\n"
+        "        hidden = active * up.detach() + gate.detach() * (up - up.detach())",
+    ),
     "grad-cut": (MODEL, "weights = softmax(scores)", "weights = softmax(scores).detach()"),
     "ce-bwd-sum": (LOSSES, LOSS, "loss = losses.sum()\n    loss = loss + (loss / real.sum() - loss).detach()"),
 }  # fmt: skip
@@ -191,6 +200,8 @@ FORWARD = {
     "rope-base-default": (MODERN, "frequency = base", "frequency = 10000.0"),
     "rope-partial-ignored": (MODERN, WIDTH, "width = x.shape[-1]"),
     "rope-partial-width": (MODERN, EXPONENTS, EXPONENTS.replace("/ width", "/ x.shape[-1]")),
+    "glu-act-of-product": (MODERN, JOINED, "hidden = self.activate(gate * up)"),
+    "glu-swapped": (MODERN, JOINED, "hidden = gate * self.activate(up)"),
     "scale-missing": (MODEL, SCALED, "attention_scores(query, key)"),
     "mask-inverted": (MODEL, "scores.masked_fill(~mask,", "scores.masked_fill(mask,"),
     "mask-inverted-zeros": (

@@ -19,9 +19,9 @@ from goldformer.adapters.builtin.reference import (
 
 __all__ = [
     "beam_search", "decoder", "decoder_layer", "encoder", "encoder_layer", "feed_forward",
-    "fused_multi_head_attention", "greedy_decode", "layer_norm", "multi_head_attention", "output_probabilities",
-    "positional_encoding", "rms_norm", "scaled_dot_product_attention", "single_head_attention",
-    "single_head_attention_gradient", "single_head_attention_step", "transformer",
+    "fused_multi_head_attention", "gated_feed_forward", "greedy_decode", "layer_norm", "multi_head_attention",
+    "output_probabilities", "positional_encoding", "rms_norm", "scaled_dot_product_attention",
+    "single_head_attention", "single_head_attention_gradient", "single_head_attention_step", "transformer",
 ]  # fmt: skip
 
 
@@ -104,6 +104,11 @@ def layer_norm(x: Tensor, *, gamma: Tensor, beta: Tensor, eps: float = 1e-5) -> 
 def rms_norm(x: Tensor, *, gamma: Tensor, eps: float = 1e-6) -> Tensor:
     """Return the rows divided by their root mean square."""
     return adapter.rms_norm(x, params={"gamma": gamma}, eps=eps)
+
+
+def gated_feed_forward(x: Tensor, *, activation: str = "silu", **params: Any) -> reference_impl.GatedResult:
+    """Return output, hidden, gate and up."""
+    return adapter.gated_feed_forward(x, params=_keep(params), activation=activation)
 
 
 def transformer(*args: Any, **keywords: Any) -> reference_impl.TransformerResult:

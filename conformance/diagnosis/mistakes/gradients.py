@@ -17,7 +17,7 @@ from goldformer.adapters.textbook.layers_backward import (
     transformer_gradient,
 )
 from goldformer.conformance.diagnosis.mistakes.registry import mistake
-from goldformer.spec.formulas.arrays import detach
+from goldformer.spec.formulas.arrays import arithmetic, detach
 from goldformer.spec.formulas.attention import fill_masked, softmax_over_keys
 from goldformer.spec.formulas.backward import (
     Gradients,
@@ -39,6 +39,7 @@ from goldformer.spec.formulas.backward import (
     weight_gradients,
 )
 from goldformer.spec.formulas.checks import Array
+from goldformer.spec.formulas.gated import gate_activation, join_branches, sigmoid
 from goldformer.spec.formulas.heads import Params, single_head_attention
 from goldformer.spec.formulas.options import negate_positions
 from goldformer.spec.formulas.rms import rms_divisor
@@ -142,6 +143,27 @@ def hold_root(original: Callable[..., Gradients], **arguments: Any) -> Gradients
 def turn_forwards(original: Callable[..., Gradients], **arguments: Any) -> Gradients:
     """Return the gradients of the turn by the negative angle: they turn as the channels do, and not back."""
     with replacing({turning_positions: around(negate_positions)}):
+        return original(**arguments)
+
+
+@mistake("glu-bwd", around=COMPONENTS["gated_feed_forward_gradient"])
+def hold_sigmoid(original: Callable[..., Gradients], **arguments: Any) -> Gradients:
+    """Return the gradients that the formula has where σ of the gate is a constant."""
+    with replacing({sigmoid: around(detach)}):
+        return original(**arguments)
+
+
+@mistake("glu-bwd-up", around=COMPONENTS["gated_feed_forward_gradient"])
+def pass_gate_to_up(original: Callable[..., Gradients], **arguments: Any) -> Gradients:
+    """Return the gradients in which that of up is multiplied by the gate before its activation."""
+
+    def join(gate: Array, up: Array) -> Array:
+        # The derivative of this sum, which is not the product itself.
+        slope = gate_activation(gate) * arithmetic().detach(up) + arithmetic().detach(gate) * up
+        product = gate_activation(gate) * up
+        return np.asarray(arithmetic().detach(product) + slope - arithmetic().detach(slope))
+
+    with replacing({join_branches: instead(join)}):
         return original(**arguments)
 
 

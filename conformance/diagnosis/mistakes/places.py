@@ -100,6 +100,7 @@ _OF_ATTENTION: Final = {
     "k": "the projection of the keys",
     "v": "the projection of the values",
 }
+_OF_GATED_FEED_FORWARD: Final = {"down": "the last map", "gate": "the map of the gate", "up": "the map of up"}
 _OF_FEED_FORWARD: Final = {"2": "the second map", "1": "the first map"}
 
 
@@ -137,6 +138,7 @@ _OF_EVERY_ATTENTION: Final = _list_maps("multi_head_attention", _OF_ATTENTION)
 PLACES: Final[Mapping[str, tuple[MistakePlace, ...]]] = {
     "multi_head_attention": _list_maps("multi_head_attention", _OF_ATTENTION),
     "feed_forward": _list_maps("feed_forward", _OF_FEED_FORWARD),
+    "gated_feed_forward": _list_maps("gated_feed_forward", _OF_GATED_FEED_FORWARD),
     "encoder_layer": (*_ENCODER_LAYER, *_list_layer_maps(_ENCODER_LAYER)),
     "decoder_layer": (*_OF_EVERY_ATTENTION, *_DECODER_LAYER, *_list_layer_maps(_DECODER_LAYER)),
     "encoder": (*_OF_EVERY_ATTENTION, *_ENCODER_LAYER, *_list_layers("encoder")),

@@ -26,6 +26,7 @@ _FORWARD: Final = (
     "layers",
     "norms",
     "rope",
+    "gated",
     "transformer",
     "losses",
     "decoding",

@@ -30,6 +30,7 @@ GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
         "rms_norm",
         "rotary_embedding",
         "feed_forward",
+        "gated_feed_forward",
         "dropout",
         "encoder_layer",
         "decoder_layer",

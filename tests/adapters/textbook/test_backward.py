@@ -38,6 +38,8 @@ QUERIES = {"query": draw(1, 3, 2, 4, 5), "key": draw(2, 3, 2, 7, 5), "value": dr
 SQUARE = {"params": {f"w_{role}": draw(i, 5, 5) for i, role in enumerate("qkv", 10)}}
 FEED = {"w_1": draw(20, 4, 7), "b_1": draw(21, 7), "w_2": draw(22, 7, 4), "b_2": draw(23, 4)}
 BARE = {name: array for name, array in FEED.items() if name.startswith("w")}
+GATED = {"w_gate": draw(34, 4, 7), "b_gate": draw(35, 7), "w_up": draw(36, 4, 7), "b_up": draw(37, 7)}
+GATED |= {"w_down": draw(38, 7, 4), "b_down": draw(39, 4)}
 NORM = {"gamma": draw(24, 4), "beta": draw(25, 4)}
 
 
@@ -103,6 +105,10 @@ CALLS = {
     "layer norm, one row": ("layer_norm", {"x": draw(30, 5), "params": {"gamma": draw(31, 5), "beta": draw(32, 5)}}),
     "rms norm": ("rms_norm", {"x": draw(30, 2, 3, 5), "params": {"gamma": draw(31, 5)}}),
     "rms norm, one row": ("rms_norm", {"x": draw(30, 5), "params": {"gamma": draw(31, 5)}}),
+    "gated": ("gated_feed_forward", {"x": draw(33, 2, 3, 4), "params": GATED}),
+    "gated, no biases": (
+        "gated_feed_forward", {"x": draw(33, 2, 3, 4), "params": {n: w for n, w in GATED.items() if n[0] == "w"}},
+    ),
     "heads": ("multi_head_attention", HEADS),
     "heads, no biases": ("multi_head_attention", NO_BIASES),
     "heads, no mask": ("multi_head_attention", {n: a for n, a in HEADS.items() if n != "mask"}),

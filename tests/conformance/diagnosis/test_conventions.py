@@ -30,6 +30,7 @@ EMPTY_ROW = "sdpa-empty-row"
 #: A case that depends on a convention, for each of them.
 CASES = {
     "activation": "ffn-distinct-sizes",
+    "gate_activation": "glu-distinct-sizes",
     "layer_norm_eps": "ln-variance-of-five-millionths",
     "norm_divisor": "ln-distinct-sizes",
     "rms_norm_eps": "rms-thousandths",

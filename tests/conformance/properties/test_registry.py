@@ -39,6 +39,7 @@ from goldformer.spec.formulas.decoding import (
     sentence_score,
 )
 from goldformer.spec.formulas.embedding import encode_positions, positional_encoding
+from goldformer.spec.formulas.gated import gate_activation, gated_feed_forward, join_branches
 from goldformer.spec.formulas.layers import channel_mean, decoder_layer, feed_forward
 from goldformer.spec.formulas.losses import count_targets, kl_terms
 from goldformer.spec.formulas.randomness import draw_dropout_mask, drop_elements, dropout, scale_up, xavier_uniform
@@ -107,6 +108,21 @@ def lean_towards_early_queries(original, query, key, value, mask=None):
 @spoil(around=feed_forward)
 def feeds_the_mean(original, x, *, params):
     return original(x + x.mean(axis=1, keepdims=True), params=params)
+
+
+@spoil(around=gated_feed_forward)
+def gates_the_mean(original, x, *, params):
+    return original(x + x.mean(axis=1, keepdims=True), params=params)
+
+
+@spoil(around=join_branches)
+def bounds_the_product(original, gate, up):
+    return np.clip(original(gate, up), -1, 1)
+
+
+@spoil(around=gate_activation)
+def leaks_at_zero(original, gate):
+    return original(gate) + 0.5
 
 
 @spoil(instead_of=channel_mean)
@@ -321,6 +337,9 @@ CAUGHT: dict[str, tuple[Any, str]] = {
     "out-batch": (SoftmaxOverAll, "a sample gives something else in a batch than by itself"),
     "fmha-batch": (SoftmaxOverTheBatch, "a sample gives something else in a batch than by itself"),
     "ffn-positions": (feeds_the_mean, r"the output up to position 0 changes when later rows of x are replaced"),
+    "glu-positions": (gates_the_mean, r"the output up to position 0 changes when later rows of x are replaced"),
+    "glu-linear-in-up": (bounds_the_product, r"when up is multiplied by -?[0-9.]+, the output is not"),
+    "glu-gate-of-zero": (leaks_at_zero, "with a gate of 0, the output is not b_down"),
     "ln-rows": (norm_over_the_batch, "a row gives something else when other rows are next to it"),
     "rms-rows": (square_over_the_batch, "a row gives something else when other rows are next to it"),
     "rms-scale": (bounded_divisor, "a row times -?8 does not give what the row gives, up to eps and the sign"),

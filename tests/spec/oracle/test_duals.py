@@ -38,6 +38,8 @@ def under(prefix, params):
 
 NORM = {"gamma": drawn(61, 4), "beta": drawn(62, 4)}
 FEED = {"w_1": drawn(63, 4, 3), "b_1": drawn(64, 3), "w_2": drawn(65, 3, 4), "b_2": drawn(66, 4)}
+GATED = {"w_gate": drawn(69, 4, 3), "b_gate": drawn(70, 3), "w_up": drawn(71, 4, 3), "b_up": drawn(72, 3),
+         "w_down": drawn(73, 3, 4), "b_down": drawn(74, 4)}  # fmt: skip
 LAYER = {**under("self_attention", projections(4)), **under("norm_1", NORM), **under("feed_forward", FEED),
          **under("norm_2", {"gamma": drawn(67, 4), "beta": drawn(68, 4)})}  # fmt: skip
 TOKENS = {"query": drawn(1, 2, 2, 3), "key": drawn(2, 2, 3, 3), "value": drawn(3, 2, 3, 2)}
@@ -59,6 +61,10 @@ CALLS = {
         {}, "output",
     ),
     "feed-forward": ("feed_forward", X, FEED, {}, {}, "output"),
+    **{
+        f"gated, {option}": ("gated_feed_forward", X, GATED, {}, {"gate_activation": option}, "output")
+        for option in ("silu", "gelu", "gelu_tanh", "relu")
+    },
     "layer norm": ("layer_norm", X, NORM, {}, {}, "output"),
     "rms norm": ("rms_norm", X, {"gamma": NORM["gamma"]}, {}, {}, "output"),
     "rms norm, eps outside": (

@@ -18,11 +18,11 @@ from goldformer.spec.oracle.derive import FORMULAS, choose_options, evaluate
 #: Two kinds of number for one set of loops. In float64 the largest score is taken off first (SM-3).
 EXACT = SimpleNamespace(
     number=lambda v: mpmath.mpf(repr(v)), exp=mpmath.exp, sqrt=mpmath.sqrt, sin=mpmath.sin, cos=mpmath.cos,
-    power=mpmath.power, nan=mpmath.nan, top=lambda row: 0,
+    power=mpmath.power, nan=mpmath.nan, top=lambda row: 0, erf=mpmath.erf, tanh=mpmath.tanh, pi=lambda: +mpmath.pi,
 )  # fmt: skip
 FLOAT = SimpleNamespace(
     number=float, exp=math.exp, sqrt=math.sqrt, sin=math.sin, cos=math.cos, power=math.pow, nan=math.nan,
-    top=lambda row: max(row, default=0.0),
+    top=lambda row: max(row, default=0.0), erf=math.erf, tanh=math.tanh, pi=lambda: math.pi,
 )  # fmt: skip
 
 
@@ -245,6 +245,26 @@ def single_head_attention_step(m, x, output_gradient, causal, learning_rate, ste
     return {"x_gradient": x_gradient, **weights}
 
 
+def activate(m, x, gate_activation):
+    """GLU-3: one gate."""
+    if gate_activation == "relu":
+        return x if x > 0 else m.number(0)
+    if gate_activation == "silu":
+        return x / (1 + m.exp(-x))
+    inner = (x + m.number(44715) / 10**6 * x**3) * m.sqrt(2 / m.pi())
+    return x / 2 * (1 + (m.tanh(inner) if gate_activation == "gelu_tanh" else m.erf(x / m.sqrt(m.number(2)))))
+
+
+def gated_feed_forward(
+    m, x, w_gate, w_up, w_down, b_gate=None, b_up=None, b_down=None, gate_activation="silu"
+):  # fmt: skip
+    gate, up = project(x, w_gate, b_gate), project(x, w_up, b_up)
+    hidden = empty(*gate.shape)
+    for place in np.ndindex(hidden.shape):
+        hidden[place] = activate(m, gate[place], gate_activation) * up[place]
+    return {"output": project(hidden, w_down, b_down), "hidden": hidden, "gate": gate, "up": up}
+
+
 #: The conventions that the arguments of a call decide.
 SEEN_IN_ARGUMENTS = {"biases", "later_tokens"}
 
@@ -295,6 +315,8 @@ def heads(q_in=6, k_in=4, v_in=5, h=2, d_k=3, d_v=2, d_model=7, biases="qkvo"):
 
 TOKENS = {"query": drawn(20, 2, 3, 6), "key": drawn(21, 2, 5, 4), "value": drawn(22, 2, 5, 5)}
 FUSED = {"w_qkv": drawn(31, 4, 18) / 4, "w_o": drawn(32, 6, 6) / 4}
+GATED = {"w_gate": drawn(51, 4, 3) / 2, "w_up": drawn(52, 4, 3) / 2, "w_down": drawn(53, 3, 4)}
+GATED |= {"b_gate": drawn(54, 3), "b_up": drawn(55, 3), "b_down": drawn(56, 4)}
 SQUARE = {"w_q": drawn(41, 3, 3), "w_k": drawn(42, 3, 3), "w_v": drawn(43, 3, 3)}
 X = {"x": drawn(23, 2, 5, 4)}
 IDS = np.array([[3, 0, 1, -2], [0, 0, 3, 3]])
@@ -403,6 +425,11 @@ SMALL = {
         )
         for row in ROWS
     },
+    **{
+        f"gated, {option}": ("gated_feed_forward", X, GATED, {}, {"gate_activation": option})
+        for option in ("silu", "gelu", "gelu_tanh", "relu")
+    },
+    "gated without biases": ("gated_feed_forward", X, {n: w for n, w in GATED.items() if n[0] == "w"}, {}, {}),
     "single head": ("single_head_attention", {"x": drawn(44, 4, 3)}, SQUARE, {"causal": False}, {}),
     "single head, causal": ("single_head_attention", {"x": drawn(44, 4, 3)}, SQUARE, {"causal": True}, {}),
     **{

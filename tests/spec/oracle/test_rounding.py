@@ -66,12 +66,17 @@ SIZES = {
     "layer_norm": {"x": draw(40, 128) + 3},
     "rms_norm": {"x": draw(40, 128) + 3},
     "feed_forward": {"x": draw(2, 20, 64)},
+    "gated_feed_forward": {"x": draw(2, 20, 64)},
     "multi_head_attention": {"query": draw(1, 40, 64), "key": draw(1, 40, 64), "value": draw(1, 40, 64)},
 }
 PARAMS = {
     "layer_norm": {"gamma": draw(128), "beta": draw(128)},
     "rms_norm": {"gamma": draw(128)},
     "feed_forward": {"w_1": draw(64, 128) / 8, "b_1": draw(128), "w_2": draw(128, 64) / 11, "b_2": draw(64)},
+    "gated_feed_forward": {
+        "w_gate": draw(64, 128) / 8, "b_gate": draw(128), "w_up": draw(64, 128) / 8, "b_up": draw(128),
+        "w_down": draw(128, 64) / 11, "b_down": draw(64),
+    },
     "multi_head_attention": {
         **{f"w_{n}": draw(64, 64) / 8 for n in "qkvo"}, **{f"b_{n}": draw(64) / 4 for n in "qkvo"}
     },
