@@ -301,7 +301,7 @@ CONVENTION_NAMES = (
     "empty_row, causal_corner, later_tokens, embedding_scale, pe_layout, odd_d_model, "
     "layer_norm_eps, norm_divisor, activation, norm_placement, final_norm, output_layer, positions, "
     "target_mask, pad_row, beam_finish, length_penalty, smoothing_denominator, biases, rms_norm_eps, "
-    "rms_norm_eps_place, rms_norm_weight"
+    "rms_norm_eps_place, rms_norm_weight, gqa_groups"
 )
 
 

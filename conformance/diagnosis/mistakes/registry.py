@@ -25,6 +25,7 @@ _FORWARD: Final = (
     "heads",
     "layers",
     "norms",
+    "groups",
     "transformer",
     "losses",
     "decoding",

@@ -35,6 +35,7 @@ CASES = {
     "rms_norm_eps": "rms-thousandths",
     "rms_norm_eps_place": "rms-thousandths",
     "rms_norm_weight": "rms-distinct-sizes",
+    "gqa_groups": "gqa-four-heads-two-groups",
     "norm_placement": "enc-distinct-sizes",
     "smoothing_denominator": "ls-four-words",
     "empty_row": EMPTY_ROW,

@@ -15,6 +15,6 @@ print(*dict.fromkeys(made.module for made in implementations().values()))
 def test_the_order_of_mistakes_is_that_of_the_catalogue_whichever_module_is_imported_first():
     listed = subprocess.run([sys.executable, "-c", LIST], capture_output=True, text=True, timeout=60, check=True).stdout
     assert listed.split() == [
-        "attention", "positions", "heads", "layers", "norms", "transformer", "losses", "decoding", "randomness",
-        "half_types", "gradients",
+        "attention", "positions", "heads", "layers", "norms", "groups", "transformer", "losses", "decoding",
+        "randomness", "half_types", "gradients",
     ]  # fmt: skip
