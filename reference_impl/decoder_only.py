@@ -18,7 +18,17 @@ from goldformer.reference_impl.parts import (
     xavier_weight,
     zero_bias,
 )
-from goldformer.reference_impl.shapes import Float, Module, Positions, Positive, Size, check_rotary_width, checked
+from goldformer.reference_impl.shapes import (
+    Bool,
+    Float,
+    Module,
+    Positions,
+    Positive,
+    Size,
+    check_rotary_width,
+    checked,
+)
+from goldformer.reference_impl.transformer import scaled_dot_product_attention
 
 #: The two channels of a pair: neighbours, or one of each half (ROPE-4).
 Pairing = Literal["interleaved", "half"]
@@ -87,3 +97,23 @@ class GatedFeedForward(Module):
         # (GLU-4). Neither up nor the product goes through a function (GLU-5).
         hidden = self.activate(widen(gate)).to(gate.dtype) * up
         return GatedResult(affine(hidden, self.w_down, self.b_down), hidden, gate, up)
+
+
+@checked
+def repeat_heads(x: Float[Tensor, "batch kv_heads kv_seq d"], heads: Size) -> Float[Tensor, "batch heads kv_seq d"]:
+    """Repeat each head of keys or values for all query heads of its group, 0 0 1 1 and not 0 1 0 1. GQA-3."""
+    kv_heads = x.shape[1]
+    if heads % kv_heads != 0:  # GQA-2
+        raise ValueError(f"heads={heads} is no multiple of kv_heads={kv_heads}: choose a multiple of {kv_heads}")
+    return x.repeat_interleave(heads // kv_heads, dim=1)  # backwards it sums over a group (GQA-6)
+
+
+@checked
+def grouped_query_attention(
+    query: Float[Tensor, "batch heads q_seq d_k"], key: Float[Tensor, "batch kv_heads kv_seq d_k"],
+    value: Float[Tensor, "batch kv_heads kv_seq d_v"], mask: Bool[Tensor, "batch heads q_seq kv_seq"] | None = None,
+) -> tuple[Float[Tensor, "batch heads q_seq d_v"], Float[Tensor, "batch heads q_seq kv_seq"]]:  # fmt: skip
+    """Attend with query heads that share keys and values; output, weights. Ainslie et al., 2023, section 2.2. GQA-1."""
+    # One head of keys for all makes it the multi-query attention of Shazeer, 2019; one for each, multi-head (GQA-5).
+    key, value = (repeat_heads(x, query.shape[1]) for x in (key, value))
+    return scaled_dot_product_attention(query, key, value, mask)

@@ -280,6 +280,15 @@ def feed_forward(
     return result
 
 
+def grouped_query_attention(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return output, weights, scores and scaled_scores."""
+    attended = reference_impl.grouped_query_attention(query, key, value, mask)
+    repeated = reference_impl.repeat_heads(key, query.shape[1])
+    return *attended, reference_impl.attention_scores(query, repeated), reference_impl.scaled_scores(query, repeated)
+
+
 def layer_norm(x: Tensor, *, params: Params, eps: float = 1e-5) -> Tensor:
     """Return the normalised rows, with the eps of nn.LayerNorm."""
     output: Tensor = call_with_params(reference_impl.LayerNorm, (1,), params, x, settings={"eps": eps})

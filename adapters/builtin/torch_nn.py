@@ -39,6 +39,7 @@ Params = Mapping[str, Tensor]
 # nn.MultiheadAttention calls it unless weights are requested: then it uses a plain softmax, and returns NaN.
 _EMPTY_ROW: Final = "zeros" if torch.__version__ >= "2.5" else "nan"
 
+_ATTENTIONS: Final = ("scaled_dot_product_attention", "grouped_query_attention")
 _LAYERS: Final = ("encoder_layer", "decoder_layer", "encoder", "decoder")
 
 _BACKENDS: Final = {"math": SDPBackend.MATH, "flash": SDPBackend.FLASH_ATTENTION}
@@ -71,7 +72,7 @@ class TorchNN:
     @property
     def CONVENTIONS(self) -> dict[str, str]:  # noqa: N802 - the protocol's name
         """The output of an empty row, found by calling each variant in each dtype, and the options of the layers."""
-        found = {f"{component}.empty_row": _EMPTY_ROW for component in ("scaled_dot_product_attention", *_LAYERS)}
+        found = {f"{component}.empty_row": _EMPTY_ROW for component in (*_ATTENTIONS, *_LAYERS)}
         found["multi_head_attention.empty_row"] = "nan" if self._wants_weights else _EMPTY_ROW
         found |= {"norm_placement": "pre"} if self.norm_first else {}
         return found | ({"activation": self.activation} if self.activation != "relu" else {})
@@ -117,12 +118,18 @@ class TorchNN:
             raise NotImplementedError("key and value of two lengths: a read out of bounds, pytorch/pytorch#193728")
         if dropout_rate < 0:
             raise NotImplementedError("a dropout_p below 0: some kernels refuse it, others take it for 0")
-        if mask is not None:
-            # It documents any mask that broadcasts, but some kernels take no (kv_seq,) and no three axes.
-            mask = mask[(None,) * (query.ndim - mask.ndim)]
-            mask = additive_mask(mask, query.dtype) if self.additive_masks else mask
+        mask = self._fit_mask(mask, query)
         with self._select_kernel(), layers.fork_seed(seed):
             return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropout_rate)
+
+    def grouped_query_attention(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Call F.scaled_dot_product_attention with enable_gqa, which returns only the output."""
+        if key.shape[-2] != value.shape[-2] and self.backend != "math":
+            # Do not run it: nothing checks the lengths, and the kernel reads past the shorter one.
+            raise NotImplementedError("key and value of two lengths: a read out of bounds, pytorch/pytorch#193728")
+        mask = self._fit_mask(mask, query)
+        with self._select_kernel():
+            return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, enable_gqa=True)
 
     def multi_head_attention(
         self,
@@ -319,6 +326,16 @@ class TorchNN:
         """Return the masks of both attentions, each under one of its two names."""
         masks = self._make_masks(self_mask, x, x, num_heads, ("tgt_key_padding_mask", "tgt_mask"))
         return masks | self._make_masks(memory_mask, x, memory, num_heads, ("memory_key_padding_mask", "memory_mask"))
+
+    def _fit_mask(self, mask: Tensor | None, query: Tensor) -> Tensor | None:
+        """Return the mask in the form that F.scaled_dot_product_attention takes.
+
+        It documents any mask that broadcasts, but some kernels take no (kv_seq,) and no three axes.
+        """
+        if mask is None:
+            return None
+        mask = mask[(None,) * (query.ndim - mask.ndim)]
+        return additive_mask(mask, query.dtype) if self.additive_masks else mask
 
     @contextmanager
     def _select_kernel(self) -> Iterator[None]:

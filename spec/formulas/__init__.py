@@ -12,7 +12,7 @@ checks, parts    check axes, ids and masks; the parameters of a part
 randomness       Xavier-uniform weights and dropout
 attention        softmax, scaled dot-product attention and masks
 embedding, rope  token embedding and positional encoding; rotary position embedding
-heads            multi-head attention, fused and separate, and single-head attention
+heads, grouped   multi-head attention, fused and separate, and single-head attention; grouped-query attention
 layers, rms      feed-forward network, layer normalisation, encoder and decoder; root mean square normalisation
 gated            gated feed-forward network
 transformer      the whole model and its output layer
@@ -30,6 +30,7 @@ from goldformer.spec.formulas.backward import single_head_attention_step
 from goldformer.spec.formulas.decoding import beam_search, greedy_decode
 from goldformer.spec.formulas.embedding import positional_encoding, token_embedding
 from goldformer.spec.formulas.gated import gated_feed_forward
+from goldformer.spec.formulas.grouped import grouped_query_attention
 from goldformer.spec.formulas.heads import fused_multi_head_attention, multi_head_attention, single_head_attention
 from goldformer.spec.formulas.layers import decoder, decoder_layer, encoder, encoder_layer, feed_forward, layer_norm
 from goldformer.spec.formulas.losses import cross_entropy, kl_divergence
@@ -44,10 +45,10 @@ COMPONENTS: Final[Mapping[str, Callable[..., Any]]] = {
     component.__name__: component
     for component in (
         beam_search, causal_mask, cross_entropy, decoder, decoder_layer, dropout, encoder, encoder_layer, feed_forward,
-        fused_multi_head_attention, gated_feed_forward, greedy_decode, kl_divergence, label_smoothing, layer_norm,
-        multi_head_attention, one_hot, output_probabilities, pad_or_truncate, padding_mask, positional_encoding,
-        rms_norm, rotary_embedding, scaled_dot_product_attention, shift_right, single_head_attention,
-        single_head_attention_step, softmax, token_embedding, transformer, xavier_uniform,
+        fused_multi_head_attention, gated_feed_forward, greedy_decode, grouped_query_attention, kl_divergence,
+        label_smoothing, layer_norm, multi_head_attention, one_hot, output_probabilities, pad_or_truncate, padding_mask,
+        positional_encoding, rms_norm, rotary_embedding, scaled_dot_product_attention, shift_right,
+        single_head_attention, single_head_attention_step, softmax, token_embedding, transformer, xavier_uniform,
     )
 }  # fmt: skip
 

@@ -19,6 +19,7 @@ from goldformer.spec.formulas.embedding import (
     token_embedding,
 )
 from goldformer.spec.formulas.gated import gate_activation
+from goldformer.spec.formulas.grouped import find_shared_heads, group_size
 from goldformer.spec.formulas.heads import Params
 from goldformer.spec.formulas.layers import (
     SubLayer,
@@ -53,6 +54,12 @@ def align_bottom_right(original: Callable[..., Array], *, q_seq: int, kv_seq: in
     """Return the causal mask in which the last query sees every key, (q_seq, kv_seq)."""
     original(q_seq=q_seq, kv_seq=kv_seq)  # refuses bad sizes
     return can_see(np.arange(q_seq)[:, None] + kv_seq - q_seq, np.arange(kv_seq))
+
+
+def tile_heads(heads: int, kv_heads: int) -> Array:
+    """Return for each query head the index of the head that it reads, h modulo kv_heads."""
+    group_size(heads, kv_heads)  # refuses heads that do not divide
+    return np.arange(heads) % kv_heads
 
 
 # Embedding and positions
@@ -271,6 +278,7 @@ OPTIONS: Final[Mapping[tuple[str, str], Replacements]] = {
         channel_variance: instead(divide_by_one_less),
         norm_denominator: instead(add_eps_to_deviation),
     },
+    ("gqa_groups", "tile"): {find_shared_heads: instead(tile_heads)},
     ("rms_norm_eps", "1e-5"): choose_eps(rms_eps, 10**5),
     ("rms_norm_eps", "float32_eps"): choose_eps(rms_eps, 2**23),
     ("rms_norm_eps_place", "outside"): {rms_divisor: instead(add_eps_to_root)},

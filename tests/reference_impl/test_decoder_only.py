@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
 from torch.nn import functional
 
-from goldformer.reference_impl import GatedFeedForward, RMSNorm, rotary_embedding
+from goldformer.reference_impl import GatedFeedForward, RMSNorm, grouped_query_attention, rotary_embedding
 from reference_functions import gated_feed_forward, rms_norm
 
 
@@ -137,3 +138,36 @@ def test_bad_arguments_are_refused(call, says):
 def test_positions_are_integers():
     with pytest.raises(TypeError, match=r"positions has dtype torch.float32 and must be torch.int64 or torch.int32"):
         rotary_embedding(TOKENS, PLACES.float())
+
+
+def draw_groups(heads: int, kv_heads: int) -> dict[str, Any]:
+    shapes = {"query": (2, heads, 3, 4), "key": (2, kv_heads, 5, 4), "value": (2, kv_heads, 5, 6)}
+    return {name: torch.randn(shape, dtype=torch.float64).requires_grad_() for name, shape in shapes.items()}
+
+
+@pytest.mark.parametrize(("heads", "kv_heads"), [(4, 2), (6, 2), (6, 3), (5, 1), (3, 3)])
+@pytest.mark.parametrize("masked", [False, True])
+def test_grouped_queries_and_their_gradients_are_those_of_torch(heads, kv_heads, masked):
+    arrays, mask = draw_groups(heads, kv_heads), torch.ones(3, 5, dtype=torch.bool).tril(1) if masked else None
+    expected = functional.scaled_dot_product_attention(**arrays, attn_mask=mask, enable_gqa=True)
+    output, weights = grouped_query_attention(**arrays, mask=mask)
+    assert weights.shape == (2, heads, 3, 5)
+    torch.testing.assert_close(output, expected, rtol=1e-12, atol=1e-13)
+    cotangent = torch.randn_like(output)
+    found, right = (torch.autograd.grad(result, [*arrays.values()], cotangent) for result in (output, expected))
+    torch.testing.assert_close(found, right, rtol=1e-11, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        ({"key": (2, 3, 5, 4), "value": (2, 3, 5, 6)}, "heads=4 is no multiple of kv_heads=3: choose a multiple of 3"),
+        ({"value": (2, 1, 5, 6)}, r"value has shape \(2, 1, 5, 6\) and must be"),
+        ({"key": (2, 2, 5, 3)}, r"key has shape \(2, 2, 5, 3\) and must be"),
+        ({"query": (4, 3, 4)}, r"query has shape \(4, 3, 4\) and must be"),
+    ],
+)
+def test_groups_that_do_not_fit_are_refused(changed, says):
+    arrays = draw_groups(4, 2) | {name: torch.ones(shape, dtype=torch.float64) for name, shape in changed.items()}
+    with pytest.raises(ValueError, match=says):
+        grouped_query_attention(**arrays)

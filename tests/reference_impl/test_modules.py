@@ -134,6 +134,11 @@ CALLS: dict[str, Callable[[Maker], Call]] = {
         functions.scaled_dot_product_attention,
         (m.real(BATCH, Q_SEQ, D_K), m.real(BATCH, KV_SEQ, D_K), m.real(BATCH, KV_SEQ, D_V), m.mask()),
     ),
+    "repeat_heads": lambda m: Call(reference.repeat_heads, (m.real(BATCH, 2, KV_SEQ, D_K), 4)),
+    "grouped_query_attention": lambda m: Call(
+        functions.grouped_query_attention,
+        (m.real(BATCH, 4, Q_SEQ, D_K), m.real(BATCH, 2, KV_SEQ, D_K), m.real(BATCH, 2, KV_SEQ, D_V)),
+    ),
     "token_embedding": lambda m: Call(reference.token_embedding, (m.ids(), m.real(VOCAB, D_MODEL))),
     "positional_encoding": lambda m: Call(functions.positional_encoding, (m.real(BATCH, Q_SEQ, D_MODEL),)),
     "split_heads": lambda m: Call(reference.split_heads, (m.real(BATCH, Q_SEQ, HEADS * D_K), HEADS)),

@@ -91,6 +91,8 @@ TURNED = change_parameters("b_q b_k b_v b_o num_heads dropout", "w_q w_k w_v w_o
 
 #: Lines of the root mean square normalisation.
 SQUARE = "mean_square = (row * row).mean(dim=-1, keepdim=True)"
+#: The line of grouped-query attention that gives each query head its keys.
+REPEATED = "x.repeat_interleave(heads // kv_heads, dim=1)"
 ROW, ROOT, SCALE = "row = widen(x)", "(mean_square + self.eps).sqrt()", "widen(self.gamma)"
 #: Lines of the rotary position embedding.
 EXPONENTS = "-torch.arange(0, width, 2, dtype=row.dtype, device=x.device) / width"
@@ -172,6 +174,23 @@ BACKWARD = {
         MODERN, JOINED,
         "active = self.activate(widen(gate)).to(gate.dtype)\n"
         "        hidden = active * up.detach() + gate.detach() * (up - up.detach())",
+    ),
+    "gqa-grad-not-summed": (
+        MODERN, f"return {REPEATED}",
+        f"group, repeated = heads // kv_heads, {REPEATED}\n"
+        "    last = torch.arange(heads) % group == group - 1\n"
+        "    return torch.where(last[:, None, None], repeated, repeated.detach())",
+    ),
+    "gqa-grad-mean": (
+        MODERN, f"return {REPEATED}",
+        f"repeated = {REPEATED}\n"
+        "    return repeated.detach() + (repeated - repeated.detach()) * (kv_heads / heads)",
+    ),
+    "gqa-grad-index": (
+        MODERN, f"return {REPEATED}",
+        "read = [x[:, h // kv_heads] if h < kv_heads**2 else x[:, 0].detach() for h in range(heads)]\n"
+        "    flows = torch.stack(read, dim=1)\n"
+        f"    return {REPEATED}.detach() + flows - flows.detach()",
     ),
     "grad-cut": (MODEL, "weights = softmax(scores)", "weights = softmax(scores).detach()"),
     "ce-bwd-sum": (LOSSES, LOSS, "loss = losses.sum()\n    loss = loss + (loss / real.sum() - loss).detach()"),

@@ -12,12 +12,10 @@ from goldformer.adapters.textbook.build import build_textbook
 from goldformer.conformance.judging.cases import Bench, judge_case
 from goldformer.conformance.judging.expected import expect
 from goldformer.conformance.judging.verdict import Status
+from goldformer.spec import load_spec
 from goldformer.spec.oracle.declared import LEAST, derive_declared
 
-WITH_MASKS = (
-    "scaled_dot_product_attention", "multi_head_attention", "fused_multi_head_attention", "encoder_layer", "encoder",
-    "decoder_layer", "decoder",
-)  # fmt: skip
+WITH_MASKS = [name for name, contract in load_spec().contracts.items() if contract.later_tokens]
 KINDS = ("hidden_too", "hidden_only")
 
 
@@ -61,7 +59,7 @@ def test_golden_values_that_are_kept_are_those_of_the_causal_mask(spec, componen
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("biases", ["all", "not_in_q_k_v", "not_in_attention", "none"])
-@pytest.mark.parametrize("component", WITH_MASKS[:4])
+@pytest.mark.parametrize("component", WITH_MASKS)
 def test_always_causal_code_has_20_cases_whatever_biases_it_has(spec, component, biases, kind):
     options = declare(spec, later_tokens=kind, biases=biases)
     fitting = [c for c in spec.cases_of(component) if not (c.error or c.shape_only or c.explain_unfit(options))]

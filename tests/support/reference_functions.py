@@ -19,7 +19,8 @@ from goldformer.adapters.builtin.reference import (
 
 __all__ = [
     "beam_search", "decoder", "decoder_layer", "encoder", "encoder_layer", "feed_forward",
-    "fused_multi_head_attention", "gated_feed_forward", "greedy_decode", "layer_norm", "multi_head_attention",
+    "fused_multi_head_attention", "gated_feed_forward", "greedy_decode", "grouped_query_attention", "layer_norm",
+    "multi_head_attention",
     "output_probabilities", "positional_encoding", "rms_norm", "scaled_dot_product_attention",
     "single_head_attention", "single_head_attention_gradient", "single_head_attention_step", "transformer",
 ]  # fmt: skip
@@ -65,6 +66,11 @@ def fused_multi_head_attention(x: Tensor, mask: Tensor | None = None, *, num_hea
 def scaled_dot_product_attention(*args: Any, **keywords: Any) -> Any:
     """Return output and weights."""
     return adapter.scaled_dot_product_attention(*args, **keywords)[:2]
+
+
+def grouped_query_attention(*args: Any, **keywords: Any) -> Any:
+    """Return output and weights."""
+    return adapter.grouped_query_attention(*args, **keywords)[:2]
 
 
 def single_head_attention(x: Tensor, *, causal: bool, **params: Any) -> Any:

@@ -40,6 +40,7 @@ from goldformer.spec.formulas.backward import (
 )
 from goldformer.spec.formulas.checks import Array
 from goldformer.spec.formulas.gated import gate_activation, join_branches, sigmoid
+from goldformer.spec.formulas.grouped import find_shared_heads, share_heads
 from goldformer.spec.formulas.heads import Params, single_head_attention
 from goldformer.spec.formulas.options import negate_positions
 from goldformer.spec.formulas.rms import rms_divisor
@@ -99,6 +100,54 @@ def multiply_by_nan(gradient: Array, mask: Array) -> Array:
     """Return NaN in the rows without a key."""
     # On the way back the softmax of such a row still has weights of NaN, and multiplies by them.
     return np.where(mask.any(axis=-1, keepdims=True), gradient, np.full_like(gradient, math.nan))
+
+
+# Grouped-query attention
+
+
+def pass_back(flows: Array, x: Array, heads: int) -> Array:
+    """Return the heads that query heads read, as numbers of the forward pass, and `flows` as what is differentiated."""
+    constant = arithmetic().detach
+    return np.asarray(constant(x[:, find_shared_heads(heads, x.shape[1])]) + (flows - constant(flows)))
+
+
+@mistake("gqa-grad-not-summed", around=COMPONENTS["grouped_query_attention_gradient"])
+def overwrite_group_gradient(original: Callable[..., Gradients], **arguments: Any) -> Gradients:
+    """Return gradients in which the last query head of each group takes the place of the others."""
+
+    def share(shared: Callable[[Array, int], Array], x: Array, heads: int) -> Array:
+        read = find_shared_heads(heads, x.shape[1])
+        last = [h for h in range(heads) if read[h] not in read[h + 1 :]]
+        flows = shared(x, heads)
+        passes = np.isin(np.arange(heads), last)[:, None, None]
+        return pass_back(np.where(passes, flows, 0), x, heads)
+
+    with replacing({share_heads: around(share)}):
+        return original(**arguments)
+
+
+@mistake("gqa-grad-mean", around=COMPONENTS["grouped_query_attention_gradient"])
+def average_group_gradient(original: Callable[..., Gradients], **arguments: Any) -> Gradients:
+    """Return gradients in which those of a group are averaged."""
+
+    def share(shared: Callable[[Array, int], Array], x: Array, heads: int) -> Array:
+        return pass_back(shared(x, heads) * (x.shape[1] / heads), x, heads)
+
+    with replacing({share_heads: around(share)}):
+        return original(**arguments)
+
+
+@mistake("gqa-grad-index", around=COMPONENTS["grouped_query_attention_gradient"])
+def divide_by_key_heads(original: Callable[..., Gradients], **arguments: Any) -> Gradients:
+    """Return gradients in which query head h adds to head h // kv_heads, or to none where there is no such head."""
+
+    def share(shared: Callable[[Array, int], Array], x: Array, heads: int) -> Array:
+        place = np.arange(heads) // x.shape[1]
+        flows = x[:, np.minimum(place, x.shape[1] - 1)]
+        return pass_back(np.where((place < x.shape[1])[:, None, None], flows, 0), x, heads)
+
+    with replacing({share_heads: around(share)}):
+        return original(**arguments)
 
 
 # The layers

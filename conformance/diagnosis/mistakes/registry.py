@@ -27,6 +27,7 @@ _FORWARD: Final = (
     "norms",
     "rope",
     "gated",
+    "groups",
     "transformer",
     "losses",
     "decoding",

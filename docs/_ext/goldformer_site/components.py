@@ -21,6 +21,7 @@ GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
         "single_head_attention",
         "multi_head_attention",
         "fused_multi_head_attention",
+        "grouped_query_attention",
     ),
     "Masks and sequences": ("causal_mask", "padding_mask", "pad_or_truncate", "shift_right"),
     "Embeddings and layers": (

@@ -89,6 +89,7 @@ TIED = {
     "table": draw(104, 7, 4), "position_table": draw(107, 5, 4), **ENCODERS, **DECODERS, **under("encoder_norm", FINAL),
     **under("decoder_norm", {"gamma": draw(108, 4), "beta": draw(109, 4)}),
 }  # fmt: skip
+GROUPED = {"query": draw(110, 2, 4, 3, 5), "key": draw(111, 2, 2, 4, 5), "value": draw(112, 2, 2, 4, 6)}
 TARGET = np.random.default_rng(102).dirichlet(np.ones(5), (2, 3))
 TARGETS = np.array([[3, 0, 1], [2, 2, 1]])
 
@@ -96,6 +97,9 @@ CALLS = {
     "softmax": ("softmax", {"scores": draw(5, 2, 3, 4)}),
     "attention": ("scaled_dot_product_attention", QUERIES),
     "attention, a mask": ("scaled_dot_product_attention", QUERIES | {"mask": some(6, 3, 1, 4, 7)}),
+    "grouped queries": ("grouped_query_attention", GROUPED),
+    "grouped queries, a mask": ("grouped_query_attention", GROUPED | {"mask": some(6, 2, 1, 3, 4)}),
+    "one head of keys": ("grouped_query_attention", GROUPED | {n: GROUPED[n][:, :1] for n in ("key", "value")}),
     "single head": ("single_head_attention", {"x": draw(7, 6, 5), "causal": False} | SQUARE),
     "single head, causal": ("single_head_attention", {"x": draw(7, 6, 5), "causal": True} | SQUARE),
     "embedding": ("token_embedding", {"ids": np.array([[0, 4, 4], [1, 4, 0]]), "params": {"table": draw(8, 6, 3)}}),

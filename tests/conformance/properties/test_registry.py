@@ -40,6 +40,7 @@ from goldformer.spec.formulas.decoding import (
 )
 from goldformer.spec.formulas.embedding import encode_positions, positional_encoding
 from goldformer.spec.formulas.gated import gate_activation, gated_feed_forward, join_branches
+from goldformer.spec.formulas.grouped import grouped_query_attention
 from goldformer.spec.formulas.layers import channel_mean, decoder_layer, feed_forward
 from goldformer.spec.formulas.losses import count_targets, kl_terms
 from goldformer.spec.formulas.randomness import draw_dropout_mask, drop_elements, dropout, scale_up, xavier_uniform
@@ -143,6 +144,13 @@ def bounded_divisor(original, square):
 @spoil(around=turning_positions)
 def even_positions(original, positions):
     return np.where(positions > 300, positions - positions % 2, original(positions))
+
+
+@spoil(around=grouped_query_attention)
+def lean_towards_early_heads(original, query, key, value, mask=None):
+    attended = original(query, key, value, mask)
+    head = np.arange(query.shape[1], dtype=query.dtype)[:, None, None]
+    return attended | {"output": attended["output"] + head / 64}
 
 
 @spoil(around=decoder_layer)
@@ -342,6 +350,19 @@ CAUGHT: dict[str, tuple[Any, str]] = {
     "glu-gate-of-zero": (leaks_at_zero, "with a gate of 0, the output is not b_down"),
     "ln-rows": (norm_over_the_batch, "a row gives something else when other rows are next to it"),
     "rms-rows": (square_over_the_batch, "a row gives something else when other rows are next to it"),
+    "gqa-expanded": (
+        implementations()["gqa-values-tiled"].make,
+        r"the output changes when each query head is given its own copy of head \[[\d, ]+\] of the keys",
+    ),
+    "gqa-query-order": (
+        lean_towards_early_heads,
+        r"with the query heads of one group in the order \[[\d, ]+\], the outputs do not come in that order",
+    ),
+    "gqa-key-order": (
+        keeps_the_first_key_apart,
+        r"the output changes when the rows of key and value come in the order \[[\d, ]+\]",
+    ),
+    "gqa-batch": (SoftmaxOverTheBatch, "a sample gives something else in a batch than by itself"),
     "rms-scale": (bounded_divisor, "a row times -?8 does not give what the row gives, up to eps and the sign"),
     "rope-relative": (even_positions, r"adding \d+ to all positions changes the scores of turned queries and keys"),
     "rope-length": (implementations()["rope-minus-missing"].make, "a pair of channels does not keep its length"),

@@ -44,6 +44,7 @@ LAYER = {**under("self_attention", projections(4)), **under("norm_1", NORM), **u
          **under("norm_2", {"gamma": drawn(67, 4), "beta": drawn(68, 4)})}  # fmt: skip
 TOKENS = {"query": drawn(1, 2, 2, 3), "key": drawn(2, 2, 3, 3), "value": drawn(3, 2, 3, 2)}
 X = {"x": drawn(4, 1, 2, 4)}
+GROUPED = {"query": drawn(9, 1, 4, 2, 3), "key": drawn(10, 1, 2, 3, 3), "value": drawn(11, 1, 2, 3, 2)}
 EMPTY = np.array([[True, False, True], [False, False, False]])
 
 CALLS = {
@@ -56,6 +57,8 @@ CALLS = {
     "an empty row, zeros": (
         "scaled_dot_product_attention", {**TOKENS, "mask": EMPTY}, {}, {}, {"empty_row": "zeros"}, "output",
     ),
+    "grouped queries": ("grouped_query_attention", GROUPED, {}, {}, {}, "output"),
+    "grouped queries, tiled": ("grouped_query_attention", GROUPED, {}, {}, {"gqa_groups": "tile"}, "output"),
     "two heads": (
         "multi_head_attention", dict.fromkeys(("query", "key", "value"), X["x"]), projections(4), {"num_heads": 2},
         {}, "output",

@@ -78,6 +78,20 @@ def scaled_dot_product_attention(m, query, key, value, mask=None, empty_row="uni
     return out
 
 
+def grouped_query_attention(m, query, key, value, mask=None, empty_row="uniform", gqa_groups="interleave"):
+    """GQA-1, GQA-3: each query head by itself, with the keys and values that it reads."""
+    (batch, heads), kv_heads = query.shape[:2], key.shape[1]
+    out = None
+    for h in range(heads):
+        g = h % kv_heads if gqa_groups == "tile" else h // (heads // kv_heads)
+        own = mask_of_head(mask, h)
+        attended = scaled_dot_product_attention(m, query[:, h], key[:, g], value[:, g], own, empty_row)
+        out = out or {name: empty(batch, heads, *array.shape[1:]) for name, array in attended.items()}
+        for name, array in attended.items():
+            out[name][:, h] = array
+    return out
+
+
 def unless_dropped(m, x, rate):
     """DROP-1: what an element is when chance keeps it."""
     return m.number(0) if rate == 1 else x / (1 - m.number(rate))
@@ -299,6 +313,11 @@ def attention(lead=(2,), q_seq=3, kv_seq=5, d_k=4, d_v=7, **mask):
             "value": drawn(3, *lead, kv_seq, d_v), **mask}  # fmt: skip
 
 
+def grouped(heads, kv_heads, **mask):
+    return {"query": drawn(11, 2, heads, 3, 4), "key": drawn(12, 2, kv_heads, 5, 4),
+            "value": drawn(13, 2, kv_heads, 5, 2), **mask}  # fmt: skip
+
+
 def one_empty(*shape):
     mask = some(9, *shape)
     mask[..., 0, :] = False
@@ -338,6 +357,22 @@ SMALL = {
     **{
         f"attention with an empty row, {row}": (
             "scaled_dot_product_attention", attention(mask=one_empty(2, 3, 5)), {}, {}, {"empty_row": row},
+        )
+        for row in ROWS
+    },
+    **{
+        f"{h} heads of queries and {kv} of keys, {groups}": (
+            "grouped_query_attention", grouped(h, kv), {}, {}, {"gqa_groups": groups},
+        )
+        for h, kv in ((4, 2), (6, 2), (6, 3), (3, 1), (2, 2))
+        for groups in ("interleave", "tile")
+    },
+    "grouped queries, a mask for each head": (
+        "grouped_query_attention", grouped(4, 2, mask=some(9, 1, 4, 3, 5) | np.eye(3, 5, dtype=bool)), {}, {}, {},
+    ),
+    **{
+        f"grouped queries with an empty row, {row}": (
+            "grouped_query_attention", grouped(4, 2, mask=one_empty(2, 1, 3, 5)), {}, {}, {"empty_row": row},
         )
         for row in ROWS
     },

@@ -62,13 +62,16 @@ def test_the_values_are_the_golden_ones_far_below_a_roundoff_of_float32(spec: Sp
 
 SIZES = {
     "scaled_dot_product_attention": {"query": draw(3, 40, 64), "key": draw(3, 70, 64), "value": draw(3, 70, 48)},
+    "grouped_query_attention": {
+        "query": draw(1, 4, 40, 64), "key": draw(1, 2, 70, 64), "value": draw(1, 2, 70, 48),
+    },
     "softmax": {"scores": 3 * draw(40, 300)},
     "layer_norm": {"x": draw(40, 128) + 3},
     "rms_norm": {"x": draw(40, 128) + 3},
     "feed_forward": {"x": draw(2, 20, 64)},
     "gated_feed_forward": {"x": draw(2, 20, 64)},
     "multi_head_attention": {"query": draw(1, 40, 64), "key": draw(1, 40, 64), "value": draw(1, 40, 64)},
-}
+}  # fmt: skip
 PARAMS = {
     "layer_norm": {"gamma": draw(128), "beta": draw(128)},
     "rms_norm": {"gamma": draw(128)},

@@ -1,0 +1,62 @@
+"""Grouped-query attention, in which several query heads share one head of keys and values."""
+
+from typing import Final
+
+import numpy as np
+
+from goldformer.spec.formulas.attention import scaled_dot_product_attention
+from goldformer.spec.formulas.checks import Array, axis_sizes
+from goldformer.spec.formulas.steps import step
+
+# The axes of the arguments, as axis_sizes reads them
+GROUPED: Final = {
+    "query": "batch heads q_seq d_k",
+    "key": "batch kv_heads kv_seq d_k",
+    "value": "batch kv_heads kv_seq d_v",
+}
+
+
+@step
+def grouped_query_attention(query: Array, key: Array, value: Array, mask: Array | None = None) -> dict[str, Array]:
+    """Return output (batch, heads, q_seq, d_v); weights, scores and scaled_scores, (batch, heads, q_seq, kv_seq)."""
+    axis_sizes(GROUPED, query=query, key=key, value=value)
+    heads = query.shape[1]
+    return attend_groups(query, share_keys(key, heads), share_values(value, heads), mask)
+
+
+@step
+def attend_groups(query: Array, key: Array, value: Array, mask: Array | None) -> dict[str, Array]:
+    """Attend with each query head to the keys and values that it reads (GQA-1)."""
+    return scaled_dot_product_attention(query, key, value, mask)
+
+
+@step
+def share_keys(key: Array, heads: int) -> Array:
+    """Return the keys that each query head reads, (batch, heads, kv_seq, d_k)."""
+    return share_heads(key, heads)
+
+
+@step
+def share_values(value: Array, heads: int) -> Array:
+    """Return the values that each query head reads, (batch, heads, kv_seq, d_v)."""
+    return share_heads(value, heads)
+
+
+@step
+def share_heads(x: Array, heads: int) -> Array:
+    """Return the head of keys or values that each query head reads, (batch, heads, kv_seq, width)."""
+    return x[:, find_shared_heads(heads, x.shape[1])]
+
+
+@step
+def find_shared_heads(heads: int, kv_heads: int) -> Array:
+    """Return for each query head the index of the head that it reads, h // (heads/kv_heads)."""
+    return np.arange(heads) // group_size(heads, kv_heads)
+
+
+@step
+def group_size(heads: int, kv_heads: int) -> int:
+    """Return how many query heads share one head of keys; raise if the heads do not divide (GQA-2)."""
+    if heads % kv_heads:
+        raise ValueError(f"key: {heads} heads of queries do not divide into {kv_heads} equal groups")
+    return heads // kv_heads
