@@ -14,6 +14,7 @@ import pytest
 from goldformer.adapters import BUILT_IN, OF_LIBRARIES, Adapter, AdapterError, find_adapter
 from goldformer.adapters import find as find_module
 from goldformer.extras import install_hint
+from goldformer.spec import load_spec
 from repository import REPOSITORY
 
 SOFTMAX = """
@@ -297,12 +298,7 @@ def test_arrays_must_be_a_known_library(line, says, refused, adapter_file):
     assert refused(path) == f"{path}: {says}"
 
 
-CONVENTION_NAMES = (
-    "empty_row, causal_corner, later_tokens, embedding_scale, pe_layout, odd_d_model, "
-    "layer_norm_eps, norm_divisor, activation, norm_placement, final_norm, output_layer, positions, "
-    "target_mask, pad_row, beam_finish, length_penalty, smoothing_denominator, biases, rms_norm_eps, "
-    "rms_norm_eps_place, rms_norm_weight"
-)
+CONVENTION_NAMES = ", ".join(load_spec().conventions)
 
 
 @pytest.mark.parametrize(
