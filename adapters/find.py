@@ -114,7 +114,7 @@ def read_object(thing: Any, name: str, spec: Spec) -> Adapter:
     """Return the adapter that a loaded module or object declares; AdapterError if it declares none."""
     adapter = Adapter.from_object(thing, name, spec)
     require_arrays(adapter.arrays, name)
-    scope = explain_scope(list_other_functions(thing, spec))
+    scope = explain_scope(list_other_functions(thing, spec), adapter.functions)
     return replace(adapter, hints=(*adapter.hints, scope)) if scope else adapter
 
 

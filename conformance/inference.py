@@ -148,7 +148,7 @@ def describe_fit(found: Inference, spec: Spec) -> str:
     if found.is_proven:
         fail = "small case fails" if found.failing == 1 else "small cases fail"
         return f"Golden values decide it, but {found.failing} {fail}: `goldformer check` looks for the mistake."
-    if scope := found.wiring.target.explain_scope():
+    if scope := found.wiring.target.explain_scope(found.component):
         return f"No call of {name} that was tried gives golden values: {scope}. {_WITHOUT}."
     return (
         f"No call of {name} that was tried gives golden values, with a known mistake or without. It has another "
@@ -240,7 +240,7 @@ def _find_attention_roles(target: Target) -> set[str]:
 
 
 def _ask_how(search: WiringSearch) -> str:
-    if scope := search.target.explain_scope():
+    if scope := search.target.explain_scope(search.component):
         return f"{search.target.name}: {scope}. {_WITHOUT}"
     looks = f"{search.target.name} has the arguments and parameters of {search.component}"
     how = "If it is something else, pass --component, or component= in Python"

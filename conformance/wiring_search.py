@@ -70,13 +70,14 @@ _AXES: Final = {
     "scaled_dot_product_attention": (0, 4, 3, 2),
     "layer_norm": (0, 3, 2),
     "rms_norm": (0, 3, 2),
+    "rotary_embedding": (0, 4, 3, 2),
     "softmax": (0, 3, 2),
 }
 
 #: The conventions that show in cases without a mask; parameters decide some others, and empty rows come last.
 _SHOWN: Final = (
     "norm_placement", "layer_norm_eps", "rms_norm_eps", "rms_norm_eps_place", "rms_norm_weight", "embedding_scale",
-    "pe_layout",
+    "pe_layout", "rope_pairing", "rope_direction",
 )  # fmt: skip
 _LATE: Final = ("empty_row", "odd_d_model", "target_mask")
 

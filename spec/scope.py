@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Final
 
 from pydantic import Field
 
-from goldformer.spec.strict import Id, Items, StrictModel, Text
+from goldformer.spec.strict import Id, Items, Name, StrictModel, Text
 from goldformer.spec.yamlfile import YamlFile
 
 _FILE: Final = Path(__file__).with_name("out_of_scope.yaml")
 
 
 class OutOfScope(StrictModel):
-    """A part that goldformer does not judge. `names` are regular expressions for names, in lower case without "_"."""
+    """A part that goldformer does not judge. `names` are regular expressions for names, in lower case without "_".
+
+    `but_as` is a component that is such a part by itself: only within others it is not judged.
+    """
 
     id: Id
     title: Text
     names: Annotated[Items[Text], Field(min_length=1)]
+    but_as: Name | None = None
 
 
 class ScopeFile(StrictModel):
@@ -36,12 +40,18 @@ def _read() -> tuple[tuple[OutOfScope, re.Pattern[str]], ...]:
     return tuple((entry, re.compile("|".join(entry.names))) for entry in entries)
 
 
-def explain_scope(names: Iterable[str]) -> str:
-    """Return what goldformer does not judge of code that has these names, as a sentence; "" if they show nothing."""
+def explain_scope(names: Iterable[str], components: Collection[str] = ()) -> str:
+    """Return what goldformer does not judge of code that has these names, as a sentence; "" if they show nothing.
+
+    `components` are those that the code computes, as far as they are known.
+    """
     squashed = {name: name.replace("_", "").lower() for name in sorted(names)}
     found = []
     # Most adapters have no other names, and need not wait for the file.
     for entry, pattern in _read() if squashed else ():
+        if entry.but_as in components:
+            continue
         if hits := [name for name, plain in squashed.items() if pattern.search(plain)]:
-            found.append(f"{entry.title} ({hits[0]})" if hits[0] != entry.title else entry.title)
+            itself = f"; by itself it is judged as {entry.but_as}" if entry.but_as else ""
+            found.append(f"{entry.title} ({hits[0]}{itself})" if hits[0] != entry.title else entry.title)
     return f"goldformer does not judge {', '.join(found)}" if found else ""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from itertools import permutations
 from typing import Final, Literal
 
-from goldformer.adapters.inference.names import ARGUMENTS, list_roles, says, split_words
+from goldformer.adapters.inference.names import ARGUMENTS, SIZES, list_roles, says, split_words
 from goldformer.adapters.inference.target import Argument, Target
 from goldformer.spec import Contract
 
@@ -56,8 +56,8 @@ class ForwardArguments:
 
     `masks` maps our masks to their arguments, and `paddings` those whose padded keys have an argument of their own.
     `caches` are arguments without a default for the keys and values of earlier calls, `constants` those that are no
-    inputs, such as an eps, each with its number. `switch` is a boolean such as is_causal, which hides later tokens
-    instead of a mask.
+    inputs, such as an eps, each with its number. `attributes` maps arguments to attributes of the contract, such as a
+    base. `switch` is a boolean such as is_causal, which hides later tokens instead of a mask.
     """
 
     inputs: Mapping[str, str]
@@ -67,6 +67,7 @@ class ForwardArguments:
     caches: tuple[str, ...] = ()
     constants: Mapping[str, float] = field(default_factory=dict)
     switch: str = ""
+    attributes: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def all_masks(self) -> tuple[str, ...]:
@@ -90,7 +91,10 @@ def list_arguments(target: Target, contract: Contract) -> Iterator[ForwardArgume
     pad = next((a.name for a in given if says(a.name, ARGUMENTS["pad"])), "")
     caches = tuple(a.name for a in given if a.is_required and says(a.name, ARGUMENTS["cache"]))
     constants = {a.name: a.constant for a in given if a.is_required and isinstance(a.constant, float)}
-    apart = (pad, switch, *caches, *constants)
+    named_attributes = {
+        a.name: role for a in given for role in list_roles(a.name, SIZES) if role in contract.attributes
+    }
+    apart = (pad, switch, *caches, *constants, *named_attributes)
     data = [a for a in given if a not in masks and a.name not in apart and (a.is_required or _is_input(a))]
     wanted = [name for name, spec in contract.inputs.items() if not spec.optional]
     wanted += [] if target.is_class else list(contract.params)
@@ -103,7 +107,7 @@ def list_arguments(target: Target, contract: Contract) -> Iterator[ForwardArgume
     for inputs in _match(names, wanted) if len(data) == len(wanted) else _match_repeated(names, contract):
         read = {theirs: f'params["{ours}"]' if ours in contract.params else ours for theirs, ours in inputs.items()}
         own_pad = pad if "pad_id" in contract.attributes else ""
-        yield ForwardArguments(read, named[0], own_pad, named[1], caches, constants, switch)
+        yield ForwardArguments(read, named[0], own_pad, named[1], caches, constants, switch, named_attributes)
 
 
 def list_forms(arguments: ForwardArguments, contract: Contract, target: Target) -> Iterator[MaskForm]:

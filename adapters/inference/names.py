@@ -43,6 +43,8 @@ SIZES: Final[Mapping[str, str]] = {
         r"((src|source|trg|tgt|target)_)?(seq|sequence)_?(len|length)|max_position\w*|n_positions?|n_ctx"
     ),
     "pad": r"((src|trg|tgt|source|target)_?)?pad(ding)?(_?(id|idx|index|token|token_id))?",
+    "base": r"(rope_?|rotary_?)?(base|theta)(_?freq\w*)?",
+    "rotary_width": r"rotary_?(emb(edding)?_?)?(dim|ndims|width|size)|(rot|rope)_?dim|n_rot",
     "word_width": r"d_?word(_?vec)?|word_?(dim|vec_dim|emb_dim)",
     "width": (
         rf"(d|n|num|dim|e|emb|embed|embedding|hidden|model)?_?{_WIDTH}s?|num_hiddens|n_embe?d|normalized_shape|d_?model"

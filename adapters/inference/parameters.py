@@ -513,6 +513,7 @@ _NAMERS: Final[Mapping[str, Callable[[list[Leaf], _Sizes], Iterator[Naming]]]] =
     "layer_norm": _name_norm,
     "rms_norm": _name_rms_norm,
     "token_embedding": _name_embedding,
+    "rotary_embedding": _name_nothing,
     "positional_encoding": _name_nothing,
     "scaled_dot_product_attention": _name_nothing,
     "softmax": _name_nothing,

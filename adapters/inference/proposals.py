@@ -33,6 +33,7 @@ COMPONENTS: Final = (
     "rms_norm",
     "token_embedding",
     "scaled_dot_product_attention",
+    "rotary_embedding",
     "positional_encoding",
     "softmax",
 )
@@ -58,6 +59,7 @@ SIZES_OF: Final[Mapping[str, tuple[str, ...]]] = {
     "rms_norm": ("width",),
     "token_embedding": ("vocab", "width"),
     "scaled_dot_product_attention": ("temperature", "head_width", "width"),
+    "rotary_embedding": ("width", "head_width", "positions", "base", "rotary_width"),
     "positional_encoding": ("width", "positions"),
     "softmax": (),
 }

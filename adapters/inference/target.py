@@ -47,6 +47,7 @@ PROBE: Final[Mapping[str, int]] = {
     "width": 12, "heads": 3, "head_width": 5, "value_width": 7, "input_width": 14, "inner": 20, "expansion": 5,
     "vocab": 17, "source_vocab": 17, "target_vocab": 17, "layers": 5, "encoder_layers": 5, "decoder_layers": 5,
     "positions": 64, "pad": 0, "temperature": 2, "width_by_heads": 4, "width_of_heads": 12, "word_width": 12,
+    "base": 100, "rotary_width": 4,
 }  # fmt: skip
 
 
@@ -201,9 +202,9 @@ class Target:
         """Return the arguments of the call, without self."""
         return _list_arguments(self.called, skip_self=self.is_class)
 
-    def explain_scope(self) -> str:
+    def explain_scope(self, *components: str) -> str:
         """Return what goldformer does not judge of what its own code uses, as a sentence, or ""."""
-        return explain_scope(list_identifiers(self.thing))
+        return explain_scope(list_identifiers(self.thing), components)
 
     def list_sizes(self) -> list[Argument]:
         """Return the arguments of the constructor, without self."""

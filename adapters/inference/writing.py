@@ -77,6 +77,7 @@ class Wiring:
             *(f"{name} of the call: {ours}" for name, ours in self.arguments.inputs.items()),
             *(f"{name} of the call: None, an empty cache" for name in self.arguments.caches),
             *(f"{name} of the call: {number}" for name, number in self.arguments.constants.items()),
+            *(f"{name} of the call: {ours.replace('_', ' ')}" for name, ours in self.arguments.attributes.items()),
             *_describe_layout(self),
             *(f"{name}: {option}" for name, option in self.declared.items()),
             *_describe_mask(self),
@@ -176,6 +177,10 @@ def _leave_out_companions(naming: Naming) -> Names:
     return kept
 
 
+#: The optional attributes that a target may take, with what an adapter has where a call leaves them out.
+_DEFAULTS: Final = {"base": "10000.0", "rotary_width": "None"}
+
+
 def _quote(value: object) -> str:
     if isinstance(value, tuple):
         return f"({', '.join(map(_quote, value))})"
@@ -191,7 +196,9 @@ def _show_mapping(mapping: Mapping[str, object]) -> str:
 def _write_signature(wiring: Wiring) -> str:
     contract = wiring.contract
     inputs = [f"{n}=None" if spec.optional else n for n, spec in contract.inputs.items()]
+    taken = {*wiring.construction.sizes.values(), *wiring.arguments.attributes.values()}
     keywords = [n for n, spec in contract.attributes.items() if not spec.optional]
+    keywords += [f"{n}={default}" for n, default in _DEFAULTS.items() if n in taken]
     keywords += ["params"] if contract.takes_params else []
     return ", ".join([*inputs, *(["*"] if keywords else []), *keywords])
 
@@ -427,6 +434,7 @@ def _write_call(wiring: Wiring) -> str:
         given[wiring.arguments.pad] = "pad_id"
     given |= dict.fromkeys(wiring.arguments.caches, "None")
     given |= {name: repr(number) for name, number in wiring.arguments.constants.items()}
+    given |= {theirs: _write_size(wiring, ours) for theirs, ours in wiring.arguments.attributes.items()}
     given |= {wiring.arguments.switch: "causal"} if wiring.arguments.switch else {}
     return ", ".join(f"{theirs}={ours}" for theirs, ours in given.items())
 
@@ -524,7 +532,8 @@ def _write_size(wiring: Wiring, role: str) -> str:
     projections = start.replace("feed_forward", "self_attention") if "w_1" in _list_lasts(wiring) else ""
     of_ids = wiring.contract.inputs[first].kind == "ids"
     width = 'params["table"].shape[1]' if of_ids else f"{first}.shape[-1]"
-    length = "max(source.shape[1], target.shape[1])" if component == "transformer" else f"{first}.shape[1]"
+    lengths = {"transformer": "max(source.shape[1], target.shape[1])", "rotary_embedding": "int(positions.max()) + 1"}
+    length = lengths.get(component, f"{first}.shape[1]")
     if role == "width" and wiring.construction.has("input_width"):
         width = 'params["w_o"].shape[0]'
     if "position_table" in wiring.naming.names:
@@ -539,6 +548,7 @@ def _write_size(wiring: Wiring, role: str) -> str:
         "vocab": 'params["table"].shape[0]', "source_vocab": 'params["table"].shape[0]',
         "target_vocab": 'params["table"].shape[0]', "layers": layers, "encoder_layers": "num_encoder_layers",
         "decoder_layers": "num_decoder_layers",
+        "base": "base", "rotary_width": f"{width} if rotary_width is None else rotary_width",
     }[role]  # fmt: skip
 
 

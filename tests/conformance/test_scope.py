@@ -116,7 +116,10 @@ def run(tmp_path: Path, monkeypatch):
 @pytest.mark.parametrize(
     ("name", "what"),
     [
-        ("Attention", "rotary positions (rotary_emb)"),
+        (
+            "Attention",
+            "rotary positions within another component (rotary_emb; by itself it is judged as rotary_embedding)",
+        ),
         ("FeedForward", "gated feed-forward networks (gate_proj)"),
     ],
 )
@@ -132,7 +135,10 @@ def test_check_says_it_in_place_of_a_cause_and_of_nothing_else(run):
     result = run("check", "adapter.py")
     assert result.exit_code == 1
     said = " ".join(result.output.split())
-    assert "Cause unknown: goldformer does not judge rotary positions (apply_rope). Plug in a part without it" in said
+    assert (
+        "Cause unknown: goldformer does not judge rotary positions within another component (apply_rope; by itself it "
+        "is judged as rotary_embedding). Plug in a part without it" in said
+    )
     assert "Place" not in said
     assert said.count("does not judge") == 1
 
@@ -140,7 +146,7 @@ def test_check_says_it_in_place_of_a_cause_and_of_nothing_else(run):
 @pytest.mark.parametrize(
     ("name", "title"),
     [
-        ("RoPE", "rotary positions"),
+        ("RoPE", "rotary positions within another component (RoPE; by itself it is judged as rotary_embedding)"),
         ("GroupedQueryAttention", "grouped keys and values"),
         ("SlidingWindow", "sliding windows"),
         ("softcap", "soft caps of scores"),
@@ -155,9 +161,10 @@ def test_explain_says_it_of_a_name(run, name, title):
 
 
 def test_names_of_what_is_judged_say_nothing(spec):
-    names = {*spec.components, *spec.conventions, *spec.mistakes}
-    names |= {name for contract in spec.contracts.values() for name in (*contract.inputs, *contract.params)}
-    assert explain_scope(names) == ""
+    for component, contract in spec.contracts.items():
+        names = {component, *contract.conventions, *contract.inputs, *contract.params, *contract.attributes}
+        names |= {mistake.id for mistake in spec.mistakes.values() if mistake.component == component}
+        assert explain_scope(names, (component,)) == "", component
     assert explain_scope(["property", "europe", "stereoscope"]) == ""
 
 

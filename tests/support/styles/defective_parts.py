@@ -257,6 +257,35 @@ class RmsWithoutWeight(nn.Module):
         return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.eps)
 
 
+class MismatchedRotary(nn.Module):
+    """The frequencies lie as for neighbours, and halves are turned."""
+
+    def __init__(self, dim, base=10000.0):
+        super().__init__()
+        self.dim, self.base = dim, base
+
+    def forward(self, x, pos):
+        inv_freq = 1.0 / self.base ** (torch.arange(0, self.dim, 2, device=x.device).double() / self.dim)
+        freqs = (pos.double()[..., None] * inv_freq).repeat_interleave(2, dim=-1)
+        x1, x2 = x.chunk(2, dim=-1)
+        return x * freqs.cos().to(x.dtype) + torch.cat([-x2, x1], -1) * freqs.sin().to(x.dtype)
+
+
+class CountingRotary(nn.Module):
+    """It counts the tokens, whatever their positions are."""
+
+    def __init__(self, d_k, theta=10000.0):
+        super().__init__()
+        self.d_k, self.theta = d_k, theta
+
+    def forward(self, x, positions):
+        rates = 1.0 / self.theta ** (torch.arange(0, self.d_k, 2, device=x.device).double() / self.d_k)
+        angle = torch.arange(x.shape[-2], device=x.device)[:, None] * rates
+        even, odd = x[..., ::2], x[..., 1::2]
+        turned = (even * angle.cos() - odd * angle.sin(), even * angle.sin() + odd * angle.cos())
+        return torch.stack(turned, -1).flatten(-2).to(x.dtype)
+
+
 class MedianNorm(nn.Module):
     def __init__(self, dim):
         super().__init__()
