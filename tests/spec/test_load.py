@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from goldformer.spec import load_spec
 from spoiling import bring, edit, edit_golden, golden_line_of, index_of, keep, line_of, load, refusals
 
 #: Case files that load in milliseconds; `bring` adds another one.
@@ -400,8 +401,7 @@ REFERENCES = {
     "document row": ("rows: [J1]", "rows: [J9]", "source", "cites rows ['J9'] of java, which has J1, J2, J3, J4"),
     "document": (
         "document: java", "document: jav", "source",
-        "cites 'jav', which documents.yaml does not have: it has walkthrough, primer, n9, java, illustrated, paper, "
-        "rmsnorm",
+        f"cites 'jav', which documents.yaml does not have: it has {', '.join(load_spec().documents)}",
     ),
 }  # fmt: skip
 
