@@ -8,7 +8,7 @@ and import neither torch nor jax.
 import difflib
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from math import inf, isfinite, prod
 from typing import Any, Final, Literal, NamedTuple
@@ -137,7 +137,7 @@ def split_fused(fused: Array, num_heads: int) -> tuple[Array, Array, Array]:
 
 
 def fuse_projections(
-    params: Mapping[str, Array], num_heads: int, roles: str = "qkv", *, per_head: bool = False
+    params: Mapping[str, Array], num_heads: int, roles: Sequence[str] = "qkv", *, per_head: bool = False
 ) -> tuple[Array, Array | None]:
     """Return one weight (in, out) and one bias for the projections of some roles, such as w_q, w_k and w_v.
 
@@ -188,6 +188,27 @@ def join_projections(
         joined[f"{start}w_{roles}"] = weight
         if bias is not None:
             joined[f"{start}b_{roles}"] = bias
+    return joined
+
+
+def join_gate_and_up(
+    params: Mapping[str, Array], order: Literal["gate_up", "up_gate"] = "gate_up", *, interleaved: bool = False
+) -> dict[str, Array]:
+    """Return parameters with one matrix in the place of w_gate and w_up, and one bias in the place of theirs, if any.
+
+    `order` is the order of its columns, and the end of its name: w_gate_up and b_gate_up for "gate_up". The columns are
+    those of one and then those of the other, as code that calls chunk has them, or with `interleaved` in turn. It is
+    done in every part that has w_gate and w_up; a missing bias counts as zeros.
+    """
+    joined, roles = dict(params), order.split("_")
+    for start in [name.removesuffix("w_gate") for name in params if name.rpartition(".")[2] == "w_gate"]:
+        found = {f"{kind}_{role}": joined.pop(f"{start}{kind}_{role}", None) for role in roles for kind in "wb"}
+        own = {name: array for name, array in found.items() if array is not None}
+        # In turn, each column is a head of its own.
+        weight, bias = fuse_projections(own, int(own["w_gate"].shape[1]), roles, per_head=interleaved)
+        joined[f"{start}w_{order}"] = weight
+        if bias is not None:
+            joined[f"{start}b_{order}"] = bias
     return joined
 
 

@@ -84,6 +84,7 @@ _LATE: Final = ("empty_row", "odd_d_model", "target_mask")
 #: The options of a convention that are tried only where the code names them, with the words by which it does.
 _NAMED: Final = {
     "activation": {"gelu": "gelu", "gelu_tanh": "gelu", "silu": "silu|swish"},
+    "gate_activation": {"gelu": "gelu|geglu", "gelu_tanh": "gelu|geglu", "relu": "relu|reglu"},
     "norm_divisor": {"std_plus_eps": r"\bstd\b"},
 }
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import permutations, product
-from typing import Final
+from typing import Final, Literal
 
 from goldformer.adapters.inference.names import GAIN, SHIFT, find_part, find_projection, says, split_words
 from goldformer.adapters.inference.target import PROBE, Construction, Leaf
@@ -22,12 +22,16 @@ class Naming:
     `order` is the order of a fused projection, such as "qkv" or "kv", `per_head` says that it goes head by head.
     `head_list` is True if each head has weights of its own, `stacked` if projections have an axis for the heads,
     `flat_output` if the last one has none all the same.
+    `branches` is the order of gate and up in one matrix, "gate_up" or "up_gate"; `in_turn` says that their columns
+    alternate.
     `turned` is True if the class multiplies by x·Wᵀ with matrices that it made itself.
     """
 
     names: Names
     order: str = ""
     per_head: bool = False
+    branches: Literal["", "gate_up", "up_gate"] = ""
+    in_turn: bool = False
     head_list: bool = False
     stacked: bool = False
     flat_output: bool = False
@@ -197,8 +201,36 @@ def _name_feed_forward(leaves: list[Leaf], sizes: _Sizes) -> Iterator[Naming]:
     for first, second in permutations(weights):
         inward, outward = _orient(first, sizes), _orient(second, sizes)
         if inward == outward[::-1] and inward[0] == sizes.width != inward[1]:
-            roles = {"1": first, "2": second}
-            yield Naming({"w_1": first.path, "w_2": second.path} | _name_biases(leaves, roles))
+            yield _name_maps(leaves, {"1": first, "2": second})
+
+
+def _name_gated_feed_forward(leaves: list[Leaf], sizes: _Sizes) -> Iterator[Naming]:
+    """Yield the namings of a gated network with three matrices, or with two, of which one makes gate and up."""
+    weights = {leaf: _orient(leaf, sizes) for leaf in leaves if len(leaf.shape) > 1}
+    downs = [leaf for leaf, (reads, gives) in weights.items() if reads != gives == sizes.width]
+    branches = [leaf for leaf in weights if leaf not in downs]
+    if len(downs) != 1:
+        return
+    inner = weights[downs[0]][0]
+    if [weights[leaf] for leaf in branches] == [(sizes.width, inner)] * 2:
+        for gate, up in _order_branches(*branches):
+            yield _name_maps(leaves, {"gate": gate, "up": up, "down": downs[0]})
+    elif [weights[leaf] for leaf in branches] == [(sizes.width, 2 * inner)]:
+        orders: tuple[Literal["gate_up", "up_gate"], ...] = ("gate_up", "up_gate")
+        for in_turn, order in product((False, True), orders):
+            yield replace(_name_maps(leaves, {order: branches[0], "down": downs[0]}), branches=order, in_turn=in_turn)
+
+
+def _order_branches(one: Leaf, other: Leaf) -> Iterator[tuple[Leaf, Leaf]]:
+    """Yield gate and up as names say; in both orders if they say nothing."""
+    words = {leaf: {*split_words(leaf.stem)} for leaf in (one, other)}
+    for gate, up in ((one, other), (other, one)):
+        if not ("up" in words[gate] or "gate" in words[up]):
+            yield gate, up
+
+
+def _name_maps(leaves: list[Leaf], roles: Mapping[str, Leaf]) -> Naming:
+    return Naming({f"w_{role}": leaf.path for role, leaf in roles.items()} | _name_biases(leaves, roles))
 
 
 def _name_norm(leaves: list[Leaf], sizes: _Sizes) -> Iterator[Naming]:
@@ -487,6 +519,8 @@ def _find_conventions(component: str, naming: Naming) -> dict[str, str]:
         conventions["biases"] = _choose_biases(reads=reads, gives=bias["o"], feeds=feeds)
         if "w_o" not in lasts:
             conventions["biases"] = "all" if bias["1"] or bias["2"] else "none"
+    if "w_down" in lasts:
+        conventions["biases"] = "all" if any(last.startswith("b_") for last in lasts) else "none"
     if component in ("encoder", "decoder", "transformer"):
         has_norm = any(ours.endswith("norm.gamma") for ours in naming.names)
         conventions["final_norm"] = "after_stack" if has_norm else "none"
@@ -510,6 +544,7 @@ _NAMERS: Final[Mapping[str, Callable[[list[Leaf], _Sizes], Iterator[Naming]]]] =
     "multi_head_attention": _name_attention,
     "fused_multi_head_attention": _name_attention,
     "feed_forward": _name_feed_forward,
+    "gated_feed_forward": _name_gated_feed_forward,
     "layer_norm": _name_norm,
     "rms_norm": _name_rms_norm,
     "token_embedding": _name_embedding,

@@ -155,9 +155,9 @@ _LIBRARIES: Final = {
 #: The conversions that an adapter may need, in the order of the import line.
 _LAYOUTS: Final = (
     "additive_mask", "batch_first", "drop_heads", "flatten_heads", "four_axes_mask", "ignore_mask", "is_causal",
-    "join_projections", "key_padding", "leave_out_key_biases", "linear_weight", "map_state", "read_lengths",
-    "require_square_projections", "separate_projections", "sequence_first", "split_by_head", "split_causal",
-    "stack_heads",
+    "join_gate_and_up", "join_projections", "key_padding", "leave_out_key_biases", "linear_weight", "map_state",
+    "read_lengths", "require_square_projections", "separate_projections", "sequence_first", "split_by_head",
+    "split_causal", "stack_heads",
 )  # fmt: skip
 
 
@@ -460,6 +460,9 @@ def _write_module(wiring: Wiring) -> list[str]:
     if naming.order:
         form = ", per_head=True" if naming.per_head else ""
         lines.append(f'params = join_projections(params, num_heads, "{naming.order}"{form})')
+    if naming.branches:
+        form = ", interleaved=True" if naming.in_turn else ""
+        lines.append(f'params = join_gate_and_up(params, "{naming.branches}"{form})')
     if naming.head_list:
         lines.append("params = split_by_head(params, num_heads)")
     if naming.stacked:
@@ -499,7 +502,7 @@ def _list_lasts(wiring: Wiring) -> set[str]:
 
 def _fixes_inner_width(wiring: Wiring) -> bool:
     """Return True if the width inside is a multiple of the model's; nn.Linear does not need that."""
-    return "w_1" in _list_lasts(wiring) and not wiring.construction.has("inner")
+    return bool({"w_1", "w_down"} & {*_list_lasts(wiring)}) and not wiring.construction.has("inner")
 
 
 def _write_size_refusals(wiring: Wiring) -> list[str]:
@@ -528,7 +531,7 @@ def _write_size(wiring: Wiring, role: str) -> str:
     prefix = {"encoder_layer": "feed_forward.", "decoder_layer": "feed_forward.", "feed_forward": ""}
     stack = {"encoder": "encoder.0.feed_forward.", "transformer": "encoder.0.feed_forward."}
     start = (prefix | stack).get(component, "decoder.0.feed_forward.")
-    inner = f'params["{start}w_1"].shape[1]'
+    inner = 'params["w_gate"].shape[1]' if component == "gated_feed_forward" else f'params["{start}w_1"].shape[1]'
     projections = start.replace("feed_forward", "self_attention") if "w_1" in _list_lasts(wiring) else ""
     of_ids = wiring.contract.inputs[first].kind == "ids"
     width = 'params["table"].shape[1]' if of_ids else f"{first}.shape[-1]"
@@ -595,6 +598,10 @@ def _describe_layout(wiring: Wiring) -> list[str]:
     if naming.order:
         form = "head by head" if naming.per_head else "whole blocks"
         facts.append(f"fused projection: {', '.join(naming.order)}, {form}")
+    if naming.branches:
+        first, second = naming.branches.split("_")
+        form = "columns in turn" if naming.in_turn else "whole blocks"
+        facts.append(f"fused projection: {first}, {second}, {form}")
     if naming.head_list:
         facts.append("each head has weights of its own")
     if naming.stacked:

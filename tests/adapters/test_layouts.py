@@ -629,6 +629,28 @@ def test_projections_without_biases_are_joined_without_one(library):
     assert set(layouts.join_projections(params, HEADS, "kv")) == {"w_q", "w_kv", "w_o"}
 
 
+@pytest.mark.parametrize("prefix", ["", "decoder.0.feed_forward."])
+def test_gate_and_up_are_joined_in_either_order_or_in_turn(library, prefix):
+    gate, up, bias = numbered(3, 5), numbered(3, 5) + 100, numbered(5)
+    params = {"w_gate": gate, "w_up": up, "b_up": bias, "w_down": numbered(5, 3)}
+    params = {f"{prefix}{name}": library(array) for name, array in params.items()}
+    like = params[f"{prefix}w_down"]
+    joined = layouts.join_gate_and_up(params)
+    assert set(joined) == {f"{prefix}{name}" for name in ("w_gate_up", "b_gate_up", "w_down")}
+    check(joined[f"{prefix}w_gate_up"], np.concatenate([gate, up], -1), like)
+    # The bias that is missing counts as zeros.
+    check(joined[f"{prefix}b_gate_up"], np.concatenate([np.zeros(5), bias]), like)
+    check(layouts.join_gate_and_up(params, "up_gate")[f"{prefix}w_up_gate"], np.concatenate([up, gate], -1), like)
+    in_turn = layouts.join_gate_and_up(params, interleaved=True)[f"{prefix}w_gate_up"]
+    check(in_turn, np.stack([gate, up], -1).reshape(3, 10), like)
+    assert set(params) == {f"{prefix}{name}" for name in ("w_gate", "w_up", "b_up", "w_down")}
+
+
+def test_gate_and_up_without_biases_are_joined_without_one(library):
+    params = {name: library(numbered(3, 5)) for name in ("w_gate", "w_up")}
+    assert set(layouts.join_gate_and_up(params)) == {"w_gate_up"}
+
+
 def test_projections_are_split_by_head(library):
     params = attention_params(library, "decoder.1.cross_attention.")
     split = layouts.split_by_head(params, HEADS)

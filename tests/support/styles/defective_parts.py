@@ -234,6 +234,29 @@ class SquaredReluNet(Positionwise):
         return self.w_2(F.relu(self.w_1(x)) ** 2 + 0.1 * self.w_1(x))
 
 
+class GatedByUp(nn.Module):
+    """Up is activated in the place of the gate."""
+
+    def __init__(self, dim, hidden_dim):
+        super().__init__()
+        self.gate_proj, self.up_proj = nn.Linear(dim, hidden_dim), nn.Linear(dim, hidden_dim)
+        self.down_proj = nn.Linear(hidden_dim, dim)
+
+    def forward(self, x):
+        return self.down_proj(self.gate_proj(x) * F.silu(self.up_proj(x)))
+
+
+class GatedBySigmoid(nn.Module):
+    """The gated unit of the library, whose gate is the second half, and goes through a sigmoid."""
+
+    def __init__(self, dim, hidden_dim):
+        super().__init__()
+        self.w1, self.w2, self.w3 = nn.Linear(dim, hidden_dim), nn.Linear(hidden_dim, dim), nn.Linear(dim, hidden_dim)
+
+    def forward(self, x):
+        return self.w2(F.glu(torch.cat([self.w3(x), self.w1(x)], -1)))
+
+
 class CentredRms(nn.Module):
     """The mean is subtracted, as in layer normalisation."""
 

@@ -67,6 +67,65 @@ class InnerAndOuter(nn.Module):
         return torch.relu(x @ self.weight_inner + self.bias_inner) @ self.weight_outer + self.bias_outer
 
 
+class LlamaFeedForward(nn.Module):
+    """The network of Llama: w1 is the gate, w3 is up and w2 leads back."""
+
+    def __init__(self, dim: int, hidden_dim: int):
+        super().__init__()
+        self.w1 = nn.Linear(dim, hidden_dim, bias=False)
+        self.w2 = nn.Linear(hidden_dim, dim, bias=False)
+        self.w3 = nn.Linear(dim, hidden_dim, bias=False)
+
+    def forward(self, x):
+        return self.w2(F.silu(self.w1(x)) * self.w3(x))
+
+
+class GemmaNetwork(nn.Module):
+    """The network of Gemma, whose names say what each map is."""
+
+    def __init__(self, hidden_size, intermediate_size):
+        super().__init__()
+        self.down_proj = nn.Linear(intermediate_size, hidden_size)
+        self.up_proj = nn.Linear(hidden_size, intermediate_size)
+        self.gate_proj = nn.Linear(hidden_size, intermediate_size)
+        self.act_fn = nn.GELU(approximate="tanh")
+
+    def forward(self, hidden_states):
+        return self.down_proj(self.act_fn(self.gate_proj(hidden_states)) * self.up_proj(hidden_states))
+
+
+class PackedGate(nn.Module):
+    """Gate and up in one map, up first, in a layer of its own."""
+
+    class GEGLU(nn.Module):
+        def __init__(self, width, inner):
+            super().__init__()
+            self.proj = nn.Linear(width, 2 * inner)
+
+        def forward(self, x):
+            x, gate = self.proj(x).chunk(2, dim=-1)
+            return x * F.gelu(gate)
+
+    def __init__(self, dim, inner_dim, dropout=0.0):
+        super().__init__()
+        self.net = nn.Sequential(self.GEGLU(dim, inner_dim), nn.Dropout(dropout), nn.Linear(inner_dim, dim))
+
+    def forward(self, x):
+        return self.net(x)
+
+
+class ColumnsInTurn(nn.Module):
+    """Gate and up in one matrix of its own, their columns in turn."""
+
+    def __init__(self, d_model, d_ff):
+        super().__init__()
+        self.w_in, self.w_out = nn.Parameter(torch.zeros(d_model, 2 * d_ff)), nn.Parameter(torch.zeros(d_ff, d_model))
+
+    def forward(self, x):
+        gate, up = (x @ self.w_in).unflatten(-1, (-1, 2)).unbind(-1)
+        return (torch.relu(gate) * up) @ self.w_out
+
+
 class OwnNorm(nn.Module):
     """The names of its parameters say nothing of gain and shift."""
 
