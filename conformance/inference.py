@@ -119,6 +119,9 @@ def infer_adapter(
     for search in () if found else [search for search in searches if search.is_of_float32]:
         search.dtype = "float32"
         found += [(search, replace(wiring, dtypes=("float32",))) for wiring in search.find()]
+    if not target.is_class:
+        searches = _drop_special_cases(searches, spec)
+        found = [(search, wiring) for search, wiring in found if search in searches]
     if len(found) > 1:
         raise ChoiceError(_ask_which(target, [wiring for _, wiring in found]))
     failing = 0
@@ -132,6 +135,16 @@ def infer_adapter(
         wiring, mistakes = _find_mistaken(searches) or _guess(searches)
     trials = sum(search.trials for search in searches)
     return Inference(wiring, load_wiring(wiring, spec), bool(found), mistakes, trials, failing)
+
+
+def _drop_special_cases(searches: list[WiringSearch], spec: Spec) -> list[WiringSearch]:
+    """Return the searches of a function without the components that another one which it can be called as contains.
+
+    Grouped-query attention is plain attention where there are as many heads of keys as of queries. It gives values
+    for other numbers of heads too, right or wrong ones, and plain attention raises.
+    """
+    parts = {part for search in searches if search.running for part in spec.list_dependencies(search.component)}
+    return [search for search in searches if search.component not in parts]
 
 
 def describe_fit(found: Inference, spec: Spec) -> str:
@@ -148,7 +161,7 @@ def describe_fit(found: Inference, spec: Spec) -> str:
     if found.is_proven:
         fail = "small case fails" if found.failing == 1 else "small cases fail"
         return f"Golden values decide it, but {found.failing} {fail}: `goldformer check` looks for the mistake."
-    if scope := found.wiring.target.explain_scope():
+    if scope := found.wiring.target.explain_scope(component):
         return f"No call of {name} that was tried gives golden values: {scope}. {_WITHOUT}."
     return (
         f"No call of {name} that was tried gives golden values, with a known mistake or without. It has another "
@@ -240,7 +253,7 @@ def _find_attention_roles(target: Target) -> set[str]:
 
 
 def _ask_how(search: WiringSearch) -> str:
-    if scope := search.target.explain_scope():
+    if scope := search.target.explain_scope(search.component):
         return f"{search.target.name}: {scope}. {_WITHOUT}"
     looks = f"{search.target.name} has the arguments and parameters of {search.component}"
     how = "If it is something else, pass --component, or component= in Python"

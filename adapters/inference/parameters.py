@@ -514,6 +514,7 @@ _NAMERS: Final[Mapping[str, Callable[[list[Leaf], _Sizes], Iterator[Naming]]]] =
     "rms_norm": _name_rms_norm,
     "token_embedding": _name_embedding,
     "positional_encoding": _name_nothing,
+    "grouped_query_attention": _name_nothing,
     "scaled_dot_product_attention": _name_nothing,
     "softmax": _name_nothing,
     "encoder_layer": _name_encoder_layer,

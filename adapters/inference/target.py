@@ -201,9 +201,9 @@ class Target:
         """Return the arguments of the call, without self."""
         return _list_arguments(self.called, skip_self=self.is_class)
 
-    def explain_scope(self) -> str:
-        """Return what goldformer does not judge of what its own code uses, as a sentence, or ""."""
-        return explain_scope(list_identifiers(self.thing))
+    def explain_scope(self, component: str = "") -> str:
+        """Return what goldformer does not judge of what its own code uses as a component, as a sentence, or ""."""
+        return explain_scope(list_identifiers(self.thing), component)
 
     def list_sizes(self) -> list[Argument]:
         """Return the arguments of the constructor, without self."""

@@ -229,7 +229,7 @@ class Diagnosis:
             first = next((index for index in mine if verdicts[index].bad), None)
             if first is not None:
                 function = mine[first].bench.adapter.functions.get(component)
-                verdicts[first] = replace(verdicts[first], beyond=explain_scope(list_identifiers(function)))
+                verdicts[first] = replace(verdicts[first], beyond=explain_scope(list_identifiers(function), component))
 
     def explain(self, judgement: Judgement) -> Verdict:
         """Return a verdict with the mistakes and options that explain its failure, as far as they are known by now."""

@@ -141,7 +141,7 @@ def test_check_says_it_in_place_of_a_cause_and_of_nothing_else(run):
     ("name", "title"),
     [
         ("RoPE", "rotary positions"),
-        ("GroupedQueryAttention", "grouped keys and values"),
+        ("num_kv_heads", "projections to grouped keys and values"),
         ("SlidingWindow", "sliding windows"),
         ("softcap", "soft caps of scores"),
         ("SwiGLU", "gated feed-forward networks"),
@@ -159,6 +159,12 @@ def test_names_of_what_is_judged_say_nothing(spec):
     names |= {name for contract in spec.contracts.values() for name in (*contract.inputs, *contract.params)}
     assert explain_scope(names) == ""
     assert explain_scope(["property", "europe", "stereoscope"]) == ""
+
+
+def test_names_that_say_what_a_component_is_say_nothing_in_its_code():
+    assert explain_scope(["n_kv_heads"], "grouped_query_attention") == ""
+    said = explain_scope(["n_kv_heads"], "multi_head_attention")
+    assert said == "goldformer does not judge projections to grouped keys and values (n_kv_heads)"
 
 
 def test_libraries_are_not_read():
