@@ -36,7 +36,9 @@ TAKES_NO: Final = " takes no "
 _LONGEST: Final = 100
 
 #: The components whose functions `goldformer infer` reads: they have no parameters, or take them one by one.
-INFERRED_FUNCTIONS: Final = ("layer_norm", "rms_norm", "rotary_embedding", "scaled_dot_product_attention", "softmax")
+INFERRED_FUNCTIONS: Final = (
+    "grouped_query_attention", "layer_norm", "rms_norm", "rotary_embedding", "scaled_dot_product_attention", "softmax",
+)  # fmt: skip
 
 #: Array libraries; an adapter may import one of their functions that happens to have the name of a component.
 _TOOLS: Final = frozenset(

@@ -119,6 +119,9 @@ def infer_adapter(
     for search in () if found else [search for search in searches if search.is_of_float32]:
         search.dtype = "float32"
         found += [(search, replace(wiring, dtypes=("float32",))) for wiring in search.find()]
+    if not target.is_class:
+        searches = _drop_special_cases(searches, spec)
+        found = [(search, wiring) for search, wiring in found if search in searches]
     if len(found) > 1:
         raise ChoiceError(_ask_which(target, [wiring for _, wiring in found]))
     failing = 0
@@ -132,6 +135,16 @@ def infer_adapter(
         wiring, mistakes = _find_mistaken(searches) or _guess(searches)
     trials = sum(search.trials for search in searches)
     return Inference(wiring, load_wiring(wiring, spec), bool(found), mistakes, trials, failing)
+
+
+def _drop_special_cases(searches: list[WiringSearch], spec: Spec) -> list[WiringSearch]:
+    """Return the searches of a function without the components that another one which it can be called as contains.
+
+    Grouped-query attention is plain attention where there are as many heads of keys as of queries. It gives values
+    for other numbers of heads too, right or wrong ones, and plain attention raises.
+    """
+    parts = {part for search in searches if search.running for part in spec.list_dependencies(search.component)}
+    return [search for search in searches if search.component not in parts]
 
 
 def describe_fit(found: Inference, spec: Spec) -> str:

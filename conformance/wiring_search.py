@@ -77,7 +77,7 @@ _AXES: Final = {
 #: The conventions that show in cases without a mask; parameters decide some others, and empty rows come last.
 _SHOWN: Final = (
     "norm_placement", "layer_norm_eps", "rms_norm_eps", "rms_norm_eps_place", "rms_norm_weight", "embedding_scale",
-    "pe_layout", "rope_pairing", "rope_direction",
+    "pe_layout", "rope_pairing", "rope_direction", "gqa_groups",
 )  # fmt: skip
 _LATE: Final = ("empty_row", "odd_d_model", "target_mask")
 

@@ -550,6 +550,7 @@ _NAMERS: Final[Mapping[str, Callable[[list[Leaf], _Sizes], Iterator[Naming]]]] =
     "token_embedding": _name_embedding,
     "rotary_embedding": _name_nothing,
     "positional_encoding": _name_nothing,
+    "grouped_query_attention": _name_nothing,
     "scaled_dot_product_attention": _name_nothing,
     "softmax": _name_nothing,
     "encoder_layer": _name_encoder_layer,

@@ -33,6 +33,7 @@ COMPONENTS: Final = (
     "layer_norm",
     "rms_norm",
     "token_embedding",
+    "grouped_query_attention",
     "scaled_dot_product_attention",
     "rotary_embedding",
     "positional_encoding",
@@ -60,6 +61,7 @@ SIZES_OF: Final[Mapping[str, tuple[str, ...]]] = {
     "layer_norm": ("width",),
     "rms_norm": ("width",),
     "token_embedding": ("vocab", "width"),
+    "grouped_query_attention": ("temperature", "head_width", "width"),
     "scaled_dot_product_attention": ("temperature", "head_width", "width"),
     "rotary_embedding": ("width", "head_width", "positions", "base", "rotary_width"),
     "positional_encoding": ("width", "positions"),
@@ -87,7 +89,7 @@ def propose(target: Target, component: str, spec: Spec) -> Iterator[Wiring]:
     if not listed:
         return
     # A guess at the number that scores are divided by would look like a mistake.
-    guesses = component != "scaled_dot_product_attention"
+    guesses = component not in ("scaled_dot_product_attention", "grouped_query_attention")
     # Some code takes a width for its heads, and only one that they share.
     for shared in (False, True):
         found = False

@@ -76,6 +76,9 @@ HITS = {
     "small_parts.py:CourseTable": ("positional_encoding", "absent", KEEP, {"pe_layout": "interleaved"}),
     "small_parts.py:ScaledEmbedding": ("token_embedding", "absent", KEEP, {"embedding_scale": "sqrt_d_model"}),
     "small_parts.py:PlainEmbedding": ("token_embedding", "absent", KEEP, {"embedding_scale": "none"}),
+    "grouped_queries.py:eager": ("grouped_query_attention", "any", KEEP, {"empty_row": "nan"}),
+    "grouped_queries.py:without_copies": ("grouped_query_attention", "any", KEEP, {}),
+    "grouped_queries.py:tiled": ("grouped_query_attention", "absent", KEEP, {"gqa_groups": "tile"}),
     "small_parts.py:attention": ("scaled_dot_product_attention", "any", KEEP, {}),
     "small_parts.py:attend": ("scaled_dot_product_attention", "any", ADDED, {"empty_row": "nan"}),
     "small_parts.py:attend_always_masked": ("scaled_dot_product_attention", "any", KEEP, {"empty_row": "nan"}),
@@ -248,6 +251,20 @@ def test_a_mistake_is_named_or_left_and_never_taken_for_a_choice(name, spec):
     assert not found.fits
     assert found.mistakes == DEFECTS[name]
     assert not found.wiring.sequence_first
+
+
+@pytest.mark.parametrize(
+    ("name", "mistake"),
+    [
+        ("only_the_first_head", "gqa-first-head"),
+        ("groups_last", "gqa-heads-out-of-order"),
+        ("mixed_repeats", "gqa-values-tiled"),
+        ("wide_scale", "gqa-scale-kv-heads"),
+    ],
+)
+def test_wrong_groups_are_not_taken_for_plain_attention(name, mistake, spec):
+    found = infer_adapter(f"{STYLES}/grouped_queries.py:{name}", spec=spec)
+    assert (found.component, found.fits, found.mistakes) == ("grouped_query_attention", False, (mistake,))
 
 
 @pytest.mark.parametrize("name", ["SineBlock"])

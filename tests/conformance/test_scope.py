@@ -138,7 +138,11 @@ def test_check_says_it_in_place_of_a_cause_and_of_nothing_else(run):
     ("name", "title"),
     [
         ("RoPE", "rotary positions within another component (RoPE; by itself it is judged as rotary_embedding)"),
-        ("GroupedQueryAttention", "grouped keys and values"),
+        (
+            "num_kv_heads",
+            "grouped keys and values within another component (num_kv_heads; by itself it is judged as "
+            "grouped_query_attention)",
+        ),
         ("SlidingWindow", "sliding windows"),
         ("softcap", "soft caps of scores"),
         ("MoE", "experts"),
