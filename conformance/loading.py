@@ -237,14 +237,15 @@ def _infer_unnamed(what: Any, name: str, reading: Reading, spec: Spec) -> Adapte
     except ChoiceError:
         raise
     except InferenceError as error:
+        if "pass --component" in str(error):
+            raise
         close = difflib.get_close_matches(name, spec.components, n=1)
         asked = (
-            f" If {name} is {close[0]}, pass --component {close[0]}, or component={close[0]!r} in Python"
+            f"If {name} is {close[0]}, pass --component {close[0]}, or component={close[0]!r} in Python"
             if close
-            else ""
+            else f"If {name} is a component of another kind, pass --component, or component= in Python"
         )
-        end = "" if str(error).endswith(".") or not asked else "."
-        raise InferenceError(f"{error}{end}{asked}") from error
+        raise InferenceError(f"{str(error).removesuffix('.')}. {asked}") from error
 
 
 def _infer_function(what: Any, reading: Reading, spec: Spec) -> Adapter | None:

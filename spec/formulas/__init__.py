@@ -1,4 +1,4 @@
-"""What each component computes, once: functions in the order of the clauses, in steps that have the field's names.
+"""The formula of each component, written once, in steps that have the field's names.
 
 They run on arrays of any kind (arrays.py). In the dtypes of NumPy they are the textbook; in balls they give golden
 values, and in variances the tolerance. Every constant is one that `arrays` makes, so results keep the dtype of the

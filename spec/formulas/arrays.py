@@ -1,4 +1,4 @@
-"""What formulas need of arrays beyond NumPy's operators, for every kind of numbers that runs them.
+"""Operations on arrays beyond NumPy's operators, for every kind of numbers that runs the formulas.
 
 The same lines compute in a dtype of NumPy, in balls, in samples of honest code, or in variances of its errors. Arrays
 bring their operators along, by NumPy's protocols or as arrays of objects. What they cannot bring is in an `Arithmetic`,

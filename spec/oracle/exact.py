@@ -23,8 +23,8 @@ from goldformer.spec.oracle import matrices, special
 Objects = NDArray[Any]
 Number = Callable[[int | float], Any]
 
-#: What hides a score: no score that is computed is as low.
-_HIDDEN: Final = -(2.0**1000)
+#: What hides a score, unless it is −∞: no score that is computed is as low.
+_HIDDEN: Final = float(np.finfo(np.float64).min)
 
 
 class Exact(Arithmetic):

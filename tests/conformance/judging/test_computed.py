@@ -112,6 +112,9 @@ NARROWED = {
     "multi_head_attention": "mha-size-129",
     "output_probabilities": "out-size-1009",
     "kl_divergence": "kl-size-1024",
+    "rms_norm": "rms-size-513",
+    "gated_feed_forward": "glu-size-129-tokens",
+    "grouped_query_attention": "gqa-size-causal-129",
 }
 
 
