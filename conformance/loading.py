@@ -41,6 +41,9 @@ from goldformer.spec import Spec
 
 _VARIADIC: Final = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
+#: The number of arrays that an attention takes: a query, keys and values.
+_OF_ATTENTION: Final = 3
+
 #: The most reasons of classes that are not checked in one message.
 _MOST_REASONS: Final = 6
 
@@ -177,11 +180,15 @@ def _read_named_functions(
 
 
 def _try_to_infer(target: Target, reading: Reading, spec: Spec) -> _Part:
-    """Return the part of a class or a function; a function that fits nothing is a helper, and needs no reason."""
+    """Return the part of a class or a function.
+
+    A function that fits nothing is a helper, and needs no reason, unless it takes as much as an attention does.
+    """
+    is_part = target.is_class or len(_list_required(target.thing)) >= _OF_ATTENTION
     try:
         return _Part(target.name, _infer(target, replace(reading, component=None), spec))
     except (ChoiceError, MisfitError) as error:
-        return _Part(target.name, reason=str(error) if target.is_class else "", is_open=target.is_class)
+        return _Part(target.name, reason=str(error) if is_part else "", is_open=is_part)
     except AdapterError as error:
         return _Part(target.name, reason=str(error) if target.is_class else "")
 

@@ -269,6 +269,13 @@ def test_a_file_with_a_class_that_no_call_fits_is_partial(write, tmp_path):
     assert run("check", path, "--component", "layer_norm").exit_code == 0
 
 
+def test_a_function_of_a_query_keys_and_values_that_no_call_fits_is_partial(write):
+    lost = "import torch\ndef attend(q, k, v):\n    return torch.sin(q @ k.transpose(-1, -2)) @ v\n"
+    helper = "def double(x):\n    return 2 * x\n"
+    report = goldformer.check(write(NORM + lost + helper))
+    assert report.partial == ("attend",)
+
+
 GPT = """
 import math, torch
 from torch import nn
