@@ -26,6 +26,8 @@ from goldformer.spec.oracle.draws import Draw, error_scale
 
 MODEL, MODERN, LOSSES, VARIANTS = "transformer.py", "decoder_only.py", "losses.py", "variants.py"
 
+GATED = 'def forward(self, x: Float[Tensor, "batch seq d_model"]) -> GatedResult:'
+SHARED = "key, value = (repeat_heads(x, query.shape[1]) for x in (key, value))"
 JOINED = "hidden = self.activate(widen(gate)).to(gate.dtype) * up"
 FILLED = "scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)"
 INNER = "affine(x, self.w_1, self.b_1)"
@@ -221,6 +223,21 @@ FORWARD = {
     "rope-partial-width": (MODERN, EXPONENTS, EXPONENTS.replace("/ width", "/ x.shape[-1]")),
     "glu-act-of-product": (MODERN, JOINED, "hidden = self.activate(gate * up)"),
     "glu-swapped": (MODERN, JOINED, "hidden = gate * self.activate(up)"),
+    "glu-no-activation": (MODERN, JOINED, "hidden = gate * up"),
+    "glu-both-activated": (MODERN, JOINED, "hidden = self.activate(gate) * self.activate(up)"),
+    "glu-up-ignored": (MODERN, JOINED, "hidden = self.activate(gate) + 0 * up"),
+    "glu-alpha": (MODERN, JOINED, "hidden = gate * torch.sigmoid(1.702 * gate) * up"),
+    "glu-clamped": (MODERN, JOINED, "hidden = self.activate(gate.clamp(max=7)) * up.clamp(-7, 7)"),
+    "glu-interleaved": (
+        MODERN, JOINED,
+        f"both = torch.cat([gate, up], dim=-1)\n        gate, up = both[..., ::2], both[..., 1::2]\n        {JOINED}",
+    ),
+    "glu-bias-missing": (
+        MODERN, GATED,
+        f"{GATED}\n        def affine(x, w, b):\n            return x @ w + (0 if b is None else 0 * b)\n",
+    ),
+    "gqa-queries-reduced": (MODERN, SHARED, "query = query.unflatten(1, (key.shape[1], -1)).sum(2)"),
+    "gqa-scale-kv-heads": (MODERN, SHARED, f"query = query * (key.shape[1] / query.shape[1]) ** 0.5\n    {SHARED}"),
     "scale-missing": (MODEL, SCALED, "attention_scores(query, key)"),
     "mask-inverted": (MODEL, "scores.masked_fill(~mask,", "scores.masked_fill(mask,"),
     "mask-inverted-zeros": (
