@@ -103,11 +103,14 @@ def _take_first_result(returned: Any) -> Array:
 
 def differentiate(component: Step) -> Replacement:
     """Return the replacement that forms the gradients of a component by differentiating it."""
+    return instead(_derive(component))
 
+
+def _derive(component: Step) -> Step:
     def gradient(cotangent: Array, **arguments: Any) -> dict[str, Array]:
         return gradients(component, cotangent, arguments)
 
-    return instead(gradient)
+    return gradient
 
 
 def refuse_gradients(component: Step) -> Replacement:
@@ -121,10 +124,7 @@ def refuse_gradients(component: Step) -> Replacement:
 
 def make_gradient(component: Step) -> Step:
     """Return the step `<component>_gradient`, which differentiates a component that has no backward pass by hand."""
-
-    def gradient(cotangent: Array, **arguments: Any) -> dict[str, Array]:
-        return gradients(component, cotangent, arguments)
-
+    gradient = _derive(component)
     gradient.__name__ = f"{component.__name__}_gradient"
     cotangent = Parameter("cotangent", Parameter.KEYWORD_ONLY)
     given = [p.replace(kind=Parameter.KEYWORD_ONLY) for p in signature(component).parameters.values()]

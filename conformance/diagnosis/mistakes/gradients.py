@@ -39,13 +39,13 @@ from goldformer.spec.formulas.backward import (
     weight_gradients,
 )
 from goldformer.spec.formulas.checks import Array
-from goldformer.spec.formulas.gated import gate_activation, join_branches, sigmoid
-from goldformer.spec.formulas.grouped import find_shared_heads, share_heads
+from goldformer.spec.formulas.gated import gated_feed_forward, join_branches, sigmoid
+from goldformer.spec.formulas.grouped import find_shared_heads, grouped_query_attention, share_heads
 from goldformer.spec.formulas.heads import Params, single_head_attention
 from goldformer.spec.formulas.options import negate_positions
-from goldformer.spec.formulas.rms import rms_divisor
-from goldformer.spec.formulas.rope import turning_positions
-from goldformer.spec.formulas.steps import around, instead, replacing
+from goldformer.spec.formulas.rms import rms_divisor, rms_norm
+from goldformer.spec.formulas.rope import rotary_embedding, turning_positions
+from goldformer.spec.formulas.steps import Step, around, instead, replacing
 
 # Softmax and attention
 
@@ -102,6 +102,28 @@ def multiply_by_nan(gradient: Array, mask: Array) -> Array:
     return np.where(mask.any(axis=-1, keepdims=True), gradient, np.full_like(gradient, math.nan))
 
 
+# The gradients of formulas that have no backward pass by hand: those of the formula with a step changed
+
+
+def mistake_in_gradient(
+    id_: str, component: Step, *, around_step: Step
+) -> Callable[[Callable[..., Array]], Callable[..., Array]]:
+    """Register a function around a step of a component as a mistake that is made while its gradients are formed.
+
+    It takes the step before the step's parameters.
+    """
+
+    def register(function: Callable[..., Array]) -> Callable[..., Array]:
+        def gradient(original: Callable[..., Gradients], **arguments: Any) -> Gradients:
+            with replacing({around_step: around(function)}):
+                return original(**arguments)
+
+        mistake(id_, around=COMPONENTS[f"{component.__name__}_gradient"])(gradient)
+        return function
+
+    return register
+
+
 # Grouped-query attention
 
 
@@ -111,43 +133,28 @@ def pass_back(flows: Array, x: Array, heads: int) -> Array:
     return np.asarray(constant(x[:, find_shared_heads(heads, x.shape[1])]) + (flows - constant(flows)))
 
 
-@mistake("gqa-grad-not-summed", around=COMPONENTS["grouped_query_attention_gradient"])
-def overwrite_group_gradient(original: Callable[..., Gradients], **arguments: Any) -> Gradients:
-    """Return gradients in which the last query head of each group takes the place of the others."""
-
-    def share(shared: Callable[[Array, int], Array], x: Array, heads: int) -> Array:
-        read = find_shared_heads(heads, x.shape[1])
-        last = [h for h in range(heads) if read[h] not in read[h + 1 :]]
-        flows = shared(x, heads)
-        passes = np.isin(np.arange(heads), last)[:, None, None]
-        return pass_back(np.where(passes, flows, 0), x, heads)
-
-    with replacing({share_heads: around(share)}):
-        return original(**arguments)
+@mistake_in_gradient("gqa-grad-not-summed", grouped_query_attention, around_step=share_heads)
+def overwrite_group_gradient(shared: Callable[[Array, int], Array], x: Array, heads: int) -> Array:
+    """Let back what comes from the last query head of each group: it takes the place of the others."""
+    read = find_shared_heads(heads, x.shape[1])
+    last = [h for h in range(heads) if read[h] not in read[h + 1 :]]
+    passes = np.isin(np.arange(heads), last)[:, None, None]
+    return pass_back(np.where(passes, shared(x, heads), 0), x, heads)
 
 
-@mistake("gqa-grad-mean", around=COMPONENTS["grouped_query_attention_gradient"])
-def average_group_gradient(original: Callable[..., Gradients], **arguments: Any) -> Gradients:
-    """Return gradients in which those of a group are averaged."""
-
-    def share(shared: Callable[[Array, int], Array], x: Array, heads: int) -> Array:
-        return pass_back(shared(x, heads) * (x.shape[1] / heads), x, heads)
-
-    with replacing({share_heads: around(share)}):
-        return original(**arguments)
+@mistake_in_gradient("gqa-grad-mean", grouped_query_attention, around_step=share_heads)
+def average_group_gradient(shared: Callable[[Array, int], Array], x: Array, heads: int) -> Array:
+    """Let back the average of a group."""
+    return pass_back(shared(x, heads) * (x.shape[1] / heads), x, heads)
 
 
-@mistake("gqa-grad-index", around=COMPONENTS["grouped_query_attention_gradient"])
-def divide_by_key_heads(original: Callable[..., Gradients], **arguments: Any) -> Gradients:
-    """Return gradients in which query head h adds to head h // kv_heads, or to none where there is no such head."""
-
-    def share(shared: Callable[[Array, int], Array], x: Array, heads: int) -> Array:
-        place = np.arange(heads) // x.shape[1]
-        flows = x[:, np.minimum(place, x.shape[1] - 1)]
-        return pass_back(np.where((place < x.shape[1])[:, None, None], flows, 0), x, heads)
-
-    with replacing({share_heads: around(share)}):
-        return original(**arguments)
+@mistake_in_gradient("gqa-grad-index", grouped_query_attention, around_step=share_heads)
+def divide_by_key_heads(shared: Callable[[Array, int], Array], x: Array, heads: int) -> Array:
+    """Add query head h to head h // kv_heads, or to none where there is no such head."""
+    del shared
+    place = np.arange(heads) // x.shape[1]
+    flows = x[:, np.minimum(place, x.shape[1] - 1)]
+    return pass_back(np.where((place < x.shape[1])[:, None, None], flows, 0), x, heads)
 
 
 # The layers
@@ -181,39 +188,20 @@ def sum_first_axis(rows: Array) -> Array:
     return np.asarray(rows.sum(axis=0))
 
 
-@mistake("rms-bwd", around=COMPONENTS["rms_norm_gradient"])
-def hold_root(original: Callable[..., Gradients], **arguments: Any) -> Gradients:
-    """Return the gradients that the formula has where the root mean square is a constant."""
-    with replacing({rms_divisor: around(detach)}):
-        return original(**arguments)
+mistake_in_gradient("rms-bwd", rms_norm, around_step=rms_divisor)(detach)
+# They turn as the channels do, and not back.
+mistake_in_gradient("rope-bwd", rotary_embedding, around_step=turning_positions)(negate_positions)
+mistake_in_gradient("glu-bwd", gated_feed_forward, around_step=sigmoid)(detach)
 
 
-@mistake("rope-bwd", around=COMPONENTS["rotary_embedding_gradient"])
-def turn_forwards(original: Callable[..., Gradients], **arguments: Any) -> Gradients:
-    """Return the gradients of the turn by the negative angle: they turn as the channels do, and not back."""
-    with replacing({turning_positions: around(negate_positions)}):
-        return original(**arguments)
-
-
-@mistake("glu-bwd", around=COMPONENTS["gated_feed_forward_gradient"])
-def hold_sigmoid(original: Callable[..., Gradients], **arguments: Any) -> Gradients:
-    """Return the gradients that the formula has where σ of the gate is a constant."""
-    with replacing({sigmoid: around(detach)}):
-        return original(**arguments)
-
-
-@mistake("glu-bwd-up", around=COMPONENTS["gated_feed_forward_gradient"])
-def pass_gate_to_up(original: Callable[..., Gradients], **arguments: Any) -> Gradients:
-    """Return the gradients in which that of up is multiplied by the gate before its activation."""
-
-    def join(gate: Array, up: Array) -> Array:
-        # The derivative of this sum, which is not the product itself.
-        slope = gate_activation(gate) * arithmetic().detach(up) + arithmetic().detach(gate) * up
-        product = gate_activation(gate) * up
-        return np.asarray(arithmetic().detach(product) + slope - arithmetic().detach(slope))
-
-    with replacing({join_branches: instead(join)}):
-        return original(**arguments)
+@mistake_in_gradient("glu-bwd-up", gated_feed_forward, around_step=join_branches)
+def pass_gate_to_up(joined: Callable[[Array, Array], Array], gate: Array, up: Array) -> Array:
+    """Let back to up what the gate is before its activation."""
+    constant = arithmetic().detach
+    product = joined(gate, up)
+    # The derivative of this sum, which is not the product itself.
+    slope = joined(gate, constant(up)) + constant(gate) * up
+    return np.asarray(constant(product) + slope - constant(slope))
 
 
 @mistake("residual-bwd", instead_of=join_residual_gradient)
