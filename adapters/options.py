@@ -13,6 +13,7 @@ from goldformer.adapters.textbook.layers_backward import (
     sublayer_gradient,
     transformer_gradient,
 )
+from goldformer.spec.formulas.arrays import arithmetic
 from goldformer.spec.formulas.backward import (
     Gradients,
     activation_gradient,
@@ -74,7 +75,7 @@ def deviation_gradient(normal: Array, gradient: Array) -> Array:
 
 def find_normal_distribution(x: Array) -> Array:
     """Return Φ(x): how likely a standard normal number is below x."""
-    return np.asarray((1 + np.vectorize(math.erf, otypes=[x.dtype])(x / math.sqrt(2))) / 2)
+    return np.asarray((1 + arithmetic().erf(x / math.sqrt(2))) / 2)
 
 
 def gelu_slope(x: Array) -> Array:

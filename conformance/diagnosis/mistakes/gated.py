@@ -17,6 +17,7 @@ from goldformer.spec.formulas.gated import (
     sigmoid,
 )
 from goldformer.spec.formulas.heads import Params, apply_affine, project
+from goldformer.spec.formulas.options import silu
 
 Network = Callable[..., dict[str, Array]]
 
@@ -127,4 +128,4 @@ def read_token_before(original: Network, x: Array, *, params: Params) -> dict[st
 def divide_by_power(gate: Array) -> Array:
     """Return gate/(1 + e^(−gate)) in the dtype of the gate: 0 where e^(−gate) overflows float16."""
     with np.errstate(over="ignore"):
-        return np.asarray(gate / (1 + np.exp(-gate)))
+        return silu(gate)

@@ -40,6 +40,7 @@ from goldformer.spec.formulas.layers import (
     self_attend,
     subtract_mean,
 )
+from goldformer.spec.formulas.options import add_eps_to_deviation
 from goldformer.spec.formulas.parts import part
 from goldformer.spec.formulas.randomness import drop_here, drop_hidden, drop_update, dropping
 from goldformer.spec.formulas.steps import around, instead, replacing
@@ -159,7 +160,7 @@ def take_sample_variance(original: Callable[[Array], Array], centred: Array) -> 
 @mistake("ln-eps-outside", instead_of=norm_denominator)
 def add_eps_outside(variance: Array) -> Array:
     """Return √variance + eps."""
-    return np.asarray(np.sqrt(variance) + layer_norm_eps())
+    return add_eps_to_deviation(variance)
 
 
 @mistake("ln-square", instead_of=norm_denominator)
