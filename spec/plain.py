@@ -144,7 +144,8 @@ class PlainCase:
         words = np.where(there, self._found, attributes["eos_id"])
         source = np.repeat(inputs["source"], len(words) // len(inputs["source"]), axis=0)
         model = {name: attributes[name] for name in _MODEL}
-        with in_numbers(float, choose_options(self.case, self.contract, self._options)):
+        options = choose_options(self.case, self.contract, self._options)
+        with in_numbers(self.case.component, float, options):
             forced = teacher_forced(source, words, bos_id=int(attributes["bos_id"]), params=params, **model)
         log = forced["log_probabilities"]
         scores: Array = np.take_along_axis(log, words[..., None], axis=-1)[..., 0][there]

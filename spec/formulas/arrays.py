@@ -51,8 +51,7 @@ class Arithmetic:
 
     def maximum(self, x: Array) -> Array:
         """Return the largest number of each row, (..., 1)."""
-        largest: Array = x.max(axis=-1, keepdims=True)
-        return largest
+        return x.max(axis=-1, keepdims=True)
 
     def lowest(self, dtype: npt.DTypeLike) -> float:
         """Return the lowest finite number."""
@@ -61,8 +60,7 @@ class Arithmetic:
     def exponentials(self, scores: Array) -> Array:
         """Return exp(s − max) over the last axis, without a warning where a score is lowest or −∞."""
         with np.errstate(over="ignore", invalid="ignore"):
-            powers: Array = np.exp(scores - self.maximum(scores))
-            return powers
+            return np.exp(scores - self.maximum(scores))
 
     def multiply(self, x: Array, w: Array, b: Array | None = None) -> Array:
         """Return x·W + b of one matrix or several; sums of float16 run in float32, as in frameworks."""

@@ -110,12 +110,6 @@ def sum_values(weights: Array, value: Array) -> Array:
     return multiply(weights, value)
 
 
-def add_products(axes: str, x: Array, y: Array) -> Array:
-    """Return the sums of products that np.einsum gives; those of float16 run in float32, as in frameworks."""
-    total: Array = np.einsum(axes, x, y, dtype=np.promote_types(x.dtype, np.float32))
-    return total.astype(x.dtype, copy=False)
-
-
 # Masks
 
 

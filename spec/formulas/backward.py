@@ -12,7 +12,6 @@ import numpy as np
 from goldformer.spec.formulas.arrays import arithmetic, multiply, number
 from goldformer.spec.formulas.attention import (
     ATTENTION,
-    add_products,
     causal_mask,
     scaled_dot_product_attention,
     score_divisor,
@@ -199,6 +198,12 @@ def projection_gradients(x: Array, gradient: Array, params: Params, role: str) -
     if f"b_{role}" in params:
         gradients[f"b_{role}"] = gradient.sum(axis=(0, 1))
     return gradients
+
+
+def add_products(axes: str, x: Array, y: Array) -> Array:
+    """Return the sums of products that np.einsum gives; those of float16 run in float32, as in frameworks."""
+    total: Array = np.einsum(axes, x, y, dtype=np.promote_types(x.dtype, np.float32))
+    return total.astype(x.dtype, copy=False)
 
 
 @step

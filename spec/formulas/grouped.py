@@ -21,13 +21,7 @@ def grouped_query_attention(query: Array, key: Array, value: Array, mask: Array 
     """Return output (batch, heads, q_seq, d_v); weights, scores and scaled_scores, (batch, heads, q_seq, kv_seq)."""
     axis_sizes(GROUPED, query=query, key=key, value=value)
     heads = query.shape[1]
-    return attend_groups(query, share_keys(key, heads), share_values(value, heads), mask)
-
-
-@step
-def attend_groups(query: Array, key: Array, value: Array, mask: Array | None) -> dict[str, Array]:
-    """Attend with each query head to the keys and values that it reads (GQA-1)."""
-    return scaled_dot_product_attention(query, key, value, mask)
+    return scaled_dot_product_attention(query, share_keys(key, heads), share_values(value, heads), mask)
 
 
 @step

@@ -116,15 +116,15 @@ def apply(
     """
     of_search = {name: conventions[name] for name in _OF_SEARCH & conventions.keys() if "bos_id" in attributes}
     arguments = {**inputs, **({"params": params} if params else {}), **attributes, **of_search}
-    with in_numbers(number, conventions), replacing(list_unseen(component)):
+    with in_numbers(component, number, conventions):
         return name_outputs(component, FORMULAS[component](**arguments))
 
 
 @contextmanager
-def in_numbers(number: Number, conventions: Mapping[str, Any]) -> Iterator[None]:
-    """Run formulas inside the context on numbers of one kind, under some options and with known results."""
+def in_numbers(component: str, number: Number, conventions: Mapping[str, Any]) -> Iterator[None]:
+    """Run the formula of a component inside the context on one kind of numbers, under options, with known results."""
     options = [OPTIONS[item] for item in conventions.items() if item[0] not in _DECODED and item in OPTIONS]
-    with computing(Exact(number)), replacing(WITHOUT_CHANCE, *options, _give(conventions)):
+    with computing(Exact(number)), replacing(WITHOUT_CHANCE, list_unseen(component), *options, _give(conventions)):
         yield
 
 

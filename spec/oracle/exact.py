@@ -7,7 +7,7 @@ clause says, and a dropped element is one that a law describes.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Final
 
 import numpy as np
@@ -65,11 +65,9 @@ class Exact(Arithmetic):
     def detach(self, x: Objects) -> Objects:
         """Return the same numbers as constants: whatever carries a derivative loses it."""
         if hasattr(x, "detach"):
-            array: Objects = x.detach()
-            return array
+            return x.detach()
         if x.dtype == object:
-            constant: Objects = np.frompyfunc(lambda e: e.detach() if hasattr(e, "detach") else e, 1, 1)(x)
-            return constant
+            return np.frompyfunc(lambda e: e.detach() if hasattr(e, "detach") else e, 1, 1)(x)
         # The imaginary part of a plain number is its derivative.
         return x.real.astype(x.dtype)
 
@@ -91,7 +89,7 @@ class Exact(Arithmetic):
         hidden = size <= _HIDDEN
         empty = hidden.all(-1, keepdims=True)
         # Subtracting one exact number from a row changes nothing, and keeps exp within range.
-        shift = np.where(empty, 0.0, np.where(hidden, _HIDDEN, size).max(-1, keepdims=True)).astype(scores.dtype)
+        shift = np.where(empty, 0.0, size.max(-1, keepdims=True)).astype(scores.dtype)
         if not hidden.any():
             return np.exp(scores - shift)
         below = np.where(hidden, zero, np.where(hidden, zero, scores) - shift)
@@ -116,13 +114,11 @@ class Exact(Arithmetic):
 
     def refine(self, x: Objects) -> Objects:
         """Return what code computes in float32 or float64, whatever the dtype of its arguments (PE-5)."""
-        refined: Objects = x.refine("float32") if hasattr(x, "refine") else x
-        return refined
+        return x.refine("float32") if hasattr(x, "refine") else x
 
     def erf(self, x: Objects) -> Objects:
         """Compute the error function."""
-        error: Objects = special.erf(x)
-        return error
+        return special.erf(x)
 
     def pi(self) -> Any:
         """Return π."""
@@ -130,8 +126,8 @@ class Exact(Arithmetic):
 
 
 def _keep_all(shape: tuple[int, ...], rate: float, random: Any) -> NDArray[np.bool_]:
-    del random
-    return np.full(shape, rate < 1)
+    del rate, random
+    return np.ones(shape, dtype=bool)
 
 
 def _drop_for_certain(original: Callable[..., Objects], x: Objects, name: str, rate: Any, seed: int | None) -> Objects:
@@ -164,6 +160,6 @@ _UNSEEN: Final[Replacements] = {average_heads: instead(lambda weights: weights)}
 _GIVES_AVERAGES: Final = frozenset({"multi_head_attention", "fused_multi_head_attention"})
 
 
-def list_unseen(component: str) -> Mapping[Any, Any]:
+def list_unseen(component: str) -> Replacements:
     """Return the replaced steps of a component that does not give what they compute."""
     return {} if component in _GIVES_AVERAGES else _UNSEEN
