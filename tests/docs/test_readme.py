@@ -54,3 +54,5 @@ def test_it_is_a_page():
 
 def test_its_numbers_are_true(spec):
     assert f"{len(spec.mistakes)} [known mistakes]" in README
+    table = (REPOSITORY / "docs" / "implementations.md").read_text(encoding="utf-8").partition("\n## ")[0]
+    assert f"[what {table.count('| [')} adapters pass]" in README
