@@ -32,7 +32,6 @@ from goldformer.conformance.baseline.model import (
 from goldformer.conformance.baseline.moves import KINDS, Kind
 from goldformer.conformance.baseline.other_device import is_of_other_device, keep_shared, read_as_device
 from goldformer.conformance.baseline.record import add_drawn_cases, find_unrepeatable, record
-from goldformer.conformance.baseline.repository import CONFIGURE, needs_attributes, write_attributes
 from goldformer.conformance.baseline.store import load, lock, save
 from goldformer.conformance.baseline.update import ACTS, Act, apply_changes, list_changes
 from goldformer.conformance.commands import _options as options
@@ -249,13 +248,7 @@ def baseline() -> None:
     "--threads", type=click.IntRange(1, MOST_THREADS), default=1, show_default=True, help="Threads on the CPU."
 )
 @options.TF32
-@click.option(
-    "--settings",
-    is_flag=True,
-    help="Record too how closely results stay the same in other batches, with padding, as views and on more threads.",
-)
 @options.TIMEOUT
-@click.option("--gitattributes", is_flag=True, help="Write .gitattributes too, so that git diff can show numbers.")
 def record_baseline(
     *,
     adapter: str,
@@ -266,9 +259,7 @@ def record_baseline(
     drawn: int,
     threads: int,
     tf32: bool,
-    settings: bool,
     timeout: float,
-    gitattributes: bool,
 ) -> int:
     """Record every output of ADAPTER for the golden cases.
 
@@ -280,7 +271,7 @@ def record_baseline(
     require_known(dtypes, DTYPES, "--dtype")
     request = BaselineRequest(
         dtypes=dtypes, devices=devices, components=expand_patterns(components, spec.components, "--component"),
-        drawn=drawn, threads=threads, tf32=tf32, settings=settings,
+        drawn=drawn, threads=threads, tf32=tf32,
     )  # fmt: skip
     with contextlib.closing(load_implementation(adapter, spec, Reading(timeout=timeout))) as found, lock(folder):
         made = record(found, spec, request, partial(show_progress, what="recording"))
@@ -289,13 +280,8 @@ def record_baseline(
             raise CannotRun(f"{adapter}: no call gave a result that could be recorded: {next(ends)}")
         unsteady = find_unrepeatable(found, spec, made)
         changed = save(folder, made)
-        attributes = write_attributes(folder) if gitattributes else None
     print_recording(made)
     say(f"- wrote {folder / NAME}{describe_files(changed)}")
-    if attributes is not None:
-        say(f"- wrote {attributes}; to see numbers in git diff, tell each clone once: {CONFIGURE}")
-    elif needs_attributes(folder):
-        say("- for git: --gitattributes writes .gitattributes too, so that git diff can show numbers")
     for line in describe_failed_calls(made, adapter):
         err.print(line, style="yellow", markup=False, soft_wrap=True)
     if unsteady:
