@@ -48,12 +48,6 @@ def write_named_file(path: Path, content: str | bytes) -> None:
         stream.write(data)
 
 
-def append_named_file(path: Path, text: str) -> None:
-    """Add a text to the file that a user names."""
-    with open(path, "ab", opener=_open_without_waiting) as stream:
-        stream.write(text.encode("utf-8"))
-
-
 def _open_without_waiting(name: str, flags: int) -> int:
     """Open a file to write it; a pipe that nothing reads is an error, which would be waited for."""
     try:

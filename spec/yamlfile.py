@@ -62,20 +62,12 @@ class YamlFile:
     @classmethod
     def read(cls, path: Path) -> YamlFile:
         """Parse one document; SpecError on what is not plain data in YAML, on a repeated key, and on an empty file."""
-        file = cls.read_unless_empty(path)
-        if file is None:
-            raise SpecError([Problem(path, 1, "file", "is empty")])
-        return file
-
-    @classmethod
-    def read_unless_empty(cls, path: Path) -> YamlFile | None:
-        """Parse one document as `read` does; None for an empty file."""
         text = _decode(path, _read_bytes(path))
         with _translate_faults(path, text) as composed, contextlib.closing(_Loader(text)) as loader:
             _refuse_references(text)
             node = composed.node = loader.get_single_node()
             if node is None:
-                return None
+                raise SpecError([Problem(path, 1, "file", "is empty")])
             _refuse_bad_keys(path, node)
             return cls(path, text, loader.construct_document(node), node)
 

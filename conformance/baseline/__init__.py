@@ -14,7 +14,6 @@ __all__ = [
     "Kind",
     "Move",
     "load",
-    "read_history",
     "record",
     "save",
 ]
@@ -24,7 +23,6 @@ __getattr__, __dir__ = load_on_use(
     {
         "drift": ("Drift",),
         "guard": ("Guard",),
-        "history": ("read_history",),
         "classify": ("Classifier",),
         "model": ("Baseline", "BaselineError", "BaselineRequest"),
         "moves": ("Kind", "Move"),

@@ -24,7 +24,6 @@ from goldformer.conformance.baseline.expected import (
 )
 from goldformer.conformance.baseline.model import Baseline, Entry, Key
 from goldformer.conformance.baseline.moves import Kind, Move, describe_end_change, describe_form_change
-from goldformer.conformance.baseline.settings import compares_settings, judge_settings
 from goldformer.conformance.diagnosis.failure import FailingCase
 from goldformer.conformance.diagnosis.imitation import Imitator
 from goldformer.conformance.diagnosis.mistakes import implementations
@@ -69,8 +68,6 @@ class Classifier:
             assert entry is not None, "one of the two recorded it"
             gone = f"is gone: {new.absent.get(key) or 'nothing returns it any more'}"
             return [Move(key, entry.component, "", Kind.FORM, _NEW if before is None else gone)]
-        if compares_settings(key):
-            return list(judge_settings(key, before, after))
         if before.ended is not None or after.ended is not None:
             why = describe_end_change(before.ended, after.ended)
             return [Move(key, before.component, "", Kind.FORM if why else Kind.IDENTICAL, why)]

@@ -63,12 +63,6 @@ def format_tally(tally: Tally) -> list[str]:
     return [*(str(count or "·") for count in tally.counts), ratio]
 
 
-def summarize_tally(tally: Tally) -> str:
-    """Return a tally in few characters: its worst class, and the largest move."""
-    ratio = f" · {format_ratio(tally.ratio)}" if tally.ratio else ""
-    return f"{SYMBOLS[tally.worst]} {tally.worst}{ratio}"
-
-
 def markdown(drift: Drift, allowed: Kind) -> str:
     """Return the moves by component, the worst of them, and the differences of the environment."""
     return printable("\n".join(_write_markdown_lines(drift, allowed)) + "\n")

@@ -199,8 +199,6 @@ def _write_lines(manifest: Manifest) -> Iterator[str]:
     yield f"  drawn: {request.drawn}"
     yield f"  threads: {request.threads}"
     yield f"  tf32: {str(request.tf32).lower()}"
-    if request.settings:
-        yield "  settings: true"
     yield "files:" if manifest.files else "files: {}"
     yield from (f"  {component}: {_quote(digest)}" for component, digest in manifest.files.items())
     yield "recordings:"

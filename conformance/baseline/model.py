@@ -62,7 +62,6 @@ class BaselineRequest(StrictModel):
     """The calls to record; no components means all of them.
 
     `drawn` is the number of random calls of realistic size that each component gets in addition to its golden cases.
-    `settings` asks also for the properties that compare a call with itself in other settings.
     """
 
     dtypes: Annotated[Words, Field(min_length=1, max_length=len(DTYPES))]
@@ -71,7 +70,6 @@ class BaselineRequest(StrictModel):
     drawn: Annotated[int, Field(ge=0, le=MOST_DRAWN)]
     threads: Annotated[int, Field(ge=1, le=MOST_THREADS)]
     tf32: bool
-    settings: bool = False
 
 
 class Recording(StrictModel):

@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import Final
 
 from goldformer.conformance.baseline.model import Baseline, BaselineError, Recording
-from goldformer.conformance.baseline.settings import compares_settings
 from goldformer.spec import Spec
 
 #: The name of the device in the environment of a recording.
@@ -25,7 +24,7 @@ def read_as_device(old: Baseline, device: str, spec: Spec) -> Baseline:
     entries = {
         key._replace(device=device): entry
         for key, entry in old.entries.items()
-        if compares_settings(key) or key.case not in spec.cases or not spec.cases[key.case].random
+        if key.case not in spec.cases or not spec.cases[key.case].random
     }
     return replace(
         old,

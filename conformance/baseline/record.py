@@ -1,4 +1,4 @@
-"""Record an implementation: every output of golden cases and of random calls, bit for bit, and in other settings."""
+"""Record an implementation: every output of golden cases and of random calls, bit for bit."""
 
 from __future__ import annotations
 
@@ -16,12 +16,6 @@ from goldformer.conformance.baseline.array_files import StoredArray
 from goldformer.conformance.baseline.drawn import draw_cases
 from goldformer.conformance.baseline.environment import describe_run
 from goldformer.conformance.baseline.model import Baseline, BaselineError, BaselineRequest, Ended, Entry, Key, Output
-from goldformer.conformance.baseline.settings import (
-    compares_settings,
-    list_setting_checks,
-    make_key,
-    make_setting_entry,
-)
 from goldformer.conformance.judging.cases import Bench, Judgement, plan
 from goldformer.conformance.judging.expected import expect
 from goldformer.conformance.judging.invoke import Result
@@ -58,7 +52,7 @@ def record(
     bench = Bench(spec, adapter, request.dtypes[0], request.devices[0])
     todo = []
     for at in (replace(bench, device=device) for device in request.devices):
-        todo += [*_list_checks(at, cases, request), *list_setting_checks(at, request, only)]
+        todo += _list_checks(at, cases, request)
     absent: dict[Key, str] = {}
     for check in watch(todo, len(todo)):
         judgement = check()
@@ -83,7 +77,7 @@ def find_unrepeatable(adapter: Adapter, spec: Spec, baseline: Baseline) -> list[
     results = {
         key: entry
         for key, entry in baseline.entries.items()
-        if entry.outputs and not compares_settings(key)
+        if entry.outputs
         if not cases[key.case].random and not cases[key.case].full_size
     }
     by_size = sorted(
@@ -136,9 +130,7 @@ class ResultCollector:
     entries: dict[Key, Entry] = field(default_factory=dict)
 
     def add(self, judgement: Judgement) -> None:
-        """Add the outputs of one call, or the distances of a property, if it has any."""
-        if made := make_setting_entry(judgement.verdict):
-            key, self.entries[key] = made
+        """Add the outputs of one call, if it has any."""
         case, bench, result = judgement.case, judgement.bench, judgement.outcome
         if case is None or not isinstance(result, Result):
             return
@@ -172,7 +164,7 @@ def _find_own_tolerance(case: Case, output: str, bench: Bench) -> float | None:
 
 def note_end(verdict: Verdict, collector: ResultCollector, absent: dict[Key, str]) -> None:
     """Note the end of a case without a result."""
-    key = make_key(verdict)
+    key = Key(verdict.check, verdict.dtype, verdict.device)
     if key in collector.entries:
         return
     if verdict.bad or verdict.reason == "not-implemented":
@@ -186,11 +178,7 @@ def note_end(verdict: Verdict, collector: ResultCollector, absent: dict[Key, str
 
 def _drop_unrepeatable(collector: ResultCollector, spec: Spec, bench: Bench, absent: dict[Key, str]) -> None:
     """Repeat every random case, and drop the results that differ."""
-    first = {
-        key: entry
-        for key, entry in collector.entries.items()
-        if entry.outputs and not compares_settings(key) and spec.cases[key.case].random
-    }
+    first = {key: entry for key, entry in collector.entries.items() if entry.outputs and spec.cases[key.case].random}
     for key, entry in first.items():
         again = ResultCollector()
         selection = Selection((key.dtype,), cases=(key.case,))

@@ -46,7 +46,7 @@ _UNFINISHED: Final = ".unfinished-"
 _NEXT: Final = ".next-"
 _SUFFIX: Final = ".safetensors"
 #: The file that tells git how to compare files of arrays.
-ATTRIBUTES: Final = ".gitattributes"
+_ATTRIBUTES: Final = ".gitattributes"
 #: The number of attempts to lock a folder that other processes make and remove.
 _ATTEMPTS: Final = 1000
 
@@ -259,7 +259,7 @@ def _is_left_over(path: Path) -> bool:
 
 def _is_foreign(path: Path) -> bool:
     """Return True if a file cannot come from an interrupted recording."""
-    return not (_is_left_over(path) or path.name == ATTRIBUTES)
+    return not (_is_left_over(path) or path.name == _ATTRIBUTES)
 
 
 def _replace(path: Path, content: bytes) -> None:

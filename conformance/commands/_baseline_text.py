@@ -57,7 +57,7 @@ def print_drift(drift: Drift, folder: Path, allow: Kind, *, everything: bool) ->
         say(f"\n{len(groups) - len(shown)} more reasons for moves further than allowed")
     if len(groups) < len(beyond):
         say(f"\n{len(beyond)} outputs moved further than allowed: --all shows each, --json has them")
-    print_remarks(drift)
+    _print_remarks(drift)
     verdict = "nothing moved" if not moved else f"worst: {drift.tally.worst}"
     say(f"\n{verdict}, allowed: {allow}", "bold")
 
@@ -123,7 +123,7 @@ def describe_group(group: MoveGroup, drift: Drift) -> Iterator[str]:
         yield f"  Repeat      {repeat}"
 
 
-def print_remarks(drift: Drift) -> None:
+def _print_remarks(drift: Drift) -> None:
     """Print what explains the moves, if something does."""
     if lines := format_remarks(explain_drift(drift)):
         say("")

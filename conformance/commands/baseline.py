@@ -16,13 +16,10 @@ import click
 
 from goldformer.adapters import DTYPES, Adapter
 from goldformer.conformance.baseline import drift_data
-from goldformer.conformance.baseline import history as histories
 from goldformer.conformance.baseline.array_files import BadArrays, from_bytes, to_text
-from goldformer.conformance.baseline.attribution import Attribution, attribute, is_this_interpreter, record_elsewhere
 from goldformer.conformance.baseline.classify import Classifier
 from goldformer.conformance.baseline.drift import Drift
 from goldformer.conformance.baseline.drift_page import page as drift_page
-from goldformer.conformance.baseline.history_page import page as history_page
 from goldformer.conformance.baseline.manifest import NAME
 from goldformer.conformance.baseline.model import (
     MOST_DRAWN,
@@ -35,7 +32,6 @@ from goldformer.conformance.baseline.model import (
 from goldformer.conformance.baseline.moves import KINDS, Kind
 from goldformer.conformance.baseline.other_device import is_of_other_device, keep_shared, read_as_device
 from goldformer.conformance.baseline.record import add_drawn_cases, find_unrepeatable, record
-from goldformer.conformance.baseline.repository import CONFIGURE, needs_attributes, write_attributes
 from goldformer.conformance.baseline.store import load, lock, save
 from goldformer.conformance.baseline.update import ACTS, Act, apply_changes, list_changes
 from goldformer.conformance.commands import _options as options
@@ -46,7 +42,6 @@ from goldformer.conformance.commands._baseline_text import (
     print_changes,
     print_drift,
     print_recording,
-    print_remarks,
     suggest_update,
 )
 from goldformer.conformance.commands._console import (
@@ -55,8 +50,6 @@ from goldformer.conformance.commands._console import (
     CannotRun,
     err,
     expand_patterns,
-    plain_table,
-    print_table,
     require_folders,
     require_known,
     save_json,
@@ -255,13 +248,7 @@ def baseline() -> None:
     "--threads", type=click.IntRange(1, MOST_THREADS), default=1, show_default=True, help="Threads on the CPU."
 )
 @options.TF32
-@click.option(
-    "--settings",
-    is_flag=True,
-    help="Record too how closely results stay the same in other batches, with padding, as views and on more threads.",
-)
 @options.TIMEOUT
-@click.option("--gitattributes", is_flag=True, help="Write .gitattributes too, so that git diff can show numbers.")
 def record_baseline(
     *,
     adapter: str,
@@ -272,9 +259,7 @@ def record_baseline(
     drawn: int,
     threads: int,
     tf32: bool,
-    settings: bool,
     timeout: float,
-    gitattributes: bool,
 ) -> int:
     """Record every output of ADAPTER for the golden cases.
 
@@ -286,7 +271,7 @@ def record_baseline(
     require_known(dtypes, DTYPES, "--dtype")
     request = BaselineRequest(
         dtypes=dtypes, devices=devices, components=expand_patterns(components, spec.components, "--component"),
-        drawn=drawn, threads=threads, tf32=tf32, settings=settings,
+        drawn=drawn, threads=threads, tf32=tf32,
     )  # fmt: skip
     with contextlib.closing(load_implementation(adapter, spec, Reading(timeout=timeout))) as found, lock(folder):
         made = record(found, spec, request, partial(show_progress, what="recording"))
@@ -295,13 +280,8 @@ def record_baseline(
             raise CannotRun(f"{adapter}: no call gave a result that could be recorded: {next(ends)}")
         unsteady = find_unrepeatable(found, spec, made)
         changed = save(folder, made)
-        attributes = write_attributes(folder) if gitattributes else None
     print_recording(made)
     say(f"- wrote {folder / NAME}{describe_files(changed)}")
-    if attributes is not None:
-        say(f"- wrote {attributes}; to see numbers in git diff, tell each clone once: {CONFIGURE}")
-    elif needs_attributes(folder):
-        say("- for git: --gitattributes writes .gitattributes too, so that git diff can show numbers")
     for line in describe_failed_calls(made, adapter):
         err.print(line, style="yellow", markup=False, soft_wrap=True)
     if unsteady:
@@ -316,16 +296,9 @@ def record_baseline(
 @_ADAPTER
 @click.argument("folder", metavar="DIR", type=options.FOLDER)
 @_add_filters
-@click.option(
-    "--attribute",
-    type=click.Path(path_type=Path),
-    help="An interpreter or a virtual environment with the old code or the old libraries: finds the cause of drift.",
-)
-@click.option("--old-adapter", help="The adapter as it was: finds out whether code or environment caused the drift.")
 @options.JSON
 @options.MARKDOWN
 @click.option("--html", type=options.FILE, help="Save a report as one HTML page, with the worst moves drawn.")
-@click.option("--junit", type=options.FILE, help="Save every output as JUnit XML, which build servers list as tests.")
 @click.option("--all", "everything", is_flag=True, help="Show every move that is not allowed, not only the worst.")
 def check_baseline(
     *,
@@ -334,12 +307,9 @@ def check_baseline(
     part: Filter,
     timeout: float,
     allow: Kind,
-    attribute: Path | None,
-    old_adapter: str | None,
     json: Path | None,
     markdown: Path | None,
     html: Path | None,
-    junit: Path | None,
     everything: bool,
 ) -> int:
     """Say what moved since the baseline in DIR was recorded.
@@ -356,7 +326,7 @@ def check_baseline(
 
     Exit status 0 means that nothing is worse than --allow.
     """  # noqa: D301 - click reads \b
-    require_folders({"--json": json, "--markdown": markdown, "--html": html, "--junit": junit})
+    require_folders({"--json": json, "--markdown": markdown, "--html": html})
     spec = load_spec()
     with contextlib.closing(load_implementation(adapter, spec, Reading(timeout=timeout))) as found:
         drift = measure_drift(found, spec, adapter, folder, part, other_device=True)
@@ -364,40 +334,13 @@ def check_baseline(
         fails = drift.tally.worst > allow
         if fails and not is_of_other_device(drift.old):  # which has no place for these results
             say(suggest_update(drift, adapter, folder, allow))
-        cause = _attribute(drift, adapter, attribute, old_adapter)
         if json:
-            save_json(
-                json, drift_data.as_json(drift, allow) | ({"attribution": cause.as_json(drift.moves)} if cause else {})
-            )
+            save_json(json, drift_data.as_json(drift, allow))
         if markdown:
             save_text(markdown, drift_data.markdown(drift, allow))
         if html:
             save_text(html, drift_page(drift, allow))
-        if junit:
-            from goldformer.conformance.baseline.drift_junit import junit_xml  # XML, which no other check needs
-
-            save_text(junit, junit_xml(drift, allow))
     return FAILS if fails else OK
-
-
-def _attribute(drift: Drift, adapter: str, python: Path | None, old_adapter: str | None) -> Attribution | None:
-    """Make the third run that the options ask for, and print the cause of each move."""
-    if python is None and old_adapter is None:
-        return None
-    if python is not None and old_adapter is None and is_this_interpreter(python):
-        raise BaselineError(
-            f"--attribute {python}: is the interpreter that runs this, and shows nothing: "
-            "name one that has the old code or the old libraries, or the old adapter with --old-adapter"
-        )
-    third = record_elsewhere(python, old_adapter or adapter, drift.new.request)
-    found = attribute(drift.old, drift.new, third, drift.moves, old_code=old_adapter is not None)
-    say(f"\nCause of the drift, by {found.run} ({found.environment}):", "bold")
-    counts = found.counts(drift.moves)
-    for kind, origins in counts.items():
-        say(f"  {kind}: " + ", ".join(f"{count} {origin.value}" for origin, count in origins.items()))
-    if not counts:
-        say("  nothing moved")
-    return found
 
 
 # ── update ──
@@ -486,36 +429,4 @@ def show_arrays(*, file: Path) -> int:
         raise CannotRun(f"{file}: {error}: name a file of arrays of a baseline") from error
     for line in to_text(arrays):
         say(line)
-    return OK
-
-
-# ── history ──
-
-
-@baseline.command("history", epilog=STATUSES)
-@click.argument("folders", metavar="DIR…", nargs=-1, required=True, type=options.FOLDER)
-@options.JSON
-@options.MARKDOWN
-@click.option("--html", type=options.FILE, help="Save it all as one HTML page, with a plot.")
-def print_history(*, folders: tuple[Path, ...], json: Path | None, markdown: Path | None, html: Path | None) -> int:
-    """Line up several baselines.
-
-    They may be those of versions of a library. The table says by component what moved since the first one.
-    """
-    require_folders({"--json": json, "--markdown": markdown, "--html": html})
-    found = histories.read_history(folders, load_spec())
-    table = plain_table("component", *(column.name for column in found.columns))
-    for name in found.components:
-        table.add_row(name, *(histories.format_cell(column, name) for column in found.columns))
-    print_table(table)
-    for column in found.columns[1:]:
-        if column.drift is not None:
-            say(f"{column.name}: {column.drift.environment_text}", "dim")
-            print_remarks(column.drift)
-    if json:
-        save_json(json, histories.as_json(found))
-    if markdown:
-        save_text(markdown, histories.markdown(found))
-    if html:
-        save_text(html, history_page(found))
     return OK

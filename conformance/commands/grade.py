@@ -28,7 +28,7 @@ from goldformer.conformance.commands._console import (
     save_json,
     say,
 )
-from goldformer.conformance.commands._grade_class import ClassResults, find_adjustments, list_people, require_graded
+from goldformer.conformance.commands._grade_class import list_people, require_graded, write_class
 from goldformer.conformance.commands._grade_packages import require_packages
 from goldformer.conformance.commands._grade_replay import replay_grade
 from goldformer.conformance.commands._grade_session import Session
@@ -38,7 +38,7 @@ from goldformer.conformance.grading.declarations import read_declarations
 from goldformer.conformance.grading.fresh import draw_fresh
 from goldformer.conformance.grading.model import Assignment, Grade
 from goldformer.conformance.grading.pool import Unusable
-from goldformer.conformance.grading.results import gradebook, platforms
+from goldformer.conformance.grading.results import gradebook
 from goldformer.conformance.grading.results.gradebook import GradeSummary
 from goldformer.conformance.grading.sandbox import Level
 from goldformer.conformance.grading.store import ASSIGNMENT, InUse, Store, digest_folder
@@ -47,7 +47,7 @@ from goldformer.conformance.grading.task import FRESH, GradingTask
 from goldformer.conformance.reports.counting import count_noun
 from goldformer.extras import describe_missing, list_missing
 from goldformer.spec import Spec, load_spec
-from goldformer.spec.files import append_named_file, read_regular_file, resolve_path, write_named_file
+from goldformer.spec.files import read_regular_file, resolve_path
 from goldformer.spec.yamlfile import LARGEST
 
 #: The level of isolation that is required unless another one is named.
@@ -59,7 +59,7 @@ _ASK_FOR_LESS: Final = (
 _WEAK: Final = (
     "--require-isolation process: where this machine has no stronger isolation, submissions can read every file that "
     "every user may read; if you are not root, they run as you, and can read, change and delete your files, "
-    "such as other submissions, grades and adjustments.yaml"
+    "such as other submissions and grades"
 )
 _SEED: Final = "fresh/seed"
 #: The most bytes of a file with a seed.
@@ -124,24 +124,6 @@ _DRAWN_FOR: Final = "fresh/drawn-for.json"
 )
 @click.option("--again", is_flag=True, help="Grade finished submissions again.")
 @click.option(
-    "--adjustments",
-    "adjustments_file",
-    type=options.FILE,
-    help="Points and comments of the staff, by submission.  [default: adjustments.yaml in the folder of results]",
-)
-@click.option(
-    "--gradebook",
-    "gradebook_file",
-    type=options.FILE,
-    help="Fill the points into a table exported from Canvas (gradebook) or Moodle (grading worksheet): upload.csv.",
-)
-@click.option(
-    "--gradescope-results", type=options.FILE, help="Save results.json for Gradescope, of the only submission."
-)
-@click.option(
-    "--github-output", type=options.FILE, help="Append `result=…` for GitHub Classroom's reporter to $GITHUB_OUTPUT."
-)
-@click.option(
     "--replay",
     type=click.Path(path_type=Path, file_okay=False, exists=True),
     metavar="OUT/students/ID",
@@ -162,10 +144,6 @@ def grade(
     holds: Holds | None,
     drop: bool,
     again: bool,
-    adjustments_file: Path | None,
-    gradebook_file: Path | None,
-    gradescope_results: Path | None,
-    github_output: Path | None,
     replay: Path | None,
     json: Path | None,
 ) -> int:
@@ -182,7 +160,7 @@ def grade(
             raise CannotRun("grade needs SUBMISSIONS, --assignment and --out (or --replay)")
         if packages := list_missing():
             raise CannotRun(describe_missing(packages))
-        require_folders({"--json": json, "--gradescope-results": gradescope_results, "--github-output": github_output})
+        require_folders({"--json": json})
         _warn_of_weak_isolation(require)
         seed = _read_seed(seed, require)
         spec = load_spec()
@@ -193,16 +171,12 @@ def grade(
         solution = Solution.of(assignment, solution_file)
         if scheduler is None:
             require_packages(assignment, arrays, solution)
-        # A platform passes one submission, whatever is in it.
-        single = gradescope_results is not None or github_output is not None
         _refuse_results_inside(folder, submissions)
-        found = find_submissions(submissions, "one" if single else holds)
+        found = find_submissions(submissions, holds)
         _name_left_out(found)
         chosen = _choose(found, only)
-        _begin_outputs(gradescope_results, github_output, assignment)
-        adjustments = find_adjustments(adjustments_file, folder, assignment, found)
         with closing(_open_store(folder)) as store:
-            if not (drop or single):
+            if not drop:
                 require_graded(store, found)
             task = GradingTask.of(assignment, _draw_fresh_cases(assignment, seed, spec, store), spec, require or _LEAST)
             _store_assignment(assignment, store)
@@ -210,17 +184,11 @@ def grade(
             session = Session(task, chosen, store, again, jobs, scheduler, visible=json != DASH)
             session.announce(plan, pace)
             session.run()
-            results = ClassResults(task, plan, found, spec, store, adjustments)
-            lines = [GradeSummary.of(results.adjust(grade)) for grade in _read_grades(found, chosen, task, store)]
-            results.write(lines)
-            if gradebook_file is not None:
-                results.fill(gradebook_file, lines)
-            if single:
-                (only_grade,) = map(results.adjust, store.grades(handed.id for handed in chosen.handed))
-                _write_outputs(gradescope_results, github_output, only_grade, assignment, spec)
+            lines = [GradeSummary.of(grade) for grade in _read_grades(found, chosen, task, store)]
+            written = write_class(lines, task, plan, found, spec, store)
         if json is not None:
             save_json(json, gradebook.to_json(lines, assignment, list_people(found)))
-        _report(lines, len(found), session, results)
+        _report(lines, len(found), session, [folder / name for name in written])
         return FAILS if any(line.outcome == "grader-error" for line in lines) else OK
     except (InUse, NoSubmissions, Unusable) as error:
         weak = require is None and f"isolation {_LEAST} cannot be had" in str(error)
@@ -228,24 +196,6 @@ def grade(
     except KeyboardInterrupt:
         err.print("goldformer: stopped: finished grades are stored; the same command continues", markup=False)
         return STOPPED
-
-
-def _begin_outputs(gradescope_results: Path | None, github_output: Path | None, assignment: Assignment) -> None:
-    """Write what a platform gets before the result; OSError if a file cannot be written, before the work is done."""
-    if github_output is not None:
-        append_named_file(github_output, "")
-    if gradescope_results is not None:
-        # The platform may stop everything at any time, and reads what is there then.
-        write_named_file(gradescope_results, platforms.gradescope_pending(assignment))
-
-
-def _write_outputs(
-    gradescope_results: Path | None, github_output: Path | None, grade: Grade, assignment: Assignment, spec: Spec
-) -> None:
-    if gradescope_results is not None:
-        write_named_file(gradescope_results, platforms.gradescope_results(grade, assignment, spec))
-    if github_output is not None:
-        append_named_file(github_output, platforms.github_output(grade, assignment, spec))
 
 
 def _warn_of_weak_isolation(require: Level | None) -> None:
@@ -356,7 +306,7 @@ def _store_assignment(assignment: Assignment, store: Store) -> None:
         store.write(f"{ASSIGNMENT}/{name}", path.read_bytes())
 
 
-def _report(lines: Sequence[GradeSummary], among: int, session: Session, results: ClassResults) -> None:
+def _report(lines: Sequence[GradeSummary], among: int, session: Session, written: Sequence[Path]) -> None:
     outcomes = Counter(line.outcome for line in lines)
     counts = ", ".join(f"{count} {outcome}" for outcome, count in sorted(outcomes.items()))
     graded = f"{session.finished} graded in {session.seconds:.1f} s"
@@ -364,9 +314,7 @@ def _report(lines: Sequence[GradeSummary], among: int, session: Session, results
     of = "" if len(lines) == among else f"{len(lines)} of "
     missing = "" if len(lines) == among else f"; {among - len(lines)} without a grade"
     say(f"{of}{count_noun(among, 'submission')}: {counts}{missing}")
-    results.report_ungraded(lines)
-    results.report_changes()
-    for name in results.written:
-        say(f"- wrote {results.store.folder / name}")
+    for path in written:
+        say(f"- wrote {path}")
     if failed := [line.submission for line in lines if line.outcome == "grader-error"]:
         err.print(f"goldformer: grading itself failed for {', '.join(failed)}: see grader-error.txt there", style="red")

@@ -7,7 +7,6 @@ import click
 from goldformer.adapters.process import messages
 from goldformer.conformance.commands import _options as options
 from goldformer.conformance.commands._console import OK, CannotRun, say
-from goldformer.conformance.grading.adjustments import AdjustmentsFile
 from goldformer.conformance.grading.assignment import AssignmentFile
 from goldformer.conformance.reports import report_schema
 from goldformer.spec import ROOT
@@ -15,7 +14,6 @@ from goldformer.spec.schemas import SCHEMAS, render_schema, write_schemas
 
 _MAKERS = {
     **{kind: model.model_json_schema for kind, model in SCHEMAS.items()},
-    "adjustments": AdjustmentsFile.model_json_schema,
     "assignment": AssignmentFile.model_json_schema,
     "protocol": messages.json_schema,
     "report": report_schema.json_schema,

@@ -24,7 +24,6 @@ from goldformer.conformance.grading.model import (
     Deduction,
     Feedback,
     GradedComponent,
-    ManualQuestion,
     SubmissionLimits,
 )
 from goldformer.conformance.grading.redraw import find_kind
@@ -141,14 +140,13 @@ Worth = Annotated[
 
 
 class QuestionModel(StrictModel):
-    """A question: its components with their points, or the points that the staff give, such as for a report.
+    """A question: its components with their points.
 
     `visible` and `hidden` hold for its components that say nothing themselves.
     """
 
     title: Text
-    components: dict[Name, Worth] = Field(default_factory=dict)
-    points: Points | None = None
+    components: Annotated[dict[Name, Worth], Field(min_length=1)]
     visible: Points | None = None
     hidden: Points | None = None
 
@@ -221,7 +219,6 @@ def read_assignment(path: Path, spec: Spec) -> Assignment:
         ),
         carry=model.carry,
         forbid=tuple(model.forbid),
-        manual=tuple(ManualQuestion(q.title, q.points) for q in model.questions if q.points is not None),
     )
 
 
@@ -279,18 +276,10 @@ def _check_files(file: YamlFile, model: AssignmentFile) -> Iterator[Problem]:
 def _check_questions(file: YamlFile, model: AssignmentFile) -> Iterator[Problem]:
     if bool(model.components) == bool(model.questions):
         yield file.problem(("components",), "give the components here, or below questions: one of the two")
-    if model.questions and not model.list_worths():
-        yield file.problem(("questions",), "no question has components, so there is nothing to grade")
-    components = model.list_worths()
     seen: set[str] = set()
     titles: set[str] = set()
     for index, question in enumerate(model.questions):
         where: Where = ("questions", index)
-        if bool(question.components) == (question.points is not None):
-            message = "should have components, or points that the staff give, but not both"
-            yield file.problem(where, message)
-        if question.points is not None and question.title in components:
-            yield file.problem((*where, "title"), f"{question.title} is a component: give it another title")
         if question.title in titles:
             yield file.problem((*where, "title"), f"{question.title} is the title of another question")
         for name in question.components.keys() & seen:

@@ -82,14 +82,6 @@ class GradedComponent:
 
 
 @dataclass(frozen=True, slots=True)
-class ManualQuestion:
-    """A question that the staff grade, such as a report."""
-
-    title: str
-    points: float
-
-
-@dataclass(frozen=True, slots=True)
 class Deduction:
     """Points that a named mistake, or a reason for which checks fail, costs once; never below 0 for its component."""
 
@@ -134,12 +126,11 @@ class Assignment:
     without: tuple[str, ...] = ()
     carry: Literal["once", "every"] = "once"
     forbid: tuple[str, ...] = ()
-    manual: tuple[ManualQuestion, ...] = ()
 
     @property
     def points(self) -> float:
-        """The points of a correct submission, with those that the staff give."""
-        return sum(part.points for part in self.parts) + sum(question.points for question in self.manual)
+        """The points of a correct submission."""
+        return sum(part.points for part in self.parts)
 
     @property
     def questions(self) -> Mapping[str, tuple[str, ...]]:
@@ -154,7 +145,6 @@ class Submitter:
 
     name: str = ""
     email: str = ""
-    number: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,9 +206,9 @@ class CarriedMistake:
 class ComponentGrade:
     """The points of a component. `shares` are the numbers of passed and of counted checks by their origin.
 
-    Checks that fail only because of a mistake in `carried` cost nothing; `shares` counts them as failed. `automatic`
-    are the points that grading gave, if the staff changed them. `kinds` are the numbers of passed and of counted golden
-    cases of each kind by their origin, from which the points follow: failures that cost nothing count as passed.
+    Checks that fail only because of a mistake in `carried` cost nothing; `shares` counts them as failed. `kinds`
+    are the numbers of passed and of counted golden cases of each kind by their origin, from which the points follow:
+    failures that cost nothing count as passed.
     """
 
     component: str
@@ -227,22 +217,7 @@ class ComponentGrade:
     shares: Mapping[Origin, tuple[int, int]]
     deductions: tuple[Deduction, ...] = ()
     carried: tuple[CarriedMistake, ...] = ()
-    automatic: float | None = None
     kinds: Mapping[Kind, Mapping[Origin, tuple[int, int]]] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class Adjustment:
-    """The remarks of the staff about a submission.
-
-    `points` are those of manual questions, and of components instead of the graded ones; `add` is added to the sum.
-    The student reads `comment`, and only the staff read `note`.
-    """
-
-    points: Mapping[str, float] = field(default_factory=dict)
-    add: float = 0.0
-    comment: str = ""
-    note: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,8 +253,7 @@ class Grade:
     """The points of a submission, and why. Nothing in it depends on the clock, the machine's load or the order.
 
     `outcome` is the worst of its checks; `message` says it in a sentence for the student. `key` is the digest of
-    everything that decides about it: submission, assignment, fresh cases, spec, and the version of goldformer. A stored
-    grade has no `adjustment`: pages and tables show it with the adjustment that holds now.
+    everything that decides about it: submission, assignment, fresh cases, spec, and the version of goldformer.
     """
 
     submission: str
@@ -293,7 +267,6 @@ class Grade:
     checks: tuple[Check, ...]
     isolation: Isolation
     forbidden: tuple[ForbiddenUse, ...] = ()
-    adjustment: Adjustment | None = None
 
 
 #: The labels of the diagnosis that name a mistake for certain.

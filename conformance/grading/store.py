@@ -18,7 +18,7 @@ import math
 import os
 import re
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from enum import Enum
 from pathlib import Path
 from typing import Any, Final
@@ -36,8 +36,6 @@ GRADE: Final = "grade.json.gz"
 TRANSCRIPT: Final = "transcript.jsonl.gz"
 #: The error of the grader itself, if there was one.
 PROBLEM: Final = "grader-error.txt"
-#: What the staff said when the pages of a submission were written, if anything.
-ADJUSTMENT: Final = "adjustment.json"
 #: The folder of the assignment, so that it can be judged again.
 ASSIGNMENT: Final = "assignment"
 _LOCK: Final = ".lock"
@@ -204,37 +202,14 @@ class Store:
         """Return True if a submission has been graded, whatever has changed since."""
         return (self.student(id_) / GRADE).is_file()
 
-    def grades(self, ids: Iterable[str]) -> Iterator[Grade]:
-        """Yield the grades of some submissions, one in memory at a time."""
-        return (grade for id_ in ids if (grade := self.grade(id_)) is not None)
-
     def keep(self, id_: str, files: Mapping[str, str | bytes]) -> None:
         """Write all files of one submission, its grade last: with it the submission is finished."""
         folder = self.student(id_)
         folder.mkdir(parents=True, exist_ok=True)
-        # These pages do not show what the staff say.
-        (folder / ADJUSTMENT).unlink(missing_ok=True)
         if PROBLEM not in files:
             (folder / PROBLEM).unlink(missing_ok=True)
         for name in sorted(files, key=lambda name: (name == GRADE, name)):
             replace_file(folder / name, files[name])
-
-    def read_adjustment(self, id_: str) -> str:
-        """Return what the pages of a submission show of what the staff say; nothing if they show nothing."""
-        try:
-            return read_regular_file(self.student(id_) / ADJUSTMENT, _LARGEST).decode()
-        except (OSError, UnicodeDecodeError):
-            return ""
-
-    def keep_adjusted(self, id_: str, pages: Mapping[str, str], adjustment: str) -> None:
-        """Write the pages of a submission again, and last what they show of what the staff say."""
-        folder = self.student(id_)
-        for name in sorted(pages):
-            replace_file(folder / name, pages[name])
-        if adjustment:
-            replace_file(folder / ADJUSTMENT, adjustment)
-        else:
-            (folder / ADJUSTMENT).unlink(missing_ok=True)
 
     def write(self, name: str, content: str | bytes) -> None:
         """Write a file of the whole class, such as grades.csv or fresh/cases.yaml."""

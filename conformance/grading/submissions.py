@@ -264,7 +264,7 @@ def _make_submitter(about: Mapping[str, yaml.Node]) -> Submitter:
         node = about.get(key)
         return node.value if isinstance(node, yaml.ScalarNode) and not node.tag.endswith(":null") else ""
 
-    return Submitter(text("name"), text("email"), text("sid"))
+    return Submitter(text("name"), text("email"))
 
 
 def _strip_outer_folders(files: Mapping[str, bytes]) -> dict[str, bytes]:

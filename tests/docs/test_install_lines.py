@@ -161,7 +161,7 @@ def test_setup_installs_a_commit_and_hides_the_solution(tmp_path):
     *_, installed, hidden = done.stdout.splitlines()
     assert installed == "pip install --no-cache-dir goldformer[torch] @ git+https://host/goldformer@abc"
     assert hidden == "chmod -R go-rwx /autograder/source/assignment"
-    assert "apt-get install -y python3-venv git" in done.stdout.splitlines()
+    assert "apt-get install -y python3-venv git jq" in done.stdout.splitlines()
 
 
 # ── hints ──

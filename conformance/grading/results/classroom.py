@@ -11,7 +11,6 @@ from urllib.parse import quote
 
 from goldformer.adapters.untrusted_text import printable
 from goldformer.conformance.diagnosis.causes import find_cause
-from goldformer.conformance.grading.likeness import AlikePair
 from goldformer.conformance.grading.model import SEVERITY, Assignment, Origin, Outcome
 from goldformer.conformance.grading.results import words
 from goldformer.conformance.grading.results.gradebook import GradeSummary, sort_by_id
@@ -21,9 +20,6 @@ from goldformer.spec import Spec
 #: The number of bars of the histogram, and the size of its drawing.
 _BARS: Final = 10
 _WIDTH, _HEIGHT, _FOOT, _HEAD = 440, 190, 24, 18
-
-#: The number of pairs of submissions that are listed because they share code.
-_ALIKE: Final = 30
 
 #: The number of the hardest checks that are listed.
 _HARDEST: Final = 10
@@ -82,44 +78,35 @@ class CheckStatistics:
 
 @dataclass(frozen=True, slots=True)
 class TableColumn:
-    """A question of the table of students, or a component if there are no questions; or a question of the staff."""
+    """A question of the table of students, or a component if there are no questions."""
 
     title: str
     points: float
-    components: tuple[str, ...] = ()
+    components: tuple[str, ...]
 
     def earned(self, line: GradeSummary) -> float | None:
-        """Return the points of a student in this column; None if nobody has given any."""
-        if not self.components:
-            return line.adjustment.points.get(self.title) if line.adjustment else None
+        """Return the points of a student in this column; None if there are none."""
         mine = [part.earned for part in line.parts if part.component in self.components]
         return sum(mine) if mine else None
 
 
-def class_page(
-    lines: Iterable[GradeSummary],
-    assignment: Assignment,
-    spec: Spec,
-    alike: Sequence[AlikePair] = (),
-    left_out: str = "",
-) -> str:
+def class_page(lines: Iterable[GradeSummary], assignment: Assignment, spec: Spec, left_out: str = "") -> str:
     """Return the page for the staff, which names the students; ValueError if there are none.
 
     `left_out` is the line that says what nobody is asked for.
     """
-    return _render(sort_by_id(lines), assignment, spec, alike, left_out, anonymous=False)
+    return _render(sort_by_id(lines), assignment, spec, left_out, anonymous=False)
 
 
 def anonymous_page(lines: Iterable[GradeSummary], assignment: Assignment, spec: Spec, left_out: str = "") -> str:
     """Return the page to show to a class: it names no student and no drawn case; ValueError if there is no student."""
-    return _render(sort_by_id(lines), assignment, spec, (), left_out, anonymous=True)
+    return _render(sort_by_id(lines), assignment, spec, left_out, anonymous=True)
 
 
 def _render(
     listed: list[GradeSummary],
     assignment: Assignment,
     spec: Spec,
-    alike: Sequence[AlikePair],
     left_out: str,
     *,
     anonymous: bool,
@@ -148,9 +135,6 @@ def _render(
             hardest=_find_hardest(listed, spec, fresh=not anonymous),
             anonymous=anonymous,
             columns=_list_columns(assignment),
-            alike=alike[:_ALIKE],
-            more_alike=max(0, len(alike) - _ALIKE),
-            by_id={line.submission: line for line in listed},
             isolation=_count_isolation(listed),
             href=make_link,
             words=words,
@@ -227,8 +211,7 @@ def _rate_mistakes(lines: Iterable[GradeSummary], spec: Spec) -> Iterator[Mistak
 def _list_columns(assignment: Assignment) -> list[TableColumn]:
     points = {part.component: part.points for part in assignment.parts}
     groups = assignment.questions or {component: (component,) for component in points}
-    graded = [TableColumn(title, sum(points[c] for c in parts), parts) for title, parts in groups.items()]
-    return graded + [TableColumn(question.title, question.points) for question in assignment.manual]
+    return [TableColumn(title, sum(points[c] for c in parts), parts) for title, parts in groups.items()]
 
 
 def _find_hardest(lines: Iterable[GradeSummary], spec: Spec, *, fresh: bool) -> list[CheckStatistics]:

@@ -10,7 +10,6 @@ from goldformer.conformance.grading.model import Assignment, Grade
 from goldformer.conformance.grading.results import words
 from goldformer.conformance.grading.results.student import (
     ComponentFeedback,
-    ManualRow,
     StudentFeedback,
     StudentRemark,
     build_feedback,
@@ -22,7 +21,7 @@ from goldformer.spec import Spec
 from goldformer.spec.readme import markdown_table
 
 #: The condition for running a check at home.
-AT_HOME: Final = "In the folder that has your submission.py, with the adapter of the assignment next to it:"
+_AT_HOME: Final = "In the folder that has your submission.py, with the adapter of the assignment next to it:"
 
 
 def write_both(grade: Grade, assignment: Assignment, spec: Spec) -> tuple[str, str]:
@@ -38,7 +37,7 @@ def html(grade: Grade, assignment: Assignment, spec: Spec) -> str:
 
 def _write_html(feedback: StudentFeedback, assignment: Assignment) -> str:
     questions = {part.component: part.question for part in assignment.parts}
-    values = {"feedback": feedback, "assignment": assignment, "questions": questions, "at_home": AT_HOME}
+    values = {"feedback": feedback, "assignment": assignment, "questions": questions, "at_home": _AT_HOME}
     return printable(render("feedback.html", **values, words=words))
 
 
@@ -48,29 +47,33 @@ def markdown(grade: Grade, assignment: Assignment, spec: Spec) -> str:
 
 
 def _write_markdown(feedback: StudentFeedback, grade: Grade, assignment: Assignment) -> str:
-    parts = [f"# {escape(assignment.title)}", f"{code(grade.submission)}: **{feedback.headline}**", *_summary(feedback)]
+    parts = [
+        f"# {escape(assignment.title)}",
+        f"{code(grade.submission)}: **{feedback.headline}**",
+        *_summarize(feedback),
+    ]
     if not feedback.passing and feedback.rows:
-        parts += ["## Components", make_table(feedback)]
+        parts += ["## Components", _make_table(feedback)]
     if feedback.remarks:
-        parts += ["## What to fix", "\n".join(list_remarks(feedback.remarks))]
+        parts += ["## What to fix", "\n".join(_list_remarks(feedback.remarks))]
     failing = [row for row in feedback.rows if row.has_details]
     if failing:
         parts += ["## What fails", *([words.TOLERANCE] if feedback.mentions_tolerance else [])]
-        parts += [*(text for row in failing for text in (f"### {code(row.component)}", *describe_component(row)))]
+        parts += [*(text for row in failing for text in (f"### {code(row.component)}", *_describe_component(row)))]
     if feedback.command:
-        parts += ["## See it at home", AT_HOME, block(f"$ {feedback.command}", "console")]
+        parts += ["## See it at home", _AT_HOME, block(f"$ {feedback.command}", "console")]
     return "\n\n".join(filter(None, [*parts, escape(feedback.isolation)])) + "\n"
 
 
-def _summary(feedback: StudentFeedback) -> Iterator[str]:
+def _summarize(feedback: StudentFeedback) -> Iterator[str]:
     if feedback.passing:
         checked = sum(among for row in feedback.rows for _, among in row.grade.shares.values())
         named = ", ".join(row.component for row in feedback.rows)
         yield f"{count_noun(checked, 'check')} of {code(named)} pass."
-    yield from list_notes(feedback)
+    yield from _list_notes(feedback)
 
 
-def list_notes(feedback: StudentFeedback) -> Iterator[str]:
+def _list_notes(feedback: StudentFeedback) -> Iterator[str]:
     """Yield the message, the advice and the standard error of a submission, as far as there are any, in Markdown."""
     if feedback.message:
         yield code(feedback.message)
@@ -82,36 +85,23 @@ def list_notes(feedback: StudentFeedback) -> Iterator[str]:
         yield escape(feedback.advice)
     if feedback.forbidden:
         yield escape(feedback.forbidden)
-    if feedback.added:
-        yield escape(feedback.added)
-    if feedback.comment:
-        yield f"Comment of the staff: {escape(feedback.comment)}"
     if feedback.stderr:
         yield block(feedback.stderr)
 
 
-def make_table(feedback: StudentFeedback) -> str:
+def _make_table(feedback: StudentFeedback) -> str:
     """Return the points of each component as a table in Markdown."""
     lines = [
         [code(row.component), f"{points(row.grade.earned)} of {points(row.grade.points)}", row.brief]
         + [row.share(origin) or "–" for origin in feedback.origins]
         for row in feedback.rows
     ]
-    lines += [
-        [escape(row.title), f"{_format_manual(row)} of {points(row.points)}", "graded by the staff"]
-        + ["–" for _ in feedback.origins]
-        for row in feedback.manual
-    ]
     return markdown_table(
         ["component", "points", "outcome", *(words.ORIGINS[origin] for origin in feedback.origins)], lines
     ).rstrip()
 
 
-def _format_manual(row: ManualRow) -> str:
-    return "–" if row.earned is None else points(row.earned)
-
-
-def list_remarks(remarks: tuple[StudentRemark, ...]) -> Iterator[str]:
+def _list_remarks(remarks: tuple[StudentRemark, ...]) -> Iterator[str]:
     """Yield the lines of the diagnosis as a list in Markdown."""
     for remark in remarks:
         quoted = f": {code(remark.quoted)}" if remark.quoted else ""
@@ -121,7 +111,7 @@ def list_remarks(remarks: tuple[StudentRemark, ...]) -> Iterator[str]:
             yield f"    - Why it matters: {escape(mistake.why)}"
 
 
-def describe_component(row: ComponentFeedback) -> Iterator[str]:
+def _describe_component(row: ComponentFeedback) -> Iterator[str]:
     """Yield the feedback of one component in paragraphs of Markdown."""
     if row.note:
         yield escape(row.note)

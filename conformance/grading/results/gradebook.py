@@ -14,7 +14,6 @@ from goldformer.conformance.diagnosis.finding import NOTHING_KNOWN, POSSIBLE_CAU
 from goldformer.conformance.grading.model import (
     CERTAIN_LABELS,
     NOT_STARTED,
-    Adjustment,
     Assignment,
     Check,
     ComponentGrade,
@@ -31,9 +30,7 @@ from goldformer.conformance.grading.sandbox import Isolation
 _FORMULA: Final = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
 
 _HEAD: Final = ("id", "name", "email", "points", "earned")
-#: The column of points that the staff add to the sum.
-_ADDED: Final = "added"
-_TAIL: Final = ("outcome", "mistakes", "diagnosis", "message", "comment")
+_TAIL: Final = ("outcome", "mistakes", "diagnosis", "message")
 
 #: The labels of lines that say what is wrong; the older words are in grades that were written before these.
 _TELLING: Final = CERTAIN_LABELS | {POSSIBLE_CAUSES, "Convention", NOTHING_KNOWN}
@@ -79,7 +76,6 @@ class GradeSummary:
     failed: tuple[tuple[Origin, str], ...]
     diagnosis: str
     isolation: Isolation
-    adjustment: Adjustment | None = None
 
     @classmethod
     def of(cls, grade: Grade) -> GradeSummary:
@@ -95,7 +91,6 @@ class GradeSummary:
             # All students share these ids in memory.
             failed=tuple(dict.fromkeys((c.origin, intern(c.verdict.check)) for c in _list_causes(grade))),
             diagnosis=words.shorten_to_line(telling, _LONGEST), isolation=grade.isolation,
-            adjustment=grade.adjustment,
         )  # fmt: skip
 
 
@@ -136,23 +131,19 @@ def _list_mistakes(lines: Iterable[DiagnosisLine]) -> tuple[str, ...]:
 def to_csv(
     summaries: Iterable[GradeSummary], assignment: Assignment, people: Mapping[str, Submitter] | None = None
 ) -> str:
-    """Return a table (RFC 4180) with one row for each student and one column for each component and manual question.
+    """Return a table (RFC 4180) with one row for each student and one column for each component.
 
     No field begins a formula.
     """
     file = io.StringIO(newline="")
     writer = csv.writer(file, lineterminator="\r\n")
     components = [part.component for part in assignment.parts]
-    manual = [question.title for question in assignment.manual]
-    writer.writerow([*_HEAD, *components, *map(escape_formula, manual), _ADDED, *_TAIL])
+    writer.writerow([*_HEAD, *components, *_TAIL])
     for student in make_gradebook(summaries, assignment, people)["students"]:
         earned = [student["components"].get(name, 0.0) for name in components]
         numbers = [words.points(value) for value in (student["points"], student["earned"], *earned)]
-        given = [student["manual"].get(title) for title in manual]
-        numbers += ["" if value is None else words.points(value) for value in (*given, student["added"])]
         names = (student["id"], student["name"], student["email"])
-        texts = (student["outcome"], " ".join(student["mistakes"]), student["diagnosis"], student["message"],
-                 student["comment"])  # fmt: skip
+        texts = (student["outcome"], " ".join(student["mistakes"]), student["diagnosis"], student["message"])
         writer.writerow([*map(escape_formula, names), *numbers, *map(escape_formula, texts)])
     return file.getvalue()
 
@@ -173,14 +164,11 @@ def make_gradebook(
         "points": assignment.points,
         "components": {part.component: part.points for part in assignment.parts},
         "questions": {title: list(components) for title, components in assignment.questions.items()},
-        "manual": {question.title: question.points for question in assignment.manual},
         "students": [_make_entry(s, (people or {}).get(s.submission, Submitter())) for s in sort_by_id(summaries)],
     }
 
 
 def _make_entry(summary: GradeSummary, person: Submitter) -> dict[str, Any]:
-    staff = summary.adjustment or Adjustment()
-    components = {part.component for part in summary.parts}
     return {
         "id": words.shorten_to_line(summary.submission),
         "name": words.shorten_to_line(person.name),
@@ -189,13 +177,10 @@ def _make_entry(summary: GradeSummary, person: Submitter) -> dict[str, Any]:
         "earned": summary.earned,
         "outcome": summary.outcome,
         "components": {part.component: part.earned for part in summary.parts},
-        "manual": {title: points for title, points in staff.points.items() if title not in components},
-        "added": staff.add,
         "mistakes": list(summary.mistakes),
         "could_be": list(summary.maybe),
         "diagnosis": summary.diagnosis,
         "message": summary.message,
-        "comment": words.shorten_to_line(staff.comment, _LONGEST),
         "isolation": summary.isolation.level,
         "key": summary.key,
     }

@@ -73,8 +73,6 @@ def html(grade: Grade, assignment: Assignment, spec: Spec, source: SubmissionSou
             assignment=assignment,
             sections=list(_list_components(grade, spec, source)),
             files=list(source.list_files()),
-            adjustment=grade.adjustment,
-            manual=assignment.manual,
             limits=_list_limits(assignment),
             transcript=TRANSCRIPT,
             words=words,
@@ -115,8 +113,7 @@ def _list_components(grade: Grade, spec: Spec, source: SubmissionSource) -> Iter
                 f"−{words.points(d.points)} for {d.mistake or d.reason}{': ' if d.note else ''}{d.note}"
                 for d in part.deductions
             )
-            + tuple(words.describe_carried(carried) for carried in part.carried)
-            + words.describe_change(part),
+            + tuple(words.describe_carried(carried) for carried in part.carried),
             bad=tuple(item for item, in_full in full if in_full),
             more=tuple(format_headline(item.verdict) for item, in_full in full if not in_full),
             inherited=tuple(format_headline(check.verdict) for check in mine if check.inherited),

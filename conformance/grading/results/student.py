@@ -20,7 +20,6 @@ from goldformer.conformance.grading.model import (
     CERTAIN_LABELS,
     NOT_STARTED,
     UNDEFINED,
-    Adjustment,
     Assignment,
     Check,
     ComponentGrade,
@@ -127,15 +126,6 @@ class ComponentFeedback:
 
 
 @dataclass(frozen=True, slots=True)
-class ManualRow:
-    """A question that the staff grade: its points, and those that they gave, or None if they have not yet."""
-
-    title: str
-    points: float
-    earned: float | None
-
-
-@dataclass(frozen=True, slots=True)
 class StudentRemark:
     """A line of the diagnosis, and the catalogue's entries of the mistakes that it names.
 
@@ -170,9 +160,6 @@ class StudentFeedback:
     findings: tuple[StudentFinding, ...] = ()
     stderr: str = ""
     forbidden: str = ""
-    manual: tuple[ManualRow, ...] = ()
-    comment: str = ""
-    added: str = ""
 
     @property
     def mentions_tolerance(self) -> bool:
@@ -295,10 +282,7 @@ def build_feedback(grade: Grade, assignment: Assignment, spec: Spec) -> StudentF
     failures = _FailedChecks(grade, assignment, spec)
     ran = grade.outcome == "grader-error" or (bool(grade.checks) and not grade.message.startswith(NOT_STARTED))
     rows = tuple(_describe_component(part, grade, failures, assignment, spec, ran=ran) for part in grade.parts)
-    manual = _list_manual(grade, assignment)
-    full = all(row.earned is not None and row.earned >= row.points for row in manual)
-    passing = ran and grade.outcome == "correct" and full and all(row.earns_everything for row in rows)
-    staff = grade.adjustment or Adjustment()
+    passing = ran and grade.outcome == "correct" and all(row.earns_everything for row in rows)
     earned, points = words.points(grade.earned), words.points(grade.points)
     remarks = tuple(_add_first_seen(list(_list_remarks(grade, assignment, spec)), failures)) if ran else ()
     findings = tuple(_list_findings(remarks))
@@ -324,15 +308,7 @@ def build_feedback(grade: Grade, assignment: Assignment, spec: Spec) -> StudentF
         findings=findings,
         stderr=stderr,
         forbidden=words.describe_forbidden(grade.forbidden),
-        manual=manual,
-        comment=staff.comment,
-        added=words.describe_added(staff.add),
     )
-
-
-def _list_manual(grade: Grade, assignment: Assignment) -> tuple[ManualRow, ...]:
-    points = grade.adjustment.points if grade.adjustment else {}
-    return tuple(ManualRow(q.title, q.points, points.get(q.title)) for q in assignment.manual)
 
 
 def _select_message(grade: Grade) -> str:
@@ -361,10 +337,7 @@ def _describe_component(
         first_wrong=failures.describe_first_wrong(part.component),
         failures=failed[:_LISTED],
         more=tuple(check for failure in failed[_LISTED:] for check in (failure.check, *failure.alike)),
-        deductions=(
-            *(_describe_deduction(deduction, assignment) for deduction in part.deductions),
-            *words.describe_change(part),
-        ),
+        deductions=tuple(_describe_deduction(deduction, assignment) for deduction in part.deductions),
         carried=tuple(words.describe_carried(carried, named=assignment.feedback.diagnosis) for carried in part.carried),
         rule=words.describe_rule(asked, part),
     )

@@ -118,24 +118,9 @@ def points(value: float) -> str:
     return "0" if text == "-0" else text
 
 
-def describe_added(add: float) -> str:
-    """Say how many points the staff added to the sum, or took from it; nothing if none."""
-    if not add:
-        return ""
-    number = f"{points(abs(add))} point{'' if abs(add) == 1 else 's'}"
-    return f"{number} more, given by the staff" if add > 0 else f"{number} less, taken by the staff"
-
-
-def describe_change(part: ComponentGrade) -> tuple[str, ...]:
-    """Say that the staff gave the points of a component, if they did."""
-    if part.automatic is None:
-        return ()
-    return (f"The staff gave {points(part.earned)} points instead of {points(part.automatic)}",)
-
-
 def describe_rule(asked: GradedComponent, part: ComponentGrade) -> tuple[str, ...]:
     """Say how the points of a component follow from its checks, if some pass and it does not earn all points."""
-    found = part.earned if part.automatic is None else part.automatic
+    found = part.earned
     if not 0 <= found < part.points or not any(passed for passed, _ in part.shares.values()):
         return ()
     sentences = [f"{points(found)} of {points(part.points)} points"]

@@ -20,7 +20,7 @@ if ! "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then
     python=python3.11
     apt-get install -y "$python"
 fi
-apt-get install -y "$python-venv" git
+apt-get install -y "$python-venv" git jq
 "$python" -m venv /opt/goldformer
 # torch: what the ready assignments are written with; without it NumPy is left.
 /opt/goldformer/bin/pip install --no-cache-dir "goldformer[torch] @ git+$GOLDFORMER_SOURCE@$GOLDFORMER_COMMIT"

@@ -1,4 +1,4 @@
-"""A baseline in a git repository: .gitattributes is offered, and a diff shows the numbers of what moved."""
+"""A baseline in a git repository: a diff shows the numbers of what moved."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from click.testing import CliRunner
 
 from goldformer.conformance.baseline.array_files import StoredArray, from_bytes, to_bytes, to_text
 from goldformer.conformance.cli import main
+from repository import REPOSITORY
 
 SOFTMAX = """
 import numpy as np
@@ -26,7 +27,8 @@ ARRAYS = "numpy"
 def causal_mask(*, q_seq, kv_seq):
     return np.tri(q_seq, kv_seq, kv_seq - q_seq, dtype=bool)
 """
-OFFER = "- for git: --gitattributes writes .gitattributes too, so that git diff can show numbers"
+#: As docs/baselines.md has it.
+ATTRIBUTES = "*.safetensors -text -merge diff=goldformer"
 
 
 @pytest.fixture
@@ -52,30 +54,17 @@ def baseline(*words):
     return done.stdout.splitlines()
 
 
-def record(source, *more):
+def record(source):
     with open("mine.py", "w", encoding="utf-8") as file:
         file.write(source)
-    return baseline("record", "mine.py", "--out", "base", "--dtype", "float32", *more)
+    return baseline("record", "mine.py", "--out", "base", "--dtype", "float32")
 
 
-def test_attributes_are_offered_once_and_never_replaced(git, tmp_path):
-    assert record(MASK)[-1] == OFFER
-    said = record(MASK, "--gitattributes")[-1]
-    command = "git config diff.goldformer.textconv 'goldformer baseline show'"
-    assert said == f"- wrote base/.gitattributes; to see numbers in git diff, tell each clone once: {command}"
-    path = tmp_path / "base" / ".gitattributes"
-    path.write_text("mine", encoding="utf-8")
-    assert record(MASK, "--gitattributes")[-1].startswith("- wrote base/m")
-    assert path.read_text(encoding="utf-8") == "mine"
-
-
-def test_a_folder_outside_a_repository_has_no_use_for_them(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    assert record(MASK)[-1].startswith("- wrote base/manifest.yaml")
-
-
-def test_an_update_is_a_readable_diff_of_what_moved_only(git):
-    record(SOFTMAX + MASK, "--gitattributes")
+def test_an_update_is_a_readable_diff_of_what_moved_only(git, tmp_path):
+    assert ATTRIBUTES in (REPOSITORY / "docs" / "baselines.md").read_text(encoding="utf-8")
+    (tmp_path / "base").mkdir()
+    (tmp_path / "base" / ".gitattributes").write_text(ATTRIBUTES, encoding="utf-8")
+    record(SOFTMAX + MASK)
     git("add", ".")
     git("commit", "--quiet", "-m", "Record a baseline")
     with open("mine.py", "a", encoding="utf-8") as file:

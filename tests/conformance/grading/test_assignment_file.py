@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from goldformer.conformance.grading.assignment import REASONS, digest_assignment, list_published_cases, read_assignment
-from goldformer.conformance.grading.model import Deduction, Feedback, GradedComponent, ManualQuestion, SubmissionLimits
+from goldformer.conformance.grading.model import Deduction, Feedback, GradedComponent, SubmissionLimits
 from goldformer.spec import Spec, SpecError
 from repository import REPOSITORY
 
@@ -222,17 +222,17 @@ questions:
     visible: 1
     hidden: 3
   - {title: Attention, components: {scaled_dot_product_attention: 20}}
-  - {title: Report, points: 7.5}
+  - {title: Padding, components: {padding_mask: 7.5}}
 """
 
 
-def test_questions_group_components_and_may_be_graded_by_the_staff(written, spec):
+def test_questions_group_components(written, spec):
     read = read_assignment(written(QUESTIONS), spec)
     assert read.questions == {
         "Softmax and masks": ("softmax", "causal_mask"), "Attention": ("scaled_dot_product_attention",),
+        "Padding": ("padding_mask",),
     }  # fmt: skip
-    assert [(part.visible, part.hidden) for part in read.parts] == [(1, 3), (1, 0), (None, None)]
-    assert read.manual == (ManualQuestion("Report", 7.5),)
+    assert [(part.visible, part.hidden) for part in read.parts] == [(1, 3), (1, 0), (None, None), (None, None)]
     assert read.points == 42.5
     assert read_assignment(written(SHORT), spec).questions == {}
 
@@ -243,10 +243,8 @@ def test_questions_group_components_and_may_be_graded_by_the_staff(written, spec
         ("questions:", "components: {softmax: 1}\nquestions:", 2, "components", "give the components here, or below"),
         ("    hidden: 3\n", "", 3, "questions[0]", "visible and hidden are weights: give both"),
         ("hidden: 0", "hidden: 1, visable: 1", 4, "questions[0].components.causal_mask.visable", "unknown key"),
-        ("points: 7.5", "points: 7.5, components: {padding_mask: 1}", 8, "questions[2]", "should have components"),
-        (", points: 7.5", "", 8, "questions[2]", "should have components, or points"),
-        ("title: Report", "title: softmax", 8, "questions[2].title", "softmax is a component: give it another title"),
-        ("title: Report", "title: Attention", 8, "questions[2].title", "Attention is the title of another question"),
+        ("{padding_mask: 7.5}", "{}", 8, "questions[2].components", "Dictionary should have at least 1 item"),
+        ("title: Padding", "title: Attention", 8, "questions[2].title", "Attention is the title of another question"),
         ("scaled_dot_product_attention: 20", "softmax: 2", 7, "questions[1].components.softmax", "is part of another"),
         ("scaled_dot_product_attention", "attention", 7, "questions[1].components.attention", "unknown component"),
     ],
@@ -258,11 +256,6 @@ def test_what_is_wrong_with_questions_is_said_with_its_line(old, new, line, fiel
     (problem,) = refused.value.problems
     assert (problem.line, problem.field) == (line, field)
     assert problem.message.startswith(message)
-
-
-def test_questions_that_only_the_staff_grade_are_no_assignment(written, spec):
-    with pytest.raises(SpecError, match="no question has components, so there is nothing to grade"):
-        read_assignment(written("title: A\nquestions: [{title: Report, points: 5}]\n"), spec)
 
 
 def test_every_problem_is_listed(written, spec):
@@ -282,9 +275,10 @@ def test_thousands_of_problems_take_no_time(written, spec):
 
 
 def test_thousands_of_questions_take_no_time(written, spec):
-    text = QUESTIONS + "".join(f"  - {{title: q{n}, points: 1}}\n" for n in range(10_000))
+    text = QUESTIONS + "".join(f"  - {{title: q{n}, components: {{softmax: 1}}}}\n" for n in range(10_000))
     started = time.process_time()
-    assert len(read_assignment(written(text), spec).manual) == 10_001
+    with pytest.raises(SpecError, match="is part of another question"):
+        read_assignment(written(text), spec)
     assert time.process_time() - started < 4
 
 

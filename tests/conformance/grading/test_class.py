@@ -14,12 +14,11 @@ from xml.etree import ElementTree
 import pytest
 
 import grades
-from goldformer.conformance.grading.likeness import AlikePair
-from goldformer.conformance.grading.model import NOT_STARTED, Adjustment, Grade, ManualQuestion, Submitter
+from goldformer.conformance.grading.model import NOT_STARTED, Grade, Submitter
 from goldformer.conformance.grading.results import staff
 from goldformer.conformance.grading.results.classroom import anonymous_page, class_page
 from goldformer.conformance.grading.results.gradebook import GradeSummary, to_csv, to_json
-from goldformer.conformance.grading.results.platforms import junit_xml
+from goldformer.conformance.grading.results.junit import junit_xml
 from goldformer.conformance.grading.results.source import SubmissionSource
 from goldformer.conformance.grading.results.words import points
 from goldformer.conformance.grading.sandbox import Isolation
@@ -183,7 +182,7 @@ def test_a_class_of_nobody_is_refused(spec):
 
 
 def test_the_page_of_a_class_is_safe_and_stands_alone(spec, hostile_lines):
-    text = class_page(hostile_lines, ASSIGNMENT, spec, [AlikePair("ada", f"b{HOSTILE}", 9, 0.7)])
+    text = class_page(hostile_lines, ASSIGNMENT, spec)
     assert "<script>alert" not in text
     assert not set(text) & set("\x00\x1b\u202e")
     must_stand_alone(Page(text), r"students/[\w.%~-]+/(staff|feedback)\.html(#source)?", scripts=1)
@@ -201,24 +200,13 @@ def test_the_anonymous_page_names_no_student_and_no_drawn_case(spec, hostile_lin
     assert any("the scores are not divided by √d_k" in summary for _, summary in page.all("summary"))
 
 
-def test_alike_submissions_are_a_hint_and_linked(spec, lines):
-    assert "No two submissions share much" in class_page(lines, ASSIGNMENT, spec)
-    page = Page(class_page(lines, ASSIGNMENT, spec, [AlikePair("ada", "ben", 40, 0.876)]))
-    (row,) = [text for _, text in page.all("tr") if text.endswith("88 %")]
-    assert row.split() == ["ada", "ben", "88", "%"] or row == "adaben88 %"
-    assert any("a hint and no proof" in text for _, text in page.all("p"))
-    assert "students/ben/staff.html#source" in [attributes.get("href") for attributes, _ in page.all("a")]
-
-
-def test_questions_are_the_columns_of_the_table_and_the_staff_have_theirs(spec, lines):
+def test_questions_are_the_columns_of_the_table(spec, lines):
     parts = tuple(replace(part, question="Attention, all of it") for part in ASSIGNMENT.parts)
-    assignment = replace(ASSIGNMENT, parts=parts, manual=(ManualQuestion("Report", 5.0),))
-    graded = replace(lines[1], adjustment=Adjustment({"Report": 3.5}))
-    page = Page(class_page([lines[0], graded], assignment, spec))
+    page = Page(class_page(lines[:2], replace(ASSIGNMENT, parts=parts), spec))
     heads = [text for attributes, text in page.all("th") if attributes.get("class") == "n c"]
-    assert heads == ["Attention, all of it10", "Report5"]
+    assert heads == ["Attention, all of it10"]
     cells = [attributes["data-value"] for attributes, _ in page.all("td") if "data-value" in attributes]
-    assert cells == ["10.0", "10.0", "-1", "4.95", "4.95", "3.5"]
+    assert cells == ["10.0", "10.0", "4.95", "4.95"]
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on PATH")
@@ -277,8 +265,8 @@ def read(text):
 
 def test_a_row_for_each_student_and_a_column_for_each_component(lines):
     rows = read(to_csv(lines, ASSIGNMENT, {"ben": Submitter(name="Ben Ō", email="ben@example.org")}))
-    assert list(rows[0]) == ["id", "name", "email", "points", "earned", "softmax", ATTENTION, "added", "outcome",
-                             "mistakes", "diagnosis", "message", "comment"]  # fmt: skip
+    assert list(rows[0]) == ["id", "name", "email", "points", "earned", "softmax", ATTENTION, "outcome",
+                             "mistakes", "diagnosis", "message"]  # fmt: skip
     ben = rows[1]
     assert [ben[name] for name in ("id", "name", "email", "points", "earned", ATTENTION)] == [
         "ben", "Ben Ō", "ben@example.org", "10", "4.95", "0.95",
@@ -308,10 +296,10 @@ def test_the_data_has_these_keys(lines):
     assert data["components"] == {"softmax": 4.0, ATTENTION: 6.0}
     assert data["students"][1]["mistakes"] == ["scale-missing"]
     assert data["students"][1]["components"] == {"softmax": 4.0, ATTENTION: 0.95}
-    assert list(data) == ["assignment", "points", "components", "questions", "manual", "students"]
+    assert list(data) == ["assignment", "points", "components", "questions", "students"]
     assert list(data["students"][0]) == [
-        "id", "name", "email", "points", "earned", "outcome", "components", "manual", "added", "mistakes",
-        "could_be", "diagnosis", "message", "comment", "isolation", "key",
+        "id", "name", "email", "points", "earned", "outcome", "components", "mistakes",
+        "could_be", "diagnosis", "message", "isolation", "key",
     ]  # fmt: skip
     assert data["students"][1]["earned"] == 4.95
 

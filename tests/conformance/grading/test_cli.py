@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import csv
 import io
 import json
@@ -71,7 +70,7 @@ def test_a_class_leaves_its_files(run: Run, tmp_path: Path) -> None:
     files = {path.relative_to(out).as_posix() for path in out.rglob("*") if path.is_file()}
     assert files == {
         ".lock", "assignment/adapter.py", "assignment/assignment.yaml", "assignment/answers.json",
-        "class-anonymous.html", "class.html", "feedback.zip", "fresh/cases.yaml", "fresh/drawn-for.json", "fresh/seed",
+        "class-anonymous.html", "class.html", "fresh/cases.yaml", "fresh/drawn-for.json", "fresh/seed",
         "grades.csv", "grades.json", "junit.xml",
         *(f"students/{id_}/{name}" for id_ in ("alice", "bob", "carol")
           for name in ("feedback.html", "feedback.md", "grade.json.gz", "staff.html", "transcript.jsonl.gz")),
@@ -95,115 +94,6 @@ def read_earned(out: Path) -> dict[str, str]:
         return {row["id"]: row["earned"] for row in csv.DictReader(file)}
 
 
-def test_what_the_staff_say_survives_grading_again_and_can_be_taken_back(run: Run, tmp_path: Path) -> None:
-    out, bob = tmp_path / "out", tmp_path / "out" / "students" / "bob"
-    run()
-    before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
-    (out / "adjustments.yaml").write_text(
-        "submissions:\n  bob: {points: {softmax: 9}, add: -1.5, comment: 'Fine <b>', note: 'Ask him'}\n", "utf-8"
-    )
-    result = run()
-    assert (result.exit_code, result.stderr) == (0, "")
-    assert "since the last run, 1 grade changed" in result.stdout
-    assert "bob: " in result.stdout
-    assert "→ 17.5 (wrong), changed by the staff" in result.stdout
-    assert read_earned(out)["bob"] == "17.5"
-    assert "1.5 points less, taken by the staff" in (bob / "feedback.md").read_text("utf-8")
-    assert "Comment of the staff: Fine" in (bob / "feedback.md").read_text("utf-8")
-    page, notes = (bob / "feedback.html").read_text("utf-8"), (bob / "staff.html").read_text("utf-8")
-    assert "Fine &lt;b&gt;" in page
-    assert "Ask him" not in page
-    assert "Ask him" in notes
-    assert (bob / "grade.json.gz").read_bytes() == before[bob / "grade.json.gz"]
-    # Grading again writes pages without it first.
-    adjusted = {path: path.read_bytes() for path in bob.iterdir()}
-    assert "bob: 17.5" not in run("--again").stdout
-    assert {path: path.read_bytes() for path in bob.iterdir()} == adjusted
-    assert read_earned(out)["bob"] == "17.5"
-    (out / "adjustments.yaml").unlink()
-    assert "17.5 (wrong) → " in run().stdout
-    (out / "changes.csv").unlink()
-    assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
-
-
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        (
-            "bob: {add: 1.0e+300}",
-            "adjustments.yaml:2: submissions.bob.add: Input should be less than or equal to 1000000",
-        ),
-        ("bobb: {add: 1}", "adjustments.yaml:2: submissions.bobb: unknown submission bobb: did you mean bob?"),
-        ("bob: {points: {sofmax: 1}}", "unknown component or question sofmax: did you mean softmax?"),
-        ("bob: {points: {softmax: 11}}", "is 11, more than its 10 points; `add` gives more"),
-        ("bob: {add: .inf}", "submissions.bob.add: "),
-        ("bob: {coment: x}", "unknown key: did you mean comment?"),
-    ],
-)
-def test_what_is_wrong_with_adjustments_is_said_before_anything_is_graded(
-    run: Run, tmp_path: Path, text: str, says: str
-) -> None:
-    file = tmp_path / "adjustments.yaml"
-    file.write_text(f"submissions:\n  {text}\n", "utf-8")
-    result = run("--adjustments", str(file))
-    assert result.exit_code == 2
-    assert says in " ".join(result.stderr.split())
-    assert not (tmp_path / "out" / "students").exists()
-
-
-@pytest.mark.parametrize(
-    "name",
-    ["adjustments.yml", "Adjustments.yaml", "adjustment.yaml", "adjustments", "adjustments.yaml.txt"],
-)
-@pytest.mark.parametrize("right", [False, True])
-def test_adjustments_under_another_name_are_not_passed_over(run: Run, tmp_path: Path, name: str, right: bool) -> None:
-    out = tmp_path / "out"
-    out.mkdir()
-    (out / name).write_text("submissions: {bob: {add: 1}}\n", "utf-8")
-    if (out / "adjustments.yaml").exists():
-        pytest.skip("this file system ignores case")
-    if right:
-        (out / "adjustments.yaml").touch()
-    result = run()
-    said = f"{out / name}: is not read, because its name is not adjustments.yaml: rename it, remove it, or name it with"
-    assert (result.exit_code, result.stdout) == (2, "")
-    assert said.replace(" ", "") in "".join(result.stderr.split())
-    assert not (out / "students").exists()
-
-
-def make_dangling_link(path: Path) -> None:
-    path.symlink_to("nowhere.yaml")
-
-
-@pytest.mark.parametrize(
-    ("make", "why"),
-    [
-        (make_dangling_link, "No such file or directory"),
-        (Path.mkdir, "Is a directory"),
-        (os.mkfifo, "is not a regular file"),
-    ],
-)
-def test_adjustments_that_cannot_be_read_are_not_passed_over(
-    run: Run, tmp_path: Path, make: Callable[[Path], None], why: str
-) -> None:
-    (tmp_path / "out").mkdir()
-    make(tmp_path / "out" / "adjustments.yaml")
-    result = run()
-    assert (result.exit_code, result.stdout) == (2, "")
-    assert f"adjustments.yaml:1: file: cannot be read: {why}" in " ".join(result.stderr.split())
-
-
-@pytest.mark.sample(2)
-@pytest.mark.parametrize("text", ["", "# none left\n", "---\n", "submissions:\n", "submissions: {}\n", "{}\n"])
-def test_adjustments_of_which_none_is_left_are_none(run: Run, tmp_path: Path, text: str) -> None:
-    (tmp_path / "out").mkdir()
-    for options in ((), ("--adjustments", str(tmp_path / "out" / "adjustments.yaml"))):
-        (tmp_path / "out" / "adjustments.yaml").write_text(text, "utf-8")
-        result = run(*options)
-        assert (result.exit_code, result.stderr) == (0, "")
-    assert read_earned(tmp_path / "out")["bob"] == "15.75"
-
-
 def test_how_long_it_will_take_is_said_beforehand(run: Run) -> None:
     first, *_ = run("--jobs", "2").stdout.splitlines()
     assert re.fullmatch(
@@ -220,23 +110,6 @@ def test_how_long_it_will_take_is_said_beforehand(run: Run) -> None:
 )
 def test_durations_have_the_unit_that_fits(seconds: float, text: str) -> None:
     assert describe_duration(seconds) == text
-
-
-def test_what_changed_since_the_last_run_is_listed(run: Run, tmp_path: Path) -> None:
-    run()
-    assert not (tmp_path / "out" / "changes.csv").exists()
-    write_class(tmp_path / "class", bob=CORRECT)
-    (tmp_path / "class" / "carol.py").unlink()
-    result = run("--drop-missing")
-    assert "since the last run, 2 grades changed" in result.stdout
-    with (tmp_path / "out" / "changes.csv").open(newline="") as file:
-        rows = {row["id"]: row for row in csv.DictReader(file)}
-    assert (rows["bob"]["now"], rows["bob"]["mistakes before"], rows["bob"]["mistakes now"]) == (
-        "20", "softmax-unstable", "",
-    )  # fmt: skip
-    assert rows["bob"]["why"] == "submission, assignment or goldformer changed"
-    assert rows["carol"]["why"] == "no longer there"
-    assert "since the last run" not in run().stdout
 
 
 def test_no_grade_leaves_the_gradebook_unasked(run: Run, tmp_path: Path) -> None:
@@ -284,40 +157,6 @@ def test_what_is_no_students_work_is_named_and_not_graded(run: Run, tmp_path: Pa
     said = "goldformer: not graded, because it is no student's work: README.md, __init__.py, gradebook.CSV"
     assert (result.exit_code, " ".join(result.stderr.split())) == (0, said)
     assert read_earned(tmp_path / "out") == {"alice": "20", "bob": "15.75", "carol": "10", "dora": "0"}
-
-
-def test_the_feedback_of_a_class_is_one_zip_with_the_same_bytes_each_time(run: Run, tmp_path: Path) -> None:
-    run()
-    first = (tmp_path / "out" / "feedback.zip").read_bytes()
-    with zipfile.ZipFile(tmp_path / "out" / "feedback.zip") as archive:
-        assert archive.namelist() == [f"{id_}/feedback.html" for id_ in ("alice", "bob", "carol")]
-        assert archive.read("bob/feedback.html") == (tmp_path / "out/students/bob/feedback.html").read_bytes()
-    run("--again")
-    assert (tmp_path / "out" / "feedback.zip").read_bytes() == first
-
-
-def test_points_are_filled_into_the_table_of_a_platform(run: Run, tmp_path: Path) -> None:
-    table = tmp_path / "export.csv"
-    table.write_text("Student,ID,SIS Login ID,Section\n    Points Possible,,,\nAlice,7,alice,1\nDan,8,dan,1\n", "utf-8")
-    result = run("--gradebook", str(table))
-    assert result.exit_code == 0
-    said = " ".join(result.stderr.split())
-    assert re.search(r"2 submissions without a clear row in \S+: bob, carol\. ", said)
-    assert "gives at most" not in said
-    with (tmp_path / "out" / "upload.csv").open(newline="", encoding="utf-8") as file:
-        possible, alice, dan = csv.DictReader(file)
-    assert [row["Two functions"] for row in (possible, alice, dan)] == ["20", "20", ""]
-    assert (alice["Student"], alice["ID"], possible["Student"]) == ("Alice", "7", "    Points Possible")
-    table.write_text("Student,ID,Two functions (4)\n    Points Possible,,50\n", "utf-8")
-    said = " ".join(run("--gradebook", str(table)).stderr.split())
-    assert "export.csv gives at most 50 points, and the assignment 20: the points are not converted. Make them" in said
-    table.write_text("Name,Grade\n", "utf-8")
-    result = run("--gradebook", str(table))
-    assert (result.exit_code, "expected the columns Student and ID" in result.stderr) == (2, True)
-    table.unlink()
-    os.mkfifo(table)
-    result = run("--gradebook", str(table))
-    assert (result.exit_code, "cannot be read: is not a regular file" in result.stderr) == (2, True)
 
 
 PLOTTED = """import matplotlib.pyplot as plt
@@ -471,16 +310,14 @@ def test_a_damaged_file_of_an_earlier_run_is_written_again(run: Run, name: str, 
 
 
 @pytest.mark.sample(2)
-@pytest.mark.parametrize(
-    "name", ["grades.json", "fresh/cases.yaml", "fresh/drawn-for.json", "students/alice/adjustment.json"]
-)
+@pytest.mark.parametrize("name", ["grades.json", "fresh/cases.yaml", "fresh/drawn-for.json"])
 def test_a_named_pipe_among_the_results_keeps_no_run_waiting(run: Run, name: str, tmp_path: Path) -> None:
     run()
     path = tmp_path / "out" / name
     path.unlink(missing_ok=True)
     os.mkfifo(path)
     assert run().exit_code == 0
-    assert name.endswith("adjustment.json") or path.is_file()
+    assert path.is_file()
 
 
 @pytest.mark.parametrize("words", [("--seed", " "), ("--seed", "@empty")])
@@ -492,15 +329,6 @@ def test_an_empty_seed_is_refused(
     (tmp_path / "empty").write_text("\n")
     result = run(*words)
     assert (result.exit_code, ": the seed is empty: write any word" in result.stderr) == (2, True)
-
-
-def test_an_unknown_name_in_a_file_begins_no_line(run: Run, tmp_path: Path) -> None:
-    """Build servers run commands at the start of a line."""
-    file = tmp_path / "adjustments.yaml"
-    file.write_text('submissions: {alice: {points: {"a\\n::error::b": 1}}}\n', "utf-8")
-    result = run("--adjustments", str(file))
-    assert (result.exit_code, "unknown component or question a ::error::b: " in result.stderr) == (2, True)
-    assert not re.search("^::", result.stderr, re.MULTILINE)
 
 
 @pytest.mark.parametrize("place", ["class", "class/out", "class/a/b"])
@@ -565,59 +393,16 @@ def test_where_grading_fails_the_status_says_so_and_the_next_run_tries_again(
     assert not (bob / "grader-error.txt").exists()
 
 
-def test_gradescope_reads_the_results_of_one_submission(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    results = tmp_path / "results.json"
-    assert run("--gradescope-results", str(results), submissions="class/alice.py").exit_code == 0
-    told = json.loads(results.read_text())
-    assert (told["score"], [test["name"] for test in told["tests"]]) == (20.0, ["softmax", "layer_norm"])
-    # What a platform hands over is one submission, also where no file of it has the name that was asked for.
-    assert run("--gradescope-results", str(results)).exit_code == 0
-    assert "there is no submission.py among alice.py, bob.py, carol.py" in json.loads(results.read_text())["output"]
-
-    def stopped(*_: object) -> Iterator[ResultFiles]:
-        yield from ()
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("goldformer.conformance.commands._grade_session.grade_in_pool", stopped)
-    run("--again", "--gradescope-results", str(results), submissions="class/alice.py")
-    told = json.loads(results.read_text())
-    assert (told["score"], told["extra_data"]) == (0.0, {"outcome": "pending"})
-
-
-def test_github_gets_a_line_for_its_reporter(run: Run, tmp_path: Path) -> None:
-    steps = tmp_path / "steps"
-    steps.write_text("earlier=1\n")
-    result = run("--github-output", str(steps), submissions="class/bob.py")
-    assert (result.exit_code, "\n1 submission: 1 wrong\n" in result.stdout) == (0, True)
-    earlier, line = steps.read_text().splitlines()
-    assert earlier == "earlier=1"
-    told = json.loads(base64.b64decode(line.removeprefix("result="), validate=True))
-    assert (told["status"], told["max_score"], len(told["tests"])) == ("fail", 20.0, 2)
-
-
-@pytest.mark.parametrize("option", ["--github-output", "--gradescope-results"])
-def test_a_pipe_that_nothing_reads_is_refused_before_anything_is_graded(run: Run, option: str, tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "pipe")
-    result = run(option, str(tmp_path / "pipe"), submissions="class/bob.py")
-    why = f"goldformer: {tmp_path / 'pipe'}: is a pipe or a socket that nothing reads\n"
-    assert (result.exit_code, result.stderr) == (2, why)
-    assert "bob" not in result.stdout
-
-
 def test_a_zip_is_one_submission_and_names_nobody(run: Run, tmp_path: Path) -> None:
     """Students make zips: one that looks like an export of Gradescope set the name and email of its author."""
     listing = "submission_7:\n  :submitters:\n  - :name: Victim\n    :email: victim@x.edu\n"
     with zipfile.ZipFile(tmp_path / "alice.zip", "w") as archive:
         archive.writestr("submission_metadata.yml", listing)
         archive.writestr("submission_7/softmax.py", CORRECT)
-    for options in ((), ("--gradescope-results", str(tmp_path / "results.json"))):
-        assert run(*options, submissions="alice.zip").exit_code == 0
-        (student,) = json.loads((tmp_path / "out" / "grades.json").read_text())["students"]
-        assert (student["id"], student["name"], student["email"]) == ("alice", "", "")
-    assert "Victim" not in (tmp_path / "results.json").read_text()
-    # The teacher says that it is an export; the platform, which hands over one submission, is not asked.
+    assert run(submissions="alice.zip").exit_code == 0
+    (student,) = json.loads((tmp_path / "out" / "grades.json").read_text())["students"]
+    assert (student["id"], student["name"], student["email"]) == ("alice", "", "")
+    # The teacher says that it is an export.
     assert run("--export", "--drop-missing", submissions="alice.zip").exit_code == 0
     (student,) = json.loads((tmp_path / "out" / "grades.json").read_text())["students"]
     assert (student["id"], student["name"]) == ("submission_7", "Victim")
@@ -651,10 +436,7 @@ def test_an_export_of_gradescope_names_the_students(run: Run, tmp_path: Path) ->
         (["nowhere", "--assignment", "assignment.yaml", "--out", "out"], "nowhere: there is nothing there"),
         (["class", "--assignment", "no.yaml", "--out", "out"], "no.yaml:1: file: cannot be read: No such file"),
         (["class", "--assignment", "bad.yaml", "--out", "out"], "bad.yaml:1: titel: unknown key"),
-        (
-            ["class", "--assignment", "assignment.yaml", "--out", "o", "--gradescope-results", "no/r.json"],
-            "no folder no",
-        ),
+        (["class", "--assignment", "assignment.yaml", "--out", "o", "--json", "no/r.json"], "no folder no"),
         (["--replay", "class"], "--replay class: "),
     ],
 )

@@ -12,7 +12,6 @@ from goldformer.conformance.grading.compact import WINDOWS, compact_checks
 from goldformer.conformance.grading.model import Feedback
 from goldformer.conformance.grading.results import feedback, staff
 from goldformer.conformance.grading.results.gradebook import GradeSummary
-from goldformer.conformance.grading.results.platforms import gradescope_results
 from goldformer.conformance.grading.store import BadRecord, pack_grade, to_json, unpack_grade
 from grades import ASSIGNMENT
 
@@ -27,7 +26,7 @@ def test_pages_and_tables_of_a_compact_grade_are_the_same(spec, make, first_wron
     assignment = replace(ASSIGNMENT, feedback=Feedback(first_wrong=first_wrong))
     whole = make()
     small = compact(whole, spec, assignment)
-    for write in (feedback.html, feedback.markdown, staff.html, gradescope_results):
+    for write in (feedback.html, feedback.markdown, staff.html):
         assert write(small, assignment, spec) == write(whole, assignment, spec)
     assert GradeSummary.of(small) == GradeSummary.of(whole)
 

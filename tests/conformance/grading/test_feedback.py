@@ -13,7 +13,6 @@ from goldformer.conformance.diagnosis.causes import make_option_cause, write_hin
 from goldformer.conformance.diagnosis.finding import ADAPTER_LABELS
 from goldformer.conformance.grading.model import NOT_STARTED, Deduction, DiagnosisLine, Feedback, derive_outcome
 from goldformer.conformance.grading.results import feedback
-from goldformer.conformance.grading.results.platforms import gradescope_results
 from goldformer.conformance.grading.results.words import (
     advise,
     block,
@@ -316,7 +315,7 @@ def test_nothing_is_told_of_a_drawn_case(both, spec, make, switches):
         for d in c.verdict.differences for e in (d.first, d.worst) if e
     }  # fmt: skip
     assert drawn
-    for shown in (*both(grade, told(**switches)), gradescope_results(grade, told(**switches), spec)):
+    for shown in both(grade, told(**switches)):
         assert SECRET not in shown
         assert [number for number in numbers - known if number in shown] == []
 
@@ -368,8 +367,7 @@ def test_a_message_that_repeats_what_a_drawn_case_raised_is_left_out(both):
 )
 def test_what_is_switched_off_is_not_there(both, spec, switch, there):
     on = both(grades.failing())
-    off = (*both(grades.failing(), told(**{switch: False})), gradescope_results(
-        grades.failing(), told(**{switch: False}), spec))  # fmt: skip
+    off = both(grades.failing(), told(**{switch: False}))
     for text in there:
         assert all(text in shown for shown in on)
         assert [text for shown in off if text in shown] == []

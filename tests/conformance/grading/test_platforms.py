@@ -1,82 +1,64 @@
-"""The results that Gradescope and GitHub Classroom read, and the files that an instructor gives them."""
+"""The recipes of docs/gradebook.md and of examples/grading for other platforms do what they say."""
 
 from __future__ import annotations
 
 import base64
+import csv
+import io
 import json
-import math
 import os
+import re
 import shlex
+import shutil
 import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
 import yaml
 
 import grades
-from goldformer.conformance.grading.results.platforms import github_output, gradescope_pending, gradescope_results
-from grades import ASSIGNMENT, HOSTILE
+from goldformer.conformance.grading.results.gradebook import GradeSummary, to_csv, to_json
+from grades import ASSIGNMENT
 from repository import REPOSITORY
 
 EXAMPLES = REPOSITORY / "examples" / "grading"
 SCRIPTS = [EXAMPLES / "gradescope" / name for name in ("setup.sh", "run_autograder")]
 WORKFLOW = EXAMPLES / "github-classroom.yml"
+PAGE = (REPOSITORY / "docs" / "gradebook.md").read_text(encoding="utf-8")
 ATTENTION = "scaled_dot_product_attention"
 
-#: What Gradescope knows, at the top and of a test.
-TOP = {"score", "output", "output_format", "visibility", "stdout_visibility", "extra_data", "tests"}
-TEST = {"name", "score", "max_score", "status", "output", "output_format", "visibility"}
+needs_jq = pytest.mark.skipif(shutil.which("jq") is None, reason="no jq on PATH")
 
 
-@pytest.fixture
-def read(spec):
-    return lambda grade: json.loads(gradescope_results(grade, ASSIGNMENT, spec))
+# ── Canvas and Moodle ──
+
+
+@pytest.mark.parametrize(
+    ("id_", "export", "nth"),
+    [
+        ("ben_LATE_7_42_work", "Student,ID,Attention (42)\nAda,8,1\nBen,7,\n", 0),
+        ("Ben B_7_assignsubmission_file", "Identifier,Grade\nParticipant 8,1\nParticipant 7,\n", 1),
+        ("7", "SIS Login ID,Attention (42)\n8,1\n7,\n", 2),
+    ],
+)
+def test_the_script_fills_the_points_into_a_table_of_a_platform(id_, export, nth, tmp_path):
+    (code,) = re.findall(r"```python\n(# fill\.py\n.*?)```", PAGE, re.DOTALL)
+    (tmp_path / "graded").mkdir()
+    lines = [replace(GradeSummary.of(grades.failing()), submission=name) for name in (id_, "nobody")]
+    (tmp_path / "graded" / "grades.csv").write_text(to_csv(lines, ASSIGNMENT), encoding="utf-8", newline="")
+    (tmp_path / "export.csv").write_text(export, encoding="utf-8-sig")
+    words = shlex.split(re.findall(r"^\$ python fill\.py (.*) > upload\.csv", PAGE, re.MULTILINE)[nth])
+    done = subprocess.run(
+        [sys.executable, "-c", code, "export.csv", *words[1:]],
+        cwd=tmp_path, capture_output=True, text=True, check=True, timeout=30,
+    )  # fmt: skip
+    rows = list(csv.DictReader(io.StringIO(done.stdout)))
+    assert [row[words[2]] for row in rows] == ["1", "4.95"]
+    assert done.stderr == "submissions without a row: nobody\n"
 
 
 # ── Gradescope ──
-
-
-@pytest.mark.parametrize("make", [grades.passing, grades.failing, grades.cheating, grades.hostile])
-def test_the_result_has_what_gradescope_knows_and_nothing_else(read, make):
-    found = read(make())
-    assert set(found) == TOP
-    assert (found["visibility"], found["stdout_visibility"], found["output_format"]) == ("visible", "hidden", "md")
-    for test in found["tests"]:
-        assert set(test) == TEST
-        assert test["status"] in ("passed", "failed")
-        assert (test["visibility"], test["output_format"]) == ("visible", "md")
-
-
-def test_scores_are_numbers_and_add_up(read):
-    found = read(grades.failing())
-    assert [(test["name"], test["score"], test["max_score"], test["status"]) for test in found["tests"]] == [
-        ("softmax", 4.0, 4.0, "passed"),
-        (ATTENTION, 0.95, 6.0, "failed"),
-    ]
-    assert isinstance(found["score"], float)
-    assert found["score"] == sum(test["score"] for test in found["tests"]) == 4.95
-    assert found["extra_data"] == {"key": "key-ben", "outcome": "wrong", "mistakes": ["scale-missing"]}
-
-
-def test_feedback_is_in_the_output(read):
-    found = read(grades.failing())
-    assert "4.95 of 10 points." in found["output"]
-    assert "Divide QKᵀ by √d_k before the softmax." in found["output"]
-    assert found["tests"][1]["output"].startswith("wrong values, 16 of 101 published cases, 3 of 4 cases drawn")
-    assert "The first output that is wrong is scaled_scores" in found["tests"][1]["output"]
-
-
-def test_nothing_that_is_not_a_number_is_written(spec):
-    with pytest.raises(ValueError, match="Out of range float values"):
-        gradescope_results(replace(grades.passing(), earned=math.nan), ASSIGNMENT, spec)
-
-
-def test_what_stands_there_while_grading_says_so():
-    found = json.loads(gradescope_pending(ASSIGNMENT))
-    assert found["score"] == 0
-    assert "Your submission is being graded." in found["output"]
-    assert [(test["name"], test["max_score"]) for test in found["tests"]] == [("softmax", 4.0), (ATTENTION, 6.0)]
-    assert set(found) <= TOP
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
@@ -103,14 +85,28 @@ def autograder(tmp_path):
     return run
 
 
+@needs_jq
 def test_the_autograder_grades_the_submission_into_the_result(autograder, tmp_path):
-    found = autograder('printf "%s\\n" "$@" >"$AUTOGRADER/called"; echo "{\\"score\\": 7}" >"${@: -1}"')
-    assert found == {"score": 7}
+    (tmp_path / "made").mkdir()
+    text = to_json([GradeSummary.of(grades.failing())], ASSIGNMENT)
+    (tmp_path / "made" / "grades.json").write_text(text, encoding="utf-8")
+    found = autograder(
+        'printf "%s\\n" "$@" >"$AUTOGRADER/called"; mkdir -p "$AUTOGRADER/graded/students/ben"\n'
+        'cp "$AUTOGRADER/made/grades.json" "$AUTOGRADER/graded"; '
+        'echo well >"$AUTOGRADER/graded/students/ben/feedback.md"'
+    )
+    assert found == {
+        "score": 4.95, "output": "well\n", "output_format": "md", "visibility": "visible",
+        "stdout_visibility": "hidden",
+        "tests": [
+            {"name": "softmax", "score": 4.0, "max_score": 4.0, "visibility": "visible"},
+            {"name": ATTENTION, "score": 0.95, "max_score": 6.0, "visibility": "visible"},
+        ],
+    }  # fmt: skip
     assert (tmp_path / "called").read_text(encoding="utf-8").splitlines() == [
-        "grade", f"{tmp_path}/submission",
+        "grade", f"{tmp_path}/submission", "--one",
         "--assignment", f"{tmp_path}/source/assignment/assignment.yaml",
         "--out", f"{tmp_path}/graded",
-        "--gradescope-results", f"{tmp_path}/results/results.json",
     ]  # fmt: skip
 
 
@@ -124,55 +120,43 @@ def test_where_grading_does_not_end_there_is_a_result_that_says_so(autograder):
 # ── GitHub Classroom ──
 
 
-def decode(line):
-    """Decode the line as the reporter does."""
-    name, _, value = line.rstrip("\n").partition("=")
-    assert name == "result"
-    assert "\n" not in value
-    return json.loads(base64.b64decode(value, validate=True))
-
-
-def test_the_result_is_what_the_reporter_decodes(spec):
-    """It takes base64 of JSON, adds up the tests' scores, and fails the job where the status is fail."""
-    found = decode(github_output(grades.failing(), ASSIGNMENT, spec))
-    assert found["max_score"] == 10.0
-    assert found["status"] == "fail"
-    assert [(test["name"], test["status"], test["score"]) for test in found["tests"]] == [
-        ("softmax", "pass", 4.0),
-        (ATTENTION, "fail", 0.95),
-    ]
-    assert found["tests"][0]["message"] == ""
-    assert found["tests"][1]["message"].startswith("wrong values; The first output that is wrong is scaled_scores")
-
-
-@pytest.mark.parametrize(
-    ("make", "status"),
-    [
-        (grades.passing, "pass"),
-        (grades.cheating, "fail"),
-        (lambda: replace(grades.passing(), outcome="grader-error"), "error"),
-    ],
-)
-def test_the_status_is_one_of_three(spec, make, status):
-    assert decode(github_output(make(), ASSIGNMENT, spec))["status"] == status
-
-
-def test_no_message_begins_a_line_of_the_log(spec):
-    """The runner takes lines that begin with two colons for commands."""
-    found = decode(github_output(grades.hostile(), ASSIGNMENT, spec))
-    messages = [test["message"] for test in found["tests"]]
-    assert any("::error::" in message for message in messages)
-    assert not [message for message in messages if message.startswith(":") or not message.isprintable()]
-    assert HOSTILE not in json.dumps(found)
-
-
-def test_the_workflow_hands_the_result_to_the_reporter():
+@pytest.fixture
+def steps():
+    """The step of the workflow that grades, and the one that reports."""
     workflow = yaml.safe_load(WORKFLOW.read_text(encoding="utf-8"))
     # The reporter looks for a check of this name.
     assert workflow["name"] == "Autograding Tests"
     ((_, job),) = workflow["jobs"].items()
     (graded,) = [step for step in job["steps"] if "goldformer grade" in step.get("run", "")]
     (report,) = [step for step in job["steps"] if "autograding-grading-reporter" in step.get("uses", "")]
+    return graded, report
+
+
+@needs_jq
+@pytest.mark.parametrize(
+    ("grade", "statuses"),
+    [
+        (grades.passing(), ["pass", "pass", "pass"]),
+        (grades.failing(), ["fail", "pass", "fail"]),
+        (replace(grades.passing(), outcome="grader-error"), ["error", "pass", "pass"]),
+    ],
+)
+def test_the_workflow_makes_what_the_reporter_decodes(steps, grade, statuses, tmp_path):
+    """It takes base64 of JSON, adds up the tests' scores, and fails the job where the status is fail."""
+    (tmp_path / "graded").mkdir()
+    text = to_json([GradeSummary.of(grade)], ASSIGNMENT)
+    (tmp_path / "graded" / "grades.json").write_text(text, encoding="utf-8")
+    run = steps[0]["run"].replace("goldformer grade", "true")
+    environment = {**os.environ, "GITHUB_OUTPUT": str(tmp_path / "output")}
+    subprocess.run(["bash", "-e", "-c", run], cwd=tmp_path, env=environment, check=True, timeout=30)
+    name, _, value = (tmp_path / "output").read_text(encoding="utf-8").rstrip("\n").partition("=")
+    found = json.loads(base64.b64decode(value, validate=True))
+    assert (name, found["max_score"]) == ("result", 10.0)
+    assert [found["status"], *(test["status"] for test in found["tests"])] == statuses
+    assert sum(test["score"] for test in found["tests"]) == pytest.approx(grade.earned)
+
+
+def test_the_workflow_hands_the_result_to_the_reporter(steps):
+    graded, report = steps
     runner = report["with"]["runners"]
     assert report["env"] == {f"{runner.upper()}_RESULTS": f"${{{{ steps.{graded['id']}.outputs.result }}}}"}
-    assert shlex.split(graded["run"])[-2:] == ["--github-output", "$GITHUB_OUTPUT"]

@@ -6,7 +6,6 @@ import gzip
 import json
 import math
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -56,7 +55,7 @@ def test_what_is_kept_is_finished(store: Store) -> None:
     assert store.is_finished("alice", "k")
     assert not store.is_finished("alice", "other")
     assert store.student("alice").joinpath("transcript.jsonl.gz").read_bytes() == b"\x1f\x8b"
-    assert [g.submission for g in store.grades(["zoe", "alice"])] == ["alice"]
+    assert (store.grade("zoe"), store.grade("alice").submission) == (None, "alice")
 
 
 def test_what_grading_itself_failed_for_is_not_finished(store: Store) -> None:
@@ -107,14 +106,6 @@ def test_a_link_in_the_place_of_a_students_folder_is_replaced(tmp_path: Path) ->
     store.keep("alice", {"grade.json.gz": pack_grade(grade()), "feedback.md": "new"})
     assert not alice.is_symlink()
     assert store.is_finished("alice", "k")
-    # Another process may put the link back while this one writes.
-    shutil.rmtree(alice)
-    alice.symlink_to(elsewhere)
-    store.keep_adjusted("alice", {"feedback.md": "newer"}, "{}")
-    assert (alice.is_symlink(), store.read_adjustment("alice")) == (False, "{}")
-    alice.rename(tmp_path / "moved")
-    alice.symlink_to(tmp_path / "moved")
-    assert store.read_adjustment("alice") == ""
     assert {path: path.read_bytes() for path in elsewhere.iterdir()} == files
     store.close()
 

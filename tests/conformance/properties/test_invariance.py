@@ -15,6 +15,7 @@ from goldformer.adapters.arrays import LIBRARIES
 from goldformer.conformance.judging.cases import Bench
 from goldformer.conformance.judging.verdict import Invariance, Status, Verdict
 from goldformer.conformance.properties.judge import check_property
+from goldformer.conformance.properties.registry import components_of
 from goldformer.conformance.reports.remarks import make_remarks
 
 BATCH: Final = "batch size"
@@ -184,3 +185,13 @@ def test_words_that_rounding_may_turn_are_compared_for_the_numbers_of_the_case_o
     """Thirds have no proof that keeps the candidates apart."""
     verdict = judge("memory-layout", "greedy_decode", "reference")
     assert verdict.status is Status.PASSED
+
+
+def test_the_spec_says_in_which_settings_a_property_compares(spec):
+    reference = find_adapter("reference", spec)
+    for prop in spec.properties.values():
+        for component in components_of(prop, spec) if prop.settings else ():
+            verdict = check_property(prop, component, Bench(spec, reference, "float32", "cpu", bitwise=True))
+            # A component of masks and ids has no views of numbers to compare, and no sums that threads could share.
+            assert verdict.invariances or prop.component == "*", prop.id
+            assert {found.setting for found in verdict.invariances} <= set(prop.settings), prop.id
