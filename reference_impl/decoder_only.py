@@ -20,6 +20,7 @@ from goldformer.reference_impl.parts import (
 )
 from goldformer.reference_impl.shapes import (
     Bool,
+    Device,
     Float,
     Module,
     Positions,
@@ -117,3 +118,12 @@ def grouped_query_attention(
     # One head of keys for all makes it the multi-query attention of Shazeer, 2019; one for each, multi-head (GQA-5).
     key, value = (repeat_heads(x, query.shape[1]) for x in (key, value))
     return scaled_dot_product_attention(query, key, value, mask)
+
+
+@checked
+def sliding_window_mask(
+    q_seq: Size, kv_seq: Size, window: Size, *, device: Device = None
+) -> Bool[Tensor, "q_seq kv_seq"]:
+    """Let query i see its own key and the window − 1 before it. Jiang et al., 2023, section 2. WIN-1, WIN-2."""
+    behind = torch.arange(q_seq, device=device)[:, None] - torch.arange(kv_seq, device=device)
+    return (behind >= 0) & (behind < window)

@@ -21,7 +21,7 @@ from goldformer.spec.formulas.steps import Replacements, Step, instead
 _WITHOUT_GRADIENT: Final = frozenset(
     {
         "beam_search", "causal_mask", "dropout", "greedy_decode", "one_hot", "padding_mask", "shift_right",
-        "single_head_attention_step", "xavier_uniform",
+        "single_head_attention_step", "sliding_window_mask", "xavier_uniform",
     }
 )  # fmt: skip
 #: For each of many hundred numbers a stack would run once more.

@@ -11,6 +11,7 @@ arrays           what each kind of numbers does in its own way
 checks, parts    check axes, ids and masks; the parameters of a part
 randomness       Xavier-uniform weights and dropout
 attention        softmax, scaled dot-product attention and masks
+distance         sliding windows
 embedding, rope  token embedding and positional encoding; rotary position embedding
 heads, grouped   multi-head attention, fused and separate, and single-head attention; grouped-query attention
 layers, rms      feed-forward network, layer normalisation, encoder and decoder; root mean square normalisation
@@ -28,6 +29,7 @@ from typing import Any, Final
 from goldformer.spec.formulas.attention import causal_mask, padding_mask, scaled_dot_product_attention, softmax
 from goldformer.spec.formulas.backward import single_head_attention_step
 from goldformer.spec.formulas.decoding import beam_search, greedy_decode
+from goldformer.spec.formulas.distance import sliding_window_mask
 from goldformer.spec.formulas.embedding import positional_encoding, token_embedding
 from goldformer.spec.formulas.gated import gated_feed_forward
 from goldformer.spec.formulas.grouped import grouped_query_attention
@@ -48,7 +50,8 @@ COMPONENTS: Final[Mapping[str, Callable[..., Any]]] = {
         fused_multi_head_attention, gated_feed_forward, greedy_decode, grouped_query_attention, kl_divergence,
         label_smoothing, layer_norm, multi_head_attention, one_hot, output_probabilities, pad_or_truncate, padding_mask,
         positional_encoding, rms_norm, rotary_embedding, scaled_dot_product_attention, shift_right,
-        single_head_attention, single_head_attention_step, softmax, token_embedding, transformer, xavier_uniform,
+        single_head_attention, single_head_attention_step, sliding_window_mask, softmax, token_embedding, transformer,
+        xavier_uniform,
     )
 }  # fmt: skip
 
@@ -56,6 +59,7 @@ COMPONENTS: Final[Mapping[str, Callable[..., Any]]] = {
 _NAMES: Final[Mapping[str, tuple[str, ...]]] = {
     "causal_mask": ("mask",),
     "padding_mask": ("mask",),
+    "sliding_window_mask": ("mask",),
     "feed_forward": ("output", "hidden"),
 }
 

@@ -118,7 +118,14 @@ def causal_mask(*, q_seq: int, kv_seq: int) -> Array:
     """Return True where a query sees a key, (q_seq, kv_seq); the diagonal starts top left."""
     for name, size in (("q_seq", q_seq), ("kv_seq", kv_seq)):
         require_one(name, size, "a mask has at least one row and one column")
-    return can_see(np.arange(q_seq)[:, None], np.arange(kv_seq))
+    return can_see(query_positions(q_seq, kv_seq)[:, None], np.arange(kv_seq))
+
+
+@step
+def query_positions(q_seq: int, kv_seq: int) -> Array:
+    """Return the position of each query among the keys, 0 … q_seq − 1."""
+    del kv_seq
+    return np.arange(q_seq)
 
 
 @step

@@ -8,9 +8,10 @@ from typing import Any, Final
 import numpy as np
 
 from goldformer.spec.formulas.arrays import arithmetic, number, ratio, root
-from goldformer.spec.formulas.attention import can_see, causal_mask, mask_fill, weigh_keys
+from goldformer.spec.formulas.attention import causal_mask, mask_fill, query_positions, weigh_keys
 from goldformer.spec.formulas.checks import Array
 from goldformer.spec.formulas.decoding import Sentence, Task, has_ended, length_penalty, next_beam, rank_sentences
+from goldformer.spec.formulas.distance import window_length
 from goldformer.spec.formulas.embedding import (
     Wave,
     channel_waves,
@@ -50,10 +51,14 @@ def empty_rows_of_zeros(original: Callable[..., Array], scaled: Array, mask: Arr
     return np.where(mask.any(-1, keepdims=True), weights, arithmetic().constant(0, weights))
 
 
-def align_bottom_right(original: Callable[..., Array], *, q_seq: int, kv_seq: int) -> Array:
-    """Return the causal mask in which the last query sees every key, (q_seq, kv_seq)."""
-    original(q_seq=q_seq, kv_seq=kv_seq)  # refuses bad sizes
-    return can_see(np.arange(q_seq)[:, None] + kv_seq - q_seq, np.arange(kv_seq))
+def align_last(q_seq: int, kv_seq: int) -> Array:
+    """Return the positions of queries the last of which has that of the last key."""
+    return np.arange(q_seq) + kv_seq - q_seq
+
+
+def leave_out_oneself(original: Callable[[int], int], window: int) -> int:
+    """Return the number of keys that a query sees whose window counts the keys before its own."""
+    return original(window) + 1
 
 
 def tile_heads(heads: int, kv_heads: int) -> Array:
@@ -252,7 +257,7 @@ OPTIONS: Final[Mapping[tuple[str, str], Replacements]] = {
     ("empty_row", "zeros"): {weigh_keys: around(empty_rows_of_zeros)},
     # The softmax of a row that holds only −∞ is NaN.
     ("empty_row", "nan"): {mask_fill: instead(lambda dtype: -np.inf)},  # noqa: ARG005 - whatever the dtype
-    ("causal_corner", "bottom_right"): {causal_mask: around(align_bottom_right)},
+    ("causal_corner", "bottom_right"): {query_positions: instead(align_last)},
     # The mask of the call says it.
     ("later_tokens", "hidden_too"): {},
     ("later_tokens", "hidden_only"): {},
@@ -279,6 +284,7 @@ OPTIONS: Final[Mapping[tuple[str, str], Replacements]] = {
         norm_denominator: instead(add_eps_to_deviation),
     },
     ("gqa_groups", "tile"): {find_shared_heads: instead(tile_heads)},
+    ("window_size", "before_oneself"): {window_length: around(leave_out_oneself)},
     ("rms_norm_eps", "1e-5"): choose_eps(rms_eps, 10**5),
     ("rms_norm_eps", "float32_eps"): choose_eps(rms_eps, 2**23),
     ("rms_norm_eps_place", "outside"): {rms_divisor: instead(add_eps_to_root)},

@@ -143,7 +143,10 @@ def test_check_says_it_in_place_of_a_cause_and_of_nothing_else(run):
             "grouped keys and values within another component (num_kv_heads; by itself it is judged as "
             "grouped_query_attention)",
         ),
-        ("SlidingWindow", "sliding windows"),
+        (
+            "SlidingWindow",
+            "sliding windows within another component (SlidingWindow; by itself it is judged as sliding_window_mask)",
+        ),
         ("softcap", "soft caps of scores"),
         ("MoE", "experts"),
     ],

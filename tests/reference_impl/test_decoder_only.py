@@ -9,7 +9,13 @@ import pytest
 import torch
 from torch.nn import functional
 
-from goldformer.reference_impl import GatedFeedForward, RMSNorm, grouped_query_attention, rotary_embedding
+from goldformer.reference_impl import (
+    GatedFeedForward,
+    RMSNorm,
+    grouped_query_attention,
+    rotary_embedding,
+    sliding_window_mask,
+)
 from reference_functions import gated_feed_forward, rms_norm
 
 
@@ -171,3 +177,14 @@ def test_groups_that_do_not_fit_are_refused(changed, says):
     arrays = draw_groups(4, 2) | {name: torch.ones(shape, dtype=torch.float64) for name, shape in changed.items()}
     with pytest.raises(ValueError, match=says):
         grouped_query_attention(**arrays)
+
+
+@pytest.mark.parametrize(("q_seq", "kv_seq", "window"), [(5, 5, 2), (4, 4, 1), (3, 7, 4), (6, 2, 3), (4, 4, 9)])
+def test_a_sliding_window_is_a_band_below_the_diagonal(q_seq, kv_seq, window):
+    expected = torch.ones(q_seq, kv_seq, dtype=torch.bool).tril().triu(1 - window)
+    assert torch.equal(sliding_window_mask(q_seq, kv_seq, window), expected)
+
+
+def test_a_window_of_no_key_is_refused():
+    with pytest.raises(ValueError, match="window=0 must be at least 1: pass a positive size"):
+        sliding_window_mask(3, 3, 0)

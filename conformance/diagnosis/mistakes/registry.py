@@ -28,6 +28,7 @@ _FORWARD: Final = (
     "rope",
     "gated",
     "groups",
+    "distance",
     "transformer",
     "losses",
     "decoding",

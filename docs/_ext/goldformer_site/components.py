@@ -23,7 +23,13 @@ GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
         "fused_multi_head_attention",
         "grouped_query_attention",
     ),
-    "Masks and sequences": ("causal_mask", "padding_mask", "pad_or_truncate", "shift_right"),
+    "Masks and sequences": (
+        "causal_mask",
+        "sliding_window_mask",
+        "padding_mask",
+        "pad_or_truncate",
+        "shift_right",
+    ),
     "Embeddings and layers": (
         "token_embedding",
         "positional_encoding",

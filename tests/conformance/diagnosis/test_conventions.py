@@ -39,6 +39,7 @@ CASES = {
     "rope_pairing": "rope-distinct-sizes",
     "rope_direction": "rope-distinct-sizes",
     "gqa_groups": "gqa-four-heads-two-groups",
+    "window_size": "win-3-2",
     "norm_placement": "enc-distinct-sizes",
     "smoothing_denominator": "ls-four-words",
     "empty_row": EMPTY_ROW,

@@ -111,6 +111,14 @@ def causal_mask(m, q_seq, kv_seq, causal_corner="top_left"):
     return {"mask": np.array([[j <= i + shift for j in range(kv_seq)] for i in range(q_seq)])}
 
 
+def sliding_window_mask(m, q_seq, kv_seq, window, causal_corner="top_left", window_size="with_oneself"):
+    """WIN-1, WIN-2: the last keys up to the position of the query."""
+    shift = {"top_left": 0, "bottom_right": kv_seq - q_seq}[causal_corner]
+    length = {"with_oneself": window, "before_oneself": window + 1}[window_size]
+    seen = [range(i + shift - length + 1, i + shift + 1) for i in range(q_seq)]
+    return {"mask": np.array([[j in keys for j in range(kv_seq)] for keys in seen])}
+
+
 def padding_mask(m, ids, pad_id):
     return {"mask": np.array([[[[int(id_) != pad_id for id_ in row]]] for row in ids])}
 
@@ -380,6 +388,15 @@ SMALL = {
         f"causal mask {q}x{k}, {corner}": ("causal_mask", {}, {}, {"q_seq": q, "kv_seq": k}, {"causal_corner": corner})
         for q, k in ((4, 4), (2, 5), (5, 2), (1, 6))
         for corner in ("top_left", "bottom_right")
+    },
+    **{
+        f"window of {window}, {q}x{k}, {corner}, {size}": (
+            "sliding_window_mask", {}, {}, {"q_seq": q, "kv_seq": k, "window": window},
+            {"causal_corner": corner, "window_size": size},
+        )
+        for q, k, window in ((4, 4, 2), (2, 5, 3), (6, 2, 1), (1, 6, 9))
+        for corner in ("top_left", "bottom_right")
+        for size in ("with_oneself", "before_oneself")
     },
     **{
         f"padding mask of {pad}": ("padding_mask", {"ids": IDS}, {}, {"pad_id": pad}, {})
