@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import dis
+import importlib
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import Any, Final
 
 import torch
 from torch import Tensor
 
+from goldformer.adapters.find import explain_import_error, is_installed
 from goldformer.adapters.inference.packages import import_target
 from goldformer.adapters.protocol import RAISES_NOT_IMPLEMENTED, AdapterError
 
 #: The functions of an exercise, each with the names of its parameters in order.
 Signatures = Mapping[str, tuple[str, ...]]
+
+#: The fix for a module that is missing.
+_INSTALL: Final = "Write it, or install goldformer in the environment where your own tests run"
 
 #: The most functions that a message lists.
 _MOST: Final = 3
@@ -102,10 +108,8 @@ def load_functions(
     try:
         module = import_target(file).module
     except AdapterError as error:
-        if not isinstance(error.__cause__, ModuleNotFoundError):
-            raise
-        advice = "Install goldformer in the environment where your own tests run"
-        raise AdapterError(f"{error}. {advice}: it has what the file imports") from error
+        advice = f". {_INSTALL}" if isinstance(error.__cause__, ModuleNotFoundError) else ""
+        raise AdapterError(f"{error}{advice}") from error
     defined = {name: f for name in signatures if callable(f := getattr(module, name, None))}
     if not defined:
         listed = ", ".join([*signatures][:_MOST])
@@ -114,9 +118,29 @@ def load_functions(
             "folder of the exercise that defines them"
         )
     found = {name: f for name, f in defined.items() if not _is_stub(f)}
+    for name, function in found.items():
+        _require_imports(function, f"{file}: {name}")
     functions = Functions(file, found, signatures, weights, by_position)
     functions.require_parameters()
     return functions
+
+
+def _require_imports(function: Callable[..., Any], place: str) -> None:
+    """Import what a function imports when it is called; AdapterError if that is not installed.
+
+    Every call would fail in the same way, and say nothing of what the function computes. Any other fault of an import
+    is one of the solution, and a failure of the calls.
+    """
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    steps = dis.get_instructions(code) if code else ()
+    for name in [step.argval for step in steps if step.opname == "IMPORT_NAME" and step.argval]:
+        try:
+            importlib.import_module(name)
+        except Exception as error:
+            # The package of an assignment may ask for its own version, so it must be installed too.
+            absent = isinstance(error, ModuleNotFoundError) and not is_installed(str(error.name).partition(".")[0])
+            if absent or isinstance(error, PackageNotFoundError):
+                raise AdapterError(f"{explain_import_error(place, error)}. {_INSTALL}") from error
 
 
 def _is_stub(function: Callable[..., Any]) -> bool:

@@ -224,13 +224,43 @@ def test_a_failed_import_says_what_is_missing_and_where_to_install_goldformer(fo
     file.write_text("import not_here_at_all\n", encoding="utf-8")
     assert refuse("cs336:mine", spec) == (
         "mine/tests/adapters.py could not be imported: ModuleNotFoundError: No module named 'not_here_at_all' "
-        f"({file.resolve()}:1). Install goldformer in the environment where your own tests run: it "
-        "has what the file imports"
+        f"({file.resolve()}:1). Write it, or install goldformer in the environment where your own tests run"
     )
     file.write_text("1 / 0\n", encoding="utf-8")
     assert refuse("cs336:mine", spec) == (
         "mine/tests/adapters.py could not be imported: ZeroDivisionError: division by zero (mine/tests/adapters.py:1)"
     )
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        ("from not_here_at_all import softmax", "ModuleNotFoundError: No module named 'not_here_at_all'"),
+        # The assignment's package asks for its own version.
+        ("import asks_for_itself", "PackageNotFoundError: No package metadata was found for not_installed"),
+    ],
+)
+def test_what_a_function_imports_when_it_is_called_is_imported_before(line, problem, folder, spec):
+    """All of its calls would fail, and nothing would say that the code is fine."""
+    package = "import importlib.metadata\n\nversion = importlib.metadata.version('not_installed')\n"
+    (folder / "asks_for_itself.py").write_text(package, encoding="utf-8")
+    edit(folder / "tests" / "adapters.py", "    return softmax(in_features, dim)", (
+        f"    {line}\n\n    return softmax(in_features, dim)"
+    ))  # fmt: skip
+    message = refuse("cs336:mine", spec)
+    assert message.startswith(f"mine/tests/adapters.py: run_softmax could not be imported: {problem}")
+    assert message.endswith(". Write it, or install goldformer in the environment where your own tests run")
+
+
+def test_a_module_of_the_solution_that_is_missing_fails_its_function_only(folder):
+    edit(folder / "tests" / "adapters.py", "    return softmax(in_features, dim)", (
+        "    from solution.norms import softmax\n\n    return softmax(in_features, dim)"
+    ))  # fmt: skip
+    report = goldformer.check("cs336:mine", "softmax")
+    assert {v.message.partition(" (")[0] for v in report.failures if v.kind == "case"} == {
+        "raised ModuleNotFoundError: No module named 'solution.norms'"
+    }
+    assert goldformer.check("cs336:mine", "cross_entropy")
 
 
 def test_a_file_that_imports_next_to_itself_is_found(folder, spec):
