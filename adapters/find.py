@@ -77,6 +77,7 @@ NEEDED: Final = {
 #: at a path, called by the bridge cs336.
 BRIDGES: Final = {
     "cs336": "goldformer.adapters.bridges.cs336",
+    "torchcode": "goldformer.adapters.bridges.torchcode",
 }
 
 _OWN: Final = {**BUILT_IN, **OF_LIBRARIES}

@@ -1,15 +1,17 @@
-"""The functions of an exercise: import them from the solver's file, check their parameters, and make their calls."""
+"""The functions and classes of an exercise: import them from the solver's files, check their parameters, call them."""
 
 from __future__ import annotations
 
 import dis
 import importlib
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import PackageNotFoundError
+from math import prod
 from pathlib import Path
+from types import CodeType
 from typing import Any, Final
 
 import torch
@@ -25,40 +27,44 @@ Signatures = Mapping[str, tuple[str, ...]]
 #: The fix for a module that is missing.
 _INSTALL: Final = "Write it, or install goldformer in the environment where your own tests run"
 
+#: The steps of a function that does nothing: it returns the constant None.
+_OF_NOTHING: Final = frozenset({"RESUME", "LOAD_CONST", "RETURN_VALUE", "RETURN_CONST", "NOP"})
+
 #: The most functions that a message lists.
 _MOST: Final = 3
 
 
 @dataclass(frozen=True)
 class Functions:
-    """The functions that a file has of an exercise, without those that are still stubs.
+    """The functions and classes that a solution has of an exercise, without those that are still stubs.
 
-    `weights` are the parameters that take weights. `by_position` are the functions that the exercise's own tests call
-    by position, so that their parameters may have any names.
+    `by_position` are those that the exercise's own tests call by position, so that their parameters may have any names.
+    `weights` are the parameters that take weights, where the exercise compares values only; None if it asks for
+    gradients.
     """
 
-    file: Path
+    path: Path
     found: Mapping[str, Callable[..., Any]]
     signatures: Signatures
-    weights: frozenset[str] = frozenset()
-    by_position: frozenset[str] = frozenset()
+    by_position: frozenset[str]
+    weights: frozenset[str] | None = None
 
     def find(self, name: str) -> Callable[..., Any]:
         """Return a call of a function, with its arguments in the order of the signature.
 
-        NotImplementedError if the file does not have it yet. The call raises it if its result has no graph to arguments
-        whose gradient is needed.
+        NotImplementedError if the solution does not have it yet. The call raises it if its result has no graph to
+        arguments whose gradient is needed.
         """
         if name not in self.found:
-            raise NotImplementedError(f"{self.file}: {name} {RAISES_NOT_IMPLEMENTED}")
+            raise NotImplementedError(f"{self.path}: {name} {RAISES_NOT_IMPLEMENTED}")
         return partial(self._call, name)
 
     def _call(self, name: str, *arguments: Any) -> Any:
         named = dict(zip(self.signatures[name], arguments, strict=True))
         function = self.found[name]
         output = function(*arguments) if name in self.by_position else function(**named)
-        if isinstance(output, Tensor):
-            self._require_graph(name, output, named)
+        if self.weights is not None and isinstance(output, Tensor):
+            _require_graph(name, output, named, self.weights)
         return output
 
     def require_parameters(self) -> None:
@@ -69,60 +75,77 @@ class Functions:
             try:
                 signature.bind(*names) if name in self.by_position else signature.bind(**dict.fromkeys(names))
             except TypeError as error:
-                code = getattr(inspect.unwrap(function), "__code__", None)
-                line = f":{code.co_firstlineno}" if code else ""
+                code = _find_code(function)
+                place = f"{code.co_filename}:{code.co_firstlineno}" if code else self.path
                 own = ", ".join(signature.parameters)
                 raise AdapterError(
-                    f"{self.file}{line}: {name}({own}) cannot be called: {error}. Write it with the parameters of the "
+                    f"{place}: {name}({own}) cannot be called: {error}. Write it with the parameters of the "
                     f"exercise: {name}({', '.join(names)})"
                 ) from error
 
-    def _require_graph(self, name: str, output: Tensor, named: Mapping[str, Any]) -> None:
-        """Raise NotImplementedError if the function copied its weights, or ran without gradients.
 
-        Exercises compare values only, so their solvers load weights as they like: into parameters of their own, or
-        under no_grad. That is no mistake of the code that is judged.
-        """
-        tracked = {n: a for n, a in named.items() if isinstance(a, Tensor) and a.requires_grad}
-        if tracked and not output.requires_grad:
-            raise NotImplementedError(f"{name} computes without gradients, which the exercise does not ask for")
-        weights = {n: a for n, a in tracked.items() if n in self.weights}
-        if not weights:
-            return
-        reached = torch.autograd.grad(output.sum(), list(weights.values()), retain_graph=True, allow_unused=True)
-        if cut := [n for n, gradient in zip(weights, reached, strict=True) if gradient is None]:
-            raise NotImplementedError(f"{name} copies {', '.join(cut)}, so no gradient reaches them")
+def _require_graph(name: str, output: Tensor, named: Mapping[str, Any], weights: frozenset[str]) -> None:
+    """Raise NotImplementedError if a function copied its weights, or ran without gradients.
+
+    Where an exercise compares values only, its solvers load weights as they like: into parameters of their own, or
+    under no_grad. That is no mistake of the code that is judged.
+    """
+    tracked = {n: a for n, a in named.items() if isinstance(a, Tensor) and a.requires_grad}
+    if tracked and not output.requires_grad:
+        raise NotImplementedError(f"{name} computes without gradients, which the exercise does not ask for")
+    loaded = {n: a for n, a in tracked.items() if n in weights}
+    if not loaded:
+        return
+    reached = torch.autograd.grad(output.sum(), list(loaded.values()), retain_graph=True, allow_unused=True)
+    if cut := [n for n, gradient in zip(loaded, reached, strict=True) if gradient is None]:
+        raise NotImplementedError(f"{name} copies {', '.join(cut)}, so no gradient reaches them")
 
 
 def load_functions(
-    file: Path,
+    path: Path,
+    files: Sequence[Path],
     signatures: Signatures,
-    *,
-    weights: frozenset[str] = frozenset(),
-    by_position: frozenset[str] = frozenset(),
+    by_position: frozenset[str],
+    weights: frozenset[str] | None = None,
 ) -> Functions:
-    """Import a file and return those of its functions that an exercise names.
+    """Import the files of a solution at `path`, and return what they define of an exercise.
 
-    AdapterError if it cannot be imported, has none of them, or has one with other parameters.
+    AdapterError if a file cannot be imported, if two define the same, if none defines anything of the exercise, or if
+    something has other parameters.
     """
+    found: dict[str, Callable[..., Any]] = {}
+    for file in files:
+        for name, function in _list_defined(file, signatures).items():
+            if name in found:
+                raise AdapterError(f"{path}: two files define {name}, one of them {file}: give one of the files")
+            _require_imports(function, f"{file}: {name}")
+            found[name] = function
+    if not found:
+        listed = ", ".join([*signatures][:_MOST])
+        raise AdapterError(
+            f"{path}: it has none of the functions {listed} and {len(signatures) - _MOST} more: give the file or the "
+            "folder of the exercise that defines them"
+        )
+    written = {name: f for name, f in found.items() if not _is_stub(f)}
+    functions = Functions(path, written, signatures, by_position, weights)
+    functions.require_parameters()
+    return functions
+
+
+def restore_shape(output: Any, shape: Sequence[int]) -> Any:
+    """Return a result in the shape of the call; whatever has another size is left for the judge."""
+    fits = isinstance(output, Tensor) and output.numel() == prod(shape)
+    return output.reshape(shape) if fits else output
+
+
+def _list_defined(file: Path, signatures: Signatures) -> dict[str, Callable[..., Any]]:
+    """Import a file, and return those functions and classes of an exercise that it has."""
     try:
         module = import_target(file).module
     except AdapterError as error:
         advice = f". {_INSTALL}" if isinstance(error.__cause__, ModuleNotFoundError) else ""
         raise AdapterError(f"{error}{advice}") from error
-    defined = {name: f for name in signatures if callable(f := getattr(module, name, None))}
-    if not defined:
-        listed = ", ".join([*signatures][:_MOST])
-        raise AdapterError(
-            f"{file}: it has none of the functions {listed} and {len(signatures) - _MOST} more: give the file or the "
-            "folder of the exercise that defines them"
-        )
-    found = {name: f for name, f in defined.items() if not _is_stub(f)}
-    for name, function in found.items():
-        _require_imports(function, f"{file}: {name}")
-    functions = Functions(file, found, signatures, weights, by_position)
-    functions.require_parameters()
-    return functions
+    return {name: f for name in signatures if callable(f := getattr(module, name, None))}
 
 
 def _require_imports(function: Callable[..., Any], place: str) -> None:
@@ -131,7 +154,7 @@ def _require_imports(function: Callable[..., Any], place: str) -> None:
     Every call would fail in the same way, and say nothing of what the function computes. Any other fault of an import
     is one of the solution, and a failure of the calls.
     """
-    code = getattr(inspect.unwrap(function), "__code__", None)
+    code = _find_code(function)
     steps = dis.get_instructions(code) if code else ()
     for name in [step.argval for step in steps if step.opname == "IMPORT_NAME" and step.argval]:
         try:
@@ -143,9 +166,18 @@ def _require_imports(function: Callable[..., Any], place: str) -> None:
                 raise AdapterError(f"{explain_import_error(place, error)}. {_INSTALL}") from error
 
 
+def _find_code(function: Callable[..., Any]) -> CodeType | None:
+    """Return the code of a function, or of the forward pass of a class; None for what has none."""
+    written = getattr(function, "forward", None) if inspect.isclass(function) else function
+    return getattr(inspect.unwrap(written), "__code__", None) if callable(written) else None
+
+
 def _is_stub(function: Callable[..., Any]) -> bool:
-    """Return True for a function that only raises NotImplementedError, as it is handed out."""
-    code = getattr(inspect.unwrap(function), "__code__", None)
-    if code is None or "NotImplementedError" not in code.co_names:
+    """Return True for what is still as it is handed out: it only raises NotImplementedError, or does nothing."""
+    code = _find_code(function)
+    if code is None:
         return False
-    return not any(step.opname.startswith("RETURN") for step in dis.get_instructions(code))
+    steps = list(dis.get_instructions(code))
+    if "NotImplementedError" in code.co_names:
+        return not any(step.opname.startswith("RETURN") for step in steps)
+    return all(step.opname in _OF_NOTHING and step.argval in (None, 0) for step in steps)
