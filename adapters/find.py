@@ -73,6 +73,13 @@ NEEDED: Final = {
     "tinygrad": ("tinygrad", "tinygrad"),
 }
 
+#: The bridges to the exercises of a course or a site, each a module with a function `connect`. "cs336:PATH" is the code
+#: at a path, called by the bridge cs336.
+BRIDGES: Final = {
+    "cs336": "goldformer.adapters.bridges.cs336",
+    "torchcode": "goldformer.adapters.bridges.torchcode",
+}
+
 _OWN: Final = {**BUILT_IN, **OF_LIBRARIES}
 
 
@@ -92,11 +99,11 @@ def load_with_reload(find: Callable[[Spec], Adapter], name: str, spec: Spec) -> 
     if name.startswith(COMMAND):
         return replace(find(spec), reload=partial(find, spec))
     adapter = replace(find(spec), loader=Loader(find))
-    if not _is_file(name):
+    if (folder := find_folder(name)) is None:
         return adapter
 
     def reload() -> Adapter:
-        with import_again(Path(name).resolve().parent):
+        with import_again(folder):
             return replace(find(spec), loader=Loader(find))
 
     return replace(adapter, reload=reload)
@@ -145,6 +152,8 @@ def load_object(name: str) -> Any:
     """Import the file, module or built-in adapter of a name; AdapterError if it does not exist or fails."""
     if target := _OWN.get(name):
         return _import(name, target)
+    if path := split_bridge(name)[1]:
+        return _connect(name, path)
     if _is_file(name):
         return import_file(Path(name))
     for entry in entry_points(group=GROUP):
@@ -154,15 +163,50 @@ def load_object(name: str) -> Any:
     if "." in module or is_installed(module):
         return _import(name, name)
     installed = [entry.name for entry in entry_points(group=GROUP)]
-    close = difflib.get_close_matches(name, [*_OWN, *installed], n=1)
-    known = ", ".join([*_OWN, *installed])
+    names = {**dict(zip(_OWN, _OWN, strict=True)), **{bridge: f"{bridge}:PATH" for bridge in BRIDGES}}
+    names |= {entry: entry for entry in installed}
+    close = [names[near] for near in difflib.get_close_matches(module, names, n=1)]
+    known = ", ".join(names.values())
     guess = f" Did you mean {close[0]}?" if close else ""
     what = 'a file (my_adapter.py), a dotted module, a command ("cmd: …"), or one of'
     raise AdapterError(f"no adapter {name!r}.{guess} Give {what}: {known}")
 
 
+def split_bridge(name: str) -> tuple[str, str]:
+    """Return the bridge and the path of "BRIDGE:PATH"; two empty strings for any other name."""
+    bridge, _, path = name.partition(":")
+    return (bridge, path) if path and bridge in BRIDGES else ("", "")
+
+
+def join_bridge(bridge: str, path: str) -> str:
+    """Return "BRIDGE:PATH"; AdapterError, with a guess, for a bridge that is unknown."""
+    if bridge not in BRIDGES:
+        close = difflib.get_close_matches(bridge, BRIDGES, n=1)
+        guess = f" Did you mean {close[0]}?" if close else ""
+        raise AdapterError(f"no bridge {bridge!r}.{guess} Give one of: {', '.join(BRIDGES)}")
+    return f"{bridge}:{path}"
+
+
+def _connect(name: str, path: str) -> Any:
+    """Return what a bridge makes of the code at a path."""
+    sys.path.insert(0, str(find_folder(name)))
+    return _import(name, f"{BRIDGES[split_bridge(name)[0]]}:connect")(Path(path))
+
+
+def find_folder(name: str) -> Path | None:
+    """Return the folder whose modules the code of a name imports; None for what is no file."""
+    if bridged := split_bridge(name)[1]:
+        path = Path(bridged).resolve()
+        folder = path if path.is_dir() else path.parent
+        # The tests of a solution import the solution from the folder above.
+        return folder.parent if folder.name == "tests" else folder
+    return Path(name).resolve().parent if _is_file(name) else None
+
+
 def is_named_adapter(name: str) -> bool:
-    """Return True for the name of a built-in or an installed adapter."""
+    """Return True for the name of a built-in or an installed adapter, and for a bridge with a path."""
+    if split_bridge(name)[0]:
+        return True
     return name in _OWN or (not _is_file(name) and any(entry.name == name for entry in entry_points(group=GROUP)))
 
 

@@ -20,6 +20,7 @@ from goldformer.adapters.find import (
     load_with_reload,
     read_object,
     require_arrays,
+    split_bridge,
 )
 from goldformer.adapters.find_arrays import add_arrays
 from goldformer.adapters.inference import (
@@ -65,9 +66,11 @@ class Reading:
 def load_implementation(what: Any, spec: Spec, reading: Reading = Reading()) -> Adapter:
     """Return the adapter of an implementation.
 
-    `what` is the name of a built-in adapter, "cmd: …", the path of a Python file or a notebook, with or without
-    ":NAME", a dotted module, or an object: a function, a class, a module, a mapping of functions by component. Whatever
-    is no adapter itself is inferred. AdapterError says what could not be read, and what to give instead.
+    `what` is the name of a built-in adapter, "cmd: …", "cs336:PATH" with the name of a bridge, the path of a Python
+    file or a notebook, with or without ":NAME", a dotted module, or an object: a function, a class, a module, a mapping
+    of functions by component. Whatever is no adapter itself is inferred.
+
+    AdapterError says what could not be read, and what to give instead.
     """
     if not isinstance(what, str | Path):
         return _load(what, reading, spec)
@@ -77,15 +80,20 @@ def load_implementation(what: Any, spec: Spec, reading: Reading = Reading()) -> 
 
 
 def list_own(what: Any, adapter: Adapter, spec: Spec) -> tuple[str, ...]:
-    """Return the components to judge if none are named: those of a class or a function; () for a whole file, all."""
-    if isinstance(what, types.ModuleType) or (isinstance(what, str | Path) and not _names_one(str(what))):
+    """Return the components to judge if none are named; () for a whole file, all.
+
+    For a class, a function and the solution of an exercise they are those that it can have.
+    """
+    if isinstance(what, types.ModuleType) or (isinstance(what, str | Path) and not _names_part(str(what))):
         return ()
     return tuple(name for name in spec.components if name in adapter.functions or name in adapter.gradients)
 
 
-def _names_one(name: str) -> bool:
-    """Return True for the name of a class or a function in a file."""
-    return not name.startswith(COMMAND) and not is_named_adapter(name) and bool(split_target(name)[1])
+def _names_part(name: str) -> bool:
+    """Return True for the name of a class or a function in a file, and for the solution of an exercise."""
+    if name.startswith(COMMAND) or is_named_adapter(name):
+        return bool(split_bridge(name)[0])
+    return bool(split_target(name)[1])
 
 
 def _load(what: Any, reading: Reading, spec: Spec) -> Adapter:

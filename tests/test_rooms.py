@@ -19,6 +19,7 @@ ROOMS = [
     "spec/oracle",
     "reference_impl",
     "adapters",
+    "adapters/bridges",
     "adapters/inference",
     "adapters/process",
     "adapters/textbook",

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from goldformer.adapters.find import COMMAND
+from goldformer.adapters.find import COMMAND, find_folder
 from goldformer.adapters.imports import forget_modules
 from goldformer.adapters.process import TIMEOUT
 from goldformer.adapters.protocol import DTYPES
@@ -140,4 +140,4 @@ def _forget_modules(what: Any) -> AbstractContextManager[None]:
     """Forget the modules of a file's folder that checking it imports."""
     if not isinstance(what, str | Path) or str(what).startswith(COMMAND):
         return nullcontext()
-    return forget_modules(Path(what).resolve().parent)
+    return forget_modules(find_folder(str(what)) or Path(what).resolve().parent)

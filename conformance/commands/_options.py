@@ -165,6 +165,11 @@ ARRAYS: Final = click.option(
     type=click.Choice(["torch", "numpy", "jax"]),
     help="The array library of functions, if their code does not show it.",
 )
+BRIDGE: Final = click.option(
+    "--bridge",
+    metavar="NAME",
+    help="The exercise that ADAPTER is a solution of, such as cs336; NAME:ADAPTER is the same.",
+)
 ACCEPT: Final = click.option(
     "--accept",
     type=click.Choice([*CHOICES]),

@@ -14,6 +14,7 @@ from typing import Any
 import click
 
 from goldformer.adapters import DTYPES, Adapter
+from goldformer.adapters.find import join_bridge
 from goldformer.adapters.wrapping import wrap_adapter
 from goldformer.conformance.commands import _options as options
 from goldformer.conformance.commands._console import (
@@ -69,6 +70,7 @@ from goldformer.spec.load import load_own_cases
 @options.TIMEOUT
 @options.CONVENTIONS
 @options.ARRAYS
+@options.BRIDGE
 @options.ACCEPT
 @click.option("--strict", is_flag=True, help="Fail everything that is tolerated or not implemented.")
 @options.ALLOW_PARTIAL
@@ -101,6 +103,7 @@ def check(
     timeout: float,
     conventions: dict[str, str],
     arrays: str | None,
+    bridge: str | None,
     accept: tuple[str, ...],
     strict: bool,
     allow_partial: bool,
@@ -120,6 +123,7 @@ def check(
     "cmd: java -cp build MyAttention" is a process that speaks the protocol of docs/protocol.md, in any language.
     """
     spec = load_spec()
+    adapter = join_bridge(bridge, adapter) if bridge else adapter
     reading = Reading(components[0] if len(components) == 1 else None, arrays, accept, timeout)
     with contextlib.closing(load_implementation(adapter, spec, reading)) as loaded:
         found = loaded.declare(conventions, spec)

@@ -34,6 +34,7 @@ PAGES = (
     "python",
     "assert",
     "infer",
+    "bridges",
     "exit-status",
     "values",
     "tolerances",

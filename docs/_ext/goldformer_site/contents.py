@@ -13,6 +13,7 @@ _CONTENTS: Final[Mapping[str, tuple[str, ...]]] = {
         "read-a-failure",
         "infer",
         "adapters",
+        "bridges",
         "python",
         "assert",
         "kernels",
