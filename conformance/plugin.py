@@ -229,8 +229,9 @@ def settle(request: pytest.FixtureRequest) -> Callable[[Judgement], None]:
         from goldformer.conformance.judging.verdict import Status
         from goldformer.conformance.reports.text import explain_verdict
 
-        verdict = request.config.stash[_DIAGNOSIS].explain(judgement)
-        request.config.stash[_JUDGED][_make_key(verdict)] = judgement
+        kept = judgement.drop_large_arrays()
+        verdict = request.config.stash[_DIAGNOSIS].explain(kept)
+        request.config.stash[_JUDGED][_make_key(verdict)] = kept
         guard: Guard | None = request.config.stash.get(_GUARD, None)
         if guard is not None:
             verdict = guard.check_verdict(judgement, verdict)
