@@ -60,8 +60,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=60.0,
         help="seconds for each call of an implementation that is a process; default 60",
     )
-    # Not --html, which pytest-html has.
-    group.addoption("--conformance-html", type=Path, metavar="FILE", help="save a report as one HTML page")
     group.addoption("--baseline", help="a folder that `goldformer baseline record` wrote: what moved since then fails")
     group.addoption("--threads", type=int, default=1, help="threads on the CPU, of PyTorch and BLAS; default 1")
 
@@ -72,9 +70,6 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(Summary(config), "goldformer-summary")
         if _asks_for_suite(config):
             _load_bench(config)
-            path = config.getoption("--conformance-html")
-            if path and not path.resolve().parent.is_dir():
-                raise pytest.UsageError(f"--conformance-html {path}: there is no folder {path.parent}")
 
 
 def _asks_for_suite(config: pytest.Config) -> bool:
@@ -229,8 +224,9 @@ def settle(request: pytest.FixtureRequest) -> Callable[[Judgement], None]:
         from goldformer.conformance.judging.verdict import Status
         from goldformer.conformance.reports.text import explain_verdict
 
-        verdict = request.config.stash[_DIAGNOSIS].explain(judgement)
-        request.config.stash[_JUDGED][_make_key(verdict)] = judgement
+        kept = judgement.drop_large_arrays()
+        verdict = request.config.stash[_DIAGNOSIS].explain(kept)
+        request.config.stash[_JUDGED][_make_key(verdict)] = kept
         guard: Guard | None = request.config.stash.get(_GUARD, None)
         if guard is not None:
             verdict = guard.check_verdict(judgement, verdict)
@@ -291,7 +287,6 @@ class Summary:
         self.config = config
         self.verdicts: list[Verdict] = []
         self.start = time.perf_counter()
-        self.session: pytest.Session | None = None
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Collect the verdict, which is an attribute of its report."""
@@ -304,7 +299,6 @@ class Summary:
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Refuse a run in which everything was skipped, or if strict a partial one; a fault has its own exit status."""
-        self.session = session
         if self.verdicts:
             from goldformer.conformance.reports.results import nothing_was_checked
 
@@ -351,8 +345,6 @@ class Summary:
             terminalreporter.write_line("Nothing was checked: everything was skipped.", red=True)
         if bench.strict and found.partial:
             terminalreporter.write_line(f"--strict fails what is partial: {', '.join(found.partial)}", red=True)
-        if path := self.config.getoption("--conformance-html"):
-            self._save(path, bench, terminalreporter)
 
     def _list_absent(self) -> list[str]:
         """Return the components that were asked for and that the adapter does not have."""
@@ -360,16 +352,14 @@ class Summary:
 
         return list_absent(_load_bench(self.config), Selection((), _list_chosen(self.config)))
 
-    def _collect(self, bench: Bench, *, with_pictures: bool = False) -> Implementation:
+    def _collect(self, bench: Bench) -> Implementation:
         """Collect the verdicts, as `goldformer check` does."""
         from goldformer.conformance.reports.comparison import Implementation
 
         drawn = replace(bench, dtype=self.verdicts[0].dtype)
         seconds = time.perf_counter() - self.start
         chosen = self._has_chosen(bench)
-        return Implementation.of(
-            drawn, self.verdicts, seconds, self._list_absent(), with_pictures=with_pictures, chosen=chosen
-        )
+        return Implementation.of(drawn, self.verdicts, seconds, self._list_absent(), chosen=chosen)
 
     def _list_partial(self) -> tuple[str, ...]:
         """Return the components of which too few cases were judged."""
@@ -382,22 +372,3 @@ class Summary:
 
         present = list_present(bench, Selection((), _list_chosen(self.config)))
         return not {case.id for case in plan(bench.spec, present)} <= {v.check for v in self.verdicts}
-
-    def _save(self, path: Path, bench: Bench, terminalreporter: pytest.TerminalReporter) -> None:
-        """Save the page that `goldformer check --html` saves, and say so."""
-        from goldformer.conformance.reports.comparison import Comparison, ComparisonRequest
-        from goldformer.conformance.reports.comparison_page import page
-        from goldformer.spec.files import explain_os_error, write_named_file
-
-        dtypes = tuple(dict.fromkeys(v.dtype for v in self.verdicts))
-        found = self._collect(bench, with_pictures=True)
-        chosen = _list_chosen(self.config)
-        request = ComparisonRequest(dtypes, chosen, bench.device, self.config.getoption("--threads"))
-        try:
-            write_named_file(path, page(Comparison(request, (found,)), bench.spec))
-        except OSError as error:
-            terminalreporter.write_line(f"--conformance-html {explain_os_error(error)}", red=True)
-            if self.session is not None and self.session.exitstatus == pytest.ExitCode.OK:
-                self.session.exitstatus = pytest.ExitCode.INTERNAL_ERROR
-        else:
-            terminalreporter.write_line(f"wrote {path}")

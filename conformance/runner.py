@@ -59,7 +59,7 @@ def _judge(todo: Sequence[Check], run: RunChecks, spec: Spec, *, keep_stopped: b
     stopped = ""
     try:
         for judgement in run(todo):
-            judgements.append(judgement)  # noqa: PERF402 - what was judged must survive the interrupt
+            judgements.append(judgement.drop_large_arrays())  # noqa: PERF401 - what was judged must survive the interrupt
     except KeyboardInterrupt:
         if not keep_stopped:
             raise

@@ -305,6 +305,22 @@ class Blind(StrictModel):
     because: Text
 
 
+class _DrawnArrays(Mapping[str, Array]):
+    """Arrays that are drawn at each access: those of a whole model take hundreds of megabytes together."""
+
+    def __init__(self, recipes: Mapping[str, Recipe]) -> None:
+        self._recipes = recipes
+
+    def __getitem__(self, name: str) -> Array:
+        return draw.build(self._recipes[name], name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._recipes)
+
+    def __len__(self) -> int:
+        return len(self._recipes)
+
+
 @dataclass(frozen=True)
 class Case:
     """One call of a component and what to expect of it.
@@ -527,6 +543,8 @@ class Case:
     @cached_property
     def param_arrays(self) -> Mapping[str, Array]:
         """The parameters as float64 arrays."""
+        if self.full_size:
+            return _DrawnArrays(self.params)
         return {name: draw.build(recipe, name) for name, recipe in self.params.items()}
 
     @cached_property
@@ -548,7 +566,7 @@ class Case:
     @cached_property
     def size(self) -> int:
         """The number of numbers that an implementation is given: inputs and parameters."""
-        return sum(array.size for array in (*self.input_arrays.values(), *self.param_arrays.values()))
+        return sum(math.prod(recipe.shape) for recipe in (*self.inputs.values(), *self.params.values()))
 
     @property
     def is_computed(self) -> bool:

@@ -158,18 +158,13 @@ def _check(manifest: Manifest, file: YamlFile) -> None:
 
 def write_manifest(baseline: Baseline, files: Mapping[str, str]) -> str:
     """Return the file, the same for the same baseline; `files` are the digests of the components' files."""
-    unsigned = _make_manifest(baseline, files)
-    manifest = unsigned.model_copy(update={"digest": digest_manifest(unsigned)})
-    return "\n".join(_write_lines(manifest)) + "\n"
-
-
-def _make_manifest(baseline: Baseline, files: Mapping[str, str]) -> Manifest:
-    """Return the manifest of a baseline without its digest."""
-    return Manifest(
+    unsigned = Manifest(
         format=FORMAT, goldformer=baseline.goldformer, spec=baseline.spec, digest="0" * 64,
         request=baseline.request, files=dict(files), recordings=list(baseline.recordings),
         results=[_make_result(key, entry) for key, entry in baseline.entries.items()],
     )  # fmt: skip
+    manifest = unsigned.model_copy(update={"digest": digest_manifest(unsigned)})
+    return "\n".join(_write_lines(manifest)) + "\n"
 
 
 def _make_result(key: Key, entry: Entry) -> ListedResult:

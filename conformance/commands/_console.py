@@ -176,7 +176,7 @@ def save(path: Path, text: str) -> None:
 
 def save_json(path: Path, data: Any) -> None:
     """Write data, or a text that is JSON, as a file, and say so; print it if the file is "-"."""
-    text = data if isinstance(data, str) else _as_json(data) + "\n"
+    text = data if isinstance(data, str) else json.dumps(replace_nonfinite(data), ensure_ascii=False) + "\n"
     if path == DASH:
         # JSON escapes control characters by itself.
         _json_out.print(Text(text), end="")
@@ -192,10 +192,6 @@ def silence() -> Iterator[None]:
         yield
     finally:
         out.quiet = False
-
-
-def _as_json(data: Any) -> str:
-    return json.dumps(replace_nonfinite(data), ensure_ascii=False)
 
 
 def plain_table(*headings: str, right: Collection[str] = ()) -> PlainTable:

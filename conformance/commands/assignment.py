@@ -6,7 +6,7 @@ import contextlib
 import pkgutil
 import sys
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -15,7 +15,6 @@ import click
 
 from goldformer.adapters import Adapter, AdapterError, find_adapter
 from goldformer.adapters.find import import_file
-from goldformer.adapters.notebook import SUFFIX
 from goldformer.conformance.commands import _options as options
 from goldformer.conformance.commands._console import FAILS, OK, CannotRun, err, plain_table, print_table, say
 from goldformer.conformance.grading.answers import AnswerRecorder, Answers, summarize
@@ -27,7 +26,6 @@ from goldformer.conformance.grading.model import Assignment, Check, GradedCompon
 from goldformer.conformance.grading.python_files import SUBMISSION
 from goldformer.conformance.grading.results.words import shorten_to_line
 from goldformer.conformance.grading.score import find_declined
-from goldformer.conformance.grading.starter_notebook import make_notebook, name_notebook
 from goldformer.conformance.grading.task import CheckPlan, GradingTask
 from goldformer.conformance.judging.cases import Bench
 from goldformer.conformance.judging.verdict import Status, Verdict
@@ -67,16 +65,12 @@ def assignment() -> None:
     show_default=True,
     help="The code that students write.",
 )
-@click.option("--notebook", is_flag=True, help="Write the starter as a notebook, which students hand in.")
-def write_new(*, folder: Path, kind: str, notebook: bool) -> int:
+def write_new(*, folder: Path, kind: str) -> int:
     """Write a ready assignment into DIR.
 
     It has the assignment itself, a starter, an adapter, a solution, and a page for students.
     """
     files = {path.name: path.read_bytes() for path in sorted((READY / kind).iterdir()) if path.is_file()}
-    if notebook:
-        files = _turn_into_notebook(files)
-    starter = next(name for name in files if name.startswith("starter"))
     there = [name for name in files if (folder / name).exists()]
     # A run that was killed leaves some of the files, and the same command goes on.
     unfinished = len(there) < len(files) and all(_holds(folder / name, files[name]) for name in there)
@@ -94,7 +88,7 @@ def write_new(*, folder: Path, kind: str, notebook: bool) -> int:
     say(f"wrote {', '.join(files)} into {folder}")
     say(f"now run: goldformer assignment check {folder / 'assignment.yaml'}")
     say("fill in, in README.md, where students install goldformer from: $GOLDFORMER_SOURCE and $GOLDFORMER_COMMIT")
-    say(f"give students README.md, {starter} and adapter.py; keep solution.py and assignment.yaml")
+    say("give students README.md, starter.py and adapter.py; keep solution.py and assignment.yaml")
     return OK
 
 
@@ -104,16 +98,6 @@ def _holds(path: Path, data: bytes) -> bool:
         return read_regular_file(path, len(data)) == data
     except OSError:
         return False
-
-
-def _turn_into_notebook(files: Mapping[str, bytes]) -> dict[str, bytes]:
-    """Return the files of an assignment with the starter as a notebook."""
-    texts = {name: data.decode() for name, data in files.items()}
-    starter = "starter.py"
-    notebook = make_notebook(texts.pop(starter), "adapter.py")
-    texts["README.md"] = name_notebook(texts["README.md"])
-    texts["assignment.yaml"] = texts["assignment.yaml"].replace(starter, f"starter{SUFFIX}")
-    return {name: text.encode() for name, text in texts.items()} | {f"starter{SUFFIX}": notebook}
 
 
 @assignment.command(

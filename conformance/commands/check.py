@@ -7,7 +7,6 @@ import platform
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from importlib.metadata import version
-from json import dumps
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +35,7 @@ from goldformer.conformance.judging.derivation import CannotDerive, derive_value
 from goldformer.conformance.judging.verdict import Verdict
 from goldformer.conformance.loading import Reading, list_own, load_implementation
 from goldformer.conformance.reports.comparison import Comparison, ComparisonRequest, Implementation
-from goldformer.conformance.reports.comparison_data import coverage_as_json, diagnosis_as_json, make_badge
+from goldformer.conformance.reports.comparison_data import coverage_as_json, diagnosis_as_json
 from goldformer.conformance.reports.comparison_data import markdown as comparison_markdown
 from goldformer.conformance.reports.results import NOT_IMPLEMENTED
 from goldformer.conformance.reports.summary import explain_all, summarise
@@ -78,7 +77,6 @@ from goldformer.spec.load import load_own_cases
 @options.MARKDOWN
 @click.option("--html", type=options.FILE, help="Save a report as one HTML page, with every failing check.")
 @click.option("--junit", type=options.FILE, help="Save every check as JUnit XML, which build servers list as tests.")
-@click.option("--badge", "badge_file", type=options.FILE, help="Save the JSON for a badge of shields.io.")
 @click.option(
     "--save-cases",
     "case_folder",
@@ -111,7 +109,6 @@ def check(
     markdown: Path | None,
     html: Path | None,
     junit: Path | None,
-    badge_file: Path | None,
     case_folder: Path | None,
     quiet: bool,
     verbose: bool,
@@ -143,7 +140,7 @@ def check(
             bench = _wrap(bench, wrapper, properties)
         spec = bench.spec
         selection = replace(selection, cases=expand_patterns(selection.cases, spec.cases, "--case"))
-        saved = {"--json": json, "--markdown": markdown, "--html": html, "--junit": junit, "--badge": badge_file}
+        saved = {"--json": json, "--markdown": markdown, "--html": html, "--junit": junit}
         require_folders(saved | {"--save-cases": case_folder})
         Numerics(tf32, threads).apply(found.arrays)
         implementation = judge_implementation(
@@ -168,8 +165,6 @@ def check(
         from goldformer.conformance.reports.junit import junit_xml  # XML, which no other check needs
 
         save(junit, junit_xml(implementation, spec))
-    if badge_file:
-        save(badge_file, dumps(make_badge(implementation, spec), ensure_ascii=False) + "\n")
     if case_folder:
         _save_cases(case_folder, implementation.bad)
     if implementation.problem:

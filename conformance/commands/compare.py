@@ -53,7 +53,6 @@ from goldformer.spec import Spec, load_spec
 @click.option("--html", type=options.FILE, help="Save it all as one HTML page, with every failing check.")
 @options.JSON
 @options.MARKDOWN
-@click.option("--badge", type=options.FILE, help="Save the JSON for a badge of shields.io, of the first ADAPTER.")
 @options.ALLOW_PARTIAL
 def compare(
     *,
@@ -67,7 +66,6 @@ def compare(
     html: Path | None,
     json: Path | None,
     markdown: Path | None,
-    badge: Path | None,
     allow_partial: bool,
 ) -> int:
     """Run the same checks on several implementations.
@@ -81,7 +79,7 @@ def compare(
     components = expand_patterns(components, spec.components, "--component")
     if twice := [name for name in adapters if adapters.count(name) > 1]:
         raise CannotRun(f"{twice[0]} is named twice: compare it once")
-    require_folders({"--html": html, "--json": json, "--markdown": markdown, "--badge": badge})
+    require_folders({"--html": html, "--json": json, "--markdown": markdown})
     request = ComparisonRequest(dtypes, components, device, threads, timeout)
     watch = partial(show_progress, what="comparing")
     comparison = run_comparison(adapters, request, spec, jobs or os.cpu_count() or 1, watch)
@@ -92,8 +90,6 @@ def compare(
         save_json(json, comparison_data.as_json(comparison, spec))
     if markdown:
         save(markdown, comparison_data.markdown(comparison, spec))
-    if badge:
-        save_json(badge, comparison_data.make_badge(comparison.implementations[0], spec))
     for found in comparison.implementations:
         if found.problem:
             print_error(f"{found.given}: {found.problem}")

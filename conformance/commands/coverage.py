@@ -133,7 +133,7 @@ _COUNTS: Final = ("cases", "refusals", "properties")
 def _print_tables(part: Coverage) -> None:
     rows = plain_table("row", "clauses", *_COUNTS, "shown by", right=_COUNTS)
     for covered in part.rows:
-        counts = (_format_count(ids) for ids in asdict(covered.proofs).values())
+        counts = (str(len(ids) or "–") for ids in asdict(covered.proofs).values())
         shown = join_first(covered.proofs.ids) or "nothing"
         name = f"{covered.document} {covered.row.id}"
         rows.add_row(name, " ".join(covered.clauses) or "–", *counts, shown, style=_choose_style(covered.proofs))
@@ -147,10 +147,6 @@ def _print_tables(part: Coverage) -> None:
         if table.row_count:
             print_table(table)
             say("")
-
-
-def _format_count(ids: tuple[str, ...]) -> str:
-    return str(len(ids) or "–")
 
 
 def _choose_style(proofs: Proofs) -> str | None:
@@ -195,7 +191,12 @@ def _show_row(spec: Spec, part: Coverage, row: str, form: str) -> int:
         case "json":
             say(json.dumps(_row_as_json(covered), ensure_ascii=False))
         case "markdown":
-            _print_row_markdown(covered, spec)
+            about = covered.row.says or spec.documents[covered.document].about
+            say(f"### {escape(_format_heading(covered))}\n\n{escape(about)}")
+            for heading, members in _group_members(covered, spec).items():
+                say(f"\n{heading} ({len(members)}):\n")
+                for id_, title in members:
+                    say(f"- **{id_}** {escape(title)}")
         case _:
             _print_row(covered, spec)
     return FAILS if list(covered.problems()) else OK
@@ -240,12 +241,3 @@ def _print_row(covered: RowCoverage, spec: Spec) -> None:
             say(f"  {id_:<{width}}  {title}")
     for problem in covered.problems():
         say(str(problem), "red")
-
-
-def _print_row_markdown(covered: RowCoverage, spec: Spec) -> None:
-    about = covered.row.says or spec.documents[covered.document].about
-    say(f"### {escape(_format_heading(covered))}\n\n{escape(about)}")
-    for heading, members in _group_members(covered, spec).items():
-        say(f"\n{heading} ({len(members)}):\n")
-        for id_, title in members:
-            say(f"- **{id_}** {escape(title)}")

@@ -21,13 +21,11 @@ from goldformer.conformance.commands._console import (
     print_table,
     require_folders,
     require_known,
-    save,
     save_json,
     say,
     show_progress,
 )
 from goldformer.conformance.diagnosis.kill import KillMatrix, build_kill_matrix, collect_kills
-from goldformer.conformance.reports.kill_page import page
 from goldformer.conformance.reports.text import format_ratio
 from goldformer.spec import ROOT, Mistake, Spec, load_spec
 from goldformer.spec.goldenfile import golden_path, write_kills
@@ -51,7 +49,6 @@ WRITTEN: Final = "float32"
 )
 @options.JOBS
 @options.JSON
-@click.option("--html", type=options.FILE, help="Save the whole matrix as one HTML page.")
 @options.SPEC
 def mistakes(
     *,
@@ -62,7 +59,6 @@ def mistakes(
     dtype: str,
     jobs: int | None,
     json: Path | None,
-    html: Path | None,
     root: Path | None,
 ) -> int:
     """List the known mistakes, or prove that the suite catches them.
@@ -74,14 +70,13 @@ def mistakes(
     spec = load_spec((root or ROOT).resolve())
     require_known(ids, spec.mistakes, "no such mistake")
     components = expand_patterns(components, spec.components, "--component")
-    for option, path in {"--json": json, "--html": html}.items():
-        if path is not None and not matrix:
-            raise CannotRun(f"{option} saves the kill matrix: add --matrix")
+    if json is not None and not matrix:
+        raise CannotRun("--json saves the kill matrix: add --matrix")
     if write and not matrix:
         raise CannotRun("--write writes what the kill matrix measures: add --matrix")
     if write and dtype != WRITTEN:
         raise CannotRun(f"--write writes what the kill matrix measures in {WRITTEN}, not in {dtype}: leave out --dtype")
-    require_folders({"--json": json, "--html": html})
+    require_folders({"--json": json})
     chosen = [
         m for m in spec.mistakes.values() if (not ids or m.id in ids) and (not components or m.component in components)
     ]
@@ -98,8 +93,6 @@ def mistakes(
         _write_kills(measured, spec)
     if json:
         save_json(json, _as_json(measured))
-    if html:
-        save(html, page(measured, spec))
     return OK if measured.is_proven else FAILS
 
 

@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from goldformer.adapters.arrays import LIBRARIES, Layout
 from goldformer.adapters.process import TIMEOUT
@@ -49,6 +49,9 @@ from goldformer.spec import Case, Contract, Spec
 from goldformer.spec.model import REFUSED, UNSPECIFIED, GoldenArray
 from goldformer.spec.oracle.rounding import SMALLEST, TF32, is_half
 from goldformer.spec.oracle.truth import MOST_SAMPLED, make_call
+
+#: The most numbers of a passing result that a run keeps for its diagnosis: a megabyte.
+MOST_KEPT: Final = 1 << 17
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,6 +203,16 @@ class Judgement:
     case: Case | None = None
     outcome: Outcome | None = None
     expected: Mapping[str, GoldenArray] = field(default_factory=dict)
+
+    def drop_large_arrays(self) -> Judgement:
+        """Return the judgement without the arrays of a large call that passes, or itself.
+
+        The diagnosis compares mistakes with small calls first, and its budget ends before these.
+        """
+        if self.verdict.status is not Status.PASSED or not isinstance(self.outcome, Result):
+            return self
+        is_large = sum(array.size for array in self.outcome.outputs.values()) > MOST_KEPT
+        return replace(self, outcome=None, expected={}) if is_large else self
 
 
 @dataclass(frozen=True)

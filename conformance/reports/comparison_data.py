@@ -1,4 +1,4 @@
-"""A comparison as data, as Markdown for the summary of a build, and as a badge."""
+"""A comparison as data, and as Markdown for the summary of a build."""
 
 from __future__ import annotations
 
@@ -69,16 +69,6 @@ def describe_outcome(implementation: Implementation, spec: Spec) -> str:
     components = count_noun(len(judged), "component") if judged else ""
     few = f"too few in {count_noun(partial, 'component')}" if partial else ""
     return " · ".join(filter(None, (state, components, stands_on, few, refuses)))
-
-
-# ── a badge ──
-
-
-def make_badge(implementation: Implementation, spec: Spec) -> dict[str, Any]:
-    """Return the JSON from which shields.io draws a badge of one implementation."""
-    colours = {"conforms": "brightgreen", "partial": "yellow", "fails": "red", "unusable": "lightgrey"}
-    message = "not checked" if implementation.problem else describe_outcome(implementation, spec)
-    return {"schemaVersion": 1, "label": "goldformer", "message": message, "color": colours[implementation.outcome]}
 
 
 # ── Markdown ──

@@ -165,8 +165,7 @@ def reported(suite):
     """A run on a softmax that is doubled, without a dtype, as a build server starts it."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CI", "true")
-        files = ("--junitxml", "junit.xml", "--conformance-html", "report.html")
-        return suite(DOUBLED, "--component", "softmax", *files)
+        return suite(DOUBLED, "--component", "softmax", "--junitxml", "junit.xml")
 
 
 def test_without_a_dtype_it_is_float32(reported):
@@ -178,14 +177,6 @@ def test_each_failure_is_shown_once_on_a_build_server_too(reported):
     run = reported
     assert run.code == 1
     assert run.out.count("  Repeat ") == len(re.findall(r"^FAILED .*::test_golden", run.out, re.MULTILINE)) > 5
-
-
-def test_conformance_html_saves_the_page_that_check_saves(reported):
-    assert "wrote report.html" in reported.out
-    text = (reported.folder / "report.html").read_text(encoding="utf-8")
-    assert "mine" in text
-    assert "fails first" in text
-    assert 'aria-label="actual,' in text
 
 
 def test_junit_xml_says_what_is_wrong_and_of_what(reported):
@@ -419,12 +410,3 @@ def test_a_project_of_its_own_never_notices_the_plugin_and_keeps_its_fixture_nam
     assert re.findall(r"::(\w+) (\w+)", run.out) == [("test_bench", "PASSED"), ("test_nothing_is_imported", "PASSED")]
     mentions = [line for line in run.out.splitlines() if "goldformer" in line and not line.startswith("plugins: ")]
     assert (mentions, run.err) == ([], "")
-
-
-# The report as a page
-
-
-def test_conformance_html_without_a_folder_is_refused_before_the_work(suite):
-    run = suite(RIGHT, "--conformance-html", "no/report.html")
-    assert run.code == pytest.ExitCode.USAGE_ERROR
-    assert "--conformance-html no/report.html: there is no folder no" in run.err

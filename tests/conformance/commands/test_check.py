@@ -429,7 +429,7 @@ def multi_head_attention(query, key, value, mask=None, *, num_heads, params):
 
 
 def test_what_declines_nearly_every_case_is_partial(check, tmp_path):
-    files = {name: tmp_path / name for name in ("junit", "badge", "markdown", "html", "json")}
+    files = {name: tmp_path / name for name in ("junit", "markdown", "html", "json")}
     options = [word for name, path in files.items() for word in (f"--{name}", str(path))]
     result = check(ONE_HEAD, *options)
     assert result.exit_code == 3
@@ -438,7 +438,6 @@ def test_what_declines_nearly_every_case_is_partial(check, tmp_path):
     assert result.stderr.endswith("judged of multi_head_attention. --allow-partial accepts that\n")
     texts = {name: path.read_text(encoding="utf-8") for name, path in files.items()}
     assert '<skipped message="partial: nothing wrong was found in 2 of ' in texts["junit"]
-    assert (json.loads(texts["badge"])["color"], json.loads(texts["badge"])["message"][:9]) == ("yellow", "partial ·")
     assert "◐ **" in texts["markdown"]
     assert '<td class="partial">' in texts["html"]
     saved = json.loads(texts["json"])
@@ -661,12 +660,12 @@ def test_a_stop_before_the_first_check_is_130_too(check, monkeypatch):
 
 
 def test_what_was_judged_before_a_stop_is_saved(check, tmp_path):
-    badge = tmp_path / "badge.json"
-    result = check(SLOW, "--component", "softmax", "--json", "-", "--badge", str(badge))
+    summary = tmp_path / "summary.md"
+    result = check(SLOW, "--component", "softmax", "--json", "-", "--markdown", str(summary))
     data = json.loads(result.stdout)
     assert (result.exit_code, data["problem"]) == (130, result.stderr.strip().removeprefix("goldformer: "))
     assert 0 < len(data["verdicts"]) < 8
-    assert json.loads(badge.read_text(encoding="utf-8"))["message"] == "not checked"
+    assert "stopped after " in summary.read_text(encoding="utf-8")
 
 
 def test_what_is_never_run_is_not_called_unimplemented(check):
@@ -875,7 +874,7 @@ def test_the_json_is_what_its_schema_says(check):
 
 def test_one_run_writes_all_that_a_build_server_shows(check, tmp_path):
     """JUnit XML needed a second run, by pytest."""
-    saved = {option: tmp_path / f"out.{option}" for option in ("junit", "markdown", "html", "badge")}
+    saved = {option: tmp_path / f"out.{option}" for option in ("junit", "markdown", "html")}
     options = [word for option, path in saved.items() for word in (f"--{option}", str(path))]
     done = check(DOUBLED, "--component", "softmax", "-q", *options)
     assert done.exit_code == 1
@@ -885,7 +884,6 @@ def test_one_run_writes_all_that_a_build_server_shows(check, tmp_path):
     assert [root.get("tests"), root.get("failures")] == [str(len(root.findall(".//testcase"))), row[2]]
     assert saved["markdown"].read_text(encoding="utf-8").startswith("## Conformance")
     assert saved["html"].read_text(encoding="utf-8").startswith("<!doctype html>")
-    assert json.loads(saved["badge"].read_text(encoding="utf-8"))["color"] == "red"
 
 
 def test_junit_goes_to_a_folder_that_is_there(check):

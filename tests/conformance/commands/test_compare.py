@@ -13,7 +13,7 @@ from goldformer.conformance.cli import main
 from goldformer.conformance.commands import compare as command
 from goldformer.conformance.judging.verdict import Verdict
 from goldformer.conformance.reports.comparison import ComparisonRequest
-from goldformer.conformance.reports.comparison_data import as_json, make_badge, markdown
+from goldformer.conformance.reports.comparison_data import as_json, markdown
 from goldformer.conformance.reports.results import Counts
 from goldformer.conformance.runner import check_implementation, run_comparison
 
@@ -226,7 +226,7 @@ def test_too_few_cases_are_3_and_said_unless_they_are_allowed(told):
         (["textbook", "--dtype", "float23"], "--dtype float23: did you mean float32?"),
         (["textbook", "reference", "textbook"], "textbook is named twice: compare it once"),
         (["textbook", "--html", "no/a.html"], "--html no/a.html: there is no folder no"),
-        (["textbook", "--badge", "no/b.json"], "--badge no/b.json: there is no folder no"),
+        (["textbook", "--json", "no/b.json"], "--json no/b.json: there is no folder no"),
     ],
 )
 def test_what_cannot_be_done_is_2_and_said_before_anything_is_run(arguments, says, monkeypatch):
@@ -256,18 +256,16 @@ def test_what_is_printed(told):
 
 
 def test_every_file_is_saved_and_named(told, tmp_path):
-    names = {"--html": "a.html", "--json": "a.json", "--markdown": "a.md", "--badge": "b.json"}
+    names = {"--html": "a.html", "--json": "a.json", "--markdown": "a.md"}
     options = [word for option, name in names.items() for word in (option, str(tmp_path / name))]
     result = told(ALL, *options)
-    assert result.stdout.splitlines()[-4:] == [f"- wrote {tmp_path / name}" for name in names.values()]
+    assert result.stdout.splitlines()[-3:] == [f"- wrote {tmp_path / name}" for name in names.values()]
     assert (tmp_path / "a.html").read_text(encoding="utf-8").startswith("<!doctype html>")
     assert (tmp_path / "a.md").read_text(encoding="utf-8").startswith("## Conformance")
-    # Of the first one named.
-    assert json.loads((tmp_path / "b.json").read_text(encoding="utf-8"))["message"] == CONFORMS
     assert json.loads((tmp_path / "a.json").read_text(encoding="utf-8"))["outcome"] == "unusable"
 
 
-# ── JSON, a badge and Markdown ──
+# ── JSON and Markdown ──
 
 
 def test_json_has_counts_and_the_failing_verdicts_alone(spec):
@@ -284,29 +282,6 @@ def test_json_has_counts_and_the_failing_verdicts_alone(spec):
     assert right["failures"] == []
     assert [v["check"] for v in failing["failures"]] == ["sm-one", "sdpa-one"]
     assert (missing["components"], missing["problem"]) == ([], MISSING.problem)
-
-
-@pytest.mark.parametrize(
-    ("implementation", "message", "color"),
-    [
-        (RIGHT, CONFORMS, "brightgreen"),
-        (
-            made("m", verdict("a", "softmax"), verdict("b", "layer_norm")),
-            "conforms · 2 components · 2 of 2 cases apply",
-            "brightgreen",
-        ),
-        (PARTIAL, "partial · 1 component · 1 of 3 cases apply · too few in 1 component", "yellow"),
-        (made("m", wrong("a", "softmax"), verdict("b", "layer_norm")), "fails in 1 of 2 components", "red"),
-        (MISSING, "not checked", "lightgrey"),
-    ],
-)
-def test_the_badge_is_what_shields_reads(implementation, message, color, spec):
-    assert make_badge(implementation, spec) == {
-        "schemaVersion": 1,
-        "label": "goldformer",
-        "message": message,
-        "color": color,
-    }
 
 
 def test_markdown_has_a_table_that_names_do_not_break(spec):
@@ -349,33 +324,31 @@ def test_a_long_list_of_failures_is_cut_in_markdown(spec):
 # ── the same of one implementation, by check ──
 
 
-def test_check_saves_a_summary_and_a_badge(tmp_path):
-    summary, drawn = tmp_path / "summary.md", tmp_path / "badge.json"
-    options = ["--component", "softmax", "--dtype", "float32", "--markdown", str(summary), "--badge", str(drawn)]
+def test_check_saves_a_summary(tmp_path):
+    summary = tmp_path / "summary.md"
+    options = ["--component", "softmax", "--dtype", "float32", "--markdown", str(summary)]
     result = CliRunner().invoke(main, ["check", "textbook", *options])
     assert result.exit_code == 0
-    assert result.stdout.splitlines()[-2:] == [f"- wrote {summary}", f"- wrote {drawn}"]
+    assert result.stdout.splitlines()[-1] == f"- wrote {summary}"
     assert re.search(r"^\| `softmax` \| ✓ \d+ of \d+ · 0\.\d+ \|$", summary.read_text(encoding="utf-8"), re.MULTILINE)
-    assert (
-        json.loads(drawn.read_text(encoding="utf-8"))["message"]
-        == "conforms · 1 component · 20 of 20 cases apply · refuses 1 of 1 bad inputs"
-    )
+    said = "conforms · 1 component · 20 of 20 cases apply · refuses 1 of 1 bad inputs"
+    assert said in summary.read_text(encoding="utf-8")
 
 
 def test_check_writes_nothing_but_json_to_standard_output(tmp_path):
-    options = ["--component", "softmax", "--dtype", "float32", "--json", "-", "--badge", str(tmp_path / "badge.json")]
+    options = ["--component", "softmax", "--dtype", "float32", "--json", "-", "--html", str(tmp_path / "page.html")]
     result = CliRunner().invoke(main, ["check", "textbook", *options])
     assert json.loads(result.stdout)["components"]
-    assert (tmp_path / "badge.json").exists()
+    assert (tmp_path / "page.html").exists()
 
 
 def test_check_saves_what_could_not_be_checked_too(tmp_path):
-    drawn = tmp_path / "badge.json"
+    drawn = tmp_path / "summary.md"
     result = CliRunner().invoke(
-        main, ["check", "textbook", "--component", "softmax", "--dtype", "bfloat16", "--badge", str(drawn)]
+        main, ["check", "textbook", "--component", "softmax", "--dtype", "bfloat16", "--markdown", str(drawn)]
     )
     assert result.exit_code == 2
-    assert json.loads(drawn.read_text(encoding="utf-8"))["message"] == "not checked"
+    assert "nothing was checked" in drawn.read_text(encoding="utf-8")
 
 
 def test_check_refuses_a_folder_that_is_not_there():

@@ -68,19 +68,6 @@ def test_a_file_that_cannot_be_written_is_a_sentence_and_status_2(place: Path, c
     assert old.exists()
 
 
-def test_a_page_of_pytest_that_cannot_be_written_is_a_sentence_and_no_success(place: Path) -> None:
-    import goldformer.conformance
-
-    (suite,) = goldformer.conformance.__path__
-    words = [sys.executable, "-m", "pytest", suite, "--rootdir", str(place), "-q", "-p", "no:cacheprovider"]
-    words += ["--adapter", "textbook", "--component", "causal_mask", "--conformance-html", "page.html"]
-    with full_disk(40_000):
-        done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
-    assert f"--conformance-html page.html: {TOO_LARGE}; free some space" in done.stdout, done.stdout + done.stderr
-    assert (done.returncode, "INTERNALERROR" in done.stdout + done.stderr) == (3, False)
-    assert " passed" in done.stdout
-
-
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no full device here")
 @pytest.mark.parametrize("buffered", ["", "1"])
 def test_an_output_that_cannot_be_written_is_a_sentence_and_status_2(buffered: str) -> None:

@@ -1,4 +1,4 @@
-"""Every known mistake is caught by whoever lists it, and the kill matrix says so in numbers, words, JSON and HTML."""
+"""Every known mistake is caught by whoever lists it, and the kill matrix says so in numbers, words and JSON."""
 
 from __future__ import annotations
 
@@ -26,11 +26,9 @@ from goldformer.conformance.diagnosis.kill import (
     select_cases_for,
 )
 from goldformer.conformance.diagnosis.mistakes import Mistaken, implementations
-from goldformer.conformance.reports.kill_page import page
 from goldformer.conformance.reports.text import format_ratio
 from goldformer.spec import Mistake, load_spec
 from goldformer.spec.formulas.attention import softmax
-from pages import PAIRS, READABLE, Page, contrast, must_scroll_by_keyboard, must_stand_alone
 from spoiled import spoil
 from spoiling import edit, keep
 
@@ -323,8 +321,7 @@ def test_some_of_it_is_listed(spec):
         (["--component", "softmx"], "--component softmx: did you mean softmax?"),
         (["scale-missing", "--component", "softmax"], "no such mistake is in softmax"),
         (["--json", "a.json"], "--json saves the kill matrix: add --matrix"),
-        (["--html", "a.html"], "--html saves the kill matrix: add --matrix"),
-        (["--matrix", "--html", "no/a.html"], "--html no/a.html: there is no folder no"),
+        (["--matrix", "--json", "no/a.json"], "--json no/a.json: there is no folder no"),
     ],
 )
 def test_what_cannot_be_done_is_2_and_said(arguments, says):
@@ -425,65 +422,6 @@ def test_the_whole_matrix_is_saved_as_json(made_up, tmp_path):
         {"check": "sm-a-thousand", "kind": "case", "component": "softmax", "listed": False, "killed": True,
          "margin": 3e5, "reason": "wrong-value"},
     ]  # fmt: skip
-
-
-# ── the page ──
-
-
-@pytest.fixture
-def parsed(made_up, tmp_path):
-    path = tmp_path / "kills.html"
-    assert made_up(TOLD, "--html", str(path)).exit_code == 1
-    return Page(path.read_text(encoding="utf-8"))
-
-
-def test_the_page_is_well_formed_and_asks_nothing_of_the_network(parsed):
-    must_stand_alone(parsed)
-
-
-def test_every_mistake_is_a_row_and_every_case_a_column(parsed):
-    columns = [text for attributes, text in parsed.all("th") if attributes["scope"] == "col"]
-    # b is no case of the spec, so it has no place.
-    assert columns == ["mistake", "sm-a-thousand", "sm-shifted-pair"]
-    rows = [text for attributes, text in parsed.all("th") if attributes["scope"] == "row"]
-    assert rows == [
-        "one one & <others>Do not.",
-        "two in float16 two & <others>Do not.",
-        "three three & <others>Do not.",
-    ]
-
-
-def test_a_cell_is_a_number_and_not_a_colour_alone(parsed):
-    cells = [(attributes.get("class"), text, attributes.get("title")) for attributes, text in parsed.all("td")]
-    assert cells[:4] == [
-        ("k1 c", "1.3", "20"),
-        ("u", "✗", "claimed, but passes: margin 0.25"),
-        ("k3", "5.5", "3e+05"),
-        ("n", "–", None),
-    ]
-
-
-def test_a_table_can_be_scrolled_by_keyboard_and_has_a_name(parsed):
-    must_scroll_by_keyboard(parsed)
-
-
-SHADES = [("k0i", "k0"), *(("ki", f"k{n}") for n in (1, 2, 3)), *(("kj", f"k{n}") for n in (4, 5, 6))]
-
-
-@pytest.mark.parametrize("pair", PAIRS + SHADES, ids="-on-".join)
-@pytest.mark.parametrize("scheme", [0, 1], ids=["light", "dark"])
-def test_text_is_readable_in_light_and_dark(parsed, pair, scheme):
-    assert contrast(parsed, pair, scheme) >= READABLE
-
-
-def test_the_page_of_a_proven_matrix_says_so(spec):
-    text = page(matrix(kill("one", shot("sm-a-thousand", 20))), spec)
-    said = [text for _, text in Page(text).all("li")][:3]
-    assert said == [
-        "1 of 1 mistakes are caught; the least margin is 20, of one.",
-        "Not caught: none.",
-        "Untrue claims: none.",
-    ]
 
 
 def test_kills_are_written_into_the_golden_files_and_nothing_else_moves(spec_copy):

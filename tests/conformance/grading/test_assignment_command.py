@@ -60,15 +60,14 @@ def test_it_writes_what_a_course_needs_and_says_what_next(kind, tmp_path):
     assert sorted(path.name for path in folder.iterdir()) == FILES
 
 
-@pytest.mark.parametrize("options", [(), ("--notebook",)])
-def test_what_a_killed_run_left_is_completed(options, tmp_path):
-    assert assignment("new", tmp_path, *options).exit_code == 0
+def test_what_a_killed_run_left_is_completed(tmp_path):
+    assert assignment("new", tmp_path).exit_code == 0
     whole = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     for name in ("assignment.yaml", "solution.py"):
         (tmp_path / name).unlink()
-    assert assignment("new", tmp_path, *options).exit_code == 0
+    assert assignment("new", tmp_path).exit_code == 0
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == whole
-    assert assignment("new", tmp_path, *options).exit_code == 2
+    assert assignment("new", tmp_path).exit_code == 2
 
 
 def test_nothing_is_overwritten(tmp_path):

@@ -7,10 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from goldformer.adapters import find_adapter
 from goldformer.adapters.arrays import LIBRARIES, Wire
 from goldformer.adapters.dtypes import WireArray
 from goldformer.conformance.judging import cases
-from goldformer.conformance.judging.cases import PreparedCase, judge_case
+from goldformer.conformance.judging.cases import Bench, PreparedCase, judge_case
 from goldformer.conformance.judging.invoke import convert_arguments, read_arguments
 from goldformer.conformance.judging.verdict import Status
 
@@ -70,3 +71,22 @@ def test_a_bench_that_is_not_timed_keeps_no_duration(spec, bench, adapter_file):
     case = spec.cases["sm-several-rows"]
     assert judge_case(case, at).verdict.seconds > 0
     assert judge_case(case, replace(at, timed=False)).verdict.seconds == 0
+
+
+@pytest.mark.parametrize(("id_", "is_kept"), [("sm-several-rows", True), ("sdpa-size-causal-513", False)])
+def test_a_large_call_that_passes_keeps_no_arrays(spec, id_, is_kept):
+    bench = Bench(spec, find_adapter("textbook", spec), "float32", "cpu")
+    judgement = judge_case(spec.cases[id_], bench)
+    kept = judgement.drop_large_arrays()
+    assert (kept.outcome is not None, bool(kept.expected)) == (is_kept, is_kept)
+    assert kept.verdict == judgement.verdict
+    failed = replace(judgement, verdict=replace(judgement.verdict, status=Status.FAILED))
+    assert failed.drop_large_arrays() is failed
+
+
+def test_the_parameters_of_a_whole_model_are_drawn_again_at_each_access(spec):
+    params = spec.cases["tf-n9-shapes"].param_arrays
+    assert list(params) == list(spec.cases["tf-n9-shapes"].params)
+    (first, again) = (params["b_vocab"] for _ in range(2))
+    assert first is not again
+    assert np.array_equal(first, again)
