@@ -177,6 +177,7 @@ CALLS: dict[str, Callable[[Maker], Call]] = {
         {"gamma": m.real(D_MODEL), "beta": m.real(D_MODEL)},
     ),
     "rms_norm": lambda m: Call(functions.rms_norm, (m.real(BATCH, Q_SEQ, D_MODEL),), {"gamma": m.real(D_MODEL)}),
+    "alibi_bias": lambda m: Call(reference.alibi_bias, (m.real(HEADS, Q_SEQ, KV_SEQ),)),
     "rotary_embedding": lambda m: Call(
         reference.rotary_embedding,
         (m.real(BATCH, HEADS, Q_SEQ, D_MODEL), torch.arange(2, Q_SEQ + 2, device=m.device)),

@@ -36,6 +36,7 @@ GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
         "layer_norm",
         "rms_norm",
         "rotary_embedding",
+        "alibi_bias",
         "feed_forward",
         "gated_feed_forward",
         "dropout",
