@@ -23,10 +23,12 @@ from goldformer.reference_impl.shapes import (
     Bool,
     Device,
     Float,
+    Int,
     Module,
     Positions,
     Positive,
     Size,
+    Words,
     check_rotary_width,
     checked,
 )
@@ -142,3 +144,10 @@ def alibi_bias(like: Float[Tensor, "heads q_seq kv_seq"]) -> Float[Tensor, "head
     # bfloat16 rounds 257 to 256, and neighbours would share one bias: the difference is one of integers (ALIBI-6).
     behind = torch.arange(q_seq, device=like.device)[:, None] - torch.arange(kv_seq, device=like.device)
     return (-slopes[:, None, None] * behind).to(like.dtype)
+
+
+@checked
+def position_ids(mask: Words[Tensor, "batch seq"]) -> Int[Tensor, "batch seq"]:
+    """Count the words before each word, and give padding 1, as transformers does. POS-1, POS-2."""
+    # Not arange(seq): where padding comes first, the first word would not have position 0.
+    return (mask.cumsum(dim=-1) - 1).masked_fill(~mask, 1)

@@ -1,4 +1,4 @@
-"""What positions and their distance decide: sliding windows, and ALiBi, a bias that grows with the distance."""
+"""What positions and their distance decide: sliding windows, ALiBi, and the positions of words themselves."""
 
 from typing import Any
 
@@ -71,3 +71,27 @@ def geometric_slope(head: int, heads: int) -> float:
 def slope_exponent(head: int, heads: int) -> float:
     """Return 8(h + 1)/heads, the power of 1/2 that is the slope of head h (ALIBI-2)."""
     return ratio(8 * (head + 1), heads)
+
+
+# Positions of words
+
+
+@step
+def position_ids(mask: Array) -> Array:
+    """Return the number of words before each word of its sample, (batch, seq); the mask is True at words."""
+    axis_sizes({"mask": "batch seq"}, mask=mask)
+    if mask.dtype != np.bool_:
+        raise TypeError(f"mask: dtype {mask.dtype}, but a mask is boolean, True = a word")
+    return place_padding(mask, count_words(mask) - 1)
+
+
+@step
+def count_words(mask: Array) -> Array:
+    """Return the number of words up to each place and at it, (batch, seq)."""
+    return np.cumsum(mask, axis=-1)
+
+
+@step
+def place_padding(mask: Array, counted: Array) -> Array:
+    """Return the positions, of which padding has 1, (batch, seq); `counted` has those of words."""
+    return np.where(mask, counted, 1)

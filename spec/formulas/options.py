@@ -11,7 +11,7 @@ from goldformer.spec.formulas.arrays import arithmetic, number, ratio, root
 from goldformer.spec.formulas.attention import causal_mask, mask_fill, query_positions, weigh_keys
 from goldformer.spec.formulas.checks import Array
 from goldformer.spec.formulas.decoding import Sentence, Task, has_ended, length_penalty, next_beam, rank_sentences
-from goldformer.spec.formulas.distance import bias_distance, geometric_slope, head_slope, window_length
+from goldformer.spec.formulas.distance import bias_distance, geometric_slope, head_slope, place_padding, window_length
 from goldformer.spec.formulas.embedding import (
     Wave,
     channel_waves,
@@ -300,6 +300,9 @@ OPTIONS: Final[Mapping[tuple[str, str], Replacements]] = {
     },
     ("gqa_groups", "tile"): {find_shared_heads: instead(tile_heads)},
     ("window_size", "before_oneself"): {window_length: around(leave_out_oneself)},
+    ("padded_position", "zero"): {place_padding: instead(lambda mask, counted: np.where(mask, counted, 0))},
+    ("padded_position", "counted"): {place_padding: instead(lambda mask, counted: counted)},  # noqa: ARG005 - a step's
+    ("padded_position", "clamped"): {place_padding: instead(lambda mask, counted: np.maximum(counted, 0))},  # noqa: ARG005
     ("alibi_slopes", "geometric"): {head_slope: instead(geometric_slope)},
     ("alibi_form", "absolute"): {bias_distance: around(count_both_ways)},
     ("alibi_form", "key_index"): {bias_distance: instead(count_from_first_key)},

@@ -14,6 +14,7 @@ from goldformer.reference_impl import (
     RMSNorm,
     alibi_bias,
     grouped_query_attention,
+    position_ids,
     rotary_embedding,
     sliding_window_mask,
 )
@@ -212,3 +213,15 @@ def test_distant_keys_of_half_types_have_a_bias_of_their_own(dtype):
     bias = alibi_bias(torch.empty(1, 300, 300, dtype=dtype))
     assert bias.dtype == dtype
     assert bias[0, 299, 296:].tolist() == [-3 / 256, -2 / 256, -1 / 256, 0]
+
+
+def test_positions_count_words_wherever_padding_stands():
+    mask = torch.tensor([[0, 0, 1, 1], [1, 1, 0, 0], [1, 0, 1, 0]]).bool()
+    assert position_ids(mask).tolist() == [[1, 1, 0, 1], [0, 1, 1, 1], [0, 1, 1, 1]]
+
+
+def test_a_mask_of_numbers_has_no_positions():
+    with pytest.raises(TypeError, match=r"mask has dtype torch.int64 and must be torch.bool, True = a word: convert"):
+        position_ids(torch.ones(2, 3, dtype=torch.int64))
+    with pytest.raises(ValueError, match=r"mask has shape \(2, 1, 3\) and must be \(batch, seq\)"):
+        position_ids(torch.ones(2, 1, 3, dtype=torch.bool))

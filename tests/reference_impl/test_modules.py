@@ -302,6 +302,7 @@ def test_all_is_sorted_and_holds_every_public_name():
 def test_every_public_function_is_called_below():
     without_floats = {
         "causal_mask", "padding_mask", "sinusoid_table", "one_hot", "shift_right", "sliding_window_mask",
+        "position_ids",
     }  # fmt: skip
     results = {name for name in reference.__all__ if name.endswith("Result")}
     # Another device draws other numbers, and a graph holds no generator: test_random.py is theirs.

@@ -13,8 +13,10 @@ from goldformer.spec.formulas.checks import Array
 from goldformer.spec.formulas.distance import (
     alibi_bias,
     bias_distance,
+    count_words,
     is_near,
     key_distance,
+    position_ids,
     sliding_window_mask,
     slope_exponent,
     window_length,
@@ -81,3 +83,36 @@ def round_positions(q_seq: int, kv_seq: int) -> Array:
     """Return the difference of positions that are held in float16."""
     query, key = (positions.astype(np.float16) for positions in (align_last(q_seq, kv_seq), np.arange(kv_seq)))
     return np.asarray(query[:, None] - key).astype(np.int64)
+
+
+# Positions of words
+
+
+@mistake("position-ids-shared", instead_of=count_words)
+def count_places(mask: Array) -> Array:
+    """Return the number of places up to each place and at it, (batch, seq)."""
+    return np.broadcast_to(np.arange(1, mask.shape[-1] + 1), mask.shape)
+
+
+@mistake("position-ids-from-one", around=count_words)
+def count_one_more(original: Callable[[Array], Array], mask: Array) -> Array:
+    """Return one word more than there is."""
+    return original(mask) + 1
+
+
+@mistake("position-ids-first-row", around=position_ids)
+def share_first_row(original: Callable[[Array], Array], mask: Array) -> Array:
+    """Return the positions of the first sample for all samples, (batch, seq)."""
+    return np.broadcast_to(original(mask)[:1], mask.shape)
+
+
+@mistake("position-ids-batch-axis", instead_of=count_words)
+def count_samples(mask: Array) -> Array:
+    """Return the number of samples up to each, itself included, that have a word at a place, (batch, seq)."""
+    return np.cumsum(mask, axis=0)
+
+
+@mistake("position-ids-padding-subtracted", instead_of=count_words)
+def subtract_padding(mask: Array) -> Array:
+    """Return the number of places up to each, less the number of padded ones in the whole sample, (batch, seq)."""
+    return np.arange(1, mask.shape[-1] + 1) - (~mask).sum(axis=-1, keepdims=True)

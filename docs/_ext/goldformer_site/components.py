@@ -27,6 +27,7 @@ GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
         "causal_mask",
         "sliding_window_mask",
         "padding_mask",
+        "position_ids",
         "pad_or_truncate",
         "shift_right",
     ),

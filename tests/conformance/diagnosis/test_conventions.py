@@ -40,6 +40,7 @@ CASES = {
     "rope_direction": "rope-distinct-sizes",
     "gqa_groups": "gqa-four-heads-two-groups",
     "window_size": "win-3-2",
+    "padded_position": "pos-both-ends",
     "alibi_slopes": "alibi-three-heads",
     "alibi_form": "alibi-four-heads",
     "norm_placement": "enc-distinct-sizes",

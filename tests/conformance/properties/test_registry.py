@@ -380,6 +380,10 @@ CAUGHT: dict[str, tuple[Any, str]] = {
         "one position nearer does not add the same in every row"
         "|a key nearer to the query has no larger bias than the one before it",
     ),
+    "pos-words": (
+        implementations()["position-ids-padding-subtracted"].make,
+        "the words of a sample do not have the positions 0, 1, 2 …",
+    ),
     "rms-scale": (bounded_divisor, "a row times -?8 does not give what the row gives, up to eps and the sign"),
     "rope-relative": (even_positions, r"adding \d+ to all positions changes the scores of turned queries and keys"),
     "rope-length": (implementations()["rope-minus-missing"].make, "a pair of channels does not keep its length"),

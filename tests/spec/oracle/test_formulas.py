@@ -136,6 +136,16 @@ def alibi_bias(m, like, causal_corner="top_left", alibi_slopes="nearest_power", 
     return {"bias": bias}
 
 
+def position_ids(m, mask, padded_position="one"):
+    """POS-1, POS-2: each place by itself."""
+    positions = np.empty(mask.shape, dtype=np.int64)
+    for b, t in np.ndindex(*mask.shape):
+        counted = sum(map(bool, mask[b, : t + 1])) - 1
+        padded = {"one": 1, "zero": 0, "counted": counted, "clamped": max(counted, 0)}
+        positions[b, t] = counted if mask[b, t] else padded[padded_position]
+    return {"positions": positions}
+
+
 def padding_mask(m, ids, pad_id):
     return {"mask": np.array([[[[int(id_) != pad_id for id_ in row]]] for row in ids])}
 
@@ -405,6 +415,10 @@ SMALL = {
         f"causal mask {q}x{k}, {corner}": ("causal_mask", {}, {}, {"q_seq": q, "kv_seq": k}, {"causal_corner": corner})
         for q, k in ((4, 4), (2, 5), (5, 2), (1, 6))
         for corner in ("top_left", "bottom_right")
+    },
+    **{
+        f"positions, padding {padded}": ("position_ids", {"mask": some(8, 3, 6)}, {}, {}, {"padded_position": padded})
+        for padded in ("one", "zero", "counted", "clamped")
     },
     **{
         f"ALiBi of {h} heads, {q}x{k}, {corner}, {slopes}, {form}": (

@@ -13,10 +13,12 @@ from goldformer.adapters.textbook.build import build_textbook
 from goldformer.conformance.diagnosis.mistakes import implementations
 
 MISTAKES = [id_ for id_, made in implementations().items() if made.module == "distance"]
-COMPONENTS = {"sliding_window_mask", "alibi_bias"}
+COMPONENTS = {"sliding_window_mask", "alibi_bias", "position_ids"}
 ONES = torch.ones(5, 5, dtype=torch.bool)
 SLOPES = torch.tensor([1 / 16, 1 / 256])[:, None, None]
 BEHIND = torch.arange(3)[:, None] - torch.arange(5)
+WORDS = torch.tensor([[0, 0, 1, 1], [1, 1, 1, 0]]).bool()
+COUNTED, PLACES = WORDS.cumsum(-1) - 1, torch.arange(4).expand(2, -1)
 WINDOW = {"q_seq": 5, "kv_seq": 5, "window": 2}
 
 #: What code with each mistake gives in a call.
@@ -27,6 +29,15 @@ WRITTEN: dict[str, tuple[str, dict[str, Any], Any]] = {
     "alibi-sign": ("alibi_bias", {"like": np.zeros((2, 3, 5))}, SLOPES * BEHIND),
     "alibi-slope-exponent": ("alibi_bias", {"like": np.zeros((2, 3, 5))}, -16 * SLOPES * BEHIND),
     "alibi-decode-zero": ("alibi_bias", {"like": np.zeros((2, 1, 5))}, torch.zeros(2, 1, 5)),
+    "position-ids-shared": ("position_ids", {"mask": WORDS.numpy()}, PLACES),
+    "position-ids-from-one": ("position_ids", {"mask": WORDS.numpy()}, COUNTED + 1),
+    "position-ids-first-row": ("position_ids", {"mask": WORDS.numpy()}, COUNTED[:1].expand(2, -1)),
+    "position-ids-batch-axis": ("position_ids", {"mask": WORDS.numpy()}, WORDS.cumsum(0) - 1),
+    "position-ids-padding-subtracted": (
+        "position_ids",
+        {"mask": WORDS.numpy()},
+        PLACES - (~WORDS).sum(-1, keepdim=True),
+    ),
     # Queries at 2 and 3 of four keys, of which the range has only the first.
     "alibi-offset-range": (
         "alibi_bias",
@@ -48,7 +59,11 @@ def test_every_mistake_of_the_catalogue_is_made(spec):
 @pytest.mark.parametrize("mistake", WRITTEN)
 def test_the_result_is_that_of_code_with_the_mistake(mistake):
     component, arguments, expected = WRITTEN[mistake]
-    np.testing.assert_array_equal(getattr(implementations()[mistake].make(), component)(**arguments), expected)
+    returned = getattr(implementations()[mistake].make(), component)(**arguments)
+    seen = WORDS.numpy() if component == "position_ids" else ...  # padding has what the convention says
+    if mistake == "position-ids-first-row":
+        seen = np.array([[False, False, True, True]] * 2)  # in both rows the padding of the first
+    np.testing.assert_array_equal(returned[seen], np.asarray(expected)[seen])
 
 
 def test_the_forms_of_alibi_differ_by_a_constant_in_each_row_at_the_keys_up_to_the_query():
