@@ -4,6 +4,7 @@ Calls are held to the shapes in signatures, as in transformer.py. RMS-1 and GLU-
 spec/decoder_only.md.
 """
 
+import math
 from typing import Any, Literal
 
 import torch
@@ -22,10 +23,12 @@ from goldformer.reference_impl.shapes import (
     Bool,
     Device,
     Float,
+    Int,
     Module,
     Positions,
     Positive,
     Size,
+    Words,
     check_rotary_width,
     checked,
 )
@@ -127,3 +130,24 @@ def sliding_window_mask(
     """Let query i see its own key and the window − 1 before it. Jiang et al., 2023, section 2. WIN-1, WIN-2."""
     behind = torch.arange(q_seq, device=device)[:, None] - torch.arange(kv_seq, device=device)
     return (behind >= 0) & (behind < window)
+
+
+@checked
+def alibi_bias(like: Float[Tensor, "heads q_seq kv_seq"]) -> Float[Tensor, "heads q_seq kv_seq"]:
+    """Take each head's slope off for every position back to a key. Press et al., 2021, section 3. ALIBI-1, ALIBI-2."""
+    heads, q_seq, kv_seq = like.shape
+    power = 2 ** int(math.log2(heads))
+    # Heads beyond a power of two take the slopes between those of the others, from the largest on (ALIBI-3).
+    exponents = [8 * (head + 1) / power for head in range(power)]
+    exponents += [8 * (head + 0.5) / power for head in range(heads - power)]
+    slopes = 2.0 ** -torch.tensor(exponents, dtype=widen(like).dtype, device=like.device)
+    # bfloat16 rounds 257 to 256, and neighbours would share one bias: the difference is one of integers (ALIBI-6).
+    behind = torch.arange(q_seq, device=like.device)[:, None] - torch.arange(kv_seq, device=like.device)
+    return (-slopes[:, None, None] * behind).to(like.dtype)
+
+
+@checked
+def position_ids(mask: Words[Tensor, "batch seq"]) -> Int[Tensor, "batch seq"]:
+    """Count the words before each word, and give padding 1, as transformers does. POS-1, POS-2."""
+    # Not arange(seq): where padding comes first, the first word would not have position 0.
+    return (mask.cumsum(dim=-1) - 1).masked_fill(~mask, 1)

@@ -41,8 +41,10 @@ class Shape:
 
 if TYPE_CHECKING:
     from typing import Annotated as Bool, Annotated as Float, Annotated as Int, Annotated as Positions
+    from typing import Annotated as Words
 else:
     Bool, Float, Int, Positions = Shape("bool"), Shape("float"), Shape("int"), Shape("positions")
+    Words = Shape("words")  # a mask of tokens, which is broadcast to nothing
 
 
 def _number(kind: type, is_right: Callable[[Any], bool] | None = None, must: str = "") -> Callable[[str, Any], None]:
@@ -103,7 +105,7 @@ def check_rotary_width(rotary_width: int | None, x: Tensor) -> None:
 
 
 _INTEGERS: Final = (torch.int64, torch.int32)
-_DTYPES: Final = {"bool": (torch.bool,), "int": _INTEGERS, "positions": _INTEGERS}
+_DTYPES: Final = {"bool": (torch.bool,), "words": (torch.bool,), "int": _INTEGERS, "positions": _INTEGERS}
 
 
 def _check_tensor(name: str, tensor: Any, kind: str) -> None:
@@ -119,6 +121,7 @@ def _check_tensor(name: str, tensor: Any, kind: str) -> None:
             "float": f"floating point: convert it with {name}.float()",
             "int": integer,
             "positions": integer,
+            "words": f"torch.bool, True = a word: convert a mask of ones and zeros with {name} != 0",
             "bool": f"torch.bool, True = may attend: convert a mask of ones and zeros with {name} != 0, "
             f"an additive mask of 0 and -inf with {name} == 0",
         }
@@ -288,7 +291,7 @@ class _CallCheck:
         # A module's own parameters are right, so an argument is to blame.
         owns = self.module is not None and not getattr(self.module, "borrows_parameters", False)
         kinds = ("module", "int", "float") if owns else ("float", "module", "int")
-        for kind in (*kinds, "bool", "positions"):
+        for kind in (*kinds, "words", "bool", "positions"):
             if kind == "module" and self.module is not None:
                 self.check_parameters(bound)
             for name, shape in self.shapes.items():
@@ -339,4 +342,4 @@ class _CallCheck:
         check_positions(name, ids.shape[1], getattr(self.module, "position_table", None))
 
 
-__all__ = ["Bool", "Float", "Int", "Positions"]
+__all__ = ["Bool", "Float", "Int", "Positions", "Words"]

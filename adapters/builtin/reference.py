@@ -32,6 +32,8 @@ kl_divergence = reference_impl.kl_divergence
 dropout = reference_impl.dropout
 rotary_embedding = reference_impl.rotary_embedding
 sliding_window_mask = reference_impl.sliding_window_mask
+alibi_bias = reference_impl.alibi_bias
+position_ids = reference_impl.position_ids
 
 Params = Mapping[str, Tensor]
 

@@ -20,6 +20,7 @@ from goldformer.spec.formulas.steps import Replacements, Step, instead
 #: What gives no numbers that arguments move smoothly: masks and ids, chance, and training, whose gradients are outputs.
 _WITHOUT_GRADIENT: Final = frozenset(
     {
+        "alibi_bias", "position_ids",
         "beam_search", "causal_mask", "dropout", "greedy_decode", "one_hot", "padding_mask", "shift_right",
         "single_head_attention_step", "sliding_window_mask", "xavier_uniform",
     }

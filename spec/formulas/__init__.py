@@ -11,7 +11,7 @@ arrays           what each kind of numbers does in its own way
 checks, parts    check axes, ids and masks; the parameters of a part
 randomness       Xavier-uniform weights and dropout
 attention        softmax, scaled dot-product attention and masks
-distance         sliding windows
+distance         sliding windows, ALiBi and the positions of words
 embedding, rope  token embedding and positional encoding; rotary position embedding
 heads, grouped   multi-head attention, fused and separate, and single-head attention; grouped-query attention
 layers, rms      feed-forward network, layer normalisation, encoder and decoder; root mean square normalisation
@@ -29,7 +29,7 @@ from typing import Any, Final
 from goldformer.spec.formulas.attention import causal_mask, padding_mask, scaled_dot_product_attention, softmax
 from goldformer.spec.formulas.backward import single_head_attention_step
 from goldformer.spec.formulas.decoding import beam_search, greedy_decode
-from goldformer.spec.formulas.distance import sliding_window_mask
+from goldformer.spec.formulas.distance import alibi_bias, position_ids, sliding_window_mask
 from goldformer.spec.formulas.embedding import positional_encoding, token_embedding
 from goldformer.spec.formulas.gated import gated_feed_forward
 from goldformer.spec.formulas.grouped import grouped_query_attention
@@ -46,6 +46,7 @@ from goldformer.spec.formulas.transformer import output_probabilities, transform
 COMPONENTS: Final[Mapping[str, Callable[..., Any]]] = {
     component.__name__: component
     for component in (
+        alibi_bias, position_ids,
         beam_search, causal_mask, cross_entropy, decoder, decoder_layer, dropout, encoder, encoder_layer, feed_forward,
         fused_multi_head_attention, gated_feed_forward, greedy_decode, grouped_query_attention, kl_divergence,
         label_smoothing, layer_norm, multi_head_attention, one_hot, output_probabilities, pad_or_truncate, padding_mask,
@@ -57,6 +58,8 @@ COMPONENTS: Final[Mapping[str, Callable[..., Any]]] = {
 
 #: The outputs of those that do not return them by name.
 _NAMES: Final[Mapping[str, tuple[str, ...]]] = {
+    "alibi_bias": ("bias",),
+    "position_ids": ("positions",),
     "causal_mask": ("mask",),
     "padding_mask": ("mask",),
     "sliding_window_mask": ("mask",),

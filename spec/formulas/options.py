@@ -11,7 +11,7 @@ from goldformer.spec.formulas.arrays import arithmetic, number, ratio, root
 from goldformer.spec.formulas.attention import causal_mask, mask_fill, query_positions, weigh_keys
 from goldformer.spec.formulas.checks import Array
 from goldformer.spec.formulas.decoding import Sentence, Task, has_ended, length_penalty, next_beam, rank_sentences
-from goldformer.spec.formulas.distance import window_length
+from goldformer.spec.formulas.distance import bias_distance, geometric_slope, head_slope, place_padding, window_length
 from goldformer.spec.formulas.embedding import (
     Wave,
     channel_waves,
@@ -54,6 +54,21 @@ def empty_rows_of_zeros(original: Callable[..., Array], scaled: Array, mask: Arr
 def align_last(q_seq: int, kv_seq: int) -> Array:
     """Return the positions of queries the last of which has that of the last key."""
     return np.arange(q_seq) + kv_seq - q_seq
+
+
+def count_both_ways(original: Callable[[int, int], Array], q_seq: int, kv_seq: int) -> Array:
+    """Return by how many positions each key is before or after each query, (q_seq, kv_seq)."""
+    return np.asarray(np.abs(original(q_seq, kv_seq)))
+
+
+def count_from_first_key(q_seq: int, kv_seq: int) -> Array:
+    """Return minus the position of each key, the same for every query, (q_seq, kv_seq)."""
+    return np.broadcast_to(-np.arange(kv_seq), (q_seq, kv_seq))
+
+
+def count_from_last_key(q_seq: int, kv_seq: int) -> Array:
+    """Return by how many positions each key is before the last key, the same for every query, (q_seq, kv_seq)."""
+    return np.broadcast_to(np.arange(kv_seq)[::-1], (q_seq, kv_seq))
 
 
 def leave_out_oneself(original: Callable[[int], int], window: int) -> int:
@@ -285,6 +300,13 @@ OPTIONS: Final[Mapping[tuple[str, str], Replacements]] = {
     },
     ("gqa_groups", "tile"): {find_shared_heads: instead(tile_heads)},
     ("window_size", "before_oneself"): {window_length: around(leave_out_oneself)},
+    ("padded_position", "zero"): {place_padding: instead(lambda mask, counted: np.where(mask, counted, 0))},
+    ("padded_position", "counted"): {place_padding: instead(lambda mask, counted: counted)},  # noqa: ARG005 - a step's
+    ("padded_position", "clamped"): {place_padding: instead(lambda mask, counted: np.maximum(counted, 0))},  # noqa: ARG005
+    ("alibi_slopes", "geometric"): {head_slope: instead(geometric_slope)},
+    ("alibi_form", "absolute"): {bias_distance: around(count_both_ways)},
+    ("alibi_form", "key_index"): {bias_distance: instead(count_from_first_key)},
+    ("alibi_form", "from_last_key"): {bias_distance: instead(count_from_last_key)},
     ("rms_norm_eps", "1e-5"): choose_eps(rms_eps, 10**5),
     ("rms_norm_eps", "float32_eps"): choose_eps(rms_eps, 2**23),
     ("rms_norm_eps_place", "outside"): {rms_divisor: instead(add_eps_to_root)},

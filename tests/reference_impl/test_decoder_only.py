@@ -12,7 +12,9 @@ from torch.nn import functional
 from goldformer.reference_impl import (
     GatedFeedForward,
     RMSNorm,
+    alibi_bias,
     grouped_query_attention,
+    position_ids,
     rotary_embedding,
     sliding_window_mask,
 )
@@ -188,3 +190,38 @@ def test_a_sliding_window_is_a_band_below_the_diagonal(q_seq, kv_seq, window):
 def test_a_window_of_no_key_is_refused():
     with pytest.raises(ValueError, match="window=0 must be at least 1: pass a positive size"):
         sliding_window_mask(3, 3, 0)
+
+
+def list_slopes(heads: int) -> list[float]:
+    """Return the slopes as the code of the paper's authors computes them."""
+    power = 2 ** math.floor(math.log2(heads))
+    start = 2 ** (-(2 ** -(math.log2(power) - 3)))
+    slopes = [start * start**head for head in range(power)]
+    return slopes if power == heads else slopes + list_slopes(2 * power)[0::2][: heads - power]
+
+
+@pytest.mark.parametrize("heads", [1, 2, 3, 6, 8, 12, 16])
+def test_the_slopes_of_alibi_are_those_of_its_authors(heads):
+    bias = alibi_bias(torch.empty(heads, 3, 5, dtype=torch.float64))
+    distance = torch.arange(3)[:, None] - torch.arange(5)
+    expected = -torch.tensor(list_slopes(heads), dtype=torch.float64)[:, None, None] * distance
+    torch.testing.assert_close(bias, expected, rtol=1e-14, atol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_distant_keys_of_half_types_have_a_bias_of_their_own(dtype):
+    bias = alibi_bias(torch.empty(1, 300, 300, dtype=dtype))
+    assert bias.dtype == dtype
+    assert bias[0, 299, 296:].tolist() == [-3 / 256, -2 / 256, -1 / 256, 0]
+
+
+def test_positions_count_words_wherever_padding_stands():
+    mask = torch.tensor([[0, 0, 1, 1], [1, 1, 0, 0], [1, 0, 1, 0]]).bool()
+    assert position_ids(mask).tolist() == [[1, 1, 0, 1], [0, 1, 1, 1], [0, 1, 1, 1]]
+
+
+def test_a_mask_of_numbers_has_no_positions():
+    with pytest.raises(TypeError, match=r"mask has dtype torch.int64 and must be torch.bool, True = a word: convert"):
+        position_ids(torch.ones(2, 3, dtype=torch.int64))
+    with pytest.raises(ValueError, match=r"mask has shape \(2, 1, 3\) and must be \(batch, seq\)"):
+        position_ids(torch.ones(2, 1, 3, dtype=torch.bool))

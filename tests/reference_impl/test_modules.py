@@ -177,6 +177,7 @@ CALLS: dict[str, Callable[[Maker], Call]] = {
         {"gamma": m.real(D_MODEL), "beta": m.real(D_MODEL)},
     ),
     "rms_norm": lambda m: Call(functions.rms_norm, (m.real(BATCH, Q_SEQ, D_MODEL),), {"gamma": m.real(D_MODEL)}),
+    "alibi_bias": lambda m: Call(reference.alibi_bias, (m.real(HEADS, Q_SEQ, KV_SEQ),)),
     "rotary_embedding": lambda m: Call(
         reference.rotary_embedding,
         (m.real(BATCH, HEADS, Q_SEQ, D_MODEL), torch.arange(2, Q_SEQ + 2, device=m.device)),
@@ -301,6 +302,7 @@ def test_all_is_sorted_and_holds_every_public_name():
 def test_every_public_function_is_called_below():
     without_floats = {
         "causal_mask", "padding_mask", "sinusoid_table", "one_hot", "shift_right", "sliding_window_mask",
+        "position_ids",
     }  # fmt: skip
     results = {name for name in reference.__all__ if name.endswith("Result")}
     # Another device draws other numbers, and a graph holds no generator: test_random.py is theirs.

@@ -38,7 +38,7 @@ from goldformer.spec.formulas.decoding import (
     rank_sentences,
     sentence_score,
 )
-from goldformer.spec.formulas.distance import window_length
+from goldformer.spec.formulas.distance import bias_distance, window_length
 from goldformer.spec.formulas.embedding import encode_positions, positional_encoding
 from goldformer.spec.formulas.gated import gate_activation, gated_feed_forward, join_branches
 from goldformer.spec.formulas.grouped import grouped_query_attention
@@ -145,6 +145,11 @@ def bounded_divisor(original, square):
 @spoil(around=turning_positions)
 def even_positions(original, positions):
     return np.where(positions > 300, positions - positions % 2, original(positions))
+
+
+@spoil(around=bias_distance)
+def grows_with_the_square(original, q_seq, kv_seq):
+    return original(q_seq, kv_seq) ** 2
 
 
 @spoil(around=window_length)
@@ -370,6 +375,15 @@ CAUGHT: dict[str, tuple[Any, str]] = {
     ),
     "gqa-batch": (SoftmaxOverTheBatch, "a sample gives something else in a batch than by itself"),
     "win-one-more": (rounds_the_window, r"a window of \d does not show what one of \d shows and the key before that"),
+    "alibi-nearer": (
+        grows_with_the_square,
+        "one position nearer does not add the same in every row"
+        "|a key nearer to the query has no larger bias than the one before it",
+    ),
+    "pos-words": (
+        implementations()["position-ids-padding-subtracted"].make,
+        "the words of a sample do not have the positions 0, 1, 2 …",
+    ),
     "rms-scale": (bounded_divisor, "a row times -?8 does not give what the row gives, up to eps and the sign"),
     "rope-relative": (even_positions, r"adding \d+ to all positions changes the scores of turned queries and keys"),
     "rope-length": (implementations()["rope-minus-missing"].make, "a pair of channels does not keep its length"),

@@ -119,6 +119,33 @@ def sliding_window_mask(m, q_seq, kv_seq, window, causal_corner="top_left", wind
     return {"mask": np.array([[j in keys for j in range(kv_seq)] for keys in seen])}
 
 
+def alibi_bias(m, like, causal_corner="top_left", alibi_slopes="nearest_power", alibi_form="difference"):
+    """ALIBI-1 to ALIBI-4: head by head."""
+    heads, q_seq, kv_seq = like.shape
+    shift = {"top_left": 0, "bottom_right": kv_seq - q_seq}[causal_corner]
+    power = max(n for n in range(1, heads + 1) if n & (n - 1) == 0)
+    bias = empty(heads, q_seq, kv_seq)
+    for h, i, j in np.ndindex(*bias.shape):
+        if alibi_slopes == "geometric":
+            exponent = m.number(8) * (h + 1) / heads
+        else:
+            exponent = m.number(8) * ((h + 1) if h < power else (2 * (h - power) + 1) / m.number(2)) / power
+        behind = i + shift - j
+        times = {"difference": behind, "absolute": abs(behind), "key_index": -j, "from_last_key": kv_seq - 1 - j}
+        bias[h, i, j] = -times[alibi_form] / m.power(m.number(2), exponent)
+    return {"bias": bias}
+
+
+def position_ids(m, mask, padded_position="one"):
+    """POS-1, POS-2: each place by itself."""
+    positions = np.empty(mask.shape, dtype=np.int64)
+    for b, t in np.ndindex(*mask.shape):
+        counted = sum(map(bool, mask[b, : t + 1])) - 1
+        padded = {"one": 1, "zero": 0, "counted": counted, "clamped": max(counted, 0)}
+        positions[b, t] = counted if mask[b, t] else padded[padded_position]
+    return {"positions": positions}
+
+
 def padding_mask(m, ids, pad_id):
     return {"mask": np.array([[[[int(id_) != pad_id for id_ in row]]] for row in ids])}
 
@@ -388,6 +415,20 @@ SMALL = {
         f"causal mask {q}x{k}, {corner}": ("causal_mask", {}, {}, {"q_seq": q, "kv_seq": k}, {"causal_corner": corner})
         for q, k in ((4, 4), (2, 5), (5, 2), (1, 6))
         for corner in ("top_left", "bottom_right")
+    },
+    **{
+        f"positions, padding {padded}": ("position_ids", {"mask": some(8, 3, 6)}, {}, {}, {"padded_position": padded})
+        for padded in ("one", "zero", "counted", "clamped")
+    },
+    **{
+        f"ALiBi of {h} heads, {q}x{k}, {corner}, {slopes}, {form}": (
+            "alibi_bias", {"like": np.zeros((h, q, k))}, {}, {},
+            {"causal_corner": corner, "alibi_slopes": slopes, "alibi_form": form},
+        )
+        for h, q, k in ((1, 3, 3), (3, 2, 4), (6, 3, 2), (4, 1, 3))
+        for corner in ("top_left", "bottom_right")
+        for slopes in ("nearest_power", "geometric")
+        for form in ("difference", "absolute", "key_index", "from_last_key")
     },
     **{
         f"window of {window}, {q}x{k}, {corner}, {size}": (
