@@ -154,9 +154,7 @@ def _require_imports(function: Callable[..., Any], place: str) -> None:
     Every call would fail in the same way, and say nothing of what the function computes. Any other fault of an import
     is one of the solution, and a failure of the calls.
     """
-    code = _find_code(function)
-    steps = dis.get_instructions(code) if code else ()
-    for name in [step.argval for step in steps if step.opname == "IMPORT_NAME" and step.argval]:
+    for name in _list_imports(function):
         try:
             importlib.import_module(name)
         except Exception as error:
@@ -164,6 +162,14 @@ def _require_imports(function: Callable[..., Any], place: str) -> None:
             absent = isinstance(error, ModuleNotFoundError) and not is_installed(str(error.name).partition(".")[0])
             if absent or isinstance(error, PackageNotFoundError):
                 raise AdapterError(f"{explain_import_error(place, error)}. {_INSTALL}") from error
+
+
+def _list_imports(function: Callable[..., Any]) -> list[str]:
+    """Return the modules that a function imports when it is called, except by relative imports."""
+    code = _find_code(function)
+    steps = [step for step in dis.get_instructions(code) if step.opname != "EXTENDED_ARG"] if code else []
+    # Two constants come before: how many folders up, and the names.
+    return [step.argval for i, step in enumerate(steps) if step.opname == "IMPORT_NAME" and not steps[i - 2].argval]
 
 
 def _find_code(function: Callable[..., Any]) -> CodeType | None:

@@ -55,12 +55,13 @@ def check(
 
     `what` is a function, a mapping of component names to functions, an nn.Module class or object, whose adapter is
     inferred, a module or another object with ARRAYS, the path of an adapter or of a notebook, the name of a built-in
-    adapter, or "cmd: …", a process. A function is the component of its name unless `component` names it; for all others
-    `component` narrows the check to that one. `dtypes` are one or several of float64, float32, float16 and bfloat16, or
-    "all"; without, float32 if it has it. `conventions` declare the options that the implementation has, `arrays`
-    ("torch", "numpy" or "jax") what it works on, which is found out if it is not given. `accept` are choices that a
-    class makes on purpose although its code does not say so (`goldformer infer`). `cases` and `properties` are the ids
-    of the only ones to run; `strict` and `timeout` are those of `goldformer check`.
+    adapter, "cs336:PATH", a solution of an exercise by the name of its bridge, or "cmd: …", a process. A function is
+    the component of its name unless `component` names it; for all others `component` narrows the check to that one.
+    `dtypes` are one or several of float64, float32, float16 and bfloat16, or "all"; without, float32 if it has it.
+    `conventions` declare the options that the implementation has, `arrays` ("torch", "numpy" or "jax") what it works
+    on, which is found out if it is not given. `accept` are choices that a class makes on purpose although its code does
+    not say so (`goldformer infer`). `cases` and `properties` are the ids of the only ones to run; `strict` and
+    `timeout` are those of `goldformer check`.
 
     ValueError for a name that is unknown, AdapterError for an adapter that cannot be used or inferred. The
     implementation's own exceptions are failures in the report.

@@ -29,6 +29,7 @@ DOCS = REPOSITORY / "docs"
 PAGES = (
     "index",
     "tutorial",
+    "llama",
     "check",
     "read-a-failure",
     "python",
@@ -68,6 +69,7 @@ def run_file(name, folder):
     """The exit status and the output of a file that is run as a program."""
     output = io.StringIO()
     with forget_modules(folder), contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
+        sys.path.insert(0, str(folder))  # as Python does
         try:
             runpy.run_path(str(folder / name), run_name="__main__")
         except SystemExit as end:

@@ -7,7 +7,7 @@ from typing import Final
 
 #: Pages by heading, in order. One that is not there is passed over.
 _CONTENTS: Final[Mapping[str, tuple[str, ...]]] = {
-    "Tutorial": ("tutorial", "first_check", "generated/transformer"),
+    "Tutorial": ("tutorial", "llama", "first_check", "generated/transformer"),
     "How to": (
         "check",
         "read-a-failure",

@@ -263,9 +263,13 @@ def test_a_module_of_the_solution_that_is_missing_fails_its_function_only(folder
     assert goldformer.check("cs336:mine", "cross_entropy")
 
 
-def test_a_file_that_imports_next_to_itself_is_found(folder, spec):
+@pytest.mark.parametrize(
+    ("top", "inside"), [("from .helpers import softmax", "pass"), ("", "from .helpers import softmax")]
+)
+def test_a_file_that_imports_next_to_itself_is_found(top, inside, folder, spec):
+    (folder / "tests" / "__init__.py").touch()
     (folder / "tests" / "helpers.py").write_text("from solution.layers import softmax\n", encoding="utf-8")
     (folder / "tests" / "adapters.py").write_text(
-        "from .helpers import softmax\n\n\ndef run_softmax(x, dim):\n    return softmax(x, dim)\n", encoding="utf-8"
+        f"{top}\n\n\ndef run_softmax(x, dim):\n    {inside}\n    return softmax(x, dim)\n", encoding="utf-8"
     )
     assert find_adapter("cs336:mine", spec).functions.keys() == COMPONENTS
