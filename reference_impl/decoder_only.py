@@ -36,6 +36,8 @@ from goldformer.reference_impl.transformer import scaled_dot_product_attention
 
 #: The two channels of a pair: neighbours, or one of each half (ROPE-4).
 Pairing = Literal["interleaved", "half"]
+#: How angles are scaled (ROPE-11).
+Scaling = Literal["linear", "llama3", "yarn"]
 
 
 class RMSNorm(Module):
@@ -57,12 +59,40 @@ class RMSNorm(Module):
 
 
 @checked
+def scale_frequencies(
+    frequency: Float[Tensor, "pairs"],
+    base: Positive,
+    factor: Positive,
+    original_length: Size | None,
+    scaling: Scaling,
+) -> Float[Tensor, "pairs"]:
+    """Divide frequencies by the factor, but keep a share of the fast ones. Peng et al., 2023, section 3.2. ROPE-11."""
+    if scaling == "linear":
+        return frequency / factor  # Chen et al., 2023, section 2.3
+    if original_length is None:
+        raise ValueError(f"original_length must be given for scaling={scaling!r}: pass the length of the training")
+    if scaling == "llama3":
+        kept = (original_length * frequency / (2 * math.pi) - 1) / (4 - 1)  # turns in training: 1 to 4
+    else:
+        pairs = len(frequency)
+        start, end = (pairs * math.log(original_length / (2 * math.pi * n)) / math.log(base) for n in (32, 1))
+        # The code of the paper's authors rounds to whole pairs, and so does each model trained with it.
+        start, end = max(math.floor(start), 0), min(math.ceil(end), 2 * pairs - 1)
+        kept = 1 - (torch.arange(pairs).to(frequency) - start) / (end - start or 0.001)
+    kept = kept.clamp(0, 1)
+    return kept * frequency + (1 - kept) * frequency / factor
+
+
+@checked
 def rotary_embedding(
     x: Float[Tensor, "... seq d_k"],
     positions: Positions[Tensor, "... seq"],
     base: Positive = 10000.0,
     rotary_width: Size | None = None,
+    scaling_factor: Positive | None = None,
+    original_length: Size | None = None,
     pairing: Pairing = "interleaved",
+    scaling: Scaling = "linear",
 ) -> Float[Tensor, "... seq d_k"]:
     """Turn each pair of channels by position · base^(−2i/d_k). Su et al., 2021, section 3.4.2. ROPE-1, ROPE-3."""
     width = x.shape[-1] if rotary_width is None else rotary_width
@@ -70,11 +100,16 @@ def rotary_embedding(
     row, rest = widen(x[..., :width]), x[..., width:]  # the channels after the first `width` do not turn (ROPE-5)
     # bfloat16 rounds 257 to 256, and neighbours would share one angle: all is in float32 or float64 (ROPE-6).
     frequency = base ** (-torch.arange(0, width, 2, dtype=row.dtype, device=x.device) / width)
+    size = 1.0
+    if scaling_factor is not None:  # ROPE-10
+        frequency = scale_frequencies(frequency, base, scaling_factor, original_length, scaling)
+        size = 0.1 * math.log(scaling_factor) + 1 if scaling == "yarn" else size  # sharper attention, section 3.4
     angle = positions[..., None].to(row.dtype) * frequency  # (..., seq, width / 2)
     # Cut each row into pairs: (width / 2, 2) puts neighbours together, (2, width / 2) the first half and the second.
     sizes, axis = ((width // 2, 2), -1) if pairing == "interleaved" else ((2, width // 2), -2)
     first, second = row.reshape(*row.shape[:-1], *sizes).unbind(axis)
-    turned = (first * angle.cos() - second * angle.sin(), second * angle.cos() + first * angle.sin())
+    cosine, sine = size * angle.cos(), size * angle.sin()
+    turned = (first * cosine - second * sine, second * cosine + first * sine)
     return torch.cat([torch.stack(turned, axis).flatten(-2).to(x.dtype), rest], dim=-1)
 
 

@@ -33,6 +33,10 @@ class Arithmetic:
         """Return a positive number to a power."""
         return float(base**exponent)
 
+    def logarithm(self, value: Any) -> Any:
+        """Return the natural logarithm of a positive number."""
+        return math.log(value)
+
     def numbers(self, values: Any, dtype: npt.DTypeLike) -> Any:
         """Return an array of exact numbers."""
         return np.asarray(values).astype(dtype)

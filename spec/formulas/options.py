@@ -1,5 +1,6 @@
 """The options of the conventions as replaced steps of the formulas, which follow the defaults."""
 
+import math
 from collections.abc import Callable, Mapping
 from inspect import unwrap
 from itertools import chain
@@ -7,7 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from goldformer.spec.formulas.arrays import arithmetic, number, ratio, root
+from goldformer.spec.formulas.arrays import arithmetic, as_array, number, ratio, root
 from goldformer.spec.formulas.attention import causal_mask, mask_fill, query_positions, weigh_keys
 from goldformer.spec.formulas.checks import Array
 from goldformer.spec.formulas.decoding import Sentence, Task, has_ended, length_penalty, next_beam, rank_sentences
@@ -35,7 +36,14 @@ from goldformer.spec.formulas.layers import (
     run_sublayer,
 )
 from goldformer.spec.formulas.rms import channel_scale, rms_divisor, rms_eps
-from goldformer.spec.formulas.rope import pair_channels, turning_positions
+from goldformer.spec.formulas.rope import (
+    Rotation,
+    kept_share,
+    pair_channels,
+    rotary_base,
+    scale_wave,
+    turning_positions,
+)
 from goldformer.spec.formulas.steps import Replacements, Step, around, instead
 from goldformer.spec.formulas.targets import spread_smoothing_mass
 from goldformer.spec.formulas.transformer import output_logits, target_mask
@@ -170,6 +178,66 @@ def pair_halves(width: int) -> tuple[Array, Array]:
 def negate_positions(original: Callable[[Array], Array], positions: Array) -> Array:
     """Return the negative positions: each angle falls with the position."""
     return -original(positions)
+
+
+def keep_by_turns(first: int, last: int) -> Callable[..., Any]:
+    """Return the kept share of a pair, from 0 at `first` turns within the original length up to 1 at `last`."""
+
+    def keep(pair: int, frequency: float, rotation: Rotation) -> Any:
+        del pair
+        turns = as_array(find_length(rotation) * frequency) / (number(2) * arithmetic().pi())
+        return limit_share(as_array(turns - number(first)) / number(last - first))
+
+    return keep
+
+
+def keep_by_pairs(round_down: Callable[[Any], Any], round_up: Callable[[Any], Any]) -> Callable[..., Any]:
+    """Return the kept share of a pair, which falls from pair to pair between those of 32 turns and of one turn."""
+
+    def keep(pair: int, frequency: float, rotation: Rotation) -> Any:
+        del frequency
+        start, end = round_down(pair_of_turns(32, rotation)), round_up(pair_of_turns(1, rotation))
+        start = max(start, number(0), key=float)
+        end = min(end, number(rotation.width - 1), key=float)
+        # The code of the paper's authors adds 0.001 where both are one pair.
+        width = end - start if float(end) != float(start) else ratio(1, 1000)
+        return number(1) - limit_share(as_array(number(pair) - start) / width)
+
+    return keep
+
+
+def pair_of_turns(turns: int, rotation: Rotation) -> Any:
+    """Return the number of the pair, which need not be whole, that makes these turns within the original length."""
+    size = find_length(rotation) / (number(2 * turns) * arithmetic().pi())
+    logarithm = arithmetic().logarithm
+    pairs = as_array(number(rotation.width) * logarithm(size)) / number(2)
+    return as_array(pairs) / logarithm(rotary_base(rotation.base))
+
+
+def find_length(rotation: Rotation) -> Any:
+    """Return the original length, which these options need."""
+    if rotation.length is None:
+        raise ValueError("original_length: missing; pass the number of positions that the frequencies were made for")
+    return number(rotation.length)
+
+
+def limit_share(share: Any) -> Any:
+    """Return a share, 0 below 0 and 1 above 1."""
+    return min(max(share, number(0), key=float), number(1), key=float)
+
+
+def round_whole(round_number: Callable[[float], int]) -> Callable[[Any], Any]:
+    """Return a function that rounds a number of any kind to a whole one."""
+    return lambda value: number(round_number(float(value)))
+
+
+def enlarge_wave(wave: Array, factor: Any) -> Array:
+    """Return a cosine or sine times 0.1·ln s + 1, so that scores grow by the square of it."""
+    return wave * (number(1) + as_array(arithmetic().logarithm(factor)) / number(10))
+
+
+#: The share of a frequency that YaRN keeps: between whole pairs, as published code has it.
+keep_between_whole_pairs: Final = keep_by_pairs(round_whole(math.floor), round_whole(math.ceil))
 
 
 # The functions of a feed-forward network
@@ -313,6 +381,13 @@ OPTIONS: Final[Mapping[tuple[str, str], Replacements]] = {
     ("rms_norm_weight", "one_plus_w"): {channel_scale: around(add_one_to_weight)},
     ("rope_pairing", "half"): {pair_channels: instead(pair_halves)},
     ("rope_direction", "negative"): {turning_positions: around(negate_positions)},
+    ("rope_scaling", "llama3"): {kept_share: instead(keep_by_turns(1, 4))},
+    ("rope_scaling", "yarn"): {kept_share: instead(keep_between_whole_pairs), scale_wave: instead(enlarge_wave)},
+    ("rope_scaling", "yarn_not_rounded"): {
+        kept_share: instead(keep_by_pairs(number, number)),
+        scale_wave: instead(enlarge_wave),
+    },
+    ("rope_scaling", "yarn_by_turns"): {kept_share: instead(keep_by_turns(1, 32)), scale_wave: instead(enlarge_wave)},
     ("activation", "gelu"): {activation: instead(compute_wide(gelu))},
     ("activation", "gelu_tanh"): {activation: instead(compute_wide(gelu_tanh))},
     ("activation", "silu"): {activation: instead(compute_wide(silu))},

@@ -45,6 +45,10 @@ class Exact(Arithmetic):
         """Return a positive number to a power."""
         return np.exp(as_array(exponent) * np.log(as_array(base)))
 
+    def logarithm(self, value: Any) -> Any:
+        """Return the natural logarithm of a positive number."""
+        return np.log(as_array(value))
+
     def numbers(self, values: Any, dtype: npt.DTypeLike) -> Any:
         """Return an array of exact numbers."""
         del dtype

@@ -61,6 +61,21 @@ def test_the_two_pairings_are_one_turn_of_channels_in_another_order():
     torch.testing.assert_close(half, rotary_embedding(x, positions)[:, order], rtol=0, atol=0)
 
 
+@pytest.mark.parametrize(
+    ("scaling", "shares", "size"),
+    # Of 4096 positions with the base 10000, the four pairs make 652, 65, 6.5 and 0.65 turns.
+    [("linear", (0, 0, 0, 0), 1.0), ("llama3", (1, 1, 1, 0), 1.0), ("yarn", (1, 1, 0.5, 0), 0.1 * math.log(16) + 1)],
+)
+def test_scaled_angles_keep_a_share_of_each_frequency(scaling, shares, size):
+    x, positions = torch.randn(3, 8, dtype=torch.float64), torch.tensor([7, 4097, 20000])
+    kept = torch.tensor(shares, dtype=torch.float64)
+    frequency = 10000.0 ** (-torch.arange(0, 8, 2, dtype=torch.float64) / 8) * (kept + (1 - kept) / 16)
+    wave = torch.polar(torch.full((3, 4), size, dtype=torch.float64), positions[:, None] * frequency)
+    expected = torch.view_as_real(torch.view_as_complex(x.unflatten(-1, (4, 2))) * wave).flatten(-2)
+    output = rotary_embedding(x, positions, scaling_factor=16.0, original_length=4096, scaling=scaling)
+    torch.testing.assert_close(output, expected, rtol=0, atol=1e-11)
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_distant_positions_of_half_types_have_angles_of_their_own(dtype):
     x = torch.tensor([[1.0, 0.0]], dtype=dtype)
@@ -135,6 +150,10 @@ def test_a_new_gated_network_has_three_weights_and_biases_of_zero():
         (lambda: rotary_embedding(TOKENS, PLACES, rotary_width=3), "rotary_width=3 must be even and at most 4"),
         (lambda: rotary_embedding(TOKENS, PLACES, rotary_width=6), "rotary_width=6 must be even and at most 4"),
         (lambda: rotary_embedding(TOKENS, PLACES, base=0.0), "base=0.0 must be finite and above 0"),
+        (
+            lambda: rotary_embedding(TOKENS, PLACES, scaling_factor=2.0, scaling="llama3"),
+            "original_length must be given for scaling='llama3': pass the length of the training",
+        ),
         (lambda: rotary_embedding(TOKENS, PLACES, pairing="both"), "pairing='both' must be one of"),  # type: ignore[arg-type]
     ],
 )

@@ -98,7 +98,7 @@ REPEATED = "x.repeat_interleave(heads // kv_heads, dim=1)"
 ROW, ROOT, SCALE = "row = widen(x)", "(mean_square + self.eps).sqrt()", "widen(self.gamma)"
 #: Lines of the rotary position embedding.
 EXPONENTS = "-torch.arange(0, width, 2, dtype=row.dtype, device=x.device) / width"
-FIRST, SECOND = "first * angle.cos() - second * angle.sin()", "second * angle.cos() + first * angle.sin()"
+FIRST, SECOND = "first * cosine - second * sine", "second * cosine + first * sine"
 TURN = f"turned = ({FIRST}, {SECOND})"
 WIDTH = "width = x.shape[-1] if rotary_width is None else rotary_width"
 
@@ -166,7 +166,7 @@ BACKWARD = {
     "rms-bwd": (MODERN, ROOT, f"{ROOT}.detach()"),
     "rope-bwd": (
         MODERN, TURN,
-        f"back = (first * angle.cos() + second * angle.sin(), second * angle.cos() - first * angle.sin())\n"
+        "back = (first * cosine + second * sine, second * cosine - first * sine)\n"
         f"    turned = tuple(b + (t - b).detach() for t, b in zip(({FIRST}, {SECOND}), back))",
     ),
     "glu-bwd": (
@@ -221,6 +221,9 @@ FORWARD = {
     "rope-base-default": (MODERN, "frequency = base", "frequency = 10000.0"),
     "rope-partial-ignored": (MODERN, WIDTH, "width = x.shape[-1]"),
     "rope-partial-width": (MODERN, EXPONENTS, EXPONENTS.replace("/ width", "/ x.shape[-1]")),
+    "rope-scaling-missing": (MODERN, "if scaling_factor is not None:", "if False:"),
+    "rope-scaling-inverted": (MODERN, "return frequency / factor", "return frequency * factor"),
+    "rope-scaling-hard-coded": (MODERN, "return frequency / factor", "return frequency / 8"),
     "glu-act-of-product": (MODERN, JOINED, "hidden = self.activate(gate * up)"),
     "glu-swapped": (MODERN, JOINED, "hidden = gate * self.activate(up)"),
     "glu-no-activation": (MODERN, JOINED, "hidden = gate * up"),

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from goldformer.conformance.diagnosis.mistakes.registry import mistake
 from goldformer.spec.formulas.checks import Array
 from goldformer.spec.formulas.rope import (
+    Rotation,
     pair_angles,
     pair_channels,
     rotary_base,
@@ -17,6 +20,9 @@ from goldformer.spec.formulas.rope import (
     rotated_width,
     rotation_waves,
     round_wave,
+    scale_frequency,
+    scale_wave,
+    scaling_factor,
     turn_pairs,
     turning_positions,
 )
@@ -87,11 +93,44 @@ def turn_all(x: Array, rotary_width: int | None) -> int:
 
 @mistake("rope-partial-width", around=rotation_waves)
 def use_whole_width(
-    original: Callable[..., tuple[Array, Array]], x: Array, positions: Array, width: int, base: float | None
+    original: Callable[..., tuple[Array, Array]], x: Array, positions: Array, rotation: Rotation
 ) -> tuple[Array, Array]:
     """Return the waves of the first pairs of all channels, which have the width of all of them in their exponent."""
-    cosine, sine = original(x, positions, x.shape[-1], base)
-    return cosine[..., : width // 2], sine[..., : width // 2]
+    pairs = rotation.width // 2
+    cosine, sine = original(x, positions, replace(rotation, width=x.shape[-1]))
+    return cosine[..., :pairs], sine[..., :pairs]
+
+
+# Scaling
+
+
+@mistake("rope-scaling-missing", instead_of=scaling_factor)
+def ignore_factor(factor: float | None) -> None:
+    """Return None: no angle is scaled."""
+
+
+@mistake("rope-scaling-inverted", around=scaling_factor)
+def invert_factor(original: Callable[[float | None], Any], factor: float | None) -> Any:
+    """Return one over the factor, so that frequencies are multiplied by it."""
+    return None if factor is None else 1 / original(factor)
+
+
+@mistake("rope-scaling-hard-coded", around=scaling_factor)
+def take_eight(original: Callable[[float | None], Any], factor: float | None) -> Any:
+    """Return 8, the factor of Llama 3.1, whatever the call says."""
+    return None if factor is None else original(8.0)
+
+
+@mistake("rope-scaling-bands-swapped", around=scale_frequency, conventions={"rope_scaling": "llama3"})
+def swap_bands(original: Callable[..., float], frequency: float, kept: Any, factor: Any) -> float:
+    """Return the share of a frequency divided by the factor that is to be kept, and the rest kept."""
+    return original(frequency, 1 - kept, factor)
+
+
+@mistake("rope-scaling-waves-not-scaled", instead_of=scale_wave, conventions={"rope_scaling": "yarn"})
+def leave_waves(wave: Array, factor: Any) -> Array:
+    """Return the cosine or sine without the factor of attention."""
+    return wave
 
 
 # Positions
@@ -114,23 +153,21 @@ def turn_along_heads(
     original: Callable[..., Array],
     x: Array,
     positions: Array,
-    *,
-    base: float | None = None,
-    rotary_width: int | None = None,
+    **of_frequencies: Any,
 ) -> Array:
     """Return x with each head turned by its number, all of its tokens alike; without heads as it should be."""
     if x.ndim > 2:
         positions = np.arange(x.shape[-3])[:, None]
-    return original(x, positions, base=base, rotary_width=rotary_width)
+    return original(x, positions, **of_frequencies)
 
 
 # Half types
 
 
 @mistake("rope-half-precision", instead_of=rotation_waves, shows_in=("float16",))
-def form_angles_in_dtype_of_input(x: Array, positions: Array, width: int, base: float | None) -> tuple[Array, Array]:
+def form_angles_in_dtype_of_input(x: Array, positions: Array, rotation: Rotation) -> tuple[Array, Array]:
     """Return cosines and sines of angles that are formed in the dtype of x."""
-    angles = pair_angles(turning_positions(positions), width, base, x.real.dtype)
+    angles = pair_angles(turning_positions(positions), rotation, x.real.dtype).astype(x.real.dtype)
     return np.cos(angles), np.sin(angles)
 
 

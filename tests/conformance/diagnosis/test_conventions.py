@@ -38,6 +38,7 @@ CASES = {
     "rms_norm_weight": "rms-distinct-sizes",
     "rope_pairing": "rope-distinct-sizes",
     "rope_direction": "rope-distinct-sizes",
+    "rope_scaling": "rope-scaled-bands",
     "gqa_groups": "gqa-four-heads-two-groups",
     "window_size": "win-3-2",
     "padded_position": "pos-both-ends",

@@ -19,10 +19,12 @@ from goldformer.spec.oracle.derive import FORMULAS, choose_options, evaluate
 EXACT = SimpleNamespace(
     number=lambda v: mpmath.mpf(repr(v)), exp=mpmath.exp, sqrt=mpmath.sqrt, sin=mpmath.sin, cos=mpmath.cos,
     power=mpmath.power, nan=mpmath.nan, top=lambda row: 0, erf=mpmath.erf, tanh=mpmath.tanh, pi=lambda: +mpmath.pi,
+    log=mpmath.log,
 )  # fmt: skip
 FLOAT = SimpleNamespace(
     number=float, exp=math.exp, sqrt=math.sqrt, sin=math.sin, cos=math.cos, power=math.pow, nan=math.nan,
     top=lambda row: max(row, default=0.0), erf=math.erf, tanh=math.tanh, pi=lambda: math.pi,
+    log=math.log,
 )  # fmt: skip
 
 
@@ -177,18 +179,44 @@ def positional_encoding(
     return dropout(m, x + table, dropout_rate, training, seed)
 
 
+def scaled_frequency(m, i, r, base, factor, length, how):
+    """ROPE-11: the bands by wavelengths, and the ramp between two pairs."""
+    frequency = 1 / m.power(base, m.number(2 * i) / r)
+    if factor is None:
+        return frequency
+    factor, wavelength = m.number(factor), 2 * m.pi() / frequency
+    first, last = {"linear": (math.inf, math.inf), "llama3": (1, 4), "yarn_by_turns": (1, 32)}.get(how, (0, 0))
+    if not last:
+        ends = [r / 2 * m.log(length / (2 * m.pi() * turns)) / m.log(base) for turns in (32, 1)]
+        if how == "yarn":
+            assert all(0.005 < end % 1 < 0.995 for end in ends), "rounding would decide where the ramp begins or ends"
+            ends = [math.floor(ends[0]), math.ceil(ends[1])]
+        low, high = max(ends[0], 0), min(ends[1], r - 1)
+        if i <= low:
+            return frequency
+        return frequency / factor if i >= high else frequency * ((high - i) + (i - low) / factor) / (high - low)
+    if how == "linear" or wavelength > length / m.number(first):
+        return frequency / factor
+    if wavelength < length / m.number(last):
+        return frequency
+    smooth = (length / wavelength - first) / (last - first)
+    return (1 - smooth) * frequency / factor + smooth * frequency
+
+
 def rotary_embedding(
-    m, x, positions, base=None, rotary_width=None, rope_pairing="interleaved", rope_direction="positive"
+    m, x, positions, base=None, rotary_width=None, scaling_factor=None, original_length=None,
+    rope_pairing="interleaved", rope_direction="positive", rope_scaling="linear",
 ):  # fmt: skip
     output, r = x.copy(), rotary_width or x.shape[-1]
     base = m.number(10000 if base is None else base)
+    size = 1 + m.log(m.number(scaling_factor)) / 10 if scaling_factor and "yarn" in rope_scaling else 1
     for place in np.ndindex(x.shape[:-1]):
         own = place[len(place) - positions.ndim :]
         position = int(positions[tuple(0 if size == 1 else k for k, size in zip(own, positions.shape, strict=True))])
         for i in range(r // 2):
             c, d = (i, i + r // 2) if rope_pairing == "half" else (2 * i, 2 * i + 1)
-            angle = m.number(position) / m.power(base, m.number(2 * i) / r)
-            cosine, sine = m.cos(angle), m.sin(-angle if rope_direction == "negative" else angle)
+            angle = position * scaled_frequency(m, i, r, base, scaling_factor, original_length, rope_scaling)
+            cosine, sine = size * m.cos(angle), size * m.sin(-angle if rope_direction == "negative" else angle)
             first, second = x[(*place, c)], x[(*place, d)]
             output[(*place, c)], output[(*place, d)] = first * cosine - second * sine, second * cosine + first * sine
     return {"output": output}
@@ -472,6 +500,14 @@ SMALL = {
         "rotary_embedding", {"x": drawn(47, 2, 3, 8), "positions": np.array([[7, 1, 2], [0, 3, 3]])}, {},
         {"rotary_width": 6}, {"rope_pairing": "interleaved", "rope_direction": "positive"},
     ),
+    **{
+        f"scaled pairs, {scaling}, {length}": (
+            "rotary_embedding", {"x": drawn(48, 3, 8), "positions": np.array([5, 70, 4097])}, {},
+            {"base": 100.0, "scaling_factor": 2.5, "original_length": length}, {"rope_scaling": scaling},
+        )
+        for scaling in ("linear", "llama3", "yarn", "yarn_not_rounded", "yarn_by_turns")
+        for length in (32, 3000)
+    },
     **{
         f"attention of kept weights, {rate}": (
             "scaled_dot_product_attention", attention(), {}, {"dropout_rate": rate, "seed": 1}, {},

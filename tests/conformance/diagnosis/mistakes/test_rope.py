@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -58,10 +60,38 @@ WRITTEN = {
     "rope-promotes": join(turn(TURNED)),
 }
 
+# Three pairs that make 31.8, 4.0 and 0.5 turns within the original length.
+FACTOR, LENGTH = 4.0, 200
+SPEED = BASE ** (-PAIR / WIDTH)
+TURNS = LENGTH * SPEED / (2 * math.pi)
+
+
+def scale(kept, factor=FACTOR):
+    return SPEED * (kept + (1 - kept) / factor)
+
+
+BANDS = ((TURNS - 1) / 3).clamp(0, 1)
+PAIR_OF_TURNS = [3 * math.log(LENGTH / (2 * math.pi * turns)) / math.log(BASE) for turns in (32, 1)]
+SHARPER = 1 + math.log(FACTOR) / 10
+SCALED = {
+    "rope-scaling-missing": turn(TURNED),
+    "rope-scaling-inverted": turn(TURNED, frequency=SPEED * FACTOR),
+    "rope-scaling-hard-coded": turn(TURNED, frequency=SPEED / 8),
+    "rope-scaling-bands-swapped": turn(TURNED, frequency=scale(1 - BANDS)),
+    "rope-scaling-waves-not-scaled": turn(TURNED, frequency=scale(1 - torch.tensor([0, 1 / 2, 1]))),
+}
+OF_SCALING = {
+    "linear": turn(TURNED, frequency=SPEED / FACTOR),
+    "llama3": turn(TURNED, frequency=scale(BANDS)),
+    "yarn": SHARPER * turn(TURNED, frequency=scale(1 - torch.tensor([0, 1 / 2, 1]))),
+    "yarn_not_rounded": SHARPER * turn(TURNED, frequency=scale(1 - (PAIR / 2 / PAIR_OF_TURNS[1]).clamp(max=1))),
+    "yarn_by_turns": SHARPER * turn(TURNED, frequency=scale(((TURNS - 1) / 31).clamp(0, 1))),
+}
+
 
 def test_every_mistake_of_the_catalogue_is_made(spec):
     named = {m.id for m in spec.mistakes.values() if m.component == "rotary_embedding" and "-bwd" not in m.id}
-    assert named == {*MISTAKES} == {*WRITTEN}
+    assert named == {*MISTAKES} == WRITTEN.keys() | SCALED.keys()
 
 
 @pytest.mark.parametrize("mistake", WRITTEN)
@@ -69,6 +99,31 @@ def test_a_turn_is_that_of_code_with_the_mistake(mistake):
     made = implementations()[mistake].make()
     output = made.rotary_embedding(X.numpy(), POSITIONS.numpy(), base=BASE, rotary_width=WIDTH)
     np.testing.assert_allclose(output, WRITTEN[mistake], rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("mistake", SCALED)
+def test_a_scaled_turn_is_that_of_code_with_the_mistake(mistake):
+    made = implementations()[mistake]
+    declared = getattr(made.make(), "CONVENTIONS", {})
+    layers = (OPTIONS[item] for item in declared.items() if item in OPTIONS)
+    output = build_textbook(*layers, made.steps).rotary_embedding(*SCALED_CALL, **SCALED_BY)
+    np.testing.assert_allclose(output, join(SCALED[mistake]), rtol=0, atol=1e-12)
+
+
+SCALED_CALL = X.numpy(), POSITIONS.numpy()
+SCALED_BY = {"base": BASE, "rotary_width": WIDTH, "scaling_factor": FACTOR, "original_length": LENGTH}
+
+
+@pytest.mark.parametrize("option", OF_SCALING)
+def test_scaled_angles_are_those_of_code_with_the_option(option):
+    output = build_textbook(OPTIONS.get(("rope_scaling", option), {})).rotary_embedding(*SCALED_CALL, **SCALED_BY)
+    np.testing.assert_allclose(output, join(OF_SCALING[option]), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("option", ["llama3", "yarn"])
+def test_bands_need_the_original_length(option):
+    with pytest.raises(ValueError, match=r"^original_length: missing; pass the number of positions"):
+        build_textbook(OPTIONS["rope_scaling", option]).rotary_embedding(*SCALED_CALL, scaling_factor=2.0)
 
 
 @pytest.mark.parametrize("mistake", ["rope-half-precision", "rope-promotes"])
