@@ -18,6 +18,8 @@ from goldformer.adapters.textbook.build import build_textbook
 from goldformer.adapters.textbook.differentiation import asking, derive_along_all
 from goldformer.conformance.diagnosis.batches import IN_BATCHES
 from goldformer.conformance.diagnosis.causes import IN
+from goldformer.conformance.diagnosis.edits.edit import note_graph
+from goldformer.conformance.diagnosis.edits.graph import Graph
 from goldformer.conformance.diagnosis.failure import RUNS_BACKWARD, FailingCase, Options, estimate_cost
 from goldformer.conformance.diagnosis.mistakes.places import TRACKED, MistakePlace, restrict_to
 from goldformer.conformance.diagnosis.neighbours import find_made
@@ -35,8 +37,9 @@ from goldformer.conformance.judging.invoke import (
     read_arguments,
 )
 from goldformer.spec import Case, Spec
+from goldformer.spec.formulas import COMPONENTS
 from goldformer.spec.formulas.checks import Array
-from goldformer.spec.formulas.steps import Instead
+from goldformer.spec.formulas.steps import Instead, Replacements
 from goldformer.spec.oracle.rounding import UNIT_ROUNDOFF
 
 #: The number of textbooks with causes that are kept: each takes about 200 kB.
@@ -213,12 +216,27 @@ class Textbooks:
         key = (candidate, options, failure.case.id, failure.dtype, failure.has_changed_inputs, wanted)
         return self._imitations.get(key, lambda: self.run(candidate, failure))
 
-    def run(self, candidate: Candidate, failure: FailingCase) -> Result | BadResult | None:
-        """Return what a candidate gives for a case, without the cache; None if that is nothing."""
+    def record(self, candidate: Candidate, failure: FailingCase) -> Graph | None:
+        """Return the graph of a candidate's formula for a case without a cotangent; None if it cannot be recorded."""
+        component, graphs = failure.case.component, list[Graph]()
+        if component not in COMPONENTS:
+            return None
+        layers = [*self._list_layers(candidate, failure.options, component), note_graph(component, graphs)]
+        adapter = Adapter.from_trusted(build_textbook(*layers, only=component), "recorded", self._spec)
+        made = self.run(candidate, failure, adapter)
+        return graphs[-1] if graphs and isinstance(made, Result) else None
+
+    def run(
+        self, candidate: Candidate, failure: FailingCase, adapter: Adapter | None = None
+    ) -> Result | BadResult | None:
+        """Return what a candidate gives for a case, without the cache; None if that is nothing.
+
+        `adapter` is the textbook with the candidate; without it, it is built.
+        """
         contract = failure.contract
         # The call had no parameters but those of the declared options, whatever the code does without them.
         case = failure.case.under(failure.options, {**failure.options, **dict(candidate.options)})
-        adapter = self._build(candidate, failure.options, case.component)
+        adapter = adapter or self._build(candidate, failure.options, case.component)
         dtype = _choose_dtype(failure.case, failure.dtype)
         arguments, cotangent = self._read_arguments(case), case.cotangent_array
         try:
@@ -307,19 +325,24 @@ class Textbooks:
         if key not in self._adapters:
             if len(self._adapters) >= _MOST_ADAPTERS:
                 self._adapters.clear()
-            made = [find_made(id_) for id_ in candidate.mistakes]
-            layers = [IN_BATCHES] if component in ("greedy_decode", "beam_search") else []
-            layers += [OPTIONS[item] for item in chosen.items() if item in OPTIONS]
-            # A mistake is applied after the options, and after the gradients of the forward pass in which it is made.
-            if not all(one.by_hand for one in made):
-                layers.append(DIFFERENTIATED)
-            layers += [one.steps for one in made]
-            if candidate.place:
-                layers[-1] = restrict_to(candidate.place, made[-1].steps)
-                layers.append(TRACKED)
-            made_of = build_textbook(*layers, only=component)
+            made_of = build_textbook(*self._list_layers(candidate, declared, component), only=component)
             self._adapters[key] = Adapter.from_trusted(made_of, "+".join(candidate.causes), self._spec)
         return self._adapters[key]
+
+    def _list_layers(self, candidate: Candidate, declared: Options, component: str) -> list[Replacements]:
+        """Return the replacements of the declared options and of a candidate, those of later layers last."""
+        chosen = {**declared, **dict(candidate.options)}
+        made = [find_made(id_) for id_ in candidate.mistakes]
+        layers = [IN_BATCHES] if component in ("greedy_decode", "beam_search") else []
+        layers += [OPTIONS[item] for item in chosen.items() if item in OPTIONS]
+        # A mistake is applied after the options, and after the gradients of the forward pass in which it is made.
+        if not all(one.by_hand for one in made):
+            layers.append(DIFFERENTIATED)
+        layers += [one.steps for one in made]
+        if candidate.place:
+            layers[-1] = restrict_to(candidate.place, made[-1].steps)
+            layers.append(TRACKED)
+        return layers
 
     def accepts(self, candidate: Candidate, case: Case, dtype: str, options: Options) -> bool:
         """Return True if the textbook with a candidate accepts a call that is to be refused."""

@@ -13,6 +13,7 @@ from typing import Final
 from goldformer.conformance.diagnosis.candidates import Candidate, Imitations, Textbooks, count_roundoffs
 from goldformer.conformance.diagnosis.catalogue import Catalogue, combine_with
 from goldformer.conformance.diagnosis.causes import Causes, find_cause
+from goldformer.conformance.diagnosis.edits.generate import list_edits
 from goldformer.conformance.diagnosis.failure import (
     BY_CHANCE,
     CLEAR,
@@ -62,6 +63,9 @@ _LOSSY: Final = 0.5
 
 #: How many times as many neighbours as other candidates are tried: there are hundreds, each as likely as the other.
 _NEIGHBOURS: Final = 4
+
+#: The same of edits of the formula: each computes only what lies after the change.
+_EDITS: Final = 4
 
 #: After so many numbers of imitations in all, more than a second, the least likely candidates are not tried, nor is a
 #: second failing case searched where the first was searched in vain.
@@ -416,11 +420,13 @@ class Imitator:
         # The mistakes of a part that was judged have shown there, unless the component has its own code for it.
         unlikely = chain(self._list_neighbours(component, bases, _JUDGED), self._catalogue.place_neighbours(component))
         yield _Kind(unlikely, 0 if self._is_late else seldom)
+        yield _Kind(self._list_edits(failure, [Candidate()], _EDITS * once), most)
         yield _Kind(self._read_off(failure, bases), most)
         seen = [c for c in self._known.list_matches(component) if len(c.causes) == 1 and c not in bases]
         yield _Kind(self._catalogue.pair_candidates(component, near, bases, seen), most)
         yield _Kind(self._catalogue.add_to_purpose(component, near), 0 if self._is_late else once)
         yield _Kind(self._catalogue.pair_neighbours(component, near), once)
+        yield _Kind(self._list_edits(failure, bases, once), most)
 
     def _list_short(
         self, failure: FailingCase, near: list[Candidate], bases: list[Candidate], most: int
@@ -508,6 +514,20 @@ class Imitator:
             solved = (replace(trial, mistakes=(name_solved(family, number),)) for number in rounded)
             fitting = (c for c in solved if failure.distance(self._textbooks.imitate(c, failure)) is not None)
             yield from islice(fitting, 1)
+
+    def _list_edits(self, failure: FailingCase, bases: Iterable[Candidate], most: int) -> Iterator[Candidate]:
+        """Yield the edits of the formula, at most that many of each base, that give a failing result."""
+        if not isinstance(failure.actual, Result) or failure.case.random:
+            return
+        axes = Call.of(failure.case, failure.contract).axes
+        for base in bases if most else ():
+            graph = self._textbooks.record(base, failure)
+            if graph is None:
+                continue
+            for edit in islice(list_edits(graph, axes), most):
+                made = edit.give_outputs(graph, failure.output_names)
+                if made is not None and failure.distance(Result(made, 0.0)) is not None:
+                    yield from filter(None, [base.combine(Candidate((edit.id,)))])
 
     def _read_off(self, failure: FailingCase, bases: list[Candidate]) -> Iterator[Candidate]:
         """Yield what became of the right result of a failing case, and of the result of each base."""

@@ -230,10 +230,11 @@ def _order_generated(found: Iterable[Explanation]) -> list[str]:
     """Return the ids of the neighbours among some causes in their own order: they come after the catalogue."""
     if not (named := {cause.id for e in found for cause in e.causes if cause.generated}):
         return []
+    from goldformer.conformance.diagnosis.edits.edit import rank_generated
     from goldformer.conformance.diagnosis.neighbours import neighbours  # hundreds, which few reports need
 
     listed = [id_ for id_ in neighbours() if id_ in named]
-    return [*listed, *sorted(named.difference(listed))]
+    return [*listed, *sorted(named.difference(listed), key=rank_generated)]
 
 
 def is_as_good(one: Explanation, best: Explanation) -> bool:

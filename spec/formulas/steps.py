@@ -104,6 +104,11 @@ def replacing(*layers: Replacements) -> Iterator[None]:
         yield
 
 
+def list_steps() -> tuple[Step, ...]:
+    """Return all steps of the modules that are loaded."""
+    return tuple(_ORIGINALS)
+
+
 def bind_replacements(function: Callable[P, R], replaced: Mapping[Step, Step]) -> Callable[P, R]:
     """Return the function with exactly these steps replaced in every call."""
 

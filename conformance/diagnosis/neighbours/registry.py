@@ -13,6 +13,8 @@ from functools import cache
 from types import MappingProxyType
 from typing import Final
 
+from goldformer.conformance.diagnosis.edits.edit import Edit, is_edit, read_edit
+from goldformer.conformance.diagnosis.edits.words import write_hint, write_title
 from goldformer.conformance.diagnosis.mistakes import implementations
 from goldformer.conformance.diagnosis.mistakes.registry import Mistaken
 from goldformer.conformance.diagnosis.neighbours.neighbour import EQUALS, Neighbour
@@ -52,17 +54,17 @@ def _generate() -> Iterator[Neighbour]:
 
 @cache
 def find_neighbour(id_: str) -> Neighbour:
-    """Return the neighbour of an id, also one that was read off arrays, or whose number was solved for or is tried."""
+    """Return the neighbour of an id, also an edit, one that was read off arrays, or whose number is solved for."""
     from goldformer.conformance.diagnosis.neighbours.backward import OF_RIGHT_CODE, make_of_right_code
     from goldformer.conformance.diagnosis.neighbours.masks import ONLY_WHERE_MASKED, make_only_where_masked
     from goldformer.conformance.diagnosis.neighbours.results import is_read_off, make_neighbour
     from goldformer.conformance.diagnosis.neighbours.solved import families, read_trial  # made of others
     from goldformer.conformance.diagnosis.neighbours.stacks import NESTED, make_nested
 
+    if is_edit(id_) or is_read_off(id_):
+        return _make_of_edit(read_edit(id_)) if is_edit(id_) else make_neighbour(id_)
     if id_ in neighbours():
         return neighbours()[id_]
-    if is_read_off(id_):
-        return make_neighbour(id_)
     if id_ in (special := {ONLY_WHERE_MASKED: make_only_where_masked, NESTED: make_nested}):
         return special[id_]()
     if id_.endswith(OF_RIGHT_CODE):
@@ -74,6 +76,10 @@ def find_neighbour(id_: str) -> Neighbour:
     value = float(number)
     title = family.title.format(f"{value:g}".replace("-", "−"))
     return Neighbour(id_, title, family.hint, family.make(lambda: value))
+
+
+def _make_of_edit(edit: Edit) -> Neighbour:
+    return Neighbour(edit.id, write_title(edit), write_hint(edit), edit.steps)
 
 
 @cache

@@ -1,0 +1,176 @@
+"""The sentence of an edit: what the code does instead, in the words of the steps' docstrings."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from functools import cache
+from inspect import getdoc
+from typing import Final
+
+from goldformer.conformance.diagnosis.edits.edit import Edit
+from goldformer.spec.formulas import COMPONENTS
+from goldformer.spec.formulas.steps import list_steps
+
+#: Where the noun of a docstring ends: at a shape, a clause, and what explains it.
+_END: Final = re.compile(
+    r",? \((?:\.\.\.|batch|q_seq|seq|heads)[^)]*\)| \([A-Z]+-\d+\)|[;:]|, (?:so that|unless|for all)| where "
+)
+_NOUN: Final = "Return "
+
+#: What the code does instead, by the kind of the change.
+_SENTENCES: Final = {
+    "read": "uses {other} instead of {own}",
+    "read-part": "uses the parameters of {other} instead of those of {own}",
+    "exchange": "exchanges {own} and {other}",
+    "exchange-part": "exchanges the parameters of {own} and {other}",
+    "arguments-exchanged": "exchanges {other} where it calls {step}",
+    "results-exchanged": "exchanges {own} and {other}",
+    "skip": "leaves out {step}, and uses what it reads instead of {own}",
+    "over": "computes {own} along axis {first} instead of the last",
+    "over:all": "computes {own} over the whole array",
+    "keep": "leaves out all but the {first} operand of {own}",
+    "size": "uses {size} instead of {own}",
+    "operand": "uses {other} as the {first} operand of {own}",
+    "ufunc": "{verb} where it makes {own}",
+    "operands-exchanged": "exchanges the operands of {own}",
+    "moved": "applies {step} to {other} instead",
+    "also": "applies {step} to {other} as well",
+    "plus": "adds {other} to {own}",
+    "number": "uses {other} as {own}",
+    "times": "uses {own} times {size}",
+    "twice": "applies {step} twice",
+    "doubled": "uses twice {own}",
+    "halved": "uses half of {own}",
+    "negated": "uses {own} with the wrong sign",
+    "inverse": "uses one divided by {own}",
+    "square": "uses the square of {own}",
+    "root": "uses the root of {own}",
+    "zero": "uses 0 in the place of {own}",
+    "plus-one": "uses {own} plus one",
+    "minus-one": "uses {own} minus one",
+    "absolute": "uses {own} without its sign",
+    "exponential": "uses the exponential of {own}",
+    "rounded": "uses {own} rounded to whole numbers",
+    "reversed": "uses {own} in the reverse order along axis {first}",
+    "next": "uses {own} moved by one to the front along axis {first}",
+    "before": "uses {own} moved by one to the back along axis {first}",
+    "first": "uses {own} of index 0 along axis {first} everywhere",
+    "mean": "uses {own} averaged over axis {first}",
+    "running": "uses {own} summed up along axis {first}",
+    "first-zeroed": "uses {own} with 0 at index 0 of axis {first}",
+    "last-zeroed": "uses {own} with 0 at the last index of axis {first}",
+    "transposed": "uses {own} transposed over the axes {first} and {second}",
+    "reshaped": "uses {own} with the axes {first} and {second} swapped and then reshaped",
+    "unread": "uses {own} reshaped where the axes {first} and {second} should be swapped",
+}
+_VERBS: Final = {"add": "adds", "subtract": "subtracts", "multiply": "multiplies", "divide": "divides"}
+_OPERATIONS: Final = {
+    "add": "the sum", "subtract": "the difference", "multiply": "the product", "divide": "the quotient",
+    "sum": "the sum",
+    "max": "the maximum", "matmul": "the matrix product", "exp": "the exponential", "sqrt": "the root",
+    "negative": "the sign", "where": "the choice", "number": "the constant", "log": "the logarithm",
+    "cos": "the cosine",
+    "sin": "the sine", "concatenate": "the joined array", "stack": "the stacked array", "part": "the part",
+    "astype": "the rounded array", "power": "the power", "root": "the root", "square": "the square",
+}  # fmt: skip
+_POWERS: Final = {"1": "{}", "-1": "1/({})", "0.5": "the root of {}", "-0.5": "1/√({})", "2": "the square of {}",
+                  "0.25": "the fourth root of {}"}  # fmt: skip
+#: A shape before what a step gives.
+_SHAPE: Final = re.compile(r"^\([^)]*\): ")
+#: The calls of some steps in words.
+_CALLS: Final[Mapping[str, Callable[[int], str]]] = {
+    "run_sublayer": lambda k: f"sub-layer {k + 1}",
+    "project_heads": lambda k: f"{('the queries', 'the keys', 'the values')[k % 3]} of attention {k // 3 + 1}",
+    "run_encoder_layer": lambda k: f"encoder layer {k + 1}",
+    "run_decoder_layer": lambda k: f"decoder layer {k + 1}",
+}
+#: What stands between the two details of a kind of change.
+_JOINED: Final = {"number": " instead of "}
+_ORDINALS: Final = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth")
+
+
+@cache
+def _read_docstrings() -> dict[str, str]:
+    return {step.__name__: (getdoc(step) or "").split("\n\n")[0].replace("\n", " ") for step in list_steps()}
+
+
+@cache
+def describe_step(name: str) -> str:
+    """Return what a step gives, from its docstring: "the mean of the squares of each token's channels"."""
+    text = _read_docstrings().get(name, "")
+    text = _SHAPE.sub("", text.removeprefix(_NOUN)) if text.startswith(_NOUN) else ""
+    return _END.split(text)[0].rstrip(".,") or f"the result of {name}"
+
+
+def _describe_place(place: str) -> str:
+    """Return the words of a node: an argument by its name, a result by its step, an operation by its kind.
+
+    The arguments of whole components are inputs and parameters, which have their names in every step.
+    """
+    path, _, role = place.rpartition("/")
+    step = _read_step(path)
+    if role == "result":
+        return describe_step(step)
+    if role.startswith("result."):
+        name = role.removeprefix("result.")
+        return f"the {_ORDINALS[int(name)]} result of {step}" if name.isdigit() else name
+    kind, operation, number = role.partition("-")
+    if not operation:
+        return f"`{role}`" if step in COMPONENTS else f"`{role}` of {step}"
+    which = f" number {int(number) + 1}" if number != "0" else ""
+    return f"{_OPERATIONS.get(kind, f'the {kind}')}{which} in {step}"
+
+
+def _read_step(path: str) -> str:
+    return path.rsplit("/", maxsplit=1)[-1].partition("#")[0]
+
+
+def _locate(place: str) -> str:
+    """Return the one call in which an edit is made, in words; "" for all."""
+    calls = [part.partition("#") for part in place.split("/")[:-1] if "#" in part]
+    words = [
+        _CALLS[name](int(number)) if name in _CALLS else f"call {int(number) + 1} of {name}"
+        for name, _, number in calls
+    ]
+    return f", only in {', '.join(words)}" if words else ""
+
+
+def write_title(edit: Edit) -> str:
+    """Return what the code does instead, without a capital letter and a full stop."""
+    word, _, detail = edit.change.partition(":")
+    parts = detail.split(":")
+    first, second, *_ = (*map(_write_axis, parts), "")
+    if word in ("keep", "operand"):
+        first, detail = _ORDINALS[int(first)], detail.partition(":")[2]
+    sentence = _SENTENCES.get(edit.change) or _SENTENCES[word]
+    fields = {
+        "own": _describe_place(edit.place),
+        "step": _read_step(edit.place.rpartition("/")[0]),
+        "other": _describe_place(detail) if "/" in detail else _JOINED.get(word, " and ").join(parts),
+        "size": _describe_size(*parts) if word in ("size", "times") else "",
+        "verb": _VERBS.get(detail, ""),
+        "first": first,
+        "second": second,
+    }
+    return f"the code {sentence.format_map(fields)}{_locate(edit.place)}"
+
+
+def _describe_size(leaf: str, axis: str, symbol: str, power: str, more: str = "") -> str:
+    size = symbol or f"the size of axis {_write_axis(axis)} of {leaf}"
+    if more:
+        size = f"{size} {'−' if more.startswith('-') else '+'} {more.strip('-')}"
+    return _POWERS[power].format(size)
+
+
+def write_hint(edit: Edit) -> str:
+    """Return what the step must do, from its docstring."""
+    step = _read_step(edit.place.rpartition("/")[0])
+    text = _read_docstrings().get(step, "")
+    return (
+        f"Check the step {step}: {text[:1].lower()}{text[1:]}" if text else f"Use {_describe_place(edit.place)} there."
+    )
+
+
+def _write_axis(axis: str) -> str:
+    return axis.replace("-", "−")

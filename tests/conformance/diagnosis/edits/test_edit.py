@@ -1,0 +1,128 @@
+"""Edits of a formula: an id makes the same edit, each has a sentence, and the textbook runs with it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from goldformer.adapters.textbook.build import build_textbook
+from goldformer.conformance.diagnosis.candidates import Candidate, Textbooks
+from goldformer.conformance.diagnosis.edits.edit import Edit, is_edit, read_edit
+from goldformer.conformance.diagnosis.edits.generate import list_edits
+from goldformer.conformance.diagnosis.edits.words import write_hint, write_title
+from goldformer.conformance.diagnosis.failure import FailingCase
+from goldformer.conformance.diagnosis.neighbours import find_neighbour
+from goldformer.conformance.diagnosis.neighbours.results import Call
+from goldformer.conformance.judging.invoke import Result
+
+CASES = [
+    "rms-distinct-sizes", "glu-distinct-sizes", "rope-distinct-sizes", "gqa-six-heads-three-groups",
+    "ln-distinct-sizes", "mha-distinct-sizes", "enc-distinct-sizes",
+]  # fmt: skip
+
+X = np.array([[3.0, 4.0], [6.0, 8.0], [1.0, 1.0]], np.float32)
+GAMMA = np.array([2.0, 3.0], np.float32)
+NORMED = X / np.sqrt((X * X).mean(-1, keepdims=True) + np.float32(1e-6))
+
+
+def record_case(spec, id_):
+    case = spec.cases[id_]
+    contract = spec.contracts[case.component]
+    options = {name: spec.conventions[name].default for name in contract.conventions}
+    failure = FailingCase(case, contract, Result({}, 0.0), {}, "float32", options)
+    return Textbooks(spec, None).record(Candidate(), failure), Call.of(case, contract).axes
+
+
+def run(place, change, x=X, gamma=GAMMA):
+    return build_textbook(Edit("rms_norm", place, change).steps).rms_norm(x, params={"gamma": gamma})
+
+
+@pytest.mark.parametrize(
+    ("place", "change", "wanted"),
+    [
+        ("rms_norm/multiply-0", "keep:0", NORMED),
+        ("rms_norm/gamma", "square", NORMED * GAMMA**2),
+        ("mean_square/number-0", "number:1", X / np.sqrt((X * X).sum(-1, keepdims=True) + 1e-6) * GAMMA),
+        ("mean_square/result", "over:-2", X / np.sqrt((X * X).mean(-2, keepdims=True) + 1e-6) * GAMMA),
+        ("mean_square/result", "over:all", X / np.sqrt((X * X).mean() + 1e-6) * GAMMA),
+        ("rms_divisor/result", "skip", X / (X * X).mean(-1, keepdims=True) * GAMMA),
+        ("rms_norm/result", "reversed:-1", (NORMED * GAMMA)[:, ::-1]),
+        ("rms_norm/result", "times:x:-1:d_model:0.5", NORMED * GAMMA * np.sqrt(2)),
+        ("rms_eps/result", "number:1", X / np.sqrt((X * X).mean(-1, keepdims=True) + 1) * GAMMA),
+        ("no_such_step/result", "doubled", NORMED * GAMMA),
+    ],
+)
+def test_the_textbook_runs_with_an_edit(place, change, wanted):
+    made = run(place, change)
+    assert made.dtype == np.float32
+    np.testing.assert_allclose(made, wanted, rtol=1e-5)
+
+
+@pytest.mark.parametrize("id_", CASES)
+def test_every_edit_has_an_id_and_a_sentence(id_, spec):
+    graph, axes = record_case(spec, id_)
+    edits = list_edits(graph, axes)
+    assert len(edits) > 500
+    assert len({edit.id for edit in edits}) == len(edits)
+    for edit in edits:
+        assert is_edit(edit.id)
+        assert read_edit(edit.id) == edit
+        assert " in " not in edit.id
+        assert ": " not in edit.id
+        title = write_title(edit)
+        assert title.startswith("the code ")
+        assert not title.endswith(".")
+        assert write_hint(edit).endswith(".")
+    assert find_neighbour(edits[0].id).title == write_title(edits[0])
+
+
+@pytest.mark.parametrize("id_", CASES)
+def test_an_edit_gives_the_same_on_the_graph_and_in_the_textbook(id_, spec):
+    graph, axes = record_case(spec, id_)
+    case = spec.cases[id_]
+    contract = spec.contracts[case.component]
+    options = {name: spec.conventions[name].default for name in contract.conventions}
+    failure = FailingCase(case, contract, Result({}, 0.0), {}, "float32", options)
+    textbooks = Textbooks(spec, None)
+    edits = list_edits(graph, axes)
+    compared = 0
+    for edit in edits[:: len(edits) // 60]:
+        outputs = edit.give_outputs(graph, None)
+        made = textbooks.run(Candidate((edit.id,)), failure)
+        if outputs is not None and isinstance(made, Result):
+            compared += 1
+            for name, value in made.outputs.items():
+                np.testing.assert_array_equal(value, outputs[name], err_msg=f"{edit.id} {name}")
+    assert compared > 30
+
+
+@pytest.mark.parametrize(
+    ("id_", "title", "hint"),
+    [
+        (
+            "rms_norm.edit@mean_square/result@over:-2",
+            "the code computes the mean of the squares of each token's channels along axis −2 instead of the last",
+            "Check the step mean_square: return the mean of the squares of each token's channels, (..., 1).",
+        ),
+        (
+            "rotary_embedding.edit@turn_pairs/result@arguments-exchanged:cosine:sine",
+            "the code exchanges cosine and sine where it calls turn_pairs",
+            "Check the step turn_pairs: return each pair (a, b) as (a·cos − b·sin, b·cos + a·sin), in the places that "
+            "the pair had.",
+        ),
+        (
+            "encoder_layer.edit@run_sublayer#1/layer_norm/x@read:add_residual/x",
+            "the code uses `x` of add_residual instead of `x`, only in sub-layer 2",
+            "Check the step layer_norm: return (x − mean)/√(variance + eps)·gamma + beta, (..., d_model).",
+        ),
+        (
+            "scaled_dot_product_attention.edit@score_divisor/result@size:query:-1:d_k:1:-1",
+            "the code uses d_k − 1 instead of √d_k",
+            "Check the step score_divisor: return √d_k; `sizes` has the size of each axis, and under \"...\" the "
+            "leading ones, (batch, heads).",
+        ),
+    ],
+)  # fmt: skip
+def test_a_sentence_has_the_words_of_the_step(id_, title, hint):
+    edit = read_edit(id_)
+    assert (write_title(edit), write_hint(edit)) == (title, hint)
