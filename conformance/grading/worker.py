@@ -11,7 +11,8 @@ from typing import Final
 from goldformer.conformance.grading.answers import NOTHING_REQUIRED, Answers
 from goldformer.conformance.grading.grader import GradedSubmission, Grader, fail_submission
 from goldformer.conformance.grading.model import NOT_STARTED, Grade, Outcome, Submission
-from goldformer.conformance.grading.results.pages import write_pages
+from goldformer.conformance.grading.results import feedback, staff
+from goldformer.conformance.grading.results.source import SubmissionSource
 from goldformer.conformance.grading.results.words import shorten_to_line
 from goldformer.conformance.grading.sandbox import Sandbox
 from goldformer.conformance.grading.store import GRADE, PROBLEM, TRANSCRIPT, pack_grade
@@ -78,9 +79,13 @@ class Worker:
 def write_results(graded: GradedSubmission, submission: Submission, task: GradingTask, spec: Spec) -> ResultFiles:
     """Return the result files of a graded submission."""
     grade, assignment = graded.grade, task.assignment
+    page, text = feedback.write_both(grade, assignment, spec)
+    source = SubmissionSource(submission.files, task.adapter, grade)
     files: dict[str, str | bytes] = {
         GRADE: pack_grade(grade),
-        **write_pages(grade, submission.files, task.adapter, assignment, spec),
+        "feedback.html": page,
+        "feedback.md": text,
+        "staff.html": staff.html(grade, assignment, spec, source),
         TRANSCRIPT: graded.transcript,
     }
     if graded.problem:
