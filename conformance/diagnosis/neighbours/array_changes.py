@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from goldformer.spec.formulas.arrays import as_array
 from goldformer.spec.formulas.attention import causal_mask
 from goldformer.spec.formulas.checks import Array
 
@@ -64,12 +65,12 @@ def drop_padding(mask: Array) -> Array:
 def mirror_causal(mask: Array) -> Array:
     """Hide earlier keys instead of later ones, and the padding as before."""
     square = mask.shape[-2] == mask.shape[-1] > 1
-    return np.asarray(_make_causal(mask).T & mask[..., -1:, :]) if square and _is_causal_with_padding(mask) else mask
+    return as_array(_make_causal(mask).T & mask[..., -1:, :]) if square and _is_causal_with_padding(mask) else mask
 
 
 def keep_padding(mask: Array) -> Array:
     """Show every query the keys that any query sees, as if the mask of later keys were not handed on."""
-    return np.asarray(mask.any(-2, keepdims=True))
+    return as_array(mask.any(-2, keepdims=True))
 
 
 def _make_causal(mask: Array) -> Array:
