@@ -78,7 +78,6 @@ def steepen_sigmoid(gate: Array) -> Array:
 @mistake("glu-clamped", around=join_branches)
 def clamp_branches(original: Callable[[Array, Array], Array], gate: Array, up: Array) -> Array:
     """Return the product of a gate of at most 7 and an up between −7 and 7."""
-    # A complex number carries a derivative, which its sign has too.
     limit = LIMIT * np.sign(up.real)
     return original(np.where(gate.real > LIMIT, LIMIT, gate), np.where(abs(up.real) > LIMIT, limit, up))
 

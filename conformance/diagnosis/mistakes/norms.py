@@ -54,7 +54,6 @@ def average_tokens_too(row: Array) -> Array:
 def divide_by_largest(original: Callable[[Array], Array], x: Array) -> Array:
     """Return the row divided by its largest magnitude; NaN of a row of zeros."""
     row = original(x)
-    # A complex number carries a derivative: its real part says which channel is the largest, and its sign.
     place = np.abs(row.real).argmax(-1)[..., None]
     largest = np.take_along_axis(row * np.sign(row.real).astype(row.real.dtype), place, -1)
     with np.errstate(invalid="ignore", divide="ignore"):

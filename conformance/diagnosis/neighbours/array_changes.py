@@ -15,8 +15,8 @@ Change = Callable[[Array], Any]
 
 
 def take_absolute(x: Array) -> Array:
-    """Return absolute values; a complex number, with which derivatives are taken, has the sign of its real part."""
-    return np.where(x.real < 0, -x, x)
+    """Return absolute values."""
+    return np.abs(x)
 
 
 def turn_last_axes(x: Array) -> Array:
