@@ -9,13 +9,13 @@ from typing import Any, Final
 
 import numpy as np
 
-from goldformer.adapters.options import OPTIONS
 from goldformer.adapters.protocol import Adapter
-from goldformer.adapters.textbook import DIFFERENTIATED
 from goldformer.adapters.textbook.build import build_textbook
 from goldformer.conformance.diagnosis.causes import IN
+from goldformer.conformance.diagnosis.mistakes.derivatives import keep_right_derivatives
 from goldformer.conformance.diagnosis.mistakes.places import PLACES, TRACKED, restrict_to
-from goldformer.conformance.diagnosis.neighbours import find_made
+from goldformer.conformance.diagnosis.neighbours import find_made, list_layers
+from goldformer.conformance.diagnosis.neighbours.backward import OF_RIGHT_CODE
 from goldformer.conformance.diagnosis.suspects import TO_FLOAT32
 from goldformer.conformance.judging.cases import Bench
 from goldformer.conformance.judging.gradient import invoke_gradient
@@ -28,6 +28,7 @@ from goldformer.conformance.judging.invoke import (
     read_arguments,
 )
 from goldformer.spec import Case, Spec
+from goldformer.spec.formulas.options import OPTIONS
 from goldformer.spec.formulas.steps import Replacements
 from goldformer.spec.model import GoldenArray
 
@@ -54,7 +55,7 @@ class Claim:
 
 def build_mistaken(ids: Sequence[str], spec: Spec) -> Adapter:
     """Return the textbook with these mistakes at once, the later ones on top of the earlier ones."""
-    return _build([find_made(id_).steps for id_ in ids], ids, spec)
+    return _build(list_layers(ids), ids, spec)
 
 
 def is_true(claim: Claim, code: Adapter, made: Sequence[str], spec: Spec) -> bool:
@@ -97,16 +98,16 @@ def _find_compared(case: Case, bench: Bench) -> Mapping[str, GoldenArray]:
 
 def _build(layers: Sequence[Replacements], ids: Sequence[str], spec: Spec) -> Adapter:
     made = [find_made(id_) for id_ in ids]
-    differentiated = () if made and all(one.by_hand for one in made) else (DIFFERENTIATED,)
     declared: dict[str, str] = {}
     for one in made:
         declared |= getattr(one.make(), "CONVENTIONS", {})
-    book = build_textbook(*differentiated, *layers, CONVENTIONS=declared)
+    book = build_textbook(*layers, CONVENTIONS=declared)
     return Adapter.from_object(book, "+".join(ids) or "textbook", spec)
 
 
 def _list_layers(claim: Claim) -> Iterator[Replacements]:
     """Yield the replacements that make a claim's causes, those of options first."""
+    is_unaware = any(cause.endswith(OF_RIGHT_CODE) for cause in claim.causes)
     for cause in claim.causes:
         name, _, option = cause.partition(": ")
         id_, _, words = cause.partition(IN)
@@ -116,7 +117,8 @@ def _list_layers(claim: Claim) -> Iterator[Replacements]:
             place = next(place for place in PLACES[claim.component] if place.words == words)
             yield from (restrict_to(place, find_made(id_).steps), TRACKED)
         else:
-            yield find_made(id_).steps
+            steps = find_made(id_).steps
+            yield keep_right_derivatives(steps) if is_unaware else steps
 
 
 def _call(adapter: Adapter, case: Case, spec: Spec) -> Result | BadResult | None:

@@ -4,7 +4,9 @@ from types import SimpleNamespace
 from typing import Any
 
 from goldformer.adapters.textbook import COMPONENTS
-from goldformer.spec.formulas.steps import Replacements, bind_replacements, stack_replacements
+from goldformer.adapters.textbook.differentiation import differentiate_attention
+from goldformer.spec.formulas.backward import attention_backward
+from goldformer.spec.formulas.steps import Replacements, bind_replacements, instead, stack_replacements
 
 
 def build_textbook(*layers: Replacements, only: str = "", **declarations: Any) -> SimpleNamespace:
@@ -12,7 +14,8 @@ def build_textbook(*layers: Replacements, only: str = "", **declarations: Any) -
 
     With `only` it has that component and its gradient and no other.
     """
-    replaced = stack_replacements(layers, {})
+    # A mistake in a gradient is one in the training step that is made of it.
+    replaced = stack_replacements(({attention_backward: instead(differentiate_attention)}, *layers), {})
     chosen = (name for name in COMPONENTS if not only or name.removesuffix("_gradient") == only)
     components = {name: bind_replacements(COMPONENTS[name], replaced) for name in chosen}
     return SimpleNamespace(**{"ARRAYS": "numpy"} | declarations | components)

@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import combinations
 from typing import Any, Final
 
 import numpy as np
 
 from goldformer.adapters.arrays import LIBRARIES
-from goldformer.adapters.options import OPTIONS
-from goldformer.adapters.protocol import Adapter, bind_arguments
-from goldformer.adapters.textbook import DIFFERENTIABLE, DIFFERENTIATED
+from goldformer.adapters.protocol import Adapter
 from goldformer.adapters.textbook.build import build_textbook
-from goldformer.adapters.textbook.differentiation import asking, derive_along_all
 from goldformer.conformance.diagnosis.batches import IN_BATCHES
 from goldformer.conformance.diagnosis.causes import IN
 from goldformer.conformance.diagnosis.edits.edit import note_graph
 from goldformer.conformance.diagnosis.edits.graph import Graph
 from goldformer.conformance.diagnosis.failure import RUNS_BACKWARD, FailingCase, Options, estimate_cost
 from goldformer.conformance.diagnosis.mistakes.places import TRACKED, MistakePlace, restrict_to
-from goldformer.conformance.diagnosis.neighbours import find_made
+from goldformer.conformance.diagnosis.neighbours import find_made, list_layers
 from goldformer.conformance.diagnosis.neighbours.arguments import giving
 from goldformer.conformance.diagnosis.neighbours.masks import joining_causal
 from goldformer.conformance.judging.gradient import invoke_gradient
@@ -38,7 +34,7 @@ from goldformer.conformance.judging.invoke import (
 )
 from goldformer.spec import Case, Spec
 from goldformer.spec.formulas import COMPONENTS
-from goldformer.spec.formulas.checks import Array
+from goldformer.spec.formulas.options import OPTIONS
 from goldformer.spec.formulas.steps import Instead, Replacements
 from goldformer.spec.oracle.rounding import UNIT_ROUNDOFF
 
@@ -47,9 +43,6 @@ _MOST_ADAPTERS: Final = 500
 
 #: The numbers of the results that one diagnosis keeps: some phases of it ask for the same ones.
 _KEPT: Final = 1 << 20
-
-#: The rounding of two ways to compute one derivative in float64.
-_ROUNDING: Final = 2.0**-40
 
 #: The dtype in which an imitation computes where NumPy has none, or is slow. It holds all numbers of half types.
 _WIDER: Final = "float32"
@@ -161,40 +154,6 @@ class Imitations:
         return self._results[key]
 
 
-@dataclass(frozen=True, slots=True)
-class Derivative:
-    """The derivative of a forward pass along a direction of all its arguments, and mistakes in its backward pass."""
-
-    by_hand: tuple[str, ...]
-    directions: Mapping[str, Array]
-    values: Array
-
-    def equals(self, other: Derivative) -> bool:
-        """Return True if two are the same but for rounding, and so all gradients are."""
-        if self.by_hand != other.by_hand or self.directions.keys() != other.directions.keys():
-            return False
-        bound = _ROUNDING * max(np.abs(self.values).max(initial=0.0), np.abs(other.values).max(initial=0.0))
-        return self.values.shape == other.values.shape and bool((np.abs(self.values - other.values) <= bound).all())
-
-
-class _Gradients:
-    """The derivatives of candidates for one case, and the gradients of those that differ."""
-
-    def __init__(self, key: tuple[Any, ...], dtype: str) -> None:
-        self.key, self.dtype = key, dtype
-        self.derivatives: dict[Candidate, Derivative | None] = {}
-        self._formed: list[tuple[Derivative, Result]] = []
-
-    def find(self, derivative: Derivative) -> Result | None:
-        """Return the gradient that was formed for the same derivative, if any."""
-        return next((result for other, result in self._formed if other.equals(derivative)), None)
-
-    def add(self, derivative: Derivative, result: Result) -> Result:
-        """Keep a gradient, and return it."""
-        self._formed.append((derivative, result))
-        return result
-
-
 class Textbooks:
     """Runs the textbook with candidates; `imitations` caches their results, also for the next implementation."""
 
@@ -203,7 +162,6 @@ class Textbooks:
         self._imitations = Imitations(_KEPT) if imitations is None else imitations
         self._arguments: dict[tuple[str, frozenset[str], str], Arguments] = {}
         self._adapters = self._imitations.adapters
-        self._gradients = _Gradients((), "")
         #: The cost of all imitations of forward passes, those in the cache too: what is found does not depend on it.
         self.spent = 0
 
@@ -242,13 +200,10 @@ class Textbooks:
         try:
             with np.errstate(all="ignore"), joining_causal(case), giving(case.given_inputs.keys()):
                 if cotangent is not None:
-                    # A backward pass by hand gives all gradients in one call.
-                    names = None if _list_by_hand(candidate) else failure.gradient_names
+                    names = failure.gradient_names
                     results = contract.results_of(case).items()
                     wanted = {name: result for name, result in results if names is None or name in names}
-                    form = partial(invoke_gradient, adapter, contract, arguments, cotangent, wanted, dtype, "cpu")
-                    with asking(names):
-                        return self._share_gradient(candidate, failure, form)
+                    return invoke_gradient(adapter, contract, arguments, cotangent, wanted, dtype, "cpu")
                 # An output that the implementation does not give may have any shape.
                 return invoke(
                     adapter, contract, arguments, dtype, "cpu", check_inputs=failure.has_changed_inputs,
@@ -258,58 +213,6 @@ class Textbooks:
             return bad
         except NotImplementedHere:
             return None
-
-    def _share_gradient(self, candidate: Candidate, failure: FailingCase, form: Callable[[], Result]) -> Result:
-        """Return the gradient of a candidate: that of an earlier one which has the same derivatives, or a new one."""
-        derivative = self._derive(candidate, failure)
-        if derivative is None:
-            return form()
-        shared = self._gradients.find(derivative)
-        return self._gradients.add(derivative, form()) if shared is None else shared
-
-    def differs_along(self, candidate: Candidate, failure: FailingCase) -> bool:
-        """Return True if a candidate's derivative along one direction rules it out: one call instead of hundreds."""
-        derivative = self._derive(candidate, failure)
-        if derivative is None or derivative.by_hand:
-            return False
-        cotangent = failure.case.cotangent_array
-        assert cotangent is not None, "only gradients have derivatives"
-        with np.errstate(all="ignore"):
-            total = float((derivative.values * cotangent.astype(self._gradients.dtype)).sum())
-            return failure.differs_along(derivative.directions, total)
-
-    def _derive(self, candidate: Candidate, failure: FailingCase) -> Derivative | None:
-        """Return the derivative of a candidate's forward pass along one direction; None if it tells too little.
-
-        An exact 0 has no tolerance, and the digits of float64 are those of the derivative.
-        """
-        component = failure.case.component
-        if failure.case.cotangent is None or component not in DIFFERENTIABLE or failure.dtype == "float64":
-            return None
-        by_hand = _list_by_hand(candidate)
-        exact = any(golden.is_exact_zero for golden in failure.expected.values())
-        if exact or len(by_hand) == len(candidate.mistakes):
-            return None
-        adapter = self._build(candidate, failure.options, component)
-        dtype = _choose_dtype(failure.case, failure.dtype)
-        key = (failure.case.id, tuple(failure.options.items()), failure.gradient_names)
-        if (self._gradients.key, self._gradients.dtype) != (key, dtype):
-            self._gradients = _Gradients(key, dtype)
-        known = self._gradients.derivatives
-        if candidate not in known:
-            case = failure.case.under(failure.options, {**failure.options, **dict(candidate.options)})
-            arguments, function = self._read_arguments(case), adapter.functions[component]
-            given = convert_arguments(LIBRARIES["numpy"], failure.contract, arguments, dtype, "cpu")
-            try:
-                with np.errstate(all="ignore"):
-                    bound = bind_arguments(function, failure.contract, given)
-                    places = {name: golden.indices for name, golden in failure.expected.items()}
-                    found = derive_along_all(function, bound, failure.gradient_names, places)
-            except Exception:
-                known[candidate] = None
-            else:
-                known[candidate] = Derivative(by_hand, *found)
-        return known[candidate]
 
     def _read_arguments(self, case: Case) -> Arguments:
         """Return the arguments of a case, the same object for each imitation: their sizes are solved once."""
@@ -332,15 +235,12 @@ class Textbooks:
     def _list_layers(self, candidate: Candidate, declared: Options, component: str) -> list[Replacements]:
         """Return the replacements of the declared options and of a candidate, those of later layers last."""
         chosen = {**declared, **dict(candidate.options)}
-        made = [find_made(id_) for id_ in candidate.mistakes]
         layers = [IN_BATCHES] if component in ("greedy_decode", "beam_search") else []
         layers += [OPTIONS[item] for item in chosen.items() if item in OPTIONS]
-        # A mistake is applied after the options, and after the gradients of the forward pass in which it is made.
-        if not all(one.by_hand for one in made):
-            layers.append(DIFFERENTIATED)
-        layers += [one.steps for one in made]
+        # A mistake is applied after the options.
+        layers += list_layers(candidate.mistakes)
         if candidate.place:
-            layers[-1] = restrict_to(candidate.place, made[-1].steps)
+            layers[-1] = restrict_to(candidate.place, layers[-1])
             layers.append(TRACKED)
         return layers
 
@@ -367,7 +267,7 @@ def _leave_out_backward(candidate: Candidate, failure: FailingCase) -> Candidate
     """Return a candidate without the mistakes of backward passes if a case has none: they do nothing there."""
     if failure.case.cotangent is not None or failure.case.component in RUNS_BACKWARD:
         return candidate
-    kept = tuple(id_ for id_ in candidate.mistakes if not find_made(id_).is_backward)
+    kept = tuple(id_ for id_ in candidate.mistakes if not find_made(id_).by_hand)
     return candidate if kept == candidate.mistakes else replace(candidate, mistakes=kept)
 
 

@@ -8,7 +8,6 @@ from dataclasses import replace
 from itertools import chain, combinations, product
 from typing import Final
 
-from goldformer.adapters.options import OPTIONS
 from goldformer.conformance.diagnosis.candidates import Candidate
 from goldformer.conformance.diagnosis.failure import RUNS_BACKWARD, Options
 from goldformer.conformance.diagnosis.mistakes import ON_PURPOSE, implementations
@@ -17,6 +16,7 @@ from goldformer.conformance.diagnosis.neighbours import Neighbour, neighbours, n
 from goldformer.conformance.diagnosis.neighbours.neighbour import find_component
 from goldformer.conformance.diagnosis.neighbours.solved import OF_SUBLAYERS
 from goldformer.spec import Spec
+from goldformer.spec.formulas.options import OPTIONS
 
 #: All pairs of a component's neighbours are tried if there are at most this many: several hundred pairs.
 _FEW: Final = 30

@@ -61,7 +61,7 @@ def confirm_causes(
         best = [e for e in certain if (component, e.ids) not in compared][:MOST_COMPARED]
         compared.update((component, e.ids) for e in best)
         failing = {i: j for i, j in select_judgements(judgements, component).items() if verdicts[i].matches}
-        for index, seen in _make_calls(best, failing, verdicts, imitator, spec):
+        for index, seen in _make_calls(best, failing, verdicts, spec):
             refuted = tuple(e.ids for e in best if _is_refuted(e.ids, seen, imitator))
             solved = (e.ids for e in best if e.ids not in refuted and any(c.solved for c in e.causes))
             confirmed = tuple(ids for ids in solved if _is_confirmed(ids, seen, imitator))
@@ -94,7 +94,6 @@ def _make_calls(
     best: Sequence[Explanation],
     failing: Mapping[int, Judgement],
     verdicts: Sequence[Verdict],
-    imitator: Imitator,
     spec: Spec,
 ) -> Iterator[tuple[int, FailingCase]]:
     """Yield results of calls with other numbers, each with the index of the failing case that it is made from."""
@@ -103,12 +102,10 @@ def _make_calls(
         for index, judgement in failing.items()
         if any(m.causes == e.ids for e in best for m in verdicts[index].matches or ())
     }
-    by_hand = all(imitator.are_by_hand(e.ids) for e in best)
     left, calls = _MOST_NUMBERS, 0
     for index, case in _list_calls(explained, spec):
         judgement, failure = explained[index], FailingCase.of(explained[index])
-        slow = case.cotangent is not None and not by_hand
-        left -= len(best) * estimate_cost(case) * (case.size if slow else 1)
+        left -= len(best) * estimate_cost(case)
         if failure is None or left < 0 or calls == _MOST_CALLS:
             return
         options = judgement.bench.adapter.options(case.component, spec)

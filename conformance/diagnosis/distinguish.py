@@ -209,7 +209,6 @@ def _select_cases(
     causes: Sequence[Causes], judgements: Mapping[int, Judgement], imitator: Imitator
 ) -> Iterator[tuple[int, Bench, FailingCase]]:
     """Yield the quick cases in float64: those that failed, then those that passed; those that list a cause first."""
-    # The gradients of a forward pass take a call for each element.
     by_hand = all(imitator.are_by_hand(ids) for ids in causes)
     named = {id_ for ids in causes for id_ in ids}
     chosen = [
@@ -219,8 +218,8 @@ def _select_cases(
         if not (case.full_size or case.random or (judgement.verdict.by_hand and not by_hand))
     ]
     left = _MOST_NUMBERS
-    for is_gradient, _, _, size, index, case in sorted(chosen, key=lambda c: c[:5]):
-        cost = len(causes) * estimate_cost(case) * (size if is_gradient and not by_hand else 1)
+    for *_, index, case in sorted(chosen, key=lambda c: c[:5]):
+        cost = len(causes) * estimate_cost(case)
         if cost > left:
             continue
         left -= cost

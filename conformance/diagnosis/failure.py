@@ -22,7 +22,6 @@ from goldformer.conformance.judging.tolerance import tolerance
 from goldformer.conformance.judging.verdict import Difference
 from goldformer.spec import Case, Contract
 from goldformer.spec.model import REFUSED, GoldenArray, find_magnitude
-from goldformer.spec.oracle.rounding import UNIT_ROUNDOFF
 
 #: An option of each convention of a component.
 Options = Mapping[str, str]
@@ -171,27 +170,6 @@ class FailingCase:
         inexact = {name: shared[name] for name in zeros - exact}
         rounded = self._measure_distance(imitation, inexact) if same else None
         return None if rounded is None else max(furthest, rounded)
-
-    def differs_along(self, directions: Mapping[str, Array], derivative: float) -> bool:
-        """Return True if no gradients with this derivative along some directions can explain the actual ones.
-
-        Gradients that are within the tolerance everywhere have a derivative that is within the sum of the tolerances.
-        """
-        if not isinstance(self.actual, Result):
-            return False
-        actual, allowed = 0.0, 0.0
-        for name, direction in directions.items():
-            golden, gradient = self.expected.get(name), self.actual.outputs.get(name)
-            if golden is None or gradient is None or gradient.shape != direction.shape:
-                return False
-            largest = find_magnitude(golden.select(gradient))
-            bound = self._find_bound(name, golden, largest)
-            # A matching gradient is at most as large as this, if its tolerance does not grow faster.
-            if self._find_bound(name, golden, largest + 2 * bound) > 2 * bound:
-                return False
-            actual += float((direction * gradient).sum())
-            allowed += 2 * (bound + UNIT_ROUNDOFF[self.dtype] * largest) * float(np.abs(direction).sum())
-        return abs(actual - derivative) > 2 * allowed
 
     def _find_bound(self, name: str, golden: GoldenArray, magnitude: float) -> float:
         """Return the largest error that rounding explains in an imitation of an output, as large as `magnitude`."""

@@ -50,9 +50,6 @@ _LISTED: Final = 80_000_000
 #: The number of combinations, and of places, that are tried for a case, times the numbers of the case: half a second.
 _TRIED: Final = 500_000
 
-#: The same for gradients of forward passes, each of which takes a call for each number of the case: a second.
-_DIFFERENCES: Final = 6_000_000
-
 #: How many tolerances an option moves a result whose rounding it is no longer taken for.
 _VISIBLE: Final = 3.0
 
@@ -80,11 +77,8 @@ _PASSED_WORDS: Final = 24
 #: The number of those that they are chosen of.
 _CHOSEN_OF: Final = 60
 
-#: The number of candidates, those that explain most cases first, that are compared with the gradients of any case: each
-#: of their arguments' elements takes a call. With a small case so many are that it takes a quarter of a second.
-_DIFFERENTIATED: Final = 3
-_QUARTER: Final = 4
-
+#: The time of a gradient, in forward passes.
+_SWEEP: Final = 4
 
 #: How far from a component a part is that was judged by itself.
 _JUDGED: Final = 2
@@ -307,7 +301,6 @@ class Imitator:
             mistakes = (c for c in listed if find_made(c.mistakes[0]).by_hand)
             if not base.is_by_hand:
                 mistakes = chain([Candidate((f"{component}{OF_RIGHT_CODE}",))], mistakes)
-                most = min(most, _DIFFERENCES // (estimate_cost(case) * case.size))
         others = chain(mistakes, self._catalogue.select_neighbours(component, backward=backward))
         yield from islice(combine_with([base], others), most)
 
@@ -316,7 +309,7 @@ class Imitator:
         case, component, dtype = failure.case, failure.case.component, failure.dtype
         backward = case.cotangent is not None
         if backward and component in self._fails_forward:
-            # What no forward pass showed, no gradient of it shows; and a gradient takes a hundred calls.
+            # What no forward pass showed, no gradient of it shows.
             return {}
         if _exceeds_block(case) and component not in self._fails_short and (not is_half(dtype) or failure.is_far):
             # What is right in small calls, or empty, goes wrong at the end of a block.
@@ -641,8 +634,7 @@ class Imitator:
     def _choose_known_matches(self, case: Case) -> list[Candidate]:
         """Return the known matches that are compared with a case.
 
-        Only a few forward passes are compared with a gradient: those that explain most, with the fewest causes among
-        equals. A backward pass by hand takes one call.
+        Of forward passes those are compared with a gradient that explain most, with the fewest causes among equals.
         """
         known = self._known.list_matches(case.component)
         if case.cotangent is None:
@@ -652,7 +644,7 @@ class Imitator:
         ranked = self._known.rank(case.component, known)
         by_hand = [c for c in ranked if c.is_by_hand]
         others = [c for c in ranked if c not in by_hand]
-        most = max(_DIFFERENTIATED, _DIFFERENCES // (_QUARTER * estimate_cost(case) * case.size))
+        most = _TRIED // (_SWEEP * estimate_cost(case))
         return [*by_hand, *others[: max(0, most - len(by_hand))]]
 
     def _filter_untried(self, component: str, candidates: Iterable[Candidate]) -> Iterator[Candidate]:
@@ -690,8 +682,6 @@ class Imitator:
         found = {}
         for candidate in candidates:
             self._compared[failure.case.id, failure.dtype].add(candidate)
-            if self._textbooks.differs_along(candidate, failure):
-                continue
             unreached = isinstance(failure.actual, BadResult) and failure.actual.unreached
             right = self._textbooks.imitate(Candidate(), failure) if unreached else None
             made = self._textbooks.imitate(candidate, failure)

@@ -51,7 +51,7 @@ def can_refute(judgement: Judgement) -> bool:
 
 def _find_refuting_case(causes: Causes, passing: Mapping[int, Judgement], imitator: Imitator) -> int | None:
     """Return the index of a passing case that these causes would fail; None if none is found among the quick ones."""
-    # The gradients of a forward pass take a call for each element; those written by hand take one.
+    # A gradient that passes may be that of a backward pass by hand, which says nothing of the forward pass.
     by_hand = imitator.are_by_hand(causes)
     cases = {
         index: judgement.case

@@ -19,7 +19,7 @@ gated            gated feed-forward network
 transformer      the whole model and its output layer
 targets, losses  lengths and targets; cross-entropy and Kullback–Leibler divergence
 decoding         greedy decoding and beam search
-backward         backward passes, and the training steps of the java class
+backward         the training steps of the java class
 options          the options of the conventions
 """
 

@@ -17,9 +17,15 @@ import numpy.typing as npt
 from goldformer.spec.formulas.checks import Array
 from goldformer.spec.formulas.steps import hold
 
+#: An operand, and what the cotangent of a result is on the way back to it.
+Flow = tuple[Array, Callable[[Array], Array]]
+
 
 class Arithmetic:
     """Computing in the dtypes of NumPy. Constants are Python's numbers, which promote nothing."""
+
+    #: False if arrays carry derivatives.
+    is_plain = True
 
     def number(self, value: float) -> Any:
         """Return an exact number."""
@@ -52,6 +58,11 @@ class Arithmetic:
     def detach(self, x: Array) -> Array:
         """Return the same numbers as constants: whatever carries a derivative loses it."""
         return x.real
+
+    def record(self, value: Array, *flows: Flow) -> Array:
+        """Return a value of a step whose derivative is another: its cotangent flows back by these functions only."""
+        del flows
+        return value
 
     def maximum(self, x: Array) -> Array:
         """Return the largest number of each row, (..., 1)."""
@@ -131,9 +142,9 @@ def as_array(value: Any) -> Array:
     return array
 
 
-def detach(original: Callable[..., Array], *given: Any) -> Array:
+def detach(original: Callable[..., Array], /, *given: Any, **named: Any) -> Array:
     """Return what a step gives as a constant: around that step, a backward pass that leaves it out."""
-    return _arithmetic.get().detach(original(*given))
+    return _arithmetic.get().detach(original(*given, **named))
 
 
 def multiply(x: Array, w: Array, b: Array | None = None) -> Array:

@@ -24,7 +24,13 @@ def token_embedding(ids: Array, *, params: Mapping[str, Array], pad_id: int | No
     del pad_id
     sizes = axis_sizes(EMBEDDING, ids=ids, **params)
     check_ids("ids", ids, sizes["vocab"], "the rows of table")
-    return params["table"][ids]
+    return read_rows(params["table"], ids)
+
+
+@step
+def read_rows(table: Array, ids: Array) -> Array:
+    """Return the row of each id, (batch, seq, d_model)."""
+    return table[ids]
 
 
 @step

@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from goldformer.adapters.builtin import torch_nn
-from goldformer.adapters.options import OPTIONS
 from goldformer.adapters.textbook.build import build_textbook
 from goldformer.spec.formulas.attention import weigh_keys
 from goldformer.spec.formulas.layers import (
@@ -22,6 +21,7 @@ from goldformer.spec.formulas.layers import (
     run_sublayer,
     stack_params,
 )
+from goldformer.spec.formulas.options import OPTIONS
 from goldformer.spec.formulas.steps import around
 from spoiled import spoil
 from torch_variants import UNIT_ROUNDOFF, draw, every_dtype, every_variant, tensors

@@ -311,7 +311,7 @@ def test_too_few_cases_are_a_line_of_the_summary_and_no_failure(suite):
 
 #: What `FEW` declines is a strict failure by itself. Here no stored case fits what is declared, and none is derived.
 NO_CASE_FITS = """
-from goldformer.adapters.options import OPTIONS
+from goldformer.spec.formulas.options import OPTIONS
 from goldformer.adapters.textbook.build import build_textbook
 
 ARRAYS = "numpy"

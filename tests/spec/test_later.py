@@ -6,13 +6,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from goldformer.adapters.options import OPTIONS
 from goldformer.adapters.protocol import Adapter
 from goldformer.adapters.textbook.build import build_textbook
 from goldformer.conformance.judging.cases import Bench, judge_case
 from goldformer.conformance.judging.expected import expect
 from goldformer.conformance.judging.verdict import Status
 from goldformer.spec import load_spec
+from goldformer.spec.formulas.options import OPTIONS
 from goldformer.spec.oracle.declared import LEAST, derive_declared
 
 WITH_MASKS = [name for name, contract in load_spec().contracts.items() if contract.later_tokens]

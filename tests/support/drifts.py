@@ -6,13 +6,13 @@ import types
 
 import torch
 
-from goldformer.adapters.options import OPTIONS
 from goldformer.adapters.protocol import Adapter
 from goldformer.adapters.textbook.build import build_textbook
 from goldformer.conformance.baseline.classify import Classifier
 from goldformer.conformance.baseline.model import BaselineRequest
 from goldformer.conformance.baseline.record import add_drawn_cases, record
 from goldformer.conformance.diagnosis.mistakes import implementations
+from goldformer.spec.formulas.options import OPTIONS
 
 
 def rounded_to(tensor, bits):
@@ -87,7 +87,7 @@ def on_torch(spec, *functions, **more):
 def textbook(spec, *changes, declared=None):
     """The textbook with mistakes by their ids, or options as "name: option"."""
     options = [OPTIONS[tuple(c.split(": "))] for c in changes if ": " in c]
-    made = [layer for c in changes if ": " not in c for layer in implementations()[c].layers]
+    made = [implementations()[c].steps for c in changes if ": " not in c]
     book = build_textbook(*options, *made, NAME="book", CONVENTIONS=declared or {})
     return Adapter.from_object(book, "book", spec)
 

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from goldformer.conformance.diagnosis.mistakes.registry import mistake
+from goldformer.spec.formulas.arrays import arithmetic, as_array
 from goldformer.spec.formulas.attention import (
     can_see,
     causal_mask,
@@ -30,14 +31,14 @@ from goldformer.spec.formulas.steps import Step
 @mistake("softmax-unstable", instead_of=raise_powers)
 def keep_scores(scores: Array) -> Array:
     """Return the exponentials of the scores as they are, which overflow."""
-    return np.asarray(np.exp(scores))
+    return as_array(np.exp(scores))
 
 
 @mistake("softmax-whole-array", instead_of=softmax)
 def softmax_of_everything(scores: Array) -> Array:
     """Return a softmax whose maximum and sum are those of the whole array."""
     powers = np.exp(scores - scores.max(initial=-np.inf))
-    return np.asarray(powers / powers.sum())
+    return as_array(powers / powers.sum())
 
 
 @mistake("softmax-logsumexp", instead_of=softmax)
@@ -46,7 +47,7 @@ def subtract_logarithm_of_sum(scores: Array) -> Array:
     largest = scores.max(axis=-1, keepdims=True)
     with np.errstate(over="ignore", invalid="ignore"):
         logarithm = largest + np.log(np.exp(scores - largest).sum(axis=-1, keepdims=True))
-        return np.asarray(np.exp(scores - logarithm))
+        return as_array(np.exp(scores - logarithm))
 
 
 # The scale
@@ -143,7 +144,7 @@ def softmax_over_heads_and_keys(original: Callable[[Array], Array], scores: Arra
         return original(scores)
     by_query = scores.swapaxes(1, 2)
     joined = softmax(by_query.reshape(*by_query.shape[:2], -1))
-    return np.asarray(joined.reshape(by_query.shape).swapaxes(1, 2))
+    return as_array(joined.reshape(by_query.shape).swapaxes(1, 2))
 
 
 # The mask
@@ -200,9 +201,10 @@ def add_to_masked(scaled: Array, mask: Array, number: float) -> Array:
     # A number beyond the dtype becomes −inf.
     with np.errstate(over="ignore"):
         added = scaled + scaled.dtype.type(number)
-    if np.iscomplexobj(scaled):
-        # What float32 loses of a score next to such a number is what changes gradients.
-        added = added.real.astype(np.float32) + 1j * scaled.imag
+    if not arithmetic().is_plain:
+        # What float32 loses of a score next to such a number is what changes gradients, whose slope is that of scaled.
+        lost = arithmetic().detach(added).astype(np.float32).astype(scaled.dtype)
+        added = arithmetic().record(lost, (scaled, lambda cotangent: cotangent))
     return np.where(mask, scaled, added)
 
 
@@ -286,7 +288,7 @@ def drop_at_random(original: Step) -> Step:
 
     def sum_some_values(weights: Array, value: Array) -> Array:
         seed = int(seeds.integers(1 << 32))
-        return np.asarray(original(drop_elements(weights, "dropout_rate", 0.1, seed), value))
+        return as_array(original(drop_elements(weights, "dropout_rate", 0.1, seed), value))
 
     return sum_some_values
 
@@ -302,7 +304,7 @@ def remember_mask(original: Step) -> Step:
             last = mask
         elif last is not None and last.shape == scaled.shape:
             mask = last
-        return np.asarray(original(scaled, mask))
+        return as_array(original(scaled, mask))
 
     return weigh_keys_by_last_mask
 
@@ -313,19 +315,19 @@ def remember_mask(original: Step) -> Step:
 @mistake("causal-flipped", instead_of=can_see)
 def see_later_keys(query: Array, key: Array) -> Array:
     """Return True for a query's own key and later ones."""
-    return np.asarray(key >= query)
+    return as_array(key >= query)
 
 
 @mistake("causal-strict", instead_of=can_see)
 def see_earlier_keys(query: Array, key: Array) -> Array:
     """Return True for earlier keys only."""
-    return np.asarray(key < query)
+    return as_array(key < query)
 
 
 @mistake("causal-plus-one", instead_of=can_see)
 def see_one_ahead(query: Array, key: Array) -> Array:
     """Return True for the key after the query's own too."""
-    return np.asarray(key <= query + 1)
+    return as_array(key <= query + 1)
 
 
 # The padding mask
@@ -340,7 +342,7 @@ def mask_queries(original: Callable[..., Array], ids: Array, *, pad_id: int) -> 
 @mistake("pad-greater", instead_of=padding_mask)
 def keep_larger_ids(ids: Array, *, pad_id: int) -> Array:
     """Return the mask in which only ids above that of the padding are True, (batch, 1, 1, seq)."""
-    return np.asarray(ids > pad_id)[:, None, None, :]
+    return as_array(ids > pad_id)[:, None, None, :]
 
 
 @mistake("padding-idx", around=padding_mask)

@@ -8,6 +8,7 @@ from typing import Final
 import numpy as np
 
 from goldformer.conformance.diagnosis.mistakes.registry import mistake
+from goldformer.spec.formulas.arrays import as_array
 from goldformer.spec.formulas.checks import Array
 from goldformer.spec.formulas.gated import (
     gate_activation,
@@ -47,13 +48,13 @@ def leave_out_up(gate: Array, up: Array) -> Array:
 @mistake("glu-sum", instead_of=join_branches)
 def add_branches(gate: Array, up: Array) -> Array:
     """Return the activated gate plus up."""
-    return np.asarray(gate_activation(gate) + up)
+    return as_array(gate_activation(gate) + up)
 
 
 @mistake("glu-both-activated", instead_of=join_branches)
 def activate_both(gate: Array, up: Array) -> Array:
     """Return the product of both branches, each activated."""
-    return np.asarray(gate_activation(gate) * gate_activation(up))
+    return as_array(gate_activation(gate) * gate_activation(up))
 
 
 @mistake("glu-no-activation", instead_of=gate_activation)
@@ -71,13 +72,12 @@ def take_sigmoid(gate: Array) -> Array:
 @mistake("glu-alpha", instead_of=gate_activation)
 def steepen_sigmoid(gate: Array) -> Array:
     """Return gate·σ(1.702·gate)."""
-    return np.asarray(gate * sigmoid(gate * ALPHA))
+    return as_array(gate * sigmoid(gate * ALPHA))
 
 
 @mistake("glu-clamped", around=join_branches)
 def clamp_branches(original: Callable[[Array, Array], Array], gate: Array, up: Array) -> Array:
     """Return the product of a gate of at most 7 and an up between −7 and 7."""
-    # A complex number carries a derivative, which its sign has too.
     limit = LIMIT * np.sign(up.real)
     return original(np.where(gate.real > LIMIT, LIMIT, gate), np.where(abs(up.real) > LIMIT, limit, up))
 

@@ -1,276 +1,216 @@
-"""Mistakes in backward passes that are written by hand, and in the training steps that they make."""
+"""Mistakes in backward passes, each a step that keeps its result and has another derivative, and in training steps."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from goldformer.adapters.textbook import COMPONENTS
-from goldformer.adapters.textbook.layers_backward import (
-    add_tied_gradient,
-    encoder_gradient,
-    join_residual_gradient,
-    stack_gradient,
-    sum_memory_gradients,
-    sum_table_gradients,
-    transformer_gradient,
+from goldformer.conformance.diagnosis.mistakes.derivatives import (
+    change_cotangent,
+    change_result,
+    cut_off,
+    cut_params,
+    pass_back,
+    take_derivative,
 )
 from goldformer.conformance.diagnosis.mistakes.registry import mistake
 from goldformer.spec.formulas.arrays import arithmetic, detach
-from goldformer.spec.formulas.attention import fill_masked, softmax_over_keys
+from goldformer.spec.formulas.attention import fill_masked, score_keys, softmax
 from goldformer.spec.formulas.backward import (
     Gradients,
-    activation_gradient,
-    add_rows,
-    average_gradient,
     input_gradient,
-    layer_norm_gradient,
-    mask_gradient,
     move_weight,
-    scores_gradient,
-    single_head_attention_gradient,
     single_head_attention_step,
-    softmax_backward,
-    softmax_row_term,
-    statistics_gradient,
-    sum_rows,
     take_step,
     weight_gradients,
 )
 from goldformer.spec.formulas.checks import Array
-from goldformer.spec.formulas.gated import gated_feed_forward, join_branches, sigmoid
-from goldformer.spec.formulas.grouped import find_shared_heads, grouped_query_attention, share_heads
+from goldformer.spec.formulas.embedding import read_rows
+from goldformer.spec.formulas.gated import join_branches, sigmoid
+from goldformer.spec.formulas.grouped import find_shared_heads, share_heads
 from goldformer.spec.formulas.heads import Params, single_head_attention
-from goldformer.spec.formulas.options import negate_positions
-from goldformer.spec.formulas.rms import rms_divisor, rms_norm
-from goldformer.spec.formulas.rope import rotary_embedding, turning_positions
-from goldformer.spec.formulas.steps import Step, around, instead, replacing
+from goldformer.spec.formulas.layers import (
+    activation,
+    add_residual,
+    channel_variance,
+    layer_norm,
+    run_decoder_layer,
+    run_encoder_layer,
+    scale_and_shift,
+    subtract_mean,
+)
+from goldformer.spec.formulas.losses import count_targets, cross_entropy, find_words
+from goldformer.spec.formulas.rms import rms_divisor
+from goldformer.spec.formulas.rope import turn_pairs
+from goldformer.spec.formulas.steps import around, instead, replacing
+from goldformer.spec.formulas.transformer import embed_target, select_memory, tied_weight
 
 # Softmax and attention
 
-
-@mistake("softmax-bwd", instead_of=softmax_row_term)
-def leave_out_row_term(weights: Array, gradient: Array) -> Array | float:
-    """Return 0: the term of the row is left out."""
-    return 0.0
+mistake("softmax-bwd", around=softmax)(pass_back(lambda g, weights, _: g * weights))
+mistake("softmax-bwd-diagonal", around=softmax)(pass_back(lambda g, weights, _: weights * (g - g * weights)))
 
 
-@mistake("softmax-bwd-mean", around=softmax_backward)
-def divide_by_rows(original: Callable[[Array, Array], Array], weights: Array, gradient: Array) -> Array:
-    """Return the gradient of the scores divided by the size of the first axis, as that of a mean over samples."""
-    through = original(weights, gradient)
-    return through / len(through) if through.ndim > 1 else through
+@mistake("softmax-bwd-mean", around=softmax)
+@change_result
+def divide_by_rows(cotangent: Array, scores: Array) -> Array:
+    """Return the cotangent divided by the size of the first axis, as that of a mean over samples."""
+    return np.asarray(cotangent / cotangent.dtype.type(len(scores))) if scores.ndim > 1 else cotangent
 
 
-@mistake("softmax-bwd-diagonal", instead_of=softmax_row_term)
-def keep_diagonal(weights: Array, gradient: Array) -> Array:
-    """Return the term of the score's own weight, (..., n)."""
-    return gradient * weights
+@mistake("scale-bwd", around=score_keys)
+@change_result
+def forget_scale(cotangent: Array, query: Array, _: Array) -> Array:
+    """Return the cotangent of the scaled scores as that of the scores."""
+    return np.asarray(cotangent * cotangent.dtype.type(math.sqrt(query.shape[-1])))
 
 
-@mistake("scale-bwd", instead_of=scores_gradient)
-def forget_scale(scaled: Array, sizes: Mapping[str, Any]) -> Array:
-    """Return the gradient of the scaled scores as that of the scores."""
-    return scaled
+mistake("mask-bwd", around=fill_masked)(pass_back(lambda g, *_: g))
 
 
-@mistake("mask-bwd", instead_of=mask_gradient)
-def forget_mask(gradient: Array, mask: Array) -> Array:
-    """Return the gradient with what the mask hides."""
-    return gradient
-
-
-@mistake("empty-row-nan-grad", instead_of=fill_masked)
-def add_infinity(scaled: Array, mask: Array) -> Array:
-    """Return the scores plus −∞ where the mask is False."""
-    return np.asarray(scaled + np.where(mask, 0.0, -math.inf).astype(scaled.dtype))
-
-
-@mistake("empty-row-nan-grad", around=softmax_over_keys)
-def replace_nan(original: Callable[[Array], Array], scores: Array) -> Array:
-    """Return the weights, in which the NaN of a row of −∞ is replaced only after the softmax."""
-    weights = original(scores)
-    np.copyto(weights, 1 / weights.shape[-1], where=np.isnan(weights))
-    return weights
-
-
-@mistake("empty-row-nan-grad", instead_of=mask_gradient)
-def multiply_by_nan(gradient: Array, mask: Array) -> Array:
+@mistake("empty-row-nan-grad", around=fill_masked)
+@pass_back
+def multiply_by_nan(cotangent: Array, _: Array, scaled: Array, mask: Array) -> Array:
     """Return NaN in the rows without a key."""
-    # On the way back the softmax of such a row still has weights of NaN, and multiplies by them.
-    return np.where(mask.any(axis=-1, keepdims=True), gradient, np.full_like(gradient, math.nan))
-
-
-# The gradients of formulas that have no backward pass by hand: those of the formula with a step changed
-
-
-def mistake_in_gradient(
-    id_: str, component: Step, *, around_step: Step
-) -> Callable[[Callable[..., Array]], Callable[..., Array]]:
-    """Register a function around a step of a component as a mistake that is made while its gradients are formed.
-
-    It takes the step before the step's parameters.
-    """
-
-    def register(function: Callable[..., Array]) -> Callable[..., Array]:
-        def gradient(original: Callable[..., Gradients], **arguments: Any) -> Gradients:
-            with replacing({around_step: around(function)}):
-                return original(**arguments)
-
-        mistake(id_, around=COMPONENTS[f"{component.__name__}_gradient"])(gradient)
-        return function
-
-    return register
+    # The softmax of a row of −∞ is NaN. Replaced only after it, the NaN is still multiplied by on the way back, and
+    # a mask that is added puts no 0 in its place.
+    kept = np.where(mask, cotangent, cotangent.dtype.type(0))
+    return np.where(mask.any(axis=-1, keepdims=True), kept, cotangent.dtype.type(math.nan))
 
 
 # Grouped-query attention
 
 
-def pass_back(flows: Array, x: Array, heads: int) -> Array:
-    """Return the heads that query heads read, as numbers of the forward pass, and `flows` as what is differentiated."""
-    constant = arithmetic().detach
-    return np.asarray(constant(x[:, find_shared_heads(heads, x.shape[1])]) + (flows - constant(flows)))
-
-
-@mistake_in_gradient("gqa-grad-not-summed", grouped_query_attention, around_step=share_heads)
+@mistake("gqa-grad-not-summed", around=share_heads)
 def overwrite_group_gradient(shared: Callable[[Array, int], Array], x: Array, heads: int) -> Array:
     """Let back what comes from the last query head of each group: it takes the place of the others."""
     read = find_shared_heads(heads, x.shape[1])
     last = [h for h in range(heads) if read[h] not in read[h + 1 :]]
     passes = np.isin(np.arange(heads), last)[:, None, None]
-    return pass_back(np.where(passes, shared(x, heads), 0), x, heads)
+    return change_cotangent(shared(x, heads), lambda g: np.where(passes, g, g.dtype.type(0)))
 
 
-@mistake_in_gradient("gqa-grad-mean", grouped_query_attention, around_step=share_heads)
+@mistake("gqa-grad-mean", around=share_heads)
 def average_group_gradient(shared: Callable[[Array, int], Array], x: Array, heads: int) -> Array:
     """Let back the average of a group."""
-    return pass_back(shared(x, heads) * (x.shape[1] / heads), x, heads)
+    return change_cotangent(shared(x, heads), lambda g: g * g.dtype.type(x.shape[1] / heads))
 
 
-@mistake_in_gradient("gqa-grad-index", grouped_query_attention, around_step=share_heads)
+@mistake("gqa-grad-index", around=share_heads)
 def divide_by_key_heads(shared: Callable[[Array, int], Array], x: Array, heads: int) -> Array:
     """Add query head h to head h // kv_heads, or to none where there is no such head."""
-    del shared
     place = np.arange(heads) // x.shape[1]
     flows = x[:, np.minimum(place, x.shape[1] - 1)]
-    return pass_back(np.where((place < x.shape[1])[:, None, None], flows, 0), x, heads)
+    kept = np.where((place < x.shape[1])[:, None, None], flows, flows.dtype.type(0))
+    return take_derivative(shared(x, heads), kept)
 
 
 # The layers
 
 
-@mistake("relu-bwd", instead_of=activation_gradient)
-def pass_all_through(inner: Array, gradient: Array) -> Array:
-    """Return the gradient of the hidden layer as it is."""
-    return gradient
+mistake("relu-bwd", around=activation)(pass_back(lambda g, *_: g))
+mistake("ln-bwd", around=subtract_mean)(pass_back(lambda g, *_: g))
+mistake("ln-bwd", around=channel_variance)(detach)
 
 
-@mistake("ln-bwd", instead_of=statistics_gradient)
-def forget_statistics(normal: Array, gradient: Array) -> float:
-    """Return 0: mean and variance take nothing away."""
-    return 0.0
+@mistake("ln-bwd-gamma-outside", around=layer_norm)
+def scale_after_statistics(original: Callable[..., Array], x: Array, *, params: Params) -> Array:
+    """Let gamma multiply the gradient of x after its two means were subtracted."""
+    gamma = arithmetic().detach(params["gamma"])
+    return original(change_cotangent(x, lambda g: g * gamma), params=params)
 
 
-@mistake("ln-bwd-gamma-outside", around=layer_norm_gradient)
-def scale_after_statistics(
-    original: Callable[..., Gradients], x: Array, cotangent: Array, *, params: Params
-) -> Gradients:
-    """Return gradients in which gamma multiplies that of x after its two means were subtracted."""
-    gradients, gamma = original(x, cotangent, params=params), params["gamma"]
-    plain = original(x, cotangent, params={**params, "gamma": np.ones_like(gamma)})
-    return gradients | {"x": plain["x"] * gamma}
+@mistake("ln-bwd-gamma-outside", around=scale_and_shift)
+def leave_out_gamma(original: Callable[[Array, Params], Array], normal: Array, params: Params) -> Array:
+    """Let back to the normalised row what reaches the output, without gamma."""
+    value = original(arithmetic().detach(normal), params)
+    return take_derivative(value, value, normal)
 
 
-@mistake("ln-bwd-rank", instead_of=sum_rows)
-def sum_first_axis(rows: Array) -> Array:
-    """Return the sum over only the first axis, as for an array of rows."""
-    return np.asarray(rows.sum(axis=0))
+@mistake("ln-bwd-rank", around=scale_and_shift)
+def sum_first_axis(original: Callable[[Array, Params], Array], normal: Array, params: Params) -> Array:
+    """Let back to gamma and beta the sums over only the first axis, as for an array of rows."""
+    value, row = original(normal, cut_params(params)), arithmetic().detach(normal)
+    return arithmetic().record(
+        value,
+        (value, lambda g: g),
+        (params["gamma"], lambda g: np.asarray((g * row).sum(axis=0))),
+        (params["beta"], lambda g: np.asarray(g.sum(axis=0))),
+    )
 
 
-mistake_in_gradient("rms-bwd", rms_norm, around_step=rms_divisor)(detach)
-# They turn as the channels do, and not back.
-mistake_in_gradient("rope-bwd", rotary_embedding, around_step=turning_positions)(negate_positions)
-mistake_in_gradient("glu-bwd", gated_feed_forward, around_step=sigmoid)(detach)
+mistake("rms-bwd", around=rms_divisor)(detach)
+mistake("glu-bwd", around=sigmoid)(detach)
+mistake("residual-bwd", around=add_residual)(cut_off)
 
 
-@mistake_in_gradient("glu-bwd-up", gated_feed_forward, around_step=join_branches)
+@mistake("rope-bwd", around=turn_pairs)
+def turn_forwards(turned: Callable[..., Array], row: Array, cosine: Array, sine: Array) -> Array:
+    """Turn gradients as the channels, and not back."""
+    return take_derivative(turned(row, cosine, sine), turned(row, cosine, -sine))
+
+
+@mistake("glu-bwd-up", around=join_branches)
 def pass_gate_to_up(joined: Callable[[Array, Array], Array], gate: Array, up: Array) -> Array:
     """Let back to up what the gate is before its activation."""
     constant = arithmetic().detach
-    product = joined(gate, up)
-    # The derivative of this sum, which is not the product itself.
-    slope = joined(gate, constant(up)) + constant(gate) * up
-    return np.asarray(constant(product) + slope - constant(slope))
-
-
-@mistake("residual-bwd", instead_of=join_residual_gradient)
-def forget_residual(bypass: Array, through: Array) -> Array:
-    """Return what flows back through a sub-layer: nothing does around it."""
-    return through
+    # Only the derivative of this sum counts: it is not the product.
+    return take_derivative(joined(gate, up), joined(gate, constant(up)) + constant(gate) * up)
 
 
 # Stacks and the whole model
 
 
-@mistake("layer-bwd", around=stack_gradient)
-def cut_between_layers(
-    original: Callable[..., tuple[Array, list[Gradients]]],
-    inputs: list[Array],
-    cotangent: Array,
-    backward: Callable[[Array, Array, int], Gradients],
-) -> tuple[Array, list[Gradients]]:
-    """Return the gradients of a stack in which nothing flows from a layer to the one before it."""
-
-    def cut(x: Array, cotangent: Array, index: int) -> Gradients:
-        gradients = backward(x, cotangent, index)
-        return gradients | {"x": np.zeros_like(gradients["x"])} if index else gradients
-
-    return original(inputs, cotangent, cut)
+def cut_between_layers(original: Callable[..., Array], x: Array, *, index: int, **rest: Any) -> Array:
+    """Let nothing flow from a layer to the one before it."""
+    return original(arithmetic().detach(x) if index else x, index=index, **rest)
 
 
-@mistake("memory-bwd", around=transformer_gradient)
-def cut_encoder_off(original: Callable[..., Gradients], *ids: Array, **rest: Any) -> Gradients:
-    """Return the gradients of a model in which nothing flows back into the encoder."""
-
-    def backward(encoder_gradient: Callable[..., Gradients], x: Array, cotangent: Array, *mask: Any, **n: Any) -> Any:
-        return encoder_gradient(x, np.zeros_like(cotangent), *mask, **n)
-
-    with replacing({encoder_gradient: around(backward)}):
-        return original(*ids, **rest)
+mistake("layer-bwd", around=run_encoder_layer)(cut_between_layers)
+mistake("layer-bwd", around=run_decoder_layer)(cut_between_layers)
 
 
-@mistake("memory-bwd-overwrite", instead_of=sum_memory_gradients)
-def overwrite_memory_gradient(of_layers: list[Array]) -> Array:
-    """Return the gradient of the first layer, which comes last and takes the place of the others."""
-    return of_layers[0]
+@mistake("memory-bwd-overwrite", around=run_decoder_layer)
+def overwrite_memory_gradient(
+    original: Callable[..., Array], x: Array, *, index: int, memory: Array, **rest: Any
+) -> Array:
+    """Let back to the memory what comes from the first layer: it comes last and takes the place of the others."""
+    return original(x, index=index, memory=arithmetic().detach(memory) if index else memory, **rest)
 
 
-@mistake("emb-bwd-one-side", instead_of=sum_table_gradients)
-def overwrite_table_gradient(of_source: Array, of_target: Array) -> Array:
-    """Return the gradient by the source in the place of that by the target."""
-    return of_source
+mistake("memory-bwd", around=select_memory)(detach)
 
 
-@mistake("tied-bwd-embedding-only", instead_of=add_tied_gradient, conventions={"output_layer": "tied"})
-def keep_gradient_of_words(of_words: Array, of_logits: Array) -> Array:
-    """Return what reaches the table only through the words."""
-    return of_words
+@mistake("emb-bwd-one-side", around=embed_target)
+def overwrite_table_gradient(
+    original: Callable[[Array, int, Params], Array], target: Array, pad_id: int, params: Params
+) -> Array:
+    """Let nothing back to the table through the target: the gradient by the source takes its place."""
+    return original(target, pad_id, {**params, "table": arithmetic().detach(params["table"])})
+
+
+mistake("tied-bwd-embedding-only", around=tied_weight, conventions={"output_layer": "tied"})(detach)
 
 
 # Embedding and loss
 
 
-@mistake("emb-bwd-overwrite", instead_of=add_rows)
-def add_rows_by_index(table: Array, ids: Array, rows: Array) -> None:
+@mistake("emb-bwd-overwrite", around=read_rows)
+@pass_back
+def add_rows_by_index(cotangent: Array, _: Array, table: Array, ids: Array) -> Array:
     """Add the rows by their indices: of several rows for one word only one counts."""
-    table[ids] += rows
-
-
-@mistake("ce-bwd-sum", instead_of=average_gradient)
-def keep_sum(gradient: Array, counts: Array) -> Array:
-    """Return the gradient of the sum, not divided."""
+    gradient = np.zeros(table.shape, cotangent.dtype)
+    gradient[ids] += cotangent
     return gradient
+
+
+@mistake("ce-bwd-sum", around=cross_entropy)
+def keep_sum(original: Callable[..., dict[str, Array]], logits: Array, targets: Array, *, pad_id: int) -> Any:
+    """Let back the gradient of the sum, not divided."""
+    found, counted = original(logits, targets, pad_id=pad_id), count_targets(find_words(targets, pad_id))
+    return {**found, "loss": change_cotangent(found["loss"], lambda g: g * g.dtype.type(counted))}
 
 
 # The training step
@@ -300,13 +240,14 @@ def move_one_after_the_other(
     x: Array, output_gradient: Array, *, causal: bool, learning_rate: float, steps: int, params: Params
 ) -> dict[str, Array]:
     """Return weights that move one after the other, each by the gradient at those that have moved before it."""
+    differentiate = COMPONENTS["single_head_attention_gradient"]
     weights = before = dict(params)
     for _ in range(steps):
         before, weights = weights, dict(weights)
         for name in ("w_q", "w_k", "w_v"):
-            gradients = single_head_attention_gradient(x, output_gradient, causal=causal, params=weights)
+            gradients = differentiate(x=x, cotangent=output_gradient, causal=causal, params=weights)
             weights[name] = move_weight(weights[name], gradients[name], learning_rate)
-    first = single_head_attention_gradient(x, output_gradient, causal=causal, params=before)
+    first = differentiate(x=x, cotangent=output_gradient, causal=causal, params=before)
     return {"x_gradient": first["x"], **weights}
 
 

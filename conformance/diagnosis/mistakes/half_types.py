@@ -15,6 +15,7 @@ import numpy as np
 from goldformer.adapters.dtypes import round_to_dtype
 from goldformer.adapters.textbook import COMPONENTS
 from goldformer.conformance.diagnosis.mistakes.registry import mistake
+from goldformer.spec.formulas.arrays import arithmetic, as_array
 from goldformer.spec.formulas.attention import score_keys, sum_values
 from goldformer.spec.formulas.checks import Array
 from goldformer.spec.formulas.embedding import token_embedding
@@ -33,19 +34,20 @@ _is_inside: Final[ContextVar[bool]] = ContextVar("is_inside", default=False)
 
 
 def _keep_slope(rounding: Rounding) -> Rounding:
-    """Return a rounding of floats, of which complex numbers, which carry a derivative, keep the imaginary part."""
+    """Return a rounding of floats through which gradients flow as they are."""
 
     def run(values: Array) -> Array:
-        if values.dtype.kind == "c":
-            return np.asarray(rounding(values.real) + 1j * values.imag)
-        return rounding(values).astype(values.dtype) if values.dtype.kind == "f" else values
+        if values.dtype.kind != "f":
+            return values
+        rounded = rounding(arithmetic().detach(values)).astype(values.dtype)
+        return arithmetic().record(rounded, (values, lambda cotangent: cotangent))
 
     return run
 
 
 def _to_tf32(values: Array) -> Array:
     mantissa, exponent = np.frexp(values)
-    return np.asarray(np.ldexp(np.rint(np.ldexp(mantissa, _BITS_OF_TF32)), exponent - _BITS_OF_TF32))
+    return as_array(np.ldexp(np.rint(np.ldexp(mantissa, _BITS_OF_TF32)), exponent - _BITS_OF_TF32))
 
 
 def _to_half(dtype: str) -> Rounding:
@@ -54,7 +56,7 @@ def _to_half(dtype: str) -> Rounding:
 
 
 def _is_floats(thing: Any) -> bool:
-    return isinstance(thing, np.ndarray) and thing.dtype.kind in "fc"
+    return hasattr(thing, "dtype") and thing.dtype.kind == "f"
 
 
 def _register_arguments(id_: str, rounding: Rounding, *, inputs: bool, params: bool) -> None:
@@ -84,7 +86,7 @@ def _register_arguments(id_: str, rounding: Rounding, *, inputs: bool, params: b
 
 def _register_table(id_: str, rounding: Rounding) -> None:
     def look_up(original: Step, ids: Array, *, params: Mapping[str, Array], **named: Any) -> Array:
-        return np.asarray(original(ids, params={**params, "table": rounding(params["table"])}, **named))
+        return as_array(original(ids, params={**params, "table": rounding(params["table"])}, **named))
 
     mistake(id_, around=token_embedding, shows_in=_FINER)(look_up)
 
@@ -93,10 +95,10 @@ def _register_products(id_: str, operands: Rounding, results: Rounding) -> None:
     """Register the mistake that rounds what matrix products take, and what they return."""
 
     def multiply(original: Step, x: Array, y: Array) -> Array:
-        return results(np.asarray(original(operands(x), operands(y))))
+        return results(as_array(original(operands(x), operands(y))))
 
     def apply(original: Step, x: Array, weight: Array, bias: Array | None) -> Array:
-        product = results(np.asarray(original(operands(x), operands(weight), None)))
+        product = results(as_array(original(operands(x), operands(weight), None)))
         return product if bias is None else product + bias
 
     for step in (score_keys, sum_values):

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from goldformer.conformance.diagnosis.mistakes.registry import mistake
+from goldformer.spec.formulas.arrays import as_array
 from goldformer.spec.formulas.attention import causal_mask, padding_mask
 from goldformer.spec.formulas.checks import Array, broadcast_mask
 from goldformer.spec.formulas.heads import (
@@ -313,7 +314,7 @@ def average_weights(
 @mistake("average-weights-sum", instead_of=average_heads)
 def sum_heads(weights: Array) -> Array:
     """Return the sum of the weights over the heads, (batch, q_seq, kv_seq)."""
-    return np.asarray(weights.sum(axis=1))
+    return as_array(weights.sum(axis=1))
 
 
 # Fused and single-head attention

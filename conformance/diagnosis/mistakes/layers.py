@@ -7,6 +7,7 @@ from typing import Any, Final
 import numpy as np
 
 from goldformer.conformance.diagnosis.mistakes.registry import mistake
+from goldformer.spec.formulas.arrays import as_array
 from goldformer.spec.formulas.attention import causal_mask
 from goldformer.spec.formulas.checks import Array
 from goldformer.spec.formulas.embedding import positional_encoding
@@ -116,13 +117,13 @@ def read_token_before(original: FeedForward, x: Array, *, params: Params, **rest
 @mistake("ln-wrong-axis", instead_of=channel_mean)
 def average_tokens_too(x: Array) -> Array:
     """Return the mean over the tokens as well as the channels, (..., 1, 1)."""
-    return np.asarray(x.mean(axis=(-2, -1), keepdims=True))
+    return as_array(x.mean(axis=(-2, -1), keepdims=True))
 
 
 @mistake("bn-for-ln", instead_of=channel_mean)
 def average_samples(x: Array) -> Array:
     """Return the mean of each channel over all samples and tokens, (1, …, d_model)."""
-    return np.asarray(x.mean(axis=tuple(range(x.ndim - 1)), keepdims=True))
+    return as_array(x.mean(axis=tuple(range(x.ndim - 1)), keepdims=True))
 
 
 @mistake("rms-for-ln", instead_of=subtract_mean)
@@ -138,11 +139,11 @@ def subtract_squared_mean(original: Callable[..., Array], x: Array, *, params: P
     variance = channel_mean(np.square(wide)) - np.square(channel_mean(wide))
 
     def take_variance(_: Array) -> Array:
-        return np.asarray(variance)
+        return as_array(variance)
 
     # What rounding has made of a small variance may be below 0: its root is NaN, without a warning.
     with replacing({channel_variance: instead(take_variance)}), np.errstate(invalid="ignore"):
-        return np.asarray(original(x, params=params))
+        return as_array(original(x, params=params))
 
 
 # Together these two are the option norm_divisor: std_plus_eps.
@@ -154,7 +155,7 @@ def take_sample_variance(original: Callable[[Array], Array], centred: Array) -> 
     d_model = centred.shape[-1]
     # Of one channel it is 0/0: NaN, as silently as the frameworks give it.
     with np.errstate(invalid="ignore"):
-        return np.asarray(original(centred) * d_model / (d_model - 1))
+        return as_array(original(centred) * d_model / (d_model - 1))
 
 
 @mistake("ln-eps-outside", instead_of=norm_denominator)
@@ -166,7 +167,7 @@ def add_eps_outside(variance: Array) -> Array:
 @mistake("ln-square", instead_of=norm_denominator)
 def square_variance(variance: Array) -> Array:
     """Return (variance + eps)²."""
-    return np.asarray(np.square(variance + layer_norm_eps()))
+    return as_array(np.square(variance + layer_norm_eps()))
 
 
 @mistake("ln-no-affine", instead_of=scale_and_shift)

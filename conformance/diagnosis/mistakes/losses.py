@@ -5,6 +5,7 @@ from collections.abc import Callable
 import numpy as np
 
 from goldformer.conformance.diagnosis.mistakes.registry import mistake
+from goldformer.spec.formulas.arrays import as_array
 from goldformer.spec.formulas.attention import softmax
 from goldformer.spec.formulas.checks import Array
 from goldformer.spec.formulas.losses import (
@@ -59,14 +60,14 @@ def count_all_tokens(counts: Array) -> int:
 def multiply_zero_by_log_zero(target: Array, log_q: Array) -> Array:
     """Return p·(log p − log q), and 0 · log 0 for a word of probability 0."""
     with np.errstate(divide="ignore", invalid="ignore"):
-        return np.asarray(target * (np.log(target) - log_q))
+        return as_array(target * (np.log(target) - log_q))
 
 
 @mistake("kl-reversed", instead_of=kl_terms)
 def reverse_divergence(target: Array, log_q: Array) -> Array:
     """Return q·(log q − log p)."""
     with np.errstate(divide="ignore", invalid="ignore"):
-        return np.asarray(np.exp(log_q) * (log_q - np.log(target)))
+        return as_array(np.exp(log_q) * (log_q - np.log(target)))
 
 
 @mistake("kl-no-log", around=kl_terms)
@@ -78,4 +79,4 @@ def forget_logarithm(original: Callable[[Array, Array], Array], target: Array, l
 @mistake("kl-row-mean", around=kl_divergence)
 def average_terms(original: Callable[[Array, Array], Array], target: Array, logits: Array) -> Array:
     """Return the mean of the terms of a row."""
-    return np.asarray(original(target, logits) / target.shape[-1])
+    return as_array(original(target, logits) / target.shape[-1])

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from goldformer.conformance.diagnosis.mistakes.registry import mistake
+from goldformer.spec.formulas.arrays import as_array
 from goldformer.spec.formulas.checks import Array
 from goldformer.spec.formulas.layers import channel_variance, subtract_mean
 from goldformer.spec.formulas.rms import channel_scale, mean_square, rms_divisor, round_row, widen_row
@@ -22,7 +23,7 @@ def take_variance(row: Array) -> Array:
 def take_sample_variance(row: Array) -> Array:
     """Return the variance of each token's channels, divided by d_model − 1, (..., 1); NaN of one channel."""
     with np.errstate(invalid="ignore", divide="ignore"):
-        return np.asarray(np.square(subtract_mean(row)).sum(-1, keepdims=True) / row.dtype.type(row.shape[-1] - 1))
+        return as_array(np.square(subtract_mean(row)).sum(-1, keepdims=True) / row.dtype.type(row.shape[-1] - 1))
 
 
 @mistake("rms-mean-subtracted", around=widen_row)
@@ -34,30 +35,29 @@ def centre_row(original: Callable[[Array], Array], x: Array) -> Array:
 @mistake("rms-divides-by-rsqrt", around=rms_divisor)
 def invert_divisor(original: Callable[[Array], Array], square: Array) -> Array:
     """Return 1/√(mean square + eps)."""
-    return np.asarray(1 / original(square))
+    return as_array(1 / original(square))
 
 
 @mistake("rms-sum", instead_of=mean_square)
 def add_up_squares(row: Array) -> Array:
     """Return the sum of the squares of each token's channels, (..., 1)."""
-    return np.asarray(np.square(row).sum(-1, keepdims=True))
+    return as_array(np.square(row).sum(-1, keepdims=True))
 
 
 @mistake("rms-axis", instead_of=mean_square)
 def average_tokens_too(row: Array) -> Array:
     """Return the mean of the squares over the tokens as well as the channels, (..., 1, 1)."""
-    return np.asarray(np.square(row).mean(axis=(-2, -1)[-row.ndim :], keepdims=True))
+    return as_array(np.square(row).mean(axis=(-2, -1)[-row.ndim :], keepdims=True))
 
 
 @mistake("rms-eps-scaled", around=widen_row)
 def divide_by_largest(original: Callable[[Array], Array], x: Array) -> Array:
     """Return the row divided by its largest magnitude; NaN of a row of zeros."""
     row = original(x)
-    # A complex number carries a derivative: its real part says which channel is the largest, and its sign.
     place = np.abs(row.real).argmax(-1)[..., None]
     largest = np.take_along_axis(row * np.sign(row.real).astype(row.real.dtype), place, -1)
     with np.errstate(invalid="ignore", divide="ignore"):
-        return np.asarray(row / largest)
+        return as_array(row / largest)
 
 
 @mistake("rms-no-weight", instead_of=channel_scale)
@@ -77,7 +77,7 @@ def square_in_half(original: Callable[[Array], Array], row: Array) -> Array:
     """Return the mean of the squares, each of which is rounded to float16, (..., 1)."""
     with np.errstate(over="ignore"):
         squares = np.square(row).astype(np.float16).astype(row.dtype)
-    return np.asarray(squares.mean(-1, keepdims=True))
+    return as_array(squares.mean(-1, keepdims=True))
 
 
 @mistake("rms-not-cast-back", instead_of=round_row, shows_in=("float16",))

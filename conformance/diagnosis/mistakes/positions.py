@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from goldformer.conformance.diagnosis.mistakes.registry import mistake
+from goldformer.spec.formulas.arrays import as_array
 from goldformer.spec.formulas.checks import Array
 from goldformer.spec.formulas.embedding import (
     Wave,
@@ -33,13 +34,13 @@ def divide_embedding(original: Callable[..., Array], ids: Array, *, params: Para
 @mistake("emb-row-zeroed", around=token_embedding)
 def zero_row_of_id_0(original: Callable[..., Array], ids: Array, *, params: Params, pad_id: int | None = None) -> Array:
     """Return the rows of the table, and 0 for the id 0, (batch, seq, d_model)."""
-    return np.asarray(original(ids, params=params, pad_id=pad_id) * (ids != 0)[..., None])
+    return as_array(original(ids, params=params, pad_id=pad_id) * (ids != 0)[..., None])
 
 
 @mistake("emb-pad-zeroed", around=token_embedding)
 def zero_padding(original: Callable[..., Array], ids: Array, *, params: Params, pad_id: int | None = None) -> Array:
     """Return the rows of the table, and 0 for pad_id, (batch, seq, d_model)."""
-    return np.asarray(original(ids, params=params, pad_id=pad_id) * (ids != pad_id)[..., None])
+    return as_array(original(ids, params=params, pad_id=pad_id) * (ids != pad_id)[..., None])
 
 
 # The formula

@@ -6,6 +6,7 @@ from collections.abc import Callable
 import numpy as np
 
 from goldformer.conformance.diagnosis.mistakes.registry import mistake
+from goldformer.spec.formulas.arrays import as_array
 from goldformer.spec.formulas.attention import drop_weights, scaled_dot_product_attention, weigh_keys
 from goldformer.spec.formulas.checks import Array
 from goldformer.spec.formulas.randomness import (
@@ -132,7 +133,7 @@ def drop_inside_always(training: bool) -> bool:  # noqa: FBT001
 def scale_in_evaluation(original: Callable[..., Array], x: Array, *, rate: float, training: bool, seed: int) -> Array:
     """Return x multiplied by 1 − rate in evaluation."""
     given = original(x, rate=rate, training=training, seed=seed)
-    return given if training else np.asarray(given * (1 - rate))
+    return given if training else as_array(given * (1 - rate))
 
 
 @mistake("dropout-sticky", decorating=dropout)
@@ -166,7 +167,7 @@ def renormalise(
     kept = original(weights, scaled, mask, rate, seed)
     # A row that is dropped as a whole becomes 0/0.
     with np.errstate(invalid="ignore"):
-        return np.asarray(kept / kept.sum(axis=-1, keepdims=True))
+        return as_array(kept / kept.sum(axis=-1, keepdims=True))
 
 
 @mistake("attention-dropout-output", around=scaled_dot_product_attention)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from types import MappingProxyType, SimpleNamespace
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar, overload
 
-from goldformer.adapters.textbook import DIFFERENTIATED
 from goldformer.adapters.textbook.build import build_textbook
 from goldformer.spec.formulas.steps import Instead, Replacement, Replacements, Step, around, instead
 
@@ -37,8 +37,6 @@ _FORWARD: Final = (
 )
 #: The module of mistakes in backward passes that are written by hand.
 _BY_HAND: Final = ("gradients",)
-#: The modules with the steps of backward passes.
-_BACKWARD: Final = ("backward", "differentiation")
 _ON_TORCH: Final = ("on_torch",)
 #: The module of mistakes that only lose digits: they show where numbers have many.
 _LOSES_DIGITS: Final = "half_types"
@@ -71,24 +69,14 @@ class Mistaken:
         return not any(isinstance(made.steps[step], Instead) for step in both for made in (self, other))
 
     @property
-    def layers(self) -> tuple[Replacements, ...]:
-        """The layers of replacements: the gradients by those of the forward passes, then the steps."""
-        return (self.steps,) if self.by_hand else (DIFFERENTIATED, self.steps)
-
-    @property
     def by_hand(self) -> bool:
-        """Return True if it is made in backward passes written by hand, so that these are not differentiated."""
+        """Return True if it is made in backward passes: only those that are written by hand have it."""
         return self.module in _BY_HAND
 
     @property
     def loses_digits(self) -> bool:
         """Return True if it changes nothing but the digits of numbers that a half type does not hold."""
         return self.module == _LOSES_DIGITS
-
-    @property
-    def is_backward(self) -> bool:
-        """Return True if every step that it replaces is one of a backward pass; one by hand may replace others too."""
-        return self.by_hand and all(step.__module__.endswith(_BACKWARD) for step in self.steps)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +91,7 @@ class _Entry:
     def finish(self, id_: str) -> Mistaken:
         def make() -> SimpleNamespace:
             declared: dict[str, Any] = {"CONVENTIONS": self.conventions} if self.conventions else {}
-            return build_textbook(*made.layers, **declared)
+            return build_textbook(made.steps, **declared)
 
         made = Mistaken(id_, make, self.shows_in, self.steps, self.module)
         return made
@@ -140,9 +128,10 @@ def mistake(
     original once and returns what takes its place (`decorating`), so that each implementation has a memory of its own.
     `shows_in` are the dtypes in which it is a mistake, and `conventions` the options under which it is one.
     """
+    # The module that registers it: some functions make several mistakes, and are elsewhere.
+    module = sys._getframe(1).f_globals["__name__"].rpartition(".")[2]
 
     def register(function: Function) -> Function:
-        module = function.__module__.rpartition(".")[2]
         replaced, replacement = _read_form(function, instead_of, around, decorating)
         entry = _REGISTERED.setdefault(id_, _Entry(module, shows_in, conventions))
         if entry.module != module or replaced in entry.steps:

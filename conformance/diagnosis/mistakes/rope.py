@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from goldformer.conformance.diagnosis.mistakes.registry import mistake
+from goldformer.spec.formulas.arrays import as_array
 from goldformer.spec.formulas.checks import Array
 from goldformer.spec.formulas.rope import (
     Rotation,
@@ -72,7 +73,7 @@ def mix_layouts(row: Array, cosine: Array, sine: Array) -> Array:
     pair = channel % (width // 2) if second[0] == 1 else channel // 2
     across = np.empty_like(row)
     across[..., first], across[..., second] = -row[..., second], row[..., first]
-    return np.asarray(row * cosine[..., pair] + across * sine[..., pair])
+    return as_array(row * cosine[..., pair] + across * sine[..., pair])
 
 
 @mistake("rope-minus-missing", instead_of=turn_pairs)

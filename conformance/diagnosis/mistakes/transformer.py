@@ -7,6 +7,7 @@ from typing import Any, Final
 import numpy as np
 
 from goldformer.conformance.diagnosis.mistakes.registry import mistake
+from goldformer.spec.formulas.arrays import as_array
 from goldformer.spec.formulas.attention import causal_mask, softmax
 from goldformer.spec.formulas.checks import Array
 from goldformer.spec.formulas.embedding import token_embedding
@@ -38,7 +39,7 @@ def mask_target_padding(target: Array, pad_id: int) -> Array:
 def join_masks_by_or(target: Array, pad_id: int) -> Array:
     """Return a mask that hides only what is both padding and later, (batch, 1, seq, seq)."""
     seq = target.shape[1]
-    return np.asarray(word_mask(target, pad_id) | causal_mask(q_seq=seq, kv_seq=seq))
+    return as_array(word_mask(target, pad_id) | causal_mask(q_seq=seq, kv_seq=seq))
 
 
 @mistake("pad-from-embedding-sum", around=word_mask)

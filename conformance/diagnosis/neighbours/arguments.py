@@ -9,8 +9,7 @@ from functools import cache
 from inspect import signature
 from typing import Any, Final
 
-import numpy as np
-
+from goldformer.spec.formulas.arrays import as_array
 from goldformer.spec.formulas.steps import Replacement, Step, around, hold
 
 #: The positional arguments of a call, and those by name.
@@ -53,7 +52,7 @@ def change_argument(step: Step, name: str, change: Callable[[Any, Given], Any]) 
 
 def change_array(change: Callable[[Any], Any]) -> Replacement:
     """Return the replacement of a step that changes its result, an array."""
-    return change_result(lambda result: np.asarray(change(result)))
+    return change_result(lambda result: as_array(change(result)))
 
 
 def change_result(change: Callable[[Any], Any]) -> Replacement:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from goldformer.spec.formulas.arrays import as_array
 from goldformer.spec.formulas.attention import causal_mask
 from goldformer.spec.formulas.checks import Array
 
@@ -14,8 +15,8 @@ Change = Callable[[Array], Any]
 
 
 def take_absolute(x: Array) -> Array:
-    """Return absolute values; a complex number, with which derivatives are taken, has the sign of its real part."""
-    return np.where(x.real < 0, -x, x)
+    """Return absolute values."""
+    return np.abs(x)
 
 
 def turn_last_axes(x: Array) -> Array:
@@ -64,12 +65,12 @@ def drop_padding(mask: Array) -> Array:
 def mirror_causal(mask: Array) -> Array:
     """Hide earlier keys instead of later ones, and the padding as before."""
     square = mask.shape[-2] == mask.shape[-1] > 1
-    return np.asarray(_make_causal(mask).T & mask[..., -1:, :]) if square and _is_causal_with_padding(mask) else mask
+    return as_array(_make_causal(mask).T & mask[..., -1:, :]) if square and _is_causal_with_padding(mask) else mask
 
 
 def keep_padding(mask: Array) -> Array:
     """Show every query the keys that any query sees, as if the mask of later keys were not handed on."""
-    return np.asarray(mask.any(-2, keepdims=True))
+    return as_array(mask.any(-2, keepdims=True))
 
 
 def _make_causal(mask: Array) -> Array:

@@ -1,4 +1,4 @@
-"""Backward passes of layers and models by hand: a way that is lost, doubled or taken in another place."""
+"""Slips in the backward passes of layers and models: a way of a gradient is lost, doubled or taken in another place."""
 
 from __future__ import annotations
 
@@ -8,164 +8,157 @@ from functools import partial
 from itertools import product
 from typing import Any, Final
 
-import numpy as np
-
-from goldformer.adapters.textbook.layers_backward import (
-    add_tied_gradient,
-    cross_attend_gradient,
-    decoder_layer_gradient,
-    encoder_layer_gradient,
-    feed_through_gradient,
-    join_residual_gradient,
-    multi_head_attention_gradient,
-    self_attend_gradient,
-    sublayer_gradient,
-    sum_table_gradients,
-)
-from goldformer.conformance.diagnosis.neighbours.arguments import read_argument
+from goldformer.conformance.diagnosis.mistakes.derivatives import change_cotangent, cut_off, read_numbers
 from goldformer.conformance.diagnosis.neighbours.backward import make_backward
 from goldformer.conformance.diagnosis.neighbours.neighbour import Neighbour
-from goldformer.spec.formulas.backward import Gradients, projection_gradients
+from goldformer.spec.formulas.arrays import detach
+from goldformer.spec.formulas.backward import Gradients, input_gradient, take_step, weight_gradients
 from goldformer.spec.formulas.checks import Array
-from goldformer.spec.formulas.layers import feed_through, self_attend
-from goldformer.spec.formulas.steps import Step, around, hold, instead, replacing
+from goldformer.spec.formulas.heads import Params, project_attention
+from goldformer.spec.formulas.layers import SubLayer, add_residual, cross_attend, run_sublayer, self_attend
+from goldformer.spec.formulas.steps import Replacement, Step, around, hold
+from goldformer.spec.formulas.transformer import embed, embed_source, embed_target, tied_weight
 
 #: The sub-layers of each layer, in words.
 _SUBLAYERS: Final = {
     "encoder_layer": ("self-attention", "feed-forward network"),
     "decoder_layer": ("self-attention", "cross-attention", "feed-forward network"),
 }
-#: The sub-layer whose gradient is formed, counted from 1, and the gradient of its layer's output.
-_number: Final[ContextVar[int]] = ContextVar("number", default=0)
-_of_layer: Final[ContextVar[Array]] = ContextVar("of_layer")
-
-
-def _note_number(original: Step, *args: Any, number: int, **named: Any) -> Any:
-    with hold(_number, number):
-        return original(*args, number=number, **named)
+#: What the gradients around and through a sub-layer are multiplied by.
+_RESIDUALS: Final = (
+    ("residual-forgotten", "forgets the residual around the {}", 0, 1),
+    ("result-forgotten", "goes around the {} only, and not through it", 1, 0),
+    ("residual-twice", "adds the residual around the {} twice", 2, 1),
+    ("subtracted", "subtracts what comes through the {}", 1, -1),
+)
+#: The factor of the gradient around the sub-layer that runs.
+_around: Final[ContextVar[int]] = ContextVar("around", default=1)
 
 
 def _change_residuals() -> Iterator[Neighbour]:
     """Yield sub-layers through which, or around which, no gradient flows, or twice as much of it."""
-    ways: tuple[tuple[str, str, Callable[[Array, Array], Array]], ...] = (
-        ("residual-forgotten", "forgets the residual around the {}", lambda _, through: through),
-        ("result-forgotten", "goes around the {} only, and not through it", lambda bypass, _: bypass),
-        ("residual-twice", "adds the residual around the {} twice", lambda bypass, through: 2 * bypass + through),
-        ("subtracted", "subtracts what comes through the {}", lambda bypass, through: bypass - through),
-    )
+
+    def run(
+        original: Step, x: Array, function: SubLayer, *, number: int, mine: int, factors: tuple[int, ...], **named: Any
+    ) -> Any:
+        beside, through = factors if number == mine else (1, 1)
+        with hold(_around, beside):
+            return original(x, lambda y: function(change_cotangent(y, lambda g: g * through)), number=number, **named)
+
+    def add(original: Step, x: Array, *rest: Any) -> Any:
+        factor = _around.get()
+        return original(change_cotangent(x, lambda g: g * factor), *rest)
+
     for layer, sublayers in _SUBLAYERS.items():
-        for (number, what), (word, says, way) in product(enumerate(sublayers, 1), ways):
-
-            def join(original: Step, bypass: Array, through: Array, number: int = number, way: Any = way) -> Array:
-                mine = _number.get() == number
-                return np.asarray(way(bypass, through) if mine else original(bypass, through))
-
+        for (number, what), (word, says, *factors) in product(enumerate(sublayers, 1), _RESIDUALS):
             yield make_backward(
                 f"{what.replace(' ', '-')}.{word}", layer, f"the backward pass {says.format(what)}",
                 "The gradient of the input is that around the sub-layer plus that through it.",
-                {sublayer_gradient: around(_note_number), join_residual_gradient: around(join)},
+                {run_sublayer: around(partial(run, mine=number, factors=tuple(factors))), add_residual: around(add)},
             )  # fmt: skip
 
 
-def _bypass_norms() -> Iterator[Neighbour]:
-    """Yield sub-layers around which the gradient of the layer's output flows, past all norms after them."""
-    for step in (encoder_layer_gradient, decoder_layer_gradient):
-        layer = step.__name__.removesuffix("_gradient")
-
-        def note(original: Step, *args: Any, step: Step = step, **named: Any) -> Gradients:
-            with hold(_of_layer, read_argument(step, "cotangent", (args, named))):
-                found: Gradients = original(*args, **named)
-                return found
-
-        for number, what in enumerate(_SUBLAYERS[layer], 1):
-
-            def join(original: Step, bypass: Array, through: Array, number: int = number) -> Array:
-                return np.asarray(original(_of_layer.get() if _number.get() == number else bypass, through))
-
-            yield make_backward(
-                f"{what.replace(' ', '-')}.residual-of-layer-output", layer,
-                f"the gradient around the {what} is that of the layer's output, before any norm",
-                "Around a sub-layer flows the gradient of the sum of its residual.",
-                {step: around(note), sublayer_gradient: around(_note_number), join_residual_gradient: around(join)},
-            )  # fmt: skip
+_WORDS: Final = {"q": "queries", "k": "keys", "v": "values"}
+#: The role whose input nothing flows back to, in the attention that runs.
+_lost: Final[ContextVar[str]] = ContextVar("lost", default="")
 
 
-def _overwrite_inputs() -> Iterator[Neighbour]:
-    """Yield sub-layers whose residual is added in place to the input that the gradients of the weights read.
-
-    Of a decoder layer only some gradients are judged.
-    """
-    places: tuple[tuple[str, str, Step, Step, str], ...] = (
-        ("encoder_layer", "self-attention", self_attend, self_attend_gradient, "qkv"),
-        ("encoder_layer", "feed-forward network", feed_through, feed_through_gradient, "1"),
-        ("decoder_layer", "self-attention", self_attend, self_attend_gradient, "qkv"),
-    )
-    for layer, what, forward, backward, roles in places:
-
-        def run(
-            original: Step, x: Array, cotangent: Array, *args: Any, forward: Step = forward, roles: str = roles,
-            **named: Any,
-        ) -> Any:  # fmt: skip
-            summed = np.asarray(x + forward(x, *args, **named)[0])
-
-            def form(own: Step, given: Array, gradient: Array, params: Any, role: str) -> Gradients:
-                found: Gradients = own(summed if role in roles and given is x else given, gradient, params, role)
-                return found
-
-            with replacing({projection_gradients: around(form)}):
-                return original(x, cotangent, *args, **named)
-
-        yield make_backward(
-            f"{what.replace(' ', '-')}.input-overwritten", layer,
-            f"the gradients of the weights that read the input of the {what} read the sum of its residual",
-            "Keep the input for the backward pass: do not add the residual to it in place.", {backward: around(run)},
-        )  # fmt: skip
+def _cut_role(original: Step, x: Array, params: Params, role: str) -> Any:
+    return (partial(cut_off, original) if role in _lost.get() else original)(x, params, role)
 
 
 def _lose_ways() -> Iterator[Neighbour]:
     """Yield layers in which no gradient flows back through the queries, keys or values of an attention."""
-    roles = {"query": "queries", "key": "keys", "value": "values"}
 
-    def lose(original: Step, *args: Any, name: str, **named: Any) -> Gradients:
-        found: Gradients = original(*args, **named)
-        return {**found, name: found[name] * 0}
-
-    def attend(original: Step, *args: Any, name: str, **named: Any) -> Any:
-        with replacing({multi_head_attention_gradient: around(partial(lose, name=name))}):
+    def attend(original: Step, *args: Any, lost: str, **named: Any) -> Any:
+        with hold(_lost, lost):
             return original(*args, **named)
 
     places = (
-        ("encoder_layer", "self-attention", "input", self_attend_gradient, roles),
-        ("decoder_layer", "self-attention", "input", self_attend_gradient, roles),
-        ("decoder_layer", "cross-attention", "memory", cross_attend_gradient, {n: roles[n] for n in ("key", "value")}),
-        ("decoder_layer", "cross-attention", "input", cross_attend_gradient, {"query": roles["query"]}),
+        ("encoder_layer", "self-attention", "input", self_attend, "qkv"),
+        ("decoder_layer", "self-attention", "input", self_attend, "qkv"),
+        ("decoder_layer", "cross-attention", "memory", cross_attend, "kv"),
+        ("decoder_layer", "cross-attention", "input", cross_attend, "q"),
     )
-    for layer, attention, target, step, names in places:
-        for name, words in names.items():
+    for layer, attention, target, step, roles in places:
+        for role, words in ((role, _WORDS[role]) for role in roles):
             yield make_backward(
                 f"{attention}.{target}-without-{words}", layer,
                 f"the way back through the {words} of the {attention} is missing in the gradient of the {target}",
-                "Add up what flows back through queries, keys and values.", {step: around(partial(attend, name=name))},
+                "Add up what flows back through queries, keys and values.",
+                {step: around(partial(attend, lost=role)), project_attention: around(_cut_role)},
+            )  # fmt: skip
+
+
+def _change_single_head() -> Iterator[Neighbour]:
+    """Yield gradients of one head, and steps against them, that treat one of the three roles in another way."""
+    component, hint = "single_head_attention", "dX is dQ·W_Qᵀ + dK·W_Kᵀ + dV·W_Vᵀ, and dW_Q is Xᵀ·dQ."
+
+    def cut(original: Step, x: Array, params: Params, role: str, *, roles: str) -> Any:
+        return original(read_numbers(x) if role in roles else x, params, role)
+
+    def leave_out(original: Step, projected: Gradients, params: Params, *, roles: str) -> Any:
+        return original({n: g * (n.removeprefix("w_") not in roles) for n, g in projected.items()}, params)
+
+    def turn(original: Step, x: Array, params: Params, role: str, *, own: str) -> Any:
+        turned = {n: change_cotangent(w, lambda g: g.T) if n == own else w for n, w in params.items()}
+        return original(x, turned, role)
+
+    def turn_step(original: Step, x: Array, projected: Gradients, *, own: str) -> Gradients:
+        return {n: g.T if n == own else g for n, g in original(x, projected).items()}
+
+    def move(original: Step, weights: Params, *args: Any, own: str, times: float) -> Any:
+        gradient, moved = original(weights, *args)
+        return gradient, {**moved, own: weights[own] + times * (moved[own] - weights[own])}
+
+    for role, words in _WORDS.items():
+        others = "qkv".replace(role, "")
+        for id_, title, roles in (
+            (f"x-without-{words}", f"the way through the {words} is missing in the gradient of the input", role),
+            (f"x-of-{words}", f"the gradient of the input has only the way through the {words}", others),
+        ):
+            steps: dict[Step, Replacement] = {
+                project_attention: around(partial(cut, roles=roles)),
+                input_gradient: around(partial(leave_out, roles=roles)),
+            }
+            yield make_backward(id_, component, title, hint, steps)
+        own = f"w_{role}"
+        steps = {
+            project_attention: around(partial(turn, own=own)),
+            weight_gradients: around(partial(turn_step, own=own)),
+        }
+        yield make_backward(f"{own}.transposed", component, f"the gradient of {own} is transposed", hint, steps)
+        for word, says, times in (
+            ("ascent", "moves along its gradient instead of against it", -1.0), ("kept", "is not moved", 0.0),
+            ("twice", "moves twice as far", 2.0),
+        ):  # fmt: skip
+            yield Neighbour(
+                f"single_head_attention_step.{own}.{word}", f"the matrix of the {words} {says}",
+                "A step is W − lr·dW, for each of the three matrices.",
+                {take_step: around(partial(move, own=own, times=times))},
             )  # fmt: skip
 
 
 def _lose_table() -> Iterator[Neighbour]:
-    """Yield models whose tied table gets the gradient of one of its uses only."""
-    ways: tuple[tuple[str, str, Step, Callable[[Array, Array], Array]], ...] = (
-        ("logits", "what reaches the tied table through the logits is missing in its gradient", add_tied_gradient,
-         lambda words, _: words),
-        ("words", "what reaches the tied table through the words is missing in its gradient", add_tied_gradient,
-         lambda words, logits: 0 * words + logits.T),
-        ("source", "what reaches the table through the source is missing in its gradient", sum_table_gradients,
-         lambda _, target: target),
-        ("target", "what reaches the table through the target is missing in its gradient", sum_table_gradients,
-         lambda source, _: source),
+    """Yield models whose table gets the gradient of some of its uses only."""
+
+    def cut(original: Step, ids: Array, pad_id: int, params: Params, *, tied: bool = False) -> Any:
+        lost = {} if tied and "w_vocab" in params else {"table": read_numbers(params["table"])}
+        return original(ids, pad_id, {**params, **lost})
+
+    tied, table = (
+        "what reaches the tied table through the {} is missing",
+        "what reaches the table through the {} is missing",
+    )
+    uses: tuple[tuple[str, str, Step, Callable[..., Any]], ...] = (
+        ("logits", tied, tied_weight, detach), ("words", tied, embed, partial(cut, tied=True)),
+        ("source", table, embed_source, cut), ("target", table, embed_target, cut),
     )  # fmt: skip
-    for word, title, step, way in ways:
+    for word, says, step, way in uses:
         yield make_backward(
-            f"table.without-{word}", "transformer", title,
+            f"table.without-{word}", "transformer", f"{says.format(word)} in its gradient",
             "Add up the gradients of all uses of the table: source, target and, if it is tied, logits.",
-            {step: instead(way)},
+            {step: around(way)},
         )  # fmt: skip
 
 
@@ -173,6 +166,5 @@ def generate() -> Iterator[Neighbour]:
     """Yield the neighbours of the backward passes of layers and models."""
     yield from _lose_table()
     yield from _change_residuals()
-    yield from _bypass_norms()
-    yield from _overwrite_inputs()
     yield from _lose_ways()
+    yield from _change_single_head()

@@ -15,6 +15,7 @@ import numpy as np
 
 from goldformer.conformance.diagnosis.neighbours.arguments import Given, change_argument, change_result
 from goldformer.conformance.diagnosis.neighbours.neighbour import Neighbour
+from goldformer.spec.formulas.arrays import as_array
 from goldformer.spec.formulas.attention import softmax, weigh_keys
 from goldformer.spec.formulas.checks import Array
 from goldformer.spec.formulas.embedding import token_embedding, token_positions
@@ -63,7 +64,7 @@ def _keep_scale(
         return original(scores)
     powers, rescaled = _power_blocks(scores, length)
     total = (rescaled if rescales_sum else powers).sum(axis=-1, keepdims=True)
-    return np.asarray((rescaled if rescales_powers else powers) / total)
+    return as_array((rescaled if rescales_powers else powers) / total)
 
 
 def _cut(
@@ -94,7 +95,7 @@ def _average(original: Callable[..., Array], scores: Array, *, length: int) -> A
     blocks = [scores[..., start : start + length] for start in range(0, scores.shape[-1], length)]
     # A block of hidden keys alone adds nothing.
     kept = [np.where(block.real.max(-1, keepdims=True) <= lowest, 0, original(block)) for block in blocks]
-    return np.asarray(np.concatenate(kept, axis=-1) / scores.dtype.type(len(blocks)))
+    return as_array(np.concatenate(kept, axis=-1) / scores.dtype.type(len(blocks)))
 
 
 def _change_softmax() -> Iterator[Neighbour]:
@@ -160,7 +161,7 @@ def _change_losses() -> Iterator[Neighbour]:
             # Σ exp over whole blocks ÷ Σ exp over all: what log softmax has too much.
             first = np.zeros_like(targets)
             missing = original(logits[..., :whole], first) - original(logits, first)
-            return np.asarray(original(logits, targets) + missing)
+            return as_array(original(logits, targets) + missing)
 
         def read_in_first(targets: Array, _: Given, length: int = length) -> Array:
             return targets % length

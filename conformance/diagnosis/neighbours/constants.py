@@ -10,6 +10,7 @@ import numpy as np
 
 from goldformer.conformance.diagnosis.neighbours.arguments import Given, change_argument, change_array, change_result
 from goldformer.conformance.diagnosis.neighbours.neighbour import Neighbour
+from goldformer.spec.formulas.arrays import as_array
 from goldformer.spec.formulas.attention import score_divisor, sum_values, weigh_keys
 from goldformer.spec.formulas.checks import Array
 from goldformer.spec.formulas.embedding import (
@@ -218,7 +219,7 @@ def _change_embedding() -> Iterator[Neighbour]:
             original: Step, ids: Array, *, params: Mapping[str, Array], pad_id: int | None = None, way: Any = way
         ) -> Array:
             table = params["table"]
-            return np.asarray(way(original(ids, params=params, pad_id=pad_id), table.shape[-1], len(table)))
+            return as_array(way(original(ids, params=params, pad_id=pad_id), table.shape[-1], len(table)))
 
         yield Neighbour(
             f"token_embedding.{word}", title,
@@ -234,7 +235,7 @@ def _change_embedding() -> Iterator[Neighbour]:
         def look_up(
             original: Step, ids: Array, *, params: Mapping[str, Array], pad_id: int | None = None, move: Any = move
         ) -> Array:
-            return np.asarray(original(move(ids, len(params["table"])), params=params, pad_id=pad_id))
+            return as_array(original(move(ids, len(params["table"])), params=params, pad_id=pad_id))
 
         yield Neighbour(
             f"token_embedding.{word}", title, "Row i of the table belongs to id i.", {token_embedding: around(look_up)}
@@ -272,7 +273,7 @@ def _scale_results() -> Iterator[Neighbour]:
                 def scale(result: Array, axis: int = axis, exponent: float = exponent) -> Array:
                     # An empty axis has no number to scale.
                     factor = math.pow(max(result.shape[axis], 1), exponent)
-                    return np.asarray((result * factor).astype(result.dtype))
+                    return as_array((result * factor).astype(result.dtype))
 
                 yield Neighbour(
                     f"{component}.{step.__name__}.{word}.{size}", f"{words} {form.format(_AXES.get(size, size))}",

@@ -19,6 +19,7 @@ import numpy as np
 from goldformer.conformance.diagnosis.mistakes.decoding import repeat_sources_as_whole
 from goldformer.conformance.diagnosis.neighbours.arguments import change_array, change_result
 from goldformer.conformance.diagnosis.neighbours.neighbour import Neighbour
+from goldformer.spec.formulas.arrays import as_array
 from goldformer.spec.formulas.checks import Array
 from goldformer.spec.formulas.decoding import (
     Sentence,
@@ -74,7 +75,7 @@ def _place_words(original: Step, target: Array, pad_id: int, params: Any, *, pla
     def embed(index: int) -> Array:
         position = place(index) if last is None else min(place(index), last)
         repeated = np.repeat(target[:, index : index + 1], position + 1, axis=1)
-        return np.asarray(original(repeated, pad_id, params)[:, -1:])
+        return as_array(original(repeated, pad_id, params)[:, -1:])
 
     return np.concatenate([embed(index) for index in range(target.shape[1])], axis=1)
 
@@ -84,7 +85,7 @@ def _keep_band(count: int) -> Callable[[Array], Array]:
 
     def hide(mask: Array) -> Array:
         distance = np.arange(mask.shape[-2])[:, None] - np.arange(mask.shape[-1])
-        return np.asarray(mask & (distance < count))
+        return as_array(mask & (distance < count))
 
     return hide
 
@@ -92,7 +93,7 @@ def _keep_band(count: int) -> Callable[[Array], Array]:
 def _hide_first(mask: Array) -> Array:
     """Hide the first word from those after it."""
     later = np.arange(mask.shape[-2])[:, None] > 0
-    return np.asarray(mask & ~(later & (np.arange(mask.shape[-1]) == 0)))
+    return as_array(mask & ~(later & (np.arange(mask.shape[-1]) == 0)))
 
 
 def _change_reading() -> Iterator[Neighbour]:
@@ -124,7 +125,7 @@ def _change_reading() -> Iterator[Neighbour]:
     def show_padding(original: Step, target: Array, pad_id: int) -> Array:
         seen = np.ones_like(target, dtype=np.bool_)[:, None, None, :]
         with replacing({word_mask: instead(lambda *_: seen)}):
-            return np.asarray(original(target, pad_id))
+            return as_array(original(target, pad_id))
 
     yield Neighbour(
         f"{_GREEDY}.sees.padding", "a chosen word that is pad_id is seen by the words after it",
@@ -140,7 +141,7 @@ def _change_reading() -> Iterator[Neighbour]:
 
     def read_logits(original: Step, source: Array, target: Array, task: Task, *, at: int) -> Array:
         logits = original(source, target, task)
-        return np.asarray(logits[:, [at if -at <= logits.shape[1] else 0]])
+        return as_array(logits[:, [at if -at <= logits.shape[1] else 0]])
 
     for at, which in ((0, "first"), (-2, "last but one")):
         yield Neighbour(
@@ -192,7 +193,7 @@ def _change_scores() -> Iterator[Neighbour]:
         def rate(original: Step, *args: Any, change: Any = change, **named: Any) -> dict[str, Array]:
             found = original(*args, **named)
             scores = found["scores"]
-            return {**found, "scores": np.asarray(change(scores, found["token_scores"])).astype(scores.dtype)}
+            return {**found, "scores": as_array(change(scores, found["token_scores"])).astype(scores.dtype)}
 
         yield Neighbour(
             f"{_GREEDY}.total.{word}", f"the score of a sentence {says}", hint, {greedy_decode: around(rate)}
@@ -504,7 +505,7 @@ def _mix_places() -> Iterator[Neighbour]:
 
     def extend(own: Step, source: Array, sample: int, beam: list[Sentence], task: Task) -> list[list[Sentence]]:
         def hide(below: Step, _: Array, pad_id: int) -> Array:
-            return np.asarray(below(source[[sample]], pad_id))
+            return as_array(below(source[[sample]], pad_id))
 
         with replacing({memory_mask: around(hide)}):
             return repeat_sources_as_whole(own, source, sample, beam, task)

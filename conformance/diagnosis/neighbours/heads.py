@@ -14,6 +14,7 @@ import numpy as np
 from goldformer.conformance.diagnosis.neighbours.arguments import Given, change_result, read_argument, replace_argument
 from goldformer.conformance.diagnosis.neighbours.neighbour import Neighbour
 from goldformer.conformance.properties.relations import join_names
+from goldformer.spec.formulas.arrays import as_array
 from goldformer.spec.formulas.checks import Array
 from goldformer.spec.formulas.heads import (
     Params,
@@ -237,11 +238,11 @@ def _change_roles() -> Iterator[Neighbour]:
 
 def _divide_by_length(x: Array, number: float, axes: tuple[int, ...]) -> Array:
     length = np.sqrt((x * x).sum(axes, keepdims=True))
-    return np.asarray(x / np.where(length.real < number, x.dtype.type(number), length))
+    return as_array(x / np.where(length.real < number, x.dtype.type(number), length))
 
 
 def _divide_by_root_mean_square(x: Array, number: float, axes: tuple[int, ...]) -> Array:
-    return np.asarray(x / np.sqrt((x * x).mean(axes, keepdims=True) + x.dtype.type(number)))
+    return as_array(x / np.sqrt((x * x).mean(axes, keepdims=True) + x.dtype.type(number)))
 
 
 def _normalise(x: Array, number: float, axes: tuple[int, ...]) -> Array:
@@ -302,7 +303,7 @@ def _change_splits() -> Iterator[Neighbour]:
     for word, title, split in splits:
 
         def cut(original: Step, x: Array, num_heads: int, split: Any = split) -> Array:
-            return np.asarray(split(original(x, num_heads), x, num_heads))
+            return as_array(split(original(x, num_heads), x, num_heads))
 
         # Heads in another order from their cut until they are put back are right for all that is returned.
         either = title.replace("are cut", "are cut, or put back,") if word == "reversed" else title
@@ -314,7 +315,7 @@ def _change_splits() -> Iterator[Neighbour]:
                 original: Step, x: Array, params: Any, of: str, heads: int, roles: str = roles, split: Any = split
             ) -> Any:
                 cut = original(x, params, of, heads)
-                return np.asarray(split(cut, _join_heads(cut), heads)) if of in roles else cut
+                return as_array(split(cut, _join_heads(cut), heads)) if of in roles else cut
 
             yield Neighbour(
                 f"{_MHA}.split.{word}.{roles}",
@@ -326,7 +327,7 @@ def _change_splits() -> Iterator[Neighbour]:
             def cut_fused(original: Step, qkv: Array, num_heads: int, roles: str = roles, split: Any = split) -> Any:
                 cut = zip(_ROLES, original(qkv, num_heads), strict=True)
                 return tuple(
-                    np.asarray(split(part, _join_heads(part), num_heads)).copy() if role in roles else part
+                    as_array(split(part, _join_heads(part), num_heads)).copy() if role in roles else part
                     for role, part in cut
                 )
 
@@ -360,7 +361,7 @@ def _change_merges() -> Iterator[Neighbour]:
         for name in (_MHA, _FUSED):
             yield Neighbour(
                 f"{name}.merge.{word}", title, _OF_COLUMNS,
-                {merge_heads: instead(lambda heads, merge=merge: np.asarray(merge(heads)))},
+                {merge_heads: instead(lambda heads, merge=merge: as_array(merge(heads)))},
             )  # fmt: skip
 
 
@@ -376,7 +377,7 @@ def _reshape_heads(heads: Array, stored: tuple[int, ...], read: tuple[int, ...])
     """Return heads (batch, heads, seq, d) that lie in memory in one order of _OF_HEADS, reshaped as another one."""
     channels = len(_OF_HEADS)
     wrong = heads.transpose(*stored, channels).reshape(*(heads.shape[axis] for axis in read), heads.shape[-1])
-    return np.asarray(wrong.transpose(*(read.index(axis) for axis in range(channels)), channels))
+    return as_array(wrong.transpose(*(read.index(axis) for axis in range(channels)), channels))
 
 
 def _reshape_over_batch() -> Iterator[Neighbour]:
@@ -388,7 +389,7 @@ def _reshape_over_batch() -> Iterator[Neighbour]:
         hint = "Move the axes to the order in which you name them before you reshape."
 
         def merge(original: Step, heads: Array, stored: Any = stored, read: Any = read) -> Array:
-            return np.asarray(original(_reshape_heads(heads, stored, read)))
+            return as_array(original(_reshape_heads(heads, stored, read)))
 
         def cut(original: Step, x: Array, num_heads: int, stored: Any = stored, read: Any = read) -> Array:
             return _reshape_heads(original(x, num_heads), stored, read)
@@ -406,7 +407,7 @@ def _reshape_over_batch() -> Iterator[Neighbour]:
 
 def _join_heads(heads: Array) -> Array:
     """Put heads back into columns: (batch, heads, seq, d) → (batch, seq, heads·d)."""
-    return np.asarray(heads.swapaxes(1, 2).reshape(heads.shape[0], heads.shape[2], -1))
+    return as_array(heads.swapaxes(1, 2).reshape(heads.shape[0], heads.shape[2], -1))
 
 
 #: The axes of the columns of a fused projection, in words.

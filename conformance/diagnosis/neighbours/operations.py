@@ -23,6 +23,7 @@ from goldformer.conformance.diagnosis.neighbours.array_changes import (
     turn_last_axes,
 )
 from goldformer.conformance.diagnosis.neighbours.neighbour import Neighbour
+from goldformer.spec.formulas.arrays import as_array
 from goldformer.spec.formulas.attention import score_keys, softmax, softmax_over_keys, sum_values, weigh_keys
 from goldformer.spec.formulas.checks import Array
 from goldformer.spec.formulas.heads import Params, merge_heads
@@ -88,7 +89,7 @@ _RESULTS: Final[tuple[tuple[Step, str, str, frozenset[str]], ...]] = (
 def _zero_row(x: Array, row: int) -> Array:
     if x.ndim < 2:
         return x
-    copied = np.array(x)
+    copied = x.copy()
     copied[..., row, :] = 0
     return copied
 
@@ -111,26 +112,26 @@ def _change_results() -> Iterator[Neighbour]:
 def _apply_softmax(scores: Array, axis: int | tuple[int, ...]) -> Array:
     with np.errstate(over="ignore", invalid="ignore"):
         powers = np.exp(scores - scores.max(axis=axis, keepdims=True))
-        return np.asarray(powers / powers.sum(axis=axis, keepdims=True))
+        return as_array(powers / powers.sum(axis=axis, keepdims=True))
 
 
 def _subtract_array_maximum(scores: Array) -> Array:
     powers = np.exp(scores - scores.max(initial=-np.inf))
-    return np.asarray(powers / powers.sum(axis=-1, keepdims=True))
+    return as_array(powers / powers.sum(axis=-1, keepdims=True))
 
 
 def _divide_by_sum_over(scores: Array, axis: int | tuple[int, ...] | None) -> Array:
     powers = np.exp(scores - scores.max(axis=-1, keepdims=True))
-    return np.asarray(powers / powers.sum(axis=axis, keepdims=True))
+    return as_array(powers / powers.sum(axis=axis, keepdims=True))
 
 
 def _divide_by_sum(scores: Array) -> Array:
-    return np.asarray(scores / scores.sum(-1, keepdims=True))
+    return as_array(scores / scores.sum(-1, keepdims=True))
 
 
 def _divide_by_sum_and_one(scores: Array) -> Array:
     powers = np.exp(scores)
-    return np.asarray(powers / (1 + powers.sum(-1, keepdims=True)))
+    return as_array(powers / (1 + powers.sum(-1, keepdims=True)))
 
 
 #: The numbers that code adds so as not to divide by 0; of those to a sum of 1 or more float32 shows the first three.
@@ -138,12 +139,12 @@ _TINY: Final = (1e-5, 1e-6, 1e-7, 1e-8, 1e-9, 1e-10, 1e-12)
 
 
 def _add_to_weights(scores: Array, *, eps: float) -> Array:
-    return np.asarray(_apply_softmax(scores, -1) + scores.dtype.type(eps))
+    return as_array(_apply_softmax(scores, -1) + scores.dtype.type(eps))
 
 
 def _divide_by_more(scores: Array, *, eps: float, shifts: bool) -> Array:
     powers = np.exp(scores - scores.max(axis=-1, keepdims=True) if shifts else scores)
-    return np.asarray(powers / (powers.sum(axis=-1, keepdims=True) + scores.dtype.type(eps)))
+    return as_array(powers / (powers.sum(axis=-1, keepdims=True) + scores.dtype.type(eps)))
 
 
 def _add_tiny() -> Iterator[tuple[str, str, Change]]:
@@ -199,7 +200,7 @@ def _change_softmax() -> Iterator[Neighbour]:
 
             def run(scores: Array, way: Change = way) -> Array:
                 with np.errstate(all="ignore"):
-                    return np.asarray(way(scores))
+                    return as_array(way(scores))
 
             yield Neighbour(f"{component}.softmax.{word}", title, hint, {step: instead(run)})
 
@@ -211,7 +212,7 @@ def _take_log_of_softmax() -> Iterator[Neighbour]:
 
             def run(logits: Array, eps: float = eps) -> Array:
                 with np.errstate(divide="ignore", over="ignore"):
-                    return np.asarray(np.log(_apply_softmax(logits, -1) + np.asarray(eps, logits.dtype)))
+                    return as_array(np.log(_apply_softmax(logits, -1) + np.asarray(eps, logits.dtype)))
 
             added = f" + {eps:g}" if eps else ""
             yield Neighbour(
@@ -227,7 +228,7 @@ def _take_log_of_softmax() -> Iterator[Neighbour]:
 
         def normalise(logits: Array, axis: int = axis) -> Array:
             shifted = logits - logits.max(axis=axis, keepdims=True)
-            return np.asarray(shifted - np.log(np.exp(shifted).sum(axis=axis, keepdims=True)))
+            return as_array(shifted - np.log(np.exp(shifted).sum(axis=axis, keepdims=True)))
 
         yield Neighbour(
             f"{component}.log-softmax-over-{word}", f"the log-softmax runs over {says} instead of the vocabulary",
@@ -238,7 +239,7 @@ def _take_log_of_softmax() -> Iterator[Neighbour]:
         with np.errstate(all="ignore"):
             logarithms = np.log(_apply_softmax(logits, -1))
             chosen = one_hot(targets, vocab=logits.shape[-1]).astype(logits.dtype)
-            return np.asarray((logarithms * chosen).sum(-1))
+            return as_array((logarithms * chosen).sum(-1))
 
     yield Neighbour(
         "cross_entropy.log-of-softmax.one-hot",
@@ -267,7 +268,7 @@ def _change_activation() -> Iterator[Neighbour]:
         yield Neighbour(
             f"feed_forward.activation.{word}", f"the activation is {words} instead of ReLU",
             "Use ReLU, max(0, x), or declare a variant.",
-            {activation: instead(lambda x, function=function: np.asarray(function(x)).astype(x.dtype))},
+            {activation: instead(lambda x, function=function: as_array(function(x)).astype(x.dtype))},
         )  # fmt: skip
 
     def activate_input(original: Step, x: Array, **named: Any) -> Any:
@@ -303,7 +304,7 @@ _OF_NORM: Final = "It is (x − mean)/√(variance + eps)·gamma + beta, over th
 def _change_affine() -> Iterator[Neighbour]:
     def affine(change: Callable[[Array, Array, Array], Array]) -> Replacements:
         def run(normal: Array, params: Params) -> Array:
-            return np.asarray(change(normal, params["gamma"], params["beta"]))
+            return as_array(change(normal, params["gamma"], params["beta"]))
 
         return {scale_and_shift: instead(run)}
 
@@ -339,9 +340,9 @@ def _change_statistics() -> Iterator[Neighbour]:
          lambda original, centred: np.square(centred).mean(axis=(-2, -1), keepdims=True) if centred.ndim > 1
          else original(centred)),
         ("sequence-axis", "mean and variance run along the tokens instead of the channels", channel_mean,
-         lambda original, x: np.asarray(x.mean(axis=-2, keepdims=True)) if x.ndim > 1 else original(x)),
+         lambda original, x: as_array(x.mean(axis=-2, keepdims=True)) if x.ndim > 1 else original(x)),
         ("everything", "mean and variance are those of the whole array", channel_mean,
-         lambda _, x: np.asarray(x.mean(keepdims=True))),
+         lambda _, x: as_array(x.mean(keepdims=True))),
         ("mean-added", "the mean is added instead of subtracted", subtract_mean,
          lambda original, x: 2 * x - original(x)),
         ("mean-of-tokens", "the mean subtracted is that of all tokens of a sample", subtract_mean,
@@ -374,14 +375,14 @@ def _divide_by_variance_along(x: Array, *, params: Mapping[str, Array], axis: in
     """Return the row minus its mean, over the deviation along another axis."""
     wide = x.astype(np.promote_types(x.dtype, np.float32))
     variance = wide.var(axis=axis if axis is None or x.ndim > 1 else -1, keepdims=True)
-    return np.asarray(scale_and_shift(subtract_mean(wide) / norm_denominator(variance), params).astype(x.dtype))
+    return as_array(scale_and_shift(subtract_mean(wide) / norm_denominator(variance), params).astype(x.dtype))
 
 
 def _square_whole_row(x: Array, *, params: Mapping[str, Array]) -> Array:
     """Return the row minus its mean, over the root of its mean square."""
     wide = x.astype(np.promote_types(x.dtype, np.float32))
     square = np.square(wide).mean(-1, keepdims=True)
-    return np.asarray(scale_and_shift(subtract_mean(wide) / norm_denominator(square), params).astype(x.dtype))
+    return as_array(scale_and_shift(subtract_mean(wide) / norm_denominator(square), params).astype(x.dtype))
 
 
 _scaled: Final[ContextVar[Array]] = ContextVar("scaled")
@@ -389,7 +390,7 @@ _scaled: Final[ContextVar[Array]] = ContextVar("scaled")
 
 def _note_scaled(original: Step, scaled: Array, mask: Any) -> Array:
     _scaled.set(scaled)
-    return np.asarray(original(scaled, mask))
+    return as_array(original(scaled, mask))
 
 
 def _keep_scores(scaled: Array) -> Array:
@@ -397,14 +398,14 @@ def _keep_scores(scaled: Array) -> Array:
 
 
 def _exponentiate(scaled: Array) -> Array:
-    return np.asarray(np.exp(scaled - scaled.max(-1, keepdims=True)))
+    return as_array(np.exp(scaled - scaled.max(-1, keepdims=True)))
 
 
 def _sum_by(weigh: Change) -> Replacement:
     """Return the sum of the values with other weights than the softmax gives."""
 
     def run(original: Step, weights: Array, value: Array) -> Array:
-        return np.asarray(original(weigh(_scaled.get()).astype(weights.dtype), value))
+        return as_array(original(weigh(_scaled.get()).astype(weights.dtype), value))
 
     return around(run)
 
@@ -456,7 +457,7 @@ def _change_read() -> Iterator[Neighbour]:
         for word, says, change in (change for change in _CHANGES if change[0] not in _FACTORS | idle):
 
             def alter(own: Array, _: Given, change: Change = change) -> Array:
-                return np.array(change(own))
+                return as_array(change(own)).copy()
 
             yield Neighbour(
                 f"{component}.{name}.{word}", f"{words} {says}", hint, {step: change_argument(step, name, alter)}

@@ -9,6 +9,7 @@ from typing import Any, Final
 import numpy as np
 
 from goldformer.conformance.diagnosis.neighbours.neighbour import Neighbour
+from goldformer.spec.formulas.arrays import as_array
 from goldformer.spec.formulas.checks import Array
 from goldformer.spec.formulas.randomness import draw_dropout_mask, draw_weight, scale_up, xavier_bound
 from goldformer.spec.formulas.steps import Step, instead
@@ -91,13 +92,13 @@ def _change_dropout() -> Iterator[Neighbour]:
         ("kept-by-rate", "elements are kept with the probability of the rate, and divided by 1 − rate",
          "Keep an element with the probability 1 − rate.", {draw_dropout_mask: instead(_keep_by_rate)}),
         ("divided-by-rate", "what is kept is divided by the rate", "Divide what is kept by 1 − rate.",
-         {scale_up: instead(lambda x, rate: np.asarray(x / rate if rate else x))}),
+         {scale_up: instead(lambda x, rate: as_array(x / rate if rate else x))}),
         ("multiplied", "what is kept is multiplied by 1 − rate", "Divide what is kept by 1 − rate.",
-         {scale_up: instead(lambda x, rate: np.asarray(x * (1 - rate)))}),
+         {scale_up: instead(lambda x, rate: as_array(x * (1 - rate)))}),
         ("scaled-twice", "what is kept is divided by 1 − rate twice", "Divide what is kept by 1 − rate once.",
-         {scale_up: instead(lambda x, rate: np.asarray(x / (1 - rate) / (1 - rate)))}),
+         {scale_up: instead(lambda x, rate: as_array(x / (1 - rate) / (1 - rate)))}),
         ("root", "what is kept is divided by √(1 − rate)", "Divide what is kept by 1 − rate.",
-         {scale_up: instead(lambda x, rate: np.asarray(x / math.sqrt(1 - rate)))}),
+         {scale_up: instead(lambda x, rate: as_array(x / math.sqrt(1 - rate)))}),
     )  # fmt: skip
     for word, title, hint, steps in ways:
         yield Neighbour(f"dropout.{word}", title, hint, steps)

@@ -16,8 +16,10 @@ from typing import Final
 from goldformer.conformance.diagnosis.edits.edit import Edit, is_edit, read_edit
 from goldformer.conformance.diagnosis.edits.words import write_hint, write_title
 from goldformer.conformance.diagnosis.mistakes import implementations
+from goldformer.conformance.diagnosis.mistakes.derivatives import keep_right_derivatives
 from goldformer.conformance.diagnosis.mistakes.registry import Mistaken
 from goldformer.conformance.diagnosis.neighbours.neighbour import EQUALS, Neighbour
+from goldformer.spec.formulas.steps import Replacements
 
 #: The modules with a function `generate`, the more common slips first: it decides between equals.
 _MODULES: Final = (
@@ -87,3 +89,16 @@ def find_made(id_: str) -> Mistaken:
     """Return the implementation of a mistake of the catalogue or of a neighbour."""
     catalogued = implementations().get(id_)
     return find_neighbour(id_).made if catalogued is None else catalogued
+
+
+def list_layers(ids: Iterable[str]) -> list[Replacements]:
+    """Return the steps that mistakes replace, a layer each, the later ones on top.
+
+    Next to a backward pass of right code they keep the derivatives of right code.
+    """
+    from goldformer.conformance.diagnosis.neighbours.backward import OF_RIGHT_CODE
+
+    listed = list(ids)
+    layers = [find_made(id_).steps for id_ in listed]
+    is_unaware = any(id_.endswith(OF_RIGHT_CODE) for id_ in listed)
+    return [keep_right_derivatives(steps) for steps in layers] if is_unaware else layers

@@ -20,6 +20,7 @@ from goldformer.conformance.diagnosis.neighbours.arguments import Given, read_ar
 from goldformer.conformance.diagnosis.neighbours.neighbour import EQUALS, Neighbour
 from goldformer.conformance.properties.relations import join_names
 from goldformer.spec import Case, Contract
+from goldformer.spec.formulas.arrays import as_array
 from goldformer.spec.formulas.checks import Array
 from goldformer.spec.formulas.steps import Step, around
 from goldformer.spec.model import GoldenArray
@@ -161,9 +162,9 @@ def _run_changed(step: Step, names: list[str], change: Any, original: Step, *arg
     found = original(*args, **named)
     read = partial(_read_argument, step, (args, named))
     if not isinstance(found, Mapping):
-        return np.asarray(change(found, read))
+        return as_array(change(found, read))
     return {
-        name: np.asarray(change(array, read)).astype(array.dtype) if names == [ALL] or name in names else array
+        name: as_array(change(array, read)).astype(array.dtype) if names == [ALL] or name in names else array
         for name, array in found.items()
     }
 
@@ -171,7 +172,7 @@ def _run_changed(step: Step, names: list[str], change: Any, original: Step, *arg
 def _read_argument(step: Step, given: Given, name: str) -> Array:
     """Return an input of a call, or a parameter."""
     params = given[1].get("params") or {}
-    return np.asarray(params[name] if name in params else read_argument(step, name, given))
+    return as_array(params[name] if name in params else read_argument(step, name, given))
 
 
 def _parse_relation(relation: str) -> tuple[str, Callable[[Array, Callable[[str], Array]], Any]]:
@@ -290,7 +291,7 @@ def _fits(golden: GoldenArray, actual: Array, change: Any, right: Array, call: C
     """Return True if a relation gives the actual values, roughly."""
     try:
         with np.errstate(all="ignore"):
-            made = np.asarray(change(right, call.arrays.__getitem__))
+            made = as_array(change(right, call.arrays.__getitem__))
     except ValueError:  # two arrays that cannot be joined
         return False
     if made.shape != actual.shape or made.dtype.kind not in "fiub":

@@ -21,6 +21,7 @@ from goldformer.conformance.diagnosis.neighbours.arguments import change_argumen
 from goldformer.conformance.diagnosis.neighbours.constants import OTHER_EPS, SCALED_RESULTS
 from goldformer.conformance.diagnosis.neighbours.neighbour import EQUALS, find_component
 from goldformer.conformance.diagnosis.neighbours.wiring import list_dropped, list_updates
+from goldformer.spec.formulas.arrays import as_array
 from goldformer.spec.formulas.attention import fill_masked, mask_fill, scaled_dot_product_attention, score_divisor
 from goldformer.spec.formulas.checks import Array
 from goldformer.spec.formulas.embedding import add_encoding, token_embedding, wavelength_base
@@ -113,7 +114,7 @@ def _divide_by_power_of_width(number: Number) -> Replacements:
 def _divide_by_power_of_variance(number: Number) -> Replacements:
     def divide(original: Step, variance: Array) -> Array:
         root: Array = original(variance)
-        return np.asarray(root ** (2 * number())).astype(root.dtype)
+        return as_array(root ** (2 * number())).astype(root.dtype)
 
     return {norm_denominator: around(divide)}
 
@@ -161,7 +162,7 @@ def _smooth_targets(number: Number, *, more: Replacements, target_too: bool) -> 
         own, every, words = original(logits, targets), log_softmax(logits).sum(axis=-1), logits.shape[-1]
         share = number() / (words if target_too else max(words - 1, 1))
         others = every if target_too else every - own
-        return np.asarray((1 - number()) * own + share * others).astype(own.dtype)
+        return as_array((1 - number()) * own + share * others).astype(own.dtype)
 
     return {score_targets: around(score), **more}
 

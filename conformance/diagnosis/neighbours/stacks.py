@@ -21,6 +21,7 @@ from goldformer.conformance.diagnosis.neighbours.array_changes import (
     keep_padding,
 )
 from goldformer.conformance.diagnosis.neighbours.neighbour import Neighbour
+from goldformer.spec.formulas.arrays import as_array
 from goldformer.spec.formulas.checks import Array
 from goldformer.spec.formulas.embedding import positional_encoding
 from goldformer.spec.formulas.heads import multi_head_attention
@@ -142,20 +143,20 @@ _STACKS: Final = (
     ("from-input", "every layer reads the input of the stack", "Give each layer the output of the one before.",
      _run_from(lambda arrays: arrays[0], _last)),
     ("residual", "the input of the stack is added to its output", "Return only the output of the last layer.",
-     _run_from(_last, lambda arrays: np.asarray(arrays[0] + arrays[-1]))),
+     _run_from(_last, lambda arrays: as_array(arrays[0] + arrays[-1]))),
     ("residual-per-layer", "the input of every layer is added to its output once more",
      "Return only the output of each layer.",
      _run_around),
     ("residual-from-first", "the input of the stack is added to what every later layer reads",
      "Give each layer the output of the one before.",
-     _run_from(lambda arrays: arrays[-1] if len(arrays) == 1 else np.asarray(arrays[-1] + arrays[0]), _last)),
+     _run_from(lambda arrays: arrays[-1] if len(arrays) == 1 else as_array(arrays[-1] + arrays[0]), _last)),
     ("positions-per-layer", "the positional encoding is added to what every layer reads",
      "Add the positions once, to what the first layer reads.",
-     _run_from(lambda arrays: np.asarray(positional_encoding(arrays[-1])), _last)),
+     _run_from(lambda arrays: as_array(positional_encoding(arrays[-1])), _last)),
     ("sum", "the outputs of all layers are added up", "Return only the output of the last layer.",
-     _run_from(_last, lambda arrays: np.asarray(sum(arrays[1:])))),
+     _run_from(_last, lambda arrays: as_array(sum(arrays[1:])))),
     ("mean", "the outputs of all layers are averaged", "Return only the output of the last layer.",
-     _run_from(_last, lambda arrays: np.asarray(sum(arrays[1:]) / (len(arrays) - 1)))),
+     _run_from(_last, lambda arrays: as_array(sum(arrays[1:]) / (len(arrays) - 1)))),
     ("first-returned", "the stack returns the output of its first layer", "Return the output of the last layer.",
      _run_from(_last, lambda arrays: arrays[1])),
     ("before-last-returned", "the stack returns what its last layer reads", "Return the output of the last layer.",
@@ -238,7 +239,7 @@ def _change_memory() -> Iterator[Neighbour]:
 
     def add_positions(memory: Array, params: Any, index: int) -> Array:
         del params, index
-        return np.asarray(positional_encoding(memory))
+        return as_array(positional_encoding(memory))
 
     changes: list[tuple[str, str, Callable[[Array, Any, int], Array]]] = [
         ("positions-added", "gets positions added", add_positions)

@@ -6,9 +6,8 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import permutations, product
 from typing import Any, Final
 
-import numpy as np
-
 from goldformer.conformance.diagnosis.neighbours.neighbour import Neighbour
+from goldformer.spec.formulas.arrays import as_array
 from goldformer.spec.formulas.checks import Array
 from goldformer.spec.formulas.layers import (
     SubLayer,
@@ -27,7 +26,7 @@ Form = Callable[[Array, Callable[[Array], Array], Callable[[Array], Array]], Arr
 
 
 def _add_residual(read: Array, function: Callable[[Array], Array]) -> Array:
-    return np.asarray(read + function(read))
+    return as_array(read + function(read))
 
 
 #: What a sub-layer f with input x and norm LN may compute. Two of them are right, each under a norm_placement.

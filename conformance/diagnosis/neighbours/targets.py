@@ -11,6 +11,7 @@ import numpy as np
 
 from goldformer.conformance.diagnosis.neighbours.arguments import Given, change_argument, change_result
 from goldformer.conformance.diagnosis.neighbours.neighbour import Neighbour
+from goldformer.spec.formulas.arrays import as_array
 from goldformer.spec.formulas.checks import Array
 from goldformer.spec.formulas.losses import cross_entropy, find_words, kl_divergence, kl_terms, score_targets
 from goldformer.spec.formulas.steps import Step, around, instead, replacing
@@ -57,7 +58,7 @@ def _change_sequences() -> Iterator[Neighbour]:
     for word, title, cut in cuts:
         yield Neighbour(
             f"pad_or_truncate.{word}", title, "Cut off rows at the end, or add zeros there.",
-            {pad_or_truncate: instead(lambda x, *, length, cut=cut: np.asarray(cut(x, length)))},
+            {pad_or_truncate: instead(lambda x, *, length, cut=cut: as_array(cut(x, length)))},
         )  # fmt: skip
 
 
@@ -131,7 +132,7 @@ def _change_smoothing() -> Iterator[Neighbour]:
 
         def set_own(original: Step, target: Array, *, smoothing: float, change: Any = change) -> Array:
             smoothed = original(target, smoothing=smoothing)
-            return np.asarray(np.where(target == 1, change(smoothed, smoothing), smoothed), smoothed.dtype)
+            return as_array(np.where(target == 1, change(smoothed, smoothing), smoothed)).astype(smoothed.dtype)
 
         yield Neighbour(
             f"label_smoothing.{word}", title, "The mass of a row stays 1.", {label_smoothing: around(set_own)}
@@ -140,7 +141,7 @@ def _change_smoothing() -> Iterator[Neighbour]:
 
         def run(target: Array, *, smoothing: float, share: Any = share) -> Array:
             own, other = share(smoothing, target.shape[-1])
-            return np.asarray(target * own + (1 - target) * other)
+            return as_array(target * own + (1 - target) * other)
 
         yield Neighbour(
             f"label_smoothing.{word}", title,
@@ -173,13 +174,13 @@ def _change_loss(change: Callable[[Array, Array, Array], Any]) -> Step:
         found = original(logits, targets, pad_id=pad_id)
         with np.errstate(all="ignore"):
             loss = change(logits, found["token_losses"], find_words(targets, pad_id))
-        return {**found, "loss": np.asarray(loss).astype(found["loss"].dtype)}
+        return {**found, "loss": as_array(loss).astype(found["loss"].dtype)}
 
     return run
 
 
 def _divide_sum(logits: Array, losses: Array, counts: Array, *, by: Callable[[Array, Array], float]) -> Array:
-    return np.asarray(losses.sum() / by(logits, counts))
+    return as_array(losses.sum() / by(logits, counts))
 
 
 def _shift(targets: Array, _: Given, *, by: int) -> Array:
@@ -202,7 +203,7 @@ def _add_padding(original: Step, logits: Array, targets: Array, *, pad_id: int) 
     counted = _count_padding("token_losses")(original, logits, targets, pad_id=pad_id)["token_losses"]
     with np.errstate(invalid="ignore", divide="ignore"):
         loss = counted.sum() / find_words(targets, pad_id).sum()
-    return {"loss": np.asarray(loss).astype(counted.dtype), "token_losses": counted}
+    return {"loss": as_array(loss).astype(counted.dtype), "token_losses": counted}
 
 
 def _change_cross_entropy() -> Iterator[Neighbour]:
@@ -240,7 +241,7 @@ def _change_cross_entropy() -> Iterator[Neighbour]:
 
 def _take_terms(target: Array, log_q: Array, *, term: Callable[[Array, Array], Any]) -> Array:
     with np.errstate(all="ignore"):
-        return np.asarray(np.nan_to_num(term(target, log_q), nan=0.0, posinf=np.inf, neginf=-np.inf))
+        return as_array(np.nan_to_num(term(target, log_q), nan=0.0, posinf=np.inf, neginf=-np.inf))
 
 
 def _change_divergence() -> Iterator[Neighbour]:
@@ -270,7 +271,7 @@ def _change_divergence() -> Iterator[Neighbour]:
 
         def divide(original: Step, target: Array, logits: Array, divisor: Any = divisor) -> Array:
             found = original(target, logits)
-            return np.asarray(found / divisor(logits)).astype(found.dtype)
+            return as_array(found / divisor(logits)).astype(found.dtype)
 
         yield Neighbour(f"{component}.{word}", title, hint, {kl_divergence: around(divide)})
     yield Neighbour(

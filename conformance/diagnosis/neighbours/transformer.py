@@ -12,7 +12,6 @@ from typing import Any, Final
 
 import numpy as np
 
-from goldformer.adapters.options import OPTIONS
 from goldformer.conformance.diagnosis.neighbours.arguments import (
     Given,
     change_argument,
@@ -28,6 +27,7 @@ from goldformer.conformance.diagnosis.neighbours.array_changes import (
 )
 from goldformer.conformance.diagnosis.neighbours.neighbour import Neighbour
 from goldformer.conformance.diagnosis.neighbours.stacks import PARTS_OF_LAYER, count_layers
+from goldformer.spec.formulas.arrays import as_array
 from goldformer.spec.formulas.attention import causal_mask, softmax
 from goldformer.spec.formulas.checks import Array
 from goldformer.spec.formulas.embedding import token_embedding
@@ -39,6 +39,7 @@ from goldformer.spec.formulas.layers import (
     run_decoder_layer,
     run_encoder_layer,
 )
+from goldformer.spec.formulas.options import OPTIONS
 from goldformer.spec.formulas.steps import Step, around, hold, instead, replacing
 from goldformer.spec.formulas.transformer import (
     add_learned_positions,
@@ -72,7 +73,7 @@ _OF_SOURCE: Final = ((source_mask, memory_mask), "masks of the source")
 def _add_causal(mask: Array) -> Array:
     """Join a mask of padding with a causal one."""
     seq = max(mask.shape[-2:])
-    return np.asarray(mask & causal_mask(q_seq=seq, kv_seq=seq))
+    return as_array(mask & causal_mask(q_seq=seq, kv_seq=seq))
 
 
 def _change_masks() -> Iterator[Neighbour]:
@@ -116,7 +117,7 @@ def _change_masks() -> Iterator[Neighbour]:
     for word, title, keep in readings:
 
         def see(ids: Array, pad_id: int, keep: Callable[[Array, int], Array] = keep) -> Array:
-            return np.asarray(keep(ids, pad_id))[:, None, None, :]
+            return as_array(keep(ids, pad_id))[:, None, None, :]
 
         hint = "Compare the ids with pad_id for equality."
         yield Neighbour(f"transformer.padding.{word}", title, hint, {word_mask: instead(see)})
@@ -175,7 +176,7 @@ def _change_model() -> Iterator[Neighbour]:
 
     def note_words(original: Step, source: Array, pad_id: int, params: Any) -> Array:
         _words.set(token_embedding(source, params={"table": params["table"]}, pad_id=pad_id))
-        return np.asarray(original(source, pad_id, params))
+        return as_array(original(source, pad_id, params))
 
     yield Neighbour(
         "transformer.memory.words", "the memory is the embedded source without positions",
@@ -336,7 +337,7 @@ def _add_with_factors(
     table, root = params["table"], math.sqrt(params["table"].shape[-1])
     positions = original(ids, pad_id, {**params, "table": np.zeros_like(table)})
     scaled = original(ids, pad_id, {**params, "table": (table * rows(root)).astype(table.dtype)})
-    return np.asarray(scaled + (places(root) - 1) * positions).astype(table.dtype)
+    return as_array(scaled + (places(root) - 1) * positions).astype(table.dtype)
 
 
 def _normalise_embedded(original: Step, ids: Array, pad_id: int, params: Any) -> Array:
@@ -384,7 +385,7 @@ def _scale_logits() -> Iterator[Neighbour]:
 
         def scale_result(original: Step, x: Array, params: Any, power: int = power) -> Array:
             logits = original(x, params)
-            return np.asarray(logits * math.sqrt(x.shape[-1]) ** power).astype(logits.dtype)
+            return as_array(logits * math.sqrt(x.shape[-1]) ** power).astype(logits.dtype)
 
         yield Neighbour(
             f"transformer.decoded.{word}", f"the decoder's output is {says} before the output layer",

@@ -12,8 +12,6 @@ from functools import partial
 from itertools import chain, combinations, permutations, product
 from typing import Any, Final
 
-import numpy as np
-
 from goldformer.conformance.diagnosis.neighbours.arguments import (
     Given,
     change_argument,
@@ -23,6 +21,7 @@ from goldformer.conformance.diagnosis.neighbours.arguments import (
 )
 from goldformer.conformance.diagnosis.neighbours.neighbour import Neighbour
 from goldformer.conformance.properties.relations import join_names
+from goldformer.spec.formulas.arrays import as_array
 from goldformer.spec.formulas.attention import weigh_keys
 from goldformer.spec.formulas.checks import Array
 from goldformer.spec.formulas.heads import merge_heads, multi_head_attention
@@ -586,7 +585,7 @@ def _add_to_inputs(layer: Step) -> Iterator[Neighbour]:
 
             def change(x: Array, given: Given, number: int = number, add: Callable[[Any], Any] = add) -> Array:
                 mine = read_argument(run_sublayer, "number", given) == number
-                return np.asarray(add(x)) if mine else x
+                return as_array(add(x)) if mine else x
 
             yield Neighbour(
                 f"{name}.plus.{source.replace(' ', '.')}",

@@ -8,13 +8,13 @@ import torch
 
 import reference_functions
 from goldformer.adapters.builtin import reference
-from goldformer.adapters.options import OPTIONS
 from goldformer.adapters.protocol import Adapter
 from goldformer.adapters.textbook.build import build_textbook
 from goldformer.conformance.judging.cases import Bench
 from goldformer.conformance.judging.invoke import name_outputs
 from goldformer.conformance.judging.verdict import Status
 from goldformer.conformance.properties.judge import check_property
+from goldformer.spec.formulas.options import OPTIONS
 
 STEP = "single_head_attention_step"
 

@@ -14,7 +14,6 @@ import torch
 from arrays import UNIT_ROUNDOFF, tensors
 from goldformer import reference_impl
 from goldformer.adapters.builtin import reference
-from goldformer.adapters.options import OPTIONS
 from goldformer.adapters.textbook.build import build_textbook
 from goldformer.conformance.diagnosis.mistakes import implementations, torch_implementations
 from goldformer.spec.formulas.decoding import (
@@ -28,6 +27,7 @@ from goldformer.spec.formulas.decoding import (
 )
 from goldformer.spec.formulas.layers import DECODER_LAYER, ENCODER_LAYER, stack_params
 from goldformer.spec.formulas.losses import pick_targets
+from goldformer.spec.formulas.options import OPTIONS
 from goldformer.spec.formulas.steps import around, instead, replacing
 from goldformer.spec.formulas.transformer import log_softmax, memory_mask, source_mask
 from spoiled import Spoiled, spoil
@@ -443,7 +443,7 @@ MISTAKES = {
     "beam-penalty-step": ("beam_search", "ids"),
     "beam-penalty-bos-counted": ("beam_search", "ids"),
 }
-CATALOGUED = {id_: Spoiled(id_, *implementations()[id_].layers) for id_ in MISTAKES}
+CATALOGUED = {id_: Spoiled(id_, implementations()[id_].steps) for id_ in MISTAKES}
 # Other forms of what the catalogue names.
 OTHERS = [
     ("greedy_decode", last_word_alone, "ids"),

@@ -233,7 +233,7 @@ def norm_eps_value():
     return 1e-6
 
 
-norm_eps_outside = Spoiled("norm_eps_outside", *norm_eps_value.layers, *implementations()["ln-eps-outside"].layers)
+norm_eps_outside = Spoiled("norm_eps_outside", *norm_eps_value.layers, implementations()["ln-eps-outside"].steps)
 
 
 @spoil(instead_of=run_sublayer)

@@ -15,11 +15,11 @@ from torch.nn import functional as F
 
 import goldformer
 from drawn_calls import DRAWN, draw_call
-from goldformer.adapters.options import OPTIONS
 from goldformer.adapters.textbook.build import build_textbook
 from goldformer.conformance.diagnosis.mistakes import implementations
 from goldformer.conformance.judging.invoke import name_outputs
 from goldformer.spec import load_spec
+from goldformer.spec.formulas.options import OPTIONS
 from goldformer.spec.oracle.rounding import SLACK, UNIT_ROUNDOFF
 
 GENERATOR = torch.Generator().manual_seed(0)

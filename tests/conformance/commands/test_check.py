@@ -520,7 +520,7 @@ def test_the_option_that_explains_what_is_declined_is_named_and_admits_the_rest(
 
 
 TIED = """
-from goldformer.adapters.options import OPTIONS
+from goldformer.spec.formulas.options import OPTIONS
 from goldformer.adapters.textbook.build import build_textbook
 
 ARRAYS = "numpy"

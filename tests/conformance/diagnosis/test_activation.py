@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from goldformer.adapters import Adapter
-from goldformer.adapters.options import OPTIONS
 from goldformer.adapters.textbook.build import build_textbook
 from goldformer.conformance.diagnosis.explain import Diagnosis
 from goldformer.conformance.diagnosis.finding import MISTAKE_FOUND, OPTION_FOUND, PLACE
@@ -13,6 +12,7 @@ from goldformer.conformance.diagnosis.findings import diagnose
 from goldformer.conformance.diagnosis.neighbours import find_made
 from goldformer.conformance.inference import infer_adapter
 from goldformer.conformance.judging.cases import Bench, judge_case
+from goldformer.spec.formulas.options import OPTIONS
 
 #: A network in NumPy, without a library's own functions.
 NUMPY = """

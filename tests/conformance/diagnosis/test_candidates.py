@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import replace
 
 import numpy as np
@@ -13,7 +12,6 @@ from goldformer.adapters.textbook.build import build_textbook
 from goldformer.conformance.diagnosis import batches, candidates
 from goldformer.conformance.diagnosis.candidates import Candidate, Textbooks
 from goldformer.conformance.diagnosis.failure import FailingCase
-from goldformer.conformance.diagnosis.mistakes import implementations
 from goldformer.conformance.judging.gradient import invoke_gradient
 from goldformer.conformance.judging.invoke import Result, invoke, read_arguments
 from goldformer.spec.formulas.decoding import model_logits
@@ -65,49 +63,6 @@ def called(monkeypatch):
     return note_results("invoke", invoke, monkeypatch)
 
 
-def test_candidates_with_the_same_derivatives_share_a_gradient(spec, failing, formed):
-    failure = failing("mha-gradient-one-head", {})
-    shared = Textbooks(spec, None)
-    results = {candidate: shared.imitate(candidate, failure) for candidate in (FIRST, TWIN, OTHER)}
-    assert len(formed) == 2
-    for candidate, result in results.items():
-        alone = Textbooks(spec, None).imitate(candidate, failure)
-        assert isinstance(alone, Result)
-        assert isinstance(result, Result)
-        assert all(np.allclose(alone.outputs[name], result.outputs[name], rtol=1e-6) for name in alone.outputs)
-
-
-@pytest.mark.parametrize(
-    ("case", "dtype"), [("mha-gradient-one-head", "float64"), ("sdpa-gradient-exactly-zero", "float32")]
-)
-def test_where_each_digit_counts_each_candidate_has_a_gradient_of_its_own(case, dtype, spec, failing, formed):
-    textbooks = Textbooks(spec, None)
-    for candidate in (FIRST, TWIN):
-        textbooks.imitate(candidate, failing(case, {}, dtype))
-    assert len(formed) == 2
-
-
-def test_one_derivative_rules_out_what_differs_and_nothing_that_fits(spec, failing, formed):
-    textbooks = Textbooks(spec, None)
-    for case in ("mha-gradient", "sdpa-gradient", "dec-gradient", "enc-ordinary-gradient"):
-        failure = failing(case, {})
-        made = textbooks.imitate(FIRST, failure)
-        assert isinstance(made, Result)
-        # Far from the imitation for honest code, everywhere in the same direction.
-        moved = {name: values + 0.5 * bound(failure, name, values) for name, values in made.outputs.items()}
-        seen = replace(failure, actual=Result(moved, 0.0))
-        assert seen.distance(made) is not None
-        formed.clear()
-        assert [textbooks.differs_along(one, seen) for one in (FIRST, TWIN, OTHER)] == [False, False, True]
-        assert not formed
-
-
-def bound(failure, name, values):
-    """The tolerance of an imitated gradient, which is 1/ratio of a difference of 1."""
-    moved = replace(failure, actual=Result({name: values + 1.0}, 0.0))
-    return 1 / moved._measure_imitation(name, failure.expected[name], values)
-
-
 def test_only_the_gradients_that_are_compared_are_formed(spec, failing):
     failure = failing("dec-ordinary-gradient", {})
     made = Textbooks(spec, None).imitate(FIRST, failure)
@@ -120,23 +75,6 @@ def test_a_mistake_of_a_backward_pass_takes_no_run_of_its_own_where_there_is_non
     both = Candidate(("softmax-bwd", *FIRST.mistakes))
     assert textbooks.imitate(both, forward) is textbooks.imitate(FIRST, forward) is textbooks.imitate(FIRST, forward)
     assert len(called) == 1
-    # This one is made in the forward pass of a step too.
-    made = implementations()
-    forwards = [id_ for id_ in made if made[id_].by_hand and not made[id_].is_backward]
-    assert forwards
-    for id_ in forwards:
-        textbooks.imitate(Candidate((id_,)), forward)
-    assert len(called) == 1 + len(forwards)
-
-
-def test_gradients_that_are_not_finite_are_compared_without_a_warning(spec, failing):
-    failure = failing("sdpa-gradient", {})
-    infinite = {name: np.where(np.arange(g.values.size).reshape(g.values.shape) % 2, np.inf, -np.inf)
-                for name, g in failure.expected.items()}  # fmt: skip
-    textbooks = Textbooks(spec, None)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert not textbooks.differs_along(FIRST, replace(failure, actual=Result(infinite, 0.0)))
 
 
 def test_an_option_is_not_told_with_a_mistake_that_replaces_all_that_it_changes():

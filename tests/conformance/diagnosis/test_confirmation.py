@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from goldformer.adapters import Adapter
-from goldformer.adapters.textbook import DIFFERENTIATED
 from goldformer.adapters.textbook.build import build_textbook
 from goldformer.conformance.diagnosis.explain import Diagnosis
 from goldformer.conformance.diagnosis.finding import CLOSEST, MISTAKE_FOUND
@@ -54,7 +53,7 @@ def test_a_name_is_found_only_if_it_holds_in_a_new_call(everywhere, label, spec)
 
 def name(spec, *made, left_out=(), component="feed_forward", cases=(), **options):
     """Return the label and the names of the first finding about a component with some slips; "" if nothing is named."""
-    book = build_textbook(DIFFERENTIATED, *(find_made(id_).steps for id_ in made))
+    book = build_textbook(*(find_made(id_).steps for id_ in made))
     bench = Bench(spec, Adapter.from_object(book, "mine", spec), "float32", "cpu")
     judged = (judge_case(case, bench) for case in spec.cases_of(component) if not cases or case.id in cases)
     verdicts = Diagnosis(spec, left_out, **options).explain_all(judged)

@@ -12,7 +12,6 @@ import torch
 
 from comparisons import remark_lines
 from goldformer.adapters import Adapter, AdapterError
-from goldformer.adapters.options import OPTIONS
 from goldformer.conformance.diagnosis.explain import Diagnosis
 from goldformer.conformance.diagnosis.mistakes import implementations
 from goldformer.conformance.judging.cases import Bench, check_case, judge_case
@@ -22,6 +21,7 @@ from goldformer.spec import load_spec
 from goldformer.spec.formulas.attention import fill_masked, sum_values, weigh_keys
 from goldformer.spec.formulas.heads import apply_affine
 from goldformer.spec.formulas.layers import encoder_layer
+from goldformer.spec.formulas.options import OPTIONS
 from spoiled import Spoiled, spoil
 
 EMPTY_ROW = "sdpa-empty-row"
@@ -277,7 +277,7 @@ def test_what_may_be_refused_is_refused_or_right(bench_of, spec):
     )
     assert check_case(case, refuses).status is Status.PASSED
     assert check_case(case, computes).status is Status.PASSED
-    wrong = Spoiled("wrong", *implementations()["pe-base"].layers)
+    wrong = Spoiled("wrong", implementations()["pe-base"].steps)
     verdict = check_case(case, bench_of(wrong, odd_d_model="refused"))
     assert (verdict.status, verdict.reason) == (Status.FAILED, "wrong-value")
 
@@ -340,7 +340,7 @@ def test_what_is_left_open_is_not_compared_and_all_else_is(bench_of, spec):
     for case in spec.cases_of("scaled_dot_product_attention"):
         bench = replace(bench_of(adds_to_empty_rows, empty_row="unspecified"), dtype="float64")
         assert not check_case(case, bench).bad, case.id
-    wrong = Spoiled("wrong", *adds_to_empty_rows.layers, *implementations()["scale-missing"].layers)
+    wrong = Spoiled("wrong", *adds_to_empty_rows.layers, implementations()["scale-missing"].steps)
     verdict = explained(spec.cases[EMPTY_ROW], replace(bench_of(wrong, empty_row="unspecified"), dtype="float64"))
     assert verdict.status is Status.FAILED
     assert verdict.advice == ""

@@ -17,12 +17,9 @@ ATTENTION = "scaled_dot_product_attention"
 
 
 def build(spec, *ids, **declared) -> Adapter:
-    from goldformer.adapters.textbook import DIFFERENTIATED
     from goldformer.adapters.textbook.build import build_textbook
 
-    made = [find_made(id_) for id_ in ids]
-    by_hand = all(one.by_hand for one in made)
-    layers = [*([] if by_hand else [DIFFERENTIATED]), *(one.steps for one in made)]
+    layers = (find_made(id_).steps for id_ in ids)
     return Adapter.from_object(build_textbook(*layers, **declared), "mine", spec)
 
 

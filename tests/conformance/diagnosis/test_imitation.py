@@ -14,9 +14,7 @@ import pytest
 
 from comparisons import remark_lines
 from goldformer.adapters import find_adapter
-from goldformer.adapters.options import OPTIONS
 from goldformer.adapters.protocol import Adapter
-from goldformer.adapters.textbook import DIFFERENTIATED
 from goldformer.adapters.textbook.build import build_textbook
 from goldformer.conformance.diagnosis.candidates import Candidate, Textbooks
 from goldformer.conformance.diagnosis.explain import Diagnosis
@@ -33,6 +31,7 @@ from goldformer.conformance.reports.text import explain_verdict
 from goldformer.conformance.selection import Selection, checks
 from goldformer.spec.formulas.heads import project_attention, project_heads
 from goldformer.spec.formulas.layers import norm_denominator
+from goldformer.spec.formulas.options import OPTIONS
 from goldformer.spec.formulas.steps import instead
 from goldformer.spec.model import ANY, find_magnitude
 from spoiled import spoil
@@ -146,7 +145,7 @@ def test_the_mistake_is_named_from_what_was_got(scale, mistake, dtype, judged, s
 
 def test_two_mistakes_at_once_are_named_together(judged, spec):
     layers = [implementations()[id_].steps for id_ in ("scale-missing", "mask-inverted")]
-    verdicts = judged(build_textbook(DIFFERENTIATED, *layers), ATTENTION)
+    verdicts = judged(build_textbook(*layers), ATTENTION)
     assert set(named(verdicts, ATTENTION, spec)[0].split(" and ")) == {"scale-missing", "mask-inverted"}
 
 
@@ -253,7 +252,7 @@ def test_the_diagnosis_of_a_failing_run_costs_no_more_than_twice_its_judging(spe
 
 def under(*options, mistake=None):
     """The textbook under options, and with a mistake."""
-    made = implementations()[mistake].layers if mistake else ()
+    made = (implementations()[mistake].steps,) if mistake else ()
     return build_textbook(*(OPTIONS[option] for option in options), *made)
 
 

@@ -16,7 +16,6 @@ from click.testing import CliRunner
 
 import wild
 from goldformer.adapters.find import find_adapter
-from goldformer.adapters.options import OPTIONS
 from goldformer.adapters.protocol import Adapter
 from goldformer.adapters.textbook.build import build_textbook
 from goldformer.conformance.cli import main
@@ -44,6 +43,7 @@ from goldformer.conformance.reports.text import format_remarks
 from goldformer.spec import load_own_cases, load_spec
 from goldformer.spec.formulas.attention import score_divisor
 from goldformer.spec.formulas.decoding import next_beam, pad_words, score_words
+from goldformer.spec.formulas.options import OPTIONS
 from goldformer.spec.formulas.steps import around, instead
 from goldformer.spec.formulas.transformer import embed
 from goldformer.spec.oracle.run import derive_golden

@@ -7,7 +7,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from goldformer.adapters.options import OPTIONS
 from goldformer.adapters.protocol import Adapter
 from goldformer.adapters.textbook.build import build_textbook
 from goldformer.conformance.diagnosis.catalogue import Catalogue
@@ -20,6 +19,7 @@ from goldformer.conformance.diagnosis.mistakes.places import HALVES, TRACKED, re
 from goldformer.conformance.diagnosis.neighbours import find_made, neighbours
 from goldformer.conformance.judging.cases import Bench, judge_case
 from goldformer.spec.formulas.attention import scaled_dot_product_attention
+from goldformer.spec.formulas.options import OPTIONS
 
 #: Some neighbours show only under an option that is not the default.
 UNDER = (

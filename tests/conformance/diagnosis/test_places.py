@@ -10,7 +10,6 @@ import pytest
 
 from comparisons import remark_lines
 from goldformer.adapters.layouts import part
-from goldformer.adapters.options import OPTIONS
 from goldformer.adapters.protocol import Adapter
 from goldformer.adapters.textbook.build import build_textbook
 from goldformer.conformance.diagnosis.candidates import Candidate, Textbooks
@@ -34,6 +33,7 @@ from goldformer.spec.formulas.layers import (
     layer_norm,
     self_attend,
 )
+from goldformer.spec.formulas.options import OPTIONS
 from goldformer.spec.formulas.steps import Replacements, instead
 from goldformer.spec.formulas.transformer import embed, embed_target
 from spoiled import Spoiled, spoil

@@ -51,7 +51,7 @@ def test_another_array_in_the_output_is_said(spec):
 
 def test_one_factor_of_some_gradients_is_said(spec):
     def gradients(x, cotangent, *, params):
-        right = textbook.layer_norm_gradient(x, cotangent, params=params)
+        right = textbook.layer_norm_gradient(x=x, cotangent=cotangent, params=params)
         return {name: g if name == "x" else (g * 0.7).astype(g.dtype) for name, g in right.items()}
 
     told = say(spec, "layer_norm", layer_norm_gradient=gradients)

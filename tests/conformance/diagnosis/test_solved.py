@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from goldformer.adapters import Adapter
-from goldformer.adapters.textbook import DIFFERENTIATED
 from goldformer.adapters.textbook.build import build_textbook
 from goldformer.conformance.diagnosis.explain import Diagnosis
 from goldformer.conformance.diagnosis.findings import diagnose
@@ -23,7 +22,7 @@ from goldformer.spec.formulas.steps import around, instead
 
 
 def say(spec, steps, component, most=None):
-    book = build_textbook(DIFFERENTIATED, steps, only=component)
+    book = build_textbook(steps, only=component)
     bench = Bench(spec, Adapter.from_object(book, "mine.py", spec), "float32", "cpu")
     judgements = [judge_case(case, bench) for case in spec.cases_of(component) if not case.full_size][:most]
     return list(diagnose(Diagnosis(spec).explain_all(judgements), spec))

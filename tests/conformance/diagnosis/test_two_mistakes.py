@@ -10,15 +10,16 @@ import numpy as np
 import pytest
 
 from goldformer.adapters.layouts import require_square_projections
-from goldformer.adapters.options import OPTIONS
 from goldformer.adapters.protocol import Adapter
 from goldformer.adapters.textbook.build import build_textbook
 from goldformer.conformance.diagnosis.explain import Diagnosis
 from goldformer.conformance.diagnosis.finding import BECAUSE, CLOSEST, FIX_FIRST, FIX_TOO, MISTAKE_FOUND, OPTION_FOUND
 from goldformer.conformance.diagnosis.findings import diagnose
+from goldformer.conformance.diagnosis.mistakes.derivatives import keep_right_derivatives
 from goldformer.conformance.diagnosis.neighbours import find_made
 from goldformer.conformance.judging.cases import Bench, judge_case
 from goldformer.spec.formulas.decoding import model_logits
+from goldformer.spec.formulas.options import OPTIONS
 from goldformer.spec.formulas.steps import around, replacing
 from goldformer.spec.formulas.transformer import memory_mask
 from repository import REPOSITORY
@@ -80,10 +81,11 @@ def test_what_is_done_on_purpose_is_found_with_just_the_undeclared_options(spec,
 def test_what_shows_without_the_undeclared_option_is_searched_first(spec):
     """The smallest cases are those of rows without a key, in which two causes at once hide one another."""
     order, zeros = find_made("fused_multi_head_attention.order.q-k"), ("empty_row", "zeros")
-    book = build_textbook(OPTIONS[zeros], order.steps, only="fused_multi_head_attention", CONVENTIONS={})
+    book = build_textbook(
+        OPTIONS[zeros], keep_right_derivatives(order.steps), only="fused_multi_head_attention", CONVENTIONS={}
+    )
     _, said = run(spec, Adapter.from_object(book, "mine.py", spec), "fused_multi_head_attention")
     (found,) = (f for f in said if f.label == MISTAKE_FOUND)
-    # Its backward pass by hand reads the columns as the contract says.
     assert found.mistakes == (order.id, "fused_multi_head_attention.backward.of-right-code")
     assert "also has empty_row: zeros (" in found.text
 

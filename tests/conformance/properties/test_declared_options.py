@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from goldformer.adapters import Adapter
-from goldformer.adapters.options import OPTIONS
 from goldformer.adapters.textbook.build import build_textbook
 from goldformer.conformance.judging.cases import Bench
 from goldformer.conformance.properties.judge import check_property
 from goldformer.conformance.properties.registry import components_of
 from goldformer.spec import load_spec
+from goldformer.spec.formulas.options import OPTIONS
 
 OTHER_OPTIONS = [
     (name, option)

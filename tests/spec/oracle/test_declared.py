@@ -8,7 +8,6 @@ from itertools import islice
 import numpy as np
 import pytest
 
-from goldformer.adapters.options import OPTIONS
 from goldformer.adapters.protocol import Adapter
 from goldformer.adapters.textbook.build import build_textbook
 from goldformer.conformance.diagnosis.explain import Diagnosis
@@ -17,6 +16,7 @@ from goldformer.conformance.diagnosis.findings import diagnose
 from goldformer.conformance.diagnosis.mistakes import implementations
 from goldformer.conformance.judging.cases import Bench, judge_case
 from goldformer.spec.casefile import read_cases
+from goldformer.spec.formulas.options import OPTIONS
 from goldformer.spec.oracle import declared
 from goldformer.spec.oracle.declared import AS_DECLARED, LEAST, count_missing, derive_declared
 from goldformer.spec.oracle.run import derive_golden

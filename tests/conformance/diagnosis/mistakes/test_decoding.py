@@ -37,7 +37,7 @@ def by_hand(source, target, task):
 
 
 def greedy(mistake, max_length=4):
-    book = build_textbook(*by_hand.layers, *implementations()[mistake].layers)
+    book = build_textbook(*by_hand.layers, implementations()[mistake].steps)
     return book.greedy_decode(np.array([[A], [B]]), **MODEL, max_length=max_length)
 
 
@@ -82,7 +82,7 @@ def test_what_is_summed():
 
 
 def test_the_least_probable_word_is_kept():
-    book = build_textbook(*by_hand.layers, *implementations()["beam-worst-kept"].layers)
+    book = build_textbook(*by_hand.layers, implementations()["beam-worst-kept"].steps)
     got = book.beam_search(np.array([[A], [B]]), **MODEL, max_length=1, beam_size=1, top_beams=1)
     assert got["ids"].tolist() == [[[B]], [[END]]]
     np.testing.assert_allclose(got["scores"], np.log([[0.1], [0.1]]), rtol=1e-14)

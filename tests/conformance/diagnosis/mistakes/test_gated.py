@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch.nn import functional
 
-from goldformer.adapters.options import OPTIONS
 from goldformer.adapters.textbook.build import build_textbook
 from goldformer.conformance.diagnosis.mistakes import implementations
+from goldformer.spec.formulas.options import OPTIONS
 
 MISTAKES = [id_ for id_, made in implementations().items() if made.module == "gated"]
 

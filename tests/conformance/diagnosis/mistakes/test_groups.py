@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch.nn.functional import scaled_dot_product_attention as attend
 
-from goldformer.adapters.options import OPTIONS
 from goldformer.adapters.textbook.build import build_textbook
 from goldformer.conformance.diagnosis.mistakes import implementations
+from goldformer.spec.formulas.options import OPTIONS
 
 MISTAKES = [id_ for id_, made in implementations().items() if made.module == "groups"]
 HEADS, KV_HEADS = 6, 2

@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch.nn import functional
 
-from goldformer.adapters.options import OPTIONS
 from goldformer.adapters.textbook.build import build_textbook
 from goldformer.conformance.diagnosis.mistakes import implementations, torch_implementations
+from goldformer.spec.formulas.options import OPTIONS
 from reference_functions import multi_head_attention, positional_encoding
 
 COMPONENTS = {"feed_forward", "layer_norm", "encoder_layer", "decoder_layer", "encoder", "decoder"}
