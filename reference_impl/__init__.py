@@ -21,7 +21,7 @@ or the title of a section; "paper" is Vaswani et al., Attention Is All You Need,
 """
 
 from goldformer.reference_impl.decoder_only import GatedFeedForward, RMSNorm, grouped_query_attention, repeat_heads
-from goldformer.reference_impl.decoder_only import rotary_embedding, scale_frequencies
+from goldformer.reference_impl.decoder_only import rotary_embedding, scale_frequencies, token_filter
 from goldformer.reference_impl.decoding import BeamResult, GreedyResult, beam_search, greedy_decode
 from goldformer.reference_impl.losses import cross_entropy, kl_divergence, label_smoothing, log_softmax, one_hot
 from goldformer.reference_impl.losses import shift_right
@@ -45,5 +45,5 @@ __all__ = [
     "pad_or_truncate", "padding_mask", "positional_encoding", "repeat_heads", "rotary_embedding",
     "scale_frequencies",
     "scaled_dot_product_attention", "scaled_scores", "shift_right", "sinusoid_table", "softmax", "split_heads",
-    "token_embedding", "xavier_uniform",
+    "token_embedding", "token_filter", "xavier_uniform",
 ]  # fmt: skip

@@ -31,6 +31,7 @@ cross_entropy = reference_impl.cross_entropy
 kl_divergence = reference_impl.kl_divergence
 dropout = reference_impl.dropout
 rotary_embedding = reference_impl.rotary_embedding
+token_filter = reference_impl.token_filter
 
 Params = Mapping[str, Tensor]
 

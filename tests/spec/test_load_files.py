@@ -157,8 +157,8 @@ CONTRACTS = {
     ),
     "an unknown limit": (
         "rotary_embedding", "at_most: 2*pairs", "at_most: 2*pears", "attributes.rotary_width.at_most",
-        "pears is no attribute and no size of an argument: write one of base, original_length, pairs, rotary_width, scaling_factor, "
-        "seq, or a product",
+        "pears is no attribute and no size of an argument: write one of base, original_length, pairs, rotary_width, "
+        "scaling_factor, seq, or a product",
     ),
 }  # fmt: skip
 

@@ -31,6 +31,7 @@ _FORWARD: Final = (
     "transformer",
     "losses",
     "decoding",
+    "sampling",
     "randomness",
     "half_types",
 )
