@@ -22,7 +22,7 @@ or the title of a section; "paper" is Vaswani et al., Attention Is All You Need,
 
 from goldformer.reference_impl.decoder_only import GatedFeedForward, RMSNorm, alibi_bias, grouped_query_attention
 from goldformer.reference_impl.decoder_only import position_ids, repeat_heads, rotary_embedding, scale_frequencies
-from goldformer.reference_impl.decoder_only import sliding_window_mask
+from goldformer.reference_impl.decoder_only import sliding_window_mask, token_filter
 from goldformer.reference_impl.decoding import BeamResult, GreedyResult, beam_search, greedy_decode
 from goldformer.reference_impl.losses import cross_entropy, kl_divergence, label_smoothing, log_softmax, one_hot
 from goldformer.reference_impl.losses import shift_right
@@ -45,5 +45,5 @@ __all__ = [
     "kl_divergence", "label_smoothing", "log_softmax", "merge_heads", "move_weights", "one_hot", "output_probabilities",
     "pad_or_truncate", "padding_mask", "position_ids", "positional_encoding", "repeat_heads", "rotary_embedding",
     "scale_frequencies", "scaled_dot_product_attention", "scaled_scores", "shift_right", "sinusoid_table",
-    "sliding_window_mask", "softmax", "split_heads", "token_embedding", "xavier_uniform",
+    "sliding_window_mask", "softmax", "split_heads", "token_embedding", "token_filter", "xavier_uniform",
 ]  # fmt: skip

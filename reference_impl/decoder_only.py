@@ -25,14 +25,17 @@ from goldformer.reference_impl.shapes import (
     Float,
     Int,
     Module,
+    NotNegative,
     Positions,
     Positive,
+    Rate,
     Size,
     Words,
+    check_ids_below,
     check_rotary_width,
     checked,
 )
-from goldformer.reference_impl.transformer import scaled_dot_product_attention
+from goldformer.reference_impl.transformer import scaled_dot_product_attention, softmax
 
 #: The two channels of a pair: neighbours, or one of each half (ROPE-4).
 Pairing = Literal["interleaved", "half"]
@@ -186,3 +189,42 @@ def position_ids(mask: Words[Tensor, "batch seq"]) -> Int[Tensor, "batch seq"]:
     """Count the words before each word, and give padding 1, as transformers does. POS-1, POS-2."""
     # Not arange(seq): where padding comes first, the first word would not have position 0.
     return (mask.cumsum(dim=-1) - 1).masked_fill(~mask, 1)
+
+
+def lower_repeated(logits: Tensor, previous: Tensor, penalty: float) -> Tensor:
+    """Lower the logits of tokens that occurred, each once. Keskar et al., 2019, section 4.1. SAMPLE-6."""
+    seen = torch.zeros_like(logits, dtype=torch.bool).scatter(-1, previous, value=True)
+    # The paper divides all: a negative logit would grow.
+    return torch.where(seen, torch.where(logits > 0, logits / penalty, logits * penalty), logits)
+
+
+@checked
+def token_filter(
+    logits: Float[Tensor, "batch vocab"], previous: Int[Tensor, "batch seq"] | None = None, *,
+    temperature: NotNegative = 1.0, top_k: Size | None = None, top_p: Rate = 1.0, min_p: Rate = 0.0,
+    repetition_penalty: Positive = 1.0,
+) -> Float[Tensor, "batch vocab"]:  # fmt: skip
+    """Return the distribution of the next token after all filters. Holtzman et al., 2019, section 3. SAMPLE-1."""
+    if previous is not None:
+        check_ids_below(
+            "previous", previous, logits.shape[-1], "the columns of logits: use the vocabulary of the model"
+        )
+        logits = lower_repeated(logits, previous, repetition_penalty)
+    logits, order = logits.sort(dim=-1, descending=True, stable=True)  # of equal logits the lowest id first (SAMPLE-8)
+    place = torch.arange(logits.shape[-1], device=logits.device)
+    if temperature == 0:
+        top_k = 1  # SAMPLE-9
+    else:
+        logits = logits / temperature  # SAMPLE-2
+    if top_k is not None:
+        logits = logits.masked_fill(place >= top_k, -math.inf)  # Fan et al., 2018, section 5.4. SAMPLE-3
+    if top_p < 1:
+        weights = softmax(logits)
+        before = (
+            weights.cumsum(dim=-1) - weights
+        )  # the token that reaches top_p stays, and so does the first (SAMPLE-4)
+        logits = logits.masked_fill((before >= top_p) & (place > 0), -math.inf)
+    weights = softmax(logits)
+    # Nguyen et al., 2024, section 3: at least min_p times as likely as the first. SAMPLE-5.
+    weights = softmax(logits.masked_fill(weights < min_p * weights[:, :1], -math.inf))
+    return torch.empty_like(weights).scatter(-1, order, weights)

@@ -34,6 +34,7 @@ rotary_embedding = reference_impl.rotary_embedding
 sliding_window_mask = reference_impl.sliding_window_mask
 alibi_bias = reference_impl.alibi_bias
 position_ids = reference_impl.position_ids
+token_filter = reference_impl.token_filter
 
 Params = Mapping[str, Tensor]
 

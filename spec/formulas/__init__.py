@@ -20,6 +20,7 @@ transformer      the whole model and its output layer
 targets, losses  lengths and targets; cross-entropy and Kullback–Leibler divergence
 decoding         greedy decoding and beam search
 backward         the training steps of the java class
+sampling         the filters between logits and a draw
 options          the options of the conventions
 """
 
@@ -39,6 +40,7 @@ from goldformer.spec.formulas.losses import cross_entropy, kl_divergence
 from goldformer.spec.formulas.randomness import dropout, xavier_uniform
 from goldformer.spec.formulas.rms import rms_norm
 from goldformer.spec.formulas.rope import rotary_embedding
+from goldformer.spec.formulas.sampling import token_filter
 from goldformer.spec.formulas.targets import label_smoothing, one_hot, pad_or_truncate, shift_right
 from goldformer.spec.formulas.transformer import output_probabilities, transformer
 
@@ -51,8 +53,8 @@ COMPONENTS: Final[Mapping[str, Callable[..., Any]]] = {
         fused_multi_head_attention, gated_feed_forward, greedy_decode, grouped_query_attention, kl_divergence,
         label_smoothing, layer_norm, multi_head_attention, one_hot, output_probabilities, pad_or_truncate, padding_mask,
         positional_encoding, rms_norm, rotary_embedding, scaled_dot_product_attention, shift_right,
-        single_head_attention, single_head_attention_step, sliding_window_mask, softmax, token_embedding, transformer,
-        xavier_uniform,
+        single_head_attention, single_head_attention_step, sliding_window_mask, softmax, token_embedding, token_filter,
+        transformer, xavier_uniform,
     )
 }  # fmt: skip
 

@@ -44,6 +44,17 @@ from goldformer.spec.formulas.rope import (
     scale_wave,
     turning_positions,
 )
+from goldformer.spec.formulas.sampling import (
+    Ranking,
+    Settings,
+    apply_min_p,
+    apply_temperature,
+    apply_top_k,
+    apply_top_p,
+    count_top,
+    filter_order,
+    take_place,
+)
 from goldformer.spec.formulas.steps import Replacements, Step, around, instead
 from goldformer.spec.formulas.targets import spread_smoothing_mass
 from goldformer.spec.formulas.transformer import output_logits, target_mask
@@ -330,6 +341,24 @@ def set_aside_ended(beam: list[Sentence], extensions: list[list[Sentence]], task
     return aside if len(aside) >= task.beam_size else aside + alive
 
 
+# The filters of tokens
+
+
+def refuse_zero(original: Callable[..., Ranking], ranking: Ranking, settings: Settings) -> Ranking:
+    """Return the ranking with its scores divided by the temperature; raise for a temperature of 0."""
+    if settings.temperature is not None and float(settings.temperature) == 0:
+        raise ValueError("temperature: 0, but logits are divided by it; pass a number above 0")
+    return original(ranking, settings)
+
+
+def count_top_and_equals(ranked: Array, k: int) -> Array:
+    """Return how many logits are at least the k-th."""
+    decide = arithmetic().decide
+    return (decide(ranked) >= decide(take_place(ranked, np.full((len(ranked), 1), k - 1)))[:, None]).sum(
+        -1, keepdims=True
+    )
+
+
 def choose_eps(eps: Step, inverse: int) -> Replacements:
     """Return the replacement of the eps of a norm by one over an integer."""
     return {eps: instead(lambda: ratio(1, inverse))}
@@ -394,6 +423,11 @@ OPTIONS: Final[Mapping[tuple[str, str], Replacements]] = {
     ("gate_activation", "gelu"): {gate_activation: instead(compute_wide(gelu))},
     ("gate_activation", "gelu_tanh"): {gate_activation: instead(compute_wide(gelu_tanh))},
     ("gate_activation", "relu"): {gate_activation: instead(relu)},
+    ("sample_order", "temperature_last"): {
+        filter_order: instead(lambda: (apply_top_k, apply_top_p, apply_min_p, apply_temperature))
+    },
+    ("temperature_zero", "refused"): {apply_temperature: around(refuse_zero)},
+    ("sample_ties", "all_equal"): {count_top: instead(count_top_and_equals)},
     ("norm_placement", "pre"): {run_sublayer: instead(normalise_input)},
     ("smoothing_denominator", "others"): {spread_smoothing_mass: instead(spread_among_others)},
     ("beam_finish", "set_aside"): {next_beam: instead(set_aside_ended)},

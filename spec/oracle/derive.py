@@ -40,6 +40,7 @@ FORMULAS: Final[Mapping[str, Callable[..., Any]]] = {
     **COMPONENTS,
     "greedy_decode": searches.greedy_decode,
     "beam_search": searches.beam_search,
+    "token_filter": searches.token_filter,
     "teacher_forced": searches.teacher_forced,
 }
 #: What only the search of a formula that decodes reads.

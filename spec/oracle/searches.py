@@ -1,4 +1,4 @@
-"""Greedy decoding and beam search in numbers of any kind, with the proof that each choice was right.
+"""Decoding and the filters of tokens in numbers of any kind, with the proof that each choice was right.
 
 Which words come next is decided on floats: a ball's midpoint, a draw's first sample. So each formula also gives
 `gaps`: by how much the chosen exceeded the rejected, at every decision on which its result depends. From them
@@ -10,16 +10,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from goldformer.spec.formulas import sampling
 from goldformer.spec.formulas.arrays import arithmetic, as_array, number, ratio
+from goldformer.spec.formulas.sampling import note_gaps
+from goldformer.spec.formulas.steps import instead, replacing
 from goldformer.spec.formulas.transformer import decode, encode, log_softmax, output_logits, transformer
 
 Objects = NDArray[Any]
 Ids = NDArray[np.int64]
+
+#: A difference below this is one of equals: no gap of a case that can be judged is as small.
+_EQUAL: Final = 2.0**-60
 
 
 @dataclass(frozen=True)
@@ -189,6 +195,21 @@ def beam_search(
             ids[sample, place, : len(hypothesis.words)] = hypothesis.words
             scores[sample, place] = hypothesis.score
     return {"ids": ids, "scores": scores, "gaps": _make_row(gaps)}
+
+
+def token_filter(logits: Objects, previous: Ids | None = None, **settings: Any) -> dict[str, NDArray[Any]]:
+    """SAMPLE-1 … SAMPLE-8: the filtered distribution, and by how much each comparison of a filter was decided."""
+    gaps: list[Any] = []
+
+    def note(differences: Objects, matters: Any = None) -> None:
+        rows = range(len(differences)) if matters is None else np.flatnonzero(matters)
+        gaps.extend(differences[row] for row in rows)
+
+    with replacing({note_gaps: instead(note)}):
+        filtered = sampling.token_filter(logits, previous, **settings)
+    if any(abs(float(gap)) < _EQUAL for gap in gaps):
+        raise ValueError("a share of a filter equals a sum of probabilities: choose another share or other logits")
+    return {**filtered, "gaps": _make_row(gaps)}
 
 
 def _sort_best_first(scores: Iterable[Any], among_equals: str) -> list[int]:

@@ -17,6 +17,7 @@ from goldformer.reference_impl import (
     position_ids,
     rotary_embedding,
     sliding_window_mask,
+    token_filter,
 )
 from reference_functions import gated_feed_forward, rms_norm
 
@@ -74,6 +75,26 @@ def test_scaled_angles_keep_a_share_of_each_frequency(scaling, shares, size):
     expected = torch.view_as_real(torch.view_as_complex(x.unflatten(-1, (4, 2))) * wave).flatten(-2)
     output = rotary_embedding(x, positions, scaling_factor=16.0, original_length=4096, scaling=scaling)
     torch.testing.assert_close(output, expected, rtol=0, atol=1e-11)
+
+
+def test_filters_leave_what_the_loop_of_a_sampler_leaves():
+    logits, previous = torch.randn(4, 9, dtype=torch.float64), torch.randint(0, 9, (4, 3))
+    settings: dict[str, Any] = {"temperature": 0.7, "top_k": 6, "top_p": 0.8, "min_p": 0.15, "repetition_penalty": 1.3}
+    for row, own, output in zip(logits.tolist(), previous, token_filter(logits, previous, **settings), strict=True):
+        z = [(v / 1.3 if v > 0 else v * 1.3) if t in own.tolist() else v for t, v in enumerate(row)]
+        weights = {t: math.exp(z[t] / 0.7) for t in sorted(range(9), key=lambda t: -z[t])[:6]}
+        nucleus, total = {}, sum(weights.values())
+        for token, weight in weights.items():
+            if sum(nucleus.values()) < 0.8 * total:
+                nucleus[token] = weight
+        left = {t: w for t, w in nucleus.items() if w >= 0.15 * max(nucleus.values())}
+        expected = [left.get(t, 0) / sum(left.values()) for t in range(9)]
+        torch.testing.assert_close(output, torch.tensor(expected, dtype=torch.float64), rtol=0, atol=1e-14)
+
+
+def test_a_temperature_of_zero_takes_the_first_of_the_largest():
+    logits = torch.tensor([[1.0, 3.0, 3.0], [-1.0, -2.0, -3.0]])
+    assert token_filter(logits, temperature=0.0).tolist() == [[0, 1, 0], [1, 0, 0]]
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
@@ -154,6 +175,9 @@ def test_a_new_gated_network_has_three_weights_and_biases_of_zero():
             lambda: rotary_embedding(TOKENS, PLACES, scaling_factor=2.0, scaling="llama3"),
             "original_length must be given for scaling='llama3': pass the length of the training",
         ),
+        (lambda: token_filter(TOKENS, temperature=-1.0), "temperature=-1.0 must be finite and at least 0"),
+        (lambda: token_filter(TOKENS, top_p=1.5), "top_p=1.5"),
+        (lambda: token_filter(TOKENS, top_k=0), "top_k=0 must be"),
         (lambda: rotary_embedding(TOKENS, PLACES, pairing="both"), "pairing='both' must be one of"),  # type: ignore[arg-type]
     ],
 )

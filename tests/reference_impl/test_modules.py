@@ -183,6 +183,11 @@ CALLS: dict[str, Callable[[Maker], Call]] = {
         (m.real(BATCH, HEADS, Q_SEQ, D_MODEL), torch.arange(2, Q_SEQ + 2, device=m.device)),
         {"base": 50.0, "rotary_width": D_MODEL - 4, "pairing": "half"},
     ),
+    "token_filter": lambda m: Call(
+        reference.token_filter,
+        (m.real(BATCH, D_MODEL), torch.zeros(BATCH, 1, dtype=torch.long, device=m.device)),
+        {"temperature": 0.5, "top_k": 3, "top_p": 0.9, "min_p": 0.01, "repetition_penalty": 1.5},
+    ),
     "feed_forward": lambda m: Call(
         functions.feed_forward,
         (m.real(BATCH, Q_SEQ, D_MODEL),),

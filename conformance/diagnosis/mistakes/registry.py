@@ -32,6 +32,7 @@ _FORWARD: Final = (
     "transformer",
     "losses",
     "decoding",
+    "sampling",
     "randomness",
     "half_types",
 )

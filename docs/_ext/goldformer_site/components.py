@@ -54,7 +54,7 @@ GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
         "kl_divergence",
         "single_head_attention_step",
     ),
-    "Decoding": ("greedy_decode", "beam_search"),
+    "Decoding": ("greedy_decode", "beam_search", "token_filter"),
 }
 
 

@@ -39,6 +39,9 @@ CASES = {
     "rope_pairing": "rope-distinct-sizes",
     "rope_direction": "rope-distinct-sizes",
     "rope_scaling": "rope-scaled-bands",
+    "sample_order": "sample-temperature-and-top-p",
+    "sample_ties": "sample-ties",
+    "temperature_zero": "sample-temperature-zero",
     "gqa_groups": "gqa-four-heads-two-groups",
     "window_size": "win-3-2",
     "padded_position": "pos-both-ends",
@@ -201,9 +204,10 @@ def test_a_wrong_declaration_fails(choice, textbook, bench_of, spec):
             assert check_case(spec.cases[case], bench_of(textbook, **{convention: other})).bad
 
 
-#: A refusal has no values to recognise.
+#: A refusal has no values to recognise, and the default is accepted where a refusal is declared.
+REFUSING = ("odd_d_model", "temperature_zero")
 ADVISED = [
-    (choice, textbook) for choice, textbook in CHOICES.items() if choice[0] != "odd_d_model" or choice[1] == "zero"
+    (choice, textbook) for choice, textbook in CHOICES.items() if choice[0] not in REFUSING or choice[1] == "zero"
 ]
 
 

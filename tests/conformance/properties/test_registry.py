@@ -47,6 +47,7 @@ from goldformer.spec.formulas.losses import count_targets, kl_terms
 from goldformer.spec.formulas.randomness import draw_dropout_mask, drop_elements, dropout, scale_up, xavier_uniform
 from goldformer.spec.formulas.rms import mean_square, rms_divisor
 from goldformer.spec.formulas.rope import turning_positions
+from goldformer.spec.formulas.sampling import token_filter
 from goldformer.spec.formulas.steps import around as replacement_around
 from goldformer.spec.formulas.steps import replacing
 from goldformer.spec.formulas.targets import spread_smoothing_mass
@@ -162,6 +163,12 @@ def lean_towards_early_heads(original, query, key, value, mask=None):
     attended = original(query, key, value, mask)
     head = np.arange(query.shape[1], dtype=query.dtype)[:, None, None]
     return attended | {"output": attended["output"] + head / 64}
+
+
+@spoil(around=token_filter)
+def dislikes_token_0(original, logits, previous=None, **settings):
+    probabilities = original(logits, previous, **settings)["probabilities"]
+    return {"probabilities": np.where(np.arange(probabilities.shape[-1]) == 0, probabilities / 2, probabilities)}
 
 
 @spoil(around=decoder_layer)
@@ -391,6 +398,7 @@ CAUGHT: dict[str, tuple[Any, str]] = {
         implementations()["rope-offset-missing"].make,
         "a token at position 0 does not stay as it is",
     ),
+    "sample-permutation": (dislikes_token_0, "permuting the vocabulary does not permute the probabilities"),
     "enc-permutation": (lean_towards_early_queries, PERMUTED),
     "dec-causality": (sees_one_ahead, r"the output up to position 0 changes when later rows of x are replaced"),
     "dec-memory": (ignores_the_memory, "another memory gives the same output: the layer ignores it"),
