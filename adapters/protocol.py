@@ -250,7 +250,7 @@ def _read_conventions(declared: Any, origin: str, spec: Spec) -> Mapping[str, st
 
 def explain_wrong_parameters(function: Callable[..., Any], contract: Contract) -> str | None:
     """Return the reason why a function cannot be called with the contract's names, or None."""
-    names = [*contract.inputs, *contract.attributes, *(["params"] if contract.takes_params else [])]
+    names = contract.names_of_call
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
