@@ -4,7 +4,7 @@ Calls are held to the shapes in signatures, as in transformer.py. RMS-1 and GLU-
 spec/decoder_only.md.
 """
 
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -25,6 +25,7 @@ from goldformer.reference_impl.shapes import (
     Positions,
     Positive,
     Size,
+    check_cached_mask,
     check_rotary_width,
     checked,
 )
@@ -117,3 +118,28 @@ def grouped_query_attention(
     # One head of keys for all makes it the multi-query attention of Shazeer, 2019; one for each, multi-head (GQA-5).
     key, value = (repeat_heads(x, query.shape[1]) for x in (key, value))
     return scaled_dot_product_attention(query, key, value, mask)
+
+
+class Cache(NamedTuple):
+    """The keys and values of all tokens so far, (batch, kv_heads, so_far, d_k) and (batch, kv_heads, so_far, d_v)."""
+
+    key: Tensor
+    value: Tensor
+
+
+@checked
+def cached_attention(
+    query: Float[Tensor, "batch heads new d_k"], key: Float[Tensor, "batch kv_heads new d_k"],
+    value: Float[Tensor, "batch kv_heads new d_v"], mask: Tensor | None = None, cache: Cache | None = None,
+) -> tuple[Float[Tensor, "batch heads new d_v"], Cache]:  # fmt: skip
+    """Attend from new tokens to all so far; output, and the cache for the next call. Shazeer, 2019, 2.4. CACHE-1."""
+    if cache is not None:  # the first call has none (CACHE-4)
+        # cat makes new tensors: the old cache stays as it was, and another call may continue it too (CACHE-5).
+        key, value = torch.cat([cache.key, key], dim=2), torch.cat([cache.value, value], dim=2)
+    new, so_far = query.shape[2], key.shape[2]
+    check_cached_mask(mask, so_far)  # (batch, 1, 1, so_far): padding of earlier calls stays hidden (CACHE-3)
+    # The triangle ends in the last column: the first new token sees the cached ones and itself (CACHE-2). is_causal of
+    # PyTorch starts in the first column instead.
+    seen = torch.ones(new, so_far, dtype=torch.bool, device=query.device).tril(so_far - new)
+    output, _ = grouped_query_attention(query, key, value, seen if mask is None else seen & mask)
+    return output, Cache(key, value)

@@ -17,11 +17,12 @@ from goldformer.spec import formulas
 from goldformer.spec.formulas import backward
 from goldformer.spec.formulas.steps import Replacements, Step, instead
 
-#: What gives no numbers that arguments move smoothly: masks and ids, chance, and training, whose gradients are outputs.
+#: What gives no numbers that arguments move smoothly: masks and ids, chance, and training, whose gradients are outputs;
+#: and what is called several times.
 _WITHOUT_GRADIENT: Final = frozenset(
     {
-        "beam_search", "causal_mask", "dropout", "greedy_decode", "one_hot", "padding_mask", "shift_right",
-        "single_head_attention_step", "xavier_uniform",
+        "beam_search", "cached_attention", "causal_mask", "dropout", "greedy_decode", "one_hot", "padding_mask",
+        "shift_right", "single_head_attention_step", "xavier_uniform",
     }
 )  # fmt: skip
 #: For each of many hundred numbers a stack would run once more.
@@ -34,9 +35,15 @@ _GRADIENTS: Final[Mapping[str, Step]] = {
     name: _WRITTEN.get(f"{name}_gradient") or make_gradient(component) for name, component in _HAVE_GRADIENTS.items()
 }
 
-#: All components and their gradients, by name.
+#: All components and their gradients, by name; what is called several times as one call of it.
 COMPONENTS: Final[Mapping[str, Step]] = dict(
-    sorted([*formulas.COMPONENTS.items(), *((gradient.__name__, gradient) for gradient in _GRADIENTS.values())])
+    sorted(
+        {
+            **formulas.COMPONENTS,
+            **formulas.SESSION_CALLS,
+            **{gradient.__name__: gradient for gradient in _GRADIENTS.values()},
+        }.items()
+    )
 )
 
 #: The components whose gradients are formed by differentiating them.

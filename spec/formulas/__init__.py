@@ -13,6 +13,7 @@ randomness       Xavier-uniform weights and dropout
 attention        softmax, scaled dot-product attention and masks
 embedding, rope  token embedding and positional encoding; rotary position embedding
 heads, grouped   multi-head attention, fused and separate, and single-head attention; grouped-query attention
+cached           attention with a cache of keys and values, over several calls
 layers, rms      feed-forward network, layer normalisation, encoder and decoder; root mean square normalisation
 gated            gated feed-forward network
 transformer      the whole model and its output layer
@@ -27,6 +28,7 @@ from typing import Any, Final
 
 from goldformer.spec.formulas.attention import causal_mask, padding_mask, scaled_dot_product_attention, softmax
 from goldformer.spec.formulas.backward import single_head_attention_step
+from goldformer.spec.formulas.cached import attend_with_cache, cached_attention
 from goldformer.spec.formulas.decoding import beam_search, greedy_decode
 from goldformer.spec.formulas.embedding import positional_encoding, token_embedding
 from goldformer.spec.formulas.gated import gated_feed_forward
@@ -49,8 +51,12 @@ COMPONENTS: Final[Mapping[str, Callable[..., Any]]] = {
         label_smoothing, layer_norm, multi_head_attention, one_hot, output_probabilities, pad_or_truncate, padding_mask,
         positional_encoding, rms_norm, rotary_embedding, scaled_dot_product_attention, shift_right,
         single_head_attention, single_head_attention_step, softmax, token_embedding, transformer, xavier_uniform,
+        cached_attention,
     )
 }  # fmt: skip
+
+#: One call of each component that is called several times, which `COMPONENTS` has over all calls.
+SESSION_CALLS: Final[Mapping[str, Callable[..., Any]]] = {"cached_attention": attend_with_cache}
 
 #: The outputs of those that do not return them by name.
 _NAMES: Final[Mapping[str, tuple[str, ...]]] = {

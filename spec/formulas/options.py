@@ -279,6 +279,8 @@ OPTIONS: Final[Mapping[tuple[str, str], Replacements]] = {
         norm_denominator: instead(add_eps_to_deviation),
     },
     ("gqa_groups", "tile"): {find_shared_heads: instead(tile_heads)},
+    # It says which calls are made.
+    ("cache_state", "consumed"): {},
     ("rms_norm_eps", "1e-5"): choose_eps(rms_eps, 10**5),
     ("rms_norm_eps", "float32_eps"): choose_eps(rms_eps, 2**23),
     ("rms_norm_eps_place", "outside"): {rms_divisor: instead(add_eps_to_root)},

@@ -29,6 +29,7 @@ from goldformer.spec.formulas.attention import (
     weigh_keys,
 )
 from goldformer.spec.formulas.backward import move_weight, single_head_attention_step, weight_gradients
+from goldformer.spec.formulas.cached import see_cached
 from goldformer.spec.formulas.decoding import (
     Sentence,
     decoder_input,
@@ -151,6 +152,13 @@ def lean_towards_early_heads(original, query, key, value, mask=None):
     attended = original(query, key, value, mask)
     head = np.arange(query.shape[1], dtype=query.dtype)[:, None, None]
     return attended | {"output": attended["output"] + head / 64}
+
+
+@spoil(around=see_cached)
+def sees_fewer_in_a_chunk(original, new, so_far):
+    seen = original(new, so_far)
+    seen[:, 0] &= new != 2  # a chunk of two tokens loses the first key
+    return seen
 
 
 @spoil(around=decoder_layer)
@@ -363,6 +371,19 @@ CAUGHT: dict[str, tuple[Any, str]] = {
         r"the output changes when the rows of key and value come in the order \[[\d, ]+\]",
     ),
     "gqa-batch": (SoftmaxOverTheBatch, "a sample gives something else in a batch than by itself"),
+    "cache-cut": (
+        sees_fewer_in_a_chunk,
+        r"calls with \[[\d, ]+\] new tokens give something else than calls with \[[\d, ]+\]",
+    ),
+    "cache-later": (
+        implementations()["cache-prefill-unmasked"].make,
+        r"the output up to position \d+ changes when later rows of query, key and value are replaced",
+    ),
+    "cache-turns": (
+        implementations()["cache-not-reset"].make,
+        "a sequence gives something else while calls of another one take turns with its own",
+    ),
+    "cache-batch": (SoftmaxOverTheBatch, "a sample gives something else in a batch than by itself"),
     "rms-scale": (bounded_divisor, "a row times -?8 does not give what the row gives, up to eps and the sign"),
     "rope-relative": (even_positions, r"adding \d+ to all positions changes the scores of turned queries and keys"),
     "rope-length": (implementations()["rope-minus-missing"].make, "a pair of channels does not keep its length"),
