@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from goldformer.adapters.arrays import LIBRARIES, ArrayLibrary, Layout, Wire
 from goldformer.adapters.process.faults import CallFault
-from goldformer.adapters.protocol import RAISES_NOT_IMPLEMENTED, Adapter, bind_arguments
+from goldformer.adapters.protocol import RAISES_NOT_IMPLEMENTED, Adapter, bind_arguments, split_state
 from goldformer.adapters.untrusted_text import LONGEST_TRACE, clip_text, describe_exception, quote_message
 from goldformer.conformance.judging.fresh_process import Call
 from goldformer.conformance.judging.host import DeviceGone, Value, run_call, run_here
@@ -347,13 +347,8 @@ def call(adapter: Adapter, contract: Contract, given: Mapping[str, Any]) -> tupl
 
 def _name_with_state(returned: Any, contract: Contract) -> dict[str, Any]:
     """Return what a call of a session returned by name, with its state."""
-    if isinstance(returned, Mapping):
-        named = name_outputs({name: value for name, value in returned.items() if name != STATE}, contract)
-        state = returned.get(STATE)
-    elif isinstance(returned, tuple | list) and len(returned) > 1:
-        named, state = name_outputs(tuple(returned[:-1]), contract), returned[-1]
-    else:
-        named, state = name_outputs(returned, contract), None
+    outputs, state = split_state(returned)
+    named = name_outputs(outputs, contract)
     if state is None:
         whole = f"({', '.join((*named, STATE))})"
         raise BadResult("not-an-array", f"returned no {STATE} for the calls that follow: return {whole}")
