@@ -57,6 +57,11 @@ class Session:
         names = [str(axis) for axis in shape.axes]
         return names.index(self.axis) - len(names) if self.axis in names else None
 
+    def index(self, shape: Shape, start: int, stop: int) -> tuple[Any, ...]:
+        """Return the index of some rows of an array, as arrays of every library take it."""
+        axis = self.find_axis(shape)
+        return (...,) if axis is None else (..., slice(start, stop), *[slice(None)] * (-axis - 1))
+
     def cut(self, name: str, array: Array, shape: Shape, call: SessionCall) -> Array:
         """Return the part of an array that a call has; rows that the array does not have are left out."""
         axis = self.find_axis(shape)

@@ -10,9 +10,17 @@ import numpy as np
 import pytest
 
 from goldformer.adapters import Adapter
+from goldformer.adapters.skeleton import sign, write_example, write_stub
 from goldformer.adapters.textbook.build import build_textbook
+from goldformer.conformance.api.expectation import assert_correct
+from goldformer.conformance.api.report import NonConformance
+from goldformer.conformance.baseline.drawn import draw_cases
+from goldformer.conformance.diagnosis.mistakes import implementations
 from goldformer.conformance.judging.cases import Bench, check_case
+from goldformer.conformance.judging.invoke import read_arguments
 from goldformer.conformance.judging.verdict import Status
+from goldformer.spec.call import check_call
+from goldformer.spec.sessions import read_script
 
 TEXTBOOK = build_textbook().cached_attention
 CASE = "cache-prompt-chunk-steps"
@@ -183,3 +191,44 @@ def test_code_that_consumes_a_state_may_declare_it(spec):
     assert (skipped.status, skipped.reason) == (Status.SKIPPED, "convention")
     once = spec.cases["cache-sequences-take-turns"]
     assert check_case(once, Bench(spec, declared, "float64", "cpu")).status is Status.PASSED
+
+
+def attend_in_calls(function, arrays, calls):
+    """Return the joined outputs of calls with so many new tokens."""
+    state, outputs, start = None, [], 0
+    for new in calls:
+        called = function(*(array[:, :, start : start + new] for array in arrays.values()), None, state)
+        state, start = called["state"], start + new
+        outputs.append(called["output"])
+    return np.concatenate(outputs, axis=2)
+
+
+def test_assert_correct_takes_the_outputs_of_all_calls():
+    random = np.random.default_rng(7)
+    shapes = {"query": (1, 4, 5, 3), "key": (1, 2, 5, 3), "value": (1, 2, 5, 6)}
+    arrays: dict[str, Any] = {name: random.normal(size=shape) for name, shape in shapes.items()}
+    assert_correct(attend_in_calls(attend, arrays, (3, 2)), "cached_attention", **arrays, calls=[3, 2])
+    wrong = implementations()["cache-values-lost"].make().cached_attention
+    with pytest.raises(NonConformance) as refusal:
+        assert_correct(attend_in_calls(wrong, arrays, (3, 2)), "cached_attention", **arrays, calls=[3, 2])
+    assert re.search(r"48 of 120 values are wrong.*, in call 2 of 2$", str(refusal.value).splitlines()[0])
+    assert "Mistake found: cache-values-lost" in str(refusal.value)
+    with pytest.raises(ValueError, match=r"^cached_attention: calls is \[3, 3\], 6 tokens in all, but query has 5$"):
+        assert_correct(arrays["query"], "cached_attention", **arrays, calls=[3, 3])
+
+
+def test_an_adapter_of_a_session_is_written_with_a_state(spec):
+    contract = spec.contracts["cached_attention"]
+    assert sign(contract) == "cached_attention(query, key, value, mask=None, state=None)"
+    assert "return my_cached_attention(query, key, value, mask, state)" in write_example(contract)
+    assert "Returns output (batch, kv_heads*group, seq, d_v), state, which a later call is given." in write_stub(
+        contract
+    )
+
+
+def test_a_drawn_session_is_a_call_of_its_contract(spec):
+    (case,) = draw_cases(spec, ["cached_attention"], 1)
+    contract = spec.contracts["cached_attention"]
+    given = read_arguments(case)
+    binder = check_call(contract, given.inputs, given.params, given.attributes)
+    assert binder.sizes["seq"] == read_script(given.attributes)[-1].stop
