@@ -57,7 +57,7 @@ class BlockEntry(StrictModel):
 
 
 class SessionEntry(StrictModel):
-    """The axis along which a session cuts arrays into calls, and the arrays of which a call has all rows so far."""
+    """The axis along which a session cuts arrays into calls, and the arrays that a call gets with all rows so far."""
 
     axis: Name
     so_far: Items[Name] = ()
