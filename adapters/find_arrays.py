@@ -18,6 +18,7 @@ from typing import Any, Final
 from goldformer.adapters.arrays import LIBRARIES, ArrayLibrary
 from goldformer.adapters.protocol import Adapter, AdapterError, bind_arguments, explain_wrong_parameters
 from goldformer.spec import Case, Spec
+from goldformer.spec.sessions import STATE, drop_script
 
 #: The array library by the root package of its types and functions, in the order in which it is preferred: code for
 #: PyTorch or JAX often uses NumPy too, for a constant or a plot.
@@ -150,6 +151,9 @@ def _is_answered(function: Callable[..., Any], case: Case, library: ArrayLibrary
 
     contract = spec.contracts[case.component]
     given = {**make(case.input_arrays), **case.attributes}
+    if contract.session is not None:
+        _, first = next(contract.split_session(case.input_arrays, case.attributes))
+        given = {**make(first), **drop_script(case.attributes), STATE: None}
     given |= {"params": make(case.param_arrays)} if contract.takes_params else {}
     try:
         with warnings.catch_warnings():

@@ -16,6 +16,7 @@ from weakref import WeakKeyDictionary
 from goldformer.adapters.arrays import DEVICES, LIBRARIES, DType, Wire
 from goldformer.spec import Contract, Spec
 from goldformer.spec.model import UNSPECIFIED
+from goldformer.spec.sessions import STATE
 
 #: The four dtypes in which the suite can run.
 DTYPES: Final[tuple[DType, ...]] = get_args(DType)
@@ -250,7 +251,7 @@ def _read_conventions(declared: Any, origin: str, spec: Spec) -> Mapping[str, st
 
 def explain_wrong_parameters(function: Callable[..., Any], contract: Contract) -> str | None:
     """Return the reason why a function cannot be called with the contract's names, or None."""
-    names = [*contract.inputs, *contract.attributes, *(["params"] if contract.takes_params else [])]
+    names = contract.names_of_call
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
@@ -327,6 +328,18 @@ def bind_arguments(function: Callable[..., Any], contract: Contract, arguments: 
             raise NotImplementedError(f"{contract.component}{TAKES_NO}{name}")
     absent = optional & contract.inputs.keys() & names - arguments.keys()
     return {**arguments, **dict.fromkeys(absent)}
+
+
+def split_state(returned: Any) -> tuple[Any, Any]:
+    """Return the outputs that a call of a session returned, and its state, None if it returned none.
+
+    The state is the last of several values, or has its name in a mapping.
+    """
+    if isinstance(returned, Mapping):
+        return {name: value for name, value in returned.items() if name != STATE}, returned.get(STATE)
+    if isinstance(returned, tuple | list) and len(returned) > 1:
+        return tuple(returned[:-1]), returned[-1]
+    return returned, None
 
 
 def list_other_functions(thing: Any, spec: Spec) -> list[str]:

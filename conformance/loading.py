@@ -289,7 +289,7 @@ def _infer(what: Any, reading: Reading, spec: Spec) -> Adapter:
 def _takes(what: Any, component: str, spec: Spec) -> bool:
     """Return True if a function can be called with the arguments of a component by their names."""
     contract = spec.contracts[component]
-    known = {*contract.inputs, *contract.attributes, "params"}
+    known = {*contract.names_of_call, "params"}
     return all(name in known for name in _list_required(what))
 
 

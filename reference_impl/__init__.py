@@ -7,6 +7,7 @@ Axes in signatures and messages, and their names in the paper:
     batch, heads        heads is h
     kv_heads            the heads of keys and values, where query heads share them
     q_seq, kv_seq, seq  the lengths; seq where queries and keys are the same sequence
+    new, so_far         the tokens of one call, and those with the ones of earlier calls
     source_seq          the length of the source, where seq is that of the target
     d_model, d_ff       the width of a layer, and the width inside the feed-forward network
     d_query, d_key, d_value, d_input    the widths of inputs, where they may differ from d_model
@@ -20,9 +21,10 @@ Axes in signatures and messages, and their names in the paper:
 or the title of a section; "paper" is Vaswani et al., Attention Is All You Need, 2017, arXiv:1706.03762.
 """
 
-from goldformer.reference_impl.decoder_only import GatedFeedForward, RMSNorm, alibi_bias, grouped_query_attention
-from goldformer.reference_impl.decoder_only import position_ids, repeat_heads, rotary_embedding, scale_frequencies
-from goldformer.reference_impl.decoder_only import sliding_window_mask, token_filter
+from goldformer.reference_impl.decoder_only import Cache, GatedFeedForward, RMSNorm, alibi_bias, cached_attention
+from goldformer.reference_impl.decoder_only import grouped_query_attention, position_ids, repeat_heads
+from goldformer.reference_impl.decoder_only import rotary_embedding, scale_frequencies, sliding_window_mask
+from goldformer.reference_impl.decoder_only import token_filter
 from goldformer.reference_impl.decoding import BeamResult, GreedyResult, beam_search, greedy_decode
 from goldformer.reference_impl.losses import cross_entropy, kl_divergence, label_smoothing, log_softmax, one_hot
 from goldformer.reference_impl.losses import shift_right
@@ -37,13 +39,14 @@ from goldformer.reference_impl.variants import FusedMultiHeadAttention, SingleHe
 from goldformer.reference_impl.variants import cut_fused, move_weights, output_probabilities, pad_or_truncate
 
 __all__ = [
-    "BeamResult", "Decoder", "DecoderLayer", "DecoderLayerResult", "Dropout", "Encoder", "EncoderLayer",
+    "BeamResult", "Cache", "Decoder", "DecoderLayer", "DecoderLayerResult", "Dropout", "Encoder", "EncoderLayer",
     "EncoderLayerResult", "FeedForward", "FusedMultiHeadAttention", "GatedFeedForward", "GatedResult", "GreedyResult",
     "LayerNorm", "MultiHeadAttention", "RMSNorm", "SingleHeadAttention", "SingleHeadResult", "StackResult",
-    "Transformer", "TransformerResult", "alibi_bias", "attention_scores",
-    "beam_search", "causal_mask", "cross_entropy", "cut_fused", "dropout", "greedy_decode", "grouped_query_attention",
-    "kl_divergence", "label_smoothing", "log_softmax", "merge_heads", "move_weights", "one_hot", "output_probabilities",
-    "pad_or_truncate", "padding_mask", "position_ids", "positional_encoding", "repeat_heads", "rotary_embedding",
-    "scale_frequencies", "scaled_dot_product_attention", "scaled_scores", "shift_right", "sinusoid_table",
-    "sliding_window_mask", "softmax", "split_heads", "token_embedding", "token_filter", "xavier_uniform",
+    "Transformer", "TransformerResult", "alibi_bias", "attention_scores", "beam_search", "cached_attention",
+    "causal_mask", "cross_entropy", "cut_fused", "dropout", "greedy_decode", "grouped_query_attention",
+    "kl_divergence", "label_smoothing", "log_softmax", "merge_heads", "move_weights", "one_hot",
+    "output_probabilities", "pad_or_truncate", "padding_mask", "position_ids", "positional_encoding", "repeat_heads",
+    "rotary_embedding", "scale_frequencies", "scaled_dot_product_attention", "scaled_scores", "shift_right",
+    "sinusoid_table", "sliding_window_mask", "softmax", "split_heads", "token_embedding", "token_filter",
+    "xavier_uniform",
 ]  # fmt: skip

@@ -5,7 +5,7 @@ spec/decoder_only.md.
 """
 
 import math
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -32,6 +32,7 @@ from goldformer.reference_impl.shapes import (
     Size,
     Words,
     check_ids_below,
+    check_cached_mask,
     check_rotary_width,
     checked,
 )
@@ -228,3 +229,28 @@ def token_filter(
     # Nguyen et al., 2024, section 3: at least min_p times as likely as the first. SAMPLE-5.
     weights = softmax(logits.masked_fill(weights < min_p * weights[:, :1], -math.inf))
     return torch.empty_like(weights).scatter(-1, order, weights)
+
+
+class Cache(NamedTuple):
+    """The keys and values of all tokens so far, (batch, kv_heads, so_far, d_k) and (batch, kv_heads, so_far, d_v)."""
+
+    key: Tensor
+    value: Tensor
+
+
+@checked
+def cached_attention(
+    query: Float[Tensor, "batch heads new d_k"], key: Float[Tensor, "batch kv_heads new d_k"],
+    value: Float[Tensor, "batch kv_heads new d_v"], mask: Tensor | None = None, cache: Cache | None = None,
+) -> tuple[Float[Tensor, "batch heads new d_v"], Cache]:  # fmt: skip
+    """Attend from new tokens to all so far; output, and the cache for the next call. Shazeer, 2019, 2.4. CACHE-1."""
+    if cache is not None:  # the first call has none (CACHE-4)
+        # cat makes new tensors: the old cache stays as it was, and another call may continue it too (CACHE-5).
+        key, value = torch.cat([cache.key, key], dim=2), torch.cat([cache.value, value], dim=2)
+    new, so_far = query.shape[2], key.shape[2]
+    check_cached_mask(mask, so_far)  # (batch, 1, 1, so_far): padding of earlier calls stays hidden (CACHE-3)
+    # The triangle ends in the last column: the first new token sees the cached ones and itself (CACHE-2). is_causal of
+    # PyTorch starts in the first column instead.
+    seen = torch.ones(new, so_far, dtype=torch.bool, device=query.device).tril(so_far - new)
+    output, _ = grouped_query_attention(query, key, value, seen if mask is None else seen & mask)
+    return output, Cache(key, value)

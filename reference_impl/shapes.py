@@ -104,6 +104,17 @@ def check_rotary_width(rotary_width: int | None, x: Tensor) -> None:
         raise ValueError(f"rotary_width={rotary_width} {must}")
 
 
+def check_cached_mask(mask: Tensor | None, so_far: int) -> None:
+    """Refuse a mask that does not have a column for each token so far, those of earlier calls and the new ones."""
+    if mask is not None:
+        _check_tensor("mask", mask, "bool")
+        if mask.shape[-1] != so_far:
+            must = (
+                f"must have a last axis of {so_far}, the cached tokens and the new ones: pass the mask of all of them"
+            )
+            raise ValueError(f"mask has shape {tuple(mask.shape)} and {must}")
+
+
 _INTEGERS: Final = (torch.int64, torch.int32)
 _DTYPES: Final = {"bool": (torch.bool,), "words": (torch.bool,), "int": _INTEGERS, "positions": _INTEGERS}
 

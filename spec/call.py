@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from goldformer.spec.model import ArraySpec, Attribute, AttributeSpec, Contract
+from goldformer.spec.sessions import check_script
 from goldformer.spec.shapes import Axis, Binder, ContractViolation
 
 Array = NDArray[Any]
@@ -34,6 +35,20 @@ def check_call(
             raise ContractViolation(f"{contract.component} has no argument {name}", (name,))
     _check_together(arrays, given)
     present = [(spec, array) for spec in arrays.values() if (array := _present(spec, given)) is not None]
+    _check_arrays(present, binder)
+    for attribute in contract.attributes.values():
+        if attribute.below is not None and attribute.name in attributes:
+            _check_ids(attribute.name, np.asarray(attributes[attribute.name]), attribute.below, binder)
+        if attribute.at_most is not None and attribute.name in attributes:
+            _check_limit(attribute.name, attribute.at_most, contract, attributes, binder)
+    if contract.session is not None:
+        axis = contract.session.axis
+        check_script(attributes, binder.sizes[axis], binder.fixed_by[axis])
+    return binder
+
+
+def _check_arrays(present: Sequence[tuple[ArraySpec, Array]], binder: Binder) -> None:
+    """Solve the sizes of the arrays that a call has, and check what they hold."""
     for spec, array in present:
         if 0 in array.shape:
             raise ContractViolation(f"{spec.name} is empty: its shape is {array.shape}", (spec.name,))
@@ -45,12 +60,6 @@ def check_call(
         if spec.below is not None:
             _check_ids(spec.name, array, spec.below, binder)
         _check_rows(spec, array, binder)
-    for attribute in contract.attributes.values():
-        if attribute.below is not None and attribute.name in attributes:
-            _check_ids(attribute.name, np.asarray(attributes[attribute.name]), attribute.below, binder)
-        if attribute.at_most is not None and attribute.name in attributes:
-            _check_limit(attribute.name, attribute.at_most, contract, attributes, binder)
-    return binder
 
 
 def _check_together(arrays: Mapping[str, ArraySpec], given: Mapping[str, Array | None]) -> None:
@@ -81,16 +90,19 @@ def _check_attribute(attribute: AttributeSpec, given: Mapping[str, Attribute], b
         return
     value = given.get(name)
     # A whole number is a float too; True is no int.
-    kinds = {"int": (int,), "bool": (bool,), "float": (int, float)}[attribute.kind]
-    if type(value) not in kinds:
-        raise ContractViolation(f"{name} is {value!r}, not one {attribute.kind}", (name,))
-    if attribute.minimum is not None and value is not None and value < attribute.minimum:
+    kinds = {"int": (int,), "bool": (bool,), "float": (int, float), "ints": (tuple,)}[attribute.kind]
+    if type(value) not in kinds or (isinstance(value, tuple) and any(type(number) is not int for number in value)):
+        what = "a list of ints" if attribute.kind == "ints" else f"one {attribute.kind}"
+        raise ContractViolation(f"{name} is {value!r}, not {what}", (name,))
+    if value is None or isinstance(value, tuple):
+        return
+    if attribute.minimum is not None and value < attribute.minimum:
         raise ContractViolation(f"{name} is {value}, less than {attribute.minimum}", (name,))
-    if attribute.maximum is not None and value is not None and value > attribute.maximum:
+    if attribute.maximum is not None and value > attribute.maximum:
         raise ContractViolation(f"{name} is {value}, more than {attribute.maximum}", (name,))
     if attribute.multiple_of is not None and isinstance(value, int) and value % attribute.multiple_of:
         raise ContractViolation(f"{name} is {value}, no multiple of {attribute.multiple_of}", (name,))
-    if attribute.size is not None and value is not None:
+    if attribute.size is not None:
         binder.fix(attribute.size, int(value), name)
 
 
@@ -100,8 +112,9 @@ def _check_limit(name: str, limit: str, contract: Contract, given: Mapping[str, 
     if limit not in contract.attributes:
         axis = Axis.parse(limit)
         most, others = axis.size(binder.sizes), [binder.fixed_by[symbol] for symbol in axis.symbols]
-    if given[name] > most:
-        raise ContractViolation(f"{name} is {given[name]}, more than {limit}, {most}", (name, *others))
+    value = given[name]
+    if not isinstance(value, tuple) and not isinstance(most, tuple) and value > most:
+        raise ContractViolation(f"{name} is {value}, more than {limit}, {most}", (name, *others))
 
 
 def _check_rows(spec: ArraySpec, array: Array, binder: Binder) -> None:

@@ -167,9 +167,13 @@ class ComputedModel(StrictModel):
 
 
 class RealModel(StrictModel):
-    """The rows before each sample's length; padded rows are not compared."""
+    """As many rows of each sample as its length says, the first ones, or the last ones where padding is on the left.
+
+    Padded rows are not compared.
+    """
 
     lengths: Annotated[list[int], Field(min_length=1)]
+    padding: Literal["left", "right"] = "right"
 
 
 class StatisticsModel(StrictModel):
@@ -197,6 +201,10 @@ WantedModel = Annotated[
 ]
 
 
+#: A plain argument, or a list of whole numbers, which becomes a tuple.
+AttributeModel = int | bool | float | Items[int]
+
+
 class ErrorModel(StrictModel):
     """The argument at fault."""
 
@@ -211,7 +219,7 @@ class SourceModel(StrictModel):
 class ChangeModel(StrictModel):
     """The one thing in which an error case differs from its base; null takes an argument away."""
 
-    attributes: dict[Name, int | bool | float] = {}
+    attributes: dict[Name, AttributeModel] = {}
     inputs: dict[Name, RecipeModel | None] = {}
     params: dict[Param, RecipeModel | None] = {}
 
@@ -253,7 +261,7 @@ class CaseModel(StrictModel):
     sizes: dict[Name, int | list[int]] = {}
     equal_sizes: Text | None = None
     blind: Items[Blind] = ()
-    attributes: dict[Name, int | bool | float] = {}
+    attributes: dict[Name, AttributeModel] = {}
     inputs: dict[Name, RecipeModel] = {}
     params: Annotated[
         Annotated[AllParamsModel, Tag("as:together")]

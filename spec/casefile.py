@@ -536,8 +536,11 @@ def _list_places(model: Any, spec: ArraySpec, shape: tuple[int, ...]) -> tuple[t
     rows = next((i for i, axis in enumerate(names) if axis in _ROWS), None)
     if rows is None or "batch" not in names or len(model.lengths) != shape[names.index("batch")]:
         raise Refused(("expect", spec.name), f"lengths {model.lengths} do not fit the shape {spec.shape} = {shape}")
-    batch = names.index("batch")
-    return tuple(place for place in np.ndindex(shape) if place[rows] < model.lengths[place[batch]])
+    batch, first = names.index("batch"), [0] * len(model.lengths)
+    if model.padding == "left":
+        first = [shape[rows] - length for length in model.lengths]
+    ends = [start + length for start, length in zip(first, model.lengths, strict=True)]
+    return tuple(p for p in np.ndindex(shape) if first[p[batch]] <= p[rows] < ends[p[batch]])
 
 
 def _draw_places(shape: tuple[int, ...], count: int, seed: int) -> Iterable[tuple[int, ...]]:

@@ -11,6 +11,7 @@ from pydantic import Field
 from goldformer.spec.edition import EditionName
 from goldformer.spec.errors import Problem, SpecError
 from goldformer.spec.model import ArraySpec, AttributeSpec, Contract, Layers
+from goldformer.spec.sessions import AFTER, CALLS, Session
 from goldformer.spec.shapes import Axis, Shape
 from goldformer.spec.strict import ClauseId, Items, Name, Option, StrictModel, Text
 from goldformer.spec.tables import Convention
@@ -36,7 +37,7 @@ class ArrayEntry(StrictModel):
 class AttributeEntry(StrictModel):
     """A plain argument."""
 
-    kind: Literal["int", "bool", "float"]
+    kind: Literal["int", "bool", "float", "ints"]
     minimum: int | float | None = None
     maximum: int | float | None = None
     size: Name | None = None
@@ -53,6 +54,13 @@ class BlockEntry(StrictModel):
     sizes: dict[Name, Name] = {}
     repeat: Name | None = None
     only_with: dict[Name, Items[Option]] = {}
+
+
+class SessionEntry(StrictModel):
+    """The axis along which a session cuts arrays into calls, and the arrays that a call gets with all rows so far."""
+
+    axis: Name
+    so_far: Items[Name] = ()
 
 
 class ContractFile(StrictModel):
@@ -72,6 +80,7 @@ class ContractFile(StrictModel):
     conventions: Items[Name] = ()
     clauses: Items[ClauseId] = ()
     computed_in_at_least: Literal["float32", "float64"] | None = None
+    session: SessionEntry | None = None
 
 
 def read_contracts(
@@ -135,9 +144,29 @@ def _build(file: YamlFile, default: str) -> Contract:
         _read_arrays(file, "outputs", model.outputs),
         model.flow or tuple(model.outputs), model.conventions, model.computed_in_at_least,
         model.edition or default, clauses=model.clauses,
+        session=None if model.session is None else Session(model.session.axis, model.session.so_far),
     )  # fmt: skip
     _refuse_unknown_sizes(file, contract)
+    _check_session(file, contract)
     return contract
+
+
+def _check_session(file: YamlFile, contract: Contract) -> None:
+    """Refuse a session that cuts no input or has no script, and an input that it cannot cut."""
+    if contract.session is None:
+        return
+    for name, optional in ((CALLS, False), (AFTER, True)):
+        attribute = contract.attributes.get(name)
+        if attribute is None or (attribute.kind, attribute.optional) != ("ints", optional):
+            written = "{kind: ints, optional: true}" if optional else "{kind: ints}"
+            raise SpecError([file.problem(("session",), f"has no script: write the attribute {name}: {written}")])
+    cut = [name for name, spec in contract.inputs.items() if contract.session.find_axis(spec.shape) is not None]
+    if not cut:
+        message = f"{contract.session.axis!r} is no axis of an input: name the axis along which tokens lie"
+        raise SpecError([file.problem(("session", "axis"), message)])
+    if unknown := [name for name in contract.session.so_far if name not in cut]:
+        message = f"{unknown[0]!r} is no input with the axis {contract.session.axis}: write some of {', '.join(cut)}"
+        raise SpecError([file.problem(("session", "so_far"), message)])
 
 
 def _list_unknown_options(

@@ -87,7 +87,7 @@ class PlainCallModel(StrictModel):
     title: Text
     clauses: Annotated[list[ClauseId], Field(min_length=1)]
     advice: Literal[True] | None = None
-    attributes: dict[Name, int | bool | float]
+    attributes: dict[Name, int | bool | float | list[int]]
     inputs: dict[Name, PlainArrayModel]
     params: dict[Param, PlainArrayModel]
     cotangent: PlainArrayModel | None = None

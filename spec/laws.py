@@ -13,7 +13,7 @@ from typing import Final
 
 import numpy as np
 
-from goldformer.spec.model import Array, Case, Statistic
+from goldformer.spec.model import Array, Attribute, Case, Statistic
 
 #: The probability that a statistic of a correct implementation lies outside its interval: one in 10¹².
 FALSE_ALARM: Final = Fraction(1, 2**40)
@@ -205,7 +205,7 @@ def _is_choice(value: Array) -> bool:
     return bool(np.isin(value, (0, 1)).all() and (value.sum(-1) <= 1).all())
 
 
-def _as_written(number: float) -> Fraction:
+def _as_written(number: Attribute) -> Fraction:
     """Return a number as it is written: 0.1 is a tenth (NUM-1)."""
     return Fraction(repr(number))
 

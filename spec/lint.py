@@ -11,7 +11,7 @@ import numpy as np
 
 from goldformer.spec.coverage import cover
 from goldformer.spec.errors import Problem
-from goldformer.spec.model import ANY, Case, Contract, GoldenArray, Spec
+from goldformer.spec.model import ANY, Case, Contract, GoldenArray, Spec, read_count
 from goldformer.spec.strict import Location
 from goldformer.spec.tables import Property
 from goldformer.spec.vacuity import find_vacuous
@@ -84,8 +84,12 @@ def _check_editions(spec: Spec) -> Iterator[Problem]:
 
 
 def _list_other_options(case: Case, spec: Spec) -> list[str]:
-    """List the conventions for which a case has another option than the default."""
-    return [name for name, option in case.only_with.items() if option != spec.conventions[name].default]
+    """List the conventions that decide whether a case holds: it has another option than the default, or chose it.
+
+    A case that is silent on a convention which matters on some inputs holds under all of its options.
+    """
+    known = spec.conventions
+    return [n for n, option in case.only_with.items() if option != known[n].default or known[n].on_some_inputs]
 
 
 def _list_unkilled_mistakes(spec: Spec) -> Iterator[Problem]:
@@ -202,7 +206,7 @@ def find_equal_sizes(case: Case, contract: Contract) -> tuple[str, str, int] | N
     for name, attribute in contract.attributes.items():
         # A number that is at least 1 is a size, even if no axis has that length.
         if attribute.kind == "int" and attribute.minimum == 1 and name in case.attributes:
-            sizes.setdefault(attribute.size or name, int(case.attributes[name]))
+            sizes.setdefault(attribute.size or name, read_count(case.attributes[name]))
     seen: dict[int, str] = {}
     for name, size in sizes.items():
         if size > 1 and size in seen:

@@ -21,13 +21,21 @@ from goldformer.spec.edition import Edition
 from goldformer.spec.later import Hiding, LaterTokens
 from goldformer.spec.lazy import Cases
 from goldformer.spec.pairs import cover_pairs
+from goldformer.spec.sessions import STATE, Session, SessionCall, drop_script
 from goldformer.spec.shapes import Shape
 from goldformer.spec.strict import Items, Location, Param, StrictModel, Text
 from goldformer.spec.tables import Citation, Clause, Convention, Document, Erratum, Level, Mistake, Property
 
 Array = NDArray[Any]
 Kind = Literal["float", "bool", "ids"]
-Attribute = int | bool | float
+Attribute = int | bool | float | tuple[int, ...]
+
+
+def read_count(value: Attribute) -> int:
+    """Return an attribute that is one whole number, such as a number of heads."""
+    assert not isinstance(value, tuple), f"{value} is no count"
+    return int(value)
+
 
 #: The statistics of a random output: the part of it that is exactly 0, its mean, the mean of its squares, and the
 #: largest absolute value.
@@ -98,14 +106,14 @@ class ArraySpec:
 
 @dataclass(frozen=True, slots=True)
 class AttributeSpec:
-    """A plain argument of a contract, an int, a bool or a float; `size` is the axis it fixes.
+    """A plain argument of a contract, an int, a bool, a float or several ints; `size` is the axis it fixes.
 
     An id is at least 0 and less than the size `below`. A number is not more than `at_most`, which names an attribute or
     an axis, and a whole number is a multiple of `multiple_of`.
     """
 
     name: str
-    kind: Literal["int", "bool", "float"]
+    kind: Literal["int", "bool", "float", "ints"]
     minimum: float | None = None
     maximum: float | None = None
     size: str | None = None
@@ -128,7 +136,7 @@ class Layers:
 class Contract:
     """The arguments and results of a component. It always has `params`; `layers` are the parameters of its stacks.
 
-    `clauses` are those that its cases and properties show.
+    `clauses` are those that its cases and properties show. With a `session`, a case is a script of calls.
     """
 
     component: str
@@ -145,11 +153,25 @@ class Contract:
     edition: str
     layers: tuple[Layers, ...] = ()
     clauses: tuple[str, ...] = ()
+    session: Session | None = None
 
     @property
     def takes_params(self) -> bool:
         """True if a call has parameters at all."""
         return bool(self.params or self.layers)
+
+    @cached_property
+    def names_of_call(self) -> tuple[str, ...]:
+        """The arguments of one call by name: a call of a session has a state, and not the script of the calls."""
+        state, plain = ([], self.attributes) if self.session is None else ([STATE], drop_script(self.attributes))
+        return (*self.inputs, *state, *plain, *(["params"] if self.takes_params else []))
+
+    def split_session(
+        self, inputs: Mapping[str, Array], attributes: Mapping[str, Attribute]
+    ) -> Iterator[tuple[SessionCall, dict[str, Array]]]:
+        """Yield each call of a session, with its part of the inputs."""
+        assert self.session is not None, f"{self.component} is called once"
+        return self.session.split(inputs, {name: spec.shape for name, spec in self.inputs.items()}, attributes)
 
     @cached_property
     def optional(self) -> frozenset[str]:

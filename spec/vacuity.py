@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 
 from goldformer.spec.errors import Problem
-from goldformer.spec.model import PADDING, Array, ArraySpec, Case, Contract, GoldenArray, Spec
+from goldformer.spec.model import PADDING, Array, ArraySpec, Case, Contract, GoldenArray, Spec, read_count
 from goldformer.spec.plain import Changed, PlainCase
 from goldformer.spec.strict import is_part
 
@@ -114,7 +114,7 @@ def _list_changes(case: Case, contract: Contract) -> Iterator[tuple[str, str, Ch
             yield name, _TRANSPOSED, {name: array.T}
     if "pad_id" in case.attributes:
         ids = [int(array.min()) for array in case.input_arrays.values() if array.dtype.kind == "i"]
-        yield PADDING, _NO_PADDING, {"pad_id": min(int(case.attributes["pad_id"]), *ids) - 1}
+        yield PADDING, _NO_PADDING, {"pad_id": min(read_count(case.attributes["pad_id"]), *ids) - 1}
 
 
 def _list_moved(before: Mapping[str, Array], after: Mapping[str, Array], golden: Mapping[str, GoldenArray]) -> set[str]:

@@ -293,6 +293,17 @@ def grouped_query_attention(
     return *attended, reference_impl.attention_scores(query, repeated), reference_impl.scaled_scores(query, repeated)
 
 
+def cached_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None = None,
+    state: reference_impl.Cache | None = None,
+) -> tuple[Tensor, reference_impl.Cache]:
+    """Return output and the state, a cache."""
+    return reference_impl.cached_attention(query, key, value, mask, state)
+
+
 def layer_norm(x: Tensor, *, params: Params, eps: float = 1e-5) -> Tensor:
     """Return the normalised rows, with the eps of nn.LayerNorm."""
     output: Tensor = call_with_params(reference_impl.LayerNorm, (1,), params, x, settings={"eps": eps})

@@ -33,9 +33,17 @@ from goldformer.adapters.process.messages import (
     Handshake,
 )
 from goldformer.adapters.process.patience import Patience
-from goldformer.adapters.process.wire import decode_arrays, encode_arguments, read_reply, request_line, validate_model
+from goldformer.adapters.process.wire import (
+    decode_arrays,
+    decode_state,
+    encode_arguments,
+    read_reply,
+    request_line,
+    validate_model,
+)
 from goldformer.adapters.untrusted_text import LONGEST_MESSAGE, abbreviate, clip_text, printable, printable_name
 from goldformer.spec import Contract
+from goldformer.spec.sessions import STATE
 
 #: The number of consecutive failed starts after which the process is not started again.
 _MOST_STARTS: Final = 3
@@ -92,17 +100,20 @@ class Client:
         assert self.handshake is not None  # _ensure_started sets it
         return self.handshake
 
-    def call(self, method: str, arguments: Mapping[str, Any], most: int | None = None) -> dict[str, Any] | None:
+    def call(
+        self, method: str, arguments: Mapping[str, Any], most: int | None = None, *, has_state: bool = False
+    ) -> dict[str, Any] | None:
         """Call a method and return its arrays by name; NotImplementedError or CallFault if there is no result.
 
-        A result of more than `most` names is refused before any of them is decoded.
+        A result of more than `most` arrays is refused before any of them is decoded. A result that `has_state` has the
+        number of a state too.
         """
         with self._lock:
             self._patience.require_hope(method)
             child, handshake = self._ensure_started()
             try:
                 params = encode_arguments(arguments, handshake.encoding)
-                found = self._call(child, method, params, most)
+                found = self._call(child, method, params, most, has_state=has_state)
             except TooLarge as error:
                 raise CallFault("too-large", f"{method} cannot be called: {error}") from error
             except CallFault as fault:
@@ -114,10 +125,15 @@ class Client:
             self._patience.note(method, None)
             return found
 
-    def _call(self, child: Peer, method: str, params: bytes, most: int | None) -> dict[str, Any] | None:
+    def _call(
+        self, child: Peer, method: str, params: bytes, most: int | None, *, has_state: bool
+    ) -> dict[str, Any] | None:
         result = self._ask(child, method, params)
         try:
-            return None if result is None else decode_arrays(result, "result", most)
+            state = {}
+            if has_state and isinstance(result, dict) and STATE in result:
+                state[STATE] = decode_state(result.pop(STATE), f"result.{STATE}")
+            return None if result is None else {**decode_arrays(result, "result", most), **state}
         except WireError as error:
             # The answer came in time and in order, so the process can be used again.
             raise self._no_result(method, error, child) from error
@@ -278,7 +294,7 @@ def adapter_object(client: Client, contracts: Mapping[str, Contract]) -> Any:
     if fault := _find_fault(handshake, list(contracts)):
         client.close()
         raise ValueError(f"initialize: {fault}")
-    functions = {name: _make_function(client, name, len(contracts[name].outputs)) for name in handshake.components}
+    functions = {name: _make_function(client, contracts[name]) for name in handshake.components}
     functions |= {f"{name}_gradient": _make_gradient(client, f"{name}_gradient") for name in handshake.gradients}
     return SimpleNamespace(
         ARRAYS=Wire.name,
@@ -312,9 +328,13 @@ def _find_fault(handshake: Handshake, known: list[str]) -> str:
     return ""
 
 
-def _make_function(client: Client, method: str, outputs: int) -> Callable[..., Any]:
+def _make_function(client: Client, contract: Contract) -> Callable[..., Any]:
+    has_state = contract.session is not None
+
     def function(**arguments: Any) -> Any:
-        return client.call(method, arguments, outputs)
+        # A call without a state begins a session.
+        given = {name: value for name, value in arguments.items() if value is not None}
+        return client.call(contract.component, given, len(contract.outputs), has_state=has_state)
 
     return function
 

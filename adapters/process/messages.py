@@ -151,10 +151,13 @@ class InitializeReply(Message):
 
 
 class CallReply(Message):
-    """The answer to a call: outputs by name; or, of a gradient, arguments and parameters by name."""
+    """The answer to a call: outputs by name; or, of a gradient, arguments and parameters by name.
+
+    A number stands for a state, which a later call is given.
+    """
 
     id: Id
-    result: dict[str, ArrayObject]
+    result: dict[str, ArrayObject | Id]
 
 
 class ShutdownReply(Message):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import traceback
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, BinaryIO
 
 from goldformer.adapters.arrays import LIBRARIES
@@ -30,15 +30,17 @@ from goldformer.adapters.process.wire import (
     RpcRequest,
     decode_array,
     decode_arrays,
+    decode_state,
     encode_array,
     error_line,
     read_request,
     result_line,
     validate_model,
 )
-from goldformer.adapters.protocol import RAISES_NOT_IMPLEMENTED, Adapter, AdapterError, bind_arguments
+from goldformer.adapters.protocol import RAISES_NOT_IMPLEMENTED, Adapter, AdapterError, bind_arguments, split_state
 from goldformer.adapters.untrusted_text import LONGEST_TRACE, clip_text, describe_exception, quote_message
 from goldformer.spec import Contract, Spec
+from goldformer.spec.sessions import MOST_CALLS, STATE
 
 
 class _ErrorReply(Exception):
@@ -60,6 +62,8 @@ class Server:
     ended: bool = False
     #: Formats the stack trace of an exception.
     format_error: Callable[[BaseException], str] = lambda error: "".join(traceback.format_exception(error))
+
+    _states: dict[int, Any] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
         """Raise AdapterError for a function that cannot be called with the contract's arguments."""
@@ -99,17 +103,38 @@ class Server:
             returned = self._run(own, contract, arguments) if own else self._differentiate(contract, arguments)
         else:
             returned = self._run(self.adapter.functions[component], contract, arguments)
+        state = {}
+        if contract.session is not None:
+            returned, kept = split_state(returned)
+            state = {} if kept is None else {STATE: self._keep_state(kept)}
         if returned is None:
             return None
         named = _name_outputs(returned, contract)
-        return {str(name): self._encode_output(name, value) for name, value in named.items() if value is not None}
+        outputs = {str(name): self._encode_output(name, value) for name, value in named.items() if value is not None}
+        return outputs | state
+
+    def _keep_state(self, state: Any) -> int:
+        """Return the number that stands for a state; the oldest one is forgotten, which no session asks for again."""
+        number = next(reversed(self._states), -1) + 1
+        self._states[number] = state
+        if len(self._states) > MOST_CALLS:
+            del self._states[next(iter(self._states))]
+        return number
+
+    def _find_state(self, value: Any) -> Any:
+        """Return the state that a number stands for."""
+        number = decode_state(value, f"params.{STATE}")
+        if number not in self._states:
+            raise WireError(f"params.{STATE} is {number}, which stands for none of the last {MOST_CALLS} states")
+        return self._states[number]
 
     def _list_gradients(self) -> list[str]:
         """Return the components with a gradient, hand-written or by autodiff; a gradient alone is no component."""
         own = [name for name in self.adapter.gradients if name in self.adapter.functions]
         library = LIBRARIES[self.adapter.arrays]
         contracts = [self.spec.contracts[name] for name in self.adapter.functions if library.differentiates]
-        automatic = [c.component for c in contracts if c.outputs[c.first_output].kind == "float"]
+        once = [contract for contract in contracts if contract.session is None]
+        automatic = [c.component for c in once if c.outputs[c.first_output].kind == "float"]
         return list(dict.fromkeys([*own, *automatic]))
 
     def _differentiate(self, contract: Contract, arguments: dict[str, Any]) -> dict[str, Any]:
@@ -182,18 +207,22 @@ class Server:
                 arguments[name] = {
                     inner: self._make_array(array, f"{at}.{inner}") for inner, array in parameters.items()
                 }
-            elif name in contract.attributes:
+            elif name == STATE and contract.session is not None:
+                arguments[name] = self._find_state(value)
+            elif name in contract.attributes and name in contract.names_of_call:
                 if type(value) not in (int, float, bool):
                     raise WireError.at(at, value, "a number, true or false")
                 arguments[name] = value
             else:
-                known = [*arrays, *contract.attributes, *(("params",) if contract.takes_params else ())]
+                known = {*arrays, *contract.names_of_call}
                 raise WireError(f"{at} is no argument of {contract.component}, which takes {', '.join(sorted(known))}")
-        needed = {*contract.inputs, *contract.attributes, *arrays} - contract.optional
+        needed = {*contract.names_of_call, *arrays} - contract.optional - {STATE, "params"}
         if missing := sorted(needed - arguments.keys()):
             raise WireError(f"params.{missing[0]} is missing")
         if contract.takes_params:
             arguments.setdefault("params", {})
+        if contract.session is not None:
+            arguments.setdefault(STATE, None)
         return arguments
 
     def _make_array(self, array: WireArray, at: str) -> Any:

@@ -356,6 +356,13 @@ def decode_arrays(value: Any, field: str, most: int | None = None) -> dict[str, 
     return {name: decode_array(array, f"{field}.{name}") for name, array in value.items()}
 
 
+def decode_state(value: Any, field: str) -> int:
+    """Decode the number that stands for a state."""
+    if type(value) is not int or value < 0:
+        raise WireError.at(field, value, "an integer of 0 or more, which stands for the state")
+    return value
+
+
 def _format_mib(size: int) -> str:
     return f"{size / (1 << 20):.3g} MiB"
 

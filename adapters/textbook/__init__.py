@@ -14,12 +14,13 @@ from goldformer.adapters.textbook.differentiation import make_gradient
 from goldformer.spec import formulas
 from goldformer.spec.formulas.steps import Step
 
-#: What gives no numbers that arguments move smoothly: masks and ids, chance, and training, whose gradients are outputs.
+#: What gives no numbers that arguments move smoothly: masks and ids, chance, and training, whose gradients are outputs;
+#: and what is called several times.
 _WITHOUT_GRADIENT: Final = frozenset(
     {
-        "alibi_bias", "position_ids",
-        "beam_search", "causal_mask", "dropout", "greedy_decode", "one_hot", "padding_mask", "shift_right",
-        "single_head_attention_step", "sliding_window_mask", "xavier_uniform",
+        "alibi_bias", "beam_search", "cached_attention", "causal_mask", "dropout", "greedy_decode", "one_hot",
+        "padding_mask", "position_ids", "shift_right", "single_head_attention_step", "sliding_window_mask",
+        "xavier_uniform",
     }
 )  # fmt: skip
 #: The gradients of each component, by its name.
@@ -27,9 +28,15 @@ _GRADIENTS: Final[Mapping[str, Step]] = {
     name: make_gradient(component) for name, component in formulas.COMPONENTS.items() if name not in _WITHOUT_GRADIENT
 }
 
-#: All components and their gradients, by name.
+#: All components and their gradients, by name; what is called several times as one call of it.
 COMPONENTS: Final[Mapping[str, Step]] = dict(
-    sorted([*formulas.COMPONENTS.items(), *((gradient.__name__, gradient) for gradient in _GRADIENTS.values())])
+    sorted(
+        {
+            **formulas.COMPONENTS,
+            **formulas.SESSION_CALLS,
+            **{gradient.__name__: gradient for gradient in _GRADIENTS.values()},
+        }.items()
+    )
 )
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from itertools import cycle
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -29,6 +30,7 @@ from goldformer.conformance.reports.text import format_difference, format_remark
 from goldformer.spec import Case, Contract, GoldenArray, Spec, load_spec
 from goldformer.spec.oracle.rounding import is_half
 from goldformer.spec.oracle.truth import Style
+from goldformer.spec.sessions import STATE, read_script
 
 _ATTENTION: Final = "scaled_dot_product_attention"
 _SWAP: Final = "pass query.swapaxes(1, 2), and so key, value and the result"
@@ -146,7 +148,7 @@ def _judge(actual: Any, call: OwnCall) -> Verdict:
 def _judge_alone(actual: Any, call: OwnCall) -> Judgement:
     """Return the judgement of a result."""
     component, spec = call.case.component, call.spec
-    adapter = replace(call.adapter, name="the result", functions={component: lambda **_: actual})
+    adapter = replace(call.adapter, name="the result", functions={component: _answer_with(actual, call)})
     try:
         outputs = name_outputs(actual, spec.contracts[component]).keys()
     except BadResult:
@@ -154,6 +156,25 @@ def _judge_alone(actual: Any, call: OwnCall) -> Judgement:
     case = call.derive(outputs)
     bench = Bench(spec.with_cases({case.id: case}), adapter, call.dtype, call.device)
     return judge_case(case, bench)
+
+
+def _answer_with(actual: Any, call: OwnCall) -> Callable[..., Any]:
+    """Return a function that gives a result whatever it is asked; each call of a session gives its part of it."""
+    contract, attributes = call.spec.contracts[call.case.component], call.case.attributes
+    if contract.session is None:
+        return lambda **_: actual
+    session, calls = contract.session, cycle(read_script(attributes))
+
+    def cut(**_: Any) -> Any:
+        one = next(calls)
+        named = name_outputs(actual, contract)
+        parts = {
+            name: array[session.index(contract.outputs[name].shape, one.start, one.stop)]
+            for name, array in named.items()
+        }
+        return {**parts, STATE: one.number}
+
+    return cut
 
 
 def _is_right_swapped(actual: Any, call: OwnCall, arguments: Mapping[str, Any]) -> bool:

@@ -146,7 +146,9 @@ def _list_params(contract: Contract) -> str:
 
 
 def _read_attribute(value: Any) -> Any:
-    """Return a number of NumPy, or of an array without axes, as Python's own."""
+    """Return a number of NumPy, or of an array without axes, as Python's own, and a list as a tuple."""
+    if isinstance(value, list):
+        return tuple(map(_read_attribute, value))
     return value.item() if hasattr(value, "item") and getattr(value, "shape", None) == () else value
 
 

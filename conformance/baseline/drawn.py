@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from fractions import Fraction
 from typing import Final
 
@@ -16,7 +16,7 @@ from goldformer.spec.strict import Location
 SIZES: Final = {
     "n": 256, "batch": 2, "heads": 4, "seq": 16, "q_seq": 16, "kv_seq": 20, "source_seq": 20, "length": 24, "d_k": 64,
     "d_v": 64, "d_input": 256, "d_query": 256, "d_key": 256, "d_value": 256, "d_model": 256, "d_ff": 512, "vocab": 256,
-    "layers": 1, "encoder_layers": 1, "decoder_layers": 1,
+    "layers": 1, "encoder_layers": 1, "decoder_layers": 1, "kv_heads": 2, "group": 2, "pairs": 32,
 }  # fmt: skip
 
 #: The ranges of parameters: weights like Xavier-uniform ones of this width, and gammas around 1.
@@ -27,7 +27,10 @@ _INPUTS: Final = (Fraction(-2), Fraction(2), Fraction(1, 64))
 _PARTS: Final = (Fraction(1, 256), Fraction(1), Fraction(1, 256))
 
 #: Attributes that are not random, and no sizes.
-_FIXED: Final = {"pad_id": 0, "bos_id": 1, "eos_id": 2, "smoothing": 0.1, "causal": True, "training": True}
+_FIXED: Final[Mapping[str, Attribute]] = {
+    "pad_id": 0, "bos_id": 1, "eos_id": 2, "smoothing": 0.1, "causal": True, "training": True,
+    "calls": (12, 3, 1),
+}  # fmt: skip
 
 #: The shape of the axes that "..." stands for.
 _LEAD: Final = (2, 2)

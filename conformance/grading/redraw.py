@@ -205,6 +205,9 @@ class _Redraw:
     def __init__(self, template: Template, random: SeededRandom) -> None:
         self.template, self.random = template, random
         self.old, self.contract = template.case, template.contract
+        # A script cuts as many tokens as there are.
+        cut = [] if self.contract.session is None else [self.contract.session.axis]
+        self.fixed = _find_fixed_sizes(self.contract).union(cut)
         self.sizes, self.lead = next(filter(None, map(self._try_sizes, range(_TRIES))), None) or self._draw_sizes(
             _TRIES
         )
@@ -249,7 +252,7 @@ class _Redraw:
         if self.template.has_values:
             return dict(self.old.sizes), self.old.lead
         before = {**self.old.sizes, **{f"lead[{i}]": size for i, size in enumerate(self.old.lead)}}
-        kept = _find_fixed_sizes(self.contract)
+        kept = self.fixed
         ties = {a: b for a, b in _TIED.items() if "heads" in before and a in before and before[a] == before.get(b)}
         ties |= {a: b for a, b in _RELATED if a in before and before[a] == before.get(b)}
         product = "heads" in before and before.get("d_model") == before["heads"] * before.get("d_k", 0)
@@ -292,11 +295,7 @@ class _Redraw:
     def _check_sizes(
         self, before: Mapping[str, int], now: Mapping[str, int], ties: Mapping[str, str], *, equal: bool
     ) -> None:
-        free = [
-            size
-            for name, size in now.items()
-            if size > 1 and name not in ties and name not in _find_fixed_sizes(self.contract)
-        ]
+        free = [size for name, size in now.items() if size > 1 and name not in ties and name not in self.fixed]
         if len(free) != len(set(free)) and not equal:
             raise Unfit("two sizes are equal")
         if any(_compare_sizes(before, pair) != _compare_sizes(now, pair) for pair in _RELATED):

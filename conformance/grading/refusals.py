@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from goldformer.conformance.grading.redraw import Raw, SeededRandom, Unfit
-from goldformer.spec.model import Array, Case
+from goldformer.spec.model import Array, Case, read_count
 
 
 def redraw_refusal(raw: Mapping[str, Any], old: Case, new: Case, random: SeededRandom) -> Raw:
@@ -52,7 +52,7 @@ class _Fault:
         if vocab is not None and value >= vocab and name.endswith("_id"):
             return value - vocab + self.new.sizes["vocab"]
         if isinstance(before := self.old.attributes.get(name), int):
-            return value - before + self.new.attributes[name]
+            return value - before + read_count(self.new.attributes[name])
         return value
 
     def change_arrays(

@@ -42,7 +42,13 @@ from goldformer.conformance.judging.invoke import (
     read_arguments,
     run_in_host,
 )
-from goldformer.conformance.judging.measure import describe_difference, find_reason, find_tolerance, measure
+from goldformer.conformance.judging.measure import (
+    describe_difference,
+    find_reason,
+    find_tolerance,
+    measure,
+    name_wrong_calls,
+)
 from goldformer.conformance.judging.tolerance import LARGEST, find_smallest_normal, find_visible, least_margin
 from goldformer.conformance.judging.verdict import ERRORS, UNANSWERED, WITHHELD, Asks, Reason, Status, Verdict
 from goldformer.spec import Case, Contract, Spec
@@ -390,7 +396,8 @@ def _judge_result(
     if not wrong:
         timed = _note_rounding(timed, case, result, expected, bench)
         return replace(timed, status=Status.FAILED, reason=WITHHELD, message=withheld) if withheld else timed
-    message = "; ".join(filter(None, (describe_difference(wrong[0]), withheld)))
+    calls = name_wrong_calls(wrong[0], result, expected, case, bench.spec.contracts[case.component], bench.rounds_to)
+    message = "; ".join(filter(None, (f"{describe_difference(wrong[0])}{calls}", withheld)))
     failed = replace(timed, status=Status.FAILED, reason=find_reason(wrong), message=message, differences=wrong)
     fits = "" if withheld else _find_rougher(bench, case, result, expected)
     if not fits:

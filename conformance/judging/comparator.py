@@ -57,6 +57,18 @@ def compare(
     return Difference(output, len(wrong), flat.size, bound, largest, first, worst, grid, is_zero, limit)
 
 
+def find_wrong_places(
+    actual: NDArray[np.generic],
+    expected: NDArray[np.generic],
+    tolerance: Tolerance | float,
+    indices: tuple[tuple[int, ...], ...] | None = None,
+) -> list[tuple[int, ...]]:
+    """Return the places of the elements that are wrong by themselves, as `compare` counts them."""
+    limits = tolerance if isinstance(tolerance, Tolerance) else Tolerance(tolerance)
+    wrong = np.argwhere(_find_ratios(np.asarray(actual), np.asarray(expected), limits) > 1.0)
+    return [indices[int(place[0])] if indices else tuple(place.tolist()) for place in wrong]
+
+
 def find_ratio(actual: NDArray[np.generic], expected: NDArray[np.generic], tolerance: Tolerance | float) -> float:
     """Return the ratio of the `Difference` of two arrays, without the elements that differ."""
     actual, expected = np.asarray(actual), np.asarray(expected)

@@ -23,15 +23,17 @@ from numpy.typing import NDArray
 
 from goldformer.adapters.arrays import LIBRARIES, ArrayLibrary, Layout, Wire
 from goldformer.adapters.process.faults import CallFault
-from goldformer.adapters.protocol import RAISES_NOT_IMPLEMENTED, Adapter, bind_arguments
+from goldformer.adapters.protocol import RAISES_NOT_IMPLEMENTED, Adapter, bind_arguments, split_state
 from goldformer.adapters.untrusted_text import LONGEST_TRACE, clip_text, describe_exception, quote_message
 from goldformer.conformance.judging.fresh_process import Call
 from goldformer.conformance.judging.host import DeviceGone, Value, run_call, run_here
 from goldformer.conformance.judging.mixed_devices import find_mixed_devices
+from goldformer.conformance.judging.sessions import SessionResults, list_parts, name_call, run_session
 from goldformer.conformance.judging.verdict import Reason
 from goldformer.spec import Case, Contract
 from goldformer.spec.call import check_call
 from goldformer.spec.model import ArraySpec, Attribute
+from goldformer.spec.sessions import AFTER, STATE, drop_script
 from goldformer.spec.shapes import Binder
 
 Array = NDArray[Any]
@@ -225,7 +227,9 @@ def read_outputs(
     device: str,
     outputs: Collection[str] | None = None,
 ) -> dict[str, Array]:
-    """Check what a call returned, and read all outputs or those asked for."""
+    """Check what a call returned, and read all outputs or those asked for; those of a session are joined."""
+    if isinstance(returned, SessionResults):
+        return join_parts(contract, arguments, read_parts(library, contract, arguments, returned, dtype, device))
     binder, read = arguments.bind(contract), {}
     for name, value in name_outputs(returned, contract).items():
         if outputs is not None and name not in outputs:
@@ -236,6 +240,31 @@ def read_outputs(
             bad.hint = _hint_at_names(returned, name, contract)
             raise
     return read
+
+
+def read_parts(
+    library: ArrayLibrary, contract: Contract, arguments: Arguments, returned: SessionResults, dtype: str, device: str
+) -> dict[str, Array]:
+    """Check what the calls of a session returned, and read it by names such as "output of call 2"."""
+    parts = list_parts(contract, arguments.attributes, arguments.bind(contract))
+    return {
+        spec.name: read_array(library, spec, returned[spec.name], sizes, dtype, device)
+        for _, spec, sizes in parts
+        if spec.name in returned
+    }
+
+
+def join_parts(contract: Contract, arguments: Arguments, parts: Mapping[str, Array]) -> dict[str, Array]:
+    """Return the outputs of a session that every call returned, whole."""
+    assert contract.session is not None, f"{contract.component} is called once"
+    labels: dict[str, list[str]] = {}
+    for output, spec, _ in list_parts(contract, arguments.attributes, arguments.bind(contract)):
+        labels.setdefault(output, []).append(spec.name)
+    return {
+        output: contract.session.join([parts[name] for name in names], contract.outputs[output].shape)
+        for output, names in labels.items()
+        if parts.keys() >= set(names)
+    }
 
 
 def _hint_at_names(returned: Any, name: str, contract: Contract) -> str:
@@ -254,7 +283,10 @@ def convert_arguments(
     device: str,
     layout: Layout = "contiguous",
 ) -> dict[str, Any]:
-    """Make the keyword arguments of a call: arrays of the adapter's library, `params` as one mapping."""
+    """Make the keyword arguments of a call: arrays of the adapter's library, `params` as one mapping.
+
+    For a session they are those of each call, by its name.
+    """
     key = (contract.component, dtype)
     # Another process gets copies and cannot change these arrays: the next call may have them too.
     if library.name == Wire.name and key in arguments.sent:
@@ -266,8 +298,15 @@ def convert_arguments(
             return fresh
         return {name: library.lay_out(array, layout) for name, array in fresh.items()}
 
-    given = {**convert(arguments.inputs), **arguments.attributes}
-    given |= {"params": convert(arguments.params)} if contract.takes_params else {}
+    def make(inputs: Mapping[str, Array], attributes: Mapping[str, Any]) -> dict[str, Any]:
+        params = {"params": convert(arguments.params)} if contract.takes_params else {}
+        return {**convert(inputs), **attributes, **params}
+
+    if contract.session is None:
+        given = make(arguments.inputs, arguments.attributes)
+    else:
+        plain, calls = drop_script(arguments.attributes), contract.split_session(arguments.inputs, arguments.attributes)
+        given = {name_call(one): make(inputs, {**plain, AFTER: one.after}) for one, inputs in calls}
     if library.name == Wire.name:
         arguments.sent[key] = dict(given)
     return given
@@ -279,13 +318,48 @@ def describe_missing(adapter: Adapter, component: str) -> str:
 
 
 def call(adapter: Adapter, contract: Contract, given: Mapping[str, Any]) -> tuple[Any, float]:
-    """Run the adapter's function; its exceptions become a CallProblem, its warnings are ignored."""
+    """Run the adapter's function; its exceptions become a CallProblem, its warnings are ignored.
+
+    A session runs it once for each of its calls, and returns SessionResults.
+    """
     component = contract.component
     function = adapter.functions.get(component)
     if function is None:
         raise NotImplementedHere(describe_missing(adapter, component))
     if why := adapter.broken.get(component):
         raise BadResult("wrong-parameters", f"{component} {why}")
+    if contract.session is None:
+        return _call_once(adapter, function, contract, given)
+    seconds = 0.0
+
+    def run(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
+        nonlocal seconds
+        try:
+            returned, taken = _call_once(adapter, function, contract, arguments)
+            seconds += taken
+            return _name_with_state(returned, contract)
+        except BadResult as bad:
+            bad.hint = f", in {name} of {len(given)}{bad.hint}"
+            raise
+
+    return run_session(given, run), seconds
+
+
+def _name_with_state(returned: Any, contract: Contract) -> dict[str, Any]:
+    """Return what a call of a session returned by name, with its state."""
+    outputs, state = split_state(returned)
+    named = name_outputs(outputs, contract)
+    if state is None:
+        whole = f"({', '.join((*named, STATE))})"
+        raise BadResult("not-an-array", f"returned no {STATE} for the calls that follow: return {whole}")
+    return {**named, STATE: state}
+
+
+def _call_once(
+    adapter: Adapter, function: Callable[..., Any], contract: Contract, given: Mapping[str, Any]
+) -> tuple[Any, float]:
+    """Run a function with the arguments of one call."""
+    component = contract.component
     try:
         given = bind_arguments(function, contract, given)
         with warnings.catch_warnings():
@@ -384,6 +458,8 @@ _NARROWER: Final = {"float64": ("float32", "float16", "bfloat16"), "float32": ("
 
 def name_outputs(returned: Any, contract: Contract) -> dict[str, Any]:
     """Return the returned values by output name; BadResult if they have no such form."""
+    if isinstance(returned, SessionResults):
+        return dict(returned)
     names = tuple(contract.outputs)
     if isinstance(returned, list) and all(hasattr(value, "shape") for value in returned):
         # A list of arrays counts as a tuple. A list of numbers is meant as one array, and is not an array.

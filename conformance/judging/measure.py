@@ -6,9 +6,10 @@ import math
 from collections.abc import Mapping
 from typing import Final
 
-from goldformer.conformance.judging.comparator import compare, find_ratio
+from goldformer.conformance.judging.comparator import compare, find_ratio, find_wrong_places
 from goldformer.conformance.judging.invoke import Array, Result
 from goldformer.conformance.judging.random_outputs import compare_statistics
+from goldformer.conformance.judging.sessions import describe_calls
 from goldformer.conformance.judging.tolerance import Tolerance, limit_rounding
 from goldformer.conformance.judging.verdict import Difference, Element, Limit, Reason
 from goldformer.spec import Case, Contract
@@ -51,6 +52,24 @@ def measure_ratio(name: str, actual: Array, golden: GoldenArray, contract: Contr
     if golden.within is not None:
         return max((d.ratio for d in compare_statistics(name, actual, golden, dtype)), default=0.0)
     return find_ratio(golden.select(actual), golden.values, find_tolerance(golden, contract, dtype))
+
+
+def name_wrong_calls(
+    difference: Difference,
+    result: Result,
+    expected: Mapping[str, GoldenArray],
+    case: Case,
+    contract: Contract,
+    dtype: str,
+) -> str:
+    """Return which calls of a session gave the wrong elements of an output, as words to add; "" without a session."""
+    name = difference.output
+    if contract.session is None or name not in expected:
+        return ""
+    golden = expected[name]
+    bound = find_tolerance(golden, contract, dtype)
+    places = find_wrong_places(golden.select(result.outputs[name]), golden.values, bound, golden.indices)
+    return describe_calls(contract, case.attributes, name, places)
 
 
 def find_tolerance(golden: GoldenArray, contract: Contract, dtype: str) -> Tolerance:

@@ -250,7 +250,7 @@ def _require_lasting(subject: Subject, arguments: Arguments) -> None:
     """Raise Violation if a call with other numbers changes what a call returned."""
     returned = subject.run(arguments, subject.make(arguments))
     for _ in islice(_make_others(subject, arguments), 1):
-        for name, values in returned.outputs.items():
+        for name, values in returned.values.items():
             if not _is_equal(subject.library.numpy(returned.arrays[name]), values):
                 message = f"a later call changes the {name} that an earlier call returned"
                 raise Violation(message, shows="result-overwritten")
@@ -275,18 +275,18 @@ def _require_own_memory(subject: Subject, arguments: Arguments) -> None:
     written = {}
     try:
         for name, array in own.items():
-            values = returned.outputs[name]
+            values = returned.values[name]
             if write(array, np.asarray(~values if values.dtype.kind == "b" else values + 1)):
                 written[name] = array
         changed = _find_changed(subject, given, subject.make(arguments))
-        later = subject.run(arguments, subject.make(arguments)).outputs
+        later = subject.run(arguments, subject.make(arguments)).values
         # Not only another result: the numbers that were written come back.
         kept = [n for n in written if _is_equal(later[n], library.numpy(written[n]))]
     finally:
         # What is kept for later calls must be as it was.
         for name, array in written.items():
-            write(array, returned.outputs[name])
-    kept = [name for name in kept if not _is_equal(later[name], returned.outputs[name])]
+            write(array, returned.values[name])
+    kept = [name for name in kept if not _is_equal(later[name], returned.values[name])]
     if changed or kept:
         what = f"the result shares memory with {changed}" if changed else f"{kept[0]} shares memory with later results"
         raise NotAdvised(f"{what}: a change of one in place changes the other", shows="result-aliases-input")

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from goldformer.conformance.judging.invoke import Arguments, NotCheckable
 from goldformer.conformance.properties.subject import Subject, with_all_digits, with_inputs, with_params
+from goldformer.spec.model import read_count
 
 #: The sizes of the batches whose last sample is compared with itself in a batch of one.
 BATCHES: Final = (2, 4, 8)
@@ -123,7 +124,7 @@ def gives_the_same(subject: Subject, one: Arguments, other: Arguments, claim: st
 
 def ignores_head_order(subject: Subject, arguments: Arguments, into: Sequence[str], *, seed: int) -> None:
     """Require that heads may change places: their columns of the parameters `into` that exist, and rows of w_o."""
-    heads = int(arguments.attributes["num_heads"])
+    heads = read_count(arguments.attributes["num_heads"])
     order = np.roll(np.arange(heads), 1 + seed % (heads - 1))
     blocks = {name: (*array.shape[:-1], heads, -1) for name, array in arguments.params.items() if name in into}
     moved = {

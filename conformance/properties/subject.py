@@ -22,8 +22,10 @@ from goldformer.conformance.judging.invoke import (
     call,
     check_inputs_unchanged,
     convert_arguments,
+    join_parts,
     name_outputs,
     read_outputs,
+    read_parts,
     run_with_own_arrays,
 )
 from goldformer.conformance.judging.tolerance import least_margin, tolerance
@@ -63,9 +65,13 @@ class MixesDevices(Violation):
 
 @dataclass(frozen=True, slots=True)
 class Returned:
-    """The arrays that a call returned, by output, and copies of their values."""
+    """The arrays that a call returned, by name, copies of their values, and the outputs.
+
+    Each call of a session returns arrays of its own, and the outputs are joined from them.
+    """
 
     arrays: Mapping[str, Any]
+    values: Mapping[str, Array]
     outputs: Mapping[str, Array]
 
 
@@ -148,9 +154,13 @@ class Subject:
         self.seconds += seconds
         if self.library.name != Wire.name:  # another process gets copies
             check_inputs_unchanged(self.library, given, self.make(arguments))
-        read = read_outputs(self.library, self.contract, arguments, returned, self.bench.dtype, self.bench.device)
+        called = (self.library, self.contract, arguments, returned, self.bench.dtype, self.bench.device)
+        is_session = self.contract.session is not None
+        read = read_parts(*called) if is_session else read_outputs(*called)
         # A call that writes to an earlier result must not change what was read from it.
-        return Returned(name_outputs(returned, self.contract), {name: array.copy() for name, array in read.items()})
+        values = {name: array.copy() for name, array in read.items()}
+        outputs = join_parts(self.contract, arguments, values) if is_session else values
+        return Returned(name_outputs(returned, self.contract), values, outputs)
 
     def gradient(self, component: str, arguments: Arguments, cotangent: Array, *wanted: str) -> Mapping[str, Array]:
         """Return the gradients of the arguments `wanted`, for a gradient of the first output."""

@@ -14,6 +14,7 @@ attention        softmax, scaled dot-product attention and masks
 distance         sliding windows, ALiBi and the positions of words
 embedding, rope  token embedding and positional encoding; rotary position embedding
 heads, grouped   multi-head attention, fused and separate, and single-head attention; grouped-query attention
+cached           attention with a cache of keys and values, over several calls
 layers, rms      feed-forward network, layer normalisation, encoder and decoder; root mean square normalisation
 gated            gated feed-forward network
 transformer      the whole model and its output layer
@@ -29,6 +30,7 @@ from typing import Any, Final
 
 from goldformer.spec.formulas.attention import causal_mask, padding_mask, scaled_dot_product_attention, softmax
 from goldformer.spec.formulas.backward import single_head_attention_step
+from goldformer.spec.formulas.cached import attend_with_cache, cached_attention
 from goldformer.spec.formulas.decoding import beam_search, greedy_decode
 from goldformer.spec.formulas.distance import alibi_bias, position_ids, sliding_window_mask
 from goldformer.spec.formulas.embedding import positional_encoding, token_embedding
@@ -48,15 +50,17 @@ from goldformer.spec.formulas.transformer import output_probabilities, transform
 COMPONENTS: Final[Mapping[str, Callable[..., Any]]] = {
     component.__name__: component
     for component in (
-        alibi_bias, position_ids,
-        beam_search, causal_mask, cross_entropy, decoder, decoder_layer, dropout, encoder, encoder_layer, feed_forward,
-        fused_multi_head_attention, gated_feed_forward, greedy_decode, grouped_query_attention, kl_divergence,
-        label_smoothing, layer_norm, multi_head_attention, one_hot, output_probabilities, pad_or_truncate, padding_mask,
-        positional_encoding, rms_norm, rotary_embedding, scaled_dot_product_attention, shift_right,
-        single_head_attention, single_head_attention_step, sliding_window_mask, softmax, token_embedding, token_filter,
-        transformer, xavier_uniform,
+        alibi_bias, beam_search, cached_attention, causal_mask, cross_entropy, decoder, decoder_layer, dropout, encoder,
+        encoder_layer, feed_forward, fused_multi_head_attention, gated_feed_forward, greedy_decode,
+        grouped_query_attention, kl_divergence, label_smoothing, layer_norm, multi_head_attention, one_hot,
+        output_probabilities, pad_or_truncate, padding_mask, position_ids, positional_encoding, rms_norm,
+        rotary_embedding, scaled_dot_product_attention, shift_right, single_head_attention, single_head_attention_step,
+        sliding_window_mask, softmax, token_embedding, token_filter, transformer, xavier_uniform,
     )
 }  # fmt: skip
+
+#: One call of each component that is called several times, which `COMPONENTS` has over all calls.
+SESSION_CALLS: Final[Mapping[str, Callable[..., Any]]] = {"cached_attention": attend_with_cache}
 
 #: The outputs of those that do not return them by name.
 _NAMES: Final[Mapping[str, tuple[str, ...]]] = {

@@ -404,6 +404,8 @@ OPTIONS: Final[Mapping[tuple[str, str], Replacements]] = {
     ("alibi_form", "absolute"): {bias_distance: around(count_both_ways)},
     ("alibi_form", "key_index"): {bias_distance: instead(count_from_first_key)},
     ("alibi_form", "from_last_key"): {bias_distance: instead(count_from_last_key)},
+    # It says which calls are made.
+    ("cache_state", "consumed"): {},
     ("rms_norm_eps", "1e-5"): choose_eps(rms_eps, 10**5),
     ("rms_norm_eps", "float32_eps"): choose_eps(rms_eps, 2**23),
     ("rms_norm_eps_place", "outside"): {rms_divisor: instead(add_eps_to_root)},

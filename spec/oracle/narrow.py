@@ -25,6 +25,7 @@ FREE: Final[Mapping[str, frozenset[str]]] = {
     "softmax": frozenset({LEAD}),
     "scaled_dot_product_attention": frozenset({LEAD, "q_seq", "d_v"}),
     "grouped_query_attention": frozenset({"batch", "q_seq", "d_v"}),
+    "cached_attention": frozenset({"batch", "d_v"}),
     "layer_norm": frozenset({LEAD}),
     "rms_norm": frozenset({LEAD}),
     "feed_forward": frozenset({"batch", "seq"}),

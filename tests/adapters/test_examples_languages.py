@@ -105,7 +105,7 @@ LANGUAGES = {
         "## JavaScript", "node", "node --version", 18,
         frozenset({
             "softmax", "scaled_dot_product_attention", "positional_encoding", "multi_head_attention", "layer_norm",
-            "feed_forward", "encoder_layer",
+            "feed_forward", "encoder_layer", "cached_attention",
         }),
         frozenset(),
     ),

@@ -320,8 +320,9 @@ CONVENTION_NAMES = ", ".join(load_spec().conventions)
             "CONVENTIONS has 'softmax.empty_row', but softmax does not depend on empty_row",
         ),
         (
-            "{'attention.empty_row': 'zeros'}",
-            "CONVENTIONS has 'attention.empty_row', but attention is no component: did you mean multi_head_attention?",
+            "{'multihead_attention.empty_row': 'zeros'}",
+            "CONVENTIONS has 'multihead_attention.empty_row', but multihead_attention is no component: "
+            "did you mean multi_head_attention?",
         ),
     ],
 )

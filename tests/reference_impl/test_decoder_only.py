@@ -13,6 +13,7 @@ from goldformer.reference_impl import (
     GatedFeedForward,
     RMSNorm,
     alibi_bias,
+    cached_attention,
     grouped_query_attention,
     position_ids,
     rotary_embedding,
@@ -268,3 +269,57 @@ def test_a_mask_of_numbers_has_no_positions():
         position_ids(torch.ones(2, 3, dtype=torch.int64))
     with pytest.raises(ValueError, match=r"mask has shape \(2, 1, 3\) and must be \(batch, seq\)"):
         position_ids(torch.ones(2, 1, 3, dtype=torch.bool))
+
+
+def draw_tokens(seq: int) -> dict[str, Any]:
+    shapes = {"query": (2, 4, seq, 3), "key": (2, 2, seq, 3), "value": (2, 2, seq, 5)}
+    return {name: torch.randn(shape, dtype=torch.float64) for name, shape in shapes.items()}
+
+
+def take_tokens(arrays: dict[str, Any], start: int, stop: int) -> dict[str, Any]:
+    return {name: array[:, :, start:stop] for name, array in arrays.items()}
+
+
+@pytest.mark.parametrize("calls", [(7,), (3, 2, 1, 1), (1,) * 7, (1, 5, 1)])
+def test_a_cache_gives_what_causal_attention_of_torch_gives_without_one(calls):
+    arrays, outputs, cache, start = draw_tokens(7), [], None, 0
+    for new in calls:
+        output, cache = cached_attention(**take_tokens(arrays, start, start + new), cache=cache)
+        outputs.append(output)
+        start += new
+    expected = functional.scaled_dot_product_attention(**arrays, is_causal=True, enable_gqa=True)
+    torch.testing.assert_close(torch.cat(outputs, dim=2), expected, rtol=1e-12, atol=1e-13)
+    assert cache is not None
+    assert torch.equal(cache.key, arrays["key"])
+    assert torch.equal(cache.value, arrays["value"])
+
+
+def test_a_cache_may_be_continued_twice():
+    arrays = draw_tokens(5)
+    _, prompt = cached_attention(**take_tokens(arrays, 0, 3))
+    kept = [x.clone() for x in prompt]
+    first, _ = cached_attention(**take_tokens(arrays, 3, 5), cache=prompt)
+    second, _ = cached_attention(**take_tokens(arrays, 3, 5), cache=prompt)
+    assert torch.equal(first, second)
+    assert all(map(torch.equal, kept, prompt))
+
+
+def test_padding_of_earlier_calls_stays_hidden():
+    arrays, mask = draw_tokens(4), torch.tensor([[False, True, True, True]] * 2)[:, None, None]
+    _, cache = cached_attention(**take_tokens(arrays, 0, 3), mask=mask[..., :3])
+    output, _ = cached_attention(**take_tokens(arrays, 3, 4), mask=mask, cache=cache)
+    _, cache = cached_attention(**take_tokens(arrays, 1, 3))
+    expected, _ = cached_attention(**take_tokens(arrays, 3, 4), cache=cache)
+    torch.testing.assert_close(output, expected, rtol=1e-13, atol=1e-14)
+
+
+def test_a_mask_of_the_new_tokens_only_is_refused():
+    arrays = draw_tokens(4)
+    _, cache = cached_attention(**take_tokens(arrays, 0, 3))
+    says = (
+        r"^mask has shape \(2, 1, 1, 1\) and must have a last axis of 4, the cached tokens and the new ones: pass the"
+    )
+    with pytest.raises(ValueError, match=says):
+        cached_attention(**take_tokens(arrays, 3, 4), mask=torch.ones(2, 1, 1, 1, dtype=torch.bool), cache=cache)
+    with pytest.raises(TypeError, match=r"^mask has dtype torch\.float64 and must be torch\.bool"):
+        cached_attention(**take_tokens(arrays, 3, 4), mask=torch.ones(2, 1, 1, 4, dtype=torch.float64), cache=cache)

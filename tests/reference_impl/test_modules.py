@@ -139,6 +139,10 @@ CALLS: dict[str, Callable[[Maker], Call]] = {
         functions.grouped_query_attention,
         (m.real(BATCH, 4, Q_SEQ, D_K), m.real(BATCH, 2, KV_SEQ, D_K), m.real(BATCH, 2, KV_SEQ, D_V)),
     ),
+    "cached_attention": lambda m: Call(
+        lambda *arrays: reference.cached_attention(*arrays)[0],
+        (m.real(BATCH, 4, Q_SEQ, D_K), m.real(BATCH, 2, Q_SEQ, D_K), m.real(BATCH, 2, Q_SEQ, D_V)),
+    ),
     "token_embedding": lambda m: Call(reference.token_embedding, (m.ids(), m.real(VOCAB, D_MODEL))),
     "positional_encoding": lambda m: Call(functions.positional_encoding, (m.real(BATCH, Q_SEQ, D_MODEL),)),
     "split_heads": lambda m: Call(reference.split_heads, (m.real(BATCH, Q_SEQ, HEADS * D_K), HEADS)),

@@ -155,6 +155,10 @@ CASES = {
         "scaled_dot_product_attention", "sdpa-empty-row-one-sample", "{lengths: [", "{lengths: [1, ",
         "inputs.mask", "{id}: has 4 lengths for a first axis of 3",
     ),
+    "lengths for more samples than there are": (
+        "cached_attention", "cache-left-padding", "lengths: [7, 5]", "lengths: [7, 5, 5]", "expect.output",
+        "{id}: lengths [7, 5, 5] do not fit the shape (batch, kv_heads*group, seq, d_v) = (2, 12, 7, 6)",
+    ),
     # expectations
     "an unknown output": (
         "softmax", "sm-four-axes", "{output: all}", "{weights: all}", "expect.weights",

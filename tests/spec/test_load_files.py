@@ -160,6 +160,22 @@ CONTRACTS = {
         "pears is no attribute and no size of an argument: write one of base, original_length, pairs, rotary_width, "
         "scaling_factor, seq, or a product",
     ),
+    "a session without a script": (
+        "cached_attention", "calls: {kind: ints}", "calls: {kind: int}", "session",
+        "has no script: write the attribute calls: {kind: ints}",
+    ),
+    "a session that must say what each call follows": (
+        "cached_attention", "after: {kind: ints, optional: true}", "after: {kind: ints}", "session",
+        "has no script: write the attribute after: {kind: ints, optional: true}",
+    ),
+    "a session along no axis": (
+        "cached_attention", "axis: seq", "axis: length", "session.axis",
+        "'length' is no axis of an input: name the axis along which tokens lie",
+    ),
+    "an input without the axis of a session": (
+        "cached_attention", "so_far: [mask]", "so_far: [masks]", "session.so_far",
+        "'masks' is no input with the axis seq: write some of query, key, value, mask",
+    ),
 }  # fmt: skip
 
 

@@ -64,6 +64,14 @@ export class Arguments {
     return spread(nested(mask.data, full), shape);
   }
 
+  /** The number of the state that the call continues, or undefined where a sequence begins. */
+  state() {
+    if (!this.#inputs.has("state")) return undefined;
+    const number = take("state", this.#inputs);
+    if (!Number.isSafeInteger(number) || number < 0) throw refuse("state", "expected a number that an earlier call returned");
+    return number;
+  }
+
   /** An attribute that is a whole number of at least 1. */
   count(name) {
     const value = take(name, this.#inputs);

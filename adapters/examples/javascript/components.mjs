@@ -49,6 +49,23 @@ const feedForwardParams = (given, at) => ({
   b_2: given.optionalParam(`${at}b_2`, "d_model"),
 });
 
+/** The keys and values so far, by the numbers of their states: a session has at most 64 calls. */
+const STATES = new Map();
+const MOST_STATES = 64;
+let stateCount = 0;
+
+function keepState(state) {
+  STATES.set(stateCount, state);
+  if (STATES.size > MOST_STATES) STATES.delete(STATES.keys().next().value);
+  return stateCount++;
+}
+
+function findState(number) {
+  if (number === undefined) return undefined;
+  if (!STATES.has(number)) throw new Refusal(BAD_ARGUMENT, `state: ${number} is none of the last ${MOST_STATES} states`);
+  return STATES.get(number);
+}
+
 /** By the names of their methods; each returns its results, nested, by name. */
 export const COMPONENTS = {
   softmax(given) {
@@ -66,6 +83,28 @@ export const COMPONENTS = {
     const mask = given.mask([...lead, given.size("q_seq"), given.size("kv_seq")]);
     given.done();
     return collected(lead.length, along(lead.length, transformer.attention, query, key, value, mask));
+  },
+
+  cached_attention(given) {
+    const query = given.input("query", "batch heads new d_k");
+    const before = findState(given.state());
+    const append = (name, axes) => {
+      const added = given.input(name, axes);
+      return before ? along(2, (old, rows) => [...old, ...rows], before[name], added) : added;
+    };
+    const state = { key: append("key", "batch kv_heads new d_k"), value: append("value", "batch kv_heads new d_v") };
+    const [heads, shared] = [given.size("heads"), given.size("kv_heads")];
+    if (heads % shared) throw new Refusal(BAD_ARGUMENT, `query: ${heads} heads are no multiple of ${shared}`);
+    const soFar = state.key[0][0].length;
+    const masks = given.mask([given.size("batch"), 1, 1, soFar]);
+    given.done();
+    const attend = (sample, b) =>
+      sample.map((rows, h) => {
+        const g = Math.floor((h * shared) / heads);
+        const [key, value] = [state.key[b][g], state.value[b][g]];
+        return transformer.cachedAttention(rows, key, value, soFar - given.size("new"), masks?.[b][0][0]);
+      });
+    return { output: query.map(attend), state: keepState(state) };
   },
 
   positional_encoding(given) {

@@ -36,7 +36,8 @@ function result(method, params) {
   if (!Object.hasOwn(COMPONENTS, method)) throw new Refusal(NO_SUCH_METHOD, `there is no ${method}`);
   const given = new Arguments(params);
   const outputs = Object.entries(COMPONENTS[method](given));
-  return Object.fromEntries(outputs.map(([name, array]) => [name, writeArray(array, given.dtype)]));
+  const write = (result) => (typeof result === "number" ? result : writeArray(result, given.dtype)); // a state is a number
+  return Object.fromEntries(outputs.map(([name, result]) => [name, write(result)]));
 }
 
 /** The reply to a line, whatever it is, and whether it was the last. */

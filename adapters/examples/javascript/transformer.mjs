@@ -43,6 +43,12 @@ export function attention(query, key, value, mask) {
   return { output: product(weights, value), weights, scores, scaled_scores };
 }
 
+/** Attention of the new tokens of one head to `cached` tokens and to themselves, but not to later ones. */
+export function cachedAttention(query, key, value, cached, mask) {
+  const seen = query.map((_, i) => key.map((_, j) => j <= cached + i && (mask?.[j] ?? true)));
+  return attention(query, key, value, seen).output;
+}
+
 /** The row of a position: sine and cosine of pair i on channels 2i and 2i + 1. */
 export function positionRow(position, d_model) {
   return Array.from({ length: d_model }, (_, channel) => {

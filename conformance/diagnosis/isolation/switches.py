@@ -12,6 +12,7 @@ import numpy as np
 from goldformer.conformance.judging.invoke import Arguments, Array
 from goldformer.conformance.properties.relations import join_names
 from goldformer.spec import Contract
+from goldformer.spec.model import read_count
 
 Change = Callable[[Arguments], Arguments]
 
@@ -132,7 +133,7 @@ def _make_part(arguments: Arguments, stack: str, block: str, prefixes: Sequence[
 def list_layer_switches(contract: Contract, arguments: Arguments) -> list[Switch]:
     """Return the switches that leave one layer of each stack of several."""
     attributes = arguments.attributes
-    deep = [stack for stack in contract.layers if int(attributes[stack.count]) > 1]
+    deep = [stack for stack in contract.layers if read_count(attributes[stack.count]) > 1]
     return [
         Switch(f"layers:{stack.prefix}", f"{stack.count} = 1", _leave_first_layer(stack.prefix, stack.count))
         for stack in deep
@@ -152,7 +153,7 @@ def list_general(contract: Contract, arguments: Arguments) -> list[Switch]:
         words |= {"seq": "one target word", "source_seq": "one row of memory"}
     masks = [n for n, spec in contract.inputs.items() if spec.kind == "bool" and n in arguments.inputs]
     has_ids = any(spec.kind == "ids" for spec in contract.inputs.values())
-    beams = int(arguments.attributes.get("beam_size", 1))
+    beams = read_count(arguments.attributes.get("beam_size", 1))
     return [
         *([Switch("beams", "beam_size = 1", _leave_one_beam)] if beams > 1 else []),
         *([Switch("samples", "one sample", _cut_axis(contract, "batch"))] if sizes.get("batch", 1) > 1 else []),
@@ -200,7 +201,7 @@ def make_uneven(arguments: Arguments) -> Switch:
 
 def list_single_steps(arguments: Arguments) -> list[Switch]:
     """Return the switch that leaves one step of decoding, if there are several."""
-    steps = int(arguments.attributes.get("max_length", 1))
+    steps = read_count(arguments.attributes.get("max_length", 1))
     return [Switch("steps", "max_length = 1", _set_attribute("max_length", 1))] if steps > 1 else []
 
 
@@ -237,7 +238,7 @@ def _clear_projection(plain: set[str], fused: set[str], place: int) -> Change:
     """Make all queries (place 0) or keys (place 1) 0, also where one matrix makes queries, keys and values."""
 
     def change(arguments: Arguments) -> Arguments:
-        heads = int(arguments.attributes["num_heads"])
+        heads = read_count(arguments.attributes["num_heads"])
         changed = {}
         for name in fused & arguments.params.keys():
             array = arguments.params[name].copy()

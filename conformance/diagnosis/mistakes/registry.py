@@ -29,6 +29,7 @@ _FORWARD: Final = (
     "gated",
     "groups",
     "distance",
+    "caches",
     "transformer",
     "losses",
     "decoding",

@@ -22,6 +22,7 @@ GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
         "multi_head_attention",
         "fused_multi_head_attention",
         "grouped_query_attention",
+        "cached_attention",
     ),
     "Masks and sequences": (
         "causal_mask",

@@ -20,6 +20,7 @@ from goldformer.adapters.process.messages import ENCODINGS, MAX_MESSAGE
 from goldformer.adapters.process.server import Server, serve
 from goldformer.conformance.judging.cases import Bench, check_case
 from goldformer.conformance.judging.verdict import Status
+from repository import REPOSITORY
 from rpc import Answered
 
 GOLDFORMER = Path(sys.executable).with_name("goldformer")
@@ -326,3 +327,91 @@ def test_arrays_arrive_as_the_adapter_asks(server):
     ids = {"dtype": "int64", "shape": [1, 2], "data": [2, 0]}
     made = ask(server(source), "one_hot", {"ids": ids, "vocab": 3})
     assert np.reshape(made["output"]["data"], made["output"]["shape"]).tolist() == [[[0, 0, 1], [1, 0, 0]]]
+
+
+# States
+
+TOKEN = {"dtype": "float64", "shape": [1, 1, 1, 1], "data": [1]}
+TOKENS = {"query": TOKEN, "key": TOKEN, "value": TOKEN}
+
+
+def add_value(value):
+    return TOKENS | {"value": {**TOKEN, "data": [value]}}
+
+
+def test_a_number_stands_for_a_state_which_may_be_continued_twice(server):
+    served = server("textbook")
+    first = ask(served, "cached_attention", add_value(2))
+    assert (first["output"]["data"], first["state"]) == ([2], 0)
+    for value, number in ((4, 1), (6, 2)):
+        again = ask(served, "cached_attention", add_value(value) | {"state": 0})
+        assert (again["output"]["data"], again["state"]) == ([(2 + value) / 2], number)
+    assert ask(served, "cached_attention", add_value(3))["output"]["data"] == [3]
+
+
+@pytest.mark.parametrize(
+    ("state", "says"),
+    [
+        (7, "params.state is 7, which stands for none of the last 64 states"),
+        (-1, "params.state is -1, expected an integer of 0 or more, which stands for the state"),
+        (True, "params.state is true, expected an integer of 0 or more, which stands for the state"),
+        ([0], "params.state is [0], expected an integer of 0 or more, which stands for the state"),
+    ],
+)
+def test_a_state_that_was_not_returned_is_refused(server, state, says):
+    error = ask(server("textbook"), "cached_attention", TOKENS | {"state": state})
+    assert (error["code"], error["message"].lower()) == (-32602, says)
+
+
+def test_a_state_is_forgotten_after_64_others(server):
+    served = server("textbook")
+    for _ in range(64):
+        ask(served, "cached_attention", TOKENS)
+    assert ask(served, "cached_attention", TOKENS | {"state": 0})["state"] == 64
+    assert ask(served, "cached_attention", TOKENS | {"state": 0})["code"] == -32602
+
+
+def test_a_call_of_a_session_has_no_script_and_no_gradient(server):
+    served = server("reference")
+    says = ask(served, "cached_attention", TOKENS | {"calls": 1})["message"]
+    known = "key, mask, query, state, value"
+    assert says == f"params.calls is no argument of cached_attention, which takes {known}"
+    assert "cached_attention" not in ask(served, "initialize", HELLO)["gradients"]
+
+
+@pytest.mark.parametrize(
+    ("state", "says"),
+    [
+        ("", "returned no state for the calls that follow: return (output, state), in call 1 of 4"),
+        (',"state":-1', "result.state is -1, expected an integer of 0 or more, which stands for the state"),
+        (',"state":"0"', 'result.state is "0", expected an integer of 0 or more, which stands for the state'),
+    ],
+)
+def test_a_process_returns_a_number_for_the_state(spec, monkeypatch, server, state, says):
+    served = server("textbook")
+
+    def answer(line):
+        reply = served.answer(line)
+        return re.sub(rb',"state":\d+', state.encode(), reply)
+
+    monkeypatch.setattr(client, "Child", lambda words: Answered(answer))
+    adapter = find_adapter("cmd: a program", spec)
+    verdict = check_case(spec.cases["cache-prompt-chunk-steps"], Bench(spec, adapter, "float64", "cpu"))
+    assert verdict.status in (Status.FAILED, Status.ERRORED)
+    assert says in verdict.message
+
+
+def test_the_page_shows_what_the_textbook_answers(server):
+    page = (REPOSITORY / "docs/protocol.md").read_text(encoding="utf-8")
+    shown, served = re.findall(r"^suite:   (.*)\nprocess: (.*)$", page, re.MULTILINE), server("textbook")
+    assert len(shown) == 2
+    for asked, answered in shown:
+        assert json.loads(served.answer(asked.encode() + b"\n")) == json.loads(answered)
+
+
+@pytest.mark.parametrize("case", ["cache-prompt-chunk-steps", "cache-continuations-take-turns", "cache-left-padding"])
+def test_a_session_passes_behind_the_protocol(spec, monkeypatch, server, case):
+    served = server("reference")
+    monkeypatch.setattr(client, "Child", lambda words: Answered(served.answer))
+    adapter = find_adapter("cmd: a program", spec)
+    assert check_case(spec.cases[case], Bench(spec, adapter, "float64", "cpu")).status is Status.PASSED

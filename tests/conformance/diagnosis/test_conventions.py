@@ -115,7 +115,9 @@ def test_every_option_of_every_convention_is_tried_here(spec):
     of_biases = {("biases", option) for option in LEFT_OUT}
     # tests/spec/test_later.py tries the options that change the mask of a call.
     of_masks = {("later_tokens", option) for option in ("as_masked", "hidden_too", "hidden_only")}
-    assert known == {key[:2] for key in CHOICES} | CASES_OF_PARAMS.keys() | of_biases | of_masks
+    # tests/conformance/judging/test_sessions.py tries the options that decide which calls are made.
+    of_states = {("cache_state", option) for option in ("kept", "consumed")}
+    assert known == {key[:2] for key in CHOICES} | CASES_OF_PARAMS.keys() | of_biases | of_masks | of_states
 
 
 @pytest.mark.parametrize(("choice", "case"), CASES_OF_PARAMS.items(), ids=[".".join(key) for key in CASES_OF_PARAMS])

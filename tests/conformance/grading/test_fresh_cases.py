@@ -292,3 +292,14 @@ def test_what_is_wrong_in_one_is_said_with_its_line(old, new, says, tmp_path, sp
     path.write_text(TWO.replace(old, new), encoding="utf-8")
     with pytest.raises(SpecError, match=re.escape(f"{path}{says}")):
         load_own_cases(path, spec)
+
+
+def test_sessions_are_drawn_again_with_their_calls(spec):
+    cases = load_fresh(draw_fresh(asks("cached_attention"), spec, SEED).text, spec)
+    scripts = {case.attributes["calls"] for case in spec.cases_of("cached_attention") if case.error is None}
+    values = [case for case in cases if case.error is None]
+    assert len(values) >= 2
+    assert {case.attributes["calls"] for case in values} <= scripts
+    assert {v.status for v in verdicts(find_adapter("reference", spec), cases, spec, "float64").values()} == {
+        Status.PASSED
+    }

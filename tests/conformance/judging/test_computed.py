@@ -115,6 +115,7 @@ NARROWED = {
     "rms_norm": "rms-size-513",
     "gated_feed_forward": "glu-size-129-tokens",
     "grouped_query_attention": "gqa-size-causal-129",
+    "cached_attention": "cache-size-257",
 }
 
 

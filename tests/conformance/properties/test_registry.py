@@ -29,6 +29,7 @@ from goldformer.spec.formulas.attention import (
     weigh_keys,
 )
 from goldformer.spec.formulas.backward import move_weight, single_head_attention_step, weight_gradients
+from goldformer.spec.formulas.cached import see_cached
 from goldformer.spec.formulas.decoding import (
     Sentence,
     decoder_input,
@@ -169,6 +170,13 @@ def lean_towards_early_heads(original, query, key, value, mask=None):
 def dislikes_token_0(original, logits, previous=None, **settings):
     probabilities = original(logits, previous, **settings)["probabilities"]
     return {"probabilities": np.where(np.arange(probabilities.shape[-1]) == 0, probabilities / 2, probabilities)}
+
+
+@spoil(around=see_cached)
+def sees_fewer_in_a_chunk(original, new, so_far):
+    seen = original(new, so_far)
+    seen[:, 0] &= new != 2  # a chunk of two tokens loses the first key
+    return seen
 
 
 @spoil(around=decoder_layer)
@@ -391,6 +399,19 @@ CAUGHT: dict[str, tuple[Any, str]] = {
         implementations()["position-ids-padding-subtracted"].make,
         "the words of a sample do not have the positions 0, 1, 2 …",
     ),
+    "cache-cut": (
+        sees_fewer_in_a_chunk,
+        r"calls with \[[\d, ]+\] new tokens give something else than calls with \[[\d, ]+\]",
+    ),
+    "cache-later": (
+        implementations()["cache-prefill-unmasked"].make,
+        r"the output up to position \d+ changes when later rows of query, key and value are replaced",
+    ),
+    "cache-turns": (
+        implementations()["cache-not-reset"].make,
+        "a sequence gives something else while calls of another one take turns with its own",
+    ),
+    "cache-batch": (SoftmaxOverTheBatch, "a sample gives something else in a batch than by itself"),
     "rms-scale": (bounded_divisor, "a row times -?8 does not give what the row gives, up to eps and the sign"),
     "rope-relative": (even_positions, r"adding \d+ to all positions changes the scores of turned queries and keys"),
     "rope-length": (implementations()["rope-minus-missing"].make, "a pair of channels does not keep its length"),

@@ -94,6 +94,25 @@ def grouped_query_attention(m, query, key, value, mask=None, empty_row="uniform"
     return out
 
 
+def cached_attention(m, query, key, value, calls, mask=None, after=None, gqa_groups="interleave"):
+    """CACHE-1: each token by itself, with the tokens that came before it in its sequence."""
+    after, ends = range(len(calls)) if after is None else after, np.cumsum(calls)
+    output = empty(*query.shape[:-1], value.shape[-1])
+    for number, new in enumerate(calls):
+        before, earlier = after[number], []
+        while before:
+            earlier = [*range(ends[before - 1] - calls[before - 1], ends[before - 1]), *earlier]
+            before = after[before - 1]
+        for token in range(ends[number] - new, ends[number]):
+            seen = [*earlier, *range(ends[number] - new, token + 1)]
+            own = None if mask is None else mask[..., seen]
+            one = grouped_query_attention(
+                m, query[:, :, [token]], key[:, :, seen], value[:, :, seen], own, gqa_groups=gqa_groups
+            )
+            output[:, :, [token]] = one["output"]
+    return {"output": output}
+
+
 def unless_dropped(m, x, rate):
     """DROP-1: what an element is when chance keeps it."""
     return m.number(0) if rate == 1 else x / (1 - m.number(rate))
@@ -370,8 +389,8 @@ def gated_feed_forward(
     return {"output": project(hidden, w_down, b_down), "hidden": hidden, "gate": gate, "up": up}
 
 
-#: The conventions that the arguments of a call decide.
-SEEN_IN_ARGUMENTS = {"biases", "later_tokens"}
+#: The conventions that the arguments of a call decide, or the calls that are made.
+SEEN_IN_ARGUMENTS = {"biases", "later_tokens", "cache_state"}
 
 
 def in_loops(component, m, inputs, params, attributes, conventions):
@@ -407,6 +426,10 @@ def attention(lead=(2,), q_seq=3, kv_seq=5, d_k=4, d_v=7, **mask):
 def grouped(heads, kv_heads, **mask):
     return {"query": drawn(11, 2, heads, 3, 4), "key": drawn(12, 2, kv_heads, 5, 4),
             "value": drawn(13, 2, kv_heads, 5, 2), **mask}  # fmt: skip
+
+
+def cached(seq):
+    return {"query": drawn(14, 2, 4, seq, 3), "key": drawn(15, 2, 2, seq, 3), "value": drawn(16, 2, 2, seq, 2)}
 
 
 def one_empty(*shape):
@@ -458,6 +481,17 @@ SMALL = {
         for h, kv in ((4, 2), (6, 2), (6, 3), (3, 1), (2, 2))
         for groups in ("interleave", "tile")
     },
+    **{
+        f"a cache, {calls} after {after}, {groups}": (
+            "cached_attention", cached(sum(calls)), {}, {"calls": calls, "after": after}, {"gqa_groups": groups},
+        )
+        for calls, after in (((4,), (0,)), ((2, 1, 2), (0, 1, 2)), ((2, 1, 1), (0, 1, 1)), ((1, 1, 2), (0, 0, 2)))
+        for groups in ("interleave", "tile")
+    },
+    "a cache and a hidden token": (
+        "cached_attention", {**cached(4), "mask": np.array([[1, 1, 1, 1], [1, 1, 0, 1]], bool).reshape(2, 1, 1, 4)},
+        {}, {"calls": (2, 2)}, {},
+    ),
     "grouped queries, a mask for each head": (
         "grouped_query_attention", grouped(4, 2, mask=some(9, 1, 4, 3, 5) | np.eye(3, 5, dtype=bool)), {}, {}, {},
     ),

@@ -1,0 +1,87 @@
+"""Attention with a cache of keys and values: over the whole of a script of calls, and call by call."""
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+
+from goldformer.spec.formulas.checks import Array, axis_sizes
+from goldformer.spec.formulas.grouped import grouped_query_attention
+from goldformer.spec.formulas.steps import step
+
+# The axes of the arguments, as axis_sizes reads them
+TOKENS: Final = {"query": "batch heads seq d_k", "key": "batch kv_heads seq d_k", "value": "batch kv_heads seq d_v"}
+
+#: The keys and the values so far, (batch, kv_heads, so_far, width).
+Cache = tuple[Array, Array]
+
+
+@step
+def cached_attention(
+    query: Array,
+    key: Array,
+    value: Array,
+    mask: Array | None = None,
+    *,
+    calls: Sequence[int],
+    after: Sequence[int] | None = None,
+) -> Array:
+    """Return the output of all calls without a cache, (batch, heads, seq, d_v): CACHE-1 says what each token sees."""
+    axis_sizes(TOKENS, query=query, key=key, value=value)
+    seen = find_seen_tokens(calls, range(len(calls)) if after is None else after)
+    return grouped_query_attention(query, key, value, seen if mask is None else seen & mask)["output"]
+
+
+def find_seen_tokens(calls: Sequence[int], after: Sequence[int]) -> Array:
+    """Return True where a token sees another one, (seq, seq): those of the calls before its own, and none later."""
+    ends = np.cumsum(calls)
+    seen = np.zeros((ends[-1], ends[-1]), dtype=np.bool_)
+    for new, end, before in zip(calls, ends, after, strict=True):
+        rows = slice(end - new, end)
+        if before:
+            seen[rows] = seen[ends[before - 1] - 1]  # the last token of the call before sees all that came until then
+        seen[rows, rows] = np.tri(new, dtype=np.bool_)
+    return seen
+
+
+@step
+def attend_with_cache(
+    query: Array, key: Array, value: Array, mask: Array | None = None, state: Cache | None = None
+) -> dict[str, Array | Cache]:
+    """Return the output of one call, (batch, heads, new, d_v), and the state with its keys and values."""
+    new = axis_sizes(TOKENS, query=query, key=key, value=value)["seq"]
+    state = extend_cache(start_cache(key, value) if state is None else state, key, value)
+    seen = see_cached(new, state[0].shape[2])
+    seen = seen if mask is None else seen & fit_padding(mask, new)
+    return {"output": grouped_query_attention(query, *state, seen)["output"], "state": state}
+
+
+@step
+def start_cache(key: Array, value: Array) -> Cache:
+    """Return the state before the first token: no keys and no values (CACHE-4)."""
+    return key[:, :, :0], value[:, :, :0]
+
+
+@step
+def extend_cache(state: Cache, key: Array, value: Array) -> Cache:
+    """Return a new state, with the new keys and values after those so far; the old one stays as it is (CACHE-5)."""
+    return append_rows(state[0], key), append_rows(state[1], value)
+
+
+@step
+def append_rows(rows: Array, new: Array) -> Array:
+    """Return the rows so far and then the new ones, (batch, kv_heads, so_far, width)."""
+    return np.concatenate((rows, new), axis=2)
+
+
+@step
+def see_cached(new: int, so_far: int) -> Array:
+    """Return True where a new token sees one of all so far, (new, so_far): the last one sees all (CACHE-2)."""
+    return np.tri(new, so_far, so_far - new, dtype=np.bool_)
+
+
+@step
+def fit_padding(mask: Array, new: int) -> Array:
+    """Return the mask of the padding among all tokens so far, (batch, 1, 1, so_far)."""
+    del new
+    return mask
