@@ -225,3 +225,25 @@ def test_a_mask_of_numbers_has_no_positions():
         position_ids(torch.ones(2, 3, dtype=torch.int64))
     with pytest.raises(ValueError, match=r"mask has shape \(2, 1, 3\) and must be \(batch, seq\)"):
         position_ids(torch.ones(2, 1, 3, dtype=torch.bool))
+
+
+def test_scale_and_bias_are_those_of_torch():
+    arrays, bias = draw_groups(4, 2), torch.randn(4, 3, 5, dtype=torch.float64)
+    expected = functional.scaled_dot_product_attention(**arrays, attn_mask=bias, scale=0.3, enable_gqa=True)
+    output, _ = grouped_query_attention(**arrays, bias=bias, scale=0.3)
+    torch.testing.assert_close(output, expected, rtol=1e-12, atol=1e-13)
+
+
+def test_a_sink_is_one_key_more_whose_value_is_zero():
+    arrays, sinks = draw_groups(4, 2), torch.randn(4, dtype=torch.float64)
+    bias = torch.cat([torch.zeros(4, 3, 5), sinks[:, None, None].expand(4, 3, 1)], dim=-1).double()
+    longer = {name: functional.pad(arrays[name], (0, 0, 0, 1)) for name in ("key", "value")}
+    expected, _ = grouped_query_attention(arrays["query"], longer["key"], longer["value"], bias=bias)
+    output, weights = grouped_query_attention(**arrays, sinks=sinks)
+    torch.testing.assert_close(output, expected, rtol=1e-12, atol=1e-13)
+    assert weights.shape == (2, 4, 3, 5)
+
+
+def test_a_hidden_key_has_no_weight_under_a_small_cap():
+    _, weights = grouped_query_attention(**draw_groups(4, 2), mask=torch.arange(5) < 3, softcap=0.5)
+    assert not weights[..., 3:].any()

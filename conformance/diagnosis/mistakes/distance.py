@@ -115,4 +115,4 @@ def count_samples(mask: Array) -> Array:
 @mistake("position-ids-padding-subtracted", instead_of=count_words)
 def subtract_padding(mask: Array) -> Array:
     """Return the number of places up to each, less the number of padded ones in the whole sample, (batch, seq)."""
-    return np.arange(1, mask.shape[-1] + 1) - (~mask).sum(axis=-1, keepdims=True)
+    return np.asarray(np.arange(1, mask.shape[-1] + 1) - (~mask).sum(axis=-1, keepdims=True))
