@@ -36,7 +36,8 @@ from goldformer.reference_impl.shapes import (
     check_rotary_width,
     checked,
 )
-from goldformer.reference_impl.transformer import scaled_dot_product_attention, softmax
+from goldformer.reference_impl.transformer import attention_scores, scaled_scores
+from goldformer.reference_impl.transformer import softmax
 
 #: The two channels of a pair: neighbours, or one of each half (ROPE-4).
 Pairing = Literal["interleaved", "half"]
@@ -155,11 +156,23 @@ def repeat_heads(x: Float[Tensor, "batch kv_heads kv_seq d"], heads: Size) -> Fl
 def grouped_query_attention(
     query: Float[Tensor, "batch heads q_seq d_k"], key: Float[Tensor, "batch kv_heads kv_seq d_k"],
     value: Float[Tensor, "batch kv_heads kv_seq d_v"], mask: Bool[Tensor, "batch heads q_seq kv_seq"] | None = None,
+    bias: Float[Tensor, "heads q_seq kv_seq"] | None = None, sinks: Float[Tensor, "heads"] | None = None,
+    scale: Positive | None = None, softcap: Positive | None = None,
 ) -> tuple[Float[Tensor, "batch heads q_seq d_v"], Float[Tensor, "batch heads q_seq kv_seq"]]:  # fmt: skip
     """Attend with query heads that share keys and values; output, weights. Ainslie et al., 2023, section 2.2. GQA-1."""
     # One head of keys for all makes it the multi-query attention of Shazeer, 2019; one for each, multi-head (GQA-5).
     key, value = (repeat_heads(x, query.shape[1]) for x in (key, value))
-    return scaled_dot_product_attention(query, key, value, mask)
+    scores = scaled_scores(query, key) if scale is None else attention_scores(query, key) * scale  # SCORE-1
+    if softcap is not None:  # before the mask: the fill would become -softcap, a score like any other (SCORE-2)
+        scores = softcap * (scores / softcap).tanh()
+    if bias is not None:
+        scores = scores + bias  # SCORE-3
+    if mask is not None:
+        scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
+    if sinks is not None:  # one key more, which no mask hides and which has no value (SCORE-4)
+        scores = torch.cat([scores, sinks[:, None, None].expand(*scores.shape[:-1], 1)], dim=-1)
+    weights = softmax(scores)[..., : key.shape[-2]]
+    return weights @ value, weights
 
 
 @checked

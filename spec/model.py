@@ -180,6 +180,11 @@ class Contract:
         return frozenset(inputs | {name for name, spec in self.attributes.items() if spec.optional})
 
     @cached_property
+    def masks(self) -> tuple[str, ...]:
+        """The masks that a call may leave out."""
+        return tuple(name for name, spec in self.inputs.items() if spec.optional and spec.kind == "bool")
+
+    @cached_property
     def conventions_of_params(self) -> frozenset[str]:
         """The conventions whose options differ in the parameters of a call, so that these decide and no formula."""
         of_layers = (spec for stack in self.layers for spec in stack.params.values())

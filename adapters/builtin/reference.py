@@ -3,6 +3,7 @@
 The reference has modules. A function form of one, with the parameters among its arguments, is made by call_with_params.
 """
 
+import math
 import operator
 import threading
 from collections.abc import Callable, Mapping
@@ -285,12 +286,20 @@ def feed_forward(
 
 
 def grouped_query_attention(
-    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None = None,
+    bias: Tensor | None = None,
+    sinks: Tensor | None = None,
+    *,
+    scale: float | None = None,
+    softcap: float | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return output, weights, scores and scaled_scores."""
-    attended = reference_impl.grouped_query_attention(query, key, value, mask)
-    repeated = reference_impl.repeat_heads(key, query.shape[1])
-    return *attended, reference_impl.attention_scores(query, repeated), reference_impl.scaled_scores(query, repeated)
+    attended = reference_impl.grouped_query_attention(query, key, value, mask, bias, sinks, scale, softcap)
+    scores = reference_impl.attention_scores(query, reference_impl.repeat_heads(key, query.shape[1]))
+    return *attended, scores, scores / math.sqrt(query.shape[-1]) if scale is None else scores * scale
 
 
 def cached_attention(

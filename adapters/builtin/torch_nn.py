@@ -122,14 +122,16 @@ class TorchNN:
         with self._select_kernel(), layers.fork_seed(seed):
             return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropout_rate)
 
-    def grouped_query_attention(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None) -> Tensor:
+    def grouped_query_attention(
+        self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None, *, scale: float | None = None
+    ) -> Tensor:
         """Call F.scaled_dot_product_attention with enable_gqa, which returns only the output."""
         if key.shape[-2] != value.shape[-2] and self.backend != "math":
             # Do not run it: nothing checks the lengths, and the kernel reads past the shorter one.
             raise NotImplementedError("key and value of two lengths: a read out of bounds, pytorch/pytorch#193728")
         mask = self._fit_mask(mask, query)
         with self._select_kernel():
-            return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, enable_gqa=True)
+            return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=scale, enable_gqa=True)
 
     def multi_head_attention(
         self,

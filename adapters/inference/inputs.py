@@ -82,7 +82,7 @@ _ONE_CONTEXT: Final = ("query", "key")
 def list_arguments(target: Target, contract: Contract) -> Iterator[ForwardArguments]:
     """Yield the inputs that the arguments of a call may take, as names say; names that say nothing in every order."""
     given = target.list_arguments()
-    takes_masks = "source" in contract.inputs or any(spec.optional for spec in contract.inputs.values())
+    takes_masks = "source" in contract.inputs or bool(contract.masks)
     # An argument whose default is True or False is a switch, such as causal_mask=False.
     masks = [a for a in given if takes_masks and _is_mask(a.name, contract) and not a.is_boolean]
     # A model makes its masks of its ids.
@@ -98,7 +98,7 @@ def list_arguments(target: Target, contract: Contract) -> Iterator[ForwardArgume
     data = [a for a in given if a not in masks and a.name not in apart and (a.is_required or _is_input(a))]
     wanted = [name for name, spec in contract.inputs.items() if not spec.optional]
     wanted += [] if target.is_class else list(contract.params)
-    named = _name_masks(masks, [name for name, spec in contract.inputs.items() if spec.optional], contract)
+    named = _name_masks(masks, list(contract.masks), contract)
     if named is None:
         return
     if wanted == ["query", "key", "value"] and len(data) == 2:
@@ -136,7 +136,7 @@ def list_forms(arguments: ForwardArguments, contract: Contract, target: Target) 
 
 def may_hide_future(target: Target, arguments: ForwardArguments, contract: Contract) -> bool:
     """Return True if the code of a target says something of a causal mask, and no argument switches it off."""
-    takes_masks = any(spec.optional for spec in contract.inputs.values()) and not arguments.switch
+    takes_masks = bool(contract.masks) and not arguments.switch
     return takes_masks and re.search("tril|triu|causal", target.text) is not None
 
 
@@ -145,7 +145,7 @@ def makes_causal_mask(target: Target, contract: Contract) -> bool:
 
     With any condition, the mask may belong to another use of the class; tril and triu together leave a band.
     """
-    if not any(spec.optional for spec in contract.inputs.values()):
+    if not bool(contract.masks):
         return False
     nodes = target.list_nodes()
     called = _list_called(nodes)

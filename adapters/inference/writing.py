@@ -195,7 +195,8 @@ def _show_mapping(mapping: Mapping[str, object]) -> str:
 
 def _write_signature(wiring: Wiring) -> str:
     contract = wiring.contract
-    inputs = [f"{n}=None" if spec.optional else n for n, spec in contract.inputs.items()]
+    inputs = [n for n, spec in contract.inputs.items() if not spec.optional]
+    inputs += [f"{name}=None" for name in contract.masks]
     taken = {*wiring.construction.sizes.values(), *wiring.arguments.attributes.values()}
     keywords = [n for n, spec in contract.attributes.items() if not spec.optional]
     keywords += [f"{n}={default}" for n, default in _DEFAULTS.items() if n in taken]
@@ -277,7 +278,7 @@ def _list_taken(wiring: Wiring) -> set[str]:
 
 def list_masks(wiring: Wiring) -> list[tuple[str, str, str]]:
     """Return our masks, each with the inputs that its queries and its keys come from."""
-    optional = [name for name, spec in wiring.contract.inputs.items() if spec.optional]
+    optional = wiring.contract.masks
     if "query" in wiring.contract.inputs:
         return [(name, "query", "key") for name in optional]
     return [(name, "x", "memory" if name == "memory_mask" else "x") for name in optional]

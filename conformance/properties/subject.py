@@ -281,7 +281,7 @@ _POSITIONS: Final = 64
 def draw_arguments(
     component: str, bench: Bench, sizes: Mapping[str, int], seed: int, /, **attributes: Attribute
 ) -> Arguments:
-    """Draw arguments of the contract's shapes with the spec's generator; optional arrays are left out."""
+    """Draw arguments of the contract's shapes with the spec's generator; optional inputs are left out."""
     contract = bench.spec.contracts[component]
     params = contract.params_under(attributes, bench.adapter.options(component, bench.spec))
     sizes = {"positions": _POSITIONS, **sizes}
@@ -289,7 +289,7 @@ def draw_arguments(
         {
             name: _draw_array(name, group, seed, spec.shape.sizes(sizes, _lead_axes(sizes)))
             for name, spec in specs.items()
-            if not spec.broadcast and spec.kind == "float"
+            if not spec.broadcast and spec.kind == "float" and not (spec.optional and group == "inputs")
         }
         for group, specs in (("inputs", contract.inputs), ("params", params))
     )

@@ -1,12 +1,13 @@
 """Softmax, scaled dot-product attention, and its masks."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from goldformer.spec.formulas.arrays import arithmetic, multiply, root
+from goldformer.spec.formulas.arrays import arithmetic, multiply, number, root
 from goldformer.spec.formulas.checks import Array, axis_sizes, broadcast_mask, check_integers, require_one
 from goldformer.spec.formulas.randomness import drop_elements, find_dropout
 from goldformer.spec.formulas.steps import step
@@ -35,6 +36,19 @@ def raise_powers(scores: Array) -> Array:
     return arithmetic().exponentials(scores)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Adjustment:
+    """What a call says of its scores: their scale, a cap, a bias to add, (heads, q_seq, kv_seq), and sinks, (heads)."""
+
+    scale: float | None = None
+    softcap: float | None = None
+    bias: Array | None = None
+    sinks: Array | None = None
+
+
+AS_IT_IS: Final = Adjustment()
+
+
 @step
 def scaled_dot_product_attention(
     query: Array,
@@ -44,13 +58,17 @@ def scaled_dot_product_attention(
     *,
     dropout_rate: float | None = None,
     seed: int | None = None,
+    adjustment: Adjustment = AS_IT_IS,
 ) -> dict[str, Array]:
     """Return output (..., q_seq, d_v); weights, scores and scaled_scores, each (..., q_seq, kv_seq)."""
     sizes = axis_sizes(ATTENTION, query=query, key=key, value=value)
     scores = score_keys(query, key)
-    scaled = scores / score_divisor(sizes)
+    scaled = (
+        scores / score_divisor(sizes) if adjustment.scale is None else scale_scores(scores, adjustment.scale, sizes)
+    )
     mask = None if mask is None else broadcast_mask("mask", mask, scores.shape)
-    weights = weigh_keys(scaled, mask)
+    adjusted = adjust_scores(scaled, mask, adjustment)
+    weights = weigh_keys(adjusted, mask) if adjustment.sinks is None else weigh_sinks(adjusted, mask, adjustment.sinks)
     if dropout_rate is None:
         dropout_rate, seed = find_dropout()
     kept = weights if dropout_rate is None else drop_weights(weights, scaled, mask, dropout_rate, seed)
@@ -68,6 +86,36 @@ def score_keys(query: Array, key: Array) -> Array:
 def score_divisor(sizes: Mapping[str, Any]) -> float | Array:
     """Return √d_k; `sizes` has the size of each axis, and under "..." the leading ones, (batch, heads)."""
     return root(sizes["d_k"])
+
+
+@step
+def scale_scores(scores: Array, scale: float, sizes: Mapping[str, Any]) -> Array:
+    """Return the scores times the scale of the call, in place of 1/√d_k (SCORE-1)."""
+    del sizes
+    return scores * number(scale)
+
+
+@step
+def adjust_scores(scaled: Array, mask: Array | None, adjustment: Adjustment) -> Array:
+    """Return the scaled scores, capped and with their bias, before the mask (SCORE-2, SCORE-3)."""
+    del mask
+    capped = scaled if adjustment.softcap is None else cap_scores(scaled, number(adjustment.softcap))
+    return capped if adjustment.bias is None else capped + adjustment.bias
+
+
+@step
+def cap_scores(scaled: Array, softcap: Any) -> Array:
+    """Return softcap·tanh(s/softcap)."""
+    return np.tanh(scaled / softcap) * softcap
+
+
+@step
+def weigh_sinks(scores: Array, mask: Array | None, sinks: Array) -> Array:
+    """Return the weights of the keys next to the sink of their head, (..., q_seq, kv_seq)."""
+    column = np.ones((*scores.shape[:-1], 1), dtype=np.bool_)
+    logits = np.where(column, sinks[:, None, None], arithmetic().constant(0, scores))
+    mask = None if mask is None else np.concatenate([mask, column], axis=-1)
+    return weigh_keys(np.concatenate([scores, logits], axis=-1), mask)[..., :-1]
 
 
 @step

@@ -4,7 +4,7 @@ from typing import Final
 
 import numpy as np
 
-from goldformer.spec.formulas.attention import scaled_dot_product_attention
+from goldformer.spec.formulas.attention import Adjustment, scaled_dot_product_attention
 from goldformer.spec.formulas.checks import Array, axis_sizes
 from goldformer.spec.formulas.steps import step
 
@@ -13,15 +13,30 @@ GROUPED: Final = {
     "query": "batch heads q_seq d_k",
     "key": "batch kv_heads kv_seq d_k",
     "value": "batch kv_heads kv_seq d_v",
+    "bias": "? heads q_seq kv_seq",
+    "sinks": "? heads",
 }
 
 
 @step
-def grouped_query_attention(query: Array, key: Array, value: Array, mask: Array | None = None) -> dict[str, Array]:
+def grouped_query_attention(
+    query: Array,
+    key: Array,
+    value: Array,
+    mask: Array | None = None,
+    bias: Array | None = None,
+    sinks: Array | None = None,
+    *,
+    scale: float | None = None,
+    softcap: float | None = None,
+) -> dict[str, Array]:
     """Return output (batch, heads, q_seq, d_v); weights, scores and scaled_scores, (batch, heads, q_seq, kv_seq)."""
-    axis_sizes(GROUPED, query=query, key=key, value=value)
+    axis_sizes(GROUPED, query=query, key=key, value=value, bias=bias, sinks=sinks)
     heads = query.shape[1]
-    return scaled_dot_product_attention(query, share_keys(key, heads), share_values(value, heads), mask)
+    shared = (query, share_keys(key, heads), share_values(value, heads), mask)
+    if all(given is None for given in (bias, sinks, scale, softcap)):
+        return scaled_dot_product_attention(*shared)
+    return scaled_dot_product_attention(*shared, adjustment=Adjustment(scale, softcap, bias, sinks))
 
 
 @step

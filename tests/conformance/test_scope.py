@@ -147,7 +147,10 @@ def test_check_says_it_in_place_of_a_cause_and_of_nothing_else(run):
             "SlidingWindow",
             "sliding windows within another component (SlidingWindow; by itself it is judged as sliding_window_mask)",
         ),
-        ("softcap", "soft caps of scores"),
+        (
+            "softcap",
+            "soft caps of scores within another component (softcap; by itself it is judged as grouped_query_attention)",
+        ),
         ("MoE", "experts"),
     ],
 )

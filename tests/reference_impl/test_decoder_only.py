@@ -323,3 +323,25 @@ def test_a_mask_of_the_new_tokens_only_is_refused():
         cached_attention(**take_tokens(arrays, 3, 4), mask=torch.ones(2, 1, 1, 1, dtype=torch.bool), cache=cache)
     with pytest.raises(TypeError, match=r"^mask has dtype torch\.float64 and must be torch\.bool"):
         cached_attention(**take_tokens(arrays, 3, 4), mask=torch.ones(2, 1, 1, 4, dtype=torch.float64), cache=cache)
+
+
+def test_scale_and_bias_are_those_of_torch():
+    arrays, bias = draw_groups(4, 2), torch.randn(4, 3, 5, dtype=torch.float64)
+    expected = functional.scaled_dot_product_attention(**arrays, attn_mask=bias, scale=0.3, enable_gqa=True)
+    output, _ = grouped_query_attention(**arrays, bias=bias, scale=0.3)
+    torch.testing.assert_close(output, expected, rtol=1e-12, atol=1e-13)
+
+
+def test_a_sink_is_one_key_more_whose_value_is_zero():
+    arrays, sinks = draw_groups(4, 2), torch.randn(4, dtype=torch.float64)
+    bias = torch.cat([torch.zeros(4, 3, 5), sinks[:, None, None].expand(4, 3, 1)], dim=-1).double()
+    longer = {name: functional.pad(arrays[name], (0, 0, 0, 1)) for name in ("key", "value")}
+    expected, _ = grouped_query_attention(arrays["query"], longer["key"], longer["value"], bias=bias)
+    output, weights = grouped_query_attention(**arrays, sinks=sinks)
+    torch.testing.assert_close(output, expected, rtol=1e-12, atol=1e-13)
+    assert weights.shape == (2, 4, 3, 5)
+
+
+def test_a_hidden_key_has_no_weight_under_a_small_cap():
+    _, weights = grouped_query_attention(**draw_groups(4, 2), mask=torch.arange(5) < 3, softcap=0.5)
+    assert not weights[..., 3:].any()

@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from goldformer.conformance.diagnosis.mistakes.registry import mistake
-from goldformer.spec.formulas.attention import score_divisor
+from goldformer.spec.formulas.attention import (
+    Adjustment,
+    adjust_scores,
+    cap_scores,
+    scale_scores,
+    score_divisor,
+    weigh_keys,
+    weigh_sinks,
+)
 from goldformer.spec.formulas.checks import Array
 from goldformer.spec.formulas.grouped import (
     find_shared_heads,
@@ -44,28 +53,46 @@ def scale_index(heads: int, kv_heads: int) -> Array:
 
 @mistake("gqa-queries-reduced", around=grouped_query_attention)
 def add_up_queries(
-    original: Attended, query: Array, key: Array, value: Array, mask: Array | None = None
+    original: Attended,
+    query: Array,
+    key: Array,
+    value: Array,
+    mask: Array | None = None,
+    *more: Array | None,
+    **rest: Any,
 ) -> dict[str, Array]:
     """Return attention of the sum of the queries of each group, with as many heads as there are heads of keys."""
-    batch, _, *rest = query.shape
-    return original(query.reshape(batch, key.shape[1], -1, *rest).sum(axis=2), key, value, mask)
+    batch, _, *last = query.shape
+    return original(query.reshape(batch, key.shape[1], -1, *last).sum(axis=2), key, value, mask, *more, **rest)
 
 
 @mistake("gqa-heads-out-of-order", around=grouped_query_attention)
 def merge_groups_last(
-    original: Attended, query: Array, key: Array, value: Array, mask: Array | None = None
+    original: Attended,
+    query: Array,
+    key: Array,
+    value: Array,
+    mask: Array | None = None,
+    *more: Array | None,
+    **rest: Any,
 ) -> dict[str, Array]:
     """Return attention whose output has the first query heads of all groups first, then the second ones."""
-    attended = original(query, key, value, mask)
+    attended = original(query, key, value, mask, *more, **rest)
     output = attended["output"]
-    batch, heads, *rest = output.shape
-    groups = output.reshape(batch, key.shape[1], -1, *rest)
-    return attended | {"output": groups.swapaxes(1, 2).reshape(batch, heads, *rest)}
+    batch, heads, *last = output.shape
+    groups = output.reshape(batch, key.shape[1], -1, *last)
+    return attended | {"output": groups.swapaxes(1, 2).reshape(batch, heads, *last)}
 
 
 @mistake("gqa-scale-kv-heads", around=grouped_query_attention)
 def scale_by_width_per_key_head(
-    original: Attended, query: Array, key: Array, value: Array, mask: Array | None = None
+    original: Attended,
+    query: Array,
+    key: Array,
+    value: Array,
+    mask: Array | None = None,
+    *more: Array | None,
+    **rest: Any,
 ) -> dict[str, Array]:
     """Return attention whose scores are divided by the root of all query channels over the heads of keys."""
 
@@ -73,14 +100,115 @@ def scale_by_width_per_key_head(
         return width(sizes) * math.sqrt(query.shape[1] / key.shape[1])
 
     with replacing({score_divisor: around(divide)}):
-        return original(query, key, value, mask)
+        return original(query, key, value, mask, *more, **rest)
 
 
 @mistake("gqa-mask-by-key-head", around=grouped_query_attention)
 def mask_by_key_head(
-    original: Attended, query: Array, key: Array, value: Array, mask: Array | None = None
+    original: Attended,
+    query: Array,
+    key: Array,
+    value: Array,
+    mask: Array | None = None,
+    *more: Array | None,
+    **rest: Any,
 ) -> dict[str, Array]:
     """Return attention in which a query head is masked as the query head with the index of its head of keys is."""
     if mask is not None and mask.ndim == 4 and mask.shape[1] == query.shape[1]:
         mask = mask[:, find_shared_heads(query.shape[1], key.shape[1])]
-    return original(query, key, value, mask)
+    return original(query, key, value, mask, *more, **rest)
+
+
+# What a call says of its scores
+
+
+@mistake("scale-argument-dropped", instead_of=scale_scores)
+def divide_by_root(scores: Array, scale: float, sizes: Mapping[str, Any]) -> Array:
+    """Return the scores divided by √d_k."""
+    return np.asarray(scores / score_divisor(sizes))
+
+
+@mistake("scale-argument-besides-root", around=scale_scores)
+def scale_twice(original: Callable[..., Array], scores: Array, scale: float, sizes: Mapping[str, Any]) -> Array:
+    """Return the scores times the scale, divided by √d_k too."""
+    return np.asarray(original(scores, scale, sizes) / score_divisor(sizes))
+
+
+@mistake("softcap-after-mask", around=grouped_query_attention)
+def cap_masked(
+    original: Attended,
+    query: Array,
+    key: Array,
+    value: Array,
+    mask: Array | None = None,
+    *more: Array | None,
+    **rest: Any,
+) -> dict[str, Array]:
+    """Return attention whose hidden scores are capped too, to −softcap."""
+    softcap = rest.get("softcap")
+    if mask is None or softcap is None:
+        return original(query, key, value, mask, *more, **rest)
+
+    def adjust(adjusted: Callable[..., Array], scaled: Array, _: Array | None, adjustment: Adjustment) -> Array:
+        capped = adjusted(scaled, None, adjustment)
+        return np.where(mask, capped, capped.dtype.type(-softcap))
+
+    with replacing({adjust_scores: around(adjust)}):
+        return original(query, key, value, None, *more, **rest)
+
+
+@mistake("softcap-dropped", instead_of=cap_scores)
+def leave_uncapped(scaled: Array, softcap: Any) -> Array:
+    """Return the scores as they are."""
+    return scaled
+
+
+@mistake("softcap-times-logit", instead_of=cap_scores)
+def multiply_by_score(scaled: Array, softcap: Any) -> Array:
+    """Return s·tanh(s/softcap)."""
+    return np.asarray(scaled * np.tanh(scaled / softcap))
+
+
+@mistake("bias-dropped", around=adjust_scores)
+def leave_out_bias(original: Callable[..., Array], scaled: Array, mask: Array | None, adjustment: Adjustment) -> Array:
+    """Return the scores without their bias."""
+    return original(scaled, mask, replace(adjustment, bias=None))
+
+
+@mistake("bias-before-scale", around=grouped_query_attention)
+def scale_bias(
+    original: Attended,
+    query: Array,
+    key: Array,
+    value: Array,
+    mask: Array | None = None,
+    *more: Array | None,
+    **rest: Any,
+) -> dict[str, Array]:
+    """Return attention whose bias is scaled with the scores."""
+    if rest.get("bias") is not None:
+        scale = rest.get("scale")
+        rest["bias"] = rest["bias"] * (1 / math.sqrt(query.shape[-1]) if scale is None else scale)
+    return original(query, key, value, mask, *more, **rest)
+
+
+@mistake("sinks-dropped", instead_of=weigh_sinks)
+def leave_out_sinks(scores: Array, mask: Array | None, sinks: Array) -> Array:
+    """Return the weights of the keys without a sink."""
+    return weigh_keys(scores, mask)
+
+
+@mistake("sinks-max-shift", around=weigh_sinks)
+def shift_scores_only(original: Callable[..., Array], scores: Array, mask: Array | None, sinks: Array) -> Array:
+    """Return weights in whose denominator the sink stands next to powers of scores less their maximum."""
+    # A complex number carries a derivative; what hidden keys have does not count.
+    seen = scores.real if mask is None else np.where(mask, scores.real, -np.inf)
+    largest = np.maximum(seen.max(-1, keepdims=True), np.finfo(scores.real.dtype).min / 2)
+    shifted = np.where(np.isfinite(seen.max(-1, keepdims=True)), scores - largest, scores)
+    return original(shifted.astype(scores.dtype), mask, sinks)
+
+
+@mistake("sinks-twice", around=weigh_sinks)
+def count_sinks_twice(original: Callable[..., Array], scores: Array, mask: Array | None, sinks: Array) -> Array:
+    """Return weights whose denominator has each sink twice."""
+    return original(scores, mask, sinks + sinks.real.dtype.type(math.log(2)))

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -180,9 +181,10 @@ def drop_output(
     *,
     dropout_rate: float | None = None,
     seed: int | None = None,
+    **rest: Any,
 ) -> dict[str, Array]:
     """Return attention with elements of the output dropped instead of weights."""
-    given = original(query, key, value, mask)
+    given = original(query, key, value, mask, **rest)
     if dropout_rate is None:
         return given
     return given | {"output": drop_elements(given["output"], "dropout_rate", dropout_rate, seed)}

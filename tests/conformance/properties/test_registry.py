@@ -160,8 +160,8 @@ def rounds_the_window(original, window):
 
 
 @spoil(around=grouped_query_attention)
-def lean_towards_early_heads(original, query, key, value, mask=None):
-    attended = original(query, key, value, mask)
+def lean_towards_early_heads(original, query, key, value, mask=None, **rest):
+    attended = original(query, key, value, mask, **rest)
     head = np.arange(query.shape[1], dtype=query.dtype)[:, None, None]
     return attended | {"output": attended["output"] + head / 64}
 

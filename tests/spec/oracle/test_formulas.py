@@ -80,14 +80,36 @@ def scaled_dot_product_attention(m, query, key, value, mask=None, empty_row="uni
     return out
 
 
-def grouped_query_attention(m, query, key, value, mask=None, empty_row="uniform", gqa_groups="interleave"):
+def adjusted_attention(m, query, key, value, mask, empty_row, bias, sink, scale, softcap):
+    """SCORE-1 to SCORE-4: one query head of all samples, with what a call says of its scores."""
+    times = m.number(1) / m.sqrt(m.number(query.shape[-1])) if scale is None else m.number(scale)
+    scores = np.array([[[sum(a * b for a, b in zip(q, k, strict=True)) for k in ks] for q in qs]
+                       for qs, ks in zip(query, key, strict=True)], dtype=object)  # fmt: skip
+    scaled, weights = scores * times, empty(*scores.shape)
+    for b, i in np.ndindex(*scores.shape[:2]):
+        row = [s if softcap is None else m.tanh(s / m.number(softcap)) * m.number(softcap) for s in scaled[b, i]]
+        row = row if bias is None else [s + bias[i, j] for j, s in enumerate(row)]
+        keep = [allowed(mask, (b, i, j)) for j in range(len(row))]
+        all_, seen = (row, keep) if sink is None else ([*row, sink], [*keep, True])
+        weights[b, i] = distribution(m, all_, seen, empty_row)[: len(row)]
+    output = empty(*scores.shape[:2], value.shape[-1])
+    for b, i, c in np.ndindex(*output.shape):
+        output[b, i, c] = sum(w * v for w, v in zip(weights[b, i], value[b, :, c], strict=True))
+    return {"output": output, "weights": weights, "scores": scores, "scaled_scores": scaled}
+
+
+def grouped_query_attention(
+    m, query, key, value, mask=None, bias=None, sinks=None, scale=None, softcap=None, empty_row="uniform",
+    gqa_groups="interleave",
+):  # fmt: skip
     """GQA-1, GQA-3: each query head by itself, with the keys and values that it reads."""
     (batch, heads), kv_heads = query.shape[:2], key.shape[1]
     out = None
     for h in range(heads):
         g = h % kv_heads if gqa_groups == "tile" else h // (heads // kv_heads)
         own = mask_of_head(mask, h)
-        attended = scaled_dot_product_attention(m, query[:, h], key[:, g], value[:, g], own, empty_row)
+        said = (None if bias is None else bias[h], None if sinks is None else sinks[h], scale, softcap)
+        attended = adjusted_attention(m, query[:, h], key[:, g], value[:, g], own, empty_row, *said)
         out = out or {name: empty(batch, heads, *array.shape[1:]) for name, array in attended.items()}
         for name, array in attended.items():
             out[name][:, h] = array
@@ -492,6 +514,15 @@ SMALL = {
         "cached_attention", {**cached(4), "mask": np.array([[1, 1, 1, 1], [1, 1, 0, 1]], bool).reshape(2, 1, 1, 4)},
         {}, {"calls": (2, 2)}, {},
     ),
+    **{
+        f"grouped queries with {', '.join([*said, *numbers])}": (
+            "grouped_query_attention", grouped(4, 2, **said, **mask), {}, numbers, {},
+        )
+        for said in ({}, {"bias": drawn(14, 4, 3, 5)}, {"sinks": drawn(15, 4)})
+        for numbers in ({}, {"scale": 0.3}, {"softcap": 1.5}, {"scale": 0.3, "softcap": 1.5})
+        for mask in ({}, {"mask": one_empty(2, 1, 3, 5)})
+        if mask or said or numbers
+    },
     "grouped queries, a mask for each head": (
         "grouped_query_attention", grouped(4, 2, mask=some(9, 1, 4, 3, 5) | np.eye(3, 5, dtype=bool)), {}, {}, {},
     ),
@@ -664,7 +695,7 @@ def test_balls_agree_with_loops_at_50_digits(call):
     assert set(proven) - {GAPS} == set(looped)
     for name, expected in looped.items():
         assert proven[name].shape == expected.shape, name
-        if expected.dtype.kind == "b":
+        if expected.dtype.kind in "bi":
             assert np.array_equal(proven[name], expected), name
             continue
         for place in np.ndindex(expected.shape):
@@ -718,7 +749,7 @@ def test_every_stored_golden_value_is_what_the_balls_and_the_loops_give(componen
                     continue  # statistics are test_statistics.py's
                 exact, near = at(case.expect[name], proven[name]), at(case.expect[name], looped[name])
                 compared += 1
-                if golden.values.dtype.kind == "b":
+                if golden.values.dtype.kind in "bi":
                     assert np.array_equal(golden.values, exact), f"{case.id} {option} {name}"
                     assert np.array_equal(golden.values, near), f"{case.id} {option} {name}"
                     continue

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -32,6 +35,10 @@ def whole(x):
     return x.repeat(1, GROUP, 1, 1)
 
 
+def divide_powers(scores, sink):
+    return scores.exp() / (scores.exp().sum(-1, keepdim=True) + sink[:, None, None])
+
+
 RIGHT = attend(Q, each(K), each(V))
 WRITTEN = {
     "gqa-first-head": attend(Q, K[:, :1].expand(-1, HEADS, -1, -1), V[:, :1].expand(-1, HEADS, -1, -1)),
@@ -49,19 +56,48 @@ WRITTEN = {
 }
 
 
-def call(adapter, *arrays):
-    return adapter.grouped_query_attention(*(array.numpy() for array in arrays))["output"]
+BIAS = draw(5, HEADS, 3, 5)
+SINKS, SHOWN = draw(6, HEADS), torch.arange(5) < 3
+SCORES = Q @ each(K).mT
+#: What code with each mistake weighs the keys by, given what a call says of its scores.
+WEIGHED: dict[str, tuple[dict[str, Any], torch.Tensor]] = {
+    "scale-argument-dropped": ({"scale": 0.3}, (SCORES / 2).softmax(-1)),
+    "scale-argument-besides-root": ({"scale": 0.3}, (SCORES * 0.15).softmax(-1)),
+    "softcap-after-mask": (
+        {"softcap": 1.5, "mask": SHOWN},
+        (1.5 * ((SCORES / 2).masked_fill(~SHOWN, -math.inf) / 1.5).tanh()).softmax(-1),
+    ),
+    "softcap-dropped": ({"softcap": 1.5}, (SCORES / 2).softmax(-1)),
+    "softcap-times-logit": ({"softcap": 1.5}, (SCORES / 2 * (SCORES / 3).tanh()).softmax(-1)),
+    "bias-dropped": ({"bias": BIAS}, (SCORES / 2).softmax(-1)),
+    "bias-before-scale": ({"bias": BIAS}, ((SCORES + BIAS) / 2).softmax(-1)),
+    "sinks-dropped": ({"sinks": SINKS}, (SCORES / 2).softmax(-1)),
+    "sinks-max-shift": ({"sinks": SINKS}, divide_powers((SCORES - SCORES.amax(-1, keepdim=True)) / 2, SINKS.exp())),
+    "sinks-twice": ({"sinks": SINKS}, divide_powers(SCORES / 2, 2 * SINKS.exp())),
+}
+
+
+def call(adapter, *arrays, **said):
+    numpy = {name: given.numpy() if isinstance(given, torch.Tensor) else given for name, given in said.items()}
+    return adapter.grouped_query_attention(*(array.numpy() for array in arrays), **numpy)["output"]
 
 
 def test_every_mistake_of_the_catalogue_is_made(spec):
     named = {m.id for m in spec.mistakes.values() if m.component == "grouped_query_attention" and "-grad-" not in m.id}
-    assert named == {*MISTAKES} == {*WRITTEN}
+    assert named == {*MISTAKES} == {*WRITTEN, *WEIGHED}
 
 
 @pytest.mark.parametrize("mistake", WRITTEN)
 def test_the_output_is_that_of_code_with_the_mistake(mistake):
     output = call(implementations()[mistake].make(), Q, K, V)
     np.testing.assert_allclose(output, WRITTEN[mistake], rtol=0, atol=1e-13)
+
+
+@pytest.mark.parametrize("mistake", WEIGHED)
+def test_the_weights_are_those_of_code_with_the_mistake(mistake):
+    said, weights = WEIGHED[mistake]
+    output = call(implementations()[mistake].make(), Q, K, V, **said)
+    np.testing.assert_allclose(output, weights @ each(V), rtol=0, atol=1e-13)
 
 
 def test_a_mask_at_the_index_of_a_head_of_keys():
