@@ -20,7 +20,8 @@ Axes in signatures and messages, and their names in the paper:
 or the title of a section; "paper" is Vaswani et al., Attention Is All You Need, 2017, arXiv:1706.03762.
 """
 
-from goldformer.reference_impl.decoder_only import GatedFeedForward, RMSNorm, grouped_query_attention, repeat_heads
+from goldformer.reference_impl.decoder_only import GatedFeedForward, RMSNorm, expert_router
+from goldformer.reference_impl.decoder_only import grouped_query_attention, repeat_heads
 from goldformer.reference_impl.decoder_only import rotary_embedding, scale_frequencies, token_filter
 from goldformer.reference_impl.decoding import BeamResult, GreedyResult, beam_search, greedy_decode
 from goldformer.reference_impl.losses import cross_entropy, kl_divergence, label_smoothing, log_softmax, one_hot
@@ -40,7 +41,8 @@ __all__ = [
     "EncoderLayerResult", "FeedForward", "FusedMultiHeadAttention", "GatedFeedForward", "GatedResult", "GreedyResult",
     "LayerNorm", "MultiHeadAttention", "RMSNorm", "SingleHeadAttention", "SingleHeadResult", "StackResult",
     "Transformer", "TransformerResult", "attention_scores",
-    "beam_search", "causal_mask", "cross_entropy", "cut_fused", "dropout", "greedy_decode", "grouped_query_attention",
+    "beam_search", "causal_mask", "cross_entropy", "cut_fused", "dropout", "expert_router",
+    "greedy_decode", "grouped_query_attention",
     "kl_divergence", "label_smoothing", "log_softmax", "merge_heads", "move_weights", "one_hot", "output_probabilities",
     "pad_or_truncate", "padding_mask", "positional_encoding", "repeat_heads", "rotary_embedding",
     "scale_frequencies",

@@ -9,7 +9,14 @@ import pytest
 import torch
 from torch.nn import functional
 
-from goldformer.reference_impl import GatedFeedForward, RMSNorm, grouped_query_attention, rotary_embedding, token_filter
+from goldformer.reference_impl import (
+    GatedFeedForward,
+    RMSNorm,
+    expert_router,
+    grouped_query_attention,
+    rotary_embedding,
+    token_filter,
+)
 from reference_functions import gated_feed_forward, rms_norm
 
 
@@ -168,6 +175,10 @@ def test_a_new_gated_network_has_three_weights_and_biases_of_zero():
         ),
         (lambda: token_filter(TOKENS, temperature=-1.0), "temperature=-1.0 must be finite and at least 0"),
         (lambda: token_filter(TOKENS, top_p=1.5), "top_p=1.5"),
+        (
+            lambda: expert_router(TOKENS, torch.ones(4, 2), 3),
+            "top_k=3 must be at most 2, the experts of w_router",
+        ),
         (lambda: token_filter(TOKENS, top_k=0), "top_k=0 must be"),
         (lambda: rotary_embedding(TOKENS, PLACES, pairing="both"), "pairing='both' must be one of"),  # type: ignore[arg-type]
     ],

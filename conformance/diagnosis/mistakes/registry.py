@@ -32,6 +32,7 @@ _FORWARD: Final = (
     "losses",
     "decoding",
     "sampling",
+    "experts",
     "randomness",
     "half_types",
 )

@@ -32,6 +32,7 @@ GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
         "rotary_embedding",
         "feed_forward",
         "gated_feed_forward",
+        "expert_router",
         "dropout",
         "encoder_layer",
         "decoder_layer",

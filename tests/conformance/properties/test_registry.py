@@ -39,6 +39,7 @@ from goldformer.spec.formulas.decoding import (
     sentence_score,
 )
 from goldformer.spec.formulas.embedding import encode_positions, positional_encoding
+from goldformer.spec.formulas.experts import weigh_experts
 from goldformer.spec.formulas.gated import gate_activation, gated_feed_forward, join_branches
 from goldformer.spec.formulas.grouped import grouped_query_attention
 from goldformer.spec.formulas.layers import channel_mean, decoder_layer, feed_forward
@@ -158,6 +159,12 @@ def lean_towards_early_heads(original, query, key, value, mask=None):
 def dislikes_token_0(original, logits, previous=None, **settings):
     probabilities = original(logits, previous, **settings)["probabilities"]
     return {"probabilities": np.where(np.arange(probabilities.shape[-1]) == 0, probabilities / 2, probabilities)}
+
+
+@spoil(around=weigh_experts)
+def dislikes_expert_0(original, logits, is_chosen):
+    weights = original(logits, is_chosen)
+    return np.where(np.arange(weights.shape[-1]) == 0, weights / 2, weights)
 
 
 @spoil(around=decoder_layer)
@@ -378,6 +385,7 @@ CAUGHT: dict[str, tuple[Any, str]] = {
         "a token at position 0 does not stay as it is",
     ),
     "sample-permutation": (dislikes_token_0, "permuting the vocabulary does not permute the probabilities"),
+    "moe-permutation": (dislikes_expert_0, "permuting the experts does not permute their weights"),
     "enc-permutation": (lean_towards_early_queries, PERMUTED),
     "dec-causality": (sees_one_ahead, r"the output up to position 0 changes when later rows of x are replaced"),
     "dec-memory": (ignores_the_memory, "another memory gives the same output: the layer ignores it"),
