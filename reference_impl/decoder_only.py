@@ -205,6 +205,19 @@ def position_ids(mask: Words[Tensor, "batch seq"]) -> Int[Tensor, "batch seq"]:
     return (mask.cumsum(dim=-1) - 1).masked_fill(~mask, 1)
 
 
+@checked
+def expert_router(
+    x: Float[Tensor, "tokens d_model"], w_router: Float[Tensor, "d_model experts"], top_k: Size
+) -> tuple[Float[Tensor, "tokens experts"], Float[Tensor, "tokens experts"]]:
+    """Weigh the top_k experts of each token, 0 for the others; weights, logits. Shazeer et al., 2017, 2.1. MOE-3."""
+    logits = x @ w_router  # MOE-1
+    if top_k > logits.shape[-1]:  # MOE-2
+        raise ValueError(f"top_k={top_k} must be at most {logits.shape[-1]}, the experts of w_router")
+    best, experts = logits.topk(top_k, dim=-1)
+    # The softmax over the chosen is that over all, divided by the sum of the chosen (MOE-4).
+    return torch.zeros_like(logits).scatter(-1, experts, softmax(best)), logits
+
+
 def lower_repeated(logits: Tensor, previous: Tensor, penalty: float) -> Tensor:
     """Lower the logits of tokens that occurred, each once. Keskar et al., 2019, section 4.1. SAMPLE-6."""
     seen = torch.zeros_like(logits, dtype=torch.bool).scatter(-1, previous, value=True)

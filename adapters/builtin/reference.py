@@ -332,6 +332,11 @@ def gated_feed_forward(x: Tensor, *, params: Params, activation: str = "silu") -
     return result
 
 
+def expert_router(x: Tensor, *, top_k: int, params: Params) -> tuple[Tensor, Tensor]:
+    """Return weights and logits."""
+    return reference_impl.expert_router(x, params["w_router"], top_k)
+
+
 def output_probabilities(x: Tensor, *, params: Params) -> tuple[Tensor, Tensor]:
     """Return probabilities and logits."""
     return reference_impl.output_probabilities(x, **params)

@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 
 from goldformer.spec.formulas.arrays import arithmetic, as_array, number, ratio, root
-from goldformer.spec.formulas.attention import causal_mask, mask_fill, query_positions, weigh_keys
+from goldformer.spec.formulas.attention import causal_mask, mask_fill, query_positions, softmax, weigh_keys
 from goldformer.spec.formulas.checks import Array
 from goldformer.spec.formulas.decoding import Sentence, Task, has_ended, length_penalty, next_beam, rank_sentences
 from goldformer.spec.formulas.distance import bias_distance, geometric_slope, head_slope, place_padding, window_length
@@ -20,7 +20,8 @@ from goldformer.spec.formulas.embedding import (
     positional_encoding,
     token_embedding,
 )
-from goldformer.spec.formulas.gated import gate_activation
+from goldformer.spec.formulas.experts import leave_chosen, weigh_experts
+from goldformer.spec.formulas.gated import gate_activation, sigmoid
 from goldformer.spec.formulas.grouped import find_shared_heads, group_size
 from goldformer.spec.formulas.heads import Params
 from goldformer.spec.formulas.layers import (
@@ -341,6 +342,20 @@ def set_aside_ended(beam: list[Sentence], extensions: list[list[Sentence]], task
     return aside if len(aside) >= task.beam_size else aside + alive
 
 
+# Experts
+
+
+def share_among_all(logits: Array, is_chosen: Array) -> Array:
+    """Return the softmax over all experts, 0 for those that are not chosen."""
+    return leave_chosen(softmax(logits), is_chosen)
+
+
+def share_sigmoids(logits: Array, is_chosen: Array) -> Array:
+    """Return σ(logit) over the sum of those of the chosen experts, 0 for the others."""
+    chosen = leave_chosen(sigmoid(logits), is_chosen)
+    return chosen / chosen.sum(axis=-1, keepdims=True)
+
+
 # The filters of tokens
 
 
@@ -425,6 +440,8 @@ OPTIONS: Final[Mapping[tuple[str, str], Replacements]] = {
     ("gate_activation", "gelu"): {gate_activation: instead(compute_wide(gelu))},
     ("gate_activation", "gelu_tanh"): {gate_activation: instead(compute_wide(gelu_tanh))},
     ("gate_activation", "relu"): {gate_activation: instead(relu)},
+    ("moe_weights", "not_renormalised"): {weigh_experts: instead(share_among_all)},
+    ("moe_weights", "sigmoid"): {weigh_experts: instead(share_sigmoids)},
     ("sample_order", "temperature_last"): {
         filter_order: instead(lambda: (apply_top_k, apply_top_p, apply_min_p, apply_temperature))
     },

@@ -35,12 +35,15 @@ Call = tuple[Mapping[str, NDArray[Any]], Mapping[str, NDArray[Any]], Mapping[str
 _LAST: Final = "output_layer"
 _DECODED: Final = frozenset({"memory", "decoded"})
 
+#: The components that choose and do not search: what follows from a choice between equals is not derived.
+_CHOOSING: Final = ("expert_router", "token_filter")
+
 #: The formula of each component, by its name; what decodes also says how narrow its decisions were.
 FORMULAS: Final[Mapping[str, Callable[..., Any]]] = {
     **COMPONENTS,
     "greedy_decode": searches.greedy_decode,
     "beam_search": searches.beam_search,
-    "token_filter": searches.token_filter,
+    **{name: searches.record_gaps(COMPONENTS[name]) for name in _CHOOSING},
     "teacher_forced": searches.teacher_forced,
 }
 #: What only the search of a formula that decodes reads.
@@ -361,6 +364,8 @@ def _margin(
     ids = [name for name in case.expect if proven[name].dtype.kind == "i"]
     if ties := int(np.count_nonzero(gaps == 0)):
         equals = f"{case.id}: {ties} of its {len(gaps)} decisions are between exactly equal candidates"
+        if case.component in _CHOOSING:
+            raise balls.Unproven(f"{equals}: choose other inputs")
         if ids and not advice:
             raise balls.Unproven(f"{equals}: ask for no {' and '.join(ids)}, or cite only clauses that are SHOULD")
         other = how.choose_among_equals("last").run_balls()

@@ -1,4 +1,4 @@
-"""Decoding and the filters of tokens in numbers of any kind, with the proof that each choice was right.
+"""Decoding and other choices in numbers of any kind, with the proof that each choice was right.
 
 Which words come next is decided on floats: a ball's midpoint, a draw's first sample. So each formula also gives
 `gaps`: by how much the chosen exceeded the rejected, at every decision on which its result depends. From them
@@ -8,14 +8,13 @@ is chosen (DEC-6), or, to see whether that matters, the last.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from goldformer.spec.formulas import sampling
 from goldformer.spec.formulas.arrays import arithmetic, as_array, number, ratio
 from goldformer.spec.formulas.sampling import note_gaps
 from goldformer.spec.formulas.steps import instead, replacing
@@ -23,9 +22,6 @@ from goldformer.spec.formulas.transformer import decode, encode, log_softmax, ou
 
 Objects = NDArray[Any]
 Ids = NDArray[np.int64]
-
-#: A difference below this is one of equals: no gap of a case that can be judged is as small.
-_EQUAL: Final = 2.0**-60
 
 
 @dataclass(frozen=True)
@@ -197,19 +193,21 @@ def beam_search(
     return {"ids": ids, "scores": scores, "gaps": _make_row(gaps)}
 
 
-def token_filter(logits: Objects, previous: Ids | None = None, **settings: Any) -> dict[str, NDArray[Any]]:
-    """SAMPLE-1 … SAMPLE-8: the filtered distribution, and by how much each comparison of a filter was decided."""
-    gaps: list[Any] = []
+def record_gaps(formula: Callable[..., dict[str, Objects]]) -> Callable[..., dict[str, Objects]]:
+    """Return a formula that also gives by how much each of its comparisons was decided."""
 
-    def note(differences: Objects, matters: Any = None) -> None:
-        rows = range(len(differences)) if matters is None else np.flatnonzero(matters)
-        gaps.extend(differences[row] for row in rows)
+    def run(*arguments: Any, **named: Any) -> dict[str, Objects]:
+        gaps: list[Any] = []
 
-    with replacing({note_gaps: instead(note)}):
-        filtered = sampling.token_filter(logits, previous, **settings)
-    if any(abs(float(gap)) < _EQUAL for gap in gaps):
-        raise ValueError("a share of a filter equals a sum of probabilities: choose another share or other logits")
-    return {**filtered, "gaps": _make_row(gaps)}
+        def note(differences: Objects, matters: Any = None) -> None:
+            rows = range(len(differences)) if matters is None else np.flatnonzero(matters)
+            gaps.extend(differences[row] for row in rows)
+
+        with replacing({note_gaps: instead(note)}):
+            outputs = formula(*arguments, **named)
+        return {**outputs, "gaps": _make_row(gaps)}
+
+    return run
 
 
 def _sort_best_first(scores: Iterable[Any], among_equals: str) -> list[int]:

@@ -14,6 +14,7 @@ from goldformer.reference_impl import (
     RMSNorm,
     alibi_bias,
     cached_attention,
+    expert_router,
     grouped_query_attention,
     position_ids,
     rotary_embedding,
@@ -178,6 +179,10 @@ def test_a_new_gated_network_has_three_weights_and_biases_of_zero():
         ),
         (lambda: token_filter(TOKENS, temperature=-1.0), "temperature=-1.0 must be finite and at least 0"),
         (lambda: token_filter(TOKENS, top_p=1.5), "top_p=1.5"),
+        (
+            lambda: expert_router(TOKENS, torch.ones(4, 2), 3),
+            "top_k=3 must be at most 2, the experts of w_router",
+        ),
         (lambda: token_filter(TOKENS, top_k=0), "top_k=0 must be"),
         (lambda: rotary_embedding(TOKENS, PLACES, pairing="both"), "pairing='both' must be one of"),  # type: ignore[arg-type]
     ],

@@ -187,6 +187,9 @@ CALLS: dict[str, Callable[[Maker], Call]] = {
         (m.real(BATCH, HEADS, Q_SEQ, D_MODEL), torch.arange(2, Q_SEQ + 2, device=m.device)),
         {"base": 50.0, "rotary_width": D_MODEL - 4, "pairing": "half"},
     ),
+    "expert_router": lambda m: Call(
+        reference.expert_router, (m.real(Q_SEQ, D_MODEL), m.real(D_MODEL, D_FF)), {"top_k": 2}
+    ),
     "token_filter": lambda m: Call(
         reference.token_filter,
         (m.real(BATCH, D_MODEL), torch.zeros(BATCH, 1, dtype=torch.long, device=m.device)),

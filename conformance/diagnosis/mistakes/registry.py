@@ -34,6 +34,7 @@ _FORWARD: Final = (
     "losses",
     "decoding",
     "sampling",
+    "experts",
     "randomness",
     "half_types",
 )

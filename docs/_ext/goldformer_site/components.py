@@ -41,6 +41,7 @@ GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
         "alibi_bias",
         "feed_forward",
         "gated_feed_forward",
+        "expert_router",
         "dropout",
         "encoder_layer",
         "decoder_layer",

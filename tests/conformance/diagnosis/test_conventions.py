@@ -39,6 +39,7 @@ CASES = {
     "rope_pairing": "rope-distinct-sizes",
     "rope_direction": "rope-distinct-sizes",
     "rope_scaling": "rope-scaled-bands",
+    "moe_weights": "moe-distinct-sizes",
     "sample_order": "sample-temperature-and-top-p",
     "sample_ties": "sample-ties",
     "temperature_zero": "sample-temperature-zero",

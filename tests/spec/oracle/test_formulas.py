@@ -291,6 +291,17 @@ def token_filter(
     return {"probabilities": output}
 
 
+def expert_router(m, x, top_k, w_router, moe_weights="renormalised"):
+    logits, weights = project(x, w_router), np.full((len(x), w_router.shape[1]), m.number(0), dtype=object)
+    for token, row in enumerate(logits):
+        chosen = sorted(range(len(row)), key=lambda e: -row[e])[:top_k]
+        scores = [1 / (1 + m.exp(-z)) if moe_weights == "sigmoid" else m.exp(z - max(row)) for z in row]
+        total = sum(scores) if moe_weights == "not_renormalised" else sum(scores[e] for e in chosen)
+        for e in chosen:
+            weights[token, e] = scores[e] / total
+    return {"weights": weights, "logits": logits}
+
+
 def project(x, w, b=None, columns=None):
     """x·W + b, of some columns only."""
     columns = range(w.shape[1]) if columns is None else columns
@@ -609,6 +620,14 @@ SMALL = {
         )
         for order in ("temperature_first", "temperature_last")
         for ties in ("exactly_k", "all_equal")
+    },
+    **{
+        f"experts, {weights}, {k}": (
+            "expert_router", {"x": drawn(50, 3, 5)}, {"w_router": drawn(51, 5, 4)}, {"top_k": k},
+            {"moe_weights": weights},
+        )
+        for weights in ("renormalised", "not_renormalised", "sigmoid")
+        for k in (1, 2, 4)
     },
     **{
         f"equal tokens, {ties}": (

@@ -1,0 +1,44 @@
+"""The router of a mixture of experts: which experts a token goes to, and what each of them weighs."""
+
+import numpy as np
+
+from goldformer.spec.formulas.arrays import arithmetic, multiply
+from goldformer.spec.formulas.attention import fill_masked, softmax
+from goldformer.spec.formulas.checks import Array, axis_sizes, require_one
+from goldformer.spec.formulas.heads import Params
+from goldformer.spec.formulas.sampling import note_gaps, take_place
+from goldformer.spec.formulas.steps import step
+
+
+@step
+def expert_router(x: Array, *, top_k: int, params: Params) -> dict[str, Array]:
+    """Return the weight of every expert, 0 for those that a token does not go to, and the logits, (tokens, experts)."""
+    sizes = axis_sizes({"x": "tokens d_model", "w_router": "d_model experts"}, x=x, **params)
+    require_one("top_k", top_k, "a token goes to at least one expert")
+    if top_k > sizes["experts"]:
+        raise ValueError(f"top_k: {top_k}, but w_router has only {sizes['experts']} experts")
+    logits = multiply(x, params["w_router"])
+    return {"weights": weigh_experts(logits, choose_experts(logits, top_k)), "logits": logits}
+
+
+@step
+def choose_experts(logits: Array, top_k: int) -> Array:
+    """Return True for the experts of the k largest logits of each token (MOE-2)."""
+    order = np.argsort(-arithmetic().decide(logits), axis=-1, kind="stable")
+    if top_k < logits.shape[-1]:
+        ranked, place = np.take_along_axis(logits, order, -1), np.full((len(logits), 1), top_k)
+        note_gaps(take_place(ranked, place - 1) - take_place(ranked, place))
+    is_chosen = np.zeros(logits.shape, dtype=bool)
+    np.put_along_axis(is_chosen, order[:, :top_k], values=True, axis=-1)
+    return is_chosen
+
+
+@step
+def weigh_experts(logits: Array, is_chosen: Array) -> Array:
+    """Return the softmax of the logits of the chosen experts, 0 for the others (MOE-3)."""
+    return leave_chosen(softmax(fill_masked(logits, is_chosen)), is_chosen)
+
+
+def leave_chosen(weights: Array, is_chosen: Array) -> Array:
+    """Return the weights of the chosen experts, 0 for the others."""
+    return np.where(is_chosen, weights, arithmetic().constant(0, weights))
