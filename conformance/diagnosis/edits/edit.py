@@ -104,8 +104,8 @@ def read_edit(id_: str) -> Edit:
 
 
 def rank_generated(id_: str) -> tuple[Any, ...]:
-    """Return the key that sorts the ids of edits by their rank, and after them others by their ids."""
-    return (0, *read_edit(id_).rank) if is_edit(id_) else (1, id_)
+    """Return the key that sorts the ids of edits by their rank, after others, such as numbers that are solved for."""
+    return (1, *read_edit(id_).rank) if is_edit(id_) else (0, id_)
 
 
 def _run_edited(edit: Edit, step: Step, original: Step, *args: Any, **named: Any) -> Any:

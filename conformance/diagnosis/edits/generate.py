@@ -161,7 +161,8 @@ def _list_numbers(graph: Graph, node: Node, axes: Mapping[tuple[str, int], str],
         others: Iterable[str] = _TINY if size <= 1e-3 else _LARGE
         for other in others:
             if float(other) != size:
-                yield f"number:{other}:{node.value:g}"
+                # A large number is often a default, in the place of which a call may give another.
+                yield from (f"number:{other}:{node.value:g}",) if size >= 1000 else ()
                 yield f"number:{other}"
     elif size > 1:
         for (leaf, axis), symbol in axes.items():
