@@ -232,9 +232,10 @@ def _order_generated(found: Iterable[Explanation]) -> list[str]:
         return []
     from goldformer.conformance.diagnosis.edits.edit import rank_generated
     from goldformer.conformance.diagnosis.neighbours import neighbours  # hundreds, which few reports need
+    from goldformer.conformance.diagnosis.neighbours.results import is_read_off
 
     listed = [id_ for id_ in neighbours() if id_ in named]
-    return [*listed, *sorted(named.difference(listed), key=rank_generated)]
+    return [*listed, *sorted(named.difference(listed), key=lambda id_: (is_read_off(id_), rank_generated(id_)))]
 
 
 def is_as_good(one: Explanation, best: Explanation) -> bool:

@@ -108,7 +108,7 @@ def layer_norm(x: Array, *, params: Params) -> Array:
 
 @step
 def subtract_mean(x: Array) -> Array:
-    """Subtract the mean of each token's channels."""
+    """Return the channels of each token minus their mean."""
     return x - channel_mean(x)
 
 
@@ -138,7 +138,7 @@ def layer_norm_eps() -> float:
 
 @step
 def scale_and_shift(normal: Array, params: Params) -> Array:
-    """Multiply each channel by its gamma and add its beta."""
+    """Return the normalised channels, each times its gamma and plus its beta."""
     return normal * params["gamma"] + params["beta"]
 
 

@@ -259,6 +259,6 @@ MISTAKES = {
         "var = np.mean(xc**2, axis=-1, keepdims=True)",
         "var = np.mean(x**2, axis=-1, keepdims=True)",
         "The variance is the mean of the squares without taking off the mean.",
-        ("layer_norm.variance-about-zero",),
+        ("layer_norm.edit@channel_variance/centred@read:channel_mean/x",),
     ),
 }

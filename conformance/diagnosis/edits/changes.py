@@ -89,7 +89,8 @@ def _change_along(word: str, _: Graph, node: Node, *axes: str) -> Changes:
         yield node, lambda read: np.asarray(change(node.compute(read), *places))
 
 
-def _keep_operand(_: Graph, node: Node, place: str) -> Changes:
+def _keep_operand(_: Graph, node: Node, place: str, left_out: str = "") -> Changes:
+    del left_out  # the words of the id
     if int(place) < len(node.parents) and (parent := node.parents[int(place)]).shape == node.shape:
         yield node, lambda read: read(parent)
 
@@ -297,6 +298,6 @@ OF_SCOPES: Final[Mapping[str, Callable[..., Changes]]] = {
 #: The kinds of changes, the likelier slips first: it decides between equals.
 KINDS: Final = (
     "read", "read-part", "exchange", "exchange-part", "arguments-exchanged", "results-exchanged", "skip", "over",
-    "keep", "size", "operand", "ufunc", "operands-exchanged", "moved", "also", "plus", "number", *FUNCTIONS, "times",
-    "twice", *BETWEEN, *ALONG,
+    "keep", "size", "number", "operand", "ufunc", "operands-exchanged", *FUNCTIONS, "twice", "times", "moved", "also",
+    "plus", *BETWEEN, *ALONG,
 )  # fmt: skip

@@ -52,14 +52,22 @@ class Edit:
         with np.errstate(all="ignore"):
             return graph.run(dict(self._list_changes(graph)))
 
-    def give_outputs(self, graph: Graph, names: Collection[str] | None) -> dict[str, Array] | None:
-        """Return some outputs with the edit, floats in float64; None if it changes none, or cannot be made."""
-        try:
-            fresh = self.apply(graph)
-        except (ArithmeticError, LookupError, TypeError, ValueError):  # a shape, or a number, that does not fit
-            return None
+    def give_outputs(
+        self, graph: Graph, names: Collection[str] | None = None, wrong: Collection[str] = ()
+    ) -> dict[str, Array] | None:
+        """Return the outputs of some names with the edit, floats in float64.
+
+        None if the edit cannot be made, or does not reach all that is `wrong`.
+        """
         outputs = {name: node for name, node in graph.outputs.items() if names is None or name in names}
-        if not any(node in fresh for node in outputs.values() if isinstance(node, Node)):
+        try:
+            changes = dict(self._list_changes(graph))
+            reached = graph.find_reached(changes) & outputs.keys()
+            if not reached or not reached >= set(wrong):
+                return None
+            with np.errstate(all="ignore"):
+                fresh = graph.run(changes)
+        except (ArithmeticError, LookupError, TypeError, ValueError):  # a shape, or a number, that does not fit
             return None
         return {
             name: np.asarray(fresh.get(node, node.value), dtype=np.float64) if isinstance(node, Node) else node
@@ -96,8 +104,8 @@ def read_edit(id_: str) -> Edit:
 
 
 def rank_generated(id_: str) -> tuple[Any, ...]:
-    """Return the key that sorts the ids of edits by their rank, and after them others by their ids."""
-    return (0, *read_edit(id_).rank) if is_edit(id_) else (1, id_)
+    """Return the key that sorts the ids of edits by their rank, after others, such as numbers that are solved for."""
+    return (1, *read_edit(id_).rank) if is_edit(id_) else (0, id_)
 
 
 def _run_edited(edit: Edit, step: Step, original: Step, *args: Any, **named: Any) -> Any:

@@ -86,7 +86,7 @@ def _list_changes(
         if not (node.is_argument and node.parents and len(node.parents[0].uses) == 1):
             yield from _OF_ARRAYS
             yield from _list_layouts(node) if node in outer or node.is_argument else ()
-            yield from _list_factors(graph, axes) if node in outer else ()
+            yield from _list_factors(graph, node, axes) if node in outer else ()
 
 
 def _list_sources_of(graph: Graph, node: Node, outer: Mapping[Node, tuple[Scope, str]]) -> Iterator[str]:
@@ -97,7 +97,9 @@ def _list_sources_of(graph: Graph, node: Node, outer: Mapping[Node, tuple[Scope,
             yield f"read:{place}"
             yield f"plus:{place}"
     else:
-        yield from (f"keep:{k}" for k, parent in enumerate(node.parents) if parent.shape == node.shape)
+        for k, parent in enumerate(node.parents):
+            if parent.shape == node.shape:
+                yield f"keep:{k}:{_name_other(node, k, outer)}".removesuffix(":")
     if len(node.arguments) == 2 and kind in UFUNCS:
         yield from (f"ufunc:{name}" for name in UFUNCS if name != kind)
         yield "operands-exchanged"
@@ -107,14 +109,23 @@ def _list_sources_of(graph: Graph, node: Node, outer: Mapping[Node, tuple[Scope,
         yield from (f"exchange:{place}" for place in _list_leaves(graph, node))
 
 
+def _name_other(node: Node, kept: int, outer: Mapping[Node, tuple[Scope, str]]) -> str:
+    """Return the place of the other one of two operands; "" without one."""
+    others = [parent for k, parent in enumerate(node.parents) if k != kept]
+    return name_place(*outer.get(others[0], (others[0].scope, others[0].role))) if len(others) == 1 else ""
+
+
 def _list_layouts(node: Node) -> Iterator[str]:
     yield from (f"{word}:{one}:{two}" for word in BETWEEN for one, two in combinations(range(-node.ndim, 0), 2))
-    yield from (f"{word}:{axis}" for word in ALONG for axis in range(-node.ndim, 0) if node.shape[axis] > 1)
+    # Samples and heads are counted from the front.
+    axes = (*range(-node.ndim, 0), *range(min(node.ndim - 2, 2)))
+    yield from (f"{word}:{axis}" for word in ALONG for axis in axes if node.shape[axis] > 1)
 
 
-def _list_factors(graph: Graph, axes: Mapping[tuple[str, int], str]) -> Iterator[str]:
+def _list_factors(graph: Graph, node: Node, axes: Mapping[tuple[str, int], str]) -> Iterator[str]:
+    """Yield the sizes of a result with which code may multiply or divide it."""
     for (leaf, axis), symbol in axes.items():
-        if graph.find(f"{graph.root.name}/{leaf}"):
+        if any(given.shape[axis] in node.shape for given in graph.find(f"{graph.root.name}/{leaf}")):
             yield from (f"times:{leaf}:{axis}:{symbol}:{power}" for power in _SCALES)
 
 
@@ -150,7 +161,8 @@ def _list_numbers(graph: Graph, node: Node, axes: Mapping[tuple[str, int], str],
         others: Iterable[str] = _TINY if size <= 1e-3 else _LARGE
         for other in others:
             if float(other) != size:
-                yield f"number:{other}:{node.value:g}"
+                # A large number is often a default, in the place of which a call may give another.
+                yield from (f"number:{other}:{node.value:g}",) if size >= 1000 else ()
                 yield f"number:{other}"
     elif size > 1:
         for (leaf, axis), symbol in axes.items():

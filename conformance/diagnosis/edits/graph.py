@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import operator
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextvars import ContextVar
 from functools import cache, partial
 from inspect import signature
 from typing import Any, Final
@@ -17,10 +18,10 @@ from typing import Any, Final
 import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
-from goldformer.spec.formulas import name_outputs
+from goldformer.spec.formulas import COMPONENTS, name_outputs
 from goldformer.spec.formulas.arrays import Arithmetic, computing
 from goldformer.spec.formulas.checks import Array
-from goldformer.spec.formulas.steps import Replacements, Step, around, list_steps, replacing
+from goldformer.spec.formulas.steps import Replacements, Step, around, hold, list_steps, replacing
 
 #: An array, or a number of Python's, which promotes no dtype.
 Value = Any
@@ -251,6 +252,7 @@ class Graph:
         self._calls: defaultdict[str, list[Scope]] = defaultdict(list, {component: [self.root]})
         self._names: dict[Scope, str] = {}
         self._below: dict[tuple[Node, ...], list[Node]] = {}
+        self._reached: dict[Node, frozenset[str]] = {}
         self.scopes = [self.root]
         self.outputs: dict[str, Any] = {}
         self._found: dict[str, list[Node]] = {}
@@ -279,7 +281,7 @@ class Graph:
             returned = original(*given, **{n: self.take(n, value) for n, value in named.items()})
         finally:
             self.scope = scope.parent or self.root
-        scope.results = dict(_name_results(returned))
+        scope.results = dict(_name_results(name, returned))
         return returned
 
     def find(self, place: str) -> list[Node]:
@@ -320,6 +322,18 @@ class Graph:
             self._below[changed] = sorted(below, key=lambda node: node.index)
         return self._below[changed]
 
+    def find_reached(self, changed: Iterable[Node]) -> frozenset[str]:
+        """Return the outputs that depend on some nodes."""
+        if not self._reached:
+            made: defaultdict[Node, set[str]] = defaultdict(set)
+            for name, output in self.outputs.items():
+                if isinstance(output, Node):
+                    made[output].add(name)
+            for node in reversed(self.nodes):
+                made[node].update(*(made[use] for use in node.uses))
+            self._reached = {node: frozenset(names) for node, names in made.items()}
+        return frozenset[str]().union(*(self._reached[node] for node in changed))
+
     def run(self, changes: Mapping[Node, Change], most: int | None = None) -> dict[Node, Value]:
         """Return the new values of the nodes that depend on the changes, the first `most` of all nodes."""
         fresh: dict[Node, Value] = {}
@@ -339,7 +353,9 @@ def match_dtype(value: Value, like: Value) -> Value:
     return value.astype(like.dtype, copy=False) if isinstance(value, np.ndarray) and hasattr(like, "dtype") else value
 
 
-def _name_results(returned: Any) -> Iterator[tuple[str, Node]]:
+def _name_results(step: str, returned: Any) -> Iterator[tuple[str, Node]]:
+    if isinstance(returned, tuple) and step in COMPONENTS:
+        returned = name_outputs(step, returned)
     if isinstance(returned, Node):
         yield "result", returned
     elif isinstance(returned, tuple | Mapping):
@@ -352,8 +368,18 @@ def _list_names(step: Step) -> tuple[str, ...]:
     return tuple(signature(step).parameters)
 
 
-def _note_steps(graph: Graph) -> Replacements:
-    return {step: around(partial(graph.run_step, step.__name__, _list_names(step))) for step in list_steps()}
+#: The graph of the formula that runs.
+_recorded: Final[ContextVar[Graph]] = ContextVar("recorded")
+
+
+def _run_recorded(name: str, names: tuple[str, ...], original: Step, *args: Any, **named: Any) -> Any:
+    return _recorded.get().run_step(name, names, original, *args, **named)
+
+
+@cache
+def _note_steps(steps: tuple[Step, ...]) -> Replacements:
+    # One for all graphs: a gradient records a formula once for each element of its arguments.
+    return {step: around(partial(_run_recorded, step.__name__, _list_names(step))) for step in steps}
 
 
 def record(component: str, formula: Step, *args: Any, run: Step | None = None, **named: Any) -> tuple[Graph, Any]:
@@ -364,8 +390,8 @@ def record(component: str, formula: Step, *args: Any, run: Step | None = None, *
     graph = Graph(component)
     names = _list_names(formula)
     given = [graph.take(name, value) for name, value in zip(names, args, strict=False)]
-    with computing(_Recording(graph)), replacing(_note_steps(graph)):
+    with computing(_Recording(graph)), hold(_recorded, graph), replacing(_note_steps(list_steps())):
         returned = (run or formula)(*given, **{name: graph.take(name, value) for name, value in named.items()})
-    graph.root.results = dict(_name_results(returned))
+    graph.root.results = dict(_name_results(component, returned))
     graph.outputs = name_outputs(component, returned)
     return graph, returned

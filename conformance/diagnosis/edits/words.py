@@ -29,7 +29,7 @@ _SENTENCES: Final = {
     "skip": "leaves out {step}, and uses what it reads instead of {own}",
     "over": "computes {own} along axis {first} instead of the last",
     "over:all": "computes {own} over the whole array",
-    "keep": "leaves out all but the {first} operand of {own}",
+    "keep": "leaves out {other} where it makes {own}",
     "size": "uses {size} instead of {own}",
     "operand": "uses {other} as the {first} operand of {own}",
     "ufunc": "{verb} where it makes {own}",
@@ -147,7 +147,11 @@ def write_title(edit: Edit) -> str:
     fields = {
         "own": _describe_place(edit.place),
         "step": _read_step(edit.place.rpartition("/")[0]),
-        "other": _describe_place(detail) if "/" in detail else _JOINED.get(word, " and ").join(parts),
+        "other": "an operation"
+        if word == "keep" and not detail
+        else _describe_place(detail)
+        if "/" in detail
+        else _JOINED.get(word, " and ").join(parts),
         "size": _describe_size(*parts) if word in ("size", "times") else "",
         "verb": _VERBS.get(detail, ""),
         "first": first,

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from goldformer.conformance.diagnosis.neighbours.arguments import Given, change_argument, change_array, change_result
+from goldformer.conformance.diagnosis.neighbours.arguments import Given, change_argument, change_result
 from goldformer.conformance.diagnosis.neighbours.neighbour import Neighbour
 from goldformer.spec.formulas.arrays import as_array
 from goldformer.spec.formulas.attention import score_divisor, sum_values, weigh_keys
@@ -242,43 +242,13 @@ def _change_embedding() -> Iterator[Neighbour]:
         )
 
 
-#: Results that a slip scales: their step, component and words, with the sizes of their last two axes in words.
-SCALED_RESULTS: Final[tuple[tuple[Step, str, str, tuple[str, str]], ...]] = (
-    (weigh_keys, _SDPA, "the weights are", ("q_seq", "kv_seq")),
-    (sum_values, _SDPA, "the results of the attention are", ("q_seq", "d_v")),
-    (activation, "feed_forward", "the activations are", ("seq", "d_ff")),
-    (output_logits, "output_probabilities", "the logits are", ("seq", "vocab")),
+#: Results that a slip scales: their step, component and words.
+SCALED_RESULTS: Final[tuple[tuple[Step, str, str], ...]] = (
+    (weigh_keys, _SDPA, "the weights are"),
+    (sum_values, _SDPA, "the results of the attention are"),
+    (activation, "feed_forward", "the activations are"),
+    (output_logits, "output_probabilities", "the logits are"),
 )
-#: What a size becomes before a result is multiplied by it, in the words of the sentence.
-_SCALES: Final[tuple[tuple[str, str, float], ...]] = (
-    ("over-root", "divided by the root of {}", -0.5),
-    ("over", "divided by {}", -1.0),
-    ("times-root", "multiplied by the root of {}", 0.5),
-    ("times", "multiplied by {}", 1.0),
-)
-#: The sizes of a result in words.
-_AXES: Final = {
-    "q_seq": "the number of queries",
-    "kv_seq": "the number of keys",
-    "seq": "the number of tokens",
-    "vocab": "the vocabulary's size",
-}
-
-
-def _scale_results() -> Iterator[Neighbour]:
-    for step, component, words, axes in SCALED_RESULTS:
-        for axis, size in enumerate(axes, -len(axes)):
-            for word, form, exponent in _SCALES:
-
-                def scale(result: Array, axis: int = axis, exponent: float = exponent) -> Array:
-                    # An empty axis has no number to scale.
-                    factor = math.pow(max(result.shape[axis], 1), exponent)
-                    return as_array((result * factor).astype(result.dtype))
-
-                yield Neighbour(
-                    f"{component}.{step.__name__}.{word}.{size}", f"{words} {form.format(_AXES.get(size, size))}",
-                    "Leave the factor out.", {step: change_array(scale)},
-                )  # fmt: skip
 
 
 def generate() -> Iterator[Neighbour]:
@@ -290,4 +260,3 @@ def generate() -> Iterator[Neighbour]:
     yield from _change_encoded()
     yield from _change_waves()
     yield from _change_embedding()
-    yield from _scale_results()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextvars import ContextVar
 from functools import partial
 from itertools import product
@@ -29,7 +29,6 @@ from goldformer.spec.formulas.checks import Array
 from goldformer.spec.formulas.heads import Params, merge_heads
 from goldformer.spec.formulas.layers import (
     activation,
-    channel_mean,
     channel_variance,
     feed_forward,
     layer_norm,
@@ -38,7 +37,7 @@ from goldformer.spec.formulas.layers import (
     subtract_mean,
 )
 from goldformer.spec.formulas.losses import score_targets
-from goldformer.spec.formulas.steps import Replacement, Replacements, Step, around, instead, replacing
+from goldformer.spec.formulas.steps import Replacement, Step, around, instead, replacing
 from goldformer.spec.formulas.targets import one_hot
 from goldformer.spec.formulas.transformer import log_softmax, output_logits
 
@@ -81,7 +80,6 @@ _RESULTS: Final[tuple[tuple[Step, str, str, frozenset[str]], ...]] = (
     (sum_values, _SDPA, "the results of the attention", frozenset({"transposed"})),
     (merge_heads, "multi_head_attention", "the joined heads", frozenset({"transposed", *_OF_HEADS})),
     (activation, "feed_forward", "the activations", frozenset({"transposed", "absolute", *_OF_HEADS})),
-    (layer_norm, "layer_norm", "the normalised rows", frozenset({"transposed"})),
     (output_logits, "output_probabilities", "the logits", frozenset({"transposed", *_OF_HEADS})),
 )
 
@@ -302,73 +300,41 @@ _OF_NORM: Final = "It is (x − mean)/√(variance + eps)·gamma + beta, over th
 
 
 def _change_affine() -> Iterator[Neighbour]:
-    def affine(change: Callable[[Array, Array, Array], Array]) -> Replacements:
-        def run(normal: Array, params: Params) -> Array:
-            return as_array(change(normal, params["gamma"], params["beta"]))
+    def add_first(normal: Array, params: Params) -> Array:
+        return as_array((normal + params["beta"]) * params["gamma"])
 
-        return {scale_and_shift: instead(run)}
-
-    affines: tuple[tuple[str, str, Callable[[Array, Array, Array], Array]], ...] = (
-        ("gamma-left-out", "gamma is left out", lambda n, _, b: n + b),
-        ("beta-left-out", "beta is left out", lambda n, g, _: n * g),
-        ("beta-first", "beta is added before gamma multiplies", lambda n, g, b: (n + b) * g),
-        ("swapped", "gamma and beta are swapped", lambda n, g, b: n * b + g),
-        ("beta-subtracted", "beta is subtracted", lambda n, g, b: n * g - b),
-        ("gamma-divides", "the row is divided by gamma", lambda n, g, b: n / g + b),
-        ("gamma-twice", "gamma multiplies twice", lambda n, g, b: n * g * g + b),
-    )
-    for word, title, change in affines:
-        yield Neighbour(f"layer_norm.{word}", title, _OF_NORM, affine(change))
+    yield Neighbour(
+        "layer_norm.beta-first", "beta is added before gamma multiplies", _OF_NORM,
+        {scale_and_shift: instead(add_first)},
+    )  # fmt: skip
 
 
 def _change_statistics() -> Iterator[Neighbour]:
-    """Yield normalisations with another mean, variance or deviation."""
-    deviations: tuple[tuple[str, str, Step, Step], ...] = (
-        ("variance", "the row is divided by its variance plus eps, without the root", norm_denominator,
-         lambda original, variance: np.square(original(variance))),
-        ("fourth-root", "the root of the deviation is divided by", norm_denominator,
-         lambda original, variance: np.sqrt(original(variance))),
-        ("not-divided", "the row is not divided by its deviation", norm_denominator,
-         lambda _, variance: np.ones_like(variance)),
-        ("multiplied", "the row is multiplied by its deviation", norm_denominator,
-         lambda original, variance: 1 / original(variance)),
-        ("absolute-deviation", "the deviation is the mean of the absolute values", channel_variance,
-         lambda _, centred: np.square(take_absolute(centred).mean(-1, keepdims=True))),
-        ("sum-of-squares", "the squares are added up, not averaged", channel_variance,
-         lambda original, centred: original(centred) * centred.shape[-1]),
-        ("over-tokens", "the variance is that of all tokens of a sample", channel_variance,
-         lambda original, centred: np.square(centred).mean(axis=(-2, -1), keepdims=True) if centred.ndim > 1
-         else original(centred)),
-        ("sequence-axis", "mean and variance run along the tokens instead of the channels", channel_mean,
-         lambda original, x: as_array(x.mean(axis=-2, keepdims=True)) if x.ndim > 1 else original(x)),
-        ("everything", "mean and variance are those of the whole array", channel_mean,
-         lambda _, x: as_array(x.mean(keepdims=True))),
-        ("mean-added", "the mean is added instead of subtracted", subtract_mean,
-         lambda original, x: 2 * x - original(x)),
-        ("mean-of-tokens", "the mean subtracted is that of all tokens of a sample", subtract_mean,
-         lambda original, x: x - x.mean(axis=(-2, -1), keepdims=True) if x.ndim > 1 else original(x)),
-        ("mean-of-channel", "the mean subtracted is that of the channel over the tokens", subtract_mean,
-         lambda original, x: x - x.mean(axis=-2, keepdims=True) if x.ndim > 1 else original(x)),
-        ("mean-twice", "the mean is subtracted twice", subtract_mean,
-         lambda original, x: 2 * original(x) - x),
-    )  # fmt: skip
-    for word, title, step, function in deviations:
+    """Yield normalisations with another deviation, or a mean of other numbers."""
+
+    def average_absolute(_: Step, centred: Array) -> Array:
+        return as_array(np.square(take_absolute(centred).mean(-1, keepdims=True)))
+
+    def subtract_twice(original: Step, x: Array) -> Array:
+        return as_array(2 * original(x) - x)
+
+    def average_tokens(original: Step, x: Array) -> Array:
+        return as_array(x - x.mean(axis=(-2, -1), keepdims=True) if x.ndim > 1 else original(x))
+
+    others: tuple[tuple[str, str, Step, Step], ...] = (
+        ("absolute-deviation", "the deviation is the mean of the absolute values", channel_variance, average_absolute),
+        ("mean-of-tokens", "the mean subtracted is that of all tokens of a sample", subtract_mean, average_tokens),
+        ("mean-twice", "the mean is subtracted twice", subtract_mean, subtract_twice),
+    )
+    for word, title, step, function in others:
         yield Neighbour(f"layer_norm.{word}", title, _OF_NORM, {step: around(function)})
-    yield Neighbour(
-        "layer_norm.variance-about-zero", "the variance is the mean square of the row as it is", _OF_NORM,
-        {layer_norm: instead(_square_whole_row)},
-    )  # fmt: skip
-    others = (("tokens", -2, "the tokens"), ("samples", 0, "the samples"), ("array", None, "the whole array"))
-    for word, axis, says in others:
+    along = (("tokens", -2, "the tokens"), ("samples", 0, "the samples"), ("array", None, "the whole array"))
+    for word, axis, says in along:
         yield Neighbour(
             f"layer_norm.variance-along-{word}",
             f"the variance runs along {says} instead of the channels, the mean along the channels", _OF_NORM,
             {layer_norm: instead(partial(_divide_by_variance_along, axis=axis))},
         )  # fmt: skip
-    yield Neighbour(
-        "layer_norm.twice", "the row is normalised twice", _OF_NORM,
-        {layer_norm: around(lambda original, x, *, params: original(original(x, params=params), params=params))},
-    )  # fmt: skip
 
 
 def _divide_by_variance_along(x: Array, *, params: Mapping[str, Array], axis: int | None) -> Array:
@@ -376,13 +342,6 @@ def _divide_by_variance_along(x: Array, *, params: Mapping[str, Array], axis: in
     wide = x.astype(np.promote_types(x.dtype, np.float32))
     variance = wide.var(axis=axis if axis is None or x.ndim > 1 else -1, keepdims=True)
     return as_array(scale_and_shift(subtract_mean(wide) / norm_denominator(variance), params).astype(x.dtype))
-
-
-def _square_whole_row(x: Array, *, params: Mapping[str, Array]) -> Array:
-    """Return the row minus its mean, over the root of its mean square."""
-    wide = x.astype(np.promote_types(x.dtype, np.float32))
-    square = np.square(wide).mean(-1, keepdims=True)
-    return as_array(scale_and_shift(subtract_mean(wide) / norm_denominator(square), params).astype(x.dtype))
 
 
 _scaled: Final[ContextVar[Array]] = ContextVar("scaled")

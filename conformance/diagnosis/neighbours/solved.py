@@ -237,10 +237,8 @@ def _list_families() -> Iterator[Family]:
             "The loss is the mean of −log softmax at the target, over the words.", (-3, 0),
             partial(_smooth_targets, more=more, target_too=too),
         )  # fmt: skip
-    rows: tuple[Step, str, str, tuple[str, str]] = (
-        token_embedding, embedding, "the rows of the table are", ("seq", "d_model"),
-    )  # fmt: skip
-    for step, component, words, _ in (*SCALED_RESULTS, rows):
+    rows: tuple[Step, str, str] = (token_embedding, embedding, "the rows of the table are")
+    for step, component, words in (*SCALED_RESULTS, rows):
         yield Family(
             f"{component}.{step.__name__}.factor", f"{words} multiplied by {{}}",
             "Leave the factor out, or declare the option that has it. A dropout that rescales in evaluation too "

@@ -114,7 +114,7 @@ def test_none_changes_the_dtype(spec):
         "scaled_dot_product_attention.mask.self-never",
         "scaled_dot_product_attention.mask.always-causal-too",
         "scaled_dot_product_attention.weigh_keys.read-by-columns",
-        "layer_norm.beta-left-out",
+        "layer_norm.beta-first",
         "layer_norm.eps.1e-08",
         "positional_encoding.exponent.odd",
         "feed_forward.activation.elu",
@@ -201,7 +201,7 @@ def test_it_is_named_in_its_own_component(spec, id_):
     ("id_", "whole"),
     [
         ("scaled_dot_product_attention.mask.tiled", "multi_head_attention"),
-        ("layer_norm.sequence-axis", "encoder_layer"),
+        ("layer_norm.mean-twice", "encoder_layer"),
         ("encoder_layer.self_attention.norm.of.feed_forward", "encoder"),
         ("decoder_layer.feed_forward.norm.for-all", "decoder"),
     ],
@@ -430,7 +430,7 @@ def test_a_mistake_in_one_place_that_a_passing_case_rules_out_ends_no_search(spe
 
 
 def test_what_is_left_out_is_not_named(spec):
-    id_ = "layer_norm.beta-left-out"
+    id_ = "layer_norm.beta-first"
     bench = make_bench(spec, neighbours()[id_].steps, "layer_norm", {})
     judgements = [judge_case(case, bench) for case in small_cases(spec, "layer_norm")]
     said = list(diagnose(Diagnosis(spec, {id_}).explain_all(judgements), spec))
