@@ -308,6 +308,23 @@ def gated_feed_forward(x: Tensor, *, params: Params, activation: str = "silu") -
     return result
 
 
+def decoder_only_layer(
+    x: Tensor,
+    mask: Tensor | None = None,
+    *,
+    num_heads: int,
+    num_kv_heads: int,
+    base: float = 10000.0,
+    params: Params,
+) -> reference_impl.DecoderOnlyLayerResult:
+    """Return output, attended and weights."""
+    sizes, settings = (1, num_heads, num_kv_heads, 1), {"head_width": 1, "base": base, "bias": True}
+    result: reference_impl.DecoderOnlyLayerResult = call_with_params(
+        reference_impl.DecoderOnlyLayer, sizes, params, x, mask, settings=settings, num_heads=num_heads
+    )
+    return result
+
+
 def output_probabilities(x: Tensor, *, params: Params) -> tuple[Tensor, Tensor]:
     """Return probabilities and logits."""
     return reference_impl.output_probabilities(x, **params)

@@ -9,7 +9,13 @@ import pytest
 import torch
 from torch.nn import functional
 
-from goldformer.reference_impl import GatedFeedForward, RMSNorm, grouped_query_attention, rotary_embedding
+from goldformer.reference_impl import (
+    DecoderOnlyLayer,
+    GatedFeedForward,
+    RMSNorm,
+    grouped_query_attention,
+    rotary_embedding,
+)
 from reference_functions import gated_feed_forward, rms_norm
 
 
@@ -171,3 +177,45 @@ def test_groups_that_do_not_fit_are_refused(changed, says):
     arrays = draw_groups(4, 2) | {name: torch.ones(shape, dtype=torch.float64) for name, shape in changed.items()}
     with pytest.raises(ValueError, match=says):
         grouped_query_attention(**arrays)
+
+
+ORDERS = {
+    "pre": {"norm_1", "norm_2"},
+    "parallel": {"norm_1"},
+    "sandwich": {"norm_1", "norm_2", "post_norm_1", "post_norm_2"},
+}
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_an_order_of_the_blocks_has_its_norms_and_gives_the_input_where_the_blocks_give_0(order):
+    layer = DecoderOnlyLayer(12, 6, 2, 5, order=order, dtype=torch.float64)
+    assert {name for name, part in layer.named_children() if isinstance(part, RMSNorm)} == ORDERS[order]
+    x = torch.randn(2, 3, 12, dtype=torch.float64)
+    output, _, weights = layer(x)
+    assert not torch.equal(output, x)
+    assert weights.shape == (2, 6, 3, 3)
+    assert weights.triu(1).count_nonzero() == 0
+    with torch.no_grad():
+        layer.w_o.zero_()
+        layer.feed_forward.w_down.zero_()
+    assert torch.equal(layer(x).output, x)
+
+
+def test_the_blocks_of_a_parallel_layer_read_one_input():
+    layer = DecoderOnlyLayer(8, 2, 1, 5, order="parallel", dtype=torch.float64)
+    x = torch.randn(2, 3, 8, dtype=torch.float64)
+    output, attended, _ = layer(x)
+    torch.testing.assert_close(output - attended, layer.feed_forward(layer.norm_1(x)).output)
+
+
+def test_a_mask_hides_besides_later_tokens():
+    layer = DecoderOnlyLayer(8, 2, 1, 5, dtype=torch.float64)
+    x, mask = torch.randn(2, 4, 8, dtype=torch.float64), torch.tensor([True, False, True, True])
+    weights = layer(x, mask.expand(2, 1, 4, 4)).weights
+    assert weights[..., 1].count_nonzero() == 0
+    assert weights.triu(1).count_nonzero() == 0
+
+
+def test_heads_that_the_heads_of_keys_do_not_divide_are_refused():
+    with pytest.raises(ValueError, match="heads=4 is no multiple of kv_heads=3: choose a multiple of 3"):
+        DecoderOnlyLayer(8, 4, 3, 5)

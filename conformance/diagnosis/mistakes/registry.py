@@ -28,6 +28,7 @@ _FORWARD: Final = (
     "rope",
     "gated",
     "groups",
+    "blocks",
     "transformer",
     "losses",
     "decoding",

@@ -38,6 +38,7 @@ CASES = {
     "rms_norm_weight": "rms-distinct-sizes",
     "rope_pairing": "rope-distinct-sizes",
     "rope_direction": "rope-distinct-sizes",
+    "block_order": "dol-four-heads-two-groups",
     "gqa_groups": "gqa-four-heads-two-groups",
     "norm_placement": "enc-distinct-sizes",
     "smoothing_denominator": "ls-four-words",
