@@ -20,12 +20,13 @@ Axes in signatures and messages, and their names in the paper:
 or the title of a section; "paper" is Vaswani et al., Attention Is All You Need, 2017, arXiv:1706.03762.
 """
 
-from goldformer.reference_impl.decoder_only import DecoderOnlyLayer, GatedFeedForward, RMSNorm
+from goldformer.reference_impl.decoder_only import DecoderOnlyLayer, DecoderOnlyModel, GatedFeedForward, RMSNorm
 from goldformer.reference_impl.decoder_only import grouped_query_attention, repeat_heads, rotary_embedding
 from goldformer.reference_impl.decoding import BeamResult, GreedyResult, beam_search, greedy_decode
 from goldformer.reference_impl.losses import cross_entropy, kl_divergence, label_smoothing, log_softmax, one_hot
 from goldformer.reference_impl.losses import shift_right
-from goldformer.reference_impl.parts import DecoderLayerResult, DecoderOnlyLayerResult, Dropout, EncoderLayerResult
+from goldformer.reference_impl.parts import DecoderLayerResult, DecoderOnlyLayerResult, DecoderOnlyModelResult
+from goldformer.reference_impl.parts import Dropout, EncoderLayerResult
 from goldformer.reference_impl.parts import GatedResult, StackResult, TransformerResult, dropout, xavier_uniform
 from goldformer.reference_impl.transformer import Decoder, DecoderLayer, Encoder, EncoderLayer, FeedForward, LayerNorm
 from goldformer.reference_impl.transformer import MultiHeadAttention, Transformer, attention_scores, causal_mask
@@ -37,12 +38,12 @@ from goldformer.reference_impl.variants import cut_fused, move_weights, output_p
 
 __all__ = [
     "BeamResult", "Decoder", "DecoderLayer", "DecoderLayerResult", "DecoderOnlyLayer", "DecoderOnlyLayerResult",
-    "Dropout", "Encoder", "EncoderLayer", "EncoderLayerResult", "FeedForward", "FusedMultiHeadAttention",
-    "GatedFeedForward", "GatedResult", "GreedyResult", "LayerNorm", "MultiHeadAttention", "RMSNorm",
-    "SingleHeadAttention", "SingleHeadResult", "StackResult", "Transformer", "TransformerResult", "attention_scores",
-    "beam_search", "causal_mask", "cross_entropy", "cut_fused", "dropout", "greedy_decode", "grouped_query_attention",
-    "kl_divergence", "label_smoothing", "log_softmax", "merge_heads", "move_weights", "one_hot", "output_probabilities",
-    "pad_or_truncate", "padding_mask", "positional_encoding", "repeat_heads", "rotary_embedding",
-    "scaled_dot_product_attention", "scaled_scores", "shift_right", "sinusoid_table", "softmax", "split_heads",
-    "token_embedding", "xavier_uniform",
+    "DecoderOnlyModel", "DecoderOnlyModelResult", "Dropout", "Encoder", "EncoderLayer", "EncoderLayerResult",
+    "FeedForward", "FusedMultiHeadAttention", "GatedFeedForward", "GatedResult", "GreedyResult", "LayerNorm",
+    "MultiHeadAttention", "RMSNorm", "SingleHeadAttention", "SingleHeadResult", "StackResult", "Transformer",
+    "TransformerResult", "attention_scores", "beam_search", "causal_mask", "cross_entropy", "cut_fused", "dropout",
+    "greedy_decode", "grouped_query_attention", "kl_divergence", "label_smoothing", "log_softmax", "merge_heads",
+    "move_weights", "one_hot", "output_probabilities", "pad_or_truncate", "padding_mask", "positional_encoding",
+    "repeat_heads", "rotary_embedding", "scaled_dot_product_attention", "scaled_scores", "shift_right",
+    "sinusoid_table", "softmax", "split_heads", "token_embedding", "xavier_uniform",
 ]  # fmt: skip

@@ -4,6 +4,7 @@ Calls are held to the shapes in signatures, as in transformer.py. RMS-1 and GLU-
 spec/decoder_only.md.
 """
 
+import math
 from typing import Any, Literal
 
 import torch
@@ -13,6 +14,7 @@ from goldformer.reference_impl.parts import (
     ACTIVATIONS,
     Activation,
     DecoderOnlyLayerResult,
+    DecoderOnlyModelResult,
     GatedResult,
     affine,
     widen,
@@ -22,6 +24,7 @@ from goldformer.reference_impl.parts import (
 from goldformer.reference_impl.shapes import (
     Bool,
     Float,
+    Int,
     Module,
     Positions,
     Positive,
@@ -30,7 +33,8 @@ from goldformer.reference_impl.shapes import (
     check_rotary_width,
     checked,
 )
-from goldformer.reference_impl.transformer import causal_mask, merge_heads, scaled_dot_product_attention, split_heads
+from goldformer.reference_impl.transformer import causal_mask, merge_heads, padding_mask, run_layers
+from goldformer.reference_impl.transformer import scaled_dot_product_attention, split_heads, token_embedding
 
 #: The two channels of a pair: neighbours, or one of each half (ROPE-4).
 Pairing = Literal["interleaved", "half"]
@@ -178,3 +182,40 @@ class DecoderOnlyLayer(Module):
         update = self.feed_forward(h if self.norm_2 is None else self.norm_2(attended)).output
         output = attended + (update if self.post_norm_2 is None else self.post_norm_2(update))
         return DecoderOnlyLayerResult(output, attended, weights)
+
+
+class DecoderOnlyModel(Module):
+    """The model: ids to logits, through layers with parameters of their own. Touvron et al., 2023. LM-1, LM-2.
+
+    The settings go to the layers. tied=True makes the table the weight of the output too (MODEL-7), scaled=True
+    multiplies the embedding by √d_model (EMB-3), and pad_id hides a word from all others (LM-4).
+    """
+
+    table: Float[Tensor, "vocab d_model"]
+    w_vocab: Float[Tensor, "d_model vocab"] | None
+
+    def __init__(
+        self, vocab: Size, d_model: Size, num_heads: Size, num_kv_heads: Size, d_ff: Size, num_layers: Size, *,
+        pad_id: int | None = None, tied: bool = False, scaled: bool = False, eps: Positive = 1e-6, **settings: Any,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        like = {name: settings[name] for name in ("device", "dtype") if name in settings}
+        self.pad_id, self.factor = pad_id, math.sqrt(d_model) if scaled else 1.0
+        self.table = nn.Parameter(torch.randn(vocab, d_model, **like))
+        sizes = (d_model, num_heads, num_kv_heads, d_ff)
+        self.layers = nn.ModuleList(DecoderOnlyLayer(*sizes, eps=eps, **settings) for _ in range(num_layers))
+        self.norm = RMSNorm(d_model, eps, **like)
+        self.w_vocab = None if tied else xavier_weight(d_model, vocab, **like)
+
+    def embed(self, ids: Tensor) -> Tensor:
+        """Look up the row of each id; nothing is added for its position, which the layers turn by."""
+        return token_embedding(ids, self.table) * self.factor
+
+    def forward(self, ids: Int[Tensor, "batch seq"]) -> DecoderOnlyModelResult:
+        embedded = self.embed(ids)
+        mask = None if self.pad_id is None else padding_mask(ids, self.pad_id)
+        # The output of a layer is a sum that no norm has brought to one size: one norm follows the last (LM-3).
+        decoded = self.norm(run_layers(self.layers, None, embedded, mask).output)
+        return DecoderOnlyModelResult(
+            decoded @ (self.table.T if self.w_vocab is None else self.w_vocab), decoded, embedded
+        )

@@ -51,6 +51,14 @@ class DecoderOnlyLayerResult(NamedTuple):
     weights: Float[Tensor, "batch heads seq seq"]
 
 
+class DecoderOnlyModelResult(NamedTuple):
+    """The logits of the model, the normalised output of its last layer, and what its first layer reads."""
+
+    logits: Float[Tensor, "batch seq vocab"]
+    decoded: Float[Tensor, "batch seq d_model"]
+    embedded: Float[Tensor, "batch seq d_model"]
+
+
 class StackResult(NamedTuple):
     """The output of a stack, and those of all its layers before any final norm."""
 

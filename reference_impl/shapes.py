@@ -336,7 +336,7 @@ class _CallCheck:
         """Check that token ids have rows in a table, and that pad_id could be one of them."""
         if "pad_id" in self.given:
             check_special_id("pad_id", self.given["pad_id"], f"pads these {name}", name, ids)
-        elif hasattr(self.module, "pad_id"):
+        elif getattr(self.module, "pad_id", None) is not None:
             check_special_id("pad_id", self.module.pad_id, f"pads the {name}", name, ids)
         table = self.given.get("table", getattr(self.module, "table", None))
         if table is not None:

@@ -15,7 +15,7 @@ embedding, rope  token embedding and positional encoding; rotary position embedd
 heads, grouped   multi-head attention, fused and separate, and single-head attention; grouped-query attention
 layers, rms      feed-forward network, layer normalisation, encoder and decoder; root mean square normalisation
 gated            gated feed-forward network
-decoder_only     the layer of decoder-only Transformers
+decoder_only     the layer and the model of decoder-only Transformers
 transformer      the whole model and its output layer
 targets, losses  lengths and targets; cross-entropy and Kullback–Leibler divergence
 decoding         greedy decoding and beam search
@@ -28,7 +28,7 @@ from typing import Any, Final
 
 from goldformer.spec.formulas.attention import causal_mask, padding_mask, scaled_dot_product_attention, softmax
 from goldformer.spec.formulas.backward import single_head_attention_step
-from goldformer.spec.formulas.decoder_only import decoder_only_layer
+from goldformer.spec.formulas.decoder_only import decoder_only_layer, decoder_only_model
 from goldformer.spec.formulas.decoding import beam_search, greedy_decode
 from goldformer.spec.formulas.embedding import positional_encoding, token_embedding
 from goldformer.spec.formulas.gated import gated_feed_forward
@@ -46,8 +46,8 @@ from goldformer.spec.formulas.transformer import output_probabilities, transform
 COMPONENTS: Final[Mapping[str, Callable[..., Any]]] = {
     component.__name__: component
     for component in (
-        beam_search, causal_mask, cross_entropy, decoder, decoder_layer, decoder_only_layer, dropout, encoder,
-        encoder_layer, feed_forward, fused_multi_head_attention, gated_feed_forward, greedy_decode,
+        beam_search, causal_mask, cross_entropy, decoder, decoder_layer, decoder_only_layer, decoder_only_model,
+        dropout, encoder, encoder_layer, feed_forward, fused_multi_head_attention, gated_feed_forward, greedy_decode,
         grouped_query_attention, kl_divergence, label_smoothing, layer_norm, multi_head_attention, one_hot,
         output_probabilities, pad_or_truncate, padding_mask, positional_encoding, rms_norm, rotary_embedding,
         scaled_dot_product_attention, shift_right, single_head_attention, single_head_attention_step, softmax,

@@ -1,4 +1,4 @@
-"""The layer of today's decoder-only models."""
+"""The layer of today's decoder-only models, and the model that is made of such layers."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -6,16 +6,18 @@ from typing import Any, Final
 
 import numpy as np
 
-from goldformer.spec.formulas.attention import causal_mask
-from goldformer.spec.formulas.checks import Array, axis_sizes, broadcast_mask
+from goldformer.spec.formulas.attention import causal_mask, padding_mask
+from goldformer.spec.formulas.checks import Array, axis_sizes, broadcast_mask, check_ids, require_one
+from goldformer.spec.formulas.embedding import token_embedding
 from goldformer.spec.formulas.gated import GATED_FEED_FORWARD, gated_feed_forward
 from goldformer.spec.formulas.grouped import group_size, grouped_query_attention
 from goldformer.spec.formulas.heads import Params, merge_heads, project_attention, project_heads
-from goldformer.spec.formulas.layers import TOKENS, SubLayer, add_residual, norm_params
+from goldformer.spec.formulas.layers import TOKENS, SubLayer, add_residual, layer_params, norm_params, run_stack
 from goldformer.spec.formulas.parts import add_prefix, part
 from goldformer.spec.formulas.rms import RMS_NORM, rms_norm
 from goldformer.spec.formulas.rope import rotary_embedding
 from goldformer.spec.formulas.steps import step
+from goldformer.spec.formulas.transformer import output_logits
 
 # The axes of the arguments, as axis_sizes reads them
 LAYER: Final = {
@@ -30,6 +32,12 @@ LAYER: Final = {
     **add_prefix("norm_1", RMS_NORM),
     **add_prefix("norm_2", RMS_NORM),
     **add_prefix("feed_forward", GATED_FEED_FORWARD),
+}
+MODEL: Final = {
+    "ids": "batch seq",
+    "table": "vocab d_model",
+    "w_vocab": "? d_model vocab",
+    **add_prefix("norm", RMS_NORM),
 }
 
 # The layer
@@ -128,3 +136,58 @@ def feed_through_gate(x: Array, *, params: Params) -> tuple[Array, Array]:
     """Return output and hidden of the layer's gated feed-forward network."""
     fed = gated_feed_forward(x, params=part(params, "feed_forward"))
     return fed["output"], fed["hidden"]
+
+
+# The model
+
+
+@step
+def decoder_only_model(
+    ids: Array,
+    *,
+    num_heads: int,
+    num_kv_heads: int,
+    num_layers: int,
+    base: float | None = None,
+    pad_id: int | None = None,
+    params: Params,
+) -> dict[str, Array]:
+    """Return logits (batch, seq, vocab), and decoded and embedded (batch, seq, d_model)."""
+    require_one("num_layers", num_layers, "a model has at least one")
+    layers = (add_prefix(f"layers.{index}", layer_axes()) for index in range(num_layers))
+    table = {name: axes for layer in layers for name, axes in layer.items()}
+    sizes = axis_sizes(MODEL | table, ids=ids, **params)
+    check_ids("ids", ids, sizes["vocab"], "the rows of table")
+    embedded = token_embedding(ids, params={"table": params["table"]})
+    heads: dict[str, Any] = {"num_heads": num_heads, "num_kv_heads": num_kv_heads, "base": base}
+    layer = partial(run_decoder_only_layer, mask=hide_padding(ids, pad_id), **heads, params=params)
+    decoded = finish_layers(run_stack(embedded, layer, num_layers)["output"], params)
+    return {"logits": output_logits(decoded, params), "decoded": decoded, "embedded": embedded}
+
+
+@step
+def hide_padding(ids: Array, pad_id: int | None) -> Array | None:
+    """Return the mask that hides pad_id as keys, (batch, 1, 1, seq); None without a pad_id."""
+    return None if pad_id is None else padding_mask(ids, pad_id=pad_id)
+
+
+@step
+def run_decoder_only_layer(
+    x: Array,
+    *,
+    index: int,
+    mask: Array | None,
+    num_heads: int,
+    num_kv_heads: int,
+    base: float | None,
+    params: Params,
+) -> Array:
+    """Return the output of one layer, with parameters of its own and the mask of all, (batch, seq, d_model)."""
+    mine, heads = layer_params(params, "layers", index), {"num_heads": num_heads, "num_kv_heads": num_kv_heads}
+    return decoder_only_layer(x, mask, **heads, base=base, params=mine)["output"]
+
+
+@step
+def finish_layers(x: Array, params: Params) -> Array:
+    """Return the output of the last layer, normalised."""
+    return rms_norm(x, params=part(params, "norm"))

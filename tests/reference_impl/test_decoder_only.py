@@ -11,6 +11,7 @@ from torch.nn import functional
 
 from goldformer.reference_impl import (
     DecoderOnlyLayer,
+    DecoderOnlyModel,
     GatedFeedForward,
     RMSNorm,
     grouped_query_attention,
@@ -219,3 +220,28 @@ def test_a_mask_hides_besides_later_tokens():
 def test_heads_that_the_heads_of_keys_do_not_divide_are_refused():
     with pytest.raises(ValueError, match="heads=4 is no multiple of kv_heads=3: choose a multiple of 3"):
         DecoderOnlyLayer(8, 4, 3, 5)
+
+
+def test_a_model_is_its_parts_one_after_another():
+    model = DecoderOnlyModel(7, 8, 2, 1, 5, 2, pad_id=0, tied=True, scaled=True, dtype=torch.float64)
+    ids = torch.tensor([[3, 0, 6], [1, 2, 5]])
+    logits, decoded, embedded = model(ids)
+    torch.testing.assert_close(embedded, model.table[ids] * math.sqrt(8))
+    x, mask = embedded, (ids != 0)[:, None, None]
+    for layer in model.layers:
+        x = layer(x, mask).output
+    torch.testing.assert_close(decoded, model.norm(x))
+    torch.testing.assert_close(logits, decoded @ model.table.T)
+    assert not any(
+        torch.equal(one, two) for one, two in zip(*map(nn_parameters, model.layers), strict=True) if one.ndim > 1
+    )
+
+
+def nn_parameters(module: torch.nn.Module) -> list[torch.Tensor]:
+    return list(module.parameters())
+
+
+def test_a_model_without_a_pad_id_reads_every_word():
+    model = DecoderOnlyModel(7, 8, 2, 1, 5, 2, dtype=torch.float64)
+    one, two = (model(torch.tensor([[first, 4]])).logits[:, 1] for first in (0, 3))
+    assert not torch.equal(one, two)

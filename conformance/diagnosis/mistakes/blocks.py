@@ -25,6 +25,7 @@ from goldformer.spec.formulas.decoder_only import (
 )
 from goldformer.spec.formulas.heads import Params, merge_heads, project_heads, split_heads
 from goldformer.spec.formulas.layers import SubLayer, add_residual, norm_params
+from goldformer.spec.formulas.options import normalise_output_of_block
 from goldformer.spec.formulas.rms import rms_norm
 from goldformer.spec.formulas.steps import around, instead, replacing
 
@@ -90,9 +91,9 @@ def read_input_of_layer(
 def normalise_after_adding(
     x: Array, function: SubLayer, *, number: int, sums: list[Array], params: Params
 ) -> tuple[Array, Array]:
-    """Return what a block makes of its output, made of the sum of input and output, and the second result of f."""
+    """Return RMSNorm(x + f(RMSNorm(x))), by the norm that is meant for the output, and the second result of f."""
     output, second = function(normalise_block(x, number=number, sums=sums, params=params))
-    sums.append(finish_block(add_residual(x, output, sums), number=number, params=params))
+    sums.append(normalise_output_of_block(add_residual(x, output, sums), number=number, params=params))
     return sums[-1], second
 
 

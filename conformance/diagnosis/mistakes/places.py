@@ -10,7 +10,12 @@ from typing import Any, Final, Literal, NamedTuple
 
 from goldformer.conformance.diagnosis.mistakes.registry import Mistaken
 from goldformer.spec.formulas.checks import Array
-from goldformer.spec.formulas.decoder_only import decoder_only_layer, run_block
+from goldformer.spec.formulas.decoder_only import (
+    decoder_only_layer,
+    decoder_only_model,
+    run_block,
+    run_decoder_only_layer,
+)
 from goldformer.spec.formulas.heads import Params, project, project_attention, project_heads, split_heads
 from goldformer.spec.formulas.layers import (
     decoder,
@@ -207,6 +212,8 @@ TRACKED: Final[Replacements] = {
     encoder_layer: _track(lambda at, *_, **__: at._replace(sublayer=("encoder_layer", 0))),
     decoder_layer: _track(lambda at, *_, **__: at._replace(sublayer=("decoder_layer", 0))),
     decoder_only_layer: _track(lambda at, *_, **__: at._replace(sublayer=("decoder_only_layer", 0))),
+    decoder_only_model: _track(lambda *_, num_layers, **__: Position(layers=num_layers)),
+    run_decoder_only_layer: _track(_enter_layer),
     run_sublayer: _track(_enter_sublayer),
     run_block: _track(_enter_sublayer),
     project_heads: _track(_enter_map),

@@ -29,6 +29,7 @@ _FORWARD: Final = (
     "gated",
     "groups",
     "blocks",
+    "language_model",
     "transformer",
     "losses",
     "decoding",

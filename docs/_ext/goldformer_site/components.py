@@ -39,7 +39,7 @@ GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
         "output_probabilities",
         "xavier_uniform",
     ),
-    "Stacks and models": ("encoder", "decoder", "transformer"),
+    "Stacks and models": ("encoder", "decoder", "transformer", "decoder_only_model"),
     "Loss and training": (
         "one_hot",
         "label_smoothing",

@@ -377,6 +377,8 @@ CAUGHT: dict[str, tuple[Any, str]] = {
         "the output is not the input although the blocks add 0 to it",
     ),
     "dol-batch": (SoftmaxOverTheBatch, "a sample gives something else in a batch than by itself"),
+    "dom-causality": (sees_one_ahead, "the logits up to position 0 change when later words are replaced"),
+    "dom-batch": (SoftmaxOverTheBatch, "a sample gives something else in a batch than by itself"),
     "rms-scale": (bounded_divisor, "a row times -?8 does not give what the row gives, up to eps and the sign"),
     "rope-relative": (even_positions, r"adding \d+ to all positions changes the scores of turned queries and keys"),
     "rope-length": (implementations()["rope-minus-missing"].make, "a pair of channels does not keep its length"),

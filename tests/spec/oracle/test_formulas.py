@@ -329,6 +329,31 @@ def decoder_only_layer(
     return {"output": output, "attended": a, "weights": attended["weights"]}
 
 
+def decoder_only_model(
+    m, ids, num_heads, num_kv_heads, num_layers, table, base=None, pad_id=None, embedding_scale="none",
+    output_layer="separate", **rest,
+):  # fmt: skip
+    """LM-1 … LM-4: layer by layer."""
+    params = {name: rest.pop(name) for name in [name for name in rest if isinstance(rest[name], np.ndarray)]}
+    embedded = x = token_embedding(m, ids, table, embedding_scale=embedding_scale)["output"]
+    mask = None if pad_id is None else padding_mask(m, ids, pad_id)["mask"]
+    for index in range(num_layers):
+        start = f"layers.{index}."
+        own = {name.removeprefix(start): w for name, w in params.items() if name.startswith(start)}
+        x = decoder_only_layer(m, x, num_heads, num_kv_heads, mask, base, **own, **rest)["output"]
+    norm = [{"rms_norm_eps": "1e-6", "rms_norm_eps_place": "inside", "rms_norm_weight": "w", **rest}[name]
+            for name in ("rms_norm_eps", "rms_norm_eps_place", "rms_norm_weight")]  # fmt: skip
+    decoded = empty(*x.shape)
+    for place in np.ndindex(x.shape[:2]):
+        decoded[place] = rms_row(m, x[place], params["norm.gamma"], *norm)
+    tied = output_layer.startswith("tied") or "w_vocab" not in params
+    return {
+        "logits": project(decoded, table.T if tied else params["w_vocab"]),
+        "decoded": decoded,
+        "embedded": embedded,
+    }
+
+
 #: The conventions that the arguments of a call decide.
 SEEN_IN_ARGUMENTS = {"biases", "later_tokens"}
 
@@ -534,6 +559,19 @@ SMALL = {
             {"empty_row": row, "rms_norm_eps": "1e-5", "gate_activation": "gelu_tanh"},
         )
         for row in ROWS
+    },
+    **{
+        f"decoder-only model, {output}, {scale}": (
+            "decoder_only_model", {"ids": np.array([[1, 0, 2], [2, 2, 0]])},
+            {
+                "table": drawn(71, 3, 4), "norm.gamma": drawn(72, 4),
+                **({"w_vocab": drawn(73, 4, 3)} if output == "separate" else {}),
+                **{f"layers.{i}.{name}": w * (1 - i / 4) for i in range(2) for name, w in LAYER.items()},
+            },
+            {"num_heads": 4, "num_kv_heads": 2, "num_layers": 2, "pad_id": 0},
+            {"output_layer": output, "embedding_scale": scale},
+        )
+        for output, scale in (("separate", "none"), ("tied", "sqrt_d_model"))
     },
     "single head": ("single_head_attention", {"x": drawn(44, 4, 3)}, SQUARE, {"causal": False}, {}),
     "single head, causal": ("single_head_attention", {"x": drawn(44, 4, 3)}, SQUARE, {"causal": True}, {}),
