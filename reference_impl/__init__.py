@@ -21,15 +21,17 @@ Axes in signatures and messages, and their names in the paper:
 or the title of a section; "paper" is Vaswani et al., Attention Is All You Need, 2017, arXiv:1706.03762.
 """
 
-from goldformer.reference_impl.decoder_only import Cache, GatedFeedForward, RMSNorm, alibi_bias, cached_attention
-from goldformer.reference_impl.decoder_only import expert_router, grouped_query_attention, position_ids, repeat_heads
+from goldformer.reference_impl.decoder_only import Cache, DecoderOnlyLayer, DecoderOnlyModel, GatedFeedForward
+from goldformer.reference_impl.decoder_only import RMSNorm, alibi_bias, cached_attention, expert_router
+from goldformer.reference_impl.decoder_only import grouped_query_attention, position_ids, repeat_heads
 from goldformer.reference_impl.decoder_only import rotary_embedding, scale_frequencies, sliding_window_mask
 from goldformer.reference_impl.decoder_only import token_filter
 from goldformer.reference_impl.decoding import BeamResult, GreedyResult, beam_search, greedy_decode
 from goldformer.reference_impl.losses import cross_entropy, kl_divergence, label_smoothing, log_softmax, one_hot
 from goldformer.reference_impl.losses import shift_right
-from goldformer.reference_impl.parts import DecoderLayerResult, Dropout, EncoderLayerResult, GatedResult, StackResult
-from goldformer.reference_impl.parts import TransformerResult, dropout, xavier_uniform
+from goldformer.reference_impl.parts import DecoderLayerResult, DecoderOnlyLayerResult, DecoderOnlyModelResult
+from goldformer.reference_impl.parts import Dropout, EncoderLayerResult
+from goldformer.reference_impl.parts import GatedResult, StackResult, TransformerResult, dropout, xavier_uniform
 from goldformer.reference_impl.transformer import Decoder, DecoderLayer, Encoder, EncoderLayer, FeedForward, LayerNorm
 from goldformer.reference_impl.transformer import MultiHeadAttention, Transformer, attention_scores, causal_mask
 from goldformer.reference_impl.transformer import merge_heads, padding_mask, positional_encoding, scaled_scores
@@ -39,7 +41,8 @@ from goldformer.reference_impl.variants import FusedMultiHeadAttention, SingleHe
 from goldformer.reference_impl.variants import cut_fused, move_weights, output_probabilities, pad_or_truncate
 
 __all__ = [
-    "BeamResult", "Cache", "Decoder", "DecoderLayer", "DecoderLayerResult", "Dropout", "Encoder", "EncoderLayer",
+    "BeamResult", "Cache", "Decoder", "DecoderLayer", "DecoderLayerResult", "DecoderOnlyLayer",
+    "DecoderOnlyLayerResult", "DecoderOnlyModel", "DecoderOnlyModelResult", "Dropout", "Encoder", "EncoderLayer",
     "EncoderLayerResult", "FeedForward", "FusedMultiHeadAttention", "GatedFeedForward", "GatedResult", "GreedyResult",
     "LayerNorm", "MultiHeadAttention", "RMSNorm", "SingleHeadAttention", "SingleHeadResult", "StackResult",
     "Transformer", "TransformerResult", "alibi_bias", "attention_scores", "beam_search", "cached_attention",

@@ -43,6 +43,22 @@ class GatedResult(NamedTuple):
     up: Float[Tensor, "batch seq d_ff"]
 
 
+class DecoderOnlyLayerResult(NamedTuple):
+    """The output of a layer, the input of its second block, and the weights per head."""
+
+    output: Float[Tensor, "batch seq d_model"]
+    attended: Float[Tensor, "batch seq d_model"]
+    weights: Float[Tensor, "batch heads seq seq"]
+
+
+class DecoderOnlyModelResult(NamedTuple):
+    """The logits of the model, the normalised output of its last layer, and what its first layer reads."""
+
+    logits: Float[Tensor, "batch seq vocab"]
+    decoded: Float[Tensor, "batch seq d_model"]
+    embedded: Float[Tensor, "batch seq d_model"]
+
+
 class StackResult(NamedTuple):
     """The output of a stack, and those of all its layers before any final norm."""
 

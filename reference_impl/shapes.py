@@ -93,6 +93,12 @@ def check_heads_divide(num_heads: Any, width: int, of: str) -> None:
         raise ValueError(f"num_heads={num_heads} {must}")
 
 
+def check_groups(heads: int, kv_heads: int) -> None:
+    """Refuse query heads that the heads of keys do not divide."""
+    if heads % kv_heads:
+        raise ValueError(f"heads={heads} is no multiple of kv_heads={kv_heads}: choose a multiple of {kv_heads}")
+
+
 def check_rotary_width(rotary_width: int | None, x: Tensor) -> None:
     """Refuse an odd number of channels, and a rotary width that is odd or larger than it: channels turn in pairs."""
     channels = x.shape[-1]
@@ -344,7 +350,7 @@ class _CallCheck:
         """Check that token ids have rows in a table, and that pad_id could be one of them."""
         if "pad_id" in self.given:
             check_special_id("pad_id", self.given["pad_id"], f"pads these {name}", name, ids)
-        elif hasattr(self.module, "pad_id"):
+        elif getattr(self.module, "pad_id", None) is not None:
             check_special_id("pad_id", self.module.pad_id, f"pads the {name}", name, ids)
         table = self.given.get("table", getattr(self.module, "table", None))
         if table is not None:

@@ -100,10 +100,22 @@ def _check_attribute(attribute: AttributeSpec, given: Mapping[str, Attribute], b
         raise ContractViolation(f"{name} is {value}, less than {attribute.minimum}", (name,))
     if attribute.maximum is not None and value > attribute.maximum:
         raise ContractViolation(f"{name} is {value}, more than {attribute.maximum}", (name,))
-    if attribute.multiple_of is not None and isinstance(value, int) and value % attribute.multiple_of:
-        raise ContractViolation(f"{name} is {value}, no multiple of {attribute.multiple_of}", (name,))
+    if attribute.multiple_of is not None and isinstance(value, int):
+        _check_multiple(name, value, attribute.multiple_of, given)
     if attribute.size is not None:
         binder.fix(attribute.size, int(value), name)
+
+
+def _check_multiple(name: str, value: int, multiple_of: int | str, given: Mapping[str, Attribute]) -> None:
+    """Refuse an attribute that is no multiple of a number, or of another attribute that is a number."""
+    divisor = given.get(multiple_of) if isinstance(multiple_of, str) else multiple_of
+    if isinstance(divisor, int) and divisor > 0 and value % divisor:
+        words, names = (
+            (f"{multiple_of}, {divisor}", (name, multiple_of))
+            if isinstance(multiple_of, str)
+            else (f"{divisor}", (name,))
+        )
+        raise ContractViolation(f"{name} is {value}, no multiple of {words}", names)
 
 
 def _check_limit(name: str, limit: str, contract: Contract, given: Mapping[str, Attribute], binder: Binder) -> None:

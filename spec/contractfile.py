@@ -43,7 +43,7 @@ class AttributeEntry(StrictModel):
     size: Name | None = None
     below: Name | None = None
     at_most: str | None = None
-    multiple_of: Annotated[int, Field(ge=2)] | None = None
+    multiple_of: Annotated[int, Field(ge=2)] | Name | None = None
     optional: bool = False
 
 
@@ -200,6 +200,10 @@ def _refuse_unknown_sizes(file: YamlFile, contract: Contract) -> None:
                 message = f"no argument gives the size {unknown[0]}"
                 raise SpecError([file.problem((group, name), message)])
     for name, attribute in contract.attributes.items():
+        divisor = attribute.multiple_of
+        if isinstance(divisor, str) and divisor not in contract.attributes:
+            message = f"{divisor} is no attribute: write one of {', '.join(contract.attributes)}, or a number"
+            raise SpecError([file.problem(("attributes", name, "multiple_of"), message)])
         limit = attribute.at_most
         if limit is None or limit in contract.attributes:
             continue

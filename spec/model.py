@@ -109,7 +109,7 @@ class AttributeSpec:
     """A plain argument of a contract, an int, a bool, a float or several ints; `size` is the axis it fixes.
 
     An id is at least 0 and less than the size `below`. A number is not more than `at_most`, which names an attribute or
-    an axis, and a whole number is a multiple of `multiple_of`.
+    an axis, and a whole number is a multiple of `multiple_of`, a number or an attribute.
     """
 
     name: str
@@ -119,7 +119,7 @@ class AttributeSpec:
     size: str | None = None
     below: str | None = None
     at_most: str | None = None
-    multiple_of: int | None = None
+    multiple_of: int | str | None = None
     optional: bool = False
 
 

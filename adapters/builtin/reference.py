@@ -337,6 +337,43 @@ def expert_router(x: Tensor, *, top_k: int, params: Params) -> tuple[Tensor, Ten
     return reference_impl.expert_router(x, params["w_router"], top_k)
 
 
+def decoder_only_layer(
+    x: Tensor,
+    mask: Tensor | None = None,
+    *,
+    num_heads: int,
+    num_kv_heads: int,
+    base: float = 10000.0,
+    params: Params,
+) -> reference_impl.DecoderOnlyLayerResult:
+    """Return output, attended and weights."""
+    sizes, settings = (1, num_heads, num_kv_heads, 1), {"head_width": 1, "base": base, "bias": True}
+    result: reference_impl.DecoderOnlyLayerResult = call_with_params(
+        reference_impl.DecoderOnlyLayer, sizes, params, x, mask, settings=settings, num_heads=num_heads
+    )
+    return result
+
+
+def decoder_only_model(
+    ids: Tensor,
+    *,
+    num_heads: int,
+    num_kv_heads: int,
+    num_layers: int,
+    base: float = 10000.0,
+    pad_id: int | None = None,
+    params: Params,
+) -> reference_impl.DecoderOnlyModelResult:
+    """Return logits, decoded and embedded."""
+    tied = isinstance(params, Mapping) and "w_vocab" not in params
+    settings = {"head_width": 1, "base": base, "bias": True, "tied": tied, "pad_id": pad_id}
+    sizes, kind = (1, 1, num_heads, num_kv_heads, 1, num_layers), reference_impl.DecoderOnlyModel
+    result: reference_impl.DecoderOnlyModelResult = call_with_params(
+        kind, sizes, params, ids, settings=settings, num_heads=num_heads
+    )
+    return result
+
+
 def output_probabilities(x: Tensor, *, params: Params) -> tuple[Tensor, Tensor]:
     """Return probabilities and logits."""
     return reference_impl.output_probabilities(x, **params)

@@ -17,6 +17,7 @@ heads, grouped   multi-head attention, fused and separate, and single-head atten
 cached           attention with a cache of keys and values, over several calls
 layers, rms      feed-forward network, layer normalisation, encoder and decoder; root mean square normalisation
 gated, experts   gated feed-forward network; the router of a mixture of experts
+decoder_only     the layer and the model of decoder-only Transformers
 transformer      the whole model and its output layer
 targets, losses  lengths and targets; cross-entropy and Kullback–Leibler divergence
 decoding         greedy decoding and beam search
@@ -31,6 +32,7 @@ from typing import Any, Final
 from goldformer.spec.formulas.attention import causal_mask, padding_mask, scaled_dot_product_attention, softmax
 from goldformer.spec.formulas.backward import single_head_attention_step
 from goldformer.spec.formulas.cached import attend_with_cache, cached_attention
+from goldformer.spec.formulas.decoder_only import decoder_only_layer, decoder_only_model
 from goldformer.spec.formulas.decoding import beam_search, greedy_decode
 from goldformer.spec.formulas.distance import alibi_bias, position_ids, sliding_window_mask
 from goldformer.spec.formulas.embedding import positional_encoding, token_embedding
@@ -51,12 +53,13 @@ from goldformer.spec.formulas.transformer import output_probabilities, transform
 COMPONENTS: Final[Mapping[str, Callable[..., Any]]] = {
     component.__name__: component
     for component in (
-        alibi_bias, beam_search, cached_attention, causal_mask, cross_entropy, decoder, decoder_layer, dropout, encoder,
-        encoder_layer, expert_router, feed_forward, fused_multi_head_attention, gated_feed_forward, greedy_decode,
-        grouped_query_attention, kl_divergence, label_smoothing, layer_norm, multi_head_attention, one_hot,
-        output_probabilities, pad_or_truncate, padding_mask, position_ids, positional_encoding, rms_norm,
-        rotary_embedding, scaled_dot_product_attention, shift_right, single_head_attention, single_head_attention_step,
-        sliding_window_mask, softmax, token_embedding, token_filter, transformer, xavier_uniform,
+        alibi_bias, beam_search, cached_attention, causal_mask, cross_entropy, decoder, decoder_layer,
+        decoder_only_layer, decoder_only_model, dropout, encoder, encoder_layer, expert_router, feed_forward,
+        fused_multi_head_attention, gated_feed_forward, greedy_decode, grouped_query_attention, kl_divergence,
+        label_smoothing, layer_norm, multi_head_attention, one_hot, output_probabilities, pad_or_truncate, padding_mask,
+        position_ids, positional_encoding, rms_norm, rotary_embedding, scaled_dot_product_attention, shift_right,
+        single_head_attention, single_head_attention_step, sliding_window_mask, softmax, token_embedding, token_filter,
+        transformer, xavier_uniform,
     )
 }  # fmt: skip
 

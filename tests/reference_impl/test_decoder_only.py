@@ -10,6 +10,8 @@ import torch
 from torch.nn import functional
 
 from goldformer.reference_impl import (
+    DecoderOnlyLayer,
+    DecoderOnlyModel,
     GatedFeedForward,
     RMSNorm,
     alibi_bias,
@@ -350,3 +352,70 @@ def test_a_sink_is_one_key_more_whose_value_is_zero():
 def test_a_hidden_key_has_no_weight_under_a_small_cap():
     _, weights = grouped_query_attention(**draw_groups(4, 2), mask=torch.arange(5) < 3, softcap=0.5)
     assert not weights[..., 3:].any()
+
+
+ORDERS = {
+    "pre": {"norm_1", "norm_2"},
+    "parallel": {"norm_1"},
+    "sandwich": {"norm_1", "norm_2", "post_norm_1", "post_norm_2"},
+}
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_an_order_of_the_blocks_has_its_norms_and_gives_the_input_where_the_blocks_give_0(order):
+    layer = DecoderOnlyLayer(12, 6, 2, 5, order=order, dtype=torch.float64)
+    assert {name for name, part in layer.named_children() if isinstance(part, RMSNorm)} == ORDERS[order]
+    x = torch.randn(2, 3, 12, dtype=torch.float64)
+    output, _, weights = layer(x)
+    assert not torch.equal(output, x)
+    assert weights.shape == (2, 6, 3, 3)
+    assert weights.triu(1).count_nonzero() == 0
+    with torch.no_grad():
+        layer.w_o.zero_()
+        layer.feed_forward.w_down.zero_()
+    assert torch.equal(layer(x).output, x)
+
+
+def test_the_blocks_of_a_parallel_layer_read_one_input():
+    layer = DecoderOnlyLayer(8, 2, 1, 5, order="parallel", dtype=torch.float64)
+    x = torch.randn(2, 3, 8, dtype=torch.float64)
+    output, attended, _ = layer(x)
+    torch.testing.assert_close(output - attended, layer.feed_forward(layer.norm_1(x)).output)
+
+
+def test_a_mask_hides_besides_later_tokens():
+    layer = DecoderOnlyLayer(8, 2, 1, 5, dtype=torch.float64)
+    x, mask = torch.randn(2, 4, 8, dtype=torch.float64), torch.tensor([True, False, True, True])
+    weights = layer(x, mask.expand(2, 1, 4, 4)).weights
+    assert weights[..., 1].count_nonzero() == 0
+    assert weights.triu(1).count_nonzero() == 0
+
+
+def test_heads_that_the_heads_of_keys_do_not_divide_are_refused():
+    with pytest.raises(ValueError, match="heads=4 is no multiple of kv_heads=3: choose a multiple of 3"):
+        DecoderOnlyLayer(8, 4, 3, 5)
+
+
+def test_a_model_is_its_parts_one_after_another():
+    model = DecoderOnlyModel(7, 8, 2, 1, 5, 2, pad_id=0, tied=True, scaled=True, dtype=torch.float64)
+    ids = torch.tensor([[3, 0, 6], [1, 2, 5]])
+    logits, decoded, embedded = model(ids)
+    torch.testing.assert_close(embedded, model.table[ids] * math.sqrt(8))
+    x, mask = embedded, (ids != 0)[:, None, None]
+    for layer in model.layers:
+        x = layer(x, mask).output
+    torch.testing.assert_close(decoded, model.norm(x))
+    torch.testing.assert_close(logits, decoded @ model.table.T)
+    assert not any(
+        torch.equal(one, two) for one, two in zip(*map(nn_parameters, model.layers), strict=True) if one.ndim > 1
+    )
+
+
+def nn_parameters(module: torch.nn.Module) -> list[torch.Tensor]:
+    return list(module.parameters())
+
+
+def test_a_model_without_a_pad_id_reads_every_word():
+    model = DecoderOnlyModel(7, 8, 2, 1, 5, 2, dtype=torch.float64)
+    one, two = (model(torch.tensor([[first, 4]])).logits[:, 1] for first in (0, 3))
+    assert not torch.equal(one, two)

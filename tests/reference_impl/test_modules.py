@@ -123,6 +123,14 @@ def _sentences(m: Maker) -> dict[str, Any]:
     }
 
 
+def _decoder_only_layer(device: str) -> nn.Module:
+    return reference.DecoderOnlyLayer(D_MODEL, 4, 2, D_FF, head_width=6, bias=True, device=device)
+
+
+def _decoder_only_model(device: str) -> nn.Module:
+    return reference.DecoderOnlyModel(VOCAB, D_MODEL, 4, 2, D_FF, 2, head_width=6, pad_id=PAD, device=device)
+
+
 # Calls whose results are floating point, functions first.
 CALLS: dict[str, Callable[[Maker], Call]] = {
     "softmax": lambda m: Call(reference.softmax, (m.real(BATCH, Q_SEQ, KV_SEQ),)),
@@ -200,6 +208,20 @@ CALLS: dict[str, Callable[[Maker], Call]] = {
         (m.real(BATCH, Q_SEQ, D_MODEL),),
         {"w_1": m.real(D_MODEL, D_FF), "w_2": m.real(D_FF, D_MODEL), "b_1": m.real(D_FF), "b_2": m.real(D_MODEL)},
     ),
+    "decoder_only_layer": lambda m: Call(
+        functions.decoder_only_layer,
+        (m.real(BATCH, KV_SEQ, D_MODEL), m.mask(KV_SEQ)),
+        {"num_heads": 4, "num_kv_heads": 2, **m.params(_decoder_only_layer("meta"))},
+    ),
+    "DecoderOnlyLayer": lambda m: Call(
+        m.module(_decoder_only_layer(m.device)), (m.real(BATCH, KV_SEQ, D_MODEL), m.mask(KV_SEQ))
+    ),
+    "decoder_only_model": lambda m: Call(
+        functions.decoder_only_model,
+        (m.ids(),),
+        {"num_heads": 4, "num_kv_heads": 2, "num_layers": 2, "pad_id": PAD, **m.params(_decoder_only_model("meta"))},
+    ),
+    "DecoderOnlyModel": lambda m: Call(m.module(_decoder_only_model(m.device)), (m.ids(),)),
     "gated_feed_forward": lambda m: Call(
         functions.gated_feed_forward,
         (m.real(BATCH, Q_SEQ, D_MODEL),),

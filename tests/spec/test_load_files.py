@@ -151,6 +151,10 @@ CONTRACTS = {
     "unknown size of a mask": (
         "scaled_dot_product_attention", 'broadcast: ["...", q_seq,', 'broadcast: ["...", q_sek,', "inputs.mask", "",
     ),
+    "a multiple of no attribute": (
+        "decoder_only_layer", "multiple_of: num_kv_heads", "multiple_of: kv_heads", "attributes.num_heads.multiple_of",
+        "kv_heads is no attribute: write one of num_heads, num_kv_heads, base, or a number",
+    ),
     "a limit that is no axis": (
         "rotary_embedding", "at_most: 2*pairs", "at_most: 2+pairs", "attributes.rotary_width.at_most",
         "'2+pairs' is no axis: write a size, a number, or a product such as 3*heads*d_k",

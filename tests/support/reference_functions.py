@@ -18,11 +18,11 @@ from goldformer.adapters.builtin.reference import (
 )
 
 __all__ = [
-    "beam_search", "decoder", "decoder_layer", "encoder", "encoder_layer", "feed_forward",
-    "fused_multi_head_attention", "gated_feed_forward", "greedy_decode", "grouped_query_attention", "layer_norm",
-    "multi_head_attention",
-    "output_probabilities", "positional_encoding", "rms_norm", "scaled_dot_product_attention",
-    "single_head_attention", "single_head_attention_gradient", "single_head_attention_step", "transformer",
+    "beam_search", "decoder", "decoder_layer", "decoder_only_layer", "decoder_only_model", "encoder", "encoder_layer",
+    "feed_forward", "fused_multi_head_attention", "gated_feed_forward", "greedy_decode", "grouped_query_attention",
+    "layer_norm", "multi_head_attention", "output_probabilities", "positional_encoding", "rms_norm",
+    "scaled_dot_product_attention", "single_head_attention", "single_head_attention_gradient",
+    "single_head_attention_step", "transformer",
 ]  # fmt: skip
 
 
@@ -115,6 +115,22 @@ def rms_norm(x: Tensor, *, gamma: Tensor, eps: float = 1e-6) -> Tensor:
 def gated_feed_forward(x: Tensor, *, activation: str = "silu", **params: Any) -> reference_impl.GatedResult:
     """Return output, hidden, gate and up."""
     return adapter.gated_feed_forward(x, params=_keep(params), activation=activation)
+
+
+def decoder_only_layer(
+    x: Tensor, mask: Tensor | None = None, *, num_heads: int, num_kv_heads: int, **params: Any
+) -> Any:
+    """Return output, attended and weights."""
+    sizes = {"num_heads": num_heads, "num_kv_heads": num_kv_heads}
+    return adapter.decoder_only_layer(x, mask, params=_keep(params), **sizes)
+
+
+def decoder_only_model(
+    ids: Tensor, *, num_heads: int, num_kv_heads: int, num_layers: int, pad_id: int | None = None, **params: Any
+) -> Any:
+    """Return logits, decoded and embedded."""
+    sizes = {"num_heads": num_heads, "num_kv_heads": num_kv_heads, "num_layers": num_layers}
+    return adapter.decoder_only_model(ids, params=_keep(params), pad_id=pad_id, **sizes)
 
 
 def transformer(*args: Any, **keywords: Any) -> reference_impl.TransformerResult:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from goldformer.conformance.diagnosis.mistakes.registry import mistake
+from goldformer.spec.formulas.arrays import as_array
 from goldformer.spec.formulas.attention import (
     Adjustment,
     adjust_scores,
@@ -125,13 +126,13 @@ def mask_by_key_head(
 @mistake("scale-argument-dropped", instead_of=scale_scores)
 def divide_by_root(scores: Array, scale: float, sizes: Mapping[str, Any]) -> Array:
     """Return the scores divided by √d_k."""
-    return np.asarray(scores / score_divisor(sizes))
+    return as_array(scores / score_divisor(sizes))
 
 
 @mistake("scale-argument-besides-root", around=scale_scores)
 def scale_twice(original: Callable[..., Array], scores: Array, scale: float, sizes: Mapping[str, Any]) -> Array:
     """Return the scores times the scale, divided by √d_k too."""
-    return np.asarray(original(scores, scale, sizes) / score_divisor(sizes))
+    return as_array(original(scores, scale, sizes) / score_divisor(sizes))
 
 
 @mistake("softcap-after-mask", around=grouped_query_attention)
@@ -166,7 +167,7 @@ def leave_uncapped(scaled: Array, softcap: Any) -> Array:
 @mistake("softcap-times-logit", instead_of=cap_scores)
 def multiply_by_score(scaled: Array, softcap: Any) -> Array:
     """Return s·tanh(s/softcap)."""
-    return np.asarray(scaled * np.tanh(scaled / softcap))
+    return as_array(scaled * np.tanh(scaled / softcap))
 
 
 @mistake("bias-dropped", around=adjust_scores)

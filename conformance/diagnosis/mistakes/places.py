@@ -10,6 +10,12 @@ from typing import Any, Final, Literal, NamedTuple
 
 from goldformer.conformance.diagnosis.mistakes.registry import Mistaken
 from goldformer.spec.formulas.checks import Array
+from goldformer.spec.formulas.decoder_only import (
+    decoder_only_layer,
+    decoder_only_model,
+    run_block,
+    run_decoder_only_layer,
+)
 from goldformer.spec.formulas.heads import Params, project, project_attention, project_heads, split_heads
 from goldformer.spec.formulas.layers import (
     decoder,
@@ -89,6 +95,16 @@ _DECODER_LAYER: Final = (
     _make_sublayer("decoder_layer", 2, "cross-attention", _ATTENTION),
     _make_sublayer("decoder_layer", 3, "feed-forward network", _FEED_FORWARD),
 )
+_BLOCKS: Final = (
+    MistakePlace(
+        "the attention of the layer", sublayer=("decoder_only_layer", 1),
+        parts=frozenset({"decoder_only_layer", "rms_norm", "grouped_query_attention", "scaled_dot_product_attention"}),
+    ),
+    MistakePlace(
+        "the feed-forward network of the layer", sublayer=("decoder_only_layer", 2),
+        parts=frozenset({"decoder_only_layer", "rms_norm", "gated_feed_forward"}),
+    ),
+)  # fmt: skip
 
 
 #: The steps of the textbook that take a role, and the one that cuts what such a step projects.
@@ -139,6 +155,11 @@ PLACES: Final[Mapping[str, tuple[MistakePlace, ...]]] = {
     "multi_head_attention": _list_maps("multi_head_attention", _OF_ATTENTION),
     "feed_forward": _list_maps("feed_forward", _OF_FEED_FORWARD),
     "gated_feed_forward": _list_maps("gated_feed_forward", _OF_GATED_FEED_FORWARD),
+    "decoder_only_layer": (
+        *_BLOCKS,
+        *_list_maps("multi_head_attention", _OF_ATTENTION, _BLOCKS[0]),
+        *_list_maps("gated_feed_forward", _OF_GATED_FEED_FORWARD, _BLOCKS[1]),
+    ),
     "encoder_layer": (*_ENCODER_LAYER, *_list_layer_maps(_ENCODER_LAYER)),
     "decoder_layer": (*_OF_EVERY_ATTENTION, *_DECODER_LAYER, *_list_layer_maps(_DECODER_LAYER)),
     "encoder": (*_OF_EVERY_ATTENTION, *_ENCODER_LAYER, *_list_layers("encoder")),
@@ -190,7 +211,11 @@ TRACKED: Final[Replacements] = {
     run_decoder_layer: _track(_enter_layer),
     encoder_layer: _track(lambda at, *_, **__: at._replace(sublayer=("encoder_layer", 0))),
     decoder_layer: _track(lambda at, *_, **__: at._replace(sublayer=("decoder_layer", 0))),
+    decoder_only_layer: _track(lambda at, *_, **__: at._replace(sublayer=("decoder_only_layer", 0))),
+    decoder_only_model: _track(lambda *_, num_layers, **__: Position(layers=num_layers)),
+    run_decoder_only_layer: _track(_enter_layer),
     run_sublayer: _track(_enter_sublayer),
+    run_block: _track(_enter_sublayer),
     project_heads: _track(_enter_map),
     project_attention: _track(_enter_map),
     # Not through the step above: the maps of a feed-forward network are no projections of an attention.

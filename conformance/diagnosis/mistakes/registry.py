@@ -30,6 +30,8 @@ _FORWARD: Final = (
     "groups",
     "distance",
     "caches",
+    "blocks",
+    "language_model",
     "transformer",
     "losses",
     "decoding",

@@ -45,10 +45,11 @@ GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
         "dropout",
         "encoder_layer",
         "decoder_layer",
+        "decoder_only_layer",
         "output_probabilities",
         "xavier_uniform",
     ),
-    "Stacks and models": ("encoder", "decoder", "transformer"),
+    "Stacks and models": ("encoder", "decoder", "transformer", "decoder_only_model"),
     "Loss and training": (
         "one_hot",
         "label_smoothing",
@@ -155,7 +156,9 @@ class _ComponentWriter:
                 f"at least {a.minimum:g}" if a.minimum is not None else "",
                 f"at most {a.maximum:g}" if a.maximum is not None else "",
                 f"at most `{a.at_most}`" if a.at_most else "",
-                f"a multiple of {a.multiple_of}" if a.multiple_of else "",
+                f"a multiple of {a.multiple_of if isinstance(a.multiple_of, int) else f'`{a.multiple_of}`'}"
+                if a.multiple_of
+                else "",
                 f"0 ≤ id < `{a.below}`" if a.below else "",
             )
             rows.append((f"`{a.name}`", a.kind, "; ".join(filter(None, facts))))

@@ -43,6 +43,7 @@ CASES = {
     "sample_order": "sample-temperature-and-top-p",
     "sample_ties": "sample-ties",
     "temperature_zero": "sample-temperature-zero",
+    "block_order": "dol-four-heads-two-groups",
     "gqa_groups": "gqa-four-heads-two-groups",
     "window_size": "win-3-2",
     "padded_position": "pos-both-ends",

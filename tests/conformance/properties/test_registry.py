@@ -419,6 +419,22 @@ CAUGHT: dict[str, tuple[Any, str]] = {
         "a sequence gives something else while calls of another one take turns with its own",
     ),
     "cache-batch": (SoftmaxOverTheBatch, "a sample gives something else in a batch than by itself"),
+    "dol-causality": (sees_one_ahead, r"the output up to position 0 changes when later rows of x are replaced"),
+    "dol-expanded": (
+        implementations()["gqa-values-tiled"].make,
+        r"the output changes when each query head is given its own copy of head \[[\d, ]+\] of the keys",
+    ),
+    "dol-head-order": (
+        implementations()["block-turned-before-split"].make,
+        r"the query heads, with their weights and keys, come in the order \[[\d, ]+\]",
+    ),
+    "dol-residual": (
+        implementations()["block-residual-normed"].make,
+        "the output is not the input although the blocks add 0 to it",
+    ),
+    "dol-batch": (SoftmaxOverTheBatch, "a sample gives something else in a batch than by itself"),
+    "dom-causality": (sees_one_ahead, "the logits up to position 0 change when later words are replaced"),
+    "dom-batch": (SoftmaxOverTheBatch, "a sample gives something else in a batch than by itself"),
     "rms-scale": (bounded_divisor, "a row times -?8 does not give what the row gives, up to eps and the sign"),
     "rope-relative": (even_positions, r"adding \d+ to all positions changes the scores of turned queries and keys"),
     "rope-length": (implementations()["rope-minus-missing"].make, "a pair of channels does not keep its length"),

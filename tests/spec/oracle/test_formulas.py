@@ -422,6 +422,81 @@ def gated_feed_forward(
     return {"output": project(hidden, w_down, b_down), "hidden": hidden, "gate": gate, "up": up}
 
 
+def rms_row(m, row, gamma, rms_norm_eps, rms_norm_eps_place, rms_norm_weight):
+    """RMS-1, RMS-3 … RMS-5: one row."""
+    eps = m.number(1) / {"1e-6": 10**6, "1e-5": 10**5, "float32_eps": 2**23}[rms_norm_eps]
+    square = sum(x * x for x in row) / len(row)
+    root = m.sqrt(square) + eps if rms_norm_eps_place == "outside" else m.sqrt(square + eps)
+    return [x / root * (g + (1 if rms_norm_weight == "one_plus_w" else 0)) for x, g in zip(row, gamma, strict=True)]
+
+
+def decoder_only_layer(
+    m, x, num_heads, num_kv_heads, mask=None, base=None, block_order="pre", rms_norm_eps="1e-6",
+    rms_norm_eps_place="inside", rms_norm_weight="w", rope_pairing="interleaved", rope_direction="positive",
+    gqa_groups="interleave", gate_activation="silu",
+    empty_row="uniform", **params,
+):  # fmt: skip
+    """BLOCK-1 … BLOCK-5: norms row by row, heads column by column."""
+    (batch, seq, _), d_k = x.shape, params["w_q"].shape[1] // num_heads
+
+    norm = (rms_norm_eps, rms_norm_eps_place, rms_norm_weight)
+
+    def normalise(rows, name):
+        out = empty(*rows.shape)
+        for place in np.ndindex(rows.shape[:2]):
+            out[place] = rms_row(m, rows[place], params[f"{name}.gamma"], *norm)
+        return out
+
+    def heads_of(rows, role, count):
+        columns = project(rows, params[f"w_{role}"], params.get(f"b_{role}"))
+        return np.stack([columns[..., h * d_k : (h + 1) * d_k] for h in range(count)], axis=1)
+
+    def turn(heads):
+        return rotary_embedding(m, heads, np.arange(seq), base, None, rope_pairing, rope_direction)["output"]
+
+    h = normalise(x, "norm_1")
+    seen = np.array(
+        [[[j <= i and allowed(mask, (b, 0, i, j)) for j in range(seq)] for i in range(seq)] for b in range(batch)]
+    )
+    attended = grouped_query_attention(
+        m, turn(heads_of(h, "q", num_heads)), turn(heads_of(h, "k", num_kv_heads)), heads_of(h, "v", num_kv_heads),
+        seen[:, None], empty_row, gqa_groups,
+    )  # fmt: skip
+    joined = np.concatenate([attended["output"][:, head] for head in range(num_heads)], axis=-1)
+    update = project(joined, params["w_o"], params.get("b_o"))
+    a = x + (normalise(update, "post_norm_1") if block_order == "sandwich" else update)
+    mine = {name.removeprefix("feed_forward."): w for name, w in params.items() if name.startswith("feed_forward.")}
+    read = h if block_order == "parallel" else normalise(a, "norm_2")
+    fed = gated_feed_forward(m, read, **mine, gate_activation=gate_activation)["output"]
+    output = a + (normalise(fed, "post_norm_2") if block_order == "sandwich" else fed)
+    return {"output": output, "attended": a, "weights": attended["weights"]}
+
+
+def decoder_only_model(
+    m, ids, num_heads, num_kv_heads, num_layers, table, base=None, pad_id=None, embedding_scale="none",
+    output_layer="separate", **rest,
+):  # fmt: skip
+    """LM-1 … LM-4: layer by layer."""
+    params = {name: rest.pop(name) for name in [name for name in rest if isinstance(rest[name], np.ndarray)]}
+    embedded = x = token_embedding(m, ids, table, embedding_scale=embedding_scale)["output"]
+    mask = None if pad_id is None else padding_mask(m, ids, pad_id)["mask"]
+    for index in range(num_layers):
+        start = f"layers.{index}."
+        own = {name.removeprefix(start): w for name, w in params.items() if name.startswith(start)}
+        x = decoder_only_layer(m, x, num_heads, num_kv_heads, mask, base, **own, **rest)["output"]
+    norm = [{"rms_norm_eps": "1e-6", "rms_norm_eps_place": "inside", "rms_norm_weight": "w", **rest}[name]
+            for name in ("rms_norm_eps", "rms_norm_eps_place", "rms_norm_weight")]  # fmt: skip
+    decoded = empty(*x.shape)
+    for place in np.ndindex(x.shape[:2]):
+        decoded[place] = rms_row(m, x[place], params["norm.gamma"], *norm)
+    tied = output_layer.startswith("tied") or "w_vocab" not in params
+    return {
+        "logits": project(decoded, table.T if tied else params["w_vocab"]),
+        "decoded": decoded,
+        "embedded": embedded,
+    }
+
+
 #: The conventions that the arguments of a call decide, or the calls that are made.
 SEEN_IN_ARGUMENTS = {"biases", "later_tokens", "cache_state"}
 
@@ -483,6 +558,11 @@ TOKENS = {"query": drawn(20, 2, 3, 6), "key": drawn(21, 2, 5, 4), "value": drawn
 FUSED = {"w_qkv": drawn(31, 4, 18) / 4, "w_o": drawn(32, 6, 6) / 4}
 GATED = {"w_gate": drawn(51, 4, 3) / 2, "w_up": drawn(52, 4, 3) / 2, "w_down": drawn(53, 3, 4)}
 GATED |= {"b_gate": drawn(54, 3), "b_up": drawn(55, 3), "b_down": drawn(56, 4)}
+LAYER = {
+    "w_q": drawn(61, 4, 16) / 2, "w_k": drawn(62, 4, 8) / 2, "w_v": drawn(63, 4, 8) / 2, "w_o": drawn(64, 16, 4) / 2,
+    **{f"{name}.gamma": drawn(65 + i, 4) for i, name in enumerate(("norm_1", "norm_2", "post_norm_1", "post_norm_2"))},
+    **{f"feed_forward.{name}": w for name, w in GATED.items() if name[0] == "w"},
+}  # fmt: skip
 SQUARE = {"w_q": drawn(41, 3, 3), "w_k": drawn(42, 3, 3), "w_v": drawn(43, 3, 3)}
 X = {"x": drawn(23, 2, 5, 4)}
 IDS = np.array([[3, 0, 1, -2], [0, 0, 3, 3]])
@@ -687,6 +767,34 @@ SMALL = {
         for option in ("silu", "gelu", "gelu_tanh", "relu")
     },
     "gated without biases": ("gated_feed_forward", X, {n: w for n, w in GATED.items() if n[0] == "w"}, {}, {}),
+    **{
+        f"decoder-only layer, {order}, {pairing}, {groups}": (
+            "decoder_only_layer", X, LAYER, {"num_heads": 4, "num_kv_heads": 2, "base": 50},
+            {"block_order": order, "rope_pairing": pairing, "gqa_groups": groups, "rms_norm_weight": weight},
+        )
+        for order in ("pre", "parallel", "sandwich")
+        for pairing, groups, weight in (("interleaved", "interleave", "one_plus_w"), ("half", "tile", "w"))
+    },
+    **{
+        f"decoder-only layer with an empty row, {row}": (
+            "decoder_only_layer", {**X, "mask": one_empty(2, 1, 5, 5)}, LAYER, {"num_heads": 4, "num_kv_heads": 2},
+            {"empty_row": row, "rms_norm_eps": "1e-5", "gate_activation": "gelu_tanh"},
+        )
+        for row in ROWS
+    },
+    **{
+        f"decoder-only model, {output}, {scale}": (
+            "decoder_only_model", {"ids": np.array([[1, 0, 2], [2, 2, 0]])},
+            {
+                "table": drawn(71, 3, 4), "norm.gamma": drawn(72, 4),
+                **({"w_vocab": drawn(73, 4, 3)} if output == "separate" else {}),
+                **{f"layers.{i}.{name}": w * (1 - i / 4) for i in range(2) for name, w in LAYER.items()},
+            },
+            {"num_heads": 4, "num_kv_heads": 2, "num_layers": 2, "pad_id": 0},
+            {"output_layer": output, "embedding_scale": scale},
+        )
+        for output, scale in (("separate", "none"), ("tied", "sqrt_d_model"))
+    },
     "single head": ("single_head_attention", {"x": drawn(44, 4, 3)}, SQUARE, {"causal": False}, {}),
     "single head, causal": ("single_head_attention", {"x": drawn(44, 4, 3)}, SQUARE, {"causal": True}, {}),
     **{

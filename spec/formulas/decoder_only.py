@@ -1,0 +1,193 @@
+"""The layer of today's decoder-only models, and the model that is made of such layers."""
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, Final
+
+import numpy as np
+
+from goldformer.spec.formulas.attention import causal_mask, padding_mask
+from goldformer.spec.formulas.checks import Array, axis_sizes, broadcast_mask, check_ids, require_one
+from goldformer.spec.formulas.embedding import token_embedding
+from goldformer.spec.formulas.gated import GATED_FEED_FORWARD, gated_feed_forward
+from goldformer.spec.formulas.grouped import group_size, grouped_query_attention
+from goldformer.spec.formulas.heads import Params, merge_heads, project_attention, project_heads
+from goldformer.spec.formulas.layers import TOKENS, SubLayer, add_residual, layer_params, norm_params, run_stack
+from goldformer.spec.formulas.parts import add_prefix, part
+from goldformer.spec.formulas.rms import RMS_NORM, rms_norm
+from goldformer.spec.formulas.rope import rotary_embedding
+from goldformer.spec.formulas.steps import step
+from goldformer.spec.formulas.transformer import output_logits
+
+# The axes of the arguments, as axis_sizes reads them
+LAYER: Final = {
+    "w_q": "d_model heads*d_k",
+    "b_q": "? heads*d_k",
+    "w_k": "d_model kv_heads*d_k",
+    "b_k": "? kv_heads*d_k",
+    "w_v": "d_model kv_heads*d_k",
+    "b_v": "? kv_heads*d_k",
+    "w_o": "heads*d_k d_model",
+    "b_o": "? d_model",
+    **add_prefix("norm_1", RMS_NORM),
+    **add_prefix("norm_2", RMS_NORM),
+    **add_prefix("feed_forward", GATED_FEED_FORWARD),
+}
+MODEL: Final = {
+    "ids": "batch seq",
+    "table": "vocab d_model",
+    "w_vocab": "? d_model vocab",
+    **add_prefix("norm", RMS_NORM),
+}
+
+# The layer
+
+
+@step
+def decoder_only_layer(
+    x: Array,
+    mask: Array | None = None,
+    *,
+    num_heads: int,
+    num_kv_heads: int,
+    base: float | None = None,
+    params: Params,
+) -> dict[str, Array]:
+    """Return output and attended (batch, seq, d_model), and weights (batch, heads, seq, seq)."""
+    sizes = axis_sizes({"x": TOKENS, **layer_axes()}, x=x, **params)
+    group_size(num_heads, num_kv_heads)  # refuses heads that do not divide
+    if mask is not None:
+        broadcast_mask("mask", mask, (sizes["batch"], num_heads, sizes["seq"], sizes["seq"]))
+    sums = [x]
+    heads: dict[str, Any] = {"num_heads": num_heads, "num_kv_heads": num_kv_heads, "base": base}
+    attend = partial(attend_to_earlier, mask=mask, **heads, params=params)
+    attended, weights = run_block(x, attend, number=1, sums=sums, params=params)
+    output, _ = run_block(attended, partial(feed_through_gate, params=params), number=2, sums=sums, params=params)
+    return {"output": output, "attended": attended, "weights": weights}
+
+
+@step
+def layer_axes() -> Mapping[str, str]:
+    """Return the axes of the parameters that the order of the blocks has."""
+    return LAYER
+
+
+@step
+def run_block(x: Array, function: SubLayer, *, number: int, sums: list[Array], params: Params) -> tuple[Array, Array]:
+    """Return x + f(RMSNorm(x)) and the second result of f; `sums` begins with the input of the layer."""
+    output, second = function(normalise_block(x, number=number, sums=sums, params=params))
+    sums.append(add_residual(x, finish_block(output, number=number, params=params), sums))
+    return sums[-1], second
+
+
+@step
+def normalise_block(x: Array, *, number: int, sums: list[Array], params: Params) -> Array:
+    """Return what a block reads, the normalised sum before it; blocks are counted from 1."""
+    del sums
+    return rms_norm(x, params=norm_params(params, number))
+
+
+@step
+def finish_block(output: Array, *, number: int, params: Params) -> Array:
+    """Return what a block adds to the residual: its output."""
+    del number, params
+    return output
+
+
+@step
+def attend_to_earlier(
+    x: Array, mask: Array | None, *, num_heads: int, num_kv_heads: int, base: float | None, params: Params
+) -> tuple[Array, Array]:
+    """Return the output of the attention of x to itself and to earlier tokens, and its weights."""
+    query = turn_queries(project_heads(x, params, "q", num_heads), base)
+    key = turn_keys(project_heads(x, params, "k", num_kv_heads), base)
+    value = project_heads(x, params, "v", num_kv_heads)
+    attended = grouped_query_attention(query, key, value, hide_later(mask, x.shape[1]))
+    return project_attention(merge_heads(attended["output"]), params, "o"), attended["weights"]
+
+
+@step
+def turn_queries(query: Array, base: float | None) -> Array:
+    """Return the heads of queries with the tokens turned by their positions."""
+    return turn_heads(query, base)
+
+
+@step
+def turn_keys(key: Array, base: float | None) -> Array:
+    """Return the heads of keys with the tokens turned by their positions."""
+    return turn_heads(key, base)
+
+
+@step
+def turn_heads(x: Array, base: float | None) -> Array:
+    """Return heads whose tokens are turned by their positions, 0 … seq − 1, each head alike."""
+    return rotary_embedding(x, np.arange(x.shape[-2]), base=base)
+
+
+@step
+def hide_later(mask: Array | None, seq: int) -> Array:
+    """Return the causal mask, and what the mask of the call hides besides."""
+    causal = causal_mask(q_seq=seq, kv_seq=seq)
+    return causal if mask is None else np.asarray(mask & causal)
+
+
+@step
+def feed_through_gate(x: Array, *, params: Params) -> tuple[Array, Array]:
+    """Return output and hidden of the layer's gated feed-forward network."""
+    fed = gated_feed_forward(x, params=part(params, "feed_forward"))
+    return fed["output"], fed["hidden"]
+
+
+# The model
+
+
+@step
+def decoder_only_model(
+    ids: Array,
+    *,
+    num_heads: int,
+    num_kv_heads: int,
+    num_layers: int,
+    base: float | None = None,
+    pad_id: int | None = None,
+    params: Params,
+) -> dict[str, Array]:
+    """Return logits (batch, seq, vocab), and decoded and embedded (batch, seq, d_model)."""
+    require_one("num_layers", num_layers, "a model has at least one")
+    layers = (add_prefix(f"layers.{index}", layer_axes()) for index in range(num_layers))
+    table = {name: axes for layer in layers for name, axes in layer.items()}
+    sizes = axis_sizes(MODEL | table, ids=ids, **params)
+    check_ids("ids", ids, sizes["vocab"], "the rows of table")
+    embedded = token_embedding(ids, params={"table": params["table"]})
+    heads: dict[str, Any] = {"num_heads": num_heads, "num_kv_heads": num_kv_heads, "base": base}
+    layer = partial(run_decoder_only_layer, mask=hide_padding(ids, pad_id), **heads, params=params)
+    decoded = finish_layers(run_stack(embedded, layer, num_layers)["output"], params)
+    return {"logits": output_logits(decoded, params), "decoded": decoded, "embedded": embedded}
+
+
+@step
+def hide_padding(ids: Array, pad_id: int | None) -> Array | None:
+    """Return the mask that hides pad_id as keys, (batch, 1, 1, seq); None without a pad_id."""
+    return None if pad_id is None else padding_mask(ids, pad_id=pad_id)
+
+
+@step
+def run_decoder_only_layer(
+    x: Array,
+    *,
+    index: int,
+    mask: Array | None,
+    num_heads: int,
+    num_kv_heads: int,
+    base: float | None,
+    params: Params,
+) -> Array:
+    """Return the output of one layer, with parameters of its own and the mask of all, (batch, seq, d_model)."""
+    mine, heads = layer_params(params, "layers", index), {"num_heads": num_heads, "num_kv_heads": num_kv_heads}
+    return decoder_only_layer(x, mask, **heads, base=base, params=mine)["output"]
+
+
+@step
+def finish_layers(x: Array, params: Params) -> Array:
+    """Return the output of the last layer, normalised."""
+    return rms_norm(x, params=part(params, "norm"))
