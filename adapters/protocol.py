@@ -361,7 +361,7 @@ def _find_misspelt_components(thing: Any, found: Mapping[str, Any], spec: Spec) 
         for name in list_other_functions(thing, spec)
         if (close := difflib.get_close_matches(name, absent, n=1, cutoff=0.85))
     ]
-    return hints if found or hints else [f"nothing in it is named as a component, such as {absent[0]}"]
+    return hints if found or hints else ["nothing in it is named as a component, such as softmax"]
 
 
 def _find_misspelt_declarations(thing: Any) -> list[str]:

@@ -48,7 +48,7 @@ def _export_case(case: Case, contract: Contract, spec: Spec) -> Json:
     plain: Json = {"id": case.id, "title": case.title, "clauses": list(case.clauses)}
     if spec.is_advice(case):
         plain["advice"] = True
-    plain["attributes"] = dict(case.attributes)
+    plain["attributes"] = {n: list(a) if isinstance(a, tuple) else a for n, a in case.attributes.items()}
     # The numbers of a full-size model fill a gigabyte.
     write = _write_recipe if case.full_size else _write_argument
     plain["inputs"] = {name: write(name, recipe) for name, recipe in case.inputs.items()}

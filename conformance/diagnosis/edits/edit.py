@@ -69,10 +69,10 @@ class Edit:
                 fresh = graph.run(changes)
         except (ArithmeticError, LookupError, TypeError, ValueError):  # a shape, or a number, that does not fit
             return None
-        return {
-            name: np.asarray(fresh.get(node, node.value), dtype=np.float64) if isinstance(node, Node) else node
-            for name, node in outputs.items()
-        }
+        changed = {name: np.asarray(_take_values(node, fresh), dtype=np.float64) for name, node in outputs.items()}
+        if any(array.shape != np.shape(_take_values(outputs[name], {})) for name, array in changed.items()):
+            return None
+        return changed
 
     def _list_changes(self, graph: Graph) -> Changes:
         word, *rest = self.change.split(":")

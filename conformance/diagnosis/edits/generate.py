@@ -34,7 +34,9 @@ def list_edits(graph: Graph, axes: Mapping[tuple[str, int], str]) -> list[Edit]:
     for node in graph.nodes:
         scope, role = outer.get(node, (node.scope, node.role))
         for change in dict.fromkeys(_list_changes(graph, node, axes, outer)):
-            _note(found, graph, scope, role, change)
+            # A whole output of zeros is told by what became of the result.
+            if change != "zero" or scope is not graph.root:
+                _note(found, graph, scope, role, change)
     for scope in graph.scopes:
         for role, result in scope.results.items():
             for change in _list_step_changes(graph, scope, result):

@@ -511,7 +511,7 @@ def test_an_answer_to_another_request_is_no_log_line(misbehaving, spec):
         ),
         (
             '{"protocol":1,"name":"a","components":[],"gradients":["zzz"]}',
-            "initialize: gradients has 'zzz'; components are causal_mask, ",
+            "initialize: gradients has 'zzz'; components are alibi_bias, ",
         ),
         (
             '{"protocol":1,"name":"a","components":["softmax"],"gradients":["softmax","layer_norm"]}',

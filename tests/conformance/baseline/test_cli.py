@@ -127,7 +127,7 @@ def test_show_reads_no_file_that_is_too_large(tmp_path):
 
 def test_moves_for_the_same_reason_are_shown_once(adapter_file, folder, tmp_path):
     """Two components have changed, each for its own unknown reason; all others of a component are counted."""
-    both = SOFTMAX.replace("powers.sum", "1.5 * powers.sum").replace('+ params["beta"]', '+ 2 * params["beta"]')
+    both = SOFTMAX.replace("powers.sum", "1.5 * powers.sum").replace('+ params["beta"]', '+ 1.7 * params["beta"]')
     moved = adapter_file(both, "moved.py")
     done = baseline("check", moved, folder, "--markdown", tmp_path / "drift.md")
     shown = re.findall(r"^UNEXPLAINED  [\w-]+  \((\w+), float32 on cpu\)$", done.stdout, re.MULTILINE)
@@ -445,7 +445,7 @@ def test_all_outputs_of_a_call_are_listed_in_one_line(adapter_file, tmp_path):
     given = "sdpa-distinct-sizes"
     plain = adapter_file(TWICE.replace("GROWN", ""))
     assert baseline("record", plain, "--out", tmp_path / "b", "--dtype", "float32").exit_code == 0
-    other = adapter_file(TWICE.replace("GROWN", "* 3"))
+    other = adapter_file(TWICE.replace("GROWN", "* 2.7"))
     done = baseline("update", other, tmp_path / "b", "--update", "--case", given, "--dry-run")
     far = r"[\d.e+]+"
     assert re.fullmatch(

@@ -91,7 +91,7 @@ def test_failing_is_1(adapter, check):
         (["textbook", "--property", "sm-shft"], "goldformer: --property sm-shft: did you mean sm-shift?\n"),
         (["textbook", "--dtype", "float23"], "goldformer: --dtype float23: did you mean float32?\n"),
         (["textbook", "--dtype", "int"], "goldformer: --dtype int: known are float64, float32, float16, bfloat16\n"),
-        (["textbook", "--component", "softmax,zzz"], "goldformer: --component zzz: known are causal_mask, "),
+        (["textbook", "--component", "softmax,zzz"], "goldformer: --component zzz: known are alibi_bias, "),
         (
             ["textbook", "--dtype", "bfloat16", "--case", "sdpa-causal"],
             "goldformer: nothing was checked: textbook works in float64, float32, float16, not in bfloat16\n",
@@ -158,7 +158,7 @@ def test_what_tracing_leaves_in_a_table_of_the_code_is_not_held_against_it(check
 
 def test_many_unknown_words_are_not_all_listed(check):
     message = check("textbook", "--case", "zzz").stderr
-    assert message.startswith("goldformer: --case zzz: known are mask-causal-4, mask-causal-1, ")
+    assert message.startswith("goldformer: --case zzz: known are alibi-two-heads, alibi-one-head, ")
     assert message.endswith("…\n")
     assert len(message) < 400
 
@@ -674,7 +674,7 @@ def test_what_is_never_run_is_not_called_unimplemented(check):
 
 
 def test_a_failure_shows_case_values_clause_document_and_how_to_repeat_it(check, spec):
-    result = check(DOUBLED, "--case", "sm-one-row-by-hand", "--dtype", "float32")
+    result = check(DOUBLED, "--case", "sm-one-row-by-hand", "--dtype", "float32", "--verbose")
     notes, _, text = result.stdout.partition("\nFAILED  sm-one-row-by-hand  (softmax, float32 on cpu)\n")
     assert notes.startswith("mine 7\n")
     assert "\nFix first: softmax\n  First seen: sm-one-row-by-hand: output: 3 of 3" in text

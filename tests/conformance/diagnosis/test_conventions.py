@@ -42,7 +42,7 @@ CASES = {
     "moe_weights": "moe-distinct-sizes",
     "sample_order": "sample-temperature-and-top-p",
     "sample_ties": "sample-ties",
-    "temperature_zero": "sample-temperature-zero",
+    "temperature_zero": "sample-temperature-of-zero",
     "block_order": "dol-four-heads-two-groups",
     "gqa_groups": "gqa-four-heads-two-groups",
     "window_size": "win-3-2",
