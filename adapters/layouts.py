@@ -106,6 +106,24 @@ def require_square_projections(params: Mapping[str, Array]) -> None:
             raise NotImplementedError(f"{name} is not square, and d_model is the width of all projections here")
 
 
+def repeat_key_heads(params: Mapping[str, Array], num_heads: int, num_kv_heads: int) -> dict[str, Array]:
+    """Return the parameters, of any part, with a head of keys and of values for each query head.
+
+    It is for code whose heads share no keys. Query head h reads a copy of head h // (num_heads / num_kv_heads), so the
+    result is the same (GQA-1, GQA-5). In PyTorch the gradients of the copies add up.
+    ValueError if the heads of keys do not divide those of queries.
+    """
+    if num_heads % num_kv_heads:
+        raise ValueError(f"num_heads {num_heads} is no multiple of num_kv_heads {num_kv_heads}")
+    copied = [head // (num_heads // num_kv_heads) for head in range(num_heads)]
+    repeated = dict(params)
+    for name, value in params.items():
+        if num_heads != num_kv_heads and name.rpartition(".")[2] in ("w_k", "w_v", "b_k", "b_v"):
+            lead = tuple(value.shape[:-1])
+            repeated[name] = value.reshape(*lead, num_kv_heads, -1)[..., copied, :].reshape(*lead, -1)
+    return repeated
+
+
 # Projections, fused or head by head
 
 #: The parameters that make queries, keys and values: their columns are those of the heads.
