@@ -8,7 +8,7 @@ and import neither torch nor jax.
 import difflib
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cache
 from math import inf, isfinite, prod
 from typing import Any, Final, Literal, NamedTuple
@@ -95,14 +95,16 @@ def leave_out_key_biases(params: Mapping[str, Array]) -> dict[str, Array]:
     return {name: value for name, value in params.items() if name not in biases}
 
 
-def require_square_projections(params: Mapping[str, Array]) -> None:
+def require_square_projections(
+    params: Mapping[str, Array], names: Collection[str] = ("w_q", "w_k", "w_v", "w_o")
+) -> None:
     """Raise NotImplementedError if a w_q, w_k, w_v or w_o, of any part, is not (d_model, d_model).
 
     It is for code with one width for everything. Call it before building: a module of the right d_model may have no
-    place for the heads of such a call.
+    place for the heads of such a call. Where query heads share keys, give the `names` ("w_q", "w_o").
     """
     for name, weight in params.items():
-        if name.rpartition(".")[2] in ("w_q", "w_k", "w_v", "w_o") and weight.shape[0] != weight.shape[1]:
+        if name.rpartition(".")[2] in names and weight.shape[0] != weight.shape[1]:
             raise NotImplementedError(f"{name} is not square, and d_model is the width of all projections here")
 
 
