@@ -8,7 +8,7 @@ and import neither torch nor jax.
 import difflib
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cache
 from math import inf, isfinite, prod
 from typing import Any, Final, Literal, NamedTuple
@@ -95,15 +95,35 @@ def leave_out_key_biases(params: Mapping[str, Array]) -> dict[str, Array]:
     return {name: value for name, value in params.items() if name not in biases}
 
 
-def require_square_projections(params: Mapping[str, Array]) -> None:
+def require_square_projections(
+    params: Mapping[str, Array], names: Collection[str] = ("w_q", "w_k", "w_v", "w_o")
+) -> None:
     """Raise NotImplementedError if a w_q, w_k, w_v or w_o, of any part, is not (d_model, d_model).
 
     It is for code with one width for everything. Call it before building: a module of the right d_model may have no
-    place for the heads of such a call.
+    place for the heads of such a call. Where query heads share keys, give the `names` ("w_q", "w_o").
     """
     for name, weight in params.items():
-        if name.rpartition(".")[2] in ("w_q", "w_k", "w_v", "w_o") and weight.shape[0] != weight.shape[1]:
+        if name.rpartition(".")[2] in names and weight.shape[0] != weight.shape[1]:
             raise NotImplementedError(f"{name} is not square, and d_model is the width of all projections here")
+
+
+def repeat_key_heads(params: Mapping[str, Array], num_heads: int, num_kv_heads: int) -> dict[str, Array]:
+    """Return the parameters, of any part, with a head of keys and of values for each query head.
+
+    It is for code whose heads share no keys. Query head h reads a copy of head h // (num_heads / num_kv_heads), so the
+    result is the same (GQA-1, GQA-5). In PyTorch the gradients of the copies add up.
+    ValueError if the heads of keys do not divide those of queries.
+    """
+    if num_heads % num_kv_heads:
+        raise ValueError(f"num_heads {num_heads} is no multiple of num_kv_heads {num_kv_heads}")
+    copied = [head // (num_heads // num_kv_heads) for head in range(num_heads)]
+    repeated = dict(params)
+    for name, value in params.items():
+        if num_heads != num_kv_heads and name.rpartition(".")[2] in ("w_k", "w_v", "b_k", "b_v"):
+            lead = tuple(value.shape[:-1])
+            repeated[name] = value.reshape(*lead, num_kv_heads, -1)[..., copied, :].reshape(*lead, -1)
+    return repeated
 
 
 # Projections, fused or head by head

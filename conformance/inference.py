@@ -127,7 +127,7 @@ def infer_adapter(
     failing = 0
     if found:
         search, wiring = found[0]
-        wiring = search.hold_axes(search.add_input(search.expect_causal(wiring)))
+        wiring = search.hold_axes(search.pass_padding(search.add_input(search.expect_causal(wiring))))
         if unsaid := [choice for choice in wiring.unsaid if choice not in accept]:
             raise ChoiceError(_ask_whether(wiring, unsaid[0]))
         failing, mistakes = search.confirm(wiring)

@@ -25,6 +25,7 @@ from goldformer.adapters.inference import (
     load_wiring,
     makes_causal_mask,
     may_hide_future,
+    pass_padding,
     propose,
     says_ignore,
     switches_mask,
@@ -185,7 +186,7 @@ class WiringSearch:
     def _list_plain_forms(self) -> list[MaskForm]:
         """Return the forms of calls without a mask: without one, or with the future that the target always hides."""
         forms = self._list_forms()
-        if "source" in self.wirings[0].contract.inputs and forms:
+        if forms and ("source" in self.wirings[0].contract.inputs or self.component == "decoder_only_layer"):
             return forms
         hides = may_hide_future(self.target, self.wirings[0].arguments, self.wirings[0].contract)
         return [MaskForm(), *([MaskForm("causal")] if hides else [])]
@@ -379,8 +380,8 @@ class WiringSearch:
 
     def _list_options(self) -> list[dict[str, str]]:
         """Return the combinations of the options that show without a mask; the documents' choices come first."""
-        contract = self.spec.contracts[self.component]
-        known = contract.conventions
+        # No golden value shows the others.
+        known = {name for case in self._cases for name in case.conventions}
         shown: dict[str, list[str]] = {n: list(self.spec.conventions[n].options) for n in _SHOWN if n in known}
         shown |= {name: options for name in _NAMED if name in known and (options := self._read(name))}
         return [dict(zip(shown, options, strict=True)) for options in product(*shown.values())]
@@ -414,6 +415,14 @@ class WiringSearch:
         if is_whole and wiring.mask.shape == "absent" and makes_causal_mask(self.target, wiring.contract):
             return replace(wiring, mask=MaskForm("causal"))
         return wiring
+
+    def pass_padding(self, wiring: Wiring) -> Wiring:
+        """Return the wiring that makes the mask of a language model of pad_id, if no small case fails so."""
+        arguments = pass_padding(wiring.arguments, self.target, wiring.contract)
+        if arguments is None:
+            return wiring
+        padded = replace(wiring, arguments=arguments)
+        return wiring if self.confirm(padded)[0] else padded
 
     def add_input(self, wiring: Wiring) -> Wiring:
         """Return the wiring that adds x to the result if a positional encoding fits only so: some cases have x = 0."""

@@ -15,8 +15,16 @@ import torch
 from torch import Tensor
 
 from goldformer.adapters.bridges.functions import Functions, load_functions, restore_shape
-from goldformer.adapters.layouts import is_causal, linear_weight, require_square_projections
-from goldformer.adapters.protocol import AdapterError
+from goldformer.adapters.layouts import (
+    Names,
+    is_causal,
+    linear_weight,
+    map_state,
+    nest_names,
+    repeat_key_heads,
+    require_square_projections,
+)
+from goldformer.adapters.protocol import TAKES_NO, AdapterError
 
 Params = Mapping[str, Tensor]
 
@@ -26,8 +34,26 @@ _FILE: Final = Path("tests", "adapters.py")
 _PROJECTIONS: Final = ("q_proj_weight", "k_proj_weight", "v_proj_weight", "o_proj_weight")
 _GATED: Final = ("w1_weight", "w2_weight", "w3_weight")
 
-# run_transformer_block and run_transformer_lm belong to decoder_only_layer and decoder_only_model: a line here and a
-# method below. No component is run_linear, run_silu, or run_multihead_self_attention_with_rope by itself.
+#: The state of a block. The assignment's w1 makes the gate.
+_BLOCK: Final = {
+    "w_q": "attn.q_proj.weight",
+    "w_k": "attn.k_proj.weight",
+    "w_v": "attn.v_proj.weight",
+    "w_o": "attn.output_proj.weight",
+    "norm_1.gamma": "ln1.weight",
+    "norm_2.gamma": "ln2.weight",
+    "feed_forward.w_gate": "ffn.w1.weight",
+    "feed_forward.w_up": "ffn.w3.weight",
+    "feed_forward.w_down": "ffn.w2.weight",
+}
+_LM: Final = {
+    "table": "token_embeddings.weight",
+    "w_vocab": "lm_head.weight",
+    "norm.gamma": "ln_final.weight",
+    **nest_names(_BLOCK, "layers.*", "layers.*"),
+}
+
+# No component is run_linear, run_silu, or run_multihead_self_attention_with_rope by itself.
 _SIGNATURES: Final[Mapping[str, tuple[str, ...]]] = {
     "run_softmax": ("in_features", "dim"),
     "run_cross_entropy": ("inputs", "targets"),
@@ -37,7 +63,12 @@ _SIGNATURES: Final[Mapping[str, tuple[str, ...]]] = {
     "run_swiglu": ("d_model", "d_ff", *_GATED, "in_features"),
     "run_scaled_dot_product_attention": ("Q", "K", "V", "mask"),
     "run_multihead_self_attention": ("d_model", "num_heads", *_PROJECTIONS, "in_features"),
-}
+    "run_transformer_block": ("d_model", "num_heads", "d_ff", "max_seq_len", "theta", "weights", "in_features"),
+    "run_transformer_lm": (
+        "vocab_size", "context_length", "d_model", "num_layers", "num_heads", "d_ff", "rope_theta", "weights",
+        "in_indices",
+    ),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -122,6 +153,51 @@ class Cs336:
         run = self.functions.find("run_cross_entropy")
         counted = targets != pad_id
         return run(logits[counted], targets[counted])
+
+    def decoder_only_layer(
+        self,
+        x: Tensor,
+        mask: Tensor | None = None,
+        *,
+        num_heads: int,
+        num_kv_heads: int,
+        base: float = 10000.0,
+        params: Params,
+    ) -> Any:
+        """Call run_transformer_block, whose query heads have keys of their own: shared heads are repeated for it."""
+        run = self.functions.find("run_transformer_block")
+        if mask is not None:
+            raise NotImplementedError(f"run_transformer_block{TAKES_NO}mask")
+        weights = _make_state(_BLOCK, params, num_heads, num_kv_heads)
+        d_ff = weights["ffn.w1.weight"].shape[0]
+        return run(x.shape[-1], num_heads, d_ff, x.shape[1], base, weights, x)
+
+    def decoder_only_model(
+        self,
+        ids: Tensor,
+        *,
+        num_heads: int,
+        num_kv_heads: int,
+        num_layers: int,
+        base: float = 10000.0,
+        pad_id: int | None = None,
+        params: Params,
+    ) -> Any:
+        """Call run_transformer_lm with a context of the length of the ids."""
+        run = self.functions.find("run_transformer_lm")
+        if pad_id is not None:
+            raise NotImplementedError(f"run_transformer_lm{TAKES_NO}pad_id")
+        weights = _make_state(_LM, params, num_heads, num_kv_heads)
+        vocab, d_model = weights["token_embeddings.weight"].shape
+        d_ff = weights["layers.0.ffn.w1.weight"].shape[0] if num_layers else 0
+        return run(vocab, ids.shape[1], d_model, num_layers, num_heads, d_ff, base, weights, ids)
+
+
+def _make_state(names: Names, params: Params, num_heads: int, num_kv_heads: int) -> dict[str, Tensor]:
+    """Return the state dict of the assignment, contiguous, with a head of keys for each query head."""
+    repeated = repeat_key_heads(params, num_heads, num_kv_heads)
+    require_square_projections(repeated)
+    return {name: tensor.contiguous() for name, tensor in map_state(names, repeated).items()}
 
 
 def _transpose(weight: Tensor) -> Tensor:

@@ -90,15 +90,19 @@ def _require_graph(name: str, output: Tensor, named: Mapping[str, Any], weights:
     Where an exercise compares values only, its solvers load weights as they like: into parameters of their own, or
     under no_grad. That is no mistake of the code that is judged.
     """
-    tracked = {n: a for n, a in named.items() if isinstance(a, Tensor) and a.requires_grad}
+    # A whole model takes its weights as one state dict.
+    states = {key: value for key, value in named.items() if isinstance(value, Mapping)}
+    loads = {key: a for name in weights for key, a in states.get(name, {name: named.get(name)}).items()}
+    tracked = {n: a for n, a in {**named, **loads}.items() if isinstance(a, Tensor) and a.requires_grad}
     if tracked and not output.requires_grad:
         raise NotImplementedError(f"{name} computes without gradients, which the exercise does not ask for")
-    loaded = {n: a for n, a in tracked.items() if n in weights}
+    loaded = {n: a for n, a in tracked.items() if n in loads}
     if not loaded:
         return
     reached = torch.autograd.grad(output.sum(), list(loaded.values()), retain_graph=True, allow_unused=True)
     if cut := [n for n, gradient in zip(loaded, reached, strict=True) if gradient is None]:
-        raise NotImplementedError(f"{name} copies {', '.join(cut)}, so no gradient reaches them")
+        more = f" and {len(cut) - _MOST} more" if len(cut) > _MOST else ""
+        raise NotImplementedError(f"{name} copies {', '.join(cut[:_MOST])}{more}, so no gradient reaches them")
 
 
 def load_functions(

@@ -7,6 +7,7 @@ from goldformer.adapters.inference.inputs import (
     list_forms,
     makes_causal_mask,
     may_hide_future,
+    pass_padding,
     says_ignore,
 )
 from goldformer.adapters.inference.packages import import_target
@@ -59,6 +60,7 @@ __all__ = [
     "load_wiring",
     "makes_causal_mask",
     "may_hide_future",
+    "pass_padding",
     "propose",
     "read_target",
     "says_ignore",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import permutations
 from typing import Final, Literal
 
@@ -90,12 +90,18 @@ def list_arguments(target: Target, contract: Contract) -> Iterator[ForwardArgume
     switch = next((a.name for a in given if can_switch and a not in masks and is_causal_switch(a)), "")
     pad = next((a.name for a in given if says(a.name, ARGUMENTS["pad"])), "")
     caches = tuple(a.name for a in given if a.is_required and says(a.name, ARGUMENTS["cache"]))
-    constants = {a.name: a.constant for a in given if a.is_required and isinstance(a.constant, float)}
+    constants = {a.name: a.constant for a in given if a.is_required and type(a.constant) in (int, float)}
     named_attributes = {
         a.name: role for a in given for role in list_roles(a.name, SIZES) if role in contract.attributes
     }
     apart = (pad, switch, *caches, *constants, *named_attributes)
-    data = [a for a in given if a not in masks and a.name not in apart and (a.is_required or _is_input(a))]
+    # The targets of a language model only make a loss.
+    reads_ids = "ids" in contract.inputs
+    data = [
+        a
+        for a in given
+        if a not in masks and a.name not in apart and (a.is_required or (_is_input(a) and not reads_ids))
+    ]
     wanted = [name for name, spec in contract.inputs.items() if not spec.optional]
     wanted += [] if target.is_class else list(contract.params)
     named = _name_masks(masks, list(contract.masks), contract)
@@ -108,6 +114,14 @@ def list_arguments(target: Target, contract: Contract) -> Iterator[ForwardArgume
         read = {theirs: f'params["{ours}"]' if ours in contract.params else ours for theirs, ours in inputs.items()}
         own_pad = pad if "pad_id" in contract.attributes else ""
         yield ForwardArguments(read, named[0], own_pad, named[1], caches, constants, switch, named_attributes)
+
+
+def pass_padding(arguments: ForwardArguments, target: Target, contract: Contract) -> ForwardArguments | None:
+    """Return the arguments of a model that reads ids, with its mask of words made of pad_id; None if it takes none."""
+    if "ids" not in contract.inputs or "pad_id" not in contract.attributes:
+        return None
+    names = [a.name for a in target.list_arguments() if says(a.name, ARGUMENTS["mask"]) and a.default is None]
+    return replace(arguments, attributes={**arguments.attributes, names[0]: "pad_id"}) if len(names) == 1 else None
 
 
 def list_forms(arguments: ForwardArguments, contract: Contract, target: Target) -> Iterator[MaskForm]:
@@ -136,7 +150,7 @@ def list_forms(arguments: ForwardArguments, contract: Contract, target: Target) 
 
 def may_hide_future(target: Target, arguments: ForwardArguments, contract: Contract) -> bool:
     """Return True if the code of a target says something of a causal mask, and no argument switches it off."""
-    takes_masks = bool(contract.masks) and not arguments.switch
+    takes_masks = "later_tokens" in contract.conventions and not arguments.switch
     return takes_masks and re.search("tril|triu|causal", target.text) is not None
 
 
@@ -145,7 +159,7 @@ def makes_causal_mask(target: Target, contract: Contract) -> bool:
 
     With any condition, the mask may belong to another use of the class; tril and triu together leave a band.
     """
-    if not bool(contract.masks):
+    if "later_tokens" not in contract.conventions:
         return False
     nodes = target.list_nodes()
     called = _list_called(nodes)

@@ -14,6 +14,7 @@ SIZES: Final[Mapping[str, str]] = {
         r"h|n?_?heads?|(num|n|number)(_of)?(_attention|_attn)?_?heads?|attn_heads|head_num|num_attention_heads|"
         r"((t|n|num)_)?(enc|dec|encoder|decoder)_heads|t_heads"
     ),
+    "kv_heads": r"(n|num)?_?(kv|key_value|query)_?(heads?|groups?)",
     "temperature": r"temperature|temp|sqrt_d_?k",
     "head_width": (
         r"d_?[kq]|d_?head|d_(query|key|qk|query_key)_head|d_att(n|ention)|d_key|d_query|d_qk|d_kv|"
@@ -37,7 +38,7 @@ SIZES: Final[Mapping[str, str]] = {
     "vocab": r"(n_?|num_?)?(vocab|vocabulary|tokens?|embeddings|words)(_?(size|len))?|ntokens?",
     "encoder_layers": r"(n|num)_?enc(oder)?_?(layer|block)s?|enc(oder)?_((n|num)_)?layers?|n_enc",
     "decoder_layers": r"(n|num)_?dec(oder)?_?(layer|block)s?|dec(oder)?_((n|num)_)?layers?|n_dec",
-    "layers": r"n|(n|num|number)(_of)?_?(layers?|blocks?)|layers|depth|n_layer",
+    "layers": r"n|(n|num|number)(_of)?_?(hidden_)?(layers?|blocks?)|layers|depth|n_layer",
     "positions": (
         r"max_?(seq_?|sequence_?)?(len|length|size)|block_size|context(_(len|length|size|window))?|"
         r"((src|source|trg|tgt|target)_)?(seq|sequence)_?(len|length)|max_position\w*|n_positions?|n_ctx"
@@ -67,9 +68,10 @@ ARGUMENTS: Final[Mapping[str, str]] = {
 
 #: The projections of attention by what is left of a name without words such as linear and proj.
 PROJECTIONS: Final[Mapping[str, str]] = {
-    "q": r"q|qs|query|querys|queries",
-    "k": r"k|ks|key|keys",
-    "v": r"v|vs|val|value|values",
+    # nanoGPT calls its projections c_q, c_attn and c_proj.
+    "q": r"q|cq|qs|query|querys|queries",
+    "k": r"k|ck|ks|key|keys",
+    "v": r"v|cv|vs|val|value|values",
     "o": r"o|out|output|final|concat|combine|unify|unifyheads|attn|attention|cattn|c",
     "kv": r"kv|kvs",
     "qkv": r"qkv|qvk|kqv|kvq|vqk|vkq|in|cattn|toqkv|qkvs",

@@ -65,6 +65,8 @@ class _Sizes:
     keys: int
     values: int
     heads: int
+    #: The number of heads of keys and of values.
+    kv_heads: int
     #: True if matrices that the class made itself are (out, in).
     turned: bool = False
 
@@ -74,14 +76,16 @@ class _Sizes:
         reads = PROBE["input_width"] if construction.has("input_width") else width
         keys = heads * PROBE["head_width"] if construction.has("head_width") else width
         values = heads * PROBE["value_width"] if construction.has("value_width") else keys
-        return cls(width, reads, keys, values, heads, turned)
+        kv_heads = PROBE["kv_heads"] if construction.has("kv_heads") else heads
+        return cls(width, reads, keys, values, heads, kv_heads, turned)
 
     def shape(self, role: str) -> tuple[int, int]:
         """Return (in, out) of a projection."""
+        own_keys, own_values = (size * self.kv_heads // self.heads for size in (self.keys, self.values))
         return {
-            "q": (self.reads, self.keys), "k": (self.reads, self.keys), "v": (self.reads, self.values),
-            "o": (self.values, self.width), "kv": (self.reads, self.keys + self.values),
-            "qkv": (self.reads, 2 * self.keys + self.values),
+            "q": (self.reads, self.keys), "k": (self.reads, own_keys), "v": (self.reads, own_values),
+            "o": (self.values, self.width), "kv": (self.reads, own_keys + own_values),
+            "qkv": (self.reads, self.keys + own_keys + own_values),
         }[role]  # fmt: skip
 
     def is_attention(self, leaf: Leaf) -> bool:
@@ -295,6 +299,53 @@ def _name_decoder_layer(leaves: list[Leaf], sizes: _Sizes) -> Iterator[Naming]:
     yield from _name_layer(leaves, sizes, ["self_attention", "cross_attention"])
 
 
+def _name_decoder_only_layer(leaves: list[Leaf], sizes: _Sizes) -> Iterator[Naming]:
+    """Yield the namings of a layer with causal attention, a gated network and their two norms."""
+    weights = [leaf for leaf in leaves if len(leaf.shape) > 1]
+    of_attention = [leaf for leaf in weights if sizes.is_attention(leaf)]
+    wide = [leaf for leaf in weights if not sizes.is_attention(leaf)]
+    biases = [leaf for leaf in leaves if len(leaf.shape) == 1 and _owns_weight(leaf, weights)]
+    gains = [leaf for leaf in leaves if len(leaf.shape) == 1 and leaf not in biases]
+    # A norm has no shift here.
+    if any(len(list(_name_rms_norm([leaf], sizes))) != 1 for leaf in gains) or len(gains) != 2:
+        return
+    attention, network = ([*group, *(b for b in biases if _owns_weight(b, group))] for group in (of_attention, wide))
+    orders = _order_norms([{"gamma": leaf} for leaf in gains], ["self_attention", "feed_forward"])
+    for norms, one, two in product(
+        orders, [*_name_attention(attention, sizes)], [*_name_gated_feed_forward(network, sizes)]
+    ):
+        if joined := one.join(two.nest("feed_forward")):
+            names = {f"norm_{i}.gamma": pair["gamma"].path for i, pair in enumerate(norms, 1)}
+            yield replace(joined, names={**names, **joined.names}, branches=two.branches, in_turn=two.in_turn)
+
+
+def _name_decoder_only_model(leaves: list[Leaf], sizes: _Sizes) -> Iterator[Naming]:
+    """Yield the namings of a model: layers under a number each, a table, a norm and the map to the vocabulary."""
+    collapsed = _collapse(leaves, PROBE["layers"])
+    inside = [leaf for leaf in collapsed if "*" in leaf.path]
+    rest = [leaf for leaf in collapsed if "*" not in leaf.path]
+    outputs = [leaf for leaf in rest if len(leaf.shape) > 1 and leaf.kind != "table" and _says_output(leaf)]
+    tables = [leaf for leaf in rest if len(leaf.shape) > 1 and leaf not in outputs]
+    gains = [leaf for leaf in rest if len(leaf.shape) == 1]
+    # Without a map to the vocabulary it gives hidden states, and no logits.
+    if len(tables) != 1 or len(outputs) != 1 or len(gains) != 1 or gains[0].shape != (sizes.width,):
+        return
+    vocab, width = PROBE["vocab"], sizes.width
+    if tables[0].shape != (vocab, width) or _orient(outputs[0], sizes) != (width, vocab):
+        return
+    is_tied = outputs[0].first == tables[0].first
+    ends: dict[str, str | tuple[str, ...]] = {"table": (tables[0].path, outputs[0].path) if is_tied else tables[0].path}
+    ends |= {} if is_tied else {"w_vocab": outputs[0].path}
+    for naming in _name_decoder_only_layer(inside, sizes):
+        yield replace(naming, names={**naming.nest("layers.*").names, **ends, "norm.gamma": gains[0].path})
+
+
+def _says_output(leaf: Leaf) -> bool:
+    """Return True for the map to the vocabulary: a linear map, or a matrix that its name says to be that."""
+    said = {"head", "output", "out", "unembed", "unembedding", "logits", "proj", "projection", "classifier"}
+    return leaf.kind == "linear" or bool(said & {*split_words(leaf.path)})
+
+
 def _name_stack(
     leaves: list[Leaf], sizes: _Sizes, layer: Callable[..., Iterator[Naming]], prefix: str
 ) -> Iterator[Naming]:
@@ -435,6 +486,8 @@ def _order_norms(norms: list[dict[str, Leaf]], parts: Sequence[str]) -> list[lis
         return []
     wanted = {"self_attention": "self", "cross_attention": "cross", "feed_forward": "feed"}
     owners = [pair["gamma"].owner for pair in norms]
+    if [owner.rpartition(".")[2] for owner in owners] == ["input_layernorm", "post_attention_layernorm"]:
+        return [norms]  # as in transformers: the second one comes after the attention, and is not its norm
     found, order = [find_part(owner) for owner in owners], [wanted[part] for part in parts]
     if sorted(map(str, found)) == sorted(order):
         return [[norms[found.index(part)] for part in order]]
@@ -519,6 +572,12 @@ def _find_conventions(component: str, naming: Naming) -> dict[str, str]:
         conventions["biases"] = _choose_biases(reads=reads, gives=bias["o"], feeds=feeds)
         if "w_o" not in lasts:
             conventions["biases"] = "all" if bias["1"] or bias["2"] else "none"
+    if component in ("decoder_only_layer", "decoder_only_model"):
+        # A bias of which a call has none is 0 in it.
+        conventions["biases"] = "all" if all(f"b_{role}" in lasts for role in ("q", "k", "v", "o", "down")) else "none"
+        if component == "decoder_only_model":
+            conventions["output_layer"] = "without_bias" if "w_vocab" in lasts else "tied"
+        return conventions
     if "w_down" in lasts:
         conventions["biases"] = "all" if any(last.startswith("b_") for last in lasts) else "none"
     if component in ("encoder", "decoder", "transformer"):
@@ -553,6 +612,8 @@ _NAMERS: Final[Mapping[str, Callable[[list[Leaf], _Sizes], Iterator[Naming]]]] =
     "grouped_query_attention": _name_nothing,
     "scaled_dot_product_attention": _name_nothing,
     "softmax": _name_nothing,
+    "decoder_only_layer": _name_decoder_only_layer,
+    "decoder_only_model": _name_decoder_only_model,
     "encoder_layer": _name_encoder_layer,
     "decoder_layer": _name_decoder_layer,
     "encoder": _name_encoder,

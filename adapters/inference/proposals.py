@@ -22,6 +22,8 @@ from goldformer.spec import Spec
 #: The components whose adapter can be inferred, the largest first: a class with many parts is no smaller component.
 COMPONENTS: Final = (
     "transformer",
+    "decoder_only_model",
+    "decoder_only_layer",
     "decoder",
     "encoder",
     "decoder_layer",
@@ -47,9 +49,13 @@ _OF_MODELS: Final = (
     "layers", "encoder_layers", "decoder_layers", "pad",
 )  # fmt: skip
 
+_OF_BLOCKS: Final = ("width", "heads", "kv_heads", "head_width", "inner", "expansion", "positions", "base")
+
 #: The sizes that a constructor may ask for, by component.
 SIZES_OF: Final[Mapping[str, tuple[str, ...]]] = {
     "transformer": _OF_MODELS,
+    "decoder_only_model": ("vocab", *_OF_BLOCKS, "layers"),
+    "decoder_only_layer": _OF_BLOCKS,
     "decoder": (*_OF_LAYERS, "layers"),
     "encoder": (*_OF_LAYERS, "layers"),
     "decoder_layer": _OF_LAYERS,

@@ -28,6 +28,9 @@ _LINE: Final = 110
 
 _TABLE: Final = 'params["table"]'
 
+#: The names of the network of a model's first layer begin so.
+_FIRST_NETWORK: Final = "layers.0.feed_forward."
+
 
 @dataclass(frozen=True)
 class Wiring:
@@ -156,8 +159,8 @@ _LIBRARIES: Final = {
 _LAYOUTS: Final = (
     "additive_mask", "batch_first", "drop_heads", "flatten_heads", "four_axes_mask", "ignore_mask", "is_causal",
     "join_gate_and_up", "join_projections", "key_padding", "leave_out_key_biases", "linear_weight", "map_state",
-    "read_lengths", "require_square_projections", "separate_projections", "sequence_first", "split_by_head",
-    "split_causal", "stack_heads",
+    "read_lengths", "repeat_key_heads", "require_square_projections", "separate_projections", "sequence_first",
+    "split_by_head", "split_causal", "stack_heads",
 )  # fmt: skip
 
 
@@ -178,7 +181,7 @@ def _leave_out_companions(naming: Naming) -> Names:
 
 
 #: The optional attributes that a target may take, with what an adapter has where a call leaves them out.
-_DEFAULTS: Final = {"base": "10000.0", "rotary_width": "None"}
+_DEFAULTS: Final = {"base": "10000.0", "rotary_width": "None", "pad_id": "None"}
 
 
 def _quote(value: object) -> str:
@@ -205,7 +208,7 @@ def _write_signature(wiring: Wiring) -> str:
 
 
 def _write_body(wiring: Wiring) -> list[str]:
-    lines = [*_write_refusals(wiring), *_write_masks_of_ids(wiring)]
+    lines = [*_write_refusals(wiring), *_write_causal(wiring), *_write_masks_of_ids(wiring)]
     call = _write_call(wiring)
     if wiring.target.is_class:
         lines += _write_module(wiring)
@@ -306,6 +309,16 @@ def _write_masks_of_ids(wiring: Wiring) -> list[str]:
         lines += [f"causal = {causal}"]
         lines += [f"self_mask = {_turn(wiring, f'(target != pad_id)[{axes}] & causal', _TABLE)}"]
     return lines
+
+
+def _write_causal(wiring: Wiring) -> list[str]:
+    """Return the lines that hide later tokens of a layer that takes a mask: its model makes such a mask (BLOCK-4)."""
+    if wiring.component != "decoder_only_layer" or not wiring.arguments.masks:
+        return []
+    return [
+        "causal = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool, device=x.device).tril()",
+        "mask = causal if mask is None else mask & causal",
+    ]
 
 
 def _has_pad(wiring: Wiring) -> bool:
@@ -454,8 +467,12 @@ def _write_module(wiring: Wiring) -> list[str]:
         lines.append("params = separate_projections(params, num_heads)")
     if "b_q" in _list_lasts(wiring) and "b_k" not in _list_lasts(wiring):
         lines.append("params = leave_out_key_biases(params)")
+    groups = "num_kv_heads" in wiring.contract.attributes
+    if groups and not wiring.construction.has("kv_heads"):
+        lines.append("params = repeat_key_heads(params, num_heads, num_kv_heads)")
     if _has_one_width(wiring):
-        lines.append("require_square_projections(params)")
+        shared = ', ("w_q", "w_o")' if groups else ""
+        lines.append(f"require_square_projections(params{shared})")
     built = _write_building(wiring, wiring.local_name, wiring.construction)
     lines += [*_write_size_refusals(wiring), f"module = {built}.to({like}).eval()"]
     if naming.order:
@@ -531,9 +548,11 @@ def _write_size(wiring: Wiring, role: str) -> str:
     component, first = wiring.component, next(iter(wiring.contract.inputs))
     prefix = {"encoder_layer": "feed_forward.", "decoder_layer": "feed_forward.", "feed_forward": ""}
     stack = {"encoder": "encoder.0.feed_forward.", "transformer": "encoder.0.feed_forward."}
-    start = (prefix | stack).get(component, "decoder.0.feed_forward.")
-    inner = 'params["w_gate"].shape[1]' if component == "gated_feed_forward" else f'params["{start}w_1"].shape[1]'
+    gated = {"gated_feed_forward": "", "decoder_only_layer": "feed_forward.", "decoder_only_model": _FIRST_NETWORK}
+    start = (prefix | stack | gated).get(component, "decoder.0.feed_forward.")
+    inner = f'params["{start}{"w_gate" if component in gated else "w_1"}"].shape[1]'
     projections = start.replace("feed_forward", "self_attention") if "w_1" in _list_lasts(wiring) else ""
+    projections = start.removesuffix("feed_forward.") if component in gated else projections
     of_ids = wiring.contract.inputs[first].kind == "ids"
     width = 'params["table"].shape[1]' if of_ids else f"{first}.shape[-1]"
     lengths = {"transformer": "max(source.shape[1], target.shape[1])", "rotary_embedding": "int(positions.max()) + 1"}
@@ -544,7 +563,7 @@ def _write_size(wiring: Wiring, role: str) -> str:
         length = 'params["position_table"].shape[0]'
     layers = "num_encoder_layers" if component == "transformer" else "num_layers"
     return {
-        "width": width, "input_width": f"{first}.shape[-1]", "heads": "num_heads",
+        "width": width, "input_width": f"{first}.shape[-1]", "heads": "num_heads", "kv_heads": "num_kv_heads",
         "head_width": f'params["{projections}w_q"].shape[1] // num_heads' if wiring.contract.params else width,
         "value_width": f'params["{projections}w_v"].shape[1] // num_heads',
         "width_by_heads": f"{width} // num_heads", "width_of_heads": width, "word_width": width,
@@ -552,6 +571,7 @@ def _write_size(wiring: Wiring, role: str) -> str:
         "vocab": 'params["table"].shape[0]', "source_vocab": 'params["table"].shape[0]',
         "target_vocab": 'params["table"].shape[0]', "layers": layers, "encoder_layers": "num_encoder_layers",
         "decoder_layers": "num_decoder_layers",
+        "pad_id": "None if pad_id is None else ids != pad_id",
         "base": "base", "rotary_width": f"{width} if rotary_width is None else rotary_width",
     }[role]  # fmt: skip
 

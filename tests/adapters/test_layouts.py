@@ -230,6 +230,20 @@ def test_square_projections_are_required_in_every_part(library):
             layouts.require_square_projections({"w_k": square, name: wide})
 
 
+def test_each_query_head_gets_a_copy_of_its_head_of_keys(library):
+    groups, heads = 2, 4
+    columns = numbered(D_IN, groups * D_K)
+    copies = np.concatenate([columns[:, start : start + D_K] for start in (0, 0, D_K, D_K)], axis=1)
+    params = {"layers.0.w_k": library(columns), "b_v": library(columns[0]), "w_q": library(numbered(3, 2))}
+    repeated = layouts.repeat_key_heads(params, heads, groups)
+    check(repeated["layers.0.w_k"], copies, params["layers.0.w_k"])
+    check(repeated["b_v"], copies[0], params["b_v"])
+    assert repeated["w_q"] is params["w_q"]
+    assert layouts.repeat_key_heads(params, groups, groups) == params
+    with pytest.raises(ValueError, match=r"^num_heads 3 is no multiple of num_kv_heads 2$"):
+        layouts.repeat_key_heads(params, 3, 2)
+
+
 # Masks by their values
 
 

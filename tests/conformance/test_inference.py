@@ -126,6 +126,11 @@ HITS = {
     "switched_calls.py:SeesABand": ("encoder_layer", "absent", KEEP, {"norm_placement": "pre"}),
     "configured_blocks.py:ConfiguredBlock": ("encoder_layer", "absent", KEEP, {"norm_placement": "pre"}),
     "configured_blocks.py:BlockOfNumbers": ("encoder_layer", "any", KEEP, {"norm_placement": "post"}),
+    "llama_of_complex_turns.py:Transformer": ("decoder_only_model", "absent", KEEP, {"rms_norm_eps": "1e-5"}),
+    "llama_of_halves.py:LlamaForCausalLM": ("decoder_only_model", "absent", KEEP, {"rope_pairing": "half"}),
+    "llama_of_blocks.py:GPT": ("decoder_only_model", "absent", KEEP, {"output_layer": "without_bias"}),
+    "blocks_of_their_own_turns.py:CausalBlock": ("decoder_only_layer", "absent", KEEP, {"rope_pairing": "half"}),
+    "blocks_of_their_own_turns.py:MaskedBlock": ("decoder_only_layer", "any", KEEP, {"empty_row": "zeros"}),
     "whole_layers.py:NormedDecoder": ("decoder", "no_heads", KEEP, {"final_norm": "after_stack"}),
     "whole_layers.py:TiedStacks": ("transformer", "absent", KEEP, {"output_layer": "tied_with_bias"}),
     "whole_layers.py:TranslationModel": ("transformer", "absent", KEEP, {"output_layer": "separate"}),
@@ -237,6 +242,19 @@ def test_a_mistake_that_only_a_switch_shows_fails(name, spec):
     bench = Bench(spec, found.adapter, "float32", "cpu")
     assert judge_case(spec.cases["sdpa-causal"], bench).verdict.bad
     assert not judge_case(spec.cases["sdpa-distinct-sizes"], bench).verdict.bad
+
+
+def test_the_mask_of_a_language_model_is_made_of_its_padding(spec):
+    found = infer_adapter(f"{STYLES}/llama_of_halves.py:LlamaForCausalLM", spec=spec)
+    assert "attention_mask of the call: pad id" in found.wiring.facts
+    assert "attention_mask=None if pad_id is None else ids != pad_id" in found.write()
+    verdict = judge_case(spec.cases["dom-padding-between-words"], Bench(spec, found.adapter, "float32", "cpu")).verdict
+    assert verdict.status is Status.PASSED
+
+
+def test_hidden_states_are_no_logits(spec):
+    with pytest.raises(InferenceError, match="LlamaModel: goldformer does not judge"):
+        infer_adapter(f"{STYLES}/llama_of_halves.py:LlamaModel", spec=spec)
 
 
 def test_an_empty_cache_is_said(spec):
@@ -536,7 +554,7 @@ class Doubled(nn.Module):
         (
             nn.LayerNorm,
             "beam_search",
-            "beam_search: no adapter is inferred for it; components are transformer, decoder,",
+            "beam_search: no adapter is inferred for it; components are transformer, decoder_only_model,",
         ),
         (
             nn.LayerNorm,

@@ -78,9 +78,10 @@ def attention(q, k, v, mask=None):
 
 
 class CausalSelfAttention(nn.Module):
-    def __init__(self, d_model, num_heads):
+    def __init__(self, d_model, num_heads, rope=None):
         super().__init__()
         self.num_heads = num_heads
+        self.rope = rope
         self.q_proj = Linear(d_model, d_model)
         self.k_proj = Linear(d_model, d_model)
         self.v_proj = Linear(d_model, d_model)
@@ -91,9 +92,42 @@ class CausalSelfAttention(nn.Module):
         q, k, v = (
             p(x).unflatten(-1, (self.num_heads, -1)).transpose(-2, -3) for p in (self.q_proj, self.k_proj, self.v_proj)
         )
+        if self.rope is not None:
+            positions = torch.arange(seq, device=x.device)
+            q, k = self.rope(q, positions), self.rope(k, positions)
         mask = torch.tril(torch.ones(seq, seq, dtype=torch.bool, device=x.device))
         heads = attention(q, k, v, mask)
         return self.output_proj(heads.transpose(-2, -3).flatten(-2))
+
+
+class TransformerBlock(nn.Module):
+    def __init__(self, d_model, num_heads, d_ff, max_seq_len, theta):
+        super().__init__()
+        self.ln1 = RMSNorm(d_model, 1e-5)
+        self.attn = CausalSelfAttention(d_model, num_heads, RoPE(theta, d_model // num_heads, max_seq_len))
+        self.ln2 = RMSNorm(d_model, 1e-5)
+        self.ffn = SwiGLU(d_model, d_ff)
+
+    def forward(self, x):
+        x = x + self.attn(self.ln1(x))
+        return x + self.ffn(self.ln2(x))
+
+
+class TransformerLM(nn.Module):
+    def __init__(self, vocab_size, context_length, d_model, num_layers, num_heads, d_ff, rope_theta):
+        super().__init__()
+        self.token_embeddings = Embedding(vocab_size, d_model)
+        self.layers = nn.ModuleList(
+            TransformerBlock(d_model, num_heads, d_ff, context_length, rope_theta) for _ in range(num_layers)
+        )
+        self.ln_final = RMSNorm(d_model, 1e-5)
+        self.lm_head = Linear(d_model, vocab_size)
+
+    def forward(self, token_ids):
+        x = self.token_embeddings(token_ids)
+        for layer in self.layers:
+            x = layer(x)
+        return self.lm_head(self.ln_final(x))
 
 
 def cross_entropy(logits, targets):

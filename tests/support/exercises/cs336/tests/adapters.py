@@ -1,7 +1,18 @@
 from __future__ import annotations
 
 import torch
-from solution.layers import CausalSelfAttention, Embedding, RMSNorm, RoPE, SwiGLU, attention, cross_entropy, softmax
+from solution.layers import (
+    CausalSelfAttention,
+    Embedding,
+    RMSNorm,
+    RoPE,
+    SwiGLU,
+    TransformerBlock,
+    TransformerLM,
+    attention,
+    cross_entropy,
+    softmax,
+)
 from torch import Tensor
 
 
@@ -53,5 +64,19 @@ def run_cross_entropy(inputs, targets):
     return cross_entropy(inputs, targets)
 
 
-def run_transformer_lm(*args, **kwargs):
+def run_transformer_block(d_model, num_heads, d_ff, max_seq_len, theta, weights, in_features):
+    block = TransformerBlock(d_model, num_heads, d_ff, max_seq_len, theta)
+    block.load_state_dict(weights)
+    return block(in_features)
+
+
+def run_transformer_lm(
+    vocab_size, context_length, d_model, num_layers, num_heads, d_ff, rope_theta, weights, in_indices
+):
+    model = TransformerLM(vocab_size, context_length, d_model, num_layers, num_heads, d_ff, rope_theta)
+    model.load_state_dict(weights)
+    return model(in_indices)
+
+
+def run_get_lr_cosine_schedule(*args, **kwargs):
     raise NotImplementedError
