@@ -452,7 +452,8 @@ def decoder_only_layer(
         return np.stack([columns[..., h * d_k : (h + 1) * d_k] for h in range(count)], axis=1)
 
     def turn(heads):
-        return rotary_embedding(m, heads, np.arange(seq), base, None, rope_pairing, rope_direction)["output"]
+        turned = {"rope_pairing": rope_pairing, "rope_direction": rope_direction}
+        return rotary_embedding(m, heads, np.arange(seq), base, **turned)["output"]
 
     h = normalise(x, "norm_1")
     seen = np.array(
@@ -460,7 +461,7 @@ def decoder_only_layer(
     )
     attended = grouped_query_attention(
         m, turn(heads_of(h, "q", num_heads)), turn(heads_of(h, "k", num_kv_heads)), heads_of(h, "v", num_kv_heads),
-        seen[:, None], empty_row, gqa_groups,
+        seen[:, None], empty_row=empty_row, gqa_groups=gqa_groups,
     )  # fmt: skip
     joined = np.concatenate([attended["output"][:, head] for head in range(num_heads)], axis=-1)
     update = project(joined, params["w_o"], params.get("b_o"))
