@@ -22,6 +22,7 @@ or the title of a section; "paper" is Vaswani et al., Attention Is All You Need,
 """
 
 from goldformer.reference_impl.decoder_only import Cache, DecoderOnlyLayer, DecoderOnlyModel, GatedFeedForward
+from goldformer.reference_impl.decoder_only import ModelState
 from goldformer.reference_impl.decoder_only import RMSNorm, alibi_bias, cached_attention, expert_router
 from goldformer.reference_impl.decoder_only import grouped_query_attention, position_ids, repeat_heads
 from goldformer.reference_impl.decoder_only import rotary_embedding, scale_frequencies, sliding_window_mask
@@ -44,9 +45,9 @@ __all__ = [
     "BeamResult", "Cache", "Decoder", "DecoderLayer", "DecoderLayerResult", "DecoderOnlyLayer",
     "DecoderOnlyLayerResult", "DecoderOnlyModel", "DecoderOnlyModelResult", "Dropout", "Encoder", "EncoderLayer",
     "EncoderLayerResult", "FeedForward", "FusedMultiHeadAttention", "GatedFeedForward", "GatedResult", "GreedyResult",
-    "LayerNorm", "MultiHeadAttention", "RMSNorm", "SingleHeadAttention", "SingleHeadResult", "StackResult",
-    "Transformer", "TransformerResult", "alibi_bias", "attention_scores", "beam_search", "cached_attention",
-    "causal_mask", "cross_entropy", "cut_fused", "dropout", "expert_router", "greedy_decode",
+    "LayerNorm", "ModelState", "MultiHeadAttention", "RMSNorm", "SingleHeadAttention", "SingleHeadResult",
+    "StackResult", "Transformer", "TransformerResult", "alibi_bias", "attention_scores", "beam_search",
+    "cached_attention", "causal_mask", "cross_entropy", "cut_fused", "dropout", "expert_router", "greedy_decode",
     "grouped_query_attention", "kl_divergence", "label_smoothing", "log_softmax", "merge_heads", "move_weights",
     "one_hot", "output_probabilities", "pad_or_truncate", "padding_mask", "position_ids", "positional_encoding",
     "repeat_heads", "rotary_embedding", "scale_frequencies", "scaled_dot_product_attention", "scaled_scores",

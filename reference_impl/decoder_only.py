@@ -39,7 +39,7 @@ from goldformer.reference_impl.shapes import (
     check_rotary_width,
     checked,
 )
-from goldformer.reference_impl.transformer import attention_scores, causal_mask, merge_heads, padding_mask, run_layers
+from goldformer.reference_impl.transformer import attention_scores, merge_heads, padding_mask
 from goldformer.reference_impl.transformer import scaled_scores, softmax, split_heads, token_embedding
 
 #: The two channels of a pair: neighbours, or one of each half (ROPE-4).
@@ -268,22 +268,30 @@ class Cache(NamedTuple):
     value: Tensor
 
 
+def attend_with_cache(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, cache: Cache | None
+) -> tuple[Tensor, Tensor, Cache]:
+    """Attend from new tokens to all so far; output, weights, and the cache for the next call. CACHE-1."""
+    if cache is not None:  # the first call has none (CACHE-4)
+        # cat makes new tensors: the old cache stays as it was, and another call may continue it too (CACHE-5).
+        key, value = torch.cat([cache.key, key], dim=2), torch.cat([cache.value, value], dim=2)
+    new, so_far = query.shape[2], key.shape[2]
+    # The triangle ends in the last column: the first new token sees the cached ones and itself (CACHE-2). is_causal of
+    # PyTorch starts in the first column instead.
+    seen = torch.ones(new, so_far, dtype=torch.bool, device=query.device).tril(so_far - new)
+    return *grouped_query_attention(query, key, value, seen if mask is None else seen & mask), Cache(key, value)
+
+
 @checked
 def cached_attention(
     query: Float[Tensor, "batch heads new d_k"], key: Float[Tensor, "batch kv_heads new d_k"],
     value: Float[Tensor, "batch kv_heads new d_v"], mask: Tensor | None = None, cache: Cache | None = None,
 ) -> tuple[Float[Tensor, "batch heads new d_v"], Cache]:  # fmt: skip
     """Attend from new tokens to all so far; output, and the cache for the next call. Shazeer, 2019, 2.4. CACHE-1."""
-    if cache is not None:  # the first call has none (CACHE-4)
-        # cat makes new tensors: the old cache stays as it was, and another call may continue it too (CACHE-5).
-        key, value = torch.cat([cache.key, key], dim=2), torch.cat([cache.value, value], dim=2)
-    new, so_far = query.shape[2], key.shape[2]
+    so_far = key.shape[2] + (0 if cache is None else cache.key.shape[2])
     check_cached_mask(mask, so_far)  # (batch, 1, 1, so_far): padding of earlier calls stays hidden (CACHE-3)
-    # The triangle ends in the last column: the first new token sees the cached ones and itself (CACHE-2). is_causal of
-    # PyTorch starts in the first column instead.
-    seen = torch.ones(new, so_far, dtype=torch.bool, device=query.device).tril(so_far - new)
-    output, _ = grouped_query_attention(query, key, value, seen if mask is None else seen & mask)
-    return output, Cache(key, value)
+    output, _, cache = attend_with_cache(query, key, value, mask, cache)
+    return output, cache
 
 
 class DecoderOnlyLayer(Module):
@@ -319,29 +327,39 @@ class DecoderOnlyLayer(Module):
             RMSNorm(d_model, eps, **like) if order == "sandwich" else None for _ in range(2)
         )
 
-    def attend(self, x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Let each token attend to itself and to earlier tokens; output, weights."""
-        seq = x.shape[1]
+    def attend(self, x: Tensor, mask: Tensor | None, cache: Cache | None) -> tuple[Tensor, Tensor, Cache]:
+        """Let each token attend to itself and to earlier tokens, those of the cache too; output, weights, cache."""
         q = split_heads(affine(x, self.w_q, self.b_q), self.num_heads)  # (batch, heads, seq, d_k)
         k = split_heads(affine(x, self.w_k, self.b_k), self.num_kv_heads)  # (batch, kv_heads, seq, d_k)
         v = split_heads(affine(x, self.w_v, self.b_v), self.num_kv_heads)
         # Queries and keys turn within each head, so their scores know how far apart they are; values do not (BLOCK-3).
-        positions = torch.arange(seq, device=x.device)
+        start = 0 if cache is None else cache.key.shape[2]  # cached keys are turned already (LMC-2)
+        positions = torch.arange(start, start + x.shape[1], device=x.device)
         q, k = (rotary_embedding(heads, positions, self.base, pairing=self.pairing) for heads in (q, k))
-        causal = causal_mask(seq, seq, device=x.device)  # in every call: a mask only hides more (BLOCK-4)
-        heads, weights = grouped_query_attention(q, k, v, causal if mask is None else causal & mask)
-        return affine(merge_heads(heads), self.w_o, self.b_o), weights
+        heads, weights, cache = attend_with_cache(q, k, v, mask, cache)  # causal: a mask only hides more (BLOCK-4)
+        return affine(merge_heads(heads), self.w_o, self.b_o), weights, cache
 
     def forward(
         self, x: Float[Tensor, "batch seq d_model"], mask: Bool[Tensor, "batch heads seq seq"] | None = None
     ) -> DecoderOnlyLayerResult:
+        return self.extend(x, mask, None)[0]
+
+    def extend(self, x: Tensor, mask: Tensor | None, cache: Cache | None) -> tuple[DecoderOnlyLayerResult, Cache]:
+        """Run the layer on new tokens after those of a cache; the results, and the cache with the new tokens."""
         h = self.norm_1(x)
-        update, weights = self.attend(h, mask)
+        update, weights, cache = self.attend(h, mask, cache)
         # The sum is never normalised, only what a block reads: every block of a model adds to one sum (BLOCK-6).
         attended = x + (update if self.post_norm_1 is None else self.post_norm_1(update))
         update = self.feed_forward(h if self.norm_2 is None else self.norm_2(attended)).output
         output = attended + (update if self.post_norm_2 is None else self.post_norm_2(update))
-        return DecoderOnlyLayerResult(output, attended, weights)
+        return DecoderOnlyLayerResult(output, attended, weights), cache
+
+
+class ModelState(NamedTuple):
+    """All ids so far, (batch, so_far), and the cache of each layer."""
+
+    ids: Tensor
+    caches: tuple[Cache, ...]
 
 
 class DecoderOnlyModel(Module):
@@ -363,7 +381,7 @@ class DecoderOnlyModel(Module):
         self.pad_id, self.factor = pad_id, math.sqrt(d_model) if scaled else 1.0
         self.table = nn.Parameter(torch.randn(vocab, d_model, **like))
         sizes = (d_model, num_heads, num_kv_heads, d_ff)
-        self.layers = nn.ModuleList(DecoderOnlyLayer(*sizes, eps=eps, **settings) for _ in range(num_layers))
+        self.layers: Any = nn.ModuleList(DecoderOnlyLayer(*sizes, eps=eps, **settings) for _ in range(num_layers))
         self.norm = RMSNorm(d_model, eps, **like)
         self.w_vocab = None if tied else xavier_weight(d_model, vocab, **like)
 
@@ -372,10 +390,25 @@ class DecoderOnlyModel(Module):
         return token_embedding(ids, self.table) * self.factor
 
     def forward(self, ids: Int[Tensor, "batch seq"]) -> DecoderOnlyModelResult:
-        embedded = self.embed(ids)
-        mask = None if self.pad_id is None else padding_mask(ids, self.pad_id)
+        return self.extend(ids)[0]
+
+    @checked
+    def extend(
+        self, ids: Int[Tensor, "batch seq"], state: ModelState | None = None
+    ) -> tuple[DecoderOnlyModelResult, ModelState]:
+        """Read new ids after those of a state; the results of the new ones, and the state for the next call. LMC-1.
+
+        Without a state a sequence begins: that call reads the prompt, and each later one a chunk or a single id.
+        """
+        embedded = x = self.embed(ids)
+        so_far = ids if state is None else torch.cat([state.ids, ids], dim=1)  # padding stays hidden (LMC-4)
+        mask = None if self.pad_id is None else padding_mask(so_far, self.pad_id)
+        caches: list[Cache] = []
+        for index, layer in enumerate(self.layers):  # each with a cache of its own (LMC-3)
+            result, cache = layer.extend(x, mask, None if state is None else state.caches[index])
+            x = result.output
+            caches.append(cache)
         # The output of a layer is a sum that no norm has brought to one size: one norm follows the last (LM-3).
-        decoded = self.norm(run_layers(self.layers, None, embedded, mask).output)
-        return DecoderOnlyModelResult(
-            decoded @ (self.table.T if self.w_vocab is None else self.w_vocab), decoded, embedded
-        )
+        decoded = self.norm(x)
+        logits = decoded @ (self.table.T if self.w_vocab is None else self.w_vocab)
+        return DecoderOnlyModelResult(logits, decoded, embedded), ModelState(so_far, tuple(caches))

@@ -374,6 +374,27 @@ def decoder_only_model(
     return result
 
 
+def cached_model(
+    ids: Tensor,
+    state: reference_impl.ModelState | None = None,
+    *,
+    num_heads: int,
+    num_kv_heads: int,
+    num_layers: int,
+    base: float = 10000.0,
+    pad_id: int | None = None,
+    params: Params,
+) -> tuple[Tensor, reference_impl.ModelState]:
+    """Return logits and the state."""
+    tied = isinstance(params, Mapping) and "w_vocab" not in params
+    settings = {"head_width": 1, "base": base, "bias": True, "tied": tied, "pad_id": pad_id}
+    sizes, kind = (1, 1, num_heads, num_kv_heads, 1, num_layers), reference_impl.DecoderOnlyModel
+    result, state = call_with_params(
+        kind, sizes, params, ids, state, run=kind.extend, settings=settings, num_heads=num_heads
+    )
+    return result.logits, state
+
+
 def output_probabilities(x: Tensor, *, params: Params) -> tuple[Tensor, Tensor]:
     """Return probabilities and logits."""
     return reference_impl.output_probabilities(x, **params)

@@ -18,6 +18,7 @@ cached           attention with a cache of keys and values, over several calls
 layers, rms      feed-forward network, layer normalisation, encoder and decoder; root mean square normalisation
 gated, experts   gated feed-forward network; the router of a mixture of experts
 decoder_only     the layer and the model of decoder-only Transformers
+cached_model     this model with a cache in each layer, over several calls
 transformer      the whole model and its output layer
 targets, losses  lengths and targets; cross-entropy and Kullback–Leibler divergence
 decoding         greedy decoding and beam search
@@ -32,6 +33,7 @@ from typing import Any, Final
 from goldformer.spec.formulas.attention import causal_mask, padding_mask, scaled_dot_product_attention, softmax
 from goldformer.spec.formulas.backward import single_head_attention_step
 from goldformer.spec.formulas.cached import attend_with_cache, cached_attention
+from goldformer.spec.formulas.cached_model import cached_model, continue_model
 from goldformer.spec.formulas.decoder_only import decoder_only_layer, decoder_only_model
 from goldformer.spec.formulas.decoding import beam_search, greedy_decode
 from goldformer.spec.formulas.distance import alibi_bias, position_ids, sliding_window_mask
@@ -59,17 +61,21 @@ COMPONENTS: Final[Mapping[str, Callable[..., Any]]] = {
         label_smoothing, layer_norm, multi_head_attention, one_hot, output_probabilities, pad_or_truncate, padding_mask,
         position_ids, positional_encoding, rms_norm, rotary_embedding, scaled_dot_product_attention, shift_right,
         single_head_attention, single_head_attention_step, sliding_window_mask, softmax, token_embedding, token_filter,
-        transformer, xavier_uniform,
+        transformer, xavier_uniform, cached_model,
     )
 }  # fmt: skip
 
 #: One call of each component that is called several times, which `COMPONENTS` has over all calls.
-SESSION_CALLS: Final[Mapping[str, Callable[..., Any]]] = {"cached_attention": attend_with_cache}
+SESSION_CALLS: Final[Mapping[str, Callable[..., Any]]] = {
+    "cached_attention": attend_with_cache,
+    "cached_model": continue_model,
+}
 
 #: The outputs of those that do not return them by name.
 _NAMES: Final[Mapping[str, tuple[str, ...]]] = {
     "alibi_bias": ("bias",),
     "position_ids": ("positions",),
+    "cached_model": ("logits",),
     "causal_mask": ("mask",),
     "padding_mask": ("mask",),
     "sliding_window_mask": ("mask",),

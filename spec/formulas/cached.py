@@ -49,11 +49,21 @@ def attend_with_cache(
     query: Array, key: Array, value: Array, mask: Array | None = None, state: Cache | None = None
 ) -> dict[str, Array | Cache]:
     """Return the output of one call, (batch, heads, new, d_v), and the state with its keys and values."""
-    new = axis_sizes(TOKENS, query=query, key=key, value=value)["seq"]
-    state = extend_cache(start_cache(key, value) if state is None else state, key, value)
-    seen = see_cached(new, state[0].shape[2])
+    axis_sizes(TOKENS, query=query, key=key, value=value)
+    output, state = attend_to_cache(query, key, value, mask, state)
+    return {"output": output, "state": state}
+
+
+@step
+def attend_to_cache(
+    query: Array, key: Array, value: Array, mask: Array | None, cache: Cache | None
+) -> tuple[Array, Cache]:
+    """Return the output of new tokens, and the cache with their keys and values; also within a layer."""
+    cache = extend_cache(start_cache(key, value) if cache is None else cache, key, value)
+    new = query.shape[2]
+    seen = see_cached(new, cache[0].shape[2])
     seen = seen if mask is None else seen & fit_padding(mask, new)
-    return {"output": grouped_query_attention(query, *state, seen)["output"], "state": state}
+    return grouped_query_attention(query, *cache, seen)["output"], cache
 
 
 @step

@@ -107,21 +107,21 @@ def attend_to_earlier(
 
 
 @step
-def turn_queries(query: Array, base: float | None) -> Array:
+def turn_queries(query: Array, base: float | None, start: int = 0) -> Array:
     """Return the heads of queries with the tokens turned by their positions."""
-    return turn_heads(query, base)
+    return turn_heads(query, base, start)
 
 
 @step
-def turn_keys(key: Array, base: float | None) -> Array:
+def turn_keys(key: Array, base: float | None, start: int = 0) -> Array:
     """Return the heads of keys with the tokens turned by their positions."""
-    return turn_heads(key, base)
+    return turn_heads(key, base, start)
 
 
 @step
-def turn_heads(x: Array, base: float | None) -> Array:
-    """Return heads whose tokens are turned by their positions, 0 … seq − 1, each head alike."""
-    return rotary_embedding(x, np.arange(x.shape[-2]), base=base)
+def turn_heads(x: Array, base: float | None, start: int = 0) -> Array:
+    """Return heads whose tokens are turned by their positions, from `start` on, each head alike."""
+    return rotary_embedding(x, np.arange(start, start + x.shape[-2]), base=base)
 
 
 @step
@@ -153,16 +153,21 @@ def decoder_only_model(
     params: Params,
 ) -> dict[str, Array]:
     """Return logits (batch, seq, vocab), and decoded and embedded (batch, seq, d_model)."""
-    require_one("num_layers", num_layers, "a model has at least one")
-    layers = (add_prefix(f"layers.{index}", layer_axes()) for index in range(num_layers))
-    table = {name: axes for layer in layers for name, axes in layer.items()}
-    sizes = axis_sizes(MODEL | table, ids=ids, **params)
-    check_ids("ids", ids, sizes["vocab"], "the rows of table")
+    check_model(ids, num_layers, params)
     embedded = token_embedding(ids, params={"table": params["table"]})
     heads: dict[str, Any] = {"num_heads": num_heads, "num_kv_heads": num_kv_heads, "base": base}
     layer = partial(run_decoder_only_layer, mask=hide_padding(ids, pad_id), **heads, params=params)
     decoded = finish_layers(run_stack(embedded, layer, num_layers)["output"], params)
     return {"logits": output_logits(decoded, params), "decoded": decoded, "embedded": embedded}
+
+
+def check_model(ids: Array, num_layers: int, params: Params) -> None:
+    """Raise ValueError if ids are no rows of the table, or if the parameters are not those of so many layers (LM-1)."""
+    require_one("num_layers", num_layers, "a model has at least one")
+    layers = (add_prefix(f"layers.{index}", layer_axes()) for index in range(num_layers))
+    table = {name: axes for layer in layers for name, axes in layer.items()}
+    sizes = axis_sizes(MODEL | table, ids=ids, **params)
+    check_ids("ids", ids, sizes["vocab"], "the rows of table")
 
 
 @step

@@ -419,3 +419,30 @@ def test_a_model_without_a_pad_id_reads_every_word():
     model = DecoderOnlyModel(7, 8, 2, 1, 5, 2, dtype=torch.float64)
     one, two = (model(torch.tensor([[first, 4]])).logits[:, 1] for first in (0, 3))
     assert not torch.equal(one, two)
+
+
+@pytest.mark.parametrize("calls", [(6,), (3, 2, 1), (1,) * 6])
+def test_a_model_with_caches_gives_what_it_gives_without(calls):
+    model = DecoderOnlyModel(7, 16, 4, 2, 5, 3, pad_id=0, dtype=torch.float64)
+    ids, state, results, start = torch.tensor([[3, 6, 1, 4, 2, 5], [0, 0, 1, 2, 5, 3]]), None, [], 0
+    for new in calls:
+        result, state = model.extend(ids[:, start : start + new], state)
+        results.append(result)
+        start += new
+    for joined, whole in zip(map(torch.cat, zip(*results, strict=True), [1] * 3), model(ids), strict=True):
+        torch.testing.assert_close(joined[ids != 0], whole[ids != 0], rtol=1e-12, atol=1e-13)
+
+
+def test_a_state_of_a_model_may_be_continued_twice():
+    model = DecoderOnlyModel(7, 8, 2, 1, 5, 2, dtype=torch.float64)
+    _, prompt = model.extend(torch.tensor([[3, 6]]))
+    first, second = (model.extend(torch.tensor([[4, 1]]), prompt)[0].logits for _ in range(2))
+    assert torch.equal(first, second)
+    torch.testing.assert_close(first, model(torch.tensor([[3, 6, 4, 1]])).logits[:, 2:], rtol=1e-12, atol=1e-13)
+
+
+def test_an_id_of_a_later_call_beyond_the_table_is_refused():
+    model = DecoderOnlyModel(7, 8, 2, 1, 5, 2)
+    _, prompt = model.extend(torch.tensor([[3, 6]]))
+    with pytest.raises(ValueError, match=r"ids .*7"):
+        model.extend(torch.tensor([[7]]), prompt)

@@ -222,6 +222,11 @@ CALLS: dict[str, Callable[[Maker], Call]] = {
         {"num_heads": 4, "num_kv_heads": 2, "num_layers": 2, "pad_id": PAD, **m.params(_decoder_only_model("meta"))},
     ),
     "DecoderOnlyModel": lambda m: Call(m.module(_decoder_only_model(m.device)), (m.ids(),)),
+    "cached_model": lambda m: Call(
+        lambda *ids, **named: functions.cached_model(*ids, **named)[0],
+        (m.ids(),),
+        {"num_heads": 4, "num_kv_heads": 2, "num_layers": 2, "pad_id": PAD, **m.params(_decoder_only_model("meta"))},
+    ),
     "gated_feed_forward": lambda m: Call(
         functions.gated_feed_forward,
         (m.real(BATCH, Q_SEQ, D_MODEL),),

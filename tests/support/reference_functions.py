@@ -18,11 +18,11 @@ from goldformer.adapters.builtin.reference import (
 )
 
 __all__ = [
-    "beam_search", "decoder", "decoder_layer", "decoder_only_layer", "decoder_only_model", "encoder", "encoder_layer",
-    "feed_forward", "fused_multi_head_attention", "gated_feed_forward", "greedy_decode", "grouped_query_attention",
-    "layer_norm", "multi_head_attention", "output_probabilities", "positional_encoding", "rms_norm",
-    "scaled_dot_product_attention", "single_head_attention", "single_head_attention_gradient",
-    "single_head_attention_step", "transformer",
+    "beam_search", "cached_model", "decoder", "decoder_layer", "decoder_only_layer", "decoder_only_model", "encoder",
+    "encoder_layer", "feed_forward", "fused_multi_head_attention", "gated_feed_forward", "greedy_decode",
+    "grouped_query_attention", "layer_norm", "multi_head_attention", "output_probabilities", "positional_encoding",
+    "rms_norm", "scaled_dot_product_attention", "single_head_attention",
+    "single_head_attention_gradient", "single_head_attention_step", "transformer",
 ]  # fmt: skip
 
 
@@ -131,6 +131,14 @@ def decoder_only_model(
     """Return logits, decoded and embedded."""
     sizes = {"num_heads": num_heads, "num_kv_heads": num_kv_heads, "num_layers": num_layers}
     return adapter.decoder_only_model(ids, params=_keep(params), pad_id=pad_id, **sizes)
+
+
+def cached_model(
+    ids: Tensor, *, num_heads: int, num_kv_heads: int, num_layers: int, pad_id: int | None = None, **params: Any
+) -> Any:
+    """Return logits and the state of a first call."""
+    sizes: dict[str, Any] = {"num_heads": num_heads, "num_kv_heads": num_kv_heads, "num_layers": num_layers}
+    return adapter.cached_model(ids, params=_keep(params), pad_id=pad_id, **sizes)
 
 
 def transformer(*args: Any, **keywords: Any) -> reference_impl.TransformerResult:

@@ -31,7 +31,7 @@ from goldformer.spec.formulas.steps import around, instead, replacing
 
 Layer = Callable[..., dict[str, Array]]
 Attention = Callable[..., tuple[Array, Array]]
-Turn = Callable[[Array, float | None], Array]
+Turn = Callable[[Array, float | None, int], Array]
 
 SANDWICH: Final = {"block_order": "sandwich"}
 
@@ -113,19 +113,19 @@ def add_nothing(x: Array, *, params: Params) -> tuple[Array, Array]:
 
 
 @mistake("block-not-turned", instead_of=turn_heads)
-def leave_positions_out(x: Array, base: float | None) -> Array:
+def leave_positions_out(x: Array, base: float | None, start: int = 0) -> Array:
     """Return the heads as they are."""
     return x
 
 
 @mistake("block-keys-not-turned", instead_of=turn_keys)
-def leave_keys(key: Array, base: float | None) -> Array:
+def leave_keys(key: Array, base: float | None, start: int = 0) -> Array:
     """Return the keys as they are."""
     return key
 
 
 @mistake("block-queries-not-turned", instead_of=turn_queries)
-def leave_queries(query: Array, base: float | None) -> Array:
+def leave_queries(query: Array, base: float | None, start: int = 0) -> Array:
     """Return the queries as they are."""
     return query
 
@@ -147,10 +147,10 @@ def turn_values(
 
 
 @mistake("block-turned-before-split", around=turn_heads)
-def turn_all_channels(original: Turn, x: Array, base: float | None) -> Array:
+def turn_all_channels(original: Turn, x: Array, base: float | None, start: int = 0) -> Array:
     """Return heads whose channels are turned as one row, with the frequencies of its whole width."""
     row = merge_heads(x)
-    return split_heads(original(row[:, None], base)[:, 0], x.shape[1])
+    return split_heads(original(row[:, None], base, start)[:, 0], x.shape[1])
 
 
 @mistake("block-keys-laid-out-by-query-heads", around=attend_to_earlier)

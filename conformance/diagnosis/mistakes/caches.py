@@ -17,7 +17,9 @@ from goldformer.spec.formulas.cached import (
     see_cached,
     start_cache,
 )
+from goldformer.spec.formulas.cached_model import ModelState, continue_model
 from goldformer.spec.formulas.checks import Array
+from goldformer.spec.formulas.heads import Params
 
 Attended = Callable[..., dict[str, Any]]
 
@@ -108,3 +110,29 @@ def see_cached_padding(original: Callable[[Array, int], Array], mask: Array, new
     kept = original(mask, new).copy()
     kept[..., : kept.shape[-1] - new] = True
     return kept
+
+
+# In a model. Its layers call attend_to_cache, so what is around attend_with_cache is around the whole model there.
+
+
+@mistake("cache-not-reset", decorating=continue_model)
+def keep_last_text(original: Attended) -> Attended:
+    """Return a model that continues its last call of the same dtype and batch, whatever state it is given."""
+    last: dict[tuple[Any, ...], ModelState] = {}
+
+    def run(ids: Array, state: ModelState | None = None, *, params: Params, **model: Any) -> dict[str, Any]:
+        sizes = (ids.shape[0], params["table"].dtype, params["table"].shape, *sorted(model.items()))
+        called = original(ids, last.get(sizes), params=params, **model)
+        last[sizes] = called["state"]
+        return called
+
+    return run
+
+
+@mistake("cache-append-lost", around=continue_model)
+def keep_prompt_of_model_only(
+    original: Attended, ids: Array, state: ModelState | None = None, **model: Any
+) -> dict[str, Any]:
+    """Return the logits of the call, and the state that it was given, if it was given one."""
+    called = original(ids, state, **model)
+    return called if state is None else called | {"state": state}

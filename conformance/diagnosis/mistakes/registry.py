@@ -32,6 +32,7 @@ _FORWARD: Final = (
     "caches",
     "blocks",
     "language_model",
+    "cached_models",
     "transformer",
     "losses",
     "decoding",

@@ -49,7 +49,7 @@ GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
         "output_probabilities",
         "xavier_uniform",
     ),
-    "Stacks and models": ("encoder", "decoder", "transformer", "decoder_only_model"),
+    "Stacks and models": ("encoder", "decoder", "transformer", "decoder_only_model", "cached_model"),
     "Loss and training": (
         "one_hot",
         "label_smoothing",

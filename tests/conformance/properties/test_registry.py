@@ -30,6 +30,7 @@ from goldformer.spec.formulas.attention import (
 )
 from goldformer.spec.formulas.backward import move_weight, single_head_attention_step, weight_gradients
 from goldformer.spec.formulas.cached import see_cached
+from goldformer.spec.formulas.cached_model import continue_model
 from goldformer.spec.formulas.decoding import (
     Sentence,
     decoder_input,
@@ -178,6 +179,12 @@ def sees_fewer_in_a_chunk(original, new, so_far):
     seen = original(new, so_far)
     seen[:, 0] &= new != 2  # a chunk of two tokens loses the first key
     return seen
+
+
+@spoil(around=continue_model)
+def halves_the_logits_of_calls(original, ids, state=None, **model):
+    called = original(ids, state, **model)
+    return called | {"logits": called["logits"] / 2}
 
 
 @spoil(around=weigh_experts)
@@ -435,6 +442,14 @@ CAUGHT: dict[str, tuple[Any, str]] = {
     "dol-batch": (SoftmaxOverTheBatch, "a sample gives something else in a batch than by itself"),
     "dom-causality": (sees_one_ahead, "the logits up to position 0 change when later words are replaced"),
     "dom-batch": (SoftmaxOverTheBatch, "a sample gives something else in a batch than by itself"),
+    "lmc-cut": (
+        implementations()["lmc-offset-doubled"].make,
+        r"calls with \[[\d, ]+\] new words give something else than calls with \[[\d, ]+\]",
+    ),
+    "lmc-uncached": (
+        halves_the_logits_of_calls,
+        r"calls with \[[\d, ]+\] new words give something else than decoder_only_model gives for all of them",
+    ),
     "rms-scale": (bounded_divisor, "a row times -?8 does not give what the row gives, up to eps and the sign"),
     "rope-relative": (even_positions, r"adding \d+ to all positions changes the scores of turned queries and keys"),
     "rope-length": (implementations()["rope-minus-missing"].make, "a pair of channels does not keep its length"),

@@ -118,21 +118,26 @@ def grouped_query_attention(
 
 def cached_attention(m, query, key, value, calls, mask=None, after=None, gqa_groups="interleave"):
     """CACHE-1: each token by itself, with the tokens that came before it in its sequence."""
-    after, ends = range(len(calls)) if after is None else after, np.cumsum(calls)
     output = empty(*query.shape[:-1], value.shape[-1])
+    for token, seen in enumerate(tokens_so_far(calls, after)):
+        own = None if mask is None else mask[..., seen]
+        one = grouped_query_attention(
+            m, query[:, :, [token]], key[:, :, seen], value[:, :, seen], own, gqa_groups=gqa_groups
+        )
+        output[:, :, [token]] = one["output"]
+    return {"output": output}
+
+
+def tokens_so_far(calls, after=None):
+    """For each token of a session, those of its sequence up to itself."""
+    after, ends = range(len(calls)) if after is None else after, np.cumsum(calls)
     for number, new in enumerate(calls):
         before, earlier = after[number], []
         while before:
             earlier = [*range(ends[before - 1] - calls[before - 1], ends[before - 1]), *earlier]
             before = after[before - 1]
         for token in range(ends[number] - new, ends[number]):
-            seen = [*earlier, *range(ends[number] - new, token + 1)]
-            own = None if mask is None else mask[..., seen]
-            one = grouped_query_attention(
-                m, query[:, :, [token]], key[:, :, seen], value[:, :, seen], own, gqa_groups=gqa_groups
-            )
-            output[:, :, [token]] = one["output"]
-    return {"output": output}
+            yield [*earlier, *range(ends[number] - new, token + 1)]
 
 
 def unless_dropped(m, x, rate):
@@ -452,7 +457,8 @@ def decoder_only_layer(
         return np.stack([columns[..., h * d_k : (h + 1) * d_k] for h in range(count)], axis=1)
 
     def turn(heads):
-        return rotary_embedding(m, heads, np.arange(seq), base, None, rope_pairing, rope_direction)["output"]
+        turned = {"rope_pairing": rope_pairing, "rope_direction": rope_direction}
+        return rotary_embedding(m, heads, np.arange(seq), base, **turned)["output"]
 
     h = normalise(x, "norm_1")
     seen = np.array(
@@ -460,7 +466,7 @@ def decoder_only_layer(
     )
     attended = grouped_query_attention(
         m, turn(heads_of(h, "q", num_heads)), turn(heads_of(h, "k", num_kv_heads)), heads_of(h, "v", num_kv_heads),
-        seen[:, None], empty_row, gqa_groups,
+        seen[:, None], empty_row=empty_row, gqa_groups=gqa_groups,
     )  # fmt: skip
     joined = np.concatenate([attended["output"][:, head] for head in range(num_heads)], axis=-1)
     update = project(joined, params["w_o"], params.get("b_o"))
@@ -495,6 +501,15 @@ def decoder_only_model(
         "decoded": decoded,
         "embedded": embedded,
     }
+
+
+def cached_model(m, ids, calls, after=None, **model):
+    """LMC-1: each token is the last of a text that the model without a cache reads."""
+    last = [decoder_only_model(m, ids[:, seen], **model)["logits"][:, -1] for seen in tokens_so_far(calls, after)]
+    logits = empty(*ids.shape, last[0].shape[-1])
+    for token, row in enumerate(last):
+        logits[:, token] = row
+    return {"logits": logits}
 
 
 #: The conventions that the arguments of a call decide, or the calls that are made.
@@ -794,6 +809,18 @@ SMALL = {
             {"output_layer": output, "embedding_scale": scale},
         )
         for output, scale in (("separate", "none"), ("tied", "sqrt_d_model"))
+    },
+    **{
+        f"a model with caches, {calls} after {after}": (
+            "cached_model", {"ids": np.array([[1, 2, 0, 1], [2, 2, 1, 0]])},
+            {
+                "table": drawn(74, 3, 4), "norm.gamma": drawn(75, 4),
+                **{f"layers.{i}.{name}": w * (1 - i / 4) for i in range(2) for name, w in LAYER.items()},
+            },
+            {"num_heads": 4, "num_kv_heads": 2, "num_layers": 2, "calls": calls, "after": after, "pad_id": pad_id},
+            {"output_layer": "tied"},
+        )
+        for calls, after, pad_id in (((2, 1, 1), (0, 1, 1), None), ((1, 1, 2), (0, 0, 2), 0))
     },
     "single head": ("single_head_attention", {"x": drawn(44, 4, 3)}, SQUARE, {"causal": False}, {}),
     "single head, causal": ("single_head_attention", {"x": drawn(44, 4, 3)}, SQUARE, {"causal": True}, {}),

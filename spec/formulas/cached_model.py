@@ -1,0 +1,129 @@
+"""The decoder-only model with a cache in each layer: over the whole of a script of calls, and call by call."""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from goldformer.spec.formulas.cached import Cache, attend_to_cache, find_seen_tokens
+from goldformer.spec.formulas.checks import Array
+from goldformer.spec.formulas.decoder_only import (
+    check_model,
+    decoder_only_model,
+    feed_through_gate,
+    finish_layers,
+    hide_padding,
+    run_block,
+    turn_keys,
+    turn_queries,
+)
+from goldformer.spec.formulas.embedding import token_embedding
+from goldformer.spec.formulas.heads import Params, merge_heads, project_attention, project_heads
+from goldformer.spec.formulas.layers import layer_params, run_stack
+from goldformer.spec.formulas.steps import step
+from goldformer.spec.formulas.transformer import output_logits
+
+#: The padding mask of all tokens so far, (batch, 1, 1, so_far) or None without a pad_id, and the cache of each layer.
+ModelState = tuple[Array | None, tuple[Cache, ...]]
+
+
+@step
+def cached_model(
+    ids: Array, *, calls: Sequence[int], after: Sequence[int] | None = None, params: Params, **model: Any
+) -> Array:
+    """Return the logits of all calls without a cache, (batch, seq, vocab): each sequence goes through the model."""
+    seen = find_seen_tokens(calls, range(len(calls)) if after is None else after)
+    logits: dict[int, Array] = {}
+    # From the last call on: a sequence has the rows of all calls that it continues.
+    for last in (np.cumsum(calls)[::-1] - 1).tolist():
+        if last not in logits:
+            rows = np.flatnonzero(seen[last]).tolist()
+            sequence = decoder_only_model(ids[:, rows], params=params, **model)["logits"]
+            logits |= {row: sequence[:, place] for place, row in enumerate(rows)}
+    return np.stack([logits[row] for row in range(ids.shape[1])], axis=1)
+
+
+@step
+def continue_model(
+    ids: Array,
+    state: ModelState | None = None,
+    *,
+    num_heads: int,
+    num_kv_heads: int,
+    num_layers: int,
+    base: float | None = None,
+    pad_id: int | None = None,
+    params: Params,
+) -> dict[str, Array | ModelState]:
+    """Return the logits of one call, (batch, new, vocab), and the state with its tokens."""
+    check_model(ids, num_layers, params)
+    padding, caches = (None, ()) if state is None else state
+    mask = extend_padding(padding, hide_padding(ids, pad_id))
+    heads: dict[str, Any] = {"num_heads": num_heads, "num_kv_heads": num_kv_heads, "base": base}
+    kept: list[Cache] = []
+    layer = partial(run_cached_layer, mask=mask, caches=caches, kept=kept, **heads, params=params)
+    x = run_stack(token_embedding(ids, params={"table": params["table"]}), layer, num_layers)["output"]
+    return {"logits": output_logits(finish_layers(x, params), params), "state": (mask, tuple(kept))}
+
+
+def extend_padding(so_far: Array | None, new: Array | None) -> Array | None:
+    """Return the padding mask of the tokens so far and of the new ones, (batch, 1, 1, so_far); None without one."""
+    return new if so_far is None or new is None else np.concatenate((so_far, new), axis=-1)
+
+
+@step
+def run_cached_layer(
+    x: Array,
+    *,
+    index: int,
+    mask: Array | None,
+    caches: tuple[Cache, ...],
+    kept: list[Cache],
+    num_heads: int,
+    num_kv_heads: int,
+    base: float | None,
+    params: Params,
+) -> Array:
+    """Return the output of one layer for new tokens, (batch, new, d_model), and add its cache to `kept`."""
+    mine, sums = layer_params(params, "layers", index), [x]
+    heads: dict[str, Any] = {"num_heads": num_heads, "num_kv_heads": num_kv_heads, "base": base}
+    attend = partial(attend_in_layer, mask=mask, cache=find_cache(caches, index), kept=kept, **heads, params=mine)
+    attended, _ = run_block(x, attend, number=1, sums=sums, params=mine)
+    output, _ = run_block(attended, partial(feed_through_gate, params=mine), number=2, sums=sums, params=mine)
+    return output
+
+
+@step
+def find_cache(caches: tuple[Cache, ...], index: int) -> Cache | None:
+    """Return the cache of a layer, of which each has its own; None where a sequence begins (LMC-3)."""
+    return caches[index] if caches else None
+
+
+@step
+def attend_in_layer(
+    x: Array,
+    *,
+    mask: Array | None,
+    cache: Cache | None,
+    kept: list[Cache],
+    num_heads: int,
+    num_kv_heads: int,
+    base: float | None,
+    params: Params,
+) -> tuple[Array, Array]:
+    """Return the output of the attention of new tokens to all so far, twice, and add its cache to `kept`."""
+    start = find_start(cache)
+    query = turn_queries(project_heads(x, params, "q", num_heads), base, start)
+    key = turn_keys(project_heads(x, params, "k", num_kv_heads), base, start)
+    value = project_heads(x, params, "v", num_kv_heads)
+    attended, cache = attend_to_cache(query, key, value, mask, cache)
+    kept.append(cache)
+    output = project_attention(merge_heads(attended), params, "o")
+    return output, output
+
+
+@step
+def find_start(cache: Cache | None) -> int:
+    """Return the position of the first new token, the number of tokens before it (LMC-2)."""
+    return 0 if cache is None else cache[0].shape[2]
