@@ -19,13 +19,15 @@ _FILE: Final = Path(__file__).with_name("out_of_scope.yaml")
 class OutOfScope(StrictModel):
     """A part that goldformer does not judge. `names` are regular expressions for names, in lower case without "_".
 
-    `but_as` is a component that is such a part by itself: only within others it is not judged.
+    `but_as` is a component that is such a part by itself, and `but_in` are components that have it as a part: only
+    within others it is not judged.
     """
 
     id: Id
     title: Text
     names: Annotated[Items[Text], Field(min_length=1)]
     but_as: Name | None = None
+    but_in: Items[Name] = ()
 
 
 class ScopeFile(StrictModel):
@@ -49,7 +51,7 @@ def explain_scope(names: Iterable[str], components: Collection[str] = ()) -> str
     found = []
     # Most adapters have no other names, and need not wait for the file.
     for entry, pattern in _read() if squashed else ():
-        if entry.but_as in components:
+        if not {entry.but_as, *entry.but_in}.isdisjoint(components):
             continue
         if hits := [name for name, plain in squashed.items() if pattern.search(plain)]:
             itself = f"; by itself it is judged as {entry.but_as}" if entry.but_as else ""
