@@ -303,6 +303,8 @@ class FailingCase:
         actual = self.actual.outputs[name]
         if golden.within is not None:
             return self._measure(name, actual, self._widen_statistics(golden, made))
+        if made.shape != actual.shape:  # such as that of an edit which leaves out a concatenation
+            return math.inf
         imitated = golden.select(made)
         return find_ratio(golden.select(actual), imitated, self._find_bound(name, golden, find_magnitude(imitated)))
 

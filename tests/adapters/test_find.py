@@ -385,9 +385,7 @@ def test_a_declaration_of_nearly_the_right_name_is_hinted_at(line, hints, adapte
 
 def test_a_file_without_any_component_is_hinted_at(adapter_file, spec):
     source = SOFTMAX.replace("\ndef softmax(scores):", "\nclass Model:\n  def softmax(self, scores):")
-    assert find_adapter(adapter_file(source), spec).hints == (
-        "nothing in it is named as a component, such as softmax",
-    )
+    assert find_adapter(adapter_file(source), spec).hints == ("nothing in it is named as a component, such as softmax",)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from click.testing import CliRunner
 
 from goldformer.adapters.identifiers import list_identifiers
 from goldformer.conformance.cli import main
-from goldformer.spec.scope import explain_scope
+from goldformer.spec.scope import _read, explain_scope
 
 LLAMA = """
 import torch
@@ -177,3 +177,19 @@ def test_libraries_are_not_read():
 
     assert {"Layer", "forward", "scaled_dot_product_attention"} <= list_identifiers(Layer)
     assert explain_scope(list_identifiers(Layer)) == ""
+
+
+def test_a_component_that_has_such_a_part_is_judged_with_it():
+    names = ["num_kv_heads", "rotary_emb"]
+    assert explain_scope(names, ("decoder_only_layer",)) == ""
+    assert explain_scope(["num_kv_heads"], ("cached_attention",)) == ""
+    assert "rotary_emb" in explain_scope(names, ("cached_attention",))
+    assert explain_scope(["experts"], ("expert_router",)) == ""
+
+
+def test_components_with_such_a_part_depend_on_it(spec):
+    entries = [entry for entry, _ in _read() if entry.but_as]
+    assert any(entry.within for entry in entries)
+    for entry in entries:
+        for component in entry.within:
+            assert entry.but_as in spec.list_dependencies(component), (entry.id, component)

@@ -37,7 +37,7 @@ UFUNCS: Final[Mapping[str, np.ufunc]] = {
 
 
 def _swap_first(x: Array, one: int, two: int) -> Array:
-    return np.ascontiguousarray(x.swapaxes(one, two)).reshape(x.shape)
+    return x.swapaxes(one, two).reshape(x.shape)
 
 
 def _swap_last(x: Array, one: int, two: int) -> Array:
@@ -47,8 +47,9 @@ def _swap_last(x: Array, one: int, two: int) -> Array:
 
 
 def _zero(x: Array, axis: int, place: int) -> Array:
-    changed = np.array(x)
-    np.moveaxis(changed, axis, 0)[place] = 0
+    changed, places = x.copy(), [slice(None)] * x.ndim
+    places[axis] = slice(place, place % x.shape[axis] + 1)
+    changed[tuple(places)] = 0
     return changed
 
 
@@ -86,7 +87,7 @@ def _change_along(word: str, _: Graph, node: Node, *axes: str) -> Changes:
     places = tuple(map(int, axes))
     change: Callable[..., Any] = ALONG[word] if word in ALONG else BETWEEN[word]
     if all(-node.ndim <= place < node.ndim for place in places):
-        yield node, lambda read: np.asarray(change(node.compute(read), *places))
+        yield node, lambda read: change(node.compute(read), *places)
 
 
 def _keep_operand(_: Graph, node: Node, place: str, left_out: str = "") -> Changes:

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from goldformer.adapters.textbook.reverse import Recorded
 from goldformer.conformance.diagnosis.edits.changes import KINDS, OF_NODES, OF_PARTS, OF_SCOPES, Changes, read_part
 from goldformer.conformance.diagnosis.edits.graph import Graph, Node, Value, record
 from goldformer.spec.formulas import COMPONENTS
@@ -69,10 +70,10 @@ class Edit:
                 fresh = graph.run(changes)
         except (ArithmeticError, LookupError, TypeError, ValueError):  # a shape, or a number, that does not fit
             return None
-        changed = {name: np.asarray(_take_values(node, fresh), dtype=np.float64) for name, node in outputs.items()}
-        if any(array.shape != np.shape(_take_values(outputs[name], {})) for name, array in changed.items()):
-            return None
-        return changed
+        return {
+            name: np.asarray(fresh.get(node, node.value), dtype=np.float64) if isinstance(node, Node) else node
+            for name, node in outputs.items()
+        }
 
     def _list_changes(self, graph: Graph) -> Changes:
         word, *rest = self.change.split(":")
@@ -109,7 +110,7 @@ def rank_generated(id_: str) -> tuple[Any, ...]:
 
 
 def _run_edited(edit: Edit, step: Step, original: Step, *args: Any, **named: Any) -> Any:
-    """Run the formula of a component with an edit, on arrays of NumPy."""
+    """Run the formula of a component with an edit, on arrays of NumPy or on those that record their derivatives."""
     graph, returned = record(edit.component, step, *args, run=original, **named)
     fresh = edit.apply(graph)
     return _take_values(returned, fresh)
@@ -117,7 +118,8 @@ def _run_edited(edit: Edit, step: Step, original: Step, *args: Any, **named: Any
 
 def _take_values(returned: Any, fresh: Mapping[Node, Value]) -> Any:
     if isinstance(returned, Node):
-        return np.asarray(fresh.get(returned, returned.value))
+        value = fresh.get(returned, returned.value)
+        return value if isinstance(value, Recorded) else np.asarray(value)
     if isinstance(returned, Mapping):
         return {name: _take_values(value, fresh) for name, value in returned.items()}
     return tuple(_take_values(value, fresh) for value in returned) if isinstance(returned, tuple) else returned

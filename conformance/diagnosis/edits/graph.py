@@ -18,8 +18,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
+from goldformer.adapters.textbook.reverse import Recorded
 from goldformer.spec.formulas import COMPONENTS, name_outputs
-from goldformer.spec.formulas.arrays import Arithmetic, computing
+from goldformer.spec.formulas.arrays import Arithmetic, arithmetic, computing
 from goldformer.spec.formulas.checks import Array
 from goldformer.spec.formulas.steps import Replacements, Step, around, hold, list_steps, replacing
 
@@ -215,25 +216,28 @@ def _fill(things: Any, read: Read) -> Any:
 
 
 class _Recording(Arithmetic):
-    """Makes a node of each constant of a formula."""
+    """Makes a node of each constant of a formula, which the arithmetic around it computes."""
 
     def __init__(self, graph: Graph) -> None:
-        self._graph = graph
+        self._graph, self._around = graph, arithmetic()
 
     def number(self, value: Any) -> Any:
         return value if isinstance(value, Node) else self._graph.note("number", _give, value)
 
     def root(self, value: Any) -> Any:
-        return self._graph.note("root", super().root, self.number(value))
+        return self._graph.note("root", self._around.root, self.number(value))
 
     def power(self, base: Any, exponent: Any) -> Any:
-        return self._graph.note("power", super().power, base, exponent)
+        return self._graph.note("power", self._around.power, base, exponent)
 
     def numbers(self, values: Any, dtype: Any) -> Any:
-        return self._graph.note("numbers", super().numbers, values, dtype)
+        return self._graph.note("numbers", self._around.numbers, values, dtype)
+
+    def decide(self, x: Any) -> Any:
+        return self._graph.note("real", self._around.decide, x) if isinstance(x, Node) else self._around.decide(x)
 
     def erf(self, x: Any) -> Any:
-        return self._graph.note("erf", super().erf, x)
+        return self._graph.note("erf", self._around.erf, x)
 
     def pi(self) -> Any:
         return self.number(super().pi())
@@ -257,7 +261,7 @@ class Graph:
         self.outputs: dict[str, Any] = {}
         self._found: dict[str, list[Node]] = {}
 
-    def note(self, kind: str, function: Callable[..., Value], *arguments: Any, **named: Any) -> Node:
+    def note(self, kind: str, function: Callable[..., Value], /, *arguments: Any, **named: Any) -> Node:
         """Compute an operation in the scope that runs, and return its node."""
         return Node(self, function, arguments, named, self.scope.count_operation(kind))
 
@@ -265,7 +269,7 @@ class Graph:
         """Return an argument as a node if it is an array of floats or a node; parameters one by one."""
         if isinstance(value, Mapping) and self.scope is self.root:
             return {key: self.take(key, inner) for key, inner in value.items()}
-        if isinstance(value, Node) or (isinstance(value, np.ndarray) and value.dtype.kind in "fc"):
+        if isinstance(value, Node) or (isinstance(value, np.ndarray | Recorded) and value.dtype.kind in "fc"):
             return Node(self, _give, (value,), {}, name)
         return value
 
@@ -350,7 +354,8 @@ class Graph:
 
 def match_dtype(value: Value, like: Value) -> Value:
     """Return a value in the dtype of another one, numbers of Python's as they are."""
-    return value.astype(like.dtype, copy=False) if isinstance(value, np.ndarray) and hasattr(like, "dtype") else value
+    is_array = isinstance(value, np.ndarray | Recorded) and hasattr(like, "dtype")
+    return value.astype(like.dtype, copy=False) if is_array else value
 
 
 def _name_results(step: str, returned: Any) -> Iterator[tuple[str, Node]]:

@@ -383,6 +383,18 @@ def test_a_gradient_that_must_be_0_is_compared_by_where_it_is_not(spec):
     assert replace(failure, actual=Result(rounded, 0.0)).distance(imitated) is None
 
 
+def test_an_imitation_of_another_shape_is_no_match(spec):
+    case = spec.cases["rope-partial"]
+    contract = spec.contracts["rotary_embedding"]
+    declared = {name: spec.conventions[name].default for name in contract.conventions}
+    expected = case.expects(declared)
+    failure = FailingCase(case, contract, Result({}, 0.0), expected, "float32", declared)
+    (right,) = expected.values()
+    whole = Result({"output": right.values}, 0.0)
+    assert replace(failure, actual=whole).distance(whole) == 0
+    assert replace(failure, actual=whole).distance(Result({"output": right.values[..., :4]}, 0.0)) is None
+
+
 def test_an_imitation_has_the_error_scale_of_its_option(spec):
     case = spec.cases["enc-norms-far-apart"]
     expected = case.golden.options["post"]

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from goldformer.adapters.textbook.build import build_textbook
+from goldformer.adapters.textbook.reverse import Reverse, record_leaf, sweep_back
 from goldformer.conformance.diagnosis.candidates import Candidate, Textbooks
 from goldformer.conformance.diagnosis.edits.edit import Edit, is_edit, read_edit
 from goldformer.conformance.diagnosis.edits.generate import list_edits
@@ -14,6 +15,7 @@ from goldformer.conformance.diagnosis.failure import FailingCase
 from goldformer.conformance.diagnosis.neighbours import find_neighbour
 from goldformer.conformance.diagnosis.neighbours.results import Call
 from goldformer.conformance.judging.invoke import Result
+from goldformer.spec.formulas.arrays import computing
 
 CASES = [
     "rms-distinct-sizes", "glu-distinct-sizes", "rope-distinct-sizes", "gqa-six-heads-three-groups",
@@ -56,6 +58,31 @@ def test_the_textbook_runs_with_an_edit(place, change, wanted):
     made = run(place, change)
     assert made.dtype == np.float32
     np.testing.assert_allclose(made, wanted, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("place", "change"),
+    [
+        ("rms_norm/multiply-0", "keep:0"), ("rms_norm/gamma", "square"), ("mean_square/result", "over:-2"),
+        ("rms_divisor/result", "skip"), ("rms_norm/result", "first-zeroed:-1"), ("rms_norm/x", "reshaped:-2:-1"),
+        ("rms_norm/x", "unread:-2:-1"), ("rms_norm/result", "running:-1"), ("rms_norm/x", "first:0"),
+    ],
+)  # fmt: skip
+def test_gradients_are_those_of_the_edited_formula(place, change):
+    x, gamma, cotangent = X.astype(np.float64), GAMMA.astype(np.float64), np.array([[1.0, 2.0], [0.0, 1.0], [3.0, 1.0]])
+    with computing(Reverse()):
+        leaf = record_leaf(x)
+        gradient = sweep_back(run(place, change, leaf, gamma), cotangent, {"x": leaf})["x"]
+    assert not np.allclose(gradient, _take_differences(lambda x: run("none/result", "doubled", x, gamma), x, cotangent))
+    np.testing.assert_allclose(
+        gradient, _take_differences(lambda x: run(place, change, x, gamma), x, cotangent), atol=1e-7
+    )
+
+
+def _take_differences(function, x, cotangent, step=1e-6):
+    moves = step * np.eye(x.size).reshape(-1, *x.shape)
+    slopes = [((function(x + move) - function(x - move)) * cotangent).sum() / (2 * step) for move in moves]
+    return np.reshape(slopes, x.shape)
 
 
 @pytest.mark.parametrize("id_", CASES)

@@ -11,8 +11,8 @@ from goldformer.conformance.diagnosis.edits.graph import Node, UnrecordableError
 from goldformer.conformance.judging.invoke import convert_arguments, read_arguments
 from goldformer.spec.formulas import COMPONENTS, name_outputs
 
-#: Code that chooses as it goes, and draws random numbers.
-NOT_RECORDED = {"beam_search", "greedy_decode", "xavier_uniform"}
+#: Code that chooses as it goes, draws random numbers, or is called several times with a state.
+NOT_RECORDED = {"beam_search", "greedy_decode", "xavier_uniform", "cached_attention"}
 
 
 def list_calls(spec, component, dtype):
