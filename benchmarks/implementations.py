@@ -11,6 +11,7 @@ import contextlib
 import json
 import os
 import platform
+import re
 import signal
 import subprocess
 import sys
@@ -161,14 +162,25 @@ def main() -> None:
 
 
 def write(names: Sequence[str], components: Sequence[str]) -> None:
-    """Write the page of all stored runs."""
+    """Write the page of all stored runs; an implementation without one keeps its part of the page."""
     runs: dict[str, dict[str, Any]] = {name: {} for name in names}
     for name in names:
         for dtype in DTYPES:
             file = FOLDER / f"{name}-{dtype}.json"
             if file.exists():
                 runs[name][dtype] = json.loads(file.read_text(encoding="utf-8"))
-    PAGE.write_text(page(runs, components), encoding="utf-8")
+    made = page(runs, components)
+    without = [name for name, found in runs.items() if not found]
+    PAGE.write_text(keep_parts(made, PAGE.read_text(encoding="utf-8"), without), encoding="utf-8")
+
+
+def keep_parts(made: str, old: str, names: Sequence[str]) -> str:
+    """Return a page with the lines and sections of some implementations as the old page has them."""
+    for name in names:
+        for pattern in (rf"^\| \[{name}\]\(#{name}\) \|.*\n", rf"^## {name}\n(?s:.*?)(?=^## |\Z)"):
+            if kept := re.search(pattern, old, re.MULTILINE):
+                made = re.sub(pattern, lambda _, text=kept[0]: text, made, count=1, flags=re.MULTILINE)  # type: ignore[misc]
+    return made
 
 
 if __name__ == "__main__":

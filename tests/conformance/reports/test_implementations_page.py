@@ -48,6 +48,16 @@ def test_what_was_not_judged_has_no_line_and_what_was_left_out_is_named(made):
     assert "Version 1.2. float16: left out, as it takes more than 3 minutes. Not run: float64, bfloat16." in made
 
 
+def test_what_was_not_run_again_keeps_its_line_and_its_section(monkeypatch):
+    monkeypatch.syspath_prepend(REPOSITORY)
+    from benchmarks.implementations import keep_parts
+
+    old = "| [a](#a) | 1/1 |\n| [b](#b) | 2/2 |\n\n## a\n\nold a\n\n## b\n\nold b\n"
+    made = "| [a](#a) | – |\n| [b](#b) | 3/3 |\n\n## a\n\nnothing\n\n## b\n\nnew b\n"
+    expected = "| [a](#a) | 1/1 |\n| [b](#b) | 3/3 |\n\n## a\n\nold a\n\n## b\n\nnew b\n"
+    assert keep_parts(made, old, ["a"]) == expected
+
+
 # The page that was made
 
 
