@@ -12,6 +12,7 @@ from torch.nn import functional
 from goldformer.reference_impl import (
     DecoderOnlyLayer,
     DecoderOnlyModel,
+    ExpertFeedForward,
     GatedFeedForward,
     RMSNorm,
     alibi_bias,
@@ -419,3 +420,19 @@ def test_a_model_without_a_pad_id_reads_every_word():
     model = DecoderOnlyModel(7, 8, 2, 1, 5, 2, dtype=torch.float64)
     one, two = (model(torch.tensor([[first, 4]])).logits[:, 1] for first in (0, 3))
     assert not torch.equal(one, two)
+
+
+def test_code_that_gathers_the_tokens_of_each_expert_gives_the_same():
+    module = ExpertFeedForward(6, 5, 4, 2, dtype=torch.float64)
+    x = torch.randn(2, 7, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    result = module(x)
+    best, chosen = (x @ module.w_router).topk(2, dim=-1)
+    shares, gathered = best.softmax(-1), torch.zeros_like(x)
+    for expert, network in enumerate(module.experts):
+        sample, token, place = (chosen == expert).nonzero(as_tuple=True)
+        if len(sample):
+            fed = network(x[sample, token][None]).output[0]
+            gathered[sample, token] += shares[sample, token, place, None] * fed
+    torch.testing.assert_close(result.output, gathered)
+    assert (result.weights != 0).sum(-1).unique().tolist() == [2]
+    torch.testing.assert_close(result.weights.sum(-1), torch.ones(2, 7, dtype=torch.float64))
