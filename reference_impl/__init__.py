@@ -21,17 +21,16 @@ Axes in signatures and messages, and their names in the paper:
 or the title of a section; "paper" is Vaswani et al., Attention Is All You Need, 2017, arXiv:1706.03762.
 """
 
-from goldformer.reference_impl.decoder_only import Cache, DecoderOnlyLayer, DecoderOnlyModel, GatedFeedForward
-from goldformer.reference_impl.decoder_only import ModelState
-from goldformer.reference_impl.decoder_only import RMSNorm, alibi_bias, cached_attention, expert_router
-from goldformer.reference_impl.decoder_only import grouped_query_attention, position_ids, repeat_heads
+from goldformer.reference_impl.decoder_only import Cache, DecoderOnlyLayer, DecoderOnlyModel, ExpertFeedForward
+from goldformer.reference_impl.decoder_only import GatedFeedForward, ModelState, RMSNorm, alibi_bias, cached_attention
+from goldformer.reference_impl.decoder_only import expert_router, grouped_query_attention, position_ids, repeat_heads
 from goldformer.reference_impl.decoder_only import rotary_embedding, scale_frequencies, sliding_window_mask
 from goldformer.reference_impl.decoder_only import token_filter
 from goldformer.reference_impl.decoding import BeamResult, GreedyResult, beam_search, greedy_decode
 from goldformer.reference_impl.losses import cross_entropy, kl_divergence, label_smoothing, log_softmax, one_hot
 from goldformer.reference_impl.losses import shift_right
 from goldformer.reference_impl.parts import DecoderLayerResult, DecoderOnlyLayerResult, DecoderOnlyModelResult
-from goldformer.reference_impl.parts import Dropout, EncoderLayerResult
+from goldformer.reference_impl.parts import Dropout, EncoderLayerResult, ExpertsResult
 from goldformer.reference_impl.parts import GatedResult, StackResult, TransformerResult, dropout, xavier_uniform
 from goldformer.reference_impl.transformer import Decoder, DecoderLayer, Encoder, EncoderLayer, FeedForward, LayerNorm
 from goldformer.reference_impl.transformer import MultiHeadAttention, Transformer, attention_scores, causal_mask
@@ -44,10 +43,11 @@ from goldformer.reference_impl.variants import cut_fused, move_weights, output_p
 __all__ = [
     "BeamResult", "Cache", "Decoder", "DecoderLayer", "DecoderLayerResult", "DecoderOnlyLayer",
     "DecoderOnlyLayerResult", "DecoderOnlyModel", "DecoderOnlyModelResult", "Dropout", "Encoder", "EncoderLayer",
-    "EncoderLayerResult", "FeedForward", "FusedMultiHeadAttention", "GatedFeedForward", "GatedResult", "GreedyResult",
-    "LayerNorm", "ModelState", "MultiHeadAttention", "RMSNorm", "SingleHeadAttention", "SingleHeadResult",
-    "StackResult", "Transformer", "TransformerResult", "alibi_bias", "attention_scores", "beam_search",
-    "cached_attention", "causal_mask", "cross_entropy", "cut_fused", "dropout", "expert_router", "greedy_decode",
+    "EncoderLayerResult", "ExpertFeedForward", "ExpertsResult", "FeedForward", "FusedMultiHeadAttention",
+    "GatedFeedForward", "GatedResult", "GreedyResult", "LayerNorm", "ModelState", "MultiHeadAttention", "RMSNorm",
+    "SingleHeadAttention", "SingleHeadResult", "StackResult", "Transformer", "TransformerResult", "alibi_bias",
+    "attention_scores", "beam_search", "cached_attention", "causal_mask", "cross_entropy", "cut_fused", "dropout",
+    "expert_router", "greedy_decode",
     "grouped_query_attention", "kl_divergence", "label_smoothing", "log_softmax", "merge_heads", "move_weights",
     "one_hot", "output_probabilities", "pad_or_truncate", "padding_mask", "position_ids", "positional_encoding",
     "repeat_heads", "rotary_embedding", "scale_frequencies", "scaled_dot_product_attention", "scaled_scores",

@@ -15,6 +15,7 @@ from goldformer.reference_impl.parts import (
     Activation,
     DecoderOnlyLayerResult,
     DecoderOnlyModelResult,
+    ExpertsResult,
     GatedResult,
     affine,
     widen,
@@ -220,6 +221,31 @@ def expert_router(
     best, experts = logits.topk(top_k, dim=-1)
     # The softmax over the chosen is that over all, divided by the sum of the chosen (MOE-4).
     return torch.zeros_like(logits).scatter(-1, experts, softmax(best)), logits
+
+
+class ExpertFeedForward(Module):
+    """The sum of the outputs of each token's experts by weight. Shazeer et al., 2017, equation 1. MOE-6."""
+
+    w_router: Float[Tensor, "d_model experts"]
+
+    def __init__(
+        self, d_model: Size, d_ff: Size, num_experts: Size, top_k: Size, *, activation: Activation = "silu",
+        bias: bool = False, **like: Any,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        self.top_k = top_k
+        self.w_router = xavier_weight(d_model, num_experts, **like)
+        self.experts = nn.ModuleList(
+            GatedFeedForward(d_model, d_ff, activation=activation, bias=bias, **like) for _ in range(num_experts)
+        )  # MOE-7
+
+    def forward(self, x: Float[Tensor, "batch seq d_model"]) -> ExpertsResult:
+        routed = expert_router(x.flatten(0, 1), self.w_router, self.top_k)
+        weights, logits = (rows.reshape(*x.shape[:2], -1) for rows in routed)  # (batch, seq, experts)
+        # Every expert computes every token, and a weight of 0 removes those that it is not chosen for. Fast code
+        # gathers the tokens of each expert instead, and adds the same numbers.
+        outputs = torch.stack([expert(x).output for expert in self.experts], dim=-2)  # (batch, seq, experts, d_model)
+        return ExpertsResult((weights.unsqueeze(-1) * outputs).sum(dim=-2), weights, logits)
 
 
 def lower_repeated(logits: Tensor, previous: Tensor, penalty: float) -> Tensor:

@@ -43,6 +43,14 @@ class GatedResult(NamedTuple):
     up: Float[Tensor, "batch seq d_ff"]
 
 
+class ExpertsResult(NamedTuple):
+    """The output of a mixture of experts, and the weights and logits of its router."""
+
+    output: Float[Tensor, "batch seq d_model"]
+    weights: Float[Tensor, "batch seq experts"]
+    logits: Float[Tensor, "batch seq experts"]
+
+
 class DecoderOnlyLayerResult(NamedTuple):
     """The output of a layer, the input of its second block, and the weights per head."""
 

@@ -332,6 +332,13 @@ def gated_feed_forward(x: Tensor, *, params: Params, activation: str = "silu") -
     return result
 
 
+def expert_feed_forward(x: Tensor, *, num_experts: int, top_k: int, params: Params) -> reference_impl.ExpertsResult:
+    """Return output, weights and logits."""
+    sizes, kind = (1, 1, num_experts, top_k), reference_impl.ExpertFeedForward
+    result: reference_impl.ExpertsResult = call_with_params(kind, sizes, params, x, settings={"bias": True})
+    return result
+
+
 def expert_router(x: Tensor, *, top_k: int, params: Params) -> tuple[Tensor, Tensor]:
     """Return weights and logits."""
     return reference_impl.expert_router(x, params["w_router"], top_k)

@@ -16,7 +16,7 @@ embedding, rope  token embedding and positional encoding; rotary position embedd
 heads, grouped   multi-head attention, fused and separate, and single-head attention; grouped-query attention
 cached           attention with a cache of keys and values, over several calls
 layers, rms      feed-forward network, layer normalisation, encoder and decoder; root mean square normalisation
-gated, experts   gated feed-forward network; the router of a mixture of experts
+gated, experts   gated feed-forward network; a mixture of experts and its router
 decoder_only     the layer and the model of decoder-only Transformers
 cached_model     this model with a cache in each layer, over several calls
 transformer      the whole model and its output layer
@@ -38,7 +38,7 @@ from goldformer.spec.formulas.decoder_only import decoder_only_layer, decoder_on
 from goldformer.spec.formulas.decoding import beam_search, greedy_decode
 from goldformer.spec.formulas.distance import alibi_bias, position_ids, sliding_window_mask
 from goldformer.spec.formulas.embedding import positional_encoding, token_embedding
-from goldformer.spec.formulas.experts import expert_router
+from goldformer.spec.formulas.experts import expert_feed_forward, expert_router
 from goldformer.spec.formulas.gated import gated_feed_forward
 from goldformer.spec.formulas.grouped import grouped_query_attention
 from goldformer.spec.formulas.heads import fused_multi_head_attention, multi_head_attention, single_head_attention
@@ -55,13 +55,13 @@ from goldformer.spec.formulas.transformer import output_probabilities, transform
 COMPONENTS: Final[Mapping[str, Callable[..., Any]]] = {
     component.__name__: component
     for component in (
-        alibi_bias, beam_search, cached_attention, causal_mask, cross_entropy, decoder, decoder_layer,
-        decoder_only_layer, decoder_only_model, dropout, encoder, encoder_layer, expert_router, feed_forward,
-        fused_multi_head_attention, gated_feed_forward, greedy_decode, grouped_query_attention, kl_divergence,
-        label_smoothing, layer_norm, multi_head_attention, one_hot, output_probabilities, pad_or_truncate, padding_mask,
-        position_ids, positional_encoding, rms_norm, rotary_embedding, scaled_dot_product_attention, shift_right,
-        single_head_attention, single_head_attention_step, sliding_window_mask, softmax, token_embedding, token_filter,
-        transformer, xavier_uniform, cached_model,
+        alibi_bias, beam_search, cached_attention, cached_model, causal_mask, cross_entropy, decoder, decoder_layer,
+        decoder_only_layer, decoder_only_model, dropout, encoder, encoder_layer, expert_feed_forward, expert_router,
+        feed_forward, fused_multi_head_attention, gated_feed_forward, greedy_decode, grouped_query_attention,
+        kl_divergence, label_smoothing, layer_norm, multi_head_attention, one_hot, output_probabilities,
+        pad_or_truncate, padding_mask, position_ids, positional_encoding, rms_norm, rotary_embedding,
+        scaled_dot_product_attention, shift_right, single_head_attention, single_head_attention_step,
+        sliding_window_mask, softmax, token_embedding, token_filter, transformer, xavier_uniform,
     )
 }  # fmt: skip
 

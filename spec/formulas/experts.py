@@ -1,11 +1,14 @@
-"""The router of a mixture of experts: which experts a token goes to, and what each of them weighs."""
+"""A mixture of experts: which experts a token goes to, what each of them weighs, and the sum of their outputs."""
 
 import numpy as np
 
 from goldformer.spec.formulas.arrays import arithmetic, multiply
 from goldformer.spec.formulas.attention import fill_masked, softmax
 from goldformer.spec.formulas.checks import Array, axis_sizes, require_one
+from goldformer.spec.formulas.gated import GATED_FEED_FORWARD, gated_feed_forward
 from goldformer.spec.formulas.heads import Params
+from goldformer.spec.formulas.layers import TOKENS, stack_params
+from goldformer.spec.formulas.parts import part
 from goldformer.spec.formulas.sampling import note_gaps, take_place
 from goldformer.spec.formulas.steps import step
 
@@ -42,3 +45,40 @@ def weigh_experts(logits: Array, is_chosen: Array) -> Array:
 def leave_chosen(weights: Array, is_chosen: Array) -> Array:
     """Return the weights of the chosen experts, 0 for the others."""
     return np.where(is_chosen, weights, arithmetic().constant(0, weights))
+
+
+@step
+def expert_feed_forward(x: Array, *, num_experts: int, top_k: int, params: Params) -> dict[str, Array]:
+    """Return output (batch, seq, d_model), and weights and logits, (batch, seq, experts)."""
+    require_one("num_experts", num_experts, "a mixture has at least one")
+    experts = stack_params("experts", GATED_FEED_FORWARD, num_experts)
+    sizes = axis_sizes({"x": TOKENS, "w_router": "d_model experts", **experts}, x=x, **params)
+    if num_experts != sizes["experts"]:
+        raise ValueError(f"num_experts: {num_experts}, but w_router has {sizes['experts']} experts")
+    tokens = x.reshape(-1, x.shape[-1])
+    routed = expert_router(tokens, top_k=top_k, params={"w_router": params["w_router"]})
+    weights, logits = (routed[name].reshape(*x.shape[:-1], num_experts) for name in ("weights", "logits"))
+    return {"output": add_experts(x, weights, params), "weights": weights, "logits": logits}
+
+
+@step
+def add_experts(x: Array, weights: Array, params: Params) -> Array:
+    """Return the sum of the outputs of all experts, each times its weight, (batch, seq, d_model) (MOE-6)."""
+    first, *others = (
+        run_expert(x, weights[..., index : index + 1], params=expert_params(params, index, weights.shape[-1]))
+        for index in range(weights.shape[-1])
+    )
+    return sum(others, start=first)
+
+
+@step
+def run_expert(x: Array, weight: Array, *, params: Params) -> Array:
+    """Return the output of one expert times its weight for each token, (batch, seq, d_model)."""
+    return gated_feed_forward(x, params=params)["output"] * weight
+
+
+@step
+def expert_params(params: Params, index: int, num_experts: int) -> Params:
+    """Return the parameters of the expert whose logits are a column of w_router (MOE-7)."""
+    del num_experts
+    return part(params, f"experts.{index}")

@@ -36,7 +36,7 @@ _LAST: Final = "output_layer"
 _DECODED: Final = frozenset({"memory", "decoded"})
 
 #: The components that choose and do not search: what follows from a choice between equals is not derived.
-_CHOOSING: Final = ("expert_router", "token_filter")
+_CHOOSING: Final = ("expert_feed_forward", "expert_router", "token_filter")
 
 #: The formula of each component, by its name; what decodes also says how narrow its decisions were.
 FORMULAS: Final[Mapping[str, Callable[..., Any]]] = {

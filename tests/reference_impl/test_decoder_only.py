@@ -12,6 +12,7 @@ from torch.nn import functional
 from goldformer.reference_impl import (
     DecoderOnlyLayer,
     DecoderOnlyModel,
+    ExpertFeedForward,
     GatedFeedForward,
     RMSNorm,
     alibi_bias,
@@ -446,3 +447,19 @@ def test_an_id_of_a_later_call_beyond_the_table_is_refused():
     _, prompt = model.extend(torch.tensor([[3, 6]]))
     with pytest.raises(ValueError, match=r"ids .*7"):
         model.extend(torch.tensor([[7]]), prompt)
+
+
+def test_code_that_gathers_the_tokens_of_each_expert_gives_the_same():
+    module = ExpertFeedForward(6, 5, 4, 2, dtype=torch.float64)
+    x = torch.randn(2, 7, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    result = module(x)
+    best, chosen = (x @ module.w_router).topk(2, dim=-1)
+    shares, gathered = best.softmax(-1), torch.zeros_like(x)
+    for expert, network in enumerate(module.experts):
+        sample, token, place = (chosen == expert).nonzero(as_tuple=True)
+        if len(sample):
+            fed = network(x[sample, token][None]).output[0]
+            gathered[sample, token] += shares[sample, token, place, None] * fed
+    torch.testing.assert_close(result.output, gathered)
+    assert (result.weights != 0).sum(-1).unique().tolist() == [2]
+    torch.testing.assert_close(result.weights.sum(-1), torch.ones(2, 7, dtype=torch.float64))

@@ -127,6 +127,10 @@ def _decoder_only_layer(device: str) -> nn.Module:
     return reference.DecoderOnlyLayer(D_MODEL, 4, 2, D_FF, head_width=6, bias=True, device=device)
 
 
+def _expert_feed_forward(device: str) -> nn.Module:
+    return reference.ExpertFeedForward(D_MODEL, D_FF, 4, 2, bias=True, device=device)
+
+
 def _decoder_only_model(device: str) -> nn.Module:
     return reference.DecoderOnlyModel(VOCAB, D_MODEL, 4, 2, D_FF, 2, head_width=6, pad_id=PAD, device=device)
 
@@ -198,6 +202,12 @@ CALLS: dict[str, Callable[[Maker], Call]] = {
     "expert_router": lambda m: Call(
         reference.expert_router, (m.real(Q_SEQ, D_MODEL), m.real(D_MODEL, D_FF)), {"top_k": 2}
     ),
+    "expert_feed_forward": lambda m: Call(
+        functions.expert_feed_forward,
+        (m.real(BATCH, Q_SEQ, D_MODEL),),
+        {"num_experts": 4, "top_k": 2, **m.params(_expert_feed_forward("meta"))},
+    ),
+    "ExpertFeedForward": lambda m: Call(m.module(_expert_feed_forward(m.device)), (m.real(BATCH, Q_SEQ, D_MODEL),)),
     "token_filter": lambda m: Call(
         reference.token_filter,
         (m.real(BATCH, D_MODEL), torch.zeros(BATCH, 1, dtype=torch.long, device=m.device)),

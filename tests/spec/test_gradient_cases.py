@@ -102,6 +102,11 @@ FIRST, SECOND = "first * cosine - second * sine", "second * cosine + first * sin
 TURN = f"turned = ({FIRST}, {SECOND})"
 WIDTH = "width = x.shape[-1] if rotary_width is None else rotary_width"
 
+#: Lines of the mixture of experts and of its router.
+SCATTERED = "torch.zeros_like(logits).scatter(-1, experts, softmax(best))"
+OUTPUTS = "torch.stack([expert(x).output for expert in self.experts], dim=-2)"
+WEIGHED = "weights.unsqueeze(-1) * outputs"
+
 #: What the backward pass alone does wrong: the values stay right.
 BACKWARD = {
     "softmax-bwd": (MODEL, QUOTIENT, f"{QUOTIENT}.detach()"),
@@ -224,6 +229,27 @@ FORWARD = {
     "rope-scaling-missing": (MODERN, "if scaling_factor is not None:", "if False:"),
     "rope-scaling-inverted": (MODERN, "return frequency / factor", "return frequency * factor"),
     "rope-scaling-hard-coded": (MODERN, "return frequency / factor", "return frequency / 8"),
+    "moe-raw-logits": (MODERN, SCATTERED, SCATTERED.replace("softmax(best)", "best")),
+    "moe-softmax-axis": (
+        MODERN, SCATTERED, SCATTERED.replace("softmax(best)", "softmax(logits.T).T.gather(-1, experts)"),
+    ),
+    "moe-all-experts": (MODERN, SCATTERED, "softmax(logits)"),
+    "moe-weights-by-rank": (MODERN, SCATTERED, SCATTERED.replace("experts,", "experts.sort(dim=-1).values,")),
+    "moe-weights-before": (
+        MODERN, WEIGHED, OUTPUTS.replace(
+            "(x).output for expert in self.experts",
+            "(w.unsqueeze(-1) * x).output for expert, w in zip(self.experts, weights.unbind(-1))",
+        ),
+    ),
+    "moe-unweighted": (MODERN, WEIGHED, "((weights != 0) + 0 * weights).unsqueeze(-1) * outputs"),
+    "moe-first-only": (
+        MODERN, WEIGHED,
+        "(weights * (weights == weights.max(dim=-1, keepdim=True).values)).unsqueeze(-1) * outputs",
+    ),
+    "moe-one-choice-for-all": (MODERN, WEIGHED, "weights[:, :1].unsqueeze(-1) * outputs"),
+    "moe-expert-index": (
+        MODERN, OUTPUTS, OUTPUTS.replace("self.experts", "[*self.experts[1:], self.experts[0]]"),
+    ),
     "glu-act-of-product": (MODERN, JOINED, "hidden = self.activate(gate * up)"),
     "glu-swapped": (MODERN, JOINED, "hidden = gate * self.activate(up)"),
     "glu-no-activation": (MODERN, JOINED, "hidden = gate * up"),

@@ -19,9 +19,9 @@ from goldformer.adapters.builtin.reference import (
 
 __all__ = [
     "beam_search", "cached_model", "decoder", "decoder_layer", "decoder_only_layer", "decoder_only_model", "encoder",
-    "encoder_layer", "feed_forward", "fused_multi_head_attention", "gated_feed_forward", "greedy_decode",
-    "grouped_query_attention", "layer_norm", "multi_head_attention", "output_probabilities", "positional_encoding",
-    "rms_norm", "scaled_dot_product_attention", "single_head_attention",
+    "encoder_layer", "expert_feed_forward", "feed_forward", "fused_multi_head_attention", "gated_feed_forward",
+    "greedy_decode", "grouped_query_attention", "layer_norm", "multi_head_attention", "output_probabilities",
+    "positional_encoding", "rms_norm", "scaled_dot_product_attention", "single_head_attention",
     "single_head_attention_gradient", "single_head_attention_step", "transformer",
 ]  # fmt: skip
 
@@ -123,6 +123,11 @@ def decoder_only_layer(
     """Return output, attended and weights."""
     sizes = {"num_heads": num_heads, "num_kv_heads": num_kv_heads}
     return adapter.decoder_only_layer(x, mask, params=_keep(params), **sizes)
+
+
+def expert_feed_forward(x: Tensor, *, num_experts: int, top_k: int, **params: Any) -> Any:
+    """Return output, weights and logits."""
+    return adapter.expert_feed_forward(x, num_experts=num_experts, top_k=top_k, params=_keep(params))
 
 
 def decoder_only_model(

@@ -42,6 +42,7 @@ GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
         "feed_forward",
         "gated_feed_forward",
         "expert_router",
+        "expert_feed_forward",
         "dropout",
         "encoder_layer",
         "decoder_layer",

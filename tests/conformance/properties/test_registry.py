@@ -42,7 +42,7 @@ from goldformer.spec.formulas.decoding import (
 )
 from goldformer.spec.formulas.distance import bias_distance, window_length
 from goldformer.spec.formulas.embedding import encode_positions, positional_encoding
-from goldformer.spec.formulas.experts import weigh_experts
+from goldformer.spec.formulas.experts import add_experts, weigh_experts
 from goldformer.spec.formulas.gated import gate_activation, gated_feed_forward, join_branches
 from goldformer.spec.formulas.grouped import grouped_query_attention
 from goldformer.spec.formulas.layers import channel_mean, decoder_layer, feed_forward
@@ -191,6 +191,11 @@ def halves_the_logits_of_calls(original, ids, state=None, **model):
 def dislikes_expert_0(original, logits, is_chosen):
     weights = original(logits, is_chosen)
     return np.where(np.arange(weights.shape[-1]) == 0, weights / 2, weights)
+
+
+@spoil(around=add_experts)
+def halves_expert_0(original, x, weights, params):
+    return original(x, np.where(np.arange(weights.shape[-1]) == 0, weights / 2, weights), params)
 
 
 @spoil(around=decoder_layer)
@@ -459,6 +464,7 @@ CAUGHT: dict[str, tuple[Any, str]] = {
     ),
     "sample-permutation": (dislikes_token_0, "permuting the vocabulary does not permute the probabilities"),
     "moe-permutation": (dislikes_expert_0, "permuting the experts does not permute their weights"),
+    "moe-ffn-permutation": (halves_expert_0, "permuting the experts and the columns of w_router changes the output"),
     "enc-permutation": (lean_towards_early_queries, PERMUTED),
     "dec-causality": (sees_one_ahead, r"the output up to position 0 changes when later rows of x are replaced"),
     "dec-memory": (ignores_the_memory, "another memory gives the same output: the layer ignores it"),

@@ -307,6 +307,21 @@ def expert_router(m, x, top_k, w_router, moe_weights="renormalised"):
     return {"weights": weights, "logits": logits}
 
 
+def expert_feed_forward(
+    m, x, num_experts, top_k, w_router, moe_weights="renormalised", gate_activation="silu", **params
+):
+    """MOE-6, MOE-7: expert by expert, the weighted outputs of the chosen ones."""
+    routed = expert_router(m, x.reshape(-1, x.shape[-1]), top_k, w_router, moe_weights)
+    weights, logits = (routed[name].reshape(*x.shape[:-1], num_experts) for name in ("weights", "logits"))
+    output = np.full(x.shape, m.number(0), dtype=object)
+    for index in range(num_experts):
+        own = {name: params[f"experts.{index}.{name}"] for name in GATED if f"experts.{index}.{name}" in params}
+        expert = gated_feed_forward(m, x, gate_activation=gate_activation, **own)["output"]
+        for place in np.ndindex(*x.shape):
+            output[place] += weights[(*place[:-1], index)] * expert[place]
+    return {"output": output, "weights": weights, "logits": logits}
+
+
 def project(x, w, b=None, columns=None):
     """x·W + b, of some columns only."""
     columns = range(w.shape[1]) if columns is None else columns
@@ -723,6 +738,18 @@ SMALL = {
         )
         for weights in ("renormalised", "not_renormalised", "sigmoid")
         for k in (1, 2, 4)
+    },
+    **{
+        f"mixture, {weights}, {activation}": (
+            "expert_feed_forward", {"x": drawn(57, 1, 3, 4)},
+            {
+                "w_router": drawn(58, 4, 3),
+                **{f"experts.{e}.{name}": w * (1 - e / 4) for e in range(3) for name, w in GATED.items()},
+            },
+            {"num_experts": 3, "top_k": 2},
+            {"moe_weights": weights, "gate_activation": activation},
+        )
+        for weights, activation in (("renormalised", "silu"), ("not_renormalised", "gelu"), ("sigmoid", "relu"))
     },
     **{
         f"equal tokens, {ties}": (
