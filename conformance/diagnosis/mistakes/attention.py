@@ -41,6 +41,12 @@ def softmax_of_everything(scores: Array) -> Array:
     return as_array(powers / powers.sum())
 
 
+@mistake("softmax-one-maximum", instead_of=raise_powers)
+def subtract_one_maximum(scores: Array) -> Array:
+    """Return the exponentials of the scores minus the largest one of the whole array."""
+    return as_array(np.exp(scores - scores.max(initial=-np.inf)))
+
+
 @mistake("softmax-logsumexp", instead_of=softmax)
 def subtract_logarithm_of_sum(scores: Array) -> Array:
     """Return exp(scores − logsumexp(scores)), with a logarithm that is rounded at the size of the scores."""

@@ -42,6 +42,12 @@ def see_all(new: int, so_far: int) -> Array:
     return np.ones((new, so_far), dtype=np.bool_)
 
 
+@mistake("cache-chunk-unmasked", around=see_cached)
+def see_whole_chunk(original: Callable[[int, int], Array], new: int, so_far: int) -> Array:
+    """Return True for all tokens so far if a token is cached, (new, so_far)."""
+    return original(new, so_far) if new == so_far else np.ones((new, so_far), dtype=np.bool_)
+
+
 @mistake("cache-not-reset", decorating=attend_with_cache)
 def keep_last_sequence(original: Attended) -> Attended:
     """Return a call that continues the last one of the same sizes, whatever state it is given."""
@@ -82,6 +88,44 @@ def extend_list(state: Any, key: Array, value: Array) -> Any:
     """Return the same list, with the new keys and values in it."""
     state[:] = append_rows(state[0], key), append_rows(state[1], value)
     return state
+
+
+class _Buffer:
+    """The keys and values of all states that continue one, each from its own length on."""
+
+    def __init__(self, key: Array, value: Array) -> None:
+        self.rows = [key[:, :, :0], value[:, :, :0]]
+
+    def write(self, start: int, key: Array, value: Array) -> Cache:
+        """Put new rows in the places from `start` on, and return all rows up to the last new one."""
+        stop = start + key.shape[2]
+        for place, new in enumerate((key, value)):
+            self.rows[place] = np.concatenate(
+                (self.rows[place][:, :, :start], new, self.rows[place][:, :, stop:]), axis=2
+            )
+        return self.rows[0][:, :, :stop], self.rows[1][:, :, :stop]
+
+
+class _Shared(tuple[Array, Array]):
+    """The rows of a state, and the buffer that it shares with the states that continue it."""
+
+    buffer: _Buffer
+
+
+@mistake("cache-buffer-shared", instead_of=start_cache)
+def start_buffer(key: Array, value: Array) -> Cache:
+    """Return a state without rows, with a buffer of its own."""
+    state = _Shared((key[:, :, :0], value[:, :, :0]))
+    state.buffer = _Buffer(key, value)
+    return state
+
+
+@mistake("cache-buffer-shared", instead_of=extend_cache)
+def write_to_buffer(state: Any, key: Array, value: Array) -> Cache:
+    """Return the rows of the shared buffer, with the new ones after those of the state."""
+    extended = _Shared(state.buffer.write(state[0].shape[2], key, value))
+    extended.buffer = state.buffer
+    return extended
 
 
 @mistake("cache-append-lost", around=attend_with_cache)

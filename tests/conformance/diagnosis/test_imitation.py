@@ -390,9 +390,9 @@ def test_an_imitation_of_another_shape_is_no_match(spec):
     expected = case.expects(declared)
     failure = FailingCase(case, contract, Result({}, 0.0), expected, "float32", declared)
     (right,) = expected.values()
-    whole = Result({"output": right.values}, 0.0)
-    assert replace(failure, actual=whole).distance(whole) == 0
-    assert replace(failure, actual=whole).distance(Result({"output": right.values[..., :4]}, 0.0)) is None
+    wrong = Result({"output": -right.values}, 0.0)
+    assert replace(failure, actual=wrong).distance(wrong) == 0
+    assert replace(failure, actual=wrong).distance(Result({"output": -right.values[..., :4]}, 0.0)) is None
 
 
 def test_an_imitation_has_the_error_scale_of_its_option(spec):

@@ -56,12 +56,14 @@ WRITTEN = {
     "cache-causal-top-left": decode(lambda new, n: triangle(new, n) if new == 1 else torch.ones(new, n).tril() > 0),
     "cache-first-key-only": decode(lambda new, n: torch.ones(new, n).tril() > 0),
     "cache-prefill-unmasked": decode(lambda new, n: torch.ones(new, n) > 0),
+    "cache-chunk-unmasked": decode(lambda new, n: triangle(new, n) if new == n else torch.ones(new, n) > 0),
     "cache-append-lost": decode(keep=lambda new: new if new[0] == 0 else []),
     "cache-values-lost": decode(values=torch.zeros_like(V)),
     # They show in other scripts only.
     "cache-mask-cut": decode(),
     "cache-not-reset": decode(),
     "cache-prompt-mutated": decode(),
+    "cache-buffer-shared": decode(),
 }
 
 
@@ -115,3 +117,12 @@ def test_a_state_that_is_changed_in_place_has_both_continuations():
     seen = [0, 1, 2, 5]
     right = attend(Q[:, :, 5:6], K[:, :, seen], V[:, :, seen], triangle(1, 4))
     np.testing.assert_allclose(run(build_textbook(), CUTS[:3], (0, 1, 1))[:, :, 5:], right, rtol=0, atol=1e-13)
+
+
+def test_a_shared_buffer_has_the_tokens_of_the_last_continuation():
+    """A prompt, two continuations of it by a token, and a step of the first."""
+    cuts, after = ((0, 3), (3, 4), (4, 5), (5, 6)), (0, 1, 1, 2)
+    overwritten, own = [0, 1, 2, 4, 5], [0, 1, 2, 3, 5]
+    for adapter, seen in ((implementations()["cache-buffer-shared"].make(), overwritten), (build_textbook(), own)):
+        wanted = attend(Q[:, :, 5:6], K[:, :, seen], V[:, :, seen], triangle(1, 5))
+        np.testing.assert_allclose(run(adapter, cuts, after)[:, :, 5:], wanted, rtol=0, atol=1e-13)
