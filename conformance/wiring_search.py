@@ -395,11 +395,15 @@ class WiringSearch:
     def find_mistaken(self, dtype: str) -> tuple[Wiring, tuple[str, ...]] | None:
         """Return the first wiring that fits with known mistakes, and these; None if no wiring fits."""
         catalogue = _Catalogue(self.spec, self.component)
-        wirings = self._list_likely()
+        wirings, most = self._list_likely(), 0
         for wiring in wirings:
             if catalogue.cost > _MOST_COST:
                 break
             plain = self._try(wiring, self._plain(wiring.mask), thorough=True, dtype=dtype).judgements
+            # Few cases of a language model have each option: fewer would leave out the case that contradicts it.
+            most = max(most, len(plain))
+            if self.component == "decoder_only_model" and len(plain) < most:
+                continue
             if any(j.verdict.bad for j in plain) and not catalogue.find(plain):
                 continue
             for form in self._list_further_forms(wiring):

@@ -252,6 +252,16 @@ def test_the_mask_of_a_language_model_is_made_of_its_padding(spec):
     assert verdict.status is Status.PASSED
 
 
+def test_another_order_of_key_heads_is_no_mistake_of_the_embedding(spec, tmp_path):
+    text = (STYLES / "llama_of_halves.py").read_text(encoding="utf-8")
+    right, wrong = "torch.repeat_interleave(hidden_states, n_rep, dim=1)", "hidden_states.repeat(1, n_rep, 1, 1)"
+    assert right in text
+    (tmp_path / "tiled_heads.py").write_text(text.replace(right, wrong), encoding="utf-8")
+    with forget_modules(tmp_path):
+        found = infer_adapter(f"{tmp_path}/tiled_heads.py:LlamaForCausalLM", spec=spec)
+    assert (found.is_proven, found.mistakes) == (False, ())
+
+
 def test_hidden_states_are_no_logits(spec):
     with pytest.raises(InferenceError, match="LlamaModel: goldformer does not judge"):
         infer_adapter(f"{STYLES}/llama_of_halves.py:LlamaModel", spec=spec)
