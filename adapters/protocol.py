@@ -32,6 +32,8 @@ HINTS: Final = "_goldformer_hints"
 
 #: The words with which a function declines an optional argument that it does not have.
 TAKES_NO: Final = " takes no "
+#: The words that follow if that is a setting, such as a scale: code without it is right about all other calls.
+NEED_NOT: Final = ", and need not"
 
 #: The most characters of a declared name in a message.
 _LONGEST: Final = 100
@@ -325,7 +327,8 @@ def bind_arguments(function: Callable[..., Any], contract: Contract, arguments: 
     optional = contract.optional  # computed at each access
     for name in arguments:
         if name in optional and name not in names:
-            raise NotImplementedError(f"{contract.component}{TAKES_NO}{name}")
+            need_not = NEED_NOT if name in contract.attributes else ""
+            raise NotImplementedError(f"{contract.component}{TAKES_NO}{name}{need_not}")
     absent = optional & contract.inputs.keys() & names - arguments.keys()
     return {**arguments, **dict.fromkeys(absent)}
 

@@ -9,7 +9,7 @@ from fractions import Fraction
 from math import ceil
 from typing import Final, Literal, get_args
 
-from goldformer.adapters.protocol import RAISES_NOT_IMPLEMENTED, TAKES_NO, TO_BE_WRITTEN
+from goldformer.adapters.protocol import NEED_NOT, RAISES_NOT_IMPLEMENTED, TAKES_NO, TO_BE_WRITTEN
 from goldformer.conformance.diagnosis.suspects import find_failing_roots
 from goldformer.conformance.judging.verdict import Reason, Status, Verdict
 from goldformer.conformance.reports.counting import count_noun
@@ -88,7 +88,8 @@ class Counts:
 
 
 #: The ways in which a case with golden values ends, the one first that counts where dtypes differ. Excluded cases are
-#: for other options than the declared ones. Unreachable ones are lost to the dtype or the device of the run.
+#: for other options than the declared ones, or for settings that the function does not take. Unreachable ones are
+#: lost to the dtype or the device of the run.
 _End = Literal["judged", "declined", "excluded", "unreachable", "no gradient"]
 _ENDS: Final[tuple[_End, ...]] = get_args(_End)
 
@@ -100,9 +101,9 @@ def _find_end(verdict: Verdict) -> _End:
     if verdict.asks == "gradients":
         # A gradient is a function of its own, and most code outside PyTorch and JAX does not have it.
         return "no gradient"
-    if verdict.reason == "not-implemented":
+    if verdict.reason == "not-implemented" and not verdict.message.endswith(NEED_NOT):
         return "declined"
-    return "excluded" if verdict.reason == "convention" else "unreachable"
+    return "excluded" if verdict.reason in ("convention", "not-implemented") else "unreachable"
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,22 +26,22 @@ ONE_WIDTH = "is not square, and d_model is the width of all projections here"
 ADAPTERS = {
     "module_adapter.py": (
         {"multi_head_attention"},
-        {ONE_WIDTH, "multi_head_attention takes no dropout_rate"},
+        {ONE_WIDTH, "multi_head_attention takes no dropout_rate, and need not"},
         "float32,bfloat16",
     ),
     "encoder_adapter.py": (
         {"encoder_layer", "encoder"},
-        {ONE_WIDTH, "encoder_layer takes no dropout_rate"},
+        {ONE_WIDTH, "encoder_layer takes no dropout_rate, and need not"},
         "float32,bfloat16",
     ),
     "functions_adapter.py": (
         {"softmax", "scaled_dot_product_attention"},
-        {"attention without an axis for the heads", "scaled_dot_product_attention takes no dropout_rate"},
+        {"attention without an axis for the heads", "scaled_dot_product_attention takes no dropout_rate, and need not"},
         "float64,float16",
     ),
     "causal_adapter.py": (
         {"fused_multi_head_attention"},
-        {ONE_WIDTH, "CausalAttention always hides later tokens", "fused_multi_head_attention takes no dropout_rate"},
+        {ONE_WIDTH, "CausalAttention always hides later tokens", "fused_multi_head_attention takes no dropout_rate, and need not"},
         "float32,bfloat16",
     ),
 }

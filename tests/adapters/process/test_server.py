@@ -202,7 +202,7 @@ def layer_norm(x, params):
     assert ask(served, "layer_norm", {"x": one, "params": {"gamma": one, "beta": one}})["output"]["data"] == [4]
     assert ask(served, "layer_norm", {"x": one})["output"]["data"] == [0]
     error = ask(served, "scaled_dot_product_attention", {"query": one, "key": one, "value": one, "seed": 1})
-    assert error == {"code": -32001, "message": "scaled_dot_product_attention takes no seed"}
+    assert error == {"code": -32001, "message": "scaled_dot_product_attention takes no seed, and need not"}
 
 
 def test_shutdown_ends_it(server):
