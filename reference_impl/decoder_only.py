@@ -277,9 +277,7 @@ def token_filter(
         logits = logits.masked_fill(place >= top_k, -math.inf)  # Fan et al., 2018, section 5.4. SAMPLE-3
     if top_p < 1:
         weights = softmax(logits)
-        before = (
-            weights.cumsum(dim=-1) - weights
-        )  # the token that reaches top_p stays, and so does the first (SAMPLE-4)
+        before = weights.cumsum(dim=-1) - weights  # the token that reaches top_p stays, as does the first (SAMPLE-4)
         logits = logits.masked_fill((before >= top_p) & (place > 0), -math.inf)
     weights = softmax(logits)
     # Nguyen et al., 2024, section 3: at least min_p times as likely as the first. SAMPLE-5.
@@ -311,7 +309,8 @@ def attend_with_cache(
 @checked
 def cached_attention(
     query: Float[Tensor, "batch heads new d_k"], key: Float[Tensor, "batch kv_heads new d_k"],
-    value: Float[Tensor, "batch kv_heads new d_v"], mask: Tensor | None = None, cache: Cache | None = None,
+    value: Float[Tensor, "batch kv_heads new d_v"], mask: Words[Tensor, "batch one one so_far"] | None = None,
+    cache: Cache | None = None,
 ) -> tuple[Float[Tensor, "batch heads new d_v"], Cache]:  # fmt: skip
     """Attend from new tokens to all so far; output, and the cache for the next call. Shazeer, 2019, 2.4. CACHE-1."""
     so_far = key.shape[2] + (0 if cache is None else cache.key.shape[2])

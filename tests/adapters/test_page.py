@@ -41,7 +41,11 @@ ADAPTERS = {
     ),
     "causal_adapter.py": (
         {"fused_multi_head_attention"},
-        {ONE_WIDTH, "CausalAttention always hides later tokens", "fused_multi_head_attention takes no dropout_rate, and need not"},
+        {
+            ONE_WIDTH,
+            "CausalAttention always hides later tokens",
+            "fused_multi_head_attention takes no dropout_rate, and need not",
+        },
         "float32,bfloat16",
     ),
 }
