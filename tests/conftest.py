@@ -76,8 +76,8 @@ def broken_reference(tmp_path: Path) -> Callable[..., str]:
     """The path of an adapter of a copy of the reference, in which files have new text for old: file, old, new, …."""
 
     def edited(*edits: str) -> str:
-        changes = {file: (old, new) for file, old, new in zip(edits[::3], edits[1::3], edits[2::3], strict=True)}
-        for file in changes:
+        changes = list(zip(edits[::3], edits[1::3], edits[2::3], strict=True))
+        for file, _, _ in changes:
             assert (REPOSITORY / "reference_impl" / file).is_file(), f"the reference has no {file}"
         # A name of its own for each test: a package that was imported once is not read again.
         package = f"broken_{tmp_path.name}"
@@ -85,10 +85,10 @@ def broken_reference(tmp_path: Path) -> Callable[..., str]:
         target.mkdir()
         for source in (REPOSITORY / "reference_impl").glob("*.py"):
             text = source.read_text(encoding="utf-8").replace("goldformer.reference_impl", package)
-            if source.name in changes:
-                old, new = changes[source.name]
-                assert text.count(old) == 1, f"the reference no longer says {old!r}"
-                text = text.replace(old, new)
+            for file, old, new in changes:
+                if file == source.name:
+                    assert text.count(old) == 1, f"the reference no longer says {old!r}"
+                    text = text.replace(old, new)
             (target / source.name).write_text(text, encoding="utf-8")
         adapter = (REPOSITORY / "adapters" / "builtin" / "reference.py").read_text(encoding="utf-8")
         adapter = adapter.replace(

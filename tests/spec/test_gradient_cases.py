@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from goldformer.adapters import Adapter, find_adapter
+from goldformer.adapters.textbook.build import build_textbook
 from goldformer.conformance.diagnosis.explain import Diagnosis
 from goldformer.conformance.diagnosis.mistakes import implementations
 from goldformer.conformance.judging.cases import Bench, check_case, judge_case
@@ -20,6 +21,7 @@ from goldformer.conformance.judging.invoke import BadResult, read_arguments
 from goldformer.conformance.judging.tolerance import tolerance
 from goldformer.conformance.judging.verdict import Status
 from goldformer.spec.formulas.heads import project
+from goldformer.spec.formulas.options import OPTIONS
 from goldformer.spec.formulas.steps import around, replacing
 from goldformer.spec.oracle.derive import evaluate
 from goldformer.spec.oracle.draws import Draw, error_scale
@@ -100,12 +102,37 @@ ROW, ROOT, SCALE = "row = widen(x)", "(mean_square + self.eps).sqrt()", "widen(s
 EXPONENTS = "-torch.arange(0, width, 2, dtype=row.dtype, device=x.device) / width"
 FIRST, SECOND = "first * cosine - second * sine", "second * cosine + first * sine"
 TURN = f"turned = ({FIRST}, {SECOND})"
+BANDS = "kept * frequency + (1 - kept) * frequency / factor"
 WIDTH = "width = x.shape[-1] if rotary_width is None else rotary_width"
 
 #: Lines of the mixture of experts and of its router.
 SCATTERED = "torch.zeros_like(logits).scatter(-1, experts, softmax(best))"
 OUTPUTS = "torch.stack([expert(x).output for expert in self.experts], dim=-2)"
 WEIGHED = "weights.unsqueeze(-1) * outputs"
+
+#: Lines of grouped-query attention with what a call says of its scores.
+GIVEN = "scaled_scores(query, key) if scale is None else attention_scores(query, key) * scale"
+CAPPED, BIASED = "softcap * (scores / softcap).tanh()", "scores = scores + bias"
+SUNK, SINK = "torch.cat([scores, sinks", "sinks[:, None, None]"
+
+#: Lines of the layer of a decoder-only model.
+SANDWICH = ('order: Order = "pre"', 'order: Order = "sandwich"')
+READ = "h = self.norm_1(x)"
+POSTED = "(update if self.post_norm_{0} is None else self.post_norm_{0}(update))"
+READ_ON = "update = self.feed_forward(h if self.norm_2 is None else self.norm_2(attended)).output"
+#: The sums after the two blocks, with the network between them.
+SUMS = f"attended = {{0}}\n        {READ_ON}\n        output = {{1}}"
+ADDITIONS = SUMS.format(f"x + {POSTED.format(1)}", f"attended + {POSTED.format(2)}")
+TURN_HEADS = "{0} = (rotary_embedding(heads, positions, self.base, pairing=self.pairing) for heads in ({0}))"
+TURN_BOTH = TURN_HEADS.format("q, k")
+BLOCK_KEYS = "k = split_heads(affine(x, self.w_k, self.b_k), self.num_kv_heads)"
+BLOCK_VALUES = "v = split_heads(affine(x, self.w_v, self.b_v), self.num_kv_heads)"
+UNNORMED = change_parameters(
+    "attend feed_forward post_norm_1 post_norm_2", "norm_1 norm_2", "None if w is None else lambda y: y"
+)
+SWAPPED = change_parameters(
+    "attend feed_forward post_norm_1 post_norm_2", "norm_1 norm_2", "self.norm_2 if w is self.norm_1 else self.norm_1"
+)
 
 #: What the backward pass alone does wrong: the values stay right.
 BACKWARD = {
@@ -229,6 +256,20 @@ FORWARD = {
     "rope-scaling-missing": (MODERN, "if scaling_factor is not None:", "if False:"),
     "rope-scaling-inverted": (MODERN, "return frequency / factor", "return frequency * factor"),
     "rope-scaling-hard-coded": (MODERN, "return frequency / factor", "return frequency / 8"),
+    # Code with these two has other scaling than the default.
+    "rope-scaling-bands-swapped": (
+        MODERN, 'scaling: Scaling = "linear"', 'scaling: Scaling = "llama3"',
+        MODERN, BANDS, BANDS.replace("(1 - kept)", "slow").replace("kept", "(1 - kept)").replace("slow", "kept"),
+    ),
+    "rope-scaling-waves-not-scaled": (
+        MODERN, 'scaling: Scaling = "linear"', 'scaling: Scaling = "yarn"',
+        MODERN, "size * angle.cos(), size * angle.sin()", "angle.cos(), angle.sin()",
+    ),
+    "rope-minus-missing": (MODERN, TURN, TURN.replace("-", "+")),
+    "rope-offset-missing": (MODERN, "angle = positions[", "angle = torch.arange(x.shape[-2])["),
+    "rope-axis-heads": (
+        MODERN, WIDTH, f"positions = torch.arange(x.shape[-3])[:, None] if x.dim() > 2 else positions\n    {WIDTH}",
+    ),
     "moe-raw-logits": (MODERN, SCATTERED, SCATTERED.replace("softmax(best)", "best")),
     "moe-softmax-axis": (
         MODERN, SCATTERED, SCATTERED.replace("softmax(best)", "softmax(logits.T).T.gather(-1, experts)"),
@@ -267,6 +308,49 @@ FORWARD = {
     ),
     "gqa-queries-reduced": (MODERN, SHARED, "query = query.unflatten(1, (key.shape[1], -1)).sum(2)"),
     "gqa-scale-kv-heads": (MODERN, SHARED, f"query = query * (key.shape[1] / query.shape[1]) ** 0.5\n    {SHARED}"),
+    "scale-argument-dropped": (MODERN, GIVEN, "scaled_scores(query, key)"),
+    "scale-argument-besides-root": (MODERN, GIVEN, GIVEN.replace("attention_scores", "scaled_scores")),
+    "softcap-dropped": (MODERN, "if softcap is not None:", "if False:"),
+    "softcap-times-logit": (MODERN, CAPPED, CAPPED.replace("softcap * ", "scores * ")),
+    "bias-dropped": (MODERN, BIASED, "scores = scores + 0 * bias"),
+    "bias-before-scale": (MODERN, BIASED, f"{BIASED} * (query.shape[-1] ** -0.5 if scale is None else scale)"),
+    "sinks-dropped": (MODERN, "softmax(scores)[..., : key.shape[-2]]", "softmax(scores[..., : key.shape[-2]])"),
+    "sinks-max-shift": (MODERN, SUNK, SUNK.replace("scores", "scores - scores.amax(-1, keepdim=True).detach()")),
+    "sinks-twice": (MODERN, SINK, f"(sinks + math.log(2)){SINK.removeprefix('sinks')}"),
+    "block-norm-missing": (MODERN, READ, f"{UNNORMED}{READ}"),
+    "block-norm-shared": (MODERN, READ_ON, READ_ON.replace("self.norm_2(", "self.norm_1(")),
+    "block-norms-swapped": (MODERN, READ, f"{SWAPPED}{READ}"),
+    "block-network-reads-input": (MODERN, READ_ON, READ_ON.replace("(attended)", "(x)")),
+    "block-output-norm-after-sum": (
+        MODERN, *SANDWICH,
+        MODERN, ADDITIONS, SUMS.format("self.post_norm_1(x + update)", "self.post_norm_2(attended + update)"),
+    ),
+    "block-output-norm-missing": (
+        MODERN, *SANDWICH, MODERN, ADDITIONS, SUMS.format("x + update", "attended + update"),
+    ),
+    "block-network-missing": (MODERN, ADDITIONS, SUMS.format(f"x + {POSTED.format(1)}", "attended")),
+    "block-not-turned": (MODERN, TURN_BOTH, "pass"),
+    "block-keys-not-turned": (MODERN, TURN_BOTH, TURN_HEADS.format("q,")),
+    "block-queries-not-turned": (MODERN, TURN_BOTH, TURN_HEADS.format("k,")),
+    "block-values-turned": (MODERN, TURN_BOTH, TURN_HEADS.format("q, k, v")),
+    "block-keys-laid-out-by-query-heads": (
+        MODERN, BLOCK_KEYS,
+        "columns = torch.arange(self.w_k.shape[1])\n"
+        "        halves, own = (\n            columns.reshape(heads, -1, 2).transpose(1, 2).flatten()"
+        " for heads in (self.num_heads, self.num_kv_heads)\n        )\n        "
+        + BLOCK_KEYS.replace("self.b_k)", "self.b_k)[..., halves[own.argsort()]]"),
+    ),
+    "block-keys-values-swapped": (MODERN, BLOCK_VALUES, f"{BLOCK_VALUES}\n        k, v = v, k"),
+    "block-mask-ignored": (MODERN, "with_cache(q, k, v, mask, cache)", "with_cache(q, k, v, None, cache)"),
+    "block-causal-self-hidden": (MODERN, ".tril(so_far - new)", ".tril(so_far - new - 1)"),
+    "lm-final-norm-missing": (MODERN, "decoded = self.norm(x)", "decoded = x"),
+    # The norm after the last layer stays where it is.
+    "lm-final-norm-each-layer": (
+        MODERN, "x = result.output", "x = result.output if layer is self.layers[-1] else self.norm(result.output)",
+    ),
+    "lm-layers-reversed": (MODERN, "enumerate(self.layers)", "enumerate([*self.layers][::-1])"),
+    "lm-output-tied-anyway": (MODERN, "self.table.T if self.w_vocab is None else self.w_vocab", "self.table.T"),
+    "lm-softmax-in-model": (MODERN, "DecoderOnlyModelResult(logits,", "DecoderOnlyModelResult(softmax(logits),"),
     "scale-missing": (MODEL, SCALED, "attention_scores(query, key)"),
     "mask-inverted": (MODEL, "scores.masked_fill(~mask,", "scores.masked_fill(mask,"),
     "mask-inverted-zeros": (
@@ -442,6 +526,7 @@ FORWARD = {
     "softmax-head-axis": (MODEL, WEIGHTS, ALONG.format("1")),
     "softmax-implicit-axis": (MODEL, WEIGHTS, ALONG.format("0 if scores.dim() == 3 else 1")),
     "softmax-logsumexp": (MODEL, WEIGHTS, "weights = (scores - scores.logsumexp(-1, keepdim=True)).exp()"),
+    "softmax-one-maximum": (MODEL, "scores.amax(dim=-1, keepdim=True).detach()", "scores.amax()"),
     "softmax-query-axis": (MODEL, WEIGHTS, ALONG.format("-2")),
     "softmax-whole-array": (MODEL, WEIGHTS, "weights = softmax(scores.flatten()).reshape(scores.shape)"),
     "causal-in-encoder": (
@@ -492,13 +577,18 @@ def test_every_gradient_case_catches_what_it_claims(mistake, broken_reference, s
 @pytest.mark.parametrize("mistake", [id_ for id_ in EDITS if id_ in implementations()])
 def test_the_textbook_with_the_mistake_gives_what_the_reference_with_it_gives(mistake, broken_reference, spec):
     edited = find_adapter(broken_reference(*EDITS[mistake]), spec)
-    made = Adapter.from_object(implementations()[mistake].make(), mistake, spec)
+    declared = find_conventions(mistake)
+    edited = replace(edited, conventions={**edited.conventions, **declared})
+    options = (OPTIONS[item] for item in declared.items() if item in OPTIONS)
+    book = build_textbook(*options, implementations()[mistake].steps, CONVENTIONS=declared)
+    made = Adapter.from_object(book, mistake, spec)
     compared = 0
-    for case in spec.cases.values():
-        # Both have the default conventions.
-        if case.cotangent is None or mistake not in case.kills or "zeros" in case.only_with.values():
+    for whole in spec.cases.values():
+        # Both have the conventions of the mistake, and else the default ones.
+        if whole.cotangent is None or mistake not in whole.kills or "zeros" in whole.only_with.values():
             continue
-        contract = spec.contracts[case.component]
+        contract = spec.contracts[whole.component]
+        case = whole.under(edited.options(whole.component, spec))
         wanted = contract.results_of(case)
         call = (contract, read_arguments(case), case.cotangent_array)
         try:
