@@ -18,7 +18,7 @@ Place = tuple[int, ...]
 
 
 class SessionResults(dict[str, Any]):
-    """What the calls of a session returned, by names such as "output of call 2"."""
+    """The results of the calls of a session, by names such as "output of call 2"."""
 
 
 def name_call(call: SessionCall) -> str:

@@ -1,4 +1,4 @@
-"""What positions and their distance decide: sliding windows, ALiBi, and the positions of words themselves."""
+"""Positions and their distances: sliding windows, ALiBi, and the positions of words themselves."""
 
 from typing import Any
 

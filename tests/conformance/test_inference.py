@@ -252,14 +252,15 @@ def test_the_mask_of_a_language_model_is_made_of_its_padding(spec):
     assert verdict.status is Status.PASSED
 
 
-def test_another_order_of_key_heads_is_no_mistake_of_the_embedding(spec, tmp_path):
+def test_another_order_of_key_heads_is_declared(spec, tmp_path):
     text = (STYLES / "llama_of_halves.py").read_text(encoding="utf-8")
     right, wrong = "torch.repeat_interleave(hidden_states, n_rep, dim=1)", "hidden_states.repeat(1, n_rep, 1, 1)"
     assert right in text
     (tmp_path / "tiled_heads.py").write_text(text.replace(right, wrong), encoding="utf-8")
     with forget_modules(tmp_path):
         found = infer_adapter(f"{tmp_path}/tiled_heads.py:LlamaForCausalLM", spec=spec)
-    assert (found.is_proven, found.mistakes) == (False, ())
+    assert (found.is_proven, found.mistakes) == (True, ())
+    assert found.wiring.declared["gqa_groups"] == "tile"
 
 
 def test_hidden_states_are_no_logits(spec):
@@ -352,7 +353,8 @@ def test_a_choice_that_a_mistake_looks_like_must_be_said(name, choice, said, spe
 
 def test_a_mask_that_cannot_be_given_is_handed_over_all_the_same(spec):
     found = infer_adapter(f"{STYLES}/defective_parts.py:MaskCompared", spec=spec)
-    assert (found.is_proven, found.mistakes) == (False, ())
+    assert (found.is_proven, found.mistakes) == (True, ())
+    assert found.wiring.declared["gqa_groups"] == "tile"
     verdict = judge_case(spec.cases["mha-distinct-sizes-causal"], Bench(spec, found.adapter, "float32", "cpu")).verdict
     assert "Boolean value of Tensor with more than one value is ambiguous" in verdict.message
 

@@ -1,4 +1,4 @@
-"""What an edit changes: single nodes of a graph, the parameters of a part, or a whole step."""
+"""Changes of an edit: of single nodes of a graph, the parameters of a part, or a whole step."""
 
 from __future__ import annotations
 

@@ -35,4 +35,4 @@ def test_gamma_and_beta_swapped_explain_the_case_whose_expected_result_is_beta(n
     (found,) = (f for f in diagnose(verdicts, spec) if f.mistakes)
     assert found.label == MISTAKE_FOUND
     in_all = f"in {len(failing)} of {len(failing)} failing cases"
-    assert found.text.startswith(f"Gamma and beta are swapped. It reproduces your output {in_all}")
+    assert found.text.startswith(f"The code exchanges `gamma` and `beta`. It reproduces your output {in_all}")

@@ -16,6 +16,7 @@ from goldformer.conformance.diagnosis.candidates import Candidate, Textbooks
 from goldformer.conformance.diagnosis.explain import Diagnosis
 from goldformer.conformance.diagnosis.mistakes import implementations
 from goldformer.conformance.diagnosis.mistakes.places import PLACES, MistakePlace, can_be_made
+from goldformer.conformance.diagnosis.neighbours.neighbour import EQUALS
 from goldformer.conformance.diagnosis.neighbours.solved import OF_SUBLAYERS
 from goldformer.conformance.diagnosis.suspects import rank_explanations
 from goldformer.conformance.judging.cases import Bench, judge_case, plan
@@ -515,8 +516,8 @@ def test_what_nobody_knows_stays_unknown_and_is_held_against_nothing_twice(spec,
     bench = Bench(spec, adapter, "float32", "cpu")
     verdicts = Diagnosis(spec).explain_all(judge_case(case, bench) for case in some_cases(spec, "decoder_layer"))
     assert not rank_explanations(verdicts, "decoder_layer", spec)
-    # A family is tried with one number after the other.
-    placed = [candidate for candidate in tried if candidate.place and candidate.mistakes[-1] not in OF_SUBLAYERS]
+    # A family is tried with one number after the other, and a number is solved for in each failing case.
+    placed = [c for c in tried if c.place and c.mistakes[-1] not in OF_SUBLAYERS and EQUALS not in c.mistakes[-1]]
     assert {c.place for c in placed} == {*PLACES["decoder_layer"]}
     assert len(placed) == len(set(placed)) > 100
 
@@ -532,7 +533,8 @@ def test_places_are_of_components_and_their_parts_and_said_once(spec):
         assert component in spec.contracts
         assert len({place.words for place in places}) == len(places)
         for place in places:
-            assert place.parts <= {component, *spec.list_dependencies("transformer")}, place
+            models = (*spec.list_dependencies("transformer"), *spec.list_dependencies("decoder_only_model"))
+            assert place.parts <= {component, *models}, place
 
 
 def test_a_backward_pass_has_no_place_and_in_a_projection_only_what_is_done_to_one_can_be_made():

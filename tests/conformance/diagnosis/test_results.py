@@ -34,8 +34,11 @@ def norm(change):
     ("change", "said"),
     [
         (lambda y: y * 0.3, "The output is multiplied by 0.3."),
-        (lambda y: y * y.shape[-1] ** -0.5, "The output is divided by the root of the size of axis −1 of x (d_model)."),
-        (np.exp, "The output is the exponential of what it must be."),
+        (
+            lambda y: y * y.shape[-1] ** -0.5,
+            "The code uses the normalised channels, each times its gamma and plus its beta times 1/√(d_model). ",
+        ),
+        (np.exp, "The code uses the exponential of the normalised channels, each times its gamma and plus its beta. "),
         (lambda y: np.roll(y, 1, 0), "The output is moved by one to the back along axis 0."),
     ],
 )

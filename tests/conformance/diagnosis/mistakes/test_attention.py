@@ -60,6 +60,7 @@ def attend(
 
 WRITTEN = {
     "softmax-unstable": attend(softmax=lambda s: s.exp() / s.exp().sum(-1, keepdim=True)),
+    "softmax-one-maximum": attend(softmax=lambda s: (s - s.max()).exp() / (s - s.max()).exp().sum(-1, keepdim=True)),
     "softmax-whole-array": attend(softmax=lambda s: s.exp() / s.exp().sum()),
     "softmax-logsumexp": attend(softmax=lambda s: torch.exp(s - s.logsumexp(-1, keepdim=True))),
     "scale-missing": attend(lambda s: s),
