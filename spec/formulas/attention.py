@@ -38,7 +38,7 @@ def raise_powers(scores: Array) -> Array:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Adjustment:
-    """Settings of the scores of a call: their scale, a cap, a bias to add, (heads, q_seq, kv_seq), and sinks, (heads)."""
+    """Settings of the scores of a call: scale, cap, a bias to add, (heads, q_seq, kv_seq), and sinks, (heads)."""
 
     scale: float | None = None
     softcap: float | None = None

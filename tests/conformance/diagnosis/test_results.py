@@ -36,9 +36,9 @@ def norm(change):
         (lambda y: y * 0.3, "The output is multiplied by 0.3."),
         (
             lambda y: y * y.shape[-1] ** -0.5,
-            "The code uses the normalised channels, each times its gamma and plus its beta times 1/√(d_model). ",
+            "The code uses the normalised channels, each times its gamma and plus",
         ),
-        (np.exp, "The code uses the exponential of the normalised channels, each times its gamma and plus its beta. "),
+        (np.exp, "The code uses the exponential of the normalised channels, each times"),
         (lambda y: np.roll(y, 1, 0), "The output is moved by one to the back along axis 0."),
     ],
 )
