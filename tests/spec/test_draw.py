@@ -228,7 +228,7 @@ def test_the_shipped_spec_draws_inputs_in_every_way(spec: Spec):
 
 
 def test_every_component_that_computes_with_floats_has_a_case_whose_numbers_fill_every_dtype(spec: Spec):
-    """Code that keeps weights or inputs in a half type shows nowhere else; alibi_bias and xavier_uniform take a dtype."""
+    """Code that keeps weights or inputs in a half type shows nowhere else; alibi_bias and xavier_uniform are exempt."""
     filled = {c.component for c in spec.cases.values() if c.id.endswith("every-bit") and c.golden is not None}
     floats = {
         name
