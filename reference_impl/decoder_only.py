@@ -205,7 +205,7 @@ def alibi_bias(like: Float[Tensor, "heads q_seq kv_seq"]) -> Float[Tensor, "head
 
 @checked
 def position_ids(mask: Words[Tensor, "batch seq"]) -> Int[Tensor, "batch seq"]:
-    """Count the words before each word, and give padding 1, as transformers does. POS-1, POS-2."""
+    """Count the words before each word, and give padding 1. POS-1, POS-2."""
     # Not arange(seq): where padding comes first, the first word would not have position 0.
     return (mask.cumsum(dim=-1) - 1).masked_fill(~mask, 1)
 
