@@ -12,9 +12,8 @@ from itertools import count
 from typing import Any, Final
 
 import numpy as np
-from numpy.lib.mixins import NDArrayOperatorsMixin
 
-from goldformer.spec.formulas.arrays import Arithmetic, Flow
+from goldformer.spec.formulas.arrays import Arithmetic, Flow, Valued
 from goldformer.spec.formulas.checks import Array
 
 #: What sums of half types run in, forwards and backwards.
@@ -32,36 +31,16 @@ class _Node:
         self.dtype = value.dtype
 
 
-class Recorded(NDArrayOperatorsMixin):
+class Recorded(Valued):
     """An array of NumPy and the operation that made it; None for a constant."""
 
-    __slots__ = ("node", "value")
+    __slots__ = ("node",)
 
     def __init__(self, value: Array, node: _Node | None = None) -> None:
         self.value, self.node = value, node
 
     def __array__(self, *_: Any, **__: Any) -> Array:
         raise TypeError("np.asarray would lose the derivatives of this array: call as_array, or decide")
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The shape."""
-        return self.value.shape
-
-    @property
-    def ndim(self) -> int:
-        """The number of axes."""
-        return self.value.ndim
-
-    @property
-    def size(self) -> int:
-        """The number of elements."""
-        return self.value.size
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """The dtype."""
-        return self.value.dtype
 
     @property
     def real(self) -> Array:
@@ -72,9 +51,6 @@ class Recorded(NDArrayOperatorsMixin):
     def T(self) -> Any:  # noqa: N802 - NumPy's name
         """The transpose."""
         return self.transpose()
-
-    def __len__(self) -> int:
-        return len(self.value)
 
     def __iter__(self) -> Iterator[Recorded]:
         return (self[place] for place in range(len(self)))
@@ -316,7 +292,7 @@ _SLOPES: Final[Mapping[np.ufunc, tuple[Callable[..., Array], ...]]] = {
 #: Functions of elements whose derivative is 0.
 _FLAT: Final = frozenset({np.sign, np.rint, np.floor})
 #: Functions on whose results code decides.
-_DECIDING: Final = frozenset({np.shape, np.ndim, np.argmax, np.argsort, np.array_equal, np.iscomplexobj})
+_DECIDING: Final = frozenset({np.shape, np.ndim, np.argmax, np.argsort, np.array_equal})
 _METHODS: Final[Mapping[Callable[..., Any], str]] = {
     np.sum: "sum", np.mean: "mean", np.max: "max", np.min: "min", np.cumsum: "cumsum",
 }  # fmt: skip

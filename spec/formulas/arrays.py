@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
+from numpy.lib.mixins import NDArrayOperatorsMixin
 
 from goldformer.spec.formulas.checks import Array
 from goldformer.spec.formulas.steps import hold
@@ -105,6 +106,37 @@ class Arithmetic:
     def pi(self) -> Any:
         """Return π."""
         return math.pi
+
+
+class Valued(NDArrayOperatorsMixin):
+    """An array of NumPy with something beside it, such as the errors of its elements, or how they were computed."""
+
+    __slots__ = ("value",)
+
+    value: Array
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape."""
+        return self.value.shape
+
+    @property
+    def ndim(self) -> int:
+        """The number of axes."""
+        return self.value.ndim
+
+    @property
+    def size(self) -> int:
+        """The number of elements."""
+        return self.value.size
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The dtype of the values."""
+        return self.value.dtype
+
+    def __len__(self) -> int:
+        return len(self.value)
 
 
 _arithmetic: Final[ContextVar[Arithmetic]] = ContextVar("arithmetic", default=Arithmetic())  # noqa: B039 - no state

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
-from numpy.lib.mixins import NDArrayOperatorsMixin
 from numpy.typing import NDArray
 
+from goldformer.spec.formulas.arrays import Valued
 from goldformer.spec.oracle.rounding import UNIT_ROUNDOFF, Floats, Run
 from goldformer.spec.oracle.special import ERF, erf
 
@@ -45,13 +45,13 @@ class _Shares:
     quotient: Floats
 
 
-class Rounded(NDArrayOperatorsMixin):
+class Rounded(Valued):
     """An array in float64 with the variance of the rounding error of each element, None where all are exact.
 
     NumPy's functions that the formulas use know it. `terms` are what this is the total of.
     """
 
-    __slots__ = ("how", "shares", "terms", "value", "variance")
+    __slots__ = ("how", "shares", "terms", "variance")
 
     def __init__(
         self,
@@ -68,26 +68,6 @@ class Rounded(NDArrayOperatorsMixin):
         self.shares = shares
 
     # ── what arrays have ──
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The shape."""
-        return self.value.shape
-
-    @property
-    def ndim(self) -> int:
-        """The number of axes."""
-        return self.value.ndim
-
-    @property
-    def size(self) -> int:
-        """The number of elements."""
-        return self.value.size
-
-    @property
-    def dtype(self) -> np.dtype[np.float64]:
-        """The dtype of the values."""
-        return self.value.dtype
 
     @property
     def T(self) -> Rounded:  # noqa: N802 - NumPy's name
@@ -120,9 +100,6 @@ class Rounded(NDArrayOperatorsMixin):
         self.value[places] = value
         if self.variance is not None:
             self.variance[places] = 0.0 if variance is None else variance
-
-    def __len__(self) -> int:
-        return len(self.value)
 
     def __iter__(self) -> Iterator[Rounded]:
         return (self[place] for place in range(len(self)))
