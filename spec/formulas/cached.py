@@ -28,12 +28,13 @@ def cached_attention(
 ) -> Array:
     """Return the output of all calls without a cache, (batch, heads, seq, d_v): CACHE-1 says what each token sees."""
     axis_sizes(TOKENS, query=query, key=key, value=value)
-    seen = find_seen_tokens(calls, range(len(calls)) if after is None else after)
+    seen = find_seen_tokens(calls, after)
     return grouped_query_attention(query, key, value, seen if mask is None else seen & mask)["output"]
 
 
-def find_seen_tokens(calls: Sequence[int], after: Sequence[int]) -> Array:
+def find_seen_tokens(calls: Sequence[int], after: Sequence[int] | None) -> Array:
     """Return True where a token sees another one, (seq, seq): those of the calls before its own, and none later."""
+    after = range(len(calls)) if after is None else after  # each call follows the one before
     ends = np.cumsum(calls)
     seen = np.zeros((ends[-1], ends[-1]), dtype=np.bool_)
     for new, end, before in zip(calls, ends, after, strict=True):

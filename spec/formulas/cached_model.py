@@ -33,7 +33,7 @@ def cached_model(
     ids: Array, *, calls: Sequence[int], after: Sequence[int] | None = None, params: Params, **model: Any
 ) -> Array:
     """Return the logits of all calls without a cache, (batch, seq, vocab): each sequence goes through the model."""
-    seen = find_seen_tokens(calls, range(len(calls)) if after is None else after)
+    seen = find_seen_tokens(calls, after)
     logits: dict[int, Array] = {}
     # From the last call on: a sequence has the rows of all calls that it continues.
     for last in (np.cumsum(calls)[::-1] - 1).tolist():

@@ -2,14 +2,13 @@
 
 import numpy as np
 
-from goldformer.spec.formulas.arrays import arithmetic, multiply
-from goldformer.spec.formulas.attention import fill_masked, softmax
+from goldformer.spec.formulas.arrays import multiply
 from goldformer.spec.formulas.checks import Array, axis_sizes, require_one
 from goldformer.spec.formulas.gated import GATED_FEED_FORWARD, gated_feed_forward
 from goldformer.spec.formulas.heads import Params
 from goldformer.spec.formulas.layers import TOKENS, stack_params
 from goldformer.spec.formulas.parts import part
-from goldformer.spec.formulas.sampling import note_gaps, take_place
+from goldformer.spec.formulas.sampling import note_gaps, rank_largest, take_place, weigh_only
 from goldformer.spec.formulas.steps import step
 
 
@@ -27,7 +26,7 @@ def expert_router(x: Array, *, top_k: int, params: Params) -> dict[str, Array]:
 @step
 def choose_experts(logits: Array, top_k: int) -> Array:
     """Return True for the experts of the k largest logits of each token (MOE-2)."""
-    order = np.argsort(-arithmetic().decide(logits), axis=-1, kind="stable")
+    order = rank_largest(logits)
     if top_k < logits.shape[-1]:
         ranked, place = np.take_along_axis(logits, order, -1), np.full((len(logits), 1), top_k)
         note_gaps(take_place(ranked, place - 1) - take_place(ranked, place))
@@ -39,12 +38,7 @@ def choose_experts(logits: Array, top_k: int) -> Array:
 @step
 def weigh_experts(logits: Array, is_chosen: Array) -> Array:
     """Return the softmax of the logits of the chosen experts, 0 for the others (MOE-3)."""
-    return leave_chosen(softmax(fill_masked(logits, is_chosen)), is_chosen)
-
-
-def leave_chosen(weights: Array, is_chosen: Array) -> Array:
-    """Return the weights of the chosen experts, 0 for the others."""
-    return np.where(is_chosen, weights, arithmetic().constant(0, weights))
+    return weigh_only(logits, is_chosen)
 
 
 @step

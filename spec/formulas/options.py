@@ -21,7 +21,7 @@ from goldformer.spec.formulas.embedding import (
     positional_encoding,
     token_embedding,
 )
-from goldformer.spec.formulas.experts import leave_chosen, weigh_experts
+from goldformer.spec.formulas.experts import weigh_experts
 from goldformer.spec.formulas.gated import gate_activation, sigmoid
 from goldformer.spec.formulas.grouped import find_shared_heads, group_size
 from goldformer.spec.formulas.heads import Params
@@ -56,6 +56,7 @@ from goldformer.spec.formulas.sampling import (
     apply_top_p,
     count_top,
     filter_order,
+    keep_only,
     take_place,
 )
 from goldformer.spec.formulas.steps import Replacements, Step, around, instead
@@ -373,12 +374,12 @@ def set_aside_ended(beam: list[Sentence], extensions: list[list[Sentence]], task
 
 def share_among_all(logits: Array, is_chosen: Array) -> Array:
     """Return the softmax over all experts, 0 for those that are not chosen."""
-    return leave_chosen(softmax(logits), is_chosen)
+    return keep_only(softmax(logits), is_chosen)
 
 
 def share_sigmoids(logits: Array, is_chosen: Array) -> Array:
     """Return σ(logit) over the sum of those of the chosen experts, 0 for the others."""
-    chosen = leave_chosen(sigmoid(logits), is_chosen)
+    chosen = keep_only(sigmoid(logits), is_chosen)
     return chosen / chosen.sum(axis=-1, keepdims=True)
 
 

@@ -106,6 +106,11 @@ def lower_logits(logits: Array, penalty: float) -> Array:
 @step
 def rank_tokens(logits: Array) -> Array:
     """Return the tokens of each row from the largest logit, the lowest id first among equals, (batch, vocab)."""
+    return rank_largest(logits)
+
+
+def rank_largest(logits: Array) -> Array:
+    """Return the places of the elements of each row from the largest on, the first of equal ones first."""
     return np.argsort(-arithmetic().decide(logits), axis=-1, kind="stable")
 
 
@@ -178,7 +183,7 @@ def weigh_for_share(ranking: Ranking) -> Array:
 def add_first(weights: Array, count: Array) -> Array:
     """Return the sum of the first `count` weights of each row, (batch,)."""
     is_first = np.arange(weights.shape[-1]) < count
-    return np.where(is_first, weights, arithmetic().constant(0, weights)).sum(-1)
+    return keep_only(weights, is_first).sum(-1)
 
 
 @step
@@ -223,6 +228,14 @@ def note_gaps(gaps: Array, matters: Array | None = None) -> None:
 @step
 def weigh_kept(ranking: Ranking) -> Array:
     """Return the softmax of the scores that are kept, 0 for the others (SAMPLE-1)."""
-    is_kept = ranking.is_kept()
-    weights = softmax(fill_masked(ranking.scores, is_kept))
+    return weigh_only(ranking.scores, ranking.is_kept())
+
+
+def weigh_only(scores: Array, is_kept: Array) -> Array:
+    """Return the softmax of the scores that are kept, 0 for the others."""
+    return keep_only(softmax(fill_masked(scores, is_kept)), is_kept)
+
+
+def keep_only(weights: Array, is_kept: Array) -> Array:
+    """Return the weights that are kept, 0 for the others."""
     return np.where(is_kept, weights, arithmetic().constant(0, weights))

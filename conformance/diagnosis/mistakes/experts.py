@@ -14,25 +14,25 @@ from goldformer.spec.formulas.experts import (
     add_experts,
     choose_experts,
     expert_params,
-    leave_chosen,
     run_expert,
     weigh_experts,
 )
 from goldformer.spec.formulas.gated import gated_feed_forward
 from goldformer.spec.formulas.heads import Params
 from goldformer.spec.formulas.parts import part
+from goldformer.spec.formulas.sampling import keep_only, rank_largest
 
 
 @mistake("moe-raw-logits", instead_of=weigh_experts)
 def weigh_by_logits(logits: Array, is_chosen: Array) -> Array:
     """Return the logits of the chosen experts."""
-    return leave_chosen(logits, is_chosen)
+    return keep_only(logits, is_chosen)
 
 
 @mistake("moe-softmax-axis", instead_of=weigh_experts)
 def share_among_tokens(logits: Array, is_chosen: Array) -> Array:
     """Return the softmax over the tokens, 0 for experts that are not chosen."""
-    return leave_chosen(softmax(logits.T).T, is_chosen)
+    return keep_only(softmax(logits.T).T, is_chosen)
 
 
 @mistake("moe-all-experts", instead_of=choose_experts)
@@ -45,9 +45,9 @@ def choose_all(logits: Array, top_k: int) -> Array:
 def pair_by_rank(original: Callable[..., Array], logits: Array, is_chosen: Array) -> Array:
     """Return the weights, the largest at the first chosen expert by number, the next at the second, and so on."""
     weights = original(logits, is_chosen)
-    ranked = np.take_along_axis(weights, np.argsort(-arithmetic().decide(weights), axis=-1, kind="stable"), -1)
+    ranked = np.take_along_axis(weights, rank_largest(weights), -1)
     place = np.maximum(np.cumsum(is_chosen, axis=-1) - 1, 0)
-    return leave_chosen(np.take_along_axis(ranked, place, -1), is_chosen)
+    return keep_only(np.take_along_axis(ranked, place, -1), is_chosen)
 
 
 @mistake("moe-weights-before", instead_of=run_expert)
@@ -69,7 +69,7 @@ def add_first_choice(original: Callable[..., Array], x: Array, weights: Array, p
     """Return the output of the expert with the largest weight, times that weight."""
     ranked = arithmetic().decide(weights)
     is_first = np.arange(weights.shape[-1]) == ranked.argmax(axis=-1)[..., None]
-    return original(x, leave_chosen(weights, is_first), params)
+    return original(x, keep_only(weights, is_first), params)
 
 
 @mistake("moe-one-choice-for-all", around=add_experts)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from goldformer.conformance.diagnosis.mistakes.registry import mistake
-from goldformer.spec.formulas.arrays import as_array
+from goldformer.spec.formulas.arrays import arithmetic, as_array
 from goldformer.spec.formulas.attention import (
     Adjustment,
     adjust_scores,
@@ -202,9 +202,10 @@ def leave_out_sinks(scores: Array, mask: Array | None, sinks: Array) -> Array:
 @mistake("sinks-max-shift", around=weigh_sinks)
 def shift_scores_only(original: Callable[..., Array], scores: Array, mask: Array | None, sinks: Array) -> Array:
     """Return weights in whose denominator the sink stands next to powers of scores less their maximum."""
-    # A complex number carries a derivative; what hidden keys have does not count.
-    seen = scores.real if mask is None else np.where(mask, scores.real, -np.inf)
-    largest = np.maximum(seen.max(-1, keepdims=True), np.finfo(scores.real.dtype).min / 2)
+    # What hidden keys have does not count.
+    plain = arithmetic().decide(scores)
+    seen = plain if mask is None else np.where(mask, plain, -np.inf)
+    largest = np.maximum(seen.max(-1, keepdims=True), np.finfo(plain.dtype).min / 2)
     shifted = np.where(np.isfinite(seen.max(-1, keepdims=True)), scores - largest, scores)
     return original(shifted.astype(scores.dtype), mask, sinks)
 
