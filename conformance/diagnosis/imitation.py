@@ -411,12 +411,12 @@ class Imitator:
         yield _Kind(self._list_neighbours(component, bases, 1), _NEIGHBOURS * most)
         # A number that is solved for fits the case that it is solved from; a size of the call fits the others too.
         numbers = list(self._solve_numbers(failure, once // TRIALS))
-        edits = partial(self._list_edits, failure, [Candidate()], _EDITS * once)
-        yield _Kind(chain(numbers, edits() if numbers else ()), most)
+        edits = self._list_edits(failure, [Candidate()], _EDITS * once)
+        yield _Kind(chain(numbers, edits if numbers else ()), most)
         # The mistakes of a part that was judged have shown there, unless the component has its own code for it.
         unlikely = chain(self._list_neighbours(component, bases, _JUDGED), self._catalogue.place_neighbours(component))
         yield _Kind(unlikely, 0 if self._is_late else seldom)
-        yield _Kind(edits(), most)
+        yield _Kind(edits, most)  # those that are left
         yield _Kind(self._read_off(failure, bases), most)
         seen = [c for c in self._known.list_matches(component) if len(c.causes) == 1 and c not in bases]
         yield _Kind(self._catalogue.pair_candidates(component, near, bases, seen), most)

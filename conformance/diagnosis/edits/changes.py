@@ -74,11 +74,6 @@ BETWEEN: Final[Mapping[str, Callable[[Array, int, int], Any]]] = {
 # Changes of single nodes
 
 
-def keep_shape(node: Node, value: Value) -> Change:
-    """Return the change to a value that is computed already, if it has the node's shape."""
-    return lambda read: value if np.shape(value) == np.shape(node.value) else node.compute(read)
-
-
 def _change_value(change: Callable[[Value], Value], _: Graph, node: Node) -> Changes:
     yield node, lambda read: change(node.compute(read))
 
