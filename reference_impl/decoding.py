@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeAlias
 
 import torch
@@ -143,7 +144,8 @@ class _Sentences(NamedTuple):
         return _Sentences(self.words, self.sums.masked_fill(~kept, -math.inf))
 
 
-class _BeamSearch(NamedTuple):
+@dataclass(frozen=True)
+class _BeamSearch:
     """The settings of a search, and its steps."""
 
     next_log_probs: Callable[[Tensor], Tensor]
