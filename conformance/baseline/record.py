@@ -16,7 +16,8 @@ from goldformer.conformance.baseline.array_files import StoredArray
 from goldformer.conformance.baseline.drawn import draw_cases
 from goldformer.conformance.baseline.environment import describe_run
 from goldformer.conformance.baseline.model import Baseline, BaselineError, BaselineRequest, Ended, Entry, Key, Output
-from goldformer.conformance.judging.cases import Bench, Judgement, plan
+from goldformer.conformance.judging.applicability import plan
+from goldformer.conformance.judging.cases import Bench, Judgement
 from goldformer.conformance.judging.expected import expect
 from goldformer.conformance.judging.invoke import Result
 from goldformer.conformance.judging.measure import find_tolerance

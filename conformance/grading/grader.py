@@ -247,7 +247,9 @@ class Grader:
             failing = _make_failing_adapter(self._plan, "timeout", "all of its time is used up") if over else None
             required = self._task.answers.outputs.get(planned.component, {}).get(planned.subject.id, ())
             if failing or required:
-                bench = replace(bench, adapter=failing or bench.adapter, required=required)
+                bench = replace(
+                    bench, adapter=failing or bench.adapter, policy=replace(bench.policy, required=frozenset(required))
+                )
             judgement = self._count_declines(planned, planned.judge(bench, prepared), answers)
             check = planned.rate(judgement.verdict)
             if planned.subject.id in self._plan.kinds.refusals:

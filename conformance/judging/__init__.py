@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING
 from goldformer.exports import load_on_use
 
 if TYPE_CHECKING:
-    from goldformer.conformance.judging.cases import Bench, Judgement, check_case, judge_case, plan
+    from goldformer.conformance.judging.applicability import plan
+    from goldformer.conformance.judging.cases import Bench, Judgement, check_case, judge_case
     from goldformer.conformance.judging.invoke import BadResult, CallProblem, NotCheckable, NotImplementedHere, Result
+    from goldformer.conformance.judging.policy import Policy
     from goldformer.conformance.judging.verdict import Difference, Match, Status, Verdict
 
 __all__ = [
@@ -20,6 +22,7 @@ __all__ = [
     "Match",
     "NotCheckable",
     "NotImplementedHere",
+    "Policy",
     "Result",
     "Status",
     "Verdict",
@@ -31,8 +34,10 @@ __all__ = [
 __getattr__, __dir__ = load_on_use(
     __name__,
     {
-        "cases": ("Bench", "Judgement", "check_case", "judge_case", "plan"),
+        "applicability": ("plan",),
+        "cases": ("Bench", "Judgement", "check_case", "judge_case"),
         "invoke": ("BadResult", "CallProblem", "NotCheckable", "NotImplementedHere", "Result"),
+        "policy": ("Policy",),
         "verdict": ("Difference", "Match", "Status", "Verdict"),
     },
 )

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from goldformer.adapters import DTYPES
-from goldformer.conformance.judging.cases import explain_lost_eps, explain_out_of_reach
+from goldformer.conformance.judging.applicability import explain_lost_eps, explain_out_of_reach
 from goldformer.conformance.judging.tolerance import tolerance
 from goldformer.spec import draw
 from goldformer.spec.model import NOT_FINITE, Array, ArraySpec, Case, Contract, GoldenArray, Kind, Spec
