@@ -1,4 +1,4 @@
-"""The frozen objects of the spec: contracts, cases, golden values, and the spec itself."""
+"""The frozen objects of the spec: contracts, cases and golden values."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, 
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import product
-from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, Final, Literal
 
@@ -17,14 +16,12 @@ from pydantic import Field
 
 from goldformer.spec import draw
 from goldformer.spec.draw import Recipe
-from goldformer.spec.edition import Edition
 from goldformer.spec.later import Hiding, LaterTokens
-from goldformer.spec.lazy import Cases
 from goldformer.spec.pairs import cover_pairs
 from goldformer.spec.sessions import STATE, Session, SessionCall, drop_script
 from goldformer.spec.shapes import Shape
 from goldformer.spec.strict import Items, Location, Param, StrictModel, Text
-from goldformer.spec.tables import Citation, Clause, Convention, Document, Erratum, Level, Mistake, Property
+from goldformer.spec.tables import Citation
 
 Array = NDArray[Any]
 Kind = Literal["float", "bool", "ids"]
@@ -622,77 +619,3 @@ class Case:
     def shape_only(self) -> bool:
         """True if the case asks only for shapes, so that nothing is derived."""
         return all(wanted.form == "shape" for wanted in self.expect.values())
-
-
-@dataclass(frozen=True, eq=False)
-class Spec:
-    """The whole spec. Tables and cases are read from their files on first use."""
-
-    root: Path
-    editions: Mapping[str, Edition]
-    documents: Mapping[str, Document]
-    clauses: Mapping[str, Clause]
-    errata: Mapping[str, Erratum]
-    conventions: Mapping[str, Convention]
-    mistakes: Mapping[str, Mistake]
-    properties: Mapping[str, Property]
-    contracts: Mapping[str, Contract]
-    cases: Mapping[str, Case] = field(repr=False)
-
-    @property
-    def default_edition(self) -> Edition:
-        """The edition of contracts that name none; its general clauses hold for every other edition too."""
-        return next(iter(self.editions.values()))
-
-    def edition_of(self, component: str) -> Edition:
-        """Return the edition of a component."""
-        return self.editions[self.contracts[component].edition]
-
-    def editions_of(self, components: Iterable[str]) -> tuple[Edition, ...]:
-        """Return the editions of some components, in the order of the spec; the default one if there are none."""
-        names = {self.contracts[component].edition for component in components} or {self.default_edition.edition}
-        return tuple(edition for name, edition in self.editions.items() if name in names)
-
-    def cases_of(self, component: str) -> tuple[Case, ...]:
-        """Return the cases of one component in file order, reading no other component's files."""
-        if isinstance(self.cases, Cases):
-            return self.cases.of(component)
-        return tuple(case for case in self.cases.values() if case.component == component)
-
-    def with_cases(self, more: Mapping[str, Case]) -> Spec:
-        """Return the spec with further cases after its own, which stay unread until first use."""
-        if isinstance(self.cases, Cases):
-            return replace(self, cases=self.cases.with_more(more))
-        return replace(self, cases={**self.cases, **more})
-
-    def is_advice(self, case: Case) -> bool:
-        """Return True if all clauses of a case are SHOULD, so that failing it is not wrong."""
-        return {self.clauses[id_].level for id_ in case.clauses} == {Level.SHOULD}
-
-    def list_dependencies(self, component: str) -> tuple[str, ...]:
-        """List all components that one depends on, directly or not, the nearest first."""
-        names = list(self.contracts[component].depends_on)
-        for name in names:
-            names += [other for other in self.contracts[name].depends_on if other not in names]
-        return tuple(names)
-
-    def cases_killing(self, mistake: str, first: str) -> Iterator[Case]:
-        """Yield the cases that kill a mistake, those of one component first; stop early to read few files."""
-        if isinstance(self.cases, Cases):
-            yield from self.cases.killing(mistake, first)
-        else:
-            yield from (case for case in self.cases.values() if mistake in case.kills)
-
-    def errata_quoted_in(self, text: str) -> list[Erratum]:
-        """Return the errata whose code a text quotes: a line that is no Python, or the words of an error."""
-        return [erratum for erratum in self.errata.values() if erratum.code and erratum.code in text]
-
-    def checks_catching(self, mistake: str) -> list[Case | Property]:
-        """Return the cases that kill a mistake, and the properties that catch it."""
-        cases = [case for case in self.cases.values() if mistake in case.kills]
-        return [*cases, *(prop for prop in self.properties.values() if mistake in prop.catches)]
-
-    @property
-    def components(self) -> tuple[str, ...]:
-        """Component names, each after those it depends on."""
-        return tuple(self.contracts)

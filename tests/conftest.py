@@ -93,10 +93,8 @@ def broken_reference(tmp_path: Path) -> Callable[..., str]:
                     text = text.replace(old, new)
             (target / source.name).write_text(text, encoding="utf-8")
         adapter = (REPOSITORY / "adapters" / "builtin" / "reference.py").read_text(encoding="utf-8")
-        adapter = adapter.replace(
-            "from goldformer import __version__, reference_impl", f"import {package} as reference_impl"
-        )
-        adapter = adapter.replace("goldformer.reference_impl", package).replace("= __version__", '= "broken"')
+        adapter = adapter.replace("from goldformer import reference_impl", f"import {package} as reference_impl")
+        adapter = adapter.replace("goldformer.reference_impl", package).replace('= version("goldformer")', '= "broken"')
         path = tmp_path / "student.py"
         path.write_text(adapter, encoding="utf-8")
         return str(path)

@@ -6,11 +6,11 @@ import hashlib
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
+from importlib.metadata import version
 from typing import Any, Final
 
 import numpy as np
 
-from goldformer import __version__
 from goldformer.adapters import Adapter
 from goldformer.conformance.baseline.array_files import StoredArray
 from goldformer.conformance.baseline.drawn import draw_cases
@@ -66,7 +66,9 @@ def record(
         whys = set(absent.values()) or {"no case fits all of these options"}
         why = whys.pop() if len(whys) == 1 else "every case was skipped"
         raise BaselineError(f"{adapter.origin}: nothing was given that could be recorded: {why}")
-    return Baseline(__version__, digest_spec(spec), request, (describe_run(adapter, request),), entries, absent)
+    return Baseline(
+        version("goldformer"), digest_spec(spec), request, (describe_run(adapter, request),), entries, absent
+    )
 
 
 def find_unrepeatable(adapter: Adapter, spec: Spec, baseline: Baseline) -> list[Key]:
