@@ -345,7 +345,7 @@ class _DrawnArrays(Mapping[str, Array]):
         return len(self._recipes)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Case:
     """One call of a component and what to expect of it.
 
@@ -358,22 +358,22 @@ class Case:
     id: str
     component: str
     title: str
-    clauses: tuple[str, ...]
-    source: Citation | None
-    meant_for: tuple[str, ...]
-    kills: tuple[str, ...]
+    place: Location
     sizes: Mapping[str, int]
     lead: tuple[int, ...]
-    equal_sizes: str | None
     attributes: Mapping[str, Attribute]
     inputs: Mapping[str, Recipe]
     params: Mapping[str, Recipe]
     conventions: Mapping[str, tuple[str, ...]]
-    only_with: Mapping[str, str]
-    expect: Mapping[str, Wanted]
-    printed: Mapping[str, Any]
-    golden: Golden | None
-    place: Location
+    clauses: tuple[str, ...] = ()
+    source: Citation | None = None
+    meant_for: tuple[str, ...] = ()
+    kills: tuple[str, ...] = ()
+    equal_sizes: str | None = None
+    only_with: Mapping[str, str] = field(default_factory=dict)
+    expect: Mapping[str, Wanted] = field(default_factory=dict)
+    printed: Mapping[str, Any] = field(default_factory=dict)
+    golden: Golden | None = None
     #: Error cases: the argument at fault, and the working case that differs only in that argument.
     error: str | None = None
     base: str | None = None
@@ -395,16 +395,17 @@ class Case:
         whole = self.whole or self
         left_out = (whole._left_out[name, chosen[name]] for chosen in options for name in whole.conventions)
         absent = frozenset[str]().union(*left_out)
-        hiding = whole.later_tokens.find_hiding(options[0]) if whole.later_tokens is not None and options else ""
+        later = whole.later_tokens
+        hiding = later.find_hiding(options[0]) if later is not None and options else ""
         key = (absent, hiding if whole.changes_mask(hiding) else "")
         if key not in whole._variants:
-            variant = replace(
-                whole,
-                whole=whole,
+            mask = whole._make_mask(hiding) if key[1] else None
+            masks = {later.mask: draw.Values(mask)} if later is not None and mask is not None else {}
+            whole._variants[key] = replace(
+                whole, whole=whole, inputs={**whole.inputs, **masks}, hiding=key[1],
                 params={name: recipe for name, recipe in whole.params.items() if name not in absent},
                 expect={name: wanted for name, wanted in whole.expect.items() if name not in absent},
-            )
-            whole._variants[key] = variant._hide_later(key[1]) if key[1] else variant
+            )  # fmt: skip
         return whole._variants[key]
 
     @cached_property
@@ -436,13 +437,6 @@ class Case:
         shape, before = later.shape.sizes(self.sizes, self.lead), self.input_arrays.get(later.mask)
         old, new = (np.broadcast_to(np.True_ if mask is None else mask, shape) for mask in (before, after))
         return bool(np.any(old.any(-1) & ~new.any(-1)))
-
-    def _hide_later(self, hiding: Hiding) -> Case:
-        """Return the call with the mask that hides later tokens; its values are others than the golden ones."""
-        assert self.later_tokens is not None
-        mask = self._make_mask(hiding)
-        assert mask is not None
-        return replace(self, inputs={**self.inputs, self.later_tokens.mask: draw.Values(mask)}, hiding=hiding)
 
     @property
     def given_inputs(self) -> Mapping[str, Array]:

@@ -175,11 +175,6 @@ def _has_padding(case: Case) -> bool:
     return padded or any(np.any(~array.any(-2)) for array in arrays if array.dtype.kind == "b" and array.ndim > 1)
 
 
-def may_refuse(case: Case, options: Mapping[str, str]) -> bool:
-    """Return True if the options that an adapter declares permit a refusal of the case."""
-    return case.golden is not None and case.refuses(options)
-
-
 def select_expected(case: Case, implementation: Implementation, dtype: str) -> dict[str, GoldenArray]:
     """Return the golden values under the adapter's convention; `dtype` is the one to which results are judged.
 
@@ -197,7 +192,7 @@ def select_expected(case: Case, implementation: Implementation, dtype: str) -> d
         return add_rounding(agreed, case, make_call(case, combined[0], contract))
     if case.hiding and adapter.leaves_open("empty_row", case.component):
         options |= {"empty_row": UNSPECIFIED}
-    elif may_refuse(case, options):
+    elif case.refuses(options):
         options |= {name: conventions[name].default for name in case.conventions if options[name] == REFUSED}
     outputs = expect(case, options, contract, dtype)
     assert outputs is not None, "the documents' own option refuses nothing"

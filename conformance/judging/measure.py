@@ -9,7 +9,7 @@ from typing import Final
 
 from goldformer.conformance.judging.applicability import explain_inapplicable
 from goldformer.conformance.judging.comparator import compare, find_ratio, find_wrong_places
-from goldformer.conformance.judging.expected import list_rougher, may_refuse, round_like
+from goldformer.conformance.judging.expected import list_rougher, round_like
 from goldformer.conformance.judging.implementation import Implementation
 from goldformer.conformance.judging.invoke import (
     Array,
@@ -88,8 +88,8 @@ def measure_outcome(
         tuple(contract.outputs), asks_refusal=case.error is not None, is_advised=implementation.spec.is_advice(case)
     )
     if not isinstance(outcome, Result):
-        refused = isinstance(outcome, BadResult) and outcome.reason == "raised"
-        is_right = refused and may_refuse(case, implementation.options(case))
+        refused = isinstance(outcome, BadResult) and outcome.reason == "raised" and case.golden is not None
+        is_right = refused and case.refuses(implementation.options(case))
         return measured if is_right else replace(measured, problem=outcome)
     if expected and expected.keys().isdisjoint(outcome.outputs):
         absent = NotImplementedHere(f"{implementation.adapter.name} does not return {', '.join(expected)}")
