@@ -104,7 +104,7 @@ def _load_bench(config: pytest.Config) -> Bench:
         from goldformer.conformance.diagnosis.explain import Diagnosis
         from goldformer.conformance.judging.cases import Bench
         from goldformer.conformance.judging.collector import sparing_collector
-        from goldformer.conformance.judging.policy import Policy
+        from goldformer.conformance.judging.decision import Policy
         from goldformer.conformance.loading import Reading, load_implementation
         from goldformer.conformance.selection import Numerics, Selection, add_declared_cases, list_present
         from goldformer.spec import SpecError, load_spec

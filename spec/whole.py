@@ -15,20 +15,13 @@ from goldformer.spec.tables import Clause, Convention, Document, Erratum, Level,
 Entry = TypeVar("Entry")
 
 
-class CaseFiles(Protocol):
+class _CaseFiles(Protocol):
     """The files of the cases, each read when it is needed."""
 
-    def read_component(self, component: str) -> tuple[Case, ...]:
-        """Return the cases of one component in file order."""
-
-    def read_case(self, id_: str) -> Case | None:
-        """Return one case; None if no file has it."""
-
-    def read_all(self) -> Mapping[str, Case]:
-        """Return all cases."""
-
-    def list_killing(self, mistake: str) -> Sequence[str]:
-        """Return the components that have cases which kill a mistake."""
+    def read_component(self, component: str) -> tuple[Case, ...]: ...
+    def read_case(self, id_: str) -> Case | None: ...
+    def read_all(self) -> Mapping[str, Case]: ...
+    def list_killing(self, mistake: str) -> Sequence[str]: ...
 
 
 class Table(Mapping[str, Entry]):
@@ -56,7 +49,7 @@ class Table(Mapping[str, Entry]):
 class Cases(Mapping[str, Case]):
     """The cases of a spec by their ids, followed by further ones."""
 
-    def __init__(self, files: CaseFiles, more: Mapping[str, Case] | None = None) -> None:
+    def __init__(self, files: _CaseFiles, more: Mapping[str, Case] | None = None) -> None:
         self._files = files
         self._more = dict(more or {})
 

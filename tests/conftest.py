@@ -18,7 +18,7 @@ from goldformer.adapters import Adapter, find_adapter
 from goldformer.conformance.diagnosis.mistakes import implementations
 from goldformer.conformance.judging.applicability import plan
 from goldformer.conformance.judging.cases import Bench, check_case
-from goldformer.conformance.judging.policy import Policy
+from goldformer.conformance.judging.decision import Policy
 from goldformer.conformance.judging.verdict import Verdict
 from goldformer.spec import ROOT, Spec, load_spec
 from goldformer.spec.promises import write_stamps

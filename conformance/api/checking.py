@@ -16,8 +16,8 @@ from goldformer.conformance.api.printed import Printed
 from goldformer.conformance.api.report import Report
 from goldformer.conformance.judging.cases import Bench
 from goldformer.conformance.judging.collector import sparing_collector
+from goldformer.conformance.judging.decision import Policy
 from goldformer.conformance.judging.host import call_apart
-from goldformer.conformance.judging.policy import Policy
 from goldformer.conformance.judging.verdict import Verdict
 from goldformer.conformance.loading import Reading, find_name, list_own, load_implementation
 from goldformer.conformance.reports.comparison import Comparison, ComparisonRequest

@@ -31,8 +31,8 @@ from goldformer.conformance.commands._console import (
     say,
 )
 from goldformer.conformance.judging.cases import Bench, Judgement
+from goldformer.conformance.judging.decision import Policy
 from goldformer.conformance.judging.derivation import CannotDerive, derive_values
-from goldformer.conformance.judging.policy import Policy
 from goldformer.conformance.judging.verdict import Verdict
 from goldformer.conformance.loading import Reading, list_own, load_implementation
 from goldformer.conformance.reports.comparison import Comparison, ComparisonRequest, Implementation

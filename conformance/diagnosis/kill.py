@@ -21,7 +21,7 @@ from goldformer.conformance.diagnosis.failure import CLEAR
 from goldformer.conformance.diagnosis.mistakes import Mistaken, all_implementations
 from goldformer.conformance.diagnosis.suspects import ACCEPTED
 from goldformer.conformance.judging.cases import Bench, check_case
-from goldformer.conformance.judging.policy import Policy
+from goldformer.conformance.judging.decision import Policy
 from goldformer.conformance.judging.verdict import Reason, Status, Verdict
 from goldformer.conformance.properties.judge import check_property
 from goldformer.conformance.selection import Numerics

@@ -15,13 +15,20 @@ from functools import cached_property
 from typing import Final
 
 from goldformer.conformance.judging.applicability import explain_inapplicable
-from goldformer.conformance.judging.decision import decide, report_fault, report_problem, skip_check
+from goldformer.conformance.judging.decision import (
+    TOLERANT,
+    Policy,
+    decide,
+    report_fault,
+    report_problem,
+    skip_check,
+)
 from goldformer.conformance.judging.expected import select_expected
 from goldformer.conformance.judging.implementation import Implementation
 from goldformer.conformance.judging.invoke import Arguments, NotImplementedHere, Outcome, Result, read_arguments
 from goldformer.conformance.judging.measure import measure_outcome
-from goldformer.conformance.judging.policy import COARSER, TOLERANT, Policy
 from goldformer.conformance.judging.repeat import select_cases, write_command
+from goldformer.conformance.judging.tolerance import COARSER
 from goldformer.conformance.judging.verdict import Asks, Reason, Status, Verdict
 from goldformer.spec import Case
 from goldformer.spec.model import GoldenArray

@@ -19,10 +19,9 @@ from goldformer.conformance.judging.invoke import (
     Outcome,
     Result,
 )
-from goldformer.conformance.judging.policy import COARSER
 from goldformer.conformance.judging.random_outputs import compare_statistics
 from goldformer.conformance.judging.sessions import describe_calls
-from goldformer.conformance.judging.tolerance import Tolerance, find_visible, limit_rounding
+from goldformer.conformance.judging.tolerance import COARSER, Tolerance, find_visible, limit_rounding
 from goldformer.conformance.judging.verdict import Difference, Element, Limit, Reason
 from goldformer.spec import Case, Contract
 from goldformer.spec.model import GoldenArray

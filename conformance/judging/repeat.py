@@ -8,8 +8,8 @@ from functools import lru_cache
 from pathlib import Path
 
 from goldformer.adapters.process import TIMEOUT
+from goldformer.conformance.judging.decision import Policy
 from goldformer.conformance.judging.implementation import Implementation
-from goldformer.conformance.judging.policy import Policy
 from goldformer.spec import Case
 
 

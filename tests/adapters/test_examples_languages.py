@@ -20,7 +20,7 @@ import pytest
 from goldformer.adapters import Adapter, find_adapter
 from goldformer.conformance.judging.applicability import plan
 from goldformer.conformance.judging.cases import Bench, check_case
-from goldformer.conformance.judging.policy import Policy
+from goldformer.conformance.judging.decision import Policy
 from goldformer.conformance.judging.verdict import Status
 from goldformer.spec import Case, Spec
 from repository import REPOSITORY

@@ -11,7 +11,7 @@ import pytest
 
 from goldformer.adapters import OF_LIBRARIES, AdapterError, find_adapter
 from goldformer.conformance.judging.cases import Bench
-from goldformer.conformance.judging.policy import Policy
+from goldformer.conformance.judging.decision import Policy
 from library_deviations import DEVIATIONS, FLOAT32_INSIDE, IN_DTYPE
 from repository import REPOSITORY
 

@@ -12,7 +12,7 @@ from goldformer.adapters import Adapter
 from goldformer.adapters.protocol import list_parameters
 from goldformer.adapters.textbook.build import build_textbook
 from goldformer.conformance.judging.cases import Bench, check_case
-from goldformer.conformance.judging.policy import Policy
+from goldformer.conformance.judging.decision import Policy
 from goldformer.conformance.judging.verdict import Status
 
 textbook = build_textbook()

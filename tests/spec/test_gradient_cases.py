@@ -16,9 +16,9 @@ from goldformer.adapters.textbook.build import build_textbook
 from goldformer.conformance.diagnosis.explain import Diagnosis
 from goldformer.conformance.diagnosis.mistakes import implementations
 from goldformer.conformance.judging.cases import Bench, check_case, judge_case
+from goldformer.conformance.judging.decision import Policy
 from goldformer.conformance.judging.gradient import invoke_gradient
 from goldformer.conformance.judging.invoke import BadResult, read_arguments
-from goldformer.conformance.judging.policy import Policy
 from goldformer.conformance.judging.tolerance import tolerance
 from goldformer.conformance.judging.verdict import Status
 from goldformer.spec.formulas.heads import project

@@ -24,7 +24,7 @@ from goldformer.conformance.grading.model import (
 )
 from goldformer.conformance.grading.sandbox import Isolation
 from goldformer.conformance.judging.cases import Bench
-from goldformer.conformance.judging.policy import Policy
+from goldformer.conformance.judging.decision import Policy
 from goldformer.conformance.judging.verdict import Status
 from goldformer.conformance.selection import Selection, checks
 from goldformer.spec import load_spec

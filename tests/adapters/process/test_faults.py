@@ -21,7 +21,7 @@ from goldformer.adapters.process.client import Client
 from goldformer.adapters.process.faults import CallFault
 from goldformer.conformance.cli import main
 from goldformer.conformance.judging.cases import Bench, check_case
-from goldformer.conformance.judging.policy import Policy
+from goldformer.conformance.judging.decision import Policy
 from goldformer.conformance.judging.verdict import Status
 from goldformer.conformance.properties.judge import check_property
 from goldformer.conformance.reports.text import explain_verdict

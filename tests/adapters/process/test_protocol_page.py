@@ -23,7 +23,7 @@ from goldformer.adapters.process.server import Server, serve
 from goldformer.adapters.process.wire import BadRequest, decode_array, encode_array, from_line, read_reply, read_request
 from goldformer.conformance.cli import main
 from goldformer.conformance.judging.cases import Bench, check_case
-from goldformer.conformance.judging.policy import Policy
+from goldformer.conformance.judging.decision import Policy
 from goldformer.conformance.judging.verdict import UNANSWERED, WITHIN_LIMITS, Status
 from repository import REPOSITORY
 from rpc import Answered

@@ -19,7 +19,7 @@ from goldformer.adapters.process import client, wire
 from goldformer.adapters.process.messages import ENCODINGS, MAX_MESSAGE
 from goldformer.adapters.process.server import Server, serve
 from goldformer.conformance.judging.cases import Bench, check_case
-from goldformer.conformance.judging.policy import Policy
+from goldformer.conformance.judging.decision import Policy
 from goldformer.conformance.judging.repeat import write_command
 from goldformer.conformance.judging.verdict import Status
 from repository import REPOSITORY

@@ -19,8 +19,8 @@ from goldformer.adapters.arrays import LIBRARIES
 from goldformer.conformance.api.own_call import OwnCall
 from goldformer.conformance.judging.cases import Bench, judge_case
 from goldformer.conformance.judging.comparator import find_ratio
+from goldformer.conformance.judging.decision import Policy
 from goldformer.conformance.judging.measure import find_tolerance
-from goldformer.conformance.judging.policy import Policy
 from goldformer.conformance.reports.remarks import make_remarks
 from goldformer.spec import load_spec
 

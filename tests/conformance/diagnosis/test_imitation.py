@@ -26,8 +26,8 @@ from goldformer.conformance.diagnosis.mistakes import implementations
 from goldformer.conformance.diagnosis.suspects import rank_explanations
 from goldformer.conformance.judging.applicability import plan
 from goldformer.conformance.judging.cases import Bench, judge_case
+from goldformer.conformance.judging.decision import Policy
 from goldformer.conformance.judging.invoke import Result
-from goldformer.conformance.judging.policy import Policy
 from goldformer.conformance.judging.verdict import Difference, Status, Verdict
 from goldformer.conformance.reports.text import explain_verdict
 from goldformer.conformance.selection import Selection, checks

@@ -26,7 +26,7 @@ from goldformer.conformance.grading.task import GradingTask
 from goldformer.conformance.grading.transcript import ReplayMismatch, Transcript
 from goldformer.conformance.grading.worker import ResultFiles, write_results
 from goldformer.conformance.judging.cases import Bench, check_case
-from goldformer.conformance.judging.policy import Policy
+from goldformer.conformance.judging.decision import Policy
 from goldformer.conformance.judging.verdict import Status
 from goldformer.conformance.properties.judge import check_property
 from goldformer.spec import Case, Spec

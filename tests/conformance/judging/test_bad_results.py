@@ -16,8 +16,8 @@ from goldformer.adapters import Adapter
 from goldformer.adapters.builtin import reference, textbook
 from goldformer.conformance.judging.applicability import plan
 from goldformer.conformance.judging.cases import Bench, check_case
+from goldformer.conformance.judging.decision import Policy
 from goldformer.conformance.judging.invoke import Arguments, invoke
-from goldformer.conformance.judging.policy import Policy
 from goldformer.conformance.judging.verdict import Status
 from goldformer.conformance.properties.judge import check_property
 

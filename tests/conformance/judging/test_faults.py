@@ -13,7 +13,7 @@ from goldformer.conformance.diagnosis.explain import Diagnosis
 from goldformer.conformance.diagnosis.imitation import Imitator
 from goldformer.conformance.judging import measure
 from goldformer.conformance.judging.cases import check_case, judge_case
-from goldformer.conformance.judging.policy import Policy
+from goldformer.conformance.judging.decision import Policy
 from goldformer.conformance.judging.verdict import Status
 from goldformer.conformance.properties import registry
 

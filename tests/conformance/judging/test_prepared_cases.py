@@ -12,8 +12,8 @@ from goldformer.adapters.arrays import LIBRARIES, Wire
 from goldformer.adapters.dtypes import WireArray
 from goldformer.conformance.judging import cases
 from goldformer.conformance.judging.cases import Bench, PreparedCase, judge_case
+from goldformer.conformance.judging.decision import Policy
 from goldformer.conformance.judging.invoke import convert_arguments, read_arguments
-from goldformer.conformance.judging.policy import Policy
 from goldformer.conformance.judging.verdict import Status
 
 RIGHT = """

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from goldformer.adapters.protocol import Adapter
 from goldformer.conformance.cli import main
 from goldformer.conformance.judging.cases import Bench, check_case
-from goldformer.conformance.judging.policy import Policy
+from goldformer.conformance.judging.decision import Policy
 from goldformer.conformance.judging.verdict import Status
 from goldformer.spec.oracle.rounding import TF32, Rounding, is_half
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from goldformer.conformance.judging.cases import check_case
-from goldformer.conformance.judging.policy import Policy
+from goldformer.conformance.judging.decision import Policy
 from goldformer.conformance.judging.verdict import Status
 from goldformer.conformance.properties.judge import check_property
 

@@ -16,9 +16,9 @@ from goldformer.adapters.builtin import reference, textbook
 from goldformer.conformance.diagnosis.isolation.sentences import describe_element as describe_isolated
 from goldformer.conformance.judging.cases import Bench, check_case
 from goldformer.conformance.judging.comparator import compare
+from goldformer.conformance.judging.decision import Policy
 from goldformer.conformance.judging.expected import expect
 from goldformer.conformance.judging.measure import describe_difference, describe_values, find_tolerance
-from goldformer.conformance.judging.policy import Policy
 from goldformer.conformance.judging.tolerance import LARGEST, limit_rounding, tolerance
 from goldformer.conformance.judging.verdict import Difference, Element, Limit, Status, Verdict
 from goldformer.conformance.properties.judge import check_property

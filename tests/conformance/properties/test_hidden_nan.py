@@ -13,7 +13,7 @@ import torch
 from comparisons import remark_lines
 from goldformer.adapters import Adapter, find_adapter
 from goldformer.conformance.judging.cases import Bench
-from goldformer.conformance.judging.policy import Policy
+from goldformer.conformance.judging.decision import Policy
 from goldformer.conformance.judging.verdict import Status, Verdict
 from goldformer.conformance.properties.judge import check_property
 

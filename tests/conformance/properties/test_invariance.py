@@ -13,7 +13,7 @@ import torch
 from goldformer.adapters import Adapter, find_adapter
 from goldformer.adapters.arrays import LIBRARIES
 from goldformer.conformance.judging.cases import Bench
-from goldformer.conformance.judging.policy import Policy
+from goldformer.conformance.judging.decision import Policy
 from goldformer.conformance.judging.verdict import Invariance, Status, Verdict
 from goldformer.conformance.properties.judge import check_property
 from goldformer.conformance.properties.registry import components_of

@@ -15,7 +15,7 @@ from goldformer.adapters.arrays import LIBRARIES
 from goldformer.conformance.diagnosis.finding import MISTAKE_FOUND
 from goldformer.conformance.diagnosis.findings import diagnose
 from goldformer.conformance.judging.cases import Bench
-from goldformer.conformance.judging.policy import Policy
+from goldformer.conformance.judging.decision import Policy
 from goldformer.conformance.judging.verdict import Status
 from goldformer.conformance.properties.judge import check_property
 from goldformer.conformance.properties.registry import components_of

@@ -16,7 +16,7 @@ from goldformer.adapters.arrays import LIBRARIES
 from goldformer.adapters.textbook.build import build_textbook
 from goldformer.conformance.diagnosis.mistakes import implementations
 from goldformer.conformance.judging.cases import Bench
-from goldformer.conformance.judging.policy import Policy
+from goldformer.conformance.judging.decision import Policy
 from goldformer.conformance.judging.verdict import Status, Verdict
 from goldformer.conformance.properties.judge import check_property
 from goldformer.conformance.properties.registry import _REGISTRY, components_of, load_properties

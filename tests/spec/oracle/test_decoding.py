@@ -19,8 +19,8 @@ from goldformer.adapters import DTYPES, Adapter
 from goldformer.adapters.textbook.build import build_textbook
 from goldformer.conformance.diagnosis.explain import Diagnosis
 from goldformer.conformance.judging.cases import Bench, check_case, judge_case
+from goldformer.conformance.judging.decision import Policy
 from goldformer.conformance.judging.invoke import NotCheckable, read_arguments
-from goldformer.conformance.judging.policy import Policy
 from goldformer.conformance.judging.tolerance import least_margin
 from goldformer.conformance.judging.verdict import Status
 from goldformer.conformance.properties.subject import Subject

@@ -10,7 +10,7 @@ from goldformer.adapters import Adapter, pretend_device
 from goldformer.adapters.builtin import reference
 from goldformer.conformance.diagnosis.mistakes import torch_implementations
 from goldformer.conformance.judging.cases import Bench, check_case
-from goldformer.conformance.judging.policy import Policy
+from goldformer.conformance.judging.decision import Policy
 from goldformer.conformance.judging.verdict import Status
 from goldformer.conformance.properties.judge import check_property
 from goldformer.conformance.properties.registry import components_of
