@@ -16,7 +16,8 @@ import pytest
 from goldformer.adapters import Adapter
 from goldformer.conformance.diagnosis.explain import Diagnosis
 from goldformer.conformance.diagnosis.mistakes import implementations
-from goldformer.conformance.judging.cases import Bench, check_case, judge_case, plan
+from goldformer.conformance.judging.applicability import plan
+from goldformer.conformance.judging.cases import Bench, check_case, judge_case
 from goldformer.conformance.reports.comparison import Comparison, ComparisonRequest, Implementation
 from goldformer.conformance.reports.comparison_page import page
 from goldformer.conformance.selection import Selection, checks

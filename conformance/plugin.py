@@ -104,6 +104,7 @@ def _load_bench(config: pytest.Config) -> Bench:
         from goldformer.conformance.diagnosis.explain import Diagnosis
         from goldformer.conformance.judging.cases import Bench
         from goldformer.conformance.judging.collector import sparing_collector
+        from goldformer.conformance.judging.decision import Policy
         from goldformer.conformance.loading import Reading, load_implementation
         from goldformer.conformance.selection import Numerics, Selection, add_declared_cases, list_present
         from goldformer.spec import SpecError, load_spec
@@ -119,16 +120,15 @@ def _load_bench(config: pytest.Config) -> Bench:
             if config.getoption("--dtype") != [ALL]:
                 _check_known(_split_words(config.getoption("--dtype")), DTYPES, "--dtype")
             adapter = load_implementation(config.getoption("--adapter"), spec, Reading(timeout=timeout))
-            strict = "--strict" in _read_arguments(config)
-            tf32 = config.getoption("--tf32")
-            bench = Bench(spec, adapter, adapter.default_dtype, config.getoption("--device"), strict, tf32=tf32)
+            policy = Policy(strict="--strict" in _read_arguments(config), tf32=config.getoption("--tf32"))
+            bench = Bench(spec, adapter, adapter.default_dtype, config.getoption("--device"), policy)
             if config.getoption("--baseline") is None:  # which was recorded of stored cases
                 bench = add_declared_cases(bench, Selection((), tuple(chosen)))
             for name in list_present(bench, Selection((), chosen)):
                 spec.cases_of(name)  # reads them, since every one becomes a test
         except (AdapterError, SpecError) as error:
             raise pytest.UsageError(f"goldformer: {error}") from error
-        Numerics(tf32, config.getoption("--threads")).apply(adapter.arrays)
+        Numerics(policy.tf32, config.getoption("--threads")).apply(adapter.arrays)
         config.stash[_BENCH] = bench
         config.stash[_DIAGNOSIS] = Diagnosis(bench.spec)
         config.stash[_JUDGED] = {}
@@ -192,7 +192,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     # A component that the adapter does not have is one line of the summary, and its files are not read.
     present = list_present(bench, Selection(tuple(dtypes), _list_chosen(config)))
     if "golden_case" in metafunc.fixturenames:
-        from goldformer.conformance.judging.cases import plan
+        from goldformer.conformance.judging.applicability import plan
 
         cases = plan(bench.spec, present) if present else []
         metafunc.parametrize("golden_case", cases, ids=[case.id for case in cases])
@@ -304,7 +304,11 @@ class Summary:
 
             if nothing_was_checked(self.verdicts) and session.exitstatus == pytest.ExitCode.OK:
                 session.exitstatus = pytest.ExitCode.NO_TESTS_COLLECTED
-            elif session.exitstatus == pytest.ExitCode.OK and _load_bench(self.config).strict and self._list_partial():
+            elif (
+                session.exitstatus == pytest.ExitCode.OK
+                and _load_bench(self.config).policy.strict
+                and self._list_partial()
+            ):
                 session.exitstatus = pytest.ExitCode.TESTS_FAILED
             faults = sum(v.is_fault for v in self.verdicts)
             if faults and session.testsfailed == faults:
@@ -343,7 +347,7 @@ class Summary:
             terminalreporter.write_line(line.text)
         if nothing_was_checked(self.verdicts):
             terminalreporter.write_line("Nothing was checked: everything was skipped.", red=True)
-        if bench.strict and found.partial:
+        if bench.policy.strict and found.partial:
             terminalreporter.write_line(f"--strict fails what is partial: {', '.join(found.partial)}", red=True)
 
     def _list_absent(self) -> list[str]:
@@ -367,7 +371,7 @@ class Summary:
 
     def _has_chosen(self, bench: Bench) -> bool:
         """Return True if the run left out golden cases, such as by -k or the id of a test: few are enough then."""
-        from goldformer.conformance.judging.cases import plan
+        from goldformer.conformance.judging.applicability import plan
         from goldformer.conformance.selection import Selection, list_present
 
         present = list_present(bench, Selection((), _list_chosen(self.config)))

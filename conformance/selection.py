@@ -10,7 +10,8 @@ from functools import cache
 from threadpoolctl import threadpool_limits
 
 from goldformer.adapters.arrays import LIBRARIES
-from goldformer.conformance.judging.cases import Bench, Judgement, judge_case, plan
+from goldformer.conformance.judging.applicability import plan
+from goldformer.conformance.judging.cases import Bench, Judgement, judge_case
 from goldformer.conformance.judging.wrapped import judge_wrapped
 from goldformer.conformance.properties.judge import judge_property
 from goldformer.conformance.properties.registry import components_of
@@ -77,7 +78,7 @@ def checks(bench: Bench, selection: Selection) -> list[Check]:
 
 def list_present(bench: Bench, selection: Selection) -> list[str]:
     """Return the components of a selection whose checks are listed."""
-    return [name for name in _list_asked(bench.spec, selection) if bench.strict or bench.has(name)]
+    return [name for name in _list_asked(bench.spec, selection) if bench.policy.strict or bench.has(name)]
 
 
 def list_absent(bench: Bench, selection: Selection) -> list[str]:

@@ -11,11 +11,11 @@ from goldformer.spec.model import (
     Contract,
     Golden,
     GoldenArray,
-    Spec,
     Wanted,
 )
 from goldformer.spec.strict import Location
 from goldformer.spec.tables import Citation, Clause, Convention, Document, Erratum, Level, Mistake, Property
+from goldformer.spec.whole import Spec
 
 __all__ = [
     "ANY",

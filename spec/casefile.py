@@ -160,10 +160,11 @@ def _build(
     drawn = _find_drawn(model.attributes, model.only_with, names, contract, conventions)
     params = _make_recipes(_expand_params(model.params, drawn), param_specs, sizes, lead, "params")
     case = Case(
-        model.id, contract.component, model.title, tuple(model.clauses), source, tuple(model.meant_for), (),
-        sizes, lead, model.equal_sizes, model.attributes, inputs, params,
-        {name: tuple(conventions[name].options) for name in names},
-        model.only_with, {}, model.printed, None, place,
+        id=model.id, component=contract.component, title=model.title, place=place, clauses=tuple(model.clauses),
+        source=source, meant_for=tuple(model.meant_for), sizes=sizes, lead=lead, equal_sizes=model.equal_sizes,
+        attributes=model.attributes, inputs=inputs, params=params,
+        conventions={name: tuple(conventions[name].options) for name in names},
+        only_with=model.only_with, printed=model.printed,
         dependent={name: spec for name, spec in param_specs.items() if spec.only_with},
         later_tokens=contract.later_tokens,
     )  # fmt: skip

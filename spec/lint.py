@@ -11,10 +11,11 @@ import numpy as np
 
 from goldformer.spec.coverage import cover
 from goldformer.spec.errors import Problem
-from goldformer.spec.model import ANY, Case, Contract, GoldenArray, Spec, read_count
+from goldformer.spec.model import ANY, Case, Contract, GoldenArray, read_count
 from goldformer.spec.strict import Location
 from goldformer.spec.tables import Property
 from goldformer.spec.vacuity import find_vacuous
+from goldformer.spec.whole import Spec
 
 #: A document's digits agree if the value lies within half a unit of the last printed digit. The small
 #: excess accepts a value on the very edge, whichever way its author rounded.

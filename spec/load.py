@@ -15,8 +15,7 @@ from goldformer.spec.contractfile import read_contracts
 from goldformer.spec.edition import Edition, read_editions
 from goldformer.spec.errors import Problem, SpecError
 from goldformer.spec.goldenfile import StoredGolden, golden_path, read_golden_file
-from goldformer.spec.lazy import Cases, Table
-from goldformer.spec.model import Case, Contract, Spec
+from goldformer.spec.model import Case, Contract
 from goldformer.spec.tables import (
     Clause,
     Convention,
@@ -31,6 +30,7 @@ from goldformer.spec.tables import (
     read_mistakes,
     read_properties,
 )
+from goldformer.spec.whole import Cases, Spec, Table
 from goldformer.spec.yamlfile import YamlFile
 
 #: The folder that holds the spec's data, in the checkout and in an installed wheel.

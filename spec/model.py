@@ -1,4 +1,4 @@
-"""The frozen objects of the spec: contracts, cases, golden values, and the spec itself."""
+"""The frozen objects of the spec: contracts, cases and golden values."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, 
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import product
-from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, Final, Literal
 
@@ -17,14 +16,12 @@ from pydantic import Field
 
 from goldformer.spec import draw
 from goldformer.spec.draw import Recipe
-from goldformer.spec.edition import Edition
 from goldformer.spec.later import Hiding, LaterTokens
-from goldformer.spec.lazy import Cases
 from goldformer.spec.pairs import cover_pairs
 from goldformer.spec.sessions import STATE, Session, SessionCall, drop_script
 from goldformer.spec.shapes import Shape
 from goldformer.spec.strict import Items, Location, Param, StrictModel, Text
-from goldformer.spec.tables import Citation, Clause, Convention, Document, Erratum, Level, Mistake, Property
+from goldformer.spec.tables import Citation
 
 Array = NDArray[Any]
 Kind = Literal["float", "bool", "ids"]
@@ -348,7 +345,7 @@ class _DrawnArrays(Mapping[str, Array]):
         return len(self._recipes)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Case:
     """One call of a component and what to expect of it.
 
@@ -361,22 +358,22 @@ class Case:
     id: str
     component: str
     title: str
-    clauses: tuple[str, ...]
-    source: Citation | None
-    meant_for: tuple[str, ...]
-    kills: tuple[str, ...]
+    place: Location
     sizes: Mapping[str, int]
     lead: tuple[int, ...]
-    equal_sizes: str | None
     attributes: Mapping[str, Attribute]
     inputs: Mapping[str, Recipe]
     params: Mapping[str, Recipe]
     conventions: Mapping[str, tuple[str, ...]]
-    only_with: Mapping[str, str]
-    expect: Mapping[str, Wanted]
-    printed: Mapping[str, Any]
-    golden: Golden | None
-    place: Location
+    clauses: tuple[str, ...] = ()
+    source: Citation | None = None
+    meant_for: tuple[str, ...] = ()
+    kills: tuple[str, ...] = ()
+    equal_sizes: str | None = None
+    only_with: Mapping[str, str] = field(default_factory=dict)
+    expect: Mapping[str, Wanted] = field(default_factory=dict)
+    printed: Mapping[str, Any] = field(default_factory=dict)
+    golden: Golden | None = None
     #: Error cases: the argument at fault, and the working case that differs only in that argument.
     error: str | None = None
     base: str | None = None
@@ -398,16 +395,17 @@ class Case:
         whole = self.whole or self
         left_out = (whole._left_out[name, chosen[name]] for chosen in options for name in whole.conventions)
         absent = frozenset[str]().union(*left_out)
-        hiding = whole.later_tokens.find_hiding(options[0]) if whole.later_tokens is not None and options else ""
+        later = whole.later_tokens
+        hiding = later.find_hiding(options[0]) if later is not None and options else ""
         key = (absent, hiding if whole.changes_mask(hiding) else "")
         if key not in whole._variants:
-            variant = replace(
-                whole,
-                whole=whole,
+            mask = whole._make_mask(hiding) if key[1] else None
+            masks = {later.mask: draw.Values(mask)} if later is not None and mask is not None else {}
+            whole._variants[key] = replace(
+                whole, whole=whole, inputs={**whole.inputs, **masks}, hiding=key[1],
                 params={name: recipe for name, recipe in whole.params.items() if name not in absent},
                 expect={name: wanted for name, wanted in whole.expect.items() if name not in absent},
-            )
-            whole._variants[key] = variant._hide_later(key[1]) if key[1] else variant
+            )  # fmt: skip
         return whole._variants[key]
 
     @cached_property
@@ -439,13 +437,6 @@ class Case:
         shape, before = later.shape.sizes(self.sizes, self.lead), self.input_arrays.get(later.mask)
         old, new = (np.broadcast_to(np.True_ if mask is None else mask, shape) for mask in (before, after))
         return bool(np.any(old.any(-1) & ~new.any(-1)))
-
-    def _hide_later(self, hiding: Hiding) -> Case:
-        """Return the call with the mask that hides later tokens; its values are others than the golden ones."""
-        assert self.later_tokens is not None
-        mask = self._make_mask(hiding)
-        assert mask is not None
-        return replace(self, inputs={**self.inputs, self.later_tokens.mask: draw.Values(mask)}, hiding=hiding)
 
     @property
     def given_inputs(self) -> Mapping[str, Array]:
@@ -622,77 +613,3 @@ class Case:
     def shape_only(self) -> bool:
         """True if the case asks only for shapes, so that nothing is derived."""
         return all(wanted.form == "shape" for wanted in self.expect.values())
-
-
-@dataclass(frozen=True, eq=False)
-class Spec:
-    """The whole spec. Tables and cases are read from their files on first use."""
-
-    root: Path
-    editions: Mapping[str, Edition]
-    documents: Mapping[str, Document]
-    clauses: Mapping[str, Clause]
-    errata: Mapping[str, Erratum]
-    conventions: Mapping[str, Convention]
-    mistakes: Mapping[str, Mistake]
-    properties: Mapping[str, Property]
-    contracts: Mapping[str, Contract]
-    cases: Mapping[str, Case] = field(repr=False)
-
-    @property
-    def default_edition(self) -> Edition:
-        """The edition of contracts that name none; its general clauses hold for every other edition too."""
-        return next(iter(self.editions.values()))
-
-    def edition_of(self, component: str) -> Edition:
-        """Return the edition of a component."""
-        return self.editions[self.contracts[component].edition]
-
-    def editions_of(self, components: Iterable[str]) -> tuple[Edition, ...]:
-        """Return the editions of some components, in the order of the spec; the default one if there are none."""
-        names = {self.contracts[component].edition for component in components} or {self.default_edition.edition}
-        return tuple(edition for name, edition in self.editions.items() if name in names)
-
-    def cases_of(self, component: str) -> tuple[Case, ...]:
-        """Return the cases of one component in file order, reading no other component's files."""
-        if isinstance(self.cases, Cases):
-            return self.cases.of(component)
-        return tuple(case for case in self.cases.values() if case.component == component)
-
-    def with_cases(self, more: Mapping[str, Case]) -> Spec:
-        """Return the spec with further cases after its own, which stay unread until first use."""
-        if isinstance(self.cases, Cases):
-            return replace(self, cases=self.cases.with_more(more))
-        return replace(self, cases={**self.cases, **more})
-
-    def is_advice(self, case: Case) -> bool:
-        """Return True if all clauses of a case are SHOULD, so that failing it is not wrong."""
-        return {self.clauses[id_].level for id_ in case.clauses} == {Level.SHOULD}
-
-    def list_dependencies(self, component: str) -> tuple[str, ...]:
-        """List all components that one depends on, directly or not, the nearest first."""
-        names = list(self.contracts[component].depends_on)
-        for name in names:
-            names += [other for other in self.contracts[name].depends_on if other not in names]
-        return tuple(names)
-
-    def cases_killing(self, mistake: str, first: str) -> Iterator[Case]:
-        """Yield the cases that kill a mistake, those of one component first; stop early to read few files."""
-        if isinstance(self.cases, Cases):
-            yield from self.cases.killing(mistake, first)
-        else:
-            yield from (case for case in self.cases.values() if mistake in case.kills)
-
-    def errata_quoted_in(self, text: str) -> list[Erratum]:
-        """Return the errata whose code a text quotes: a line that is no Python, or the words of an error."""
-        return [erratum for erratum in self.errata.values() if erratum.code and erratum.code in text]
-
-    def checks_catching(self, mistake: str) -> list[Case | Property]:
-        """Return the cases that kill a mistake, and the properties that catch it."""
-        cases = [case for case in self.cases.values() if mistake in case.kills]
-        return [*cases, *(prop for prop in self.properties.values() if mistake in prop.catches)]
-
-    @property
-    def components(self) -> tuple[str, ...]:
-        """Component names, each after those it depends on."""
-        return tuple(self.contracts)

@@ -16,7 +16,9 @@ from threadpoolctl import threadpool_limits
 from controls import ROOM, TALLY, Control, Tally, judge, tallies
 from goldformer.adapters import Adapter, find_adapter
 from goldformer.conformance.diagnosis.mistakes import implementations
-from goldformer.conformance.judging.cases import Bench, check_case, plan
+from goldformer.conformance.judging.applicability import plan
+from goldformer.conformance.judging.cases import Bench, check_case
+from goldformer.conformance.judging.decision import Policy
 from goldformer.conformance.judging.verdict import Verdict
 from goldformer.spec import ROOT, Spec, load_spec
 from goldformer.spec.promises import write_stamps
@@ -54,7 +56,7 @@ def bench(spec: Spec) -> Callable[..., Bench]:
     """A bench for an adapter by name, or by the source of a module."""
 
     def make(adapter: str, dtype: str = "float32", *, strict: bool = False) -> Bench:
-        return Bench(spec, find_adapter(adapter, spec), dtype, "cpu", strict)
+        return Bench(spec, find_adapter(adapter, spec), dtype, "cpu", Policy(strict=strict))
 
     return make
 
@@ -91,10 +93,8 @@ def broken_reference(tmp_path: Path) -> Callable[..., str]:
                     text = text.replace(old, new)
             (target / source.name).write_text(text, encoding="utf-8")
         adapter = (REPOSITORY / "adapters" / "builtin" / "reference.py").read_text(encoding="utf-8")
-        adapter = adapter.replace(
-            "from goldformer import __version__, reference_impl", f"import {package} as reference_impl"
-        )
-        adapter = adapter.replace("goldformer.reference_impl", package).replace("= __version__", '= "broken"')
+        adapter = adapter.replace("from goldformer import reference_impl", f"import {package} as reference_impl")
+        adapter = adapter.replace("goldformer.reference_impl", package).replace('= version("goldformer")', '= "broken"')
         path = tmp_path / "student.py"
         path.write_text(adapter, encoding="utf-8")
         return str(path)
@@ -122,7 +122,7 @@ def verdicts_on_mistake(spec: Spec) -> Callable[[str, str], list[Verdict]]:
     def run(mistake: str, dtype: str) -> list[Verdict]:
         adapter = Adapter.from_object(implementations()[mistake].make(), mistake, spec)
         # Strictly, as a case of what is only advised may list it too.
-        bench = Bench(spec, adapter, dtype, "cpu", strict=True)
+        bench = Bench(spec, adapter, dtype, "cpu", Policy(strict=True))
         listing = [case for case in spec.cases.values() if mistake in case.kills]
         return [verdict for case in listing if (verdict := check_case(case, bench)).reason != "convention"]
 

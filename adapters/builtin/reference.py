@@ -7,18 +7,19 @@ import math
 import operator
 import threading
 from collections.abc import Callable, Mapping
+from importlib.metadata import version
 from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from goldformer import __version__, reference_impl
+from goldformer import reference_impl
 from goldformer.reference_impl.parts import affine, make_generator
 from goldformer.reference_impl.shapes import NotNegative, Rate, Seed, Size, checked
 
 NAME: Final = "reference"
-VERSION: Final = __version__
+VERSION: Final = version("goldformer")
 ARRAYS: Final = "torch"
 
 softmax = reference_impl.softmax

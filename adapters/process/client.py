@@ -15,10 +15,10 @@ import shlex
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import version
 from types import SimpleNamespace
 from typing import Any, Final, Protocol
 
-from goldformer import __version__
 from goldformer.adapters.arrays import Wire
 from goldformer.adapters.process import TIMEOUT
 from goldformer.adapters.process.child import TAIL, Child, ChildFault
@@ -182,7 +182,7 @@ class Client:
         return child, handshake
 
     def _shake_hands(self, child: Peer) -> Handshake:
-        hello = {"protocol": PROTOCOL, "suite": f"goldformer {__version__}"}
+        hello = {"protocol": PROTOCOL, "suite": f"goldformer {version('goldformer')}"}
         try:
             result = self._ask(child, "initialize", hello)
             return validate_model(Handshake, result, "result")

@@ -16,6 +16,7 @@ from goldformer.conformance.api.printed import Printed
 from goldformer.conformance.api.report import Report
 from goldformer.conformance.judging.cases import Bench
 from goldformer.conformance.judging.collector import sparing_collector
+from goldformer.conformance.judging.decision import Policy
 from goldformer.conformance.judging.host import call_apart
 from goldformer.conformance.judging.verdict import Verdict
 from goldformer.conformance.loading import Reading, find_name, list_own, load_implementation
@@ -78,7 +79,9 @@ def check(
                 _split(properties),
             )  # fmt: skip
             _require_known(selection, spec)
-            bench = add_declared_cases(Bench(spec, adapter, selection.dtypes[0], device, strict), selection)
+            bench = add_declared_cases(
+                Bench(spec, adapter, selection.dtypes[0], device, Policy(strict=strict)), selection
+            )
             if not bench.computes_on_cpu and not call_apart(adapter):
                 # A notebook goes on after a check, and a call that ends the device would take it from the notebook too.
                 bench = replace(bench, adapter=replace(bench.adapter, hints=(*bench.adapter.hints, _CALLED_HERE)))

@@ -21,7 +21,8 @@ from goldformer.conformance.api.report import NonConformance
 from goldformer.conformance.diagnosis.explain import Diagnosis
 from goldformer.conformance.diagnosis.finding import FIRST_SEEN, FIX_FIRST, Finding
 from goldformer.conformance.diagnosis.findings import diagnose
-from goldformer.conformance.judging.cases import Bench, Judgement, explain_out_of_reach, judge_case
+from goldformer.conformance.judging.applicability import explain_out_of_reach
+from goldformer.conformance.judging.cases import Bench, Judgement, judge_case
 from goldformer.conformance.judging.comparator import find_ratio
 from goldformer.conformance.judging.invoke import BadResult, name_outputs
 from goldformer.conformance.judging.measure import find_tolerance

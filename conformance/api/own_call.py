@@ -83,15 +83,16 @@ class OwnCall:
             mask = later.hide(inputs.get(later.mask), hiding, binder.sizes, binder.lead or ())
             inputs |= {} if mask is None else {later.mask: mask}
         first = next((array for array in (*arrays.values(), result) if find_library(array) is library), None)
+        options = adapter.options(component, spec)
         case = Case(
-            f"this call of {component}", component, contract.title, (), None, (), (), dict(binder.sizes),
-            binder.lead or (), None, attributes, _as_recipes(inputs), _as_recipes(params),
-            {name: tuple(spec.conventions[name].options) for name in _list_open(adapter, contract)},
-            {n: o for n, o in adapter.options(component, spec).items() if not adapter.leaves_open(n, component)},
-            {}, {}, None, Location(Path(component), 1),
+            id=f"this call of {component}", component=component, title=contract.title,
+            place=Location(Path(component), 1), sizes=dict(binder.sizes), lead=binder.lead or (),
+            attributes=attributes, inputs=_as_recipes(inputs), params=_as_recipes(params),
+            conventions={name: tuple(spec.conventions[name].options) for name in _list_open(adapter, contract)},
+            only_with={n: o for n, o in options.items() if not adapter.leaves_open(n, component)},
             dependent={name: array for name, array in given.items() if array.only_with},
         )  # fmt: skip
-        if why := case.explain_unfit(adapter.options(component, spec)):
+        if why := case.explain_unfit(options):
             advice = why.replace("the adapter declares", "the conventions say")
             raise ValueError(f"{component}: these arguments do not fit: {advice}. Pass conventions={{…}}")
         return cls(case, spec, adapter, dtype, _find_device(first, library))

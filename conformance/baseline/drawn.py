@@ -61,9 +61,8 @@ def _draw_case(contract: Contract, seed: int, spec: Spec) -> Case:
         id=f"drawn-{contract.component.replace('_', '-')}-{seed}",
         component=contract.component,
         title=f"Drawn arguments of realistic size, seed {seed}",
-        clauses=(), source=None, meant_for=(), kills=(), sizes=SIZES, lead=_LEAD, equal_sizes=None,
-        attributes=attributes, inputs=inputs, params=params, conventions=conventions, only_with={},
-        expect=dict.fromkeys(contract.outputs, Wanted("shape")), printed={}, golden=None,
+        sizes=SIZES, lead=_LEAD, attributes=attributes, inputs=inputs, params=params, conventions=conventions,
+        expect=dict.fromkeys(contract.outputs, Wanted("shape")),
         place=Location(spec.root / "cases" / "drawn", 1),
         dependent={n: a for n, a in contract.params_for(attributes).items() if a.only_with},
     )  # fmt: skip

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 
-from goldformer import __version__
 from goldformer.conformance.baseline.classify import Classifier
 from goldformer.conformance.baseline.drift import describe_move
 from goldformer.conformance.baseline.environment import describe_run
@@ -42,7 +42,7 @@ class Guard:
         entries = {key: self.collector.entries[key]} if key in self.collector.entries else {}
         if key not in entries and key not in self.old.entries:
             return verdict
-        new = Baseline(__version__, "", self.old.request, (self._recording,), entries, absent)
+        new = Baseline(version("goldformer"), "", self.old.request, (self._recording,), entries, absent)
         worst = sort_worst_first(self._classifier.classify(key, self.old, new))[0]
         if worst.kind <= Kind.ROUNDING:
             return verdict

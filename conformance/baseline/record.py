@@ -6,17 +6,18 @@ import hashlib
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
+from importlib.metadata import version
 from typing import Any, Final
 
 import numpy as np
 
-from goldformer import __version__
 from goldformer.adapters import Adapter
 from goldformer.conformance.baseline.array_files import StoredArray
 from goldformer.conformance.baseline.drawn import draw_cases
 from goldformer.conformance.baseline.environment import describe_run
 from goldformer.conformance.baseline.model import Baseline, BaselineError, BaselineRequest, Ended, Entry, Key, Output
-from goldformer.conformance.judging.cases import Bench, Judgement, plan
+from goldformer.conformance.judging.applicability import plan
+from goldformer.conformance.judging.cases import Bench, Judgement
 from goldformer.conformance.judging.expected import expect
 from goldformer.conformance.judging.invoke import Result
 from goldformer.conformance.judging.measure import find_tolerance
@@ -65,7 +66,9 @@ def record(
         whys = set(absent.values()) or {"no case fits all of these options"}
         why = whys.pop() if len(whys) == 1 else "every case was skipped"
         raise BaselineError(f"{adapter.origin}: nothing was given that could be recorded: {why}")
-    return Baseline(__version__, digest_spec(spec), request, (describe_run(adapter, request),), entries, absent)
+    return Baseline(
+        version("goldformer"), digest_spec(spec), request, (describe_run(adapter, request),), entries, absent
+    )
 
 
 def find_unrepeatable(adapter: Adapter, spec: Spec, baseline: Baseline) -> list[Key]:

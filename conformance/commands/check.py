@@ -31,6 +31,7 @@ from goldformer.conformance.commands._console import (
     say,
 )
 from goldformer.conformance.judging.cases import Bench, Judgement
+from goldformer.conformance.judging.decision import Policy
 from goldformer.conformance.judging.derivation import CannotDerive, derive_values
 from goldformer.conformance.judging.verdict import Verdict
 from goldformer.conformance.loading import Reading, list_own, load_implementation
@@ -134,7 +135,7 @@ def check(
             cases or tuple(own),
             expand_patterns(properties, spec.properties, "--property"),
         )
-        bench = Bench(spec, found, dtypes[0], device, strict, bitwise=bitwise, tf32=tf32)
+        bench = Bench(spec, found, dtypes[0], device, Policy(strict=strict, bitwise=bitwise, tf32=tf32))
         bench = bench if own else add_declared_cases(bench, selection)
         if wrapper:
             bench = _wrap(bench, wrapper, properties)
@@ -177,7 +178,7 @@ def _wrap(bench: Bench, wrapper: str, properties: Collection[str]) -> Bench:
     """Return the bench with wrapped functions; CannotRun for options about properties, which are not wrapped."""
     if properties:
         raise CannotRun("--wrap judges golden cases only: leave out --property")
-    if bench.bitwise:
+    if bench.policy.bitwise:
         raise CannotRun("--wrap judges golden cases, and --bitwise is about properties: leave out one of them")
     return replace(bench, wrapper=wrapper, wrapped=wrap_adapter(bench.adapter, wrapper, bench.spec))
 

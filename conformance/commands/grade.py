@@ -9,12 +9,12 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
 import click
 
-from goldformer import __version__
 from goldformer.conformance.commands import _options as options
 from goldformer.conformance.commands._console import (
     DASH,
@@ -271,7 +271,7 @@ def _read_grades(found: ClassList, chosen: ClassList, task: GradingTask, store: 
 def _draw_fresh_cases(assignment: Assignment, seed: str | None, spec: Spec, store: Store) -> str:
     """Return the fresh cases of this class, which nobody has seen: drawn once, and then the same for everyone."""
     seed = seed or assignment.seed or _read_stored_seed(store) or secrets.token_hex(16)
-    digests = (digest_assignment(assignment), digest_folder(spec.root), __version__, seed)
+    digests = (digest_assignment(assignment), digest_folder(spec.root), version("goldformer"), seed)
     drawn_for = hashlib.sha256(json.dumps(digests).encode()).hexdigest() + "\n"
     made, cases = store.folder / _DRAWN_FOR, store.folder / FRESH
     # Damaged cases are drawn again.

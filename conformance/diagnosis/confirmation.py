@@ -24,7 +24,7 @@ from goldformer.conformance.diagnosis.suspects import (
     rank_best,
     select_judgements,
 )
-from goldformer.conformance.judging.cases import Judgement, call_case
+from goldformer.conformance.judging.cases import Judgement
 from goldformer.conformance.judging.invoke import Result
 from goldformer.conformance.judging.verdict import Verdict
 from goldformer.spec import Case, Spec
@@ -112,7 +112,7 @@ def _make_calls(
         if case.explain_unfit(options):
             continue
         calls += 1
-        actual = call_case(case.under(options), judgement.bench)
+        actual = judgement.bench.call_case(case.under(options))
         if isinstance(actual, Result):
             expected = _widen(failure, actual) if case.cotangent is not None else failure.expected
             yield index, replace(failure, case=case.under(options), actual=actual, expected=expected)

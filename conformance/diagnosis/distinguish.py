@@ -16,7 +16,8 @@ import numpy as np
 from goldformer.conformance.diagnosis.causes import Causes
 from goldformer.conformance.diagnosis.failure import FailingCase, estimate_cost
 from goldformer.conformance.diagnosis.suspects import MOST_COMPARED, list_explained, rank_best, select_judgements
-from goldformer.conformance.judging.cases import Bench, Judgement, call_case, report_fault
+from goldformer.conformance.judging.cases import Bench, Judgement
+from goldformer.conformance.judging.decision import report_fault
 from goldformer.conformance.judging.invoke import BadResult, Result
 from goldformer.conformance.judging.verdict import UNANSWERED, Match, Verdict
 from goldformer.spec import Case, Spec
@@ -188,7 +189,7 @@ def _find_refuted(
         if calls == _MOST_CALLS:
             return
         calls += 1
-        actual = call_case(case.case, bench)
+        actual = bench.call_case(case.case)
         if isinstance(actual, BadResult) and actual.reason in UNANSWERED:
             return
         if not isinstance(actual, Result | BadResult):

@@ -14,7 +14,8 @@ import numpy as np
 
 from goldformer.conformance.diagnosis.causes import DROPOUT
 from goldformer.conformance.diagnosis.isolation.calls import compute
-from goldformer.conformance.judging.cases import Bench, Judgement, find_working_case
+from goldformer.conformance.judging.applicability import find_working_case
+from goldformer.conformance.judging.cases import Bench, Judgement
 from goldformer.conformance.judging.invoke import Arguments, Array, CallProblem, read_arguments
 from goldformer.conformance.judging.verdict import NONDETERMINISM, Verdict
 from goldformer.conformance.properties.subject import draw_arguments, with_params

@@ -24,8 +24,9 @@ from goldformer.conformance.diagnosis.suspects import (
     rank_explanations,
     select_judgements,
 )
-from goldformer.conformance.judging.cases import Judgement, report_fault
+from goldformer.conformance.judging.cases import Judgement
 from goldformer.conformance.judging.collector import sparing_collector
+from goldformer.conformance.judging.decision import report_fault
 from goldformer.conformance.judging.verdict import WITHHELD, Match, Verdict
 from goldformer.spec import Spec
 from goldformer.spec.oracle.rounding import is_half

@@ -21,6 +21,7 @@ from goldformer.conformance.diagnosis.failure import CLEAR
 from goldformer.conformance.diagnosis.mistakes import Mistaken, all_implementations
 from goldformer.conformance.diagnosis.suspects import ACCEPTED
 from goldformer.conformance.judging.cases import Bench, check_case
+from goldformer.conformance.judging.decision import Policy
 from goldformer.conformance.judging.verdict import Reason, Status, Verdict
 from goldformer.conformance.properties.judge import check_property
 from goldformer.conformance.selection import Numerics
@@ -133,7 +134,7 @@ def measure(mistaken: Mistaken, dtype: str, cases: Iterable[Case], spec: Spec) -
     adapter = Adapter.from_object(mistaken.make(), mistaken.id, spec)
     Numerics().apply(adapter.arrays)
     # Strict, because a case that is only advised may list it too.
-    bench = Bench(spec, adapter, dtype, "cpu", strict=True)
+    bench = Bench(spec, adapter, dtype, "cpu", Policy(strict=True))
     cells: list[KillCheck] = []
     unmeasured: list[str] = []
     for case in cases:

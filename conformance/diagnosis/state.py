@@ -15,8 +15,9 @@ from typing import Final
 from goldformer.adapters.protocol import AdapterError
 from goldformer.conformance.diagnosis.causes import SHOWN_BY_PROPERTY
 from goldformer.conformance.diagnosis.suspects import ACCEPTED
-from goldformer.conformance.judging.cases import Bench, Judgement, judge_case, select_cases
+from goldformer.conformance.judging.cases import Bench, Judgement, judge_case
 from goldformer.conformance.judging.host import find_host, follow_host
+from goldformer.conformance.judging.repeat import select_cases, write_command
 from goldformer.conformance.judging.verdict import WITHHELD, KeptState, Status, Verdict
 from goldformer.spec import Case, Spec
 
@@ -73,9 +74,9 @@ def _may_depend_on_calls(verdict: Verdict, bench: Bench) -> bool:
 def _write_command(after: Sequence[Case], case: Case, bench: Bench, run: _Run) -> str:
     """Return the command that shows a failure after some cases, or after all cases of the component."""
     if after:
-        return bench.command(*select_cases((*after, case), bench))
+        return write_command(bench, bench.policy, *select_cases((*after, case), bench.spec.root))
     every = replace(bench, dtype=",".join(dict.fromkeys(run.dtypes.values())))
-    return every.command("--component", case.component)
+    return write_command(every, every.policy, "--component", case.component)
 
 
 @dataclass

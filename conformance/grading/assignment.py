@@ -27,7 +27,7 @@ from goldformer.conformance.grading.model import (
     SubmissionLimits,
 )
 from goldformer.conformance.grading.redraw import find_kind
-from goldformer.conformance.judging.cases import plan
+from goldformer.conformance.judging.applicability import plan
 from goldformer.conformance.judging.verdict import NO_MISTAKE, TOLERATED, Reason
 from goldformer.spec import Case, Spec, SpecError
 from goldformer.spec.errors import Problem

@@ -9,12 +9,12 @@ import tempfile
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final, Protocol
 
 import pydantic
 
-from goldformer import __version__
 from goldformer.adapters import Adapter, AdapterError
 from goldformer.adapters.arrays import Wire
 from goldformer.adapters.process.client import Client, adapter_object
@@ -166,7 +166,7 @@ class Grader:
 
     def _make_head(self, submission: Submission, key: str, forbidden: tuple[ForbiddenUse, ...]) -> dict[str, Any]:
         return {
-            "submission": submission.id, "key": key, "goldformer": __version__,
+            "submission": submission.id, "key": key, "goldformer": version("goldformer"),
             "limits": asdict(self._task.assignment.limits), "isolation": asdict(self._isolation),
             "forbidden": [asdict(use) for use in forbidden],
         }  # fmt: skip
@@ -247,7 +247,9 @@ class Grader:
             failing = _make_failing_adapter(self._plan, "timeout", "all of its time is used up") if over else None
             required = self._task.answers.outputs.get(planned.component, {}).get(planned.subject.id, ())
             if failing or required:
-                bench = replace(bench, adapter=failing or bench.adapter, required=required)
+                bench = replace(
+                    bench, adapter=failing or bench.adapter, policy=replace(bench.policy, required=frozenset(required))
+                )
             judgement = self._count_declines(planned, planned.judge(bench, prepared), answers)
             check = planned.rate(judgement.verdict)
             if planned.subject.id in self._plan.kinds.refusals:

@@ -16,7 +16,8 @@ from typing import Any, Final, TypeVar
 import numpy as np
 
 from goldformer.spec.draw import Values
-from goldformer.spec.model import Array, ArraySpec, Case, Contract, Spec
+from goldformer.spec.model import Array, ArraySpec, Case, Contract
+from goldformer.spec.whole import Spec
 
 Item = TypeVar("Item")
 Raw = dict[str, Any]

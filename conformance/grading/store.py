@@ -20,16 +20,18 @@ import re
 import zlib
 from collections.abc import Iterator, Mapping
 from enum import Enum
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
 
 import pydantic
 
-from goldformer import __version__
 from goldformer.conformance.grading.model import Grade
 from goldformer.conformance.grading.sandbox import SweptFolder
 from goldformer.conformance.reports.json_data import replace_nonfinite
 from goldformer.spec.files import read_regular_file, replace_file, resolve_path, unpack_gzip
+
+_VERSION: Final = version("goldformer")
 
 GRADE: Final = "grade.json.gz"
 #: The file of what passed between the grader and the submission.
@@ -103,7 +105,7 @@ def from_json(text: str | bytes) -> Grade:
 
 def make_key(submission: str, assignment: str, fresh: str, spec: str, outputs: str) -> str:
     """Return one digest of everything that decides about a grade: the digests of its parts, and the version."""
-    parts = json.dumps([submission, assignment, fresh, spec, outputs, __version__])
+    parts = json.dumps([submission, assignment, fresh, spec, outputs, _VERSION])
     return hashlib.sha256(parts.encode()).hexdigest()
 
 

@@ -68,9 +68,8 @@ class GradingTask:
 
 def make_strict(bench: Bench) -> Bench:
     """Return a bench that tolerates nothing but advice, and does not keep durations, because they vary."""
-    if bench.require_refusals and bench.require_precision and not bench.timed:
-        return bench
-    return replace(bench, require_refusals=True, require_precision=True, timed=False)
+    strict = replace(bench.policy, require_refusals=True, require_precision=True, timed=False)
+    return bench if strict == bench.policy else replace(bench, policy=strict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,9 +12,10 @@ from typing import Final
 
 import numpy as np
 
+from goldformer.conformance.judging.implementation import Implementation
 from goldformer.spec import Case, Contract
 from goldformer.spec.laws import law_of
-from goldformer.spec.model import GoldenArray
+from goldformer.spec.model import REFUSED, UNSPECIFIED, GoldenArray
 from goldformer.spec.oracle.derive import GAPS
 from goldformer.spec.oracle.rounding import Rounding, is_half
 from goldformer.spec.oracle.truth import Call, OutputRounding, Style, find_scale, make_call
@@ -172,3 +173,27 @@ def _has_padding(case: Case) -> bool:
     pad = case.attributes.get("pad_id")
     padded = pad is not None and any(np.any(array == pad) for array in arrays if array.dtype.kind == "i")
     return padded or any(np.any(~array.any(-2)) for array in arrays if array.dtype.kind == "b" and array.ndim > 1)
+
+
+def select_expected(case: Case, implementation: Implementation, dtype: str) -> dict[str, GoldenArray]:
+    """Return the golden values under the adapter's convention; `dtype` is the one to which results are judged.
+
+    An option that permits a refusal has no values of its own: a result is compared with those of the default option.
+    """
+    if case.golden is None:
+        return {}
+    options, conventions = implementation.options(case), implementation.spec.conventions
+    contract, adapter = implementation.spec.contracts[case.component], implementation.adapter
+    left_open = {name for name in case.conventions if adapter.leaves_open(name, case.component)}
+    if left_open and not case.hiding:
+        decided = {name: (options[name],) for name in case.conventions if name not in left_open}
+        combined = [options | combination for combination in case.combine_options(decided)]
+        agreed = select_agreed(case, combined, contract, dtype)
+        return add_rounding(agreed, case, make_call(case, combined[0], contract))
+    if case.hiding and adapter.leaves_open("empty_row", case.component):
+        options |= {"empty_row": UNSPECIFIED}
+    elif case.refuses(options):
+        options |= {name: conventions[name].default for name in case.conventions if options[name] == REFUSED}
+    outputs = expect(case, options, contract, dtype)
+    assert outputs is not None, "the documents' own option refuses nothing"
+    return dict(outputs)

@@ -11,10 +11,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from goldformer.adapters import DTYPES
-from goldformer.conformance.judging.cases import explain_lost_eps, explain_out_of_reach
+from goldformer.conformance.judging.applicability import explain_lost_eps, explain_out_of_reach
 from goldformer.conformance.judging.tolerance import tolerance
 from goldformer.spec import draw
-from goldformer.spec.model import NOT_FINITE, Array, ArraySpec, Case, Contract, GoldenArray, Kind, Spec
+from goldformer.spec.model import NOT_FINITE, Array, ArraySpec, Case, Contract, GoldenArray, Kind
+from goldformer.spec.whole import Spec
 
 #: The words for numbers that JSON does not have; NaN equals no key.
 _WORDS: Final = {value: word for word, value in NOT_FINITE.items() if not math.isnan(value)}

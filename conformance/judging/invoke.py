@@ -97,6 +97,10 @@ class BadResult(CallProblem):
         return self._detail
 
 
+class BaseFails(BadResult):
+    """The call without the fault of an error case, which has to work, fails too."""
+
+
 def _restore(
     cls: type[BadResult], reason: Reason, message: str, detail: str, unreached: Collection[str], hint: str
 ) -> BadResult:
@@ -120,6 +124,10 @@ class Result:
             np.array_equal(array, other.outputs[name], equal_nan=array.dtype.kind == "f")
             for name, array in self.outputs.items()
         )
+
+
+#: The result of a call, or the reason why there is nothing to compare.
+Outcome = Result | CallProblem
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,19 +1,32 @@
-"""The comparison of a result with its golden values, output by output, and a sentence about it."""
+"""The measurement of an outcome: each output against its golden values, and sentences about it."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Final
 
+from goldformer.conformance.judging.applicability import explain_inapplicable
 from goldformer.conformance.judging.comparator import compare, find_ratio, find_wrong_places
-from goldformer.conformance.judging.invoke import Array, Result
+from goldformer.conformance.judging.expected import list_rougher, round_like
+from goldformer.conformance.judging.implementation import Implementation
+from goldformer.conformance.judging.invoke import (
+    Array,
+    BadResult,
+    CallProblem,
+    NotImplementedHere,
+    Outcome,
+    Result,
+)
 from goldformer.conformance.judging.random_outputs import compare_statistics
 from goldformer.conformance.judging.sessions import describe_calls
-from goldformer.conformance.judging.tolerance import Tolerance, limit_rounding
+from goldformer.conformance.judging.tolerance import COARSER, Tolerance, find_visible, limit_rounding
 from goldformer.conformance.judging.verdict import Difference, Element, Limit, Reason
 from goldformer.spec import Case, Contract
 from goldformer.spec.model import GoldenArray
+from goldformer.spec.oracle.rounding import is_half
+from goldformer.spec.oracle.truth import MOST_SAMPLED
 
 #: The beginning of what a verdict calls a gradient.
 GRADIENT_OF: Final = "gradient of "
@@ -28,6 +41,105 @@ _AS_A_WHOLE: Final = {
 _FEWEST_DIGITS: Final = 3
 _MORE_DIGITS: Final = 6
 _MOST_DIGITS: Final = 17
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """The numbers of an outcome: the error ÷ tolerance of each output, as data flows to it.
+
+    `outputs` are those of the contract. `problem` is why there is nothing to compare. `missing` are the expected
+    outputs that were not returned. `rougher` says to what rounding a wrong result is right, and `where` in which calls
+    of a session it is wrong. A result in a half type is `rounded_once` if it is that of float32, and changes below
+    `visible` do not show in it. The call `asks_refusal` of a bad input, and it `is_advised` if all clauses of its case
+    only advise.
+    """
+
+    outputs: tuple[str, ...] = ()
+    asks_refusal: bool = False
+    is_advised: bool = False
+    differences: tuple[Difference, ...] = ()
+    missing: tuple[str, ...] = ()
+    problem: CallProblem | None = None
+    seconds: float = 0.0
+    by_hand: bool = False
+    rougher: str = ""
+    where: str = ""
+    rounded_once: bool | None = None
+    visible: float | None = None
+
+    @property
+    def ratio(self) -> float | None:
+        """The largest error ÷ tolerance; None if nothing was compared."""
+        return max((difference.ratio for difference in self.differences), default=None)
+
+    @property
+    def wrong(self) -> tuple[Difference, ...]:
+        """The outputs that are wrong."""
+        return tuple(difference for difference in self.differences if difference.wrong)
+
+
+def measure_outcome(
+    outcome: Outcome, expected: Mapping[str, GoldenArray], case: Case, implementation: Implementation, dtype: str
+) -> Measurement:
+    """Compare the outcome of a case with its golden values, by the rounding of a dtype."""
+    contract = implementation.spec.contracts[case.component]
+    measured = Measurement(
+        tuple(contract.outputs), asks_refusal=case.error is not None, is_advised=implementation.spec.is_advice(case)
+    )
+    if not isinstance(outcome, Result):
+        refused = isinstance(outcome, BadResult) and outcome.reason == "raised" and case.golden is not None
+        is_right = refused and case.refuses(implementation.options(case))
+        return measured if is_right else replace(measured, problem=outcome)
+    if expected and expected.keys().isdisjoint(outcome.outputs):
+        absent = NotImplementedHere(f"{implementation.adapter.name} does not return {', '.join(expected)}")
+        measured = replace(measured, problem=absent)
+    measured = replace(
+        measured,
+        differences=tuple(measure(outcome, expected, case, contract, dtype)),
+        # Every gradient that is asked for is required already.
+        missing=() if case.cotangent is not None else tuple(name for name in expected if name not in outcome.outputs),
+        seconds=outcome.seconds,
+        by_hand=outcome.by_hand,
+    )
+    if measured.wrong:
+        where = name_wrong_calls(measured.wrong[0], outcome, expected, case, contract, dtype)
+        return replace(measured, where=where, rougher=_find_rougher(outcome, expected, case, implementation, dtype))
+    once, visible = _measure_rounding(outcome, expected, case, contract, dtype)
+    return replace(measured, rounded_once=once, visible=visible)
+
+
+def _measure_rounding(
+    result: Result, expected: Mapping[str, GoldenArray], case: Case, contract: Contract, dtype: str
+) -> tuple[bool | None, float | None]:
+    """Return whether a right result in a half type was rounded once, and the smallest change that shows in it."""
+    rounded = {name: golden for name, golden in expected.items() if golden.rounding is not None}
+    # Large calls take long, and smaller ones tell as much.
+    if not is_half(dtype) or not rounded or case.size > MOST_SAMPLED:
+        return None, None
+    shown = (find_visible(golden, find_tolerance(golden, contract, dtype)) for golden in rounded.values())
+    once = _is_right(result, round_like(rounded, "once", dtype), case, contract, dtype)
+    return once, max(filter(None, shown), default=None)
+
+
+def _find_rougher(
+    result: Result, expected: Mapping[str, GoldenArray], case: Case, implementation: Implementation, dtype: str
+) -> str:
+    """Return to what a wrong result is right: the tolerances of a coarser dtype, or coarser sums; "" if to nothing."""
+    contract, coarser = implementation.spec.contracts[case.component], COARSER.get(dtype)
+    judged = coarser is not None and not explain_inapplicable(case, replace(implementation, dtype=coarser))
+    if coarser is not None and judged and _is_right(result, expected, case, contract, coarser):
+        return describe_coarser(implementation.dtype, coarser)
+    styles = list_rougher(case, expected, dtype)
+    return next((words for words, outputs in styles if _is_right(result, outputs, case, contract, dtype)), "")
+
+
+def describe_coarser(dtype: str, coarser: str) -> str:
+    """Return words for a result that is right to the tolerances of a coarser dtype."""
+    return f"to {coarser}, not to {dtype}"
+
+
+def _is_right(result: Result, expected: Mapping[str, GoldenArray], case: Case, contract: Contract, dtype: str) -> bool:
+    return not any(difference.wrong for difference in measure(result, expected, case, contract, dtype))
 
 
 def measure(

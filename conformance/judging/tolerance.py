@@ -38,6 +38,11 @@ AVERAGE: Final = 1.7
 COMMON: Final = 1.5
 LEAST_ROWS: Final = 16
 
+#: The dtype to whose tolerances a result may be right. Only float64 has one: the tolerances of float16 and bfloat16
+#: are so wide that mistakes hide in them. A result that is wrong in float32 and right to them may be either, so it
+#: counts as wrong.
+COARSER: Final[Mapping[str, str]] = {"float64": "float32"}
+
 
 @dataclass(frozen=True, eq=False)
 class Tolerance:

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from enum import Enum, StrEnum
+from functools import cache
 from typing import Any, Final, Literal
+
+from pydantic import TypeAdapter
 
 from goldformer.adapters.process.patience import NOT_ASKED
 from goldformer.spec.tables import Setting
@@ -312,42 +315,9 @@ class Verdict:
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Verdict:
         """Read the plain data of as_json, also after tuples became lists."""
+        return _make_reader().validate_python(data)
 
-        def element(e: dict[str, Any] | None) -> Element | None:
-            return Element(tuple(e["index"]), e["expected"], e["got"]) if e else None
 
-        def grid(g: dict[str, Any] | None) -> Grid | None:
-            if g is None:
-                return None
-            lead, origin, shape = (tuple(g[name]) for name in ("lead", "origin", "shape"))
-            expected, got = (tuple(map(tuple, g[name])) for name in ("expected", "got"))
-            return Grid(lead, origin, shape, expected, got)
-
-        differences = tuple(
-            Difference(
-                **{**d, "first": element(d["first"]), "worst": element(d["worst"]), "grid": grid(d["grid"])}
-                | {"limit": Limit(d.get("limit", Limit.ELEMENT))}
-            )
-            for d in data["differences"]
-        )
-        lists = {name: tuple(data[name]) for name in ("clauses", "catches")}
-        matches = data["matches"]
-        if matches is not None:
-            matches = tuple(
-                Match(tuple(m["causes"]), m["ratio"], tuple(map(tuple, m.get("twins", ())))) for m in matches
-            )
-        made = {**lists, "differences": differences, "matches": matches, "status": Status(data["status"])}
-        for name in ("rules_out", "refutes", "confirms"):
-            made[name] = tuple(map(tuple, data.get(name, ())))
-        if found := data.get("isolated"):
-            names = {name: tuple(found[name]) for name in ("places", "names", "holds", "right_with")}
-            options = tuple(map(tuple, found.get("options", ())))
-            made["isolated"] = IsolatedMistake(**{**found, **names, "options": options})
-        if kept := data.get("state"):
-            made["state"] = KeptState(tuple(kept["after"]), kept["is_proven"])
-        for name in ("idle", "hidden_nan"):
-            made[name] = tuple(data.get(name, ()))
-        made["invariances"] = tuple(Invariance(**found) for found in data.get("invariances", ()))
-        if compared := data.get("wrapped"):
-            made["wrapped"] = Wrapped(**compared)
-        return cls(**{**data, **made})
+@cache
+def _make_reader() -> TypeAdapter[Verdict]:
+    return TypeAdapter(Verdict)

@@ -9,7 +9,8 @@ from typing import Final
 import numpy as np
 
 from goldformer.adapters.untrusted_text import clip_text
-from goldformer.conformance.judging.cases import Bench, Judgement, call_case, judge_outcome, report_fault, skip_check
+from goldformer.conformance.judging.cases import Bench, Judgement, PreparedCase, judge_call
+from goldformer.conformance.judging.decision import report_fault, skip_check
 from goldformer.conformance.judging.invoke import BadResult, NotCheckable, NotImplementedHere, Result
 from goldformer.conformance.judging.measure import measure
 from goldformer.conformance.judging.verdict import NOT_WRAPPED, Agreement, Status, Wrapped
@@ -36,14 +37,14 @@ def judge_wrapped(plain: Judgement) -> Judgement:
 
 def _judge_again(plain: Judgement, case: Case, result: Result, bench: Bench) -> Judgement:
     assert bench.wrapped is not None, "a bench with a wrapper has the wrapped adapter"
-    outcome = call_case(case, replace(bench, adapter=bench.wrapped))
     blank = replace(plain.verdict, status=Status.PASSED, reason="", message="", ratio=None, differences=())
+    again = judge_call(PreparedCase(case, bench), replace(bench, adapter=bench.wrapped), blank)
+    outcome = again.outcome
     raised = isinstance(outcome, BadResult) and outcome.reason == "raised"
     if raised or isinstance(outcome, NotImplementedHere | NotCheckable):
         # The function itself gave a result, so the transformation failed.
         message = f"{NOT_WRAPPED}{_take_first_line(str(outcome))}"
         return plain if plain.verdict.bad else Judgement(skip_check(blank, "not-wrapped", message), bench, case)
-    again = judge_outcome(case, outcome, plain.expected, bench, blank)
     if plain.verdict.bad:
         right: Agreement = "only wrapped is right" if again.verdict.status is Status.PASSED else "both wrong"
         return replace(plain, verdict=replace(plain.verdict, wrapped=Wrapped(bench.wrapper, right)))

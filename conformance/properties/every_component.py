@@ -13,7 +13,8 @@ import numpy as np
 
 from goldformer.adapters.arrays import LIBRARIES
 from goldformer.adapters.protocol import Adapter
-from goldformer.conformance.judging.cases import Bench, find_working_case, select_plain_cases
+from goldformer.conformance.judging.applicability import find_working_case, select_plain_cases
+from goldformer.conformance.judging.cases import Bench
 from goldformer.conformance.judging.invoke import (
     NOT_RUN,
     Arguments,
@@ -145,7 +146,7 @@ def repeat_calls(subject: Subject) -> None:
             subject.repeats(
                 arguments, again, first, claim.format("a second call" if number == 0 else f"call {number + 2}")
             )
-    if subject.bench.bitwise:
+    if subject.bench.policy.bitwise:
         _compare_threads(subject, arguments)
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from goldformer.adapters.arrays import Wire
-from goldformer.conformance.judging.cases import select_plain_cases
+from goldformer.conformance.judging.applicability import select_plain_cases
 from goldformer.conformance.judging.invoke import Arguments, CallProblem, read_arguments
 from goldformer.conformance.properties.subject import Subject, with_inputs
 from goldformer.spec import Contract

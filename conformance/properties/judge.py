@@ -4,18 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from goldformer.conformance.judging.cases import (
-    Bench,
-    Judgement,
-    describe_coarser,
-    report_bad_result,
-    report_fault,
-    report_missing,
-    skip_check,
-    tolerate_precision,
-    turn_into_advice,
-)
-from goldformer.conformance.judging.invoke import BadResult, CallProblem, NotCheckable, NotImplementedHere
+from goldformer.conformance.judging.cases import Bench, Judgement
+from goldformer.conformance.judging.decision import report_fault, report_problem, skip_check
+from goldformer.conformance.judging.invoke import CallProblem, NotImplementedHere
+from goldformer.conformance.judging.measure import describe_coarser
+from goldformer.conformance.judging.repeat import write_command
 from goldformer.conformance.judging.verdict import Status, Verdict
 from goldformer.conformance.properties.counterexample import write_case
 from goldformer.conformance.properties.registry import find_property
@@ -32,7 +25,7 @@ def judge_property(prop: Property, component: str, bench: Bench) -> Judgement:
 
 def check_property(prop: Property, component: str, bench: Bench) -> Verdict:
     """Return the verdict on one property for one component; a fault of goldformer becomes an errored verdict."""
-    command = bench.command("--property", prop.id, "--component", component)
+    command = write_command(bench, bench.policy, "--property", prop.id, "--component", component)
     blank = Verdict(
         prop.id, "property", component, prop.title, Status.PASSED, "", "", bench.dtype, bench.device,
         prop.clauses, "property", prop.catches, reproduce=command, asks="law",
@@ -51,22 +44,18 @@ def _check_property(prop: Property, component: str, bench: Bench, blank: Verdict
         if missing := bench.explain_missing(component):
             raise NotImplementedHere(missing)
         find_property(prop).run(subject)
-    except NotImplementedHere as absent:
-        return report_missing(blank, str(absent), strict=bench.strict)
-    except NotCheckable as unclear:
-        return skip_check(blank, "not-checkable", str(unclear))
-    except BadResult as bad:
-        return report_bad_result(blank, bad)
+    except CallProblem as problem:
+        return report_problem(blank, problem, bench.policy)
     except Violation as violation:
         return _tolerate(prop, violation, _fail(prop, violation, blank, bench), bench)
     passed = replace(
         blank,
         ratio=subject.ratio,
-        seconds=subject.seconds if bench.timed else 0.0,
+        seconds=subject.seconds if bench.policy.timed else 0.0,
         invariances=tuple(subject.invariances.values()),
         hidden_nan=subject.hidden_nan,
     )
-    return _require_bits(passed) if bench.bitwise else passed
+    return _require_bits(passed) if bench.policy.bitwise else passed
 
 
 def _require_bits(passed: Verdict) -> Verdict:
@@ -89,15 +78,19 @@ def _tolerate(prop: Property, violation: Violation, failed: Verdict, bench: Benc
     """
     if isinstance(violation, MixesDevices) and not bench.requires_gpu:
         return skip_check(failed, "gpu", failed.message)
-    if isinstance(violation, NotAdvised) and not bench.strict:
-        return turn_into_advice(failed)
+    if isinstance(violation, NotAdvised) and not bench.policy.strict:
+        return skip_check(replace(failed, ratio=None, differences=()), "advice", failed.message)
     coarser = bench.find_coarser()
     if coarser is None or violation.difference is None:
         return failed
     # Code may remember the first run, so a second run proves nothing: the numbers of the first have to fit too.
     wider = UNIT_ROUNDOFF[coarser.rounds_to] / UNIT_ROUNDOFF[bench.rounds_to]
     fits = violation.difference.ratio <= wider and _holds(prop, failed.component, coarser)
-    return tolerate_precision(failed, describe_coarser(bench, coarser)) if fits else failed
+    if not fits:
+        return failed
+    return skip_check(
+        failed, "precision", f"right {describe_coarser(bench.dtype, coarser.rounds_to)}: {failed.message}"
+    )
 
 
 def _holds(prop: Property, component: str, bench: Bench) -> bool:

@@ -14,7 +14,7 @@ import numpy as np
 
 from goldformer.adapters.arrays import Layout
 from goldformer.adapters.dtypes import choose_filler
-from goldformer.conformance.judging.cases import find_working_case, select_plain_cases
+from goldformer.conformance.judging.applicability import find_working_case, select_plain_cases
 from goldformer.conformance.judging.invoke import (
     NOT_RUN,
     Arguments,
@@ -116,7 +116,7 @@ def memory_around(subject: Subject) -> None:
 
 def _compare_surroundings(subject: Subject) -> None:
     """Require the same result between zeros, between NaN, and at an odd address between other numbers."""
-    may_be_odd = subject.bench.computes_on_cpu or subject.bench.strict
+    may_be_odd = subject.bench.computes_on_cpu or subject.bench.policy.strict
     # Not the arrays by themselves: what lies around these is unknown, and may be NaN too.
     for plain in _make_plain_calls(subject, lambda call: partial(_run_surrounded, subject, call, 0.0, _AFTER)):
         for around, before in _FILLERS:

@@ -7,7 +7,6 @@ from typing import Final
 
 from hypothesis import strategies as st
 
-from goldformer.conformance.judging.cases import call_refused
 from goldformer.conformance.judging.invoke import Arguments, BadResult, NotCheckable
 from goldformer.conformance.properties import relations
 from goldformer.conformance.properties.registry import holds
@@ -54,7 +53,7 @@ def message_names_the_weight(subject: Subject) -> None:
     refused = 0
     for id_, shape in NAMING.items():
         case = subject.bench.spec.cases[id_]
-        _, problem = call_refused(case, subject.bench)
+        _, problem = subject.bench.call_unchecked(case)
         if not isinstance(problem, BadResult) or problem.reason != "raised":
             continue  # accepted, or no answer at all: the case itself says so
         refused += 1

@@ -120,7 +120,7 @@ class Subject:
         result = self.bench.call(component, arguments, layout=layout)
         outputs = self.bench.spec.contracts[component].outputs
         if component == self.component and (
-            withheld := self.bench.describe_missing_outputs(component, result.outputs, outputs)
+            withheld := self.bench.policy.describe_withheld(outputs, outputs.keys() - result.outputs.keys())
         ):
             raise BadResult(WITHHELD, withheld)
         self.seconds += result.seconds

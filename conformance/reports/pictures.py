@@ -11,7 +11,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from goldformer.conformance.judging.cases import Bench, select_plain_cases
+from goldformer.conformance.judging.applicability import select_plain_cases
+from goldformer.conformance.judging.cases import Bench
 from goldformer.conformance.judging.invoke import Arguments, CallProblem, read_arguments
 from goldformer.conformance.judging.verdict import Difference, Grid, Verdict
 from goldformer.conformance.reports.counting import count_noun

@@ -18,7 +18,9 @@ from typing import Any
 import pytest
 
 from goldformer.adapters import Adapter, find_adapter
-from goldformer.conformance.judging.cases import Bench, call_refused, check_case, plan
+from goldformer.conformance.judging.applicability import plan
+from goldformer.conformance.judging.cases import Bench, check_case
+from goldformer.conformance.judging.decision import Policy
 from goldformer.conformance.judging.verdict import Status
 from goldformer.spec import Case, Spec
 from repository import REPOSITORY
@@ -194,7 +196,7 @@ def test_it_names_what_it_implements(example, language):
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 def test_it_conforms_on_what_it_implements(example, language, spec, dtype):
     cases = [case for case in plan(spec, language.components) if small(case)]
-    bench = Bench(spec, example, dtype, "cpu", require_refusals=True, require_precision=True)
+    bench = Bench(spec, example, dtype, "cpu", Policy(require_refusals=True, require_precision=True))
     verdicts = {case.id: check_case(case, bench) for case in cases}
     assert {v.check: v.message for v in verdicts.values() if v.bad} == {}
     absent = {case.id for case in cases if verdicts[case.id].reason == "not-implemented"}
@@ -209,7 +211,7 @@ def test_it_refuses_by_the_name_of_the_argument(example, language, spec):
     cases = [c for c in plan(spec, language.components) if c.error is not None and not excused(c, language)]
     assert cases
     for case in cases:
-        _, problem = call_refused(case, Bench(spec, example, "float64", "cpu"))
+        _, problem = Bench(spec, example, "float64", "cpu").call_unchecked(case)
         assert "(code -32602)" in str(problem), (case.id, problem)
         assert re.search(rf"(?<![\w.]){re.escape(case.error)}\b", str(problem)), (case.id, problem)
 

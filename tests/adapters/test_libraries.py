@@ -11,6 +11,7 @@ import pytest
 
 from goldformer.adapters import OF_LIBRARIES, AdapterError, find_adapter
 from goldformer.conformance.judging.cases import Bench
+from goldformer.conformance.judging.decision import Policy
 from library_deviations import DEVIATIONS, FLOAT32_INSIDE, IN_DTYPE
 from repository import REPOSITORY
 
@@ -45,7 +46,7 @@ def test_all_cases_hold_but_those_recorded(name, dtype, spec, library, verdicts_
     if dtype not in adapter.dtypes:
         pytest.skip(f"{name} does not work in {dtype}")
     components = set(adapter.functions) - SLOW.get(name, set())
-    bench = Bench(spec, adapter, dtype, "cpu", require_refusals=True, require_precision=True)
+    bench = Bench(spec, adapter, dtype, "cpu", Policy(require_refusals=True, require_precision=True))
     verdicts = verdicts_of(bench, *components)
     rough = FLOAT32_INSIDE.get(name, set()) if dtype == "float64" else set()
     failed = {verdict.check for verdict in verdicts if verdict.bad and verdict.component not in rough}

@@ -12,6 +12,7 @@ from goldformer.adapters import Adapter
 from goldformer.adapters.protocol import list_parameters
 from goldformer.adapters.textbook.build import build_textbook
 from goldformer.conformance.judging.cases import Bench, check_case
+from goldformer.conformance.judging.decision import Policy
 from goldformer.conformance.judging.verdict import Status
 
 textbook = build_textbook()
@@ -34,7 +35,7 @@ def verdict_of(spec, adapter_with):
 
     def check(case, function, **declared):
         adapter = adapter_with(spec.cases[case].component, function, **declared)
-        return check_case(spec.cases[case], Bench(spec, adapter, "float32", "cpu", require_refusals=True))
+        return check_case(spec.cases[case], Bench(spec, adapter, "float32", "cpu", Policy(require_refusals=True)))
 
     return check
 

@@ -113,12 +113,12 @@ def test_every_dtype_gives_a_test_for_every_case_and_property(conforming, spec):
 # A run that a fault of goldformer spoils
 
 FAULT = """
-from goldformer.conformance.judging import cases
+from goldformer.conformance.judging import measure
 
 def compared(*_):
     raise LookupError("of our own")
 
-cases.measure = compared
+measure.measure = compared
 """
 
 

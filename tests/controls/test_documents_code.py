@@ -12,6 +12,7 @@ import torch
 
 from controls import Control
 from goldformer.conformance.judging.cases import Bench, check_case
+from goldformer.conformance.judging.decision import Policy
 from goldformer.conformance.judging.verdict import Status
 
 
@@ -72,7 +73,7 @@ def test_the_proof_of_an_erratum_finds_its_code(erratum, dtype, spec):
     function, said = SAID[erratum]
     [proof] = (spec.cases[id_] for id_ in spec.errata[erratum].proof)
     control = Control("document", {proof.component: function})
-    verdict = check_case(proof, Bench(spec, control.adapter(spec), dtype, "cpu", strict=True))
+    verdict = check_case(proof, Bench(spec, control.adapter(spec), dtype, "cpu", Policy(strict=True)))
     assert (
         verdict.status
         is (Status.PASSED, Status.FAILED, Status.ERRORED)[["", "wrong-value", "raised"].index(said[dtype])]

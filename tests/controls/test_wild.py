@@ -14,7 +14,8 @@ from goldformer.conformance.diagnosis.neighbours import neighbours
 from goldformer.conformance.diagnosis.neighbours.neighbour import EQUALS
 from goldformer.conformance.diagnosis.neighbours.results import is_read_off
 from goldformer.conformance.diagnosis.neighbours.solved import families
-from goldformer.conformance.judging.cases import Bench, check_case, plan
+from goldformer.conformance.judging.applicability import plan
+from goldformer.conformance.judging.cases import Bench, check_case
 from goldformer.spec import load_spec
 from wild import (
     DECLARED,

@@ -16,6 +16,7 @@ from goldformer.adapters.textbook.build import build_textbook
 from goldformer.conformance.diagnosis.explain import Diagnosis
 from goldformer.conformance.diagnosis.mistakes import implementations
 from goldformer.conformance.judging.cases import Bench, check_case, judge_case
+from goldformer.conformance.judging.decision import Policy
 from goldformer.conformance.judging.gradient import invoke_gradient
 from goldformer.conformance.judging.invoke import BadResult, read_arguments
 from goldformer.conformance.judging.tolerance import tolerance
@@ -564,7 +565,7 @@ def test_every_gradient_case_catches_what_it_claims(mistake, broken_reference, s
     # several options claims a mistake under those of the mistake.
     own = {**adapter.conventions, **find_conventions(mistake)}
     declared = [replace(adapter, conventions={**own, **(case.only_with or {})}) for case in claimed]
-    benches = [Bench(spec, one, "float64", "cpu", require_precision=True) for one in declared]
+    benches = [Bench(spec, one, "float64", "cpu", Policy(require_precision=True)) for one in declared]
     verdicts = [check_case(case, bench) for case, bench in zip(claimed, benches, strict=True)]
     judged = [v for v in verdicts if v.status is not Status.SKIPPED]
     assert judged

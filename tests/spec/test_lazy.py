@@ -11,9 +11,9 @@ import pytest
 from click.testing import CliRunner
 
 from goldformer.conformance.cli import main
-from goldformer.conformance.judging.cases import plan
+from goldformer.conformance.judging.applicability import plan
 from goldformer.spec import Spec, SpecError, load_spec
-from goldformer.spec.lazy import Cases
+from goldformer.spec.whole import Cases
 from spoiling import edit, keep, load
 
 SOFTMAX = "sm-four-axes"

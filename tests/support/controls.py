@@ -15,6 +15,7 @@ from typing import Any
 
 from goldformer.adapters import DTYPES, Adapter
 from goldformer.conformance.judging.cases import Bench, check_case
+from goldformer.conformance.judging.decision import Policy
 from goldformer.conformance.judging.verdict import Status, Verdict
 from goldformer.conformance.properties.judge import check_property
 from goldformer.conformance.properties.registry import components_of
@@ -72,7 +73,7 @@ def in_each_dtype(controls: Iterable[Control]) -> dict[str, Any]:
 def judge(spec: Spec, control: Control, dtype: str) -> Iterator[Verdict]:
     """Judge a control in a dtype: every case but refusals, and in one dtype every property."""
     # Correct code is right to the dtype that it is run in, but for sums that run in a half type.
-    bench = Bench(spec, control.adapter(spec), dtype, "cpu", require_precision=dtype not in HALF)
+    bench = Bench(spec, control.adapter(spec), dtype, "cpu", Policy(require_precision=dtype not in HALF))
     # Properties and large calls take most of the time: a control has them in one of its dtypes, and among controls all
     # dtypes come up.
     drawn = dtype == control.dtypes[zlib.crc32(control.name.encode()) % len(control.dtypes)]

@@ -24,6 +24,7 @@ from goldformer.conformance.grading.model import (
 )
 from goldformer.conformance.grading.sandbox import Isolation
 from goldformer.conformance.judging.cases import Bench
+from goldformer.conformance.judging.decision import Policy
 from goldformer.conformance.judging.verdict import Status
 from goldformer.conformance.selection import Selection, checks
 from goldformer.spec import load_spec
@@ -55,7 +56,9 @@ def _spec():
 def verdicts(mistake=""):
     """The verdicts on an implementation with a mistake, or on one without."""
     made = implementations()[mistake].make() if mistake else build_textbook()
-    bench = Bench(_spec(), Adapter.from_object(made, "adapter.py", _spec()), "float32", "cpu", require_refusals=True)
+    bench = Bench(
+        _spec(), Adapter.from_object(made, "adapter.py", _spec()), "float32", "cpu", Policy(require_refusals=True)
+    )
     judgements = (check() for check in checks(bench, Selection(("float32",), COMPONENTS)))
     return tuple(replace(verdict, seconds=0.0) for verdict in Diagnosis(_spec()).explain_all(judgements))
 

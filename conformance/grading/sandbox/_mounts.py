@@ -13,10 +13,10 @@ import sys
 import sysconfig
 from collections.abc import Iterator, Sequence
 from functools import cache
+from importlib import resources
 from pathlib import Path
 from typing import Final
 
-import goldformer
 from goldformer.conformance.grading.sandbox import _linux as linux
 
 #: The folders of a process' code and of the files that it writes. No Python installation has such a path.
@@ -47,7 +47,7 @@ def list_python_folders() -> list[str]:
 
 def list_own_folders() -> list[str]:
     """Return the folders of this package, wherever they are: cases, the reference, and the code that judges."""
-    packages = Path(goldformer.__file__).parent
+    packages = Path(str(resources.files("goldformer")))
     folders = {packages, *(path for path in packages.iterdir() if path.is_dir())}
     return sorted({os.path.realpath(folder) for folder in folders} | {str(packages)})
 

@@ -17,10 +17,10 @@ import tempfile
 import threading
 import weakref
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from importlib import resources
 from pathlib import Path
 from typing import IO, Any, Final
 
-import goldformer
 from goldformer.conformance.grading.sandbox import _linux as linux
 from goldformer.conformance.grading.sandbox._cgroup import remove_all
 from goldformer.conformance.grading.sandbox._client import Ending, SandboxClient, SandboxProcess, State
@@ -197,7 +197,7 @@ class _LauncherProcess:
         self._lock = threading.Lock()
         self._unread = b""
         self._log = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115
-        root = str(Path(goldformer.__file__).parent.parent)
+        root = str(Path(str(resources.files("goldformer"))).parent)
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, *_PYTHON, "-c", _MAIN, json.dumps(config), root],

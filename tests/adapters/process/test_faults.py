@@ -21,6 +21,7 @@ from goldformer.adapters.process.client import Client
 from goldformer.adapters.process.faults import CallFault
 from goldformer.conformance.cli import main
 from goldformer.conformance.judging.cases import Bench, check_case
+from goldformer.conformance.judging.decision import Policy
 from goldformer.conformance.judging.verdict import Status
 from goldformer.conformance.properties.judge import check_property
 from goldformer.conformance.reports.text import explain_verdict
@@ -57,7 +58,7 @@ def misbehaving(spec, tmp_path, command):
 
     def make(fault, timeout=TIMEOUT, *more):
         adapter = find_adapter(command(MISBEHAVING, fault, tmp_path / "done", *more), spec, timeout)
-        benches.append(Bench(spec, adapter, "float64", "cpu", require_refusals=True))
+        benches.append(Bench(spec, adapter, "float64", "cpu", Policy(require_refusals=True)))
         return benches[-1]
 
     yield make
@@ -183,7 +184,7 @@ def test_an_array_that_cannot_be_is_no_refusal(spec, tmp_path, command):
     path = tmp_path / "shapes.py"
     path.write_text(SHAPES, encoding="utf-8")
     with contextlib.closing(find_adapter(command(path), spec, 20)) as adapter:
-        bench = Bench(spec, adapter, "float64", "cpu", require_refusals=True)
+        bench = Bench(spec, adapter, "float64", "cpu", Policy(require_refusals=True))
         assert check_case(spec.cases["sm-one-row-by-hand"], bench).status is Status.PASSED
         verdict = check_case(spec.cases["sm-no-elements"], bench)
     assert (verdict.status, verdict.reason) == (Status.ERRORED, "protocol")

@@ -23,6 +23,7 @@ from goldformer.adapters.process.server import Server, serve
 from goldformer.adapters.process.wire import BadRequest, decode_array, encode_array, from_line, read_reply, read_request
 from goldformer.conformance.cli import main
 from goldformer.conformance.judging.cases import Bench, check_case
+from goldformer.conformance.judging.decision import Policy
 from goldformer.conformance.judging.verdict import UNANSWERED, WITHIN_LIMITS, Status
 from repository import REPOSITORY
 from rpc import Answered
@@ -85,7 +86,7 @@ def test_the_line_to_try_by_hand_gives_what_the_page_says(by_hand):
 
 def test_the_program_of_the_page_conforms(by_hand, spec):
     adapter = find_adapter("cmd: " + shlex.join(by_hand), spec, 30)
-    bench = Bench(spec, adapter, "float64", "cpu", strict=True)
+    bench = Bench(spec, adapter, "float64", "cpu", Policy(strict=True))
     components = ("softmax", "token_embedding")
     cases = [c for name in components for c in spec.cases_of(name) if not c.full_size and not c.only_with]
     # Its softmax is plain Python, which takes seconds for real sizes.

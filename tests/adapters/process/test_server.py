@@ -19,6 +19,8 @@ from goldformer.adapters.process import client, wire
 from goldformer.adapters.process.messages import ENCODINGS, MAX_MESSAGE
 from goldformer.adapters.process.server import Server, serve
 from goldformer.conformance.judging.cases import Bench, check_case
+from goldformer.conformance.judging.decision import Policy
+from goldformer.conformance.judging.repeat import write_command
 from goldformer.conformance.judging.verdict import Status
 from repository import REPOSITORY
 from rpc import Answered
@@ -298,7 +300,7 @@ def test_a_call_too_large_for_a_message_is_skipped_and_says_so(encoding, spec, s
     served = server(SOFTMAX, encoding)
     monkeypatch.setattr(client, "Child", lambda words: Answered(served.answer))
     monkeypatch.setattr(wire, "MAX_MESSAGE", 512)
-    bench = Bench(spec, find_adapter("cmd: none", spec), "float64", "cpu", strict=True)
+    bench = Bench(spec, find_adapter("cmd: none", spec), "float64", "cpu", Policy(strict=True))
     verdict = check_case(spec.cases["sm-four-axes"], bench)
     assert (verdict.status, verdict.reason) == (Status.SKIPPED, "not-checkable")
     assert re.fullmatch(r"softmax cannot be called: .* MiB; a message holds 0.000488 MiB at most", verdict.message)
@@ -313,7 +315,10 @@ def test_an_adapter_of_a_process_is_an_adapter(spec, monkeypatch, server):
     assert (adapter.origin, adapter.name, adapter.arrays) == ("cmd: java -cp build MyAttention", "mine", "process")
     assert adapter.convention("empty_row", "scaled_dot_product_attention", spec) == "nan"
     bench = Bench(spec, adapter, "float32", "cpu")
-    assert bench.command("--case", "x") == "goldformer check 'cmd: java -cp build MyAttention' --case x --dtype float32"
+    assert (
+        write_command(bench, bench.policy, "--case", "x")
+        == "goldformer check 'cmd: java -cp build MyAttention' --case x --dtype float32"
+    )
     assert check_case(spec.cases["sm-several-rows"], bench).status is Status.PASSED
     absent = check_case(spec.cases["sdpa-causal"], bench)
     assert (absent.reason, absent.message) == ("not-implemented", "mine has no scaled_dot_product_attention")

@@ -15,6 +15,7 @@ from goldformer.adapters import Adapter
 from goldformer.adapters.textbook.build import build_textbook
 from goldformer.conformance.diagnosis.mistakes import implementations
 from goldformer.conformance.judging.cases import Bench, check_case
+from goldformer.conformance.judging.decision import Policy
 from goldformer.conformance.judging.verdict import Status
 from goldformer.spec.formulas.attention import (
     drop_weights,
@@ -237,7 +238,7 @@ def verdict_of(spec):
         contract = spec.contracts[case.component]
         functions = {case.component: torched(getattr(book, case.component))}
         adapter = Adapter.from_object(SimpleNamespace(ARRAYS="torch", **functions), "textbook in torch", spec)
-        return check_case(case, Bench(spec, adapter, dtype, "cpu", require_precision=True))
+        return check_case(case, Bench(spec, adapter, dtype, "cpu", Policy(require_precision=True)))
 
     return check
 

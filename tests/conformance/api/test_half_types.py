@@ -19,6 +19,7 @@ from goldformer.adapters.arrays import LIBRARIES
 from goldformer.conformance.api.own_call import OwnCall
 from goldformer.conformance.judging.cases import Bench, judge_case
 from goldformer.conformance.judging.comparator import find_ratio
+from goldformer.conformance.judging.decision import Policy
 from goldformer.conformance.judging.measure import find_tolerance
 from goldformer.conformance.reports.remarks import make_remarks
 from goldformer.spec import load_spec
@@ -356,7 +357,7 @@ def test_coarse_sums_are_tolerated_unless_precision_is_required(required):
     own = OwnCall.read(ATTENTION, call, None, spec)
     case = own.derive(["output"])
     adapter = replace(own.adapter, functions={ATTENTION: lambda **_: result})
-    bench = Bench(spec.with_cases({case.id: case}), adapter, "bfloat16", "cpu", require_precision=required)
+    bench = Bench(spec.with_cases({case.id: case}), adapter, "bfloat16", "cpu", Policy(require_precision=required))
     verdict = judge_case(case, bench).verdict
     assert verdict.is_tolerated is not required
     assert verdict.bad is required

@@ -16,7 +16,7 @@ from comparisons import verdict
 from goldformer.adapters import pretend_device
 from goldformer.conformance.cli import main
 from goldformer.conformance.diagnosis.precision import find_precision
-from goldformer.conformance.judging.cases import plan
+from goldformer.conformance.judging.applicability import plan
 from goldformer.conformance.judging.verdict import Verdict
 from goldformer.conformance.properties.registry import components_of
 from goldformer.conformance.reports.report_schema import RunReport

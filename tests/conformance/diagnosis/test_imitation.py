@@ -24,7 +24,9 @@ from goldformer.conformance.diagnosis.findings import diagnose
 from goldformer.conformance.diagnosis.imitation import Imitator
 from goldformer.conformance.diagnosis.mistakes import implementations
 from goldformer.conformance.diagnosis.suspects import rank_explanations
-from goldformer.conformance.judging.cases import Bench, judge_case, plan
+from goldformer.conformance.judging.applicability import plan
+from goldformer.conformance.judging.cases import Bench, judge_case
+from goldformer.conformance.judging.decision import Policy
 from goldformer.conformance.judging.invoke import Result
 from goldformer.conformance.judging.verdict import Difference, Status, Verdict
 from goldformer.conformance.reports.text import explain_verdict
@@ -62,7 +64,7 @@ def judged(spec):
 
     def run(thing, *components, dtype="float32", left_out=(), require_refusals=False, most=None):
         adapter = Adapter.from_object(thing, "mine.py", spec)
-        bench = Bench(spec, adapter, dtype, "cpu", require_refusals=require_refusals)
+        bench = Bench(spec, adapter, dtype, "cpu", Policy(require_refusals=require_refusals))
         cases = (case for name in components or (None,) for case in plan(spec, (name,) if name else ())[:most])
         return Diagnosis(spec, left_out).explain_all(judge_case(case, bench) for case in cases)
 

@@ -36,7 +36,8 @@ from goldformer.conformance.diagnosis.isolation.switches import (
     make_uneven,
 )
 from goldformer.conformance.diagnosis.neighbours import find_made
-from goldformer.conformance.judging.cases import Bench, judge_case, select_plain_cases
+from goldformer.conformance.judging.applicability import select_plain_cases
+from goldformer.conformance.judging.cases import Bench, judge_case
 from goldformer.conformance.judging.invoke import Arguments, read_arguments
 from goldformer.conformance.judging.verdict import Verdict
 from goldformer.conformance.reports.text import format_remarks

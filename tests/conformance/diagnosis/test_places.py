@@ -19,7 +19,8 @@ from goldformer.conformance.diagnosis.mistakes.places import PLACES, MistakePlac
 from goldformer.conformance.diagnosis.neighbours.neighbour import EQUALS
 from goldformer.conformance.diagnosis.neighbours.solved import OF_SUBLAYERS
 from goldformer.conformance.diagnosis.suspects import rank_explanations
-from goldformer.conformance.judging.cases import Bench, judge_case, plan
+from goldformer.conformance.judging.applicability import plan
+from goldformer.conformance.judging.cases import Bench, judge_case
 from goldformer.conformance.judging.verdict import Verdict
 from goldformer.spec.formulas.embedding import positional_encoding
 from goldformer.spec.formulas.heads import project_attention

@@ -14,7 +14,8 @@ from goldformer.conformance.diagnosis.explain import Diagnosis
 from goldformer.conformance.diagnosis.findings import describe_explanations, diagnose
 from goldformer.conformance.diagnosis.neighbours import find_made
 from goldformer.conformance.diagnosis.suspects import rank_explanations
-from goldformer.conformance.judging.cases import Bench, Judgement, judge_case, plan
+from goldformer.conformance.judging.applicability import plan
+from goldformer.conformance.judging.cases import Bench, Judgement, judge_case
 from goldformer.conformance.judging.verdict import Match, Status, Verdict
 
 ATTENTION = "scaled_dot_product_attention"

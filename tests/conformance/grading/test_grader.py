@@ -27,7 +27,8 @@ from goldformer.conformance.grading.store import to_json
 from goldformer.conformance.grading.task import GradingTask
 from goldformer.conformance.grading.transcript import BadTranscript, ReplayMismatch, Transcript
 from goldformer.conformance.grading.worker import write_results
-from goldformer.conformance.judging.cases import Judgement, judge_case, report_fault
+from goldformer.conformance.judging.cases import Judgement, judge_case
+from goldformer.conformance.judging.decision import report_fault
 from goldformer.conformance.judging.verdict import Verdict
 from goldformer.conformance.properties.judge import judge_property
 from goldformer.spec import Spec

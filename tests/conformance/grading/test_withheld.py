@@ -26,6 +26,7 @@ from goldformer.conformance.grading.task import GradingTask
 from goldformer.conformance.grading.transcript import ReplayMismatch, Transcript
 from goldformer.conformance.grading.worker import ResultFiles, write_results
 from goldformer.conformance.judging.cases import Bench, check_case
+from goldformer.conformance.judging.decision import Policy
 from goldformer.conformance.judging.verdict import Status
 from goldformer.conformance.properties.judge import check_property
 from goldformer.spec import Case, Spec
@@ -103,7 +104,9 @@ def attention(spec: Spec) -> Callable[..., Bench]:
             return made["attention"](query, key, value, mask)
 
         setattr(Mine, component, staticmethod(function))
-        return Bench(spec, Adapter.from_object(Mine(), "mine.py", spec), "float64", "cpu", required=tuple(required))
+        return Bench(
+            spec, Adapter.from_object(Mine(), "mine.py", spec), "float64", "cpu", Policy(required=frozenset(required))
+        )
 
     return make
 
@@ -129,7 +132,8 @@ def test_what_is_returned_and_wrong_is_said_first(attention, spec):
 
 def test_outputs_that_are_no_beginning_of_the_tuple_are_returned_by_name(attention, spec):
     bench = attention("return weights @ value", ["scaled_scores"])
-    assert bench.describe_missing_outputs(SDPA, {"output"}, {"output", "scaled_scores"}) == (
+    outputs = bench.spec.contracts[SDPA].outputs
+    assert bench.policy.describe_withheld(outputs, {"scaled_scores"}) == (
         "scaled_scores: not returned; return {'output': …, 'scaled_scores': …}"
     )
 
@@ -149,7 +153,7 @@ def test_a_case_that_asks_for_the_withheld_output_alone_is_not_skipped(attention
     )
     bench = attention(WITHHELD["the output alone"], ["weights"])
     assert (check_case(case, bench).status, check_case(case, bench).message) == (Status.FAILED, SAYS)
-    optional = check_case(case, replace(bench, required=()))
+    optional = check_case(case, replace(bench, policy=Policy()))
     assert (optional.status, optional.reason) == (Status.SKIPPED, "not-implemented")
 
 

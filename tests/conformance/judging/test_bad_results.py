@@ -14,7 +14,9 @@ import torch
 
 from goldformer.adapters import Adapter
 from goldformer.adapters.builtin import reference, textbook
-from goldformer.conformance.judging.cases import Bench, check_case, plan
+from goldformer.conformance.judging.applicability import plan
+from goldformer.conformance.judging.cases import Bench, check_case
+from goldformer.conformance.judging.decision import Policy
 from goldformer.conformance.judging.invoke import Arguments, invoke
 from goldformer.conformance.judging.verdict import Status
 from goldformer.conformance.properties.judge import check_property
@@ -241,7 +243,7 @@ def bench_of(spec):
 
         functions = {name: getattr(honest, name) for name in COMPONENTS}
         thing = SimpleNamespace(ARRAYS=arrays, **functions | {ATTENTION: scaled_dot_product_attention})
-        return Bench(spec, Adapter.from_object(thing, "mine.py", spec), dtype, "cpu", strict)
+        return Bench(spec, Adapter.from_object(thing, "mine.py", spec), dtype, "cpu", Policy(strict=strict))
 
     return make
 
@@ -291,7 +293,7 @@ def test_every_golden_case_of_the_component_gets_the_same_verdict(miniature, ben
 @pytest.mark.parametrize("miniature", [returns_none, raises, exits, returns_wrong_shape], ids=lambda m: m.__name__)
 def test_a_refusal_is_not_judged_where_the_working_call_is_broken(miniature, bench_of, spec):
     status, reason, _ = MINIATURES[miniature]
-    bench = replace(bench_of(miniature, "numpy"), require_refusals=True)
+    bench = replace(bench_of(miniature, "numpy"), policy=Policy(require_refusals=True))
     verdict = check_case(spec.cases["sdpa-widths-differ"], bench)
     assert (verdict.status, verdict.reason) == (status, reason)
     assert verdict.message.startswith("cannot be judged: sdpa-cross-lengths, the same call without the fault, fails: ")

@@ -13,6 +13,7 @@ from goldformer.conformance.diagnosis.explain import Diagnosis
 from goldformer.conformance.diagnosis.imitation import Imitator
 from goldformer.conformance.judging import measure
 from goldformer.conformance.judging.cases import check_case, judge_case
+from goldformer.conformance.judging.decision import Policy
 from goldformer.conformance.judging.verdict import Status
 from goldformer.conformance.properties import registry
 
@@ -60,7 +61,7 @@ def judging_explodes(monkeypatch, spec):
     def measured(result, expected, case, contract, dtype):
         return explode() if case.id == "sm-several-rows" else right(result, expected, case, contract, dtype)
 
-    monkeypatch.setattr("goldformer.conformance.judging.cases.measure", measured)
+    monkeypatch.setattr("goldformer.conformance.judging.measure.measure", measured)
     registry.find_property(spec.properties["sm-shift"])  # imports its module, which registers it
     monkeypatch.setitem(registry._REGISTRY, "sm-shift", registry.RegisteredProperty("sm-shift", explode, {}))
 
@@ -135,7 +136,7 @@ def multi_head_attention(query, key, value, params, num_heads, mask=None):
         return query
     return reference.multi_head_attention(query, key, value, params=params, num_heads=num_heads, mask=mask)
 """
-    at = replace(bench(adapter_file(accepting), "bfloat16"), require_refusals=True)
+    at = replace(bench(adapter_file(accepting), "bfloat16"), policy=Policy(require_refusals=True))
     judgement = judge_case(at.spec.cases["mha-heads-do-not-divide"], at)
     assert judgement.verdict.reason == "no-error"
     (match,) = Diagnosis(at.spec).explain(judgement).matches

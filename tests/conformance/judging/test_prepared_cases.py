@@ -12,6 +12,7 @@ from goldformer.adapters.arrays import LIBRARIES, Wire
 from goldformer.adapters.dtypes import WireArray
 from goldformer.conformance.judging import cases
 from goldformer.conformance.judging.cases import Bench, PreparedCase, judge_case
+from goldformer.conformance.judging.decision import Policy
 from goldformer.conformance.judging.invoke import convert_arguments, read_arguments
 from goldformer.conformance.judging.verdict import Status
 
@@ -70,7 +71,7 @@ def test_a_bench_that_is_not_timed_keeps_no_duration(spec, bench, adapter_file):
     at = bench(adapter_file(RIGHT), "float64")
     case = spec.cases["sm-several-rows"]
     assert judge_case(case, at).verdict.seconds > 0
-    assert judge_case(case, replace(at, timed=False)).verdict.seconds == 0
+    assert judge_case(case, replace(at, policy=Policy(timed=False))).verdict.seconds == 0
 
 
 @pytest.mark.parametrize(("id_", "is_kept"), [("sm-several-rows", True), ("sdpa-size-causal-513", False)])

@@ -9,6 +9,7 @@ from click.testing import CliRunner
 from goldformer.adapters.protocol import Adapter
 from goldformer.conformance.cli import main
 from goldformer.conformance.judging.cases import Bench, check_case
+from goldformer.conformance.judging.decision import Policy
 from goldformer.conformance.judging.verdict import Status
 from goldformer.spec.oracle.rounding import TF32, Rounding, is_half
 
@@ -58,7 +59,7 @@ def judge(spec):
     cases = [
         c for c in spec.cases_of("scaled_dot_product_attention") + spec.cases_of("feed_forward") if c.error is None
     ]
-    return lambda **named: {c.id: check_case(c, Bench(spec, adapter, "float32", "cpu", **named)) for c in cases}
+    return lambda **named: {c.id: check_case(c, Bench(spec, adapter, "float32", "cpu", Policy(**named))) for c in cases}
 
 
 def test_it_fails_where_it_is_not_allowed_and_passes_where_it_is(judge):
@@ -77,13 +78,13 @@ def test_a_mistake_still_fails_where_it_is_allowed(spec):
         return attend(query * query.dtype.type(query.shape[-1] ** 0.5), key, value, mask)
 
     functions = SimpleNamespace(ARRAYS="numpy", NAME="mine", scaled_dot_product_attention=forget_scale)
-    bench = Bench(spec, Adapter.from_object(functions, "mine.py", spec), "float32", "cpu", tf32=True)
+    bench = Bench(spec, Adapter.from_object(functions, "mine.py", spec), "float32", "cpu", Policy(tf32=True))
     assert check_case(spec.cases["sdpa-distinct-sizes"], bench).bad
     assert check_case(spec.cases["sdpa-size-keys-513"], bench).bad
 
 
 def test_only_products_of_float32_are_judged_by_it(judge, spec):
-    bench = Bench(spec, Adapter.from_object(ADAPTER, "mine.py", spec), "float64", "cpu", tf32=True)
+    bench = Bench(spec, Adapter.from_object(ADAPTER, "mine.py", spec), "float64", "cpu", Policy(tf32=True))
     assert bench.rounds_to == "float64"
     rounding = Rounding.of(TF32)
     assert (rounding.results, rounding.factors) == (2.0**-24, 2.0**-11)

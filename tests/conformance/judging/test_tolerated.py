@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from goldformer.conformance.judging.cases import check_case
+from goldformer.conformance.judging.decision import Policy
 from goldformer.conformance.judging.verdict import Status
 from goldformer.conformance.properties.judge import check_property
 
@@ -52,7 +53,7 @@ def test_a_bad_input_that_is_accepted_is_tolerated(accepting, spec):
 
 
 def test_a_bad_input_that_is_accepted_fails_where_strictness_asks_for_it(accepting, spec):
-    verdict = check_case(spec.cases["sm-no-elements"], replace(accepting, strict=True))
+    verdict = check_case(spec.cases["sm-no-elements"], replace(accepting, policy=Policy(strict=True)))
     assert (verdict.status, verdict.reason) == (Status.FAILED, "no-error")
 
 
@@ -62,7 +63,7 @@ def test_every_refusal_that_fails_is_tolerated_and_none_is_otherwise(spec, bench
     at = bench(adapter_file(source))
     refusals = [case for case in spec.cases_of("token_embedding") if case.error is not None]
     lax = {case.id: check_case(case, at) for case in refusals}
-    required = {case.id: check_case(case, replace(at, require_refusals=True)) for case in refusals}
+    required = {case.id: check_case(case, replace(at, policy=Policy(require_refusals=True))) for case in refusals}
     failing = {id_ for id_, verdict in required.items() if verdict.bad}
     assert failing
     assert {id_ for id_, verdict in lax.items() if verdict.is_tolerated} >= failing
@@ -93,7 +94,7 @@ def test_a_result_of_float32_is_tolerated_in_float64(bench, adapter_file, spec):
 
 @pytest.mark.parametrize("required", [{"strict": True}, {"require_precision": True}])
 def test_a_result_of_float32_fails_in_float64_where_precision_is_required(required, bench, adapter_file, spec):
-    at = replace(bench(adapter_file(COARSE), "float64"), **required)
+    at = replace(bench(adapter_file(COARSE), "float64"), policy=Policy(**required))
     assert check_case(spec.cases["sdpa-causal"], at).reason == "wrong-value"
     assert check_property(spec.properties["sdpa-key-shift"], SDPA, at).reason == "property"
 

@@ -16,6 +16,7 @@ from goldformer.adapters.builtin import reference, textbook
 from goldformer.conformance.diagnosis.isolation.sentences import describe_element as describe_isolated
 from goldformer.conformance.judging.cases import Bench, check_case
 from goldformer.conformance.judging.comparator import compare
+from goldformer.conformance.judging.decision import Policy
 from goldformer.conformance.judging.expected import expect
 from goldformer.conformance.judging.measure import describe_difference, describe_values, find_tolerance
 from goldformer.conformance.judging.tolerance import LARGEST, limit_rounding, tolerance
@@ -35,7 +36,9 @@ def bench_of(spec):
 
     def make(dtype="float32", *, strict=False, required=True, arrays="torch", device="cpu", **names):
         adapter = Adapter.from_object(SimpleNamespace(ARRAYS=arrays, NAME="mine", **names), "mine.py", spec)
-        return Bench(spec, adapter, dtype, device, strict, require_refusals=required, require_precision=required)
+        return Bench(
+            spec, adapter, dtype, device, Policy(strict=strict, require_refusals=required, require_precision=required)
+        )
 
     return make
 

@@ -13,6 +13,7 @@ import torch
 from comparisons import remark_lines
 from goldformer.adapters import Adapter, find_adapter
 from goldformer.conformance.judging.cases import Bench
+from goldformer.conformance.judging.decision import Policy
 from goldformer.conformance.judging.verdict import Status, Verdict
 from goldformer.conformance.properties.judge import check_property
 
@@ -30,7 +31,9 @@ def judge(spec):
         else:
             thing = SimpleNamespace(ARRAYS=arrays, CONVENTIONS={"empty_row": "unspecified"}, **{component: adapter})
             adapter = Adapter.from_object(thing, "mine.py", spec)
-        return check_property(spec.properties["no-memory"], component, Bench(spec, adapter, dtype, "cpu", strict=True))
+        return check_property(
+            spec.properties["no-memory"], component, Bench(spec, adapter, dtype, "cpu", Policy(strict=True))
+        )
 
     return check
 

@@ -13,6 +13,7 @@ import torch
 from goldformer.adapters import Adapter, find_adapter
 from goldformer.adapters.arrays import LIBRARIES
 from goldformer.conformance.judging.cases import Bench
+from goldformer.conformance.judging.decision import Policy
 from goldformer.conformance.judging.verdict import Invariance, Status, Verdict
 from goldformer.conformance.properties.judge import check_property
 from goldformer.conformance.properties.registry import components_of
@@ -51,7 +52,7 @@ def judge(spec):
             adapter = find_adapter(function, spec)
         else:
             adapter = Adapter.from_object(SimpleNamespace(ARRAYS=arrays, **{component: function}), "mine.py", spec)
-        bench = Bench(spec, adapter, "float32", "cpu", bitwise=bitwise)
+        bench = Bench(spec, adapter, "float32", "cpu", Policy(bitwise=bitwise))
         return check_property(spec.properties[property_], component, bench)
 
     return check
@@ -191,7 +192,7 @@ def test_the_spec_says_in_which_settings_a_property_compares(spec):
     reference = find_adapter("reference", spec)
     for prop in spec.properties.values():
         for component in components_of(prop, spec) if prop.settings else ():
-            verdict = check_property(prop, component, Bench(spec, reference, "float32", "cpu", bitwise=True))
+            verdict = check_property(prop, component, Bench(spec, reference, "float32", "cpu", Policy(bitwise=True)))
             # A component of masks and ids has no views of numbers to compare, and no sums that threads could share.
             assert verdict.invariances or prop.component == "*", prop.id
             assert {found.setting for found in verdict.invariances} <= set(prop.settings), prop.id

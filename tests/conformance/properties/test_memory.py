@@ -15,6 +15,7 @@ from goldformer.adapters.arrays import LIBRARIES
 from goldformer.conformance.diagnosis.finding import MISTAKE_FOUND
 from goldformer.conformance.diagnosis.findings import diagnose
 from goldformer.conformance.judging.cases import Bench
+from goldformer.conformance.judging.decision import Policy
 from goldformer.conformance.judging.verdict import Status
 from goldformer.conformance.properties.judge import check_property
 from goldformer.conformance.properties.registry import components_of
@@ -266,7 +267,7 @@ def test_right_code_is_not_accused(arrays, component, function, property_, judge
 @pytest.mark.parametrize("property_", PROPERTIES)
 @pytest.mark.parametrize("name", ["reference", "textbook", "torch-nn", "torch-nn-fast-path"])
 def test_the_bundled_implementations_pass(name, property_, spec):
-    bench = Bench(spec, find_adapter(name, spec), "float32", "cpu", strict=True)
+    bench = Bench(spec, find_adapter(name, spec), "float32", "cpu", Policy(strict=True))
     for component in filter(bench.has, components_of(spec.properties[property_], spec)):
         verdict = check_property(spec.properties[property_], component, bench)
         assert verdict.status is Status.PASSED, f"{component}: {verdict.message}"

@@ -16,6 +16,7 @@ from goldformer.adapters.arrays import LIBRARIES
 from goldformer.adapters.textbook.build import build_textbook
 from goldformer.conformance.diagnosis.mistakes import implementations
 from goldformer.conformance.judging.cases import Bench
+from goldformer.conformance.judging.decision import Policy
 from goldformer.conformance.judging.verdict import Status, Verdict
 from goldformer.conformance.properties.judge import check_property
 from goldformer.conformance.properties.registry import _REGISTRY, components_of, load_properties
@@ -558,7 +559,7 @@ def judge(spec):
 
     def check(property_, component, functions, *, arrays="torch", dtype="float32", strict=False):
         thing = SimpleNamespace(ARRAYS=arrays, NAME="mine", **functions)
-        bench = Bench(spec, Adapter.from_object(thing, "mine.py", spec), dtype, "cpu", strict)
+        bench = Bench(spec, Adapter.from_object(thing, "mine.py", spec), dtype, "cpu", Policy(strict=strict))
         return check_property(spec.properties[property_], component, bench)
 
     return check

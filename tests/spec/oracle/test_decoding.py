@@ -19,6 +19,7 @@ from goldformer.adapters import DTYPES, Adapter
 from goldformer.adapters.textbook.build import build_textbook
 from goldformer.conformance.diagnosis.explain import Diagnosis
 from goldformer.conformance.judging.cases import Bench, check_case, judge_case
+from goldformer.conformance.judging.decision import Policy
 from goldformer.conformance.judging.invoke import NotCheckable, read_arguments
 from goldformer.conformance.judging.tolerance import least_margin
 from goldformer.conformance.judging.verdict import Status
@@ -433,7 +434,7 @@ def test_the_tie_rule_reaches_the_command(spec_copy: Path, monkeypatch: pytest.M
 def bench_of(spec: Spec):
     def make(dtype="float32", *, strict=False, conventions=None, arrays="torch", **functions):
         thing = SimpleNamespace(ARRAYS=arrays, NAME="mine", CONVENTIONS=conventions or {}, **functions)
-        return Bench(spec, Adapter.from_object(thing, "mine.py", spec), dtype, "cpu", strict)
+        return Bench(spec, Adapter.from_object(thing, "mine.py", spec), dtype, "cpu", Policy(strict=strict))
 
     return make
 

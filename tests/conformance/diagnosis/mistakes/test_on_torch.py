@@ -10,6 +10,7 @@ from goldformer.adapters import Adapter, pretend_device
 from goldformer.adapters.builtin import reference
 from goldformer.conformance.diagnosis.mistakes import torch_implementations
 from goldformer.conformance.judging.cases import Bench, check_case
+from goldformer.conformance.judging.decision import Policy
 from goldformer.conformance.judging.verdict import Status
 from goldformer.conformance.properties.judge import check_property
 from goldformer.conformance.properties.registry import components_of
@@ -78,7 +79,7 @@ def bench(spec):
     def make(mistake, dtype="float32"):
         adapter = Adapter.from_object(torch_implementations()[mistake].make(), mistake, spec)
         # Strictly, as refusing a view is only advised against.
-        return Bench(spec, adapter, dtype, "cpu", strict=True)
+        return Bench(spec, adapter, dtype, "cpu", Policy(strict=True))
 
     return make
 
