@@ -17,7 +17,7 @@ from goldformer.conformance.diagnosis.causes import SHOWN_BY_PROPERTY
 from goldformer.conformance.diagnosis.suspects import ACCEPTED
 from goldformer.conformance.judging.cases import Bench, Judgement, judge_case
 from goldformer.conformance.judging.host import find_host, follow_host
-from goldformer.conformance.judging.repeat import select_cases, write_command
+from goldformer.conformance.judging.repeat import repeat_cases, write_command
 from goldformer.conformance.judging.verdict import WITHHELD, KeptState, Status, Verdict
 from goldformer.spec import Case, Spec
 
@@ -74,7 +74,7 @@ def _may_depend_on_calls(verdict: Verdict, bench: Bench) -> bool:
 def _write_command(after: Sequence[Case], case: Case, bench: Bench, run: _Run) -> str:
     """Return the command that shows a failure after some cases, or after all cases of the component."""
     if after:
-        return write_command(bench, bench.policy, *select_cases((*after, case), bench.spec.root))
+        return repeat_cases(bench, bench.policy, (*after, case))
     every = replace(bench, dtype=",".join(dict.fromkeys(run.dtypes.values())))
     return write_command(every, every.policy, "--component", case.component)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping
 
+from goldformer.adapters.protocol import Adapter
 from goldformer.conformance.judging.implementation import Implementation
 from goldformer.conformance.judging.invoke import NotImplementedHere, describe_missing, read_arguments
 from goldformer.conformance.judging.tolerance import LARGEST, find_smallest_normal, least_margin
@@ -16,7 +17,8 @@ from goldformer.spec.oracle.rounding import SMALLEST
 def explain_inapplicable(case: Case, implementation: Implementation) -> tuple[Reason, str] | None:
     """Return the reason why a case does not apply to an implementation with these declarations, or None."""
     dtype = implementation.dtype
-    if other := _explain_other_option(case, implementation):
+    options = implementation.options(case)
+    if other := _explain_other_option(case, implementation.adapter, options):
         return "convention", other
     if case.error is not None and implementation.device != "cpu":
         # A bad id on CUDA trips an assertion that leaves the whole process without a device. PyTorch checks less there,
@@ -25,7 +27,7 @@ def explain_inapplicable(case: Case, implementation: Implementation) -> tuple[Re
     if case.full_size and dtype != "float32" and implementation.computes_on_cpu:
         return "dtype", f"on a CPU a model of full size is run only in float32: in {dtype} it takes much longer"
     at_least = implementation.spec.contracts[case.component].computed_in_at_least
-    why = explain_out_of_reach(case, dtype, at_least) or explain_lost_eps(case, implementation.options(case), dtype)
+    why = explain_out_of_reach(case, dtype, at_least) or explain_lost_eps(case, options, dtype)
     return ("dtype", why) if why else None
 
 
@@ -56,12 +58,12 @@ def explain_lost_eps(case: Case, options: Mapping[str, str], dtype: str) -> str:
     return f"an eps of {eps} is 0 in {dtype}, which cannot hold all digits of a variance of {variance:.3g}"
 
 
-def _explain_other_option(case: Case, implementation: Implementation) -> str:
+def _explain_other_option(case: Case, adapter: Adapter, options: Mapping[str, str]) -> str:
     """Return why a case does not apply under what the adapter declares, or ""."""
     for name, option in case.only_with.items():
-        if implementation.adapter.leaves_open(name, case.component):
+        if adapter.leaves_open(name, case.component):
             return f"only for {name}: {option}; the adapter leaves {name} open"
-    return case.explain_unfit(implementation.options(case))
+    return case.explain_unfit(options)
 
 
 def select_plain_cases(component: str, implementation: Implementation) -> Iterator[Case]:

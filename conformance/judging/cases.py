@@ -27,11 +27,12 @@ from goldformer.conformance.judging.expected import select_expected
 from goldformer.conformance.judging.implementation import Implementation
 from goldformer.conformance.judging.invoke import Arguments, NotImplementedHere, Outcome, Result, read_arguments
 from goldformer.conformance.judging.measure import measure_outcome
-from goldformer.conformance.judging.repeat import select_cases, write_command
+from goldformer.conformance.judging.repeat import repeat_cases
 from goldformer.conformance.judging.tolerance import COARSER
 from goldformer.conformance.judging.verdict import Asks, Reason, Status, Verdict
 from goldformer.spec import Case
 from goldformer.spec.model import GoldenArray
+from goldformer.spec.oracle.rounding import TF32
 
 #: The most numbers of a passing result that a run keeps for its diagnosis: a megabyte.
 MOST_KEPT: Final = 1 << 17
@@ -46,7 +47,7 @@ class Bench(Implementation):
     @property
     def rounds_to(self) -> str:
         """The dtype whose rounding results are allowed, or TF32."""
-        return self.policy.round_to(self.dtype)
+        return self.policy.tolerance_dtype or (TF32 if self.policy.tf32 and self.dtype == "float32" else self.dtype)
 
     @property
     def requires_gpu(self) -> bool:
@@ -102,11 +103,10 @@ class PreparedCase:
     def blank(self) -> Verdict:
         """The verdict before the implementation is called."""
         case, bench = self.whole, self.bench
-        command = write_command(bench, bench.policy, *select_cases([case], bench.spec.root))
+        command = repeat_cases(bench, bench.policy, [case])
         return Verdict(
             case.id, "case", case.component, case.title, Status.PASSED, "", "", bench.dtype, bench.device,
-            case.clauses, str(case.source or "derived"), case.kills,
-            reproduce=command, asks=_find_asked(case),
+            case.clauses, str(case.source or "derived"), case.kills, reproduce=command, asks=_find_asked(case),
         )  # fmt: skip
 
     @cached_property

@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Final
 
 from goldformer.conformance.judging.invoke import BadResult, BaseFails, CallProblem, NotImplementedHere
-from goldformer.conformance.judging.measure import Measurement, describe_difference, find_reason
+from goldformer.conformance.judging.measure import Measurement
 from goldformer.conformance.judging.verdict import ERRORS, UNANSWERED, WITHHELD, Reason, Status, Verdict
-from goldformer.spec.oracle.rounding import TF32
 
 #: The failures of a case that are tolerated if all of its clauses only advise. The rules of every call (CALL-1 to
 #: CALL-4) bind these cases too.
@@ -50,10 +49,6 @@ class Policy:
         """Return True if a bad input may be accepted."""
         return not (self.strict or self.require_refusals)
 
-    def round_to(self, dtype: str) -> str:
-        """Return the dtype whose rounding results in a dtype may have, or TF32."""
-        return self.tolerance_dtype or (TF32 if self.tf32 and dtype == "float32" else dtype)
-
     def describe_withheld(self, outputs: Iterable[str], missing: Collection[str]) -> str:
         """Name the missing outputs that are required, and say what to return; empty if none is.
 
@@ -79,7 +74,7 @@ def decide(measured: Measurement, policy: Policy, blank: Verdict) -> Verdict:
     (status, reason), message = _find_status(measured, policy), _write_message(measured, policy)
     if status is Status.FAILED and reason in _ADVISED and measured.is_advised and not policy.strict:
         status, reason = Status.SKIPPED, "advice"
-        measured = replace(measured, differences=())
+        measured = replace(measured, ratio=None, wrong=())
     return replace(
         blank, status=status, reason=reason, message=message,
         detail=measured.problem.detail if isinstance(measured.problem, BadResult) else "",
@@ -96,7 +91,7 @@ def _find_status(measured: Measurement, policy: Policy) -> tuple[Status, Reason]
     if measured.wrong:
         if measured.rougher and not withholds and policy.tolerates_precision:
             return Status.SKIPPED, "precision"
-        return Status.FAILED, find_reason(measured.wrong)
+        return Status.FAILED, measured.reason
     return (Status.FAILED, WITHHELD) if withholds else (Status.PASSED, "")
 
 
@@ -118,8 +113,9 @@ def _write_message(measured: Measurement, policy: Policy) -> str:
         return f"{measured.problem}{getattr(measured.problem, 'hint', '')}"
     if not measured.wrong:
         return withheld
-    message = "; ".join(filter(None, (f"{describe_difference(measured.wrong[0])}{measured.where}", withheld)))
-    return f"right {measured.rougher}: {message}" if measured.rougher and not withheld else message
+    if withheld:
+        return f"{measured.finding}; {withheld}"
+    return f"right {measured.rougher}: {measured.finding}" if measured.rougher else measured.finding
 
 
 def report_problem(blank: Verdict, problem: CallProblem, policy: Policy) -> Verdict:

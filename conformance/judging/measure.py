@@ -45,11 +45,11 @@ _MOST_DIGITS: Final = 17
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """The numbers of an outcome: the error ÷ tolerance of each output, as data flows to it.
+    """The numbers of an outcome: the largest error ÷ tolerance, and the outputs that are `wrong` in order of data flow.
 
-    `outputs` are those of the contract. `problem` is why there is nothing to compare. `missing` are the expected
-    outputs that were not returned. `rougher` says to what rounding a wrong result is right, and `where` in which calls
-    of a session it is wrong. A result in a half type is `rounded_once` if it is that of float32, and changes below
+    `finding` describes the first of these, `reason` says whether they are finite, `rougher` to what rounding they are
+    right. `outputs` are those of the contract, `missing` the expected ones that were not returned. `problem` is why
+    there is nothing to compare. A result in a half type is `rounded_once` if it is that of float32, and changes below
     `visible` do not show in it. The call `asks_refusal` of a bad input, and it `is_advised` if all clauses of its case
     only advise.
     """
@@ -57,25 +57,17 @@ class Measurement:
     outputs: tuple[str, ...] = ()
     asks_refusal: bool = False
     is_advised: bool = False
-    differences: tuple[Difference, ...] = ()
-    missing: tuple[str, ...] = ()
     problem: CallProblem | None = None
+    missing: tuple[str, ...] = ()
     seconds: float = 0.0
     by_hand: bool = False
+    ratio: float | None = None
+    wrong: tuple[Difference, ...] = ()
+    finding: str = ""
+    reason: Reason = ""
     rougher: str = ""
-    where: str = ""
     rounded_once: bool | None = None
     visible: float | None = None
-
-    @property
-    def ratio(self) -> float | None:
-        """The largest error ÷ tolerance; None if nothing was compared."""
-        return max((difference.ratio for difference in self.differences), default=None)
-
-    @property
-    def wrong(self) -> tuple[Difference, ...]:
-        """The outputs that are wrong."""
-        return tuple(difference for difference in self.differences if difference.wrong)
 
 
 def measure_outcome(
@@ -93,19 +85,21 @@ def measure_outcome(
     if expected and expected.keys().isdisjoint(outcome.outputs):
         absent = NotImplementedHere(f"{implementation.adapter.name} does not return {', '.join(expected)}")
         measured = replace(measured, problem=absent)
+    differences = measure(outcome, expected, case, contract, dtype)
+    wrong = tuple(difference for difference in differences if difference.wrong)
     measured = replace(
-        measured,
-        differences=tuple(measure(outcome, expected, case, contract, dtype)),
+        measured, ratio=max((difference.ratio for difference in differences), default=None), wrong=wrong,
         # Every gradient that is asked for is required already.
         missing=() if case.cotangent is not None else tuple(name for name in expected if name not in outcome.outputs),
-        seconds=outcome.seconds,
-        by_hand=outcome.by_hand,
-    )
-    if measured.wrong:
-        where = name_wrong_calls(measured.wrong[0], outcome, expected, case, contract, dtype)
-        return replace(measured, where=where, rougher=_find_rougher(outcome, expected, case, implementation, dtype))
-    once, visible = _measure_rounding(outcome, expected, case, contract, dtype)
-    return replace(measured, rounded_once=once, visible=visible)
+        seconds=outcome.seconds, by_hand=outcome.by_hand,
+    )  # fmt: skip
+    if not wrong:
+        once, visible = _measure_rounding(outcome, expected, case, contract, dtype)
+        return replace(measured, rounded_once=once, visible=visible)
+    calls = name_wrong_calls(wrong[0], outcome, expected, case, contract, dtype)
+    rougher = _find_rougher(outcome, expected, case, implementation, dtype)
+    finding = f"{describe_difference(wrong[0])}{calls}"
+    return replace(measured, finding=finding, reason=find_reason(wrong), rougher=rougher)
 
 
 def _measure_rounding(

@@ -31,11 +31,12 @@ def _join_options(dtype: str, device: str, timeout: float | None, wrapper: str, 
     return shlex.join([*words, *switches])
 
 
-def select_cases(cases: Sequence[Case], root: Path) -> tuple[str, ...]:
-    """Return the options that choose some cases, with their files if they are not below the `root` of the spec."""
+def repeat_cases(implementation: Implementation, policy: Policy, cases: Sequence[Case]) -> str:
+    """Return the command line that repeats some cases, with their files if they are not part of the spec."""
+    root = implementation.spec.root
     files = dict.fromkeys(case.place.file for case in cases if not _is_within(case.place.file, root))
     own = [word for file in files for word in ("--cases", str(file))]
-    return (*own, "--case", ",".join(case.id for case in cases))
+    return write_command(implementation, policy, *own, "--case", ",".join(case.id for case in cases))
 
 
 @lru_cache(maxsize=1 << 10)
