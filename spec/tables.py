@@ -298,9 +298,10 @@ def read_documents(file: YamlFile) -> dict[str, Document]:
 def read_conventions(file: YamlFile, clauses: Mapping[str, Clause] | None) -> dict[str, Convention]:
     """Read conventions.yaml."""
     conventions = _index_entries(file, "conventions", file.parse(ConventionsFile).conventions)
+    texts = name_texts(clauses)
     for index, convention in enumerate(conventions.values()):
         where: Where = ("conventions", index)
-        _check_names(file, (*where, "clause"), [convention.clause], clauses, name_texts(clauses))
+        _check_names(file, (*where, "clause"), [convention.clause], clauses, texts)
         _check_names(file, (*where, "default"), [convention.default], convention.options, "its options")
         if convention.default != (first := next(iter(convention.options))):
             message = f"is {convention.default!r}, but {first!r} stands first: write the default option first"
@@ -321,11 +322,12 @@ def read_properties(
 ) -> dict[str, Property]:
     """Read properties.yaml."""
     properties = _index_entries(file, "properties", file.parse(PropertiesFile).properties)
+    texts = name_texts(clauses)
     for index, prop in enumerate(properties.values()):
         where: Where = ("properties", index)
         _check_names(file, (*where, "component"), {prop.component} - {"*"}, contracts, "contracts/")
         _check_names(file, (*where, "needs"), prop.needs, contracts, "contracts/")
-        _check_names(file, (*where, "clauses"), prop.clauses, clauses, name_texts(clauses))
+        _check_names(file, (*where, "clauses"), prop.clauses, clauses, texts)
         _check_names(file, (*where, "catches"), prop.catches, mistakes, "mistakes.yaml")
     return properties
 
@@ -338,11 +340,12 @@ def read_errata(
 ) -> dict[str, Erratum]:
     """Read errata.yaml."""
     errata = _index_entries(file, "errata", file.parse(ErrataFile).errata)
+    texts = name_texts(clauses)
     for index, erratum in enumerate(errata.values()):
         where: Where = ("errata", index)
         _check_names(file, (*where, "document"), [erratum.document], documents, "documents.yaml")
         rows = [row.id for row in documents[erratum.document].rows]
         _check_names(file, (*where, "rows"), erratum.rows, rows, f"documents.yaml under {erratum.document}")
-        _check_names(file, (*where, "clauses"), erratum.clauses, clauses, name_texts(clauses))
+        _check_names(file, (*where, "clauses"), erratum.clauses, clauses, texts)
         _check_names(file, (*where, "mistakes"), erratum.mistakes, mistakes, "mistakes.yaml")
     return errata

@@ -52,6 +52,12 @@ def spec() -> Spec:
 
 
 @pytest.fixture
+def unread_spec(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Send grading processes a spec of which nothing has been read, as a command does: all of it takes a second."""
+    monkeypatch.setattr("goldformer.conformance.grading.pool.load_spec", load_spec.__wrapped__)
+
+
+@pytest.fixture
 def bench(spec: Spec) -> Callable[..., Bench]:
     """A bench for an adapter by name, or by the source of a module."""
 

@@ -193,6 +193,7 @@ def test_it_names_what_it_implements(example, language):
     assert set(example.gradients) == language.gradients
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 def test_it_conforms_on_what_it_implements(example, language, spec, dtype):
     cases = [case for case in plan(spec, language.components) if small(case)]

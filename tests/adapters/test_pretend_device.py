@@ -278,6 +278,7 @@ def test_a_real_device_stays_the_one_that_torch_finds(monkeypatch):
     )
 
 
+@pytest.mark.sample(3)
 @here
 @pytest.mark.parametrize("name", ["reference", "torch-nn"])
 @pytest.mark.parametrize("component", ["multi_head_attention", "encoder_layer", "xavier_uniform"])

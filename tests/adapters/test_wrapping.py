@@ -99,6 +99,8 @@ def test_script_compiles_functions_that_have_its_types(wrap):
     torch.testing.assert_close(scripted(scores=torch.zeros(1, 4)), torch.full((1, 4), 0.25))
 
 
+# Inductor takes ten seconds; the next test compiles without it.
+@pytest.mark.sample(0)
 @PYTORCH_WARNS
 @pytest.mark.skipif(shutil.which("g++") is None, reason="Inductor needs a C++ compiler")
 def test_compile_gives_what_the_function_gives(wrap):

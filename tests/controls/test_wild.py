@@ -71,14 +71,14 @@ def judge_values(wild, spec, conventions, dtype="float32"):
     return sum(v.is_judged for v in verdicts), [(v.check, v.reason, v.message) for v in verdicts if v.bad]
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("wild", CORRECT, ids=lambda wild: wild.name)
 def test_no_number_of_correct_code_is_called_wrong(wild, spec):
     judged, wrong = judge_values(wild, spec, {})
     assert (wrong, judged > 0) == ([], True)
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("wild", DECLARABLE, ids=lambda wild: wild.name)
 def test_no_number_of_a_declared_variant_is_called_wrong(wild, spec):
     declared, unknown = split_declaration(wild.declares, spec)
@@ -88,6 +88,7 @@ def test_no_number_of_a_declared_variant_is_called_wrong(wild, spec):
     assert wrong == []
 
 
+@pytest.mark.sample(0)
 @pytest.mark.xfail(
     reason="in bfloat16 nothing tells a variance of d_model − 1 from a deviation plus eps in a whole model", strict=True
 )
@@ -111,7 +112,7 @@ FAILS_IN = {
 }  # fmt: skip
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("dtype", FAILS_IN)
 @pytest.mark.parametrize(
     "wild", [wild for wild in BENCH if not wild.on_purpose], ids=lambda wild: getattr(wild, "name", wild)
@@ -148,14 +149,14 @@ def run_clean(wild_name, declaration):
     return run(wild, declaration, None, Settings(small=True), load_spec())
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("wild", CORRECT, ids=lambda wild: wild.name)
 def test_correct_code_conforms_by_default(wild):
     record = run_clean(wild.name, DEFAULT)
     assert (describe_verdict(wild, record), record["bad"]) == ("conforms", [])
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("wild", CONVENTIONAL, ids=lambda wild: wild.name)
 def test_code_conforms_with_what_it_declares_and_keeps_its_cases(wild):
     record = run_clean(wild.name, DECLARED)
@@ -171,7 +172,7 @@ def test_a_variant_is_named_if_it_does_not_declare_itself(wild):
     assert verdict.startswith("named: ")
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(("wild", "mistake"), MISTAKES, ids=lambda part: getattr(part, "name", part))
 def test_a_mistake_is_caught_where_it_is_and_not_misnamed(wild, mistake):
     record = run(wild, DECLARED, mistake, Settings(small=True), load_spec())

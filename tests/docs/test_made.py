@@ -14,7 +14,7 @@ from goldformer_site.pages import pages
 from repository import REPOSITORY
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def made(spec):
     return pages(spec)
 

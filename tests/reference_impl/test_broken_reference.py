@@ -78,6 +78,7 @@ BREAKS = (
 COMPONENTS = ("softmax", "causal_mask", "positional_encoding", ATTENTION, "multi_head_attention", "encoder_layer")
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("edit", BREAKS, ids=lambda edit: edit.mistake)
 def test_every_break_is_caught_named_and_placed(edit, broken_reference, spec, verdicts_of):
     path = broken_reference(edit.file, edit.old, edit.new)

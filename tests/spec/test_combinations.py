@@ -24,6 +24,7 @@ def checked(component, options):
     ]
 
 
+@pytest.mark.sample(15)
 @pytest.mark.parametrize("component", SPEC.components)
 def test_every_combination_of_options_is_checked(component):
     names = [name for name in SPEC.contracts[component].conventions if name not in APART]

@@ -44,7 +44,7 @@ def judge_textbook(spec, component, conventions):
     return [judge_case(case, bench).verdict for case in spec.cases_of(component)]
 
 
-@pytest.mark.sample(10)
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("component", WITH_MASKS)
 @pytest.mark.parametrize("more", [{}, {"biases": "none"}, {"empty_row": "nan"}], ids=str)

@@ -370,7 +370,7 @@ def test_the_command_says_what_it_found_and_exits_accordingly(copy: Path, monkey
     assert re.search(said.replace("{root}", re.escape(str(copy.resolve()))), result.output), result.output
 
 
-@pytest.mark.sample(5)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("component", load_spec().components)
 def test_no_shipped_case_is_blind_to_an_argument_without_saying_so(spec: Spec, component):
     cases = {case.id: case for case in spec.cases_of(component)}

@@ -54,6 +54,7 @@ def test_there_is_enough_to_read():
     assert len(DATA) > 90
 
 
+@pytest.mark.sample(20)
 @pytest.mark.parametrize("path", YAML_FILES, ids=name)
 def test_yaml_1_2_reads_the_same(path: Path):
     text = path.read_text(encoding="utf-8")
@@ -83,6 +84,7 @@ def test_a_number_without_quotes_is_read_differently():
     assert YAML(typ="safe", pure=True).load("1e-5") == 1e-5
 
 
+@pytest.mark.sample(30)
 @pytest.mark.parametrize("path", DATA, ids=name)
 def test_the_schemas_accept_every_file(path: Path):
     kind = KINDS.get(path.parent.name, path.stem)

@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 
 from goldformer.conformance.judging.tolerance import tolerance
-from goldformer.spec import Case, Spec
+from goldformer.spec import Case, Spec, load_spec
 from goldformer.spec.draw import Dyadic, Fill, Ids, Values, build, grid
 from goldformer.spec.model import ANY, Blind, Golden
 from goldformer.spec.plain import PlainCase
 from goldformer.spec.vacuity import ENOUGH, find_vacuous
 
+COMPONENTS = sorted(load_spec().contracts)
 MEND = ": choose inputs that show it, or say why not in blind"
 NOTHING = "nothing that is compared moves with "
 
@@ -188,9 +189,11 @@ def plain(spec: Spec, case: Case) -> PlainCase:
     return PlainCase(case, spec.contracts[case.component], spec.conventions)
 
 
-def test_plain_numbers_are_the_golden_ones(spec: Spec):
-    seen = set()
-    for case in spec.cases.values():
+@pytest.mark.sample(10)
+@pytest.mark.parametrize("component", COMPONENTS)
+def test_plain_numbers_are_the_golden_ones(component: str, spec: Spec):
+    compared = 0
+    for case in spec.cases_of(component):
         if case.golden is None or case.full_size or case.cotangent is not None:
             continue
         how = plain(spec, case)
@@ -200,8 +203,9 @@ def test_plain_numbers_are_the_golden_ones(spec: Spec):
             golden = how.golden[name]
             within = 64 * 2.0**-53 * golden.error_scale
             np.testing.assert_allclose(values, golden.values, rtol=0, atol=within, err_msg=f"{case.id} {name}")
-        seen.add(case.component)
-    assert len(seen) >= 20
+        compared += 1
+    # Searches decide, and a draw is judged by its statistics.
+    assert (compared == 0) == (component in {"beam_search", "greedy_decode", "xavier_uniform"})
 
 
 def test_a_slope_is_the_golden_gradient_along_one_direction(spec: Spec):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 
 from goldformer.adapters import Adapter
@@ -13,9 +13,11 @@ from goldformer.adapters.process.child import ChildFault
 from goldformer.adapters.process.server import Server
 from goldformer.conformance.grading.assignment import read_assignment
 from goldformer.conformance.grading.fresh import draw_fresh
+from goldformer.conformance.grading.grader import GradedSubmission, Grader
 from goldformer.conformance.grading.model import Submission
 from goldformer.conformance.grading.sandbox import Isolation, Limits, SandboxClient
 from goldformer.conformance.grading.task import GradingTask
+from goldformer.conformance.grading.worker import ResultFiles, give_up, write_results
 from goldformer.spec import Spec
 
 ADAPTER = '''"""What was asked for, by the names of the contracts."""
@@ -92,6 +94,33 @@ def make_task(folder: Path, spec: Spec, text: str = YAML, adapter: str = ADAPTER
 def submitted(source: str, id_: str = "alice") -> Submission:
     """A submission of one file."""
     return Submission(id_, {"submission.py": source.encode()}, str(hash(source)))
+
+
+#: What became of submissions, by all that decides about it: many tests hand in the same class.
+_GRADED: dict[tuple[str, str], GradedSubmission] = {}
+
+
+def grade_once(grader: Grader, task: GradingTask, submission: Submission) -> GradedSubmission:
+    """Grade a submission, or return what became of it before; a fault of the grader is not kept."""
+    key = (task.key(submission), submission.id)
+    if key not in _GRADED:
+        graded = grader.grade(submission)
+        if graded.problem:
+            return graded
+        _GRADED[key] = graded
+    return _GRADED[key]
+
+
+def grade_in_this_process(
+    task: GradingTask, submissions: Iterable[Submission], spec: Spec, running: Path, broken: Collection[str] = ()
+) -> Iterator[ResultFiles]:
+    """Yield what `grade_in_pool` does, without its processes; over `broken` submissions grading breaks down."""
+    grader = Grader(task, spec).use_sandbox(OpenSandbox(spec), running)
+    for submission in submissions:
+        if submission.id in broken:
+            yield give_up(submission, "it broke", task, spec)
+        else:
+            yield write_results(grade_once(grader, task, submission), submission, task, spec)
 
 
 class OpenSandbox:

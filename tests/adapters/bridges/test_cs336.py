@@ -93,6 +93,7 @@ MISTAKES = {
 }
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_mistake_in_it_is_named(mistake, folder):
     component, old, new = MISTAKES[mistake]

@@ -31,6 +31,8 @@ from repository import SUPPORT
 
 MISBEHAVING = SUPPORT / "misbehaving.py"
 TIMEOUT = 0.5
+#: Answers the first request with a file, and ends at the next one: who waits for more is not kept waiting.
+ANSWER_ONCE = 'cat "$1"; read first; read next'
 
 
 def children():
@@ -554,7 +556,7 @@ def test_a_handshake_that_does_not_fit_is_refused(handshake, says, spec, tmp_pat
     before, file = children(), tmp_path / "answer"
     file.write_text(f'{{"jsonrpc":"2.0","id":1,"result":{handshake}}}\n', encoding="utf-8")
     with pytest.raises(AdapterError) as error:
-        find_adapter(f"cmd: sh -c 'cat {file}; cat >/dev/null'", spec, 10)
+        find_adapter(f"cmd: sh -c '{ANSWER_ONCE}' sh {file}", spec, 10)
     assert says in str(error.value)
     assert children() == before
 
@@ -564,7 +566,7 @@ def test_a_handshake_may_say_little(spec, tmp_path):
     file.write_text(
         '{"jsonrpc":"2.0","id":1,"result":{"protocol":1,"name":"mine","components":["softmax"]}}\r\n', encoding="utf-8"
     )
-    adapter = find_adapter(f"cmd: sh -c 'cat {file}; cat >/dev/null'", spec, 10)
+    adapter = find_adapter(f"cmd: sh -c '{ANSWER_ONCE}' sh {file}", spec, 10)
     adapter.close()
     assert (adapter.name, adapter.version, adapter.dtypes) == ("mine", "", ("float64", "float32"))
     assert (list(adapter.functions), dict(adapter.gradients), adapter.devices) == (["softmax"], {}, ("cpu",))

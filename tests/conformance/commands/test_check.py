@@ -205,9 +205,10 @@ def test_the_same_message_again_and_again_is_counted(check):
 
 
 def test_failures_of_several_components_are_counted_by_component(check):
+    # What raises is not searched for mistakes, which takes longer than all else.
     source = DOUBLED + "\n".join(
-        f"def {name}(x, *, params):\n    return x"
-        for name in ("layer_norm", "feed_forward", "multi_head_attention", "encoder_layer", "encoder")
+        f"def {name}(*_, **__):\n    raise RuntimeError('no')"
+        for name in ("layer_norm", "feed_forward", "one_hot", "shift_right", "causal_mask")
     )
     lines = " ".join(check(source).stdout.split())
     (counted,) = re.findall(r"\d+ checks fail: (.*? more) \(-v explains each\)", lines)

@@ -37,8 +37,8 @@ def test_no_id_stands_for_two_things(spec):
     assert sorted(set(ids)) == sorted(ids)
 
 
-#: Ids that are explained in one test: every twentieth.
-SLICES = 20
+#: Ids that are explained in one test: every fortieth.
+SLICES = 40
 
 
 @pytest.mark.sample(1)

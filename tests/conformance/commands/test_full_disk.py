@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -13,8 +14,12 @@ from click.testing import CliRunner, Result
 
 from disks import full_disk
 from goldformer.conformance.cli import main
+from goldformer.conformance.grading.model import Submission
+from goldformer.conformance.grading.task import GradingTask
+from goldformer.conformance.grading.worker import ResultFiles
+from goldformer.spec import Spec
 from goldformer.spec.files import replace_file
-from homework import CORRECT, write_assignment, write_class
+from homework import CORRECT, grade_in_this_process, write_assignment, write_class
 
 ONE = ("--case", "sm-one-row-by-hand")
 #: Each command writes more than a full disk takes into the file or folder that is named next to it.
@@ -96,8 +101,11 @@ def test_an_output_that_nothing_reads_ends_no_command(gone: str, adapter: str, s
     assert (done.returncode, (place / "out.xml").exists()) == (status, status == 1)
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="submissions are kept apart on Linux")
-def test_a_class_goes_on_where_the_disk_was_full(place: Path) -> None:
+def test_a_class_goes_on_where_the_disk_was_full(place: Path, spec: Spec, monkeypatch: pytest.MonkeyPatch) -> None:
+    def graded(task: GradingTask, submissions: Iterable[Submission], jobs: int, running: Path) -> Iterator[ResultFiles]:
+        return grade_in_this_process(task, submissions, spec, running)
+
+    monkeypatch.setattr("goldformer.conformance.commands._grade_session.grade_in_pool", graded)
     write_assignment(place)
     (place / "solution.py").write_text(CORRECT, encoding="utf-8")
     # Pages show the source, and take more than it does.
@@ -120,6 +128,7 @@ def test_a_class_goes_on_where_the_disk_was_full(place: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="submissions are kept apart on Linux")
+@pytest.mark.usefixtures("unread_spec")
 def test_a_class_whose_files_cannot_be_written_is_not_graded(place: Path) -> None:
     """Where submissions run there is no space for them: nobody gets a grade for that."""
     write_assignment(place)

@@ -90,6 +90,7 @@ def test_a_last_block_that_is_left_out_in_short_calls_too_is_named(divides_by_ze
     assert len([v for v in verdicts if v.bad]) > 60
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("number", [0.0, np.nan])
 def test_one_number_in_every_call_is_no_block_that_is_left_out(number, spec: Spec):
     def attention(query, key, value, mask=None):

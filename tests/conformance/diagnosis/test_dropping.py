@@ -64,6 +64,7 @@ def name(thing, component, spec: Spec):
     return [finding for finding in diagnose(verdicts, spec) if finding.mistakes]
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("thing", "component", "rate"),
     [

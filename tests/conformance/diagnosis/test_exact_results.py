@@ -23,6 +23,7 @@ def norm_of_torch(x, params):
     return torch.nn.functional.layer_norm(x, x.shape[-1:], params["beta"], params["gamma"])
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16"])
 @pytest.mark.parametrize("norm", [norm_by_hand, norm_of_torch])
 def test_gamma_and_beta_swapped_explain_the_case_whose_expected_result_is_beta(norm, dtype, spec):

@@ -125,6 +125,7 @@ def test_a_gradient_is_compared_with_the_fewest_causes_among_equals(judged, spec
     assert best.certain
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(
     ("scale", "mistake"),
     [(lambda _: 1.0, "scale-missing"), (float, "scale-no-root"), (lambda d: 1 / math.sqrt(d), "scale-multiply")],

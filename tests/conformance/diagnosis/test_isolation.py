@@ -75,6 +75,7 @@ def isolate_small(component, bench):
     return next((mistake for mistake, _ in found.values()), None)
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("slip", SOME, ids=lambda slip: slip.id)
 def test_the_place_of_a_slip_is_found_in_few_calls(slip, spec, tmp_path):
     found = isolate_small(slip.component, make_bench(slip, tmp_path, spec))
@@ -118,6 +119,7 @@ def fill_with_end(sentence, task):
 FIRST_WORD, ONE_BEAM = "the first word (max_length = 1)", "one beam (beam_size = 1)"
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("steps", "place", "right"),
     [
@@ -152,6 +154,7 @@ def judge_gradients(component, bench):
     return dict(enumerate(judge_case(case, bench) for case in cases))
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("id_", "component", "place", "right"),
     [
@@ -178,7 +181,7 @@ def test_the_place_of_a_mistake_in_a_backward_pass_is_found(spec, id_, component
     assert "cotangent: " in example
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("component", ["multi_head_attention", "encoder_layer", "decoder_layer"])
 def test_no_gradient_of_correct_code_is_accused(component, dtype, spec):
@@ -233,7 +236,7 @@ def test_what_is_silenced_is_in_the_layers_that_are_left(spec):
     assert "decoder.1." not in found.wrong_call
 
 
-@pytest.mark.sample(6)
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("adapter", ["reference", "torch-nn-pre"])
 @pytest.mark.parametrize("component", ISOLATED)

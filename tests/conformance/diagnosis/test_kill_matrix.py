@@ -40,7 +40,7 @@ CLAIMED = [id_ for id_ in implementations() if id_ in LISTED]
 # ── the catalogue ──
 
 
-@pytest.mark.sample(8)
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("id_", CLAIMED)
 def test_every_case_that_lists_it_catches_it(id_, spec):
     kill = measure(implementations()[id_], "float32", find_claiming_cases(spec.mistakes[id_], spec), spec)
@@ -50,7 +50,7 @@ def test_every_case_that_lists_it_catches_it(id_, spec):
     assert [id_ for id_ in kill.unmeasured if not spec.cases[id_].only_with] == []
 
 
-@pytest.mark.sample(40)
+@pytest.mark.sample(20)
 @pytest.mark.parametrize("id_", CLAIMED)
 def test_it_is_far_beyond_rounding(id_, spec):
     # One by one, as the first is enough.

@@ -75,7 +75,7 @@ def test_there_are_hundreds_with_ids_and_sentences_of_their_own(spec):
         assert find_made(neighbour.id).steps == neighbour.steps
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("component", sorted({neighbour.component for neighbour in neighbours().values()}))
 def test_each_shows_in_a_case_of_its_component(component, spec):
     idle = [
@@ -104,7 +104,7 @@ def test_none_changes_the_dtype(spec):
     assert wider == []
 
 
-@pytest.mark.sample(12)
+@pytest.mark.sample(6)
 @pytest.mark.parametrize(
     "id_",
     [
@@ -197,6 +197,7 @@ def test_it_is_named_in_its_own_component(spec, id_):
     assert found.text.endswith(neighbour.hint)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("id_", "whole"),
     [
@@ -211,6 +212,7 @@ def test_it_is_named_in_a_larger_component(spec, id_, whole):
     assert [finding.mistakes for finding in said if finding.label == MISTAKE_FOUND] == [(id_,)]
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     "id_",
     [

@@ -147,6 +147,7 @@ def test_the_words_alone_show_a_wrong_penalty(search, wrong, spec):
 
 
 # Both styles return the same sentences and get the same diagnosis, which takes seconds: one for each option is enough.
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(("search", "declared"), [(search_in_heaps, "mean"), (search_in_arrays, "gnmt")])
 def test_a_beam_that_keeps_sums_is_named(search, declared, spec):
     found = find(spec, make_bench(spec, search, declared, RIGHT[declared], prune=False))

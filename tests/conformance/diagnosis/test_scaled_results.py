@@ -27,6 +27,7 @@ RESULTS = (
 )
 
 
+@pytest.mark.sample(10)
 @pytest.mark.parametrize(
     ("component", "step", "name", "axis", "size", "form", "power"),
     [

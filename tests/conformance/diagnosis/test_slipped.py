@@ -43,6 +43,7 @@ def test_what_the_slips_are_put_into_is_right(file, tmp_path, spec: Spec):
     assert [v.check for component in components for v in judge(path, component, spec) if v.bad] == []
 
 
+@pytest.mark.sample(10)
 @pytest.mark.parametrize("slip", SLIPS, ids=lambda slip: f"{slip['named'][0]}-{slip['file']}")
 def test_a_slip_is_named(slip, tmp_path, spec: Spec):
     path = write(tmp_path / "mine.py", slip["file"], slip["edits"])

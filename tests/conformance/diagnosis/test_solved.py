@@ -32,6 +32,7 @@ def leak(slope):
     return {activation: instead(lambda x: np.where(x > 0, x, slope * x).astype(x.dtype))}
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(
     ("steps", "component", "said"),
     [
@@ -81,6 +82,7 @@ def test_a_constant_is_solved_for(spec, steps, component, said):
     assert found.text.startswith(said)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("steps", "component", "number", "said"),
     [

@@ -107,6 +107,7 @@ def exit_status(command, folder):
     ).returncode
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(("source", "component"), [(BY_SHAPE, "layer_norm"), (RAISING, "layer_norm")])
 def test_the_case_after_which_it_is_wrong_is_named_and_the_command_shows_it(
     source, component, explain, adapter_file, spec, tmp_path

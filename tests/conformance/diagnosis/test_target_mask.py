@@ -40,6 +40,7 @@ def test_a_declared_mask_is_right(name, edit, tmp_path, spec):
     assert any(v.is_judged for v in verdicts if v.check == "tf-target-padding-between-words" or "between" in v.check)
 
 
+@pytest.mark.sample(1)
 @styles
 def test_an_undeclared_mask_is_told_as_the_option(name, edit, tmp_path, spec):
     findings = list(diagnose(judge(make_bench(name, edit, tmp_path, spec), spec), spec))

@@ -456,6 +456,7 @@ class Reader(nn.Module):
         return self.normalise(x + outer, "norm_2")
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("arrays", "functions", "names"),
     [
@@ -560,6 +561,7 @@ def run_numpy_block(x, mask=None, *, num_heads, params):
     return NumpyBlock(params, num_heads)(x, mask)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("arrays", "part", "layer", "said"),
     [
@@ -611,6 +613,7 @@ def without_scale(x, mask=None, *, num_heads, params):
     )
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
 def test_two_options_are_told_together_in_every_dtype(dtype, spec):
     _, findings = run(spec, dtype, encoder_layer=in_half(pre_norm))
@@ -620,6 +623,7 @@ def test_two_options_are_told_together_in_every_dtype(dtype, spec):
     assert "eps" not in said.text
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
 def test_an_option_that_few_cases_show_in_a_half_type_is_told(dtype, spec):
     _, findings = run(spec, dtype, encoder_layer=in_half(without_scale))
@@ -628,6 +632,7 @@ def test_an_option_that_few_cases_show_in_a_half_type_is_told(dtype, spec):
     assert "also has layer_norm_eps: 1e-6 (" in said.text
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_an_option_that_leaves_results_wrong_is_not_said_to_explain_them(dtype, spec):
     def layer(x, mask=None, *, num_heads, params):
@@ -667,6 +672,7 @@ def attention_with_odd_weights(query, key, value, mask=None, *, num_heads, param
     return {"output": found["output"], "weights": np.sin(9 * found["weights"])}
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("arrays", "functions"),
     [
@@ -766,6 +772,7 @@ def packed_model(source, target, *, num_heads, num_encoder_layers, num_decoder_l
     return decoded @ params["w_vocab"] + params.get("b_vocab", table.dtype.type(0))
 
 
+@pytest.mark.sample(1)
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 @pytest.mark.parametrize(("model", "arrays"), [(nested_model, "torch"), (packed_model, "numpy")])
 def test_a_mistake_is_named_that_shows_padded_rows_of_zeros(model, arrays, spec):

@@ -55,6 +55,7 @@ STD = ("norm_divisor", "std_plus_eps")
 PRE, EPS, FINAL = ("norm_placement", "pre"), ("layer_norm_eps", "1e-6"), ("final_norm", "after_stack")
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("made", "options", "component"),
     [
@@ -90,6 +91,7 @@ def test_what_shows_without_the_undeclared_option_is_searched_first(spec):
     assert "also has empty_row: zeros (" in found.text
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("made", "component"),
     [

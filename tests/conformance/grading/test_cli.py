@@ -20,13 +20,12 @@ from goldformer.conformance.cli import main
 from goldformer.conformance.commands._console import PrintableConsole
 from goldformer.conformance.commands._grade_session import Session
 from goldformer.conformance.grading.duration import describe_duration
-from goldformer.conformance.grading.grader import Grader
 from goldformer.conformance.grading.model import Submission
 from goldformer.conformance.grading.pool import Unusable
 from goldformer.conformance.grading.task import GradingTask
-from goldformer.conformance.grading.worker import ResultFiles, give_up, write_results
+from goldformer.conformance.grading.worker import ResultFiles
 from goldformer.spec import Spec
-from homework import CORRECT, SOFTMAX, UNSTABLE, YAML, OpenSandbox, write_assignment, write_class
+from homework import CORRECT, SOFTMAX, UNSTABLE, YAML, grade_in_this_process, write_assignment, write_class
 
 Run = Callable[..., Result]
 
@@ -45,12 +44,7 @@ def run(spec: Spec, tmp_path: Path, broken: set[str], monkeypatch: pytest.Monkey
     write_class(tmp_path / "class", alice=CORRECT, bob=UNSTABLE, carol=SOFTMAX)
 
     def graded(exam: GradingTask, submissions: Iterable[Submission], jobs: int, running: Path) -> Iterator[ResultFiles]:
-        grader = Grader(exam, spec).use_sandbox(OpenSandbox(spec), running)
-        for submission in submissions:
-            if submission.id in broken:
-                yield give_up(submission, "it broke", exam, spec)
-            else:
-                yield write_results(grader.grade(submission), submission, exam, spec)
+        return grade_in_this_process(exam, submissions, spec, running, broken)
 
     monkeypatch.setattr("goldformer.conformance.commands._grade_session.grade_in_pool", graded)
 

@@ -157,6 +157,7 @@ def answer(sandbox, folder, source):
         client.close()
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize(
     ("line", "name"),
     [

@@ -134,15 +134,17 @@ def steps():
 
 @needs_jq
 @pytest.mark.parametrize(
-    ("grade", "statuses"),
+    ("make", "statuses"),
     [
-        (grades.passing(), ["pass", "pass", "pass"]),
-        (grades.failing(), ["fail", "pass", "fail"]),
-        (replace(grades.passing(), outcome="grader-error"), ["error", "pass", "pass"]),
+        (grades.passing, ["pass", "pass", "pass"]),
+        (grades.failing, ["fail", "pass", "fail"]),
+        (lambda: replace(grades.passing(), outcome="grader-error"), ["error", "pass", "pass"]),
     ],
+    ids=["passing", "failing", "grader error"],
 )
-def test_the_workflow_makes_what_the_reporter_decodes(steps, grade, statuses, tmp_path):
+def test_the_workflow_makes_what_the_reporter_decodes(steps, make, statuses, tmp_path):
     """It takes base64 of JSON, adds up the tests' scores, and fails the job where the status is fail."""
+    grade = make()
     (tmp_path / "graded").mkdir()
     text = to_json([GradeSummary.of(grade)], ASSIGNMENT)
     (tmp_path / "graded" / "grades.json").write_text(text, encoding="utf-8")

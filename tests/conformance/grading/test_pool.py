@@ -33,7 +33,10 @@ from goldformer.conformance.grading.worker import ResultFiles
 from goldformer.spec import Spec
 from homework import CORRECT, NORM, SOFTMAX, UNSTABLE, WITHOUT_EPS, make_task, submitted, write_assignment, write_class
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="submissions are kept apart on Linux")
+pytestmark = [
+    pytest.mark.skipif(sys.platform != "linux", reason="submissions are kept apart on Linux"),
+    pytest.mark.usefixtures("unread_spec"),
+]
 
 CLASS = {
     "alice": CORRECT,
@@ -230,7 +233,12 @@ def exam(spec: Spec, tmp_path_factory: pytest.TempPathFactory) -> GradingTask:
 
 
 #: One component without properties: these tests are of processes, not of grades.
-SHORT = "title: Softmax\ncomponents: {softmax: 10}\ndtypes: [float64]\nfresh: {cases: 1, seed: a}\n"
+SHORT = """title: Softmax
+components: {softmax: 10}
+dtypes: [float64]
+fresh: {cases: 1, seed: a}
+without: ["*-size-*"]
+"""
 
 
 @pytest.fixture

@@ -24,14 +24,14 @@ from goldformer.conformance.grading.results import feedback, staff
 from goldformer.conformance.grading.results.gradebook import GradeSummary
 from goldformer.conformance.grading.task import GradingTask
 from goldformer.conformance.grading.transcript import ReplayMismatch, Transcript
-from goldformer.conformance.grading.worker import ResultFiles, write_results
+from goldformer.conformance.grading.worker import ResultFiles
 from goldformer.conformance.judging.cases import Bench, check_case
 from goldformer.conformance.judging.decision import Policy
 from goldformer.conformance.judging.verdict import Status
 from goldformer.conformance.properties.judge import check_property
 from goldformer.spec import Case, Spec
 from goldformer.spec.tables import Level
-from homework import OpenSandbox, make_task, submitted, write_assignment, write_class
+from homework import OpenSandbox, grade_in_this_process, grade_once, make_task, submitted, write_assignment, write_class
 
 SDPA, MHA = "scaled_dot_product_attention", "multi_head_attention"
 CASE = "sdpa-walkthrough-3x2"
@@ -52,7 +52,8 @@ components:
   scaled_dot_product_attention: {points: 10, properties: 0.25}
 dtypes: [float64]
 fresh: {cases: 3, seed: a}
-without: [sdpa-dropout*, "*-empty-row*", "*-empty-queries*"]
+# Real sizes take longer than all else; the ready assignments have them.
+without: [sdpa-dropout*, "*-empty-row*", "*-empty-queries*", "*-size-*"]
 """
 SOLUTION = """import numpy as np
 def attention(query, key, value, mask):
@@ -227,7 +228,7 @@ def exam(spec: Spec, tmp_path_factory: pytest.TempPathFactory) -> GradingTask:
 @pytest.fixture
 def grade(exam: GradingTask, spec: Spec) -> Callable[[str], GradedSubmission]:
     grader = Grader(exam, spec).use_sandbox(OpenSandbox(spec))
-    return lambda source: grader.grade(submitted(source))
+    return lambda source: grade_once(grader, exam, submitted(source))
 
 
 def test_the_solution_and_what_is_as_right_earn_everything(grade):
@@ -363,11 +364,9 @@ def run(spec: Spec, tmp_path: Path, runs: list[list[str]], monkeypatch: pytest.M
     write_class(tmp_path / "class", alice=SOLUTION + "\n", bob=withholding("None in the tuple"))
 
     def graded(exam: GradingTask, submissions: Iterable[Submission], jobs: int, running: Path) -> Iterator[ResultFiles]:
-        grader = Grader(exam, spec).use_sandbox(OpenSandbox(spec), running)
-        runs.append([])
-        for submission in submissions:
-            runs[-1].append(submission.id)
-            yield write_results(grader.grade(submission), submission, exam, spec)
+        listed = list(submissions)
+        runs.append([submission.id for submission in listed])
+        return grade_in_this_process(exam, listed, spec, running)
 
     monkeypatch.setattr("goldformer.conformance.commands._grade_session.grade_in_pool", graded)
 
@@ -469,13 +468,14 @@ def test_a_solution_that_is_not_right_is_warned_of(run, tmp_path):
     assert result.exit_code == 0, result.stderr
     said = " ".join(result.stderr.split())
     assert said.startswith(
-        f"goldformer: {tmp_path / 'solution.py'} fails 83 of 115 checks (wrong), and a submission need"
+        f"goldformer: {tmp_path / 'solution.py'} fails 72 of 104 checks (wrong), and a submission need"
     )
     assert said.endswith("need not return what it does not return; see: goldformer assignment check")
     assert outcomes(tmp_path) == {"alice": "correct", "bob": "missing"}
 
 
 def test_where_grading_the_solution_fails_nobody_is_graded(run, tmp_path, monkeypatch):
+    (tmp_path / "solution.py").write_text(f"{SOLUTION}# that no other test grades\n")
     monkeypatch.setattr(Grader, "_judge", lambda *_: 1 / 0)
     result = run()
     assert result.exit_code == 2
@@ -484,7 +484,9 @@ def test_where_grading_the_solution_fails_nobody_is_graded(run, tmp_path, monkey
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="submissions are kept apart on Linux")
+@pytest.mark.usefixtures("unread_spec")
 def test_it_holds_for_submissions_that_are_kept_apart(run, tmp_path, monkeypatch):
+    write_assignment(tmp_path, YAML.replace(', "*-size-*"', ""), ADAPTER)
     monkeypatch.setattr("goldformer.conformance.commands._grade_session.grade_in_pool", grade_in_pool)
     result = run("--jobs", "1")
     assert (result.exit_code, result.stderr) == (0, "")
@@ -511,8 +513,12 @@ def take_ready(kind: str, folder: Path, *replacements: tuple[str, str]) -> str:
     return (folder / "solution.py").read_text(encoding="utf-8")
 
 
+#: Leaves out real sizes, which take longer than all else: `assignment check` of each ready one has them.
+SMALL = ("without:\n", 'without:\n  - "*-size-*"\n')
+
+
 def test_the_ready_attention_requires_the_weights(run, tmp_path):
-    right = take_ready("attention", tmp_path, ("[float64, float32]", "[float32]"), ("cases: 4", "cases: 1"))
+    right = take_ready("attention", tmp_path, ("[float64, float32]", "[float32]"), ("cases: 4", "cases: 1"), SMALL)
     withheld = right.replace(RETURN, WITHHELD["None in the tuple"]).replace(
         ".flatten(2)), weights", ".flatten(2)), None"
     )
@@ -539,7 +545,7 @@ NAIVE = "torch.exp(scores)"
     ids=["in softmax", "in attention"],
 )
 def test_a_softmax_that_overflows_costs_eight_points_of_the_ready_attention_wherever_it_is(right, wrong, run, tmp_path):
-    source = take_ready("attention", tmp_path, ("cases: 4", "cases: 1"))
+    source = take_ready("attention", tmp_path, ("cases: 4", "cases: 1"), SMALL)
     assert source.count(right) == 1
     write_class(tmp_path / "class", alice=source.replace(right, wrong))
     assert run("--only", "alice").exit_code == 0
@@ -565,7 +571,8 @@ def test_the_ready_transformer_requires_every_score(run, tmp_path):
     path = tmp_path / "assignment.yaml"
     # Greedy decoding alone: all of it takes a minute.
     others = r"(?m)^  (?!greedy)\w+: \d+\n|(?<=^without: \[).*(?=greedy-)"
-    path.write_text(re.sub(others, "", path.read_text(encoding="utf-8")), encoding="utf-8")
+    text = re.sub(others, "", path.read_text(encoding="utf-8")).replace("without: [", 'without: ["*-size-*", ')
+    path.write_text(text, encoding="utf-8")
     assert right.count(DECODE) == 1
     write_class(tmp_path / "class", alice=right, bob=right.replace(DECODE, "return torch.stack(words, dim=1), None"))
     result = run()
@@ -584,7 +591,7 @@ def test_a_course_that_asks_for_an_output_further_back_says_its_name(run, tmp_pa
     right = take_ready("transformer", tmp_path, ("cases: 4", "cases: 0"), ("[float64, float32]", "[float32]"))
     path = tmp_path / "assignment.yaml"
     text = re.sub(r"(?m)^  (?!encoder_layer)\w+: \d+\n", "", path.read_text(encoding="utf-8"))
-    path.write_text(re.sub(r"(?m)^without.*", "without: [enc-dropout-*]", text), encoding="utf-8")
+    path.write_text(re.sub(r"(?m)^without.*", "without: [enc-dropout-*, enc-size-*]", text), encoding="utf-8")
     named = right + NAMED.replace("WEIGHTS", "self.self_attention(x, x, x, mask)[1]")
     (tmp_path / "solution.py").write_text(named, encoding="utf-8")
     write_class(tmp_path / "class", alice=named + "\n", bob=right + NAMED.replace("WEIGHTS", "None"))

@@ -263,6 +263,7 @@ def test_each_miniature_gets_its_own_verdict(miniature, arrays, bench_of, spec):
     assert verdict.message == text_for(message, miniature, arrays)
 
 
+@pytest.mark.sample(12)
 @every_miniature
 def test_one_bad_component_never_ends_the_run(miniature, bench_of, verdicts_of, spec):
     verdicts = verdicts_of(bench_of(miniature, "numpy"), *COMPONENTS)
@@ -274,6 +275,7 @@ def test_one_bad_component_never_ends_the_run(miniature, bench_of, verdicts_of, 
     assert {v.component for v in others if v.status is PASSED} == {"softmax", "causal_mask"}
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize(
     "miniature", [m for m, (status, *_) in MINIATURES.items() if status in (FAILED, ERRORED)], ids=lambda m: m.__name__
 )

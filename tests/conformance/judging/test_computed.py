@@ -195,7 +195,7 @@ BLOCKED = re.sub(
 )
 
 
-@pytest.mark.sample(8)
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("block", [8, 16, 64])
 @pytest.mark.parametrize("bug", ["", "norescale", "tail", "maskblock"])

@@ -67,6 +67,17 @@ def test_another_process_gets_the_same_arrays_again_and_no_other_library_does(sp
     assert not np.shares_memory(one, other)
 
 
+def test_what_is_not_implemented_has_no_values_computed(spec, bench, adapter_file):
+    """The values of large calls take nine seconds in all, and a new adapter has nothing but stubs."""
+    missing = RIGHT.replace("    powers = np.exp", "    raise NotImplementedError\n    powers = np.exp")
+    judged = []
+    for text in (missing, RIGHT):
+        at = bench(adapter_file(text, f"of_{len(text)}.py"))
+        prepared = PreparedCase(spec.cases["sm-several-rows"], at)
+        judged.append((judge_case(prepared.whole, at, prepared).verdict.status, "expected" in vars(prepared)))
+    assert judged == [(Status.SKIPPED, False), (Status.PASSED, True)]
+
+
 def test_a_bench_that_is_not_timed_keeps_no_duration(spec, bench, adapter_file):
     at = bench(adapter_file(RIGHT), "float64")
     case = spec.cases["sm-several-rows"]

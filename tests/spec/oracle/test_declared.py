@@ -40,6 +40,7 @@ def make_bench(spec, conventions, *mistakes):
     return Bench(spec, Adapter.from_object(book, "mine.py", spec), "float32", "cpu")
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("conventions", [{**LEARNED, **MODERN}, {**LEARNED, **BARE}, {**TIMING, **MODERN}, TIMING])
 def test_every_combination_of_the_model_has_twenty_right_cases(conventions, spec):
     options = name_all(spec, conventions)
@@ -55,6 +56,7 @@ def test_every_combination_of_the_model_has_twenty_right_cases(conventions, spec
         assert verdict.ratio < 0.5
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("component", ["greedy_decode", "beam_search"])
 def test_a_search_has_enough_right_cases_to_conform(component, spec):
     conventions = {**LEARNED, **MODERN}
@@ -71,7 +73,7 @@ def test_nothing_is_derived_where_stored_cases_fit(spec):
             assert derive_declared(component, options, spec) == {}
 
 
-@pytest.mark.sample(8)
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("component", ["transformer", "greedy_decode", "beam_search", "encoder_layer", "decoder"])
 @pytest.mark.parametrize("conventions", [{}, MODERN, BARE, {**LEARNED, **MODERN}, TIMING, {"norm_placement": "pre"}])
 def test_numbers_with_all_bits_are_judged_under_every_combination(component, conventions, spec):
@@ -104,6 +106,7 @@ def test_a_stored_case_has_the_same_values_when_it_is_declared(spec):
             assert 0.5 < golden.error_scale / expected[name].error_scale < 2
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("mistake", ["residual-missing", "cross-mask-absent", "tgt-masks-joined-or"])
 def test_a_mistake_under_a_rare_combination_is_named(mistake, spec):
     conventions = {**LEARNED, **MODERN}

@@ -482,6 +482,7 @@ OPTIONS = {
 }  # fmt: skip
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(("declared", "options"), OPTIONS.values(), ids=OPTIONS)
 def test_the_reference_agrees_under_the_other_options_too(bench_of, spec: Spec, declared, options):
     def beam_search(**call):

@@ -32,6 +32,7 @@ CALLS = {
 }
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("name", sorted(BUGS))
 def test_a_bug_keeps_its_name(name, spec):
     adapter = find_adapter(str(SUPPORT / "bugs" / f"{name}.py"), spec)

@@ -52,6 +52,7 @@ def test_a_wrong_shape_is_named(verdicts_on_mistake):
     assert {verdict.reason for verdict in verdicts_on_mistake("ln-bwd-rank", "float32")} == {"wrong-shape"}
 
 
+@pytest.mark.sample(12)
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_mistake_fails_just_the_cases_that_claim_it(mistake, spec):
     bench = Bench(spec, Adapter.from_object(made(mistake), mistake, spec), "float64", "cpu")

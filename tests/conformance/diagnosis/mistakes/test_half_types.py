@@ -73,7 +73,7 @@ def name_causes(made: SimpleNamespace, component: str, dtype: str, spec: Spec) -
     return [(finding.label, finding.mistakes) for finding in diagnose(verdicts, spec) if finding.mistakes]
 
 
-@pytest.mark.sample(8)
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("half", HALF)
 @pytest.mark.parametrize("component", WEIGHTS)
@@ -82,7 +82,7 @@ def test_weights_in_a_half_type_are_named(component, half, dtype, spec: Spec):
     assert name_causes(made, component, dtype, spec) == [(MISTAKE_FOUND, (f"weights-in-{half}",))]
 
 
-@pytest.mark.sample(16)
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("half", HALF)
 @pytest.mark.parametrize("component", INPUTS)

@@ -101,6 +101,7 @@ def test_the_property_that_lists_it_catches_it_in_its_component_alone(mistake, b
     assert re.fullmatch(says, verdict.message, re.DOTALL)
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("mistake", [mistake for mistake in CAUGHT if mistake != BY_CHANCE])
 def test_on_the_cpu_with_arrays_as_they_were_made_it_is_right(mistake, bench, spec):
     component = spec.mistakes[mistake].component

@@ -183,6 +183,7 @@ def usual_umask():
     os.umask(before)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.usefixtures("usual_umask")
 @pytest.mark.parametrize("umask", [0o027, 0o077], ids="{:03o}".format)
 @pytest.mark.parametrize("without", WITHOUT.values(), ids=WITHOUT)
