@@ -43,6 +43,7 @@ BUILT_IN: Final = {
     "torch-nn-math": "goldformer.adapters.builtin.torch_nn:torch_nn_math",
     "torch-nn-flash": "goldformer.adapters.builtin.torch_nn:torch_nn_flash",
     "torch-nn-fast-path": "goldformer.adapters.builtin.torch_nn_fast_path",
+    "torch-nn-flex": "goldformer.adapters.builtin.torch_nn_flex",
     "torch-nn-sequence-first": "goldformer.adapters.builtin.torch_nn:torch_nn_sequence_first",
 }
 
