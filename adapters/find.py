@@ -43,6 +43,7 @@ BUILT_IN: Final = {
     "torch-nn-math": "goldformer.adapters.builtin.torch_nn:torch_nn_math",
     "torch-nn-flash": "goldformer.adapters.builtin.torch_nn:torch_nn_flash",
     "torch-nn-fast-path": "goldformer.adapters.builtin.torch_nn_fast_path",
+    "torch-nn-flex": "goldformer.adapters.builtin.torch_nn_flex",
     "torch-nn-sequence-first": "goldformer.adapters.builtin.torch_nn:torch_nn_sequence_first",
 }
 
@@ -53,6 +54,7 @@ OF_LIBRARIES: Final = {
     "equinox": "goldformer.adapters.libraries.equinox",
     "hugging-face": "goldformer.adapters.libraries.hugging_face",
     "hugging-face-llama": "goldformer.adapters.libraries.hugging_face_decoder_only:llama",
+    "hugging-face-mistral": "goldformer.adapters.libraries.hugging_face_decoder_only:mistral",
     "hugging-face-gemma-2": "goldformer.adapters.libraries.hugging_face_decoder_only:gemma_2",
     "hugging-face-parts": "goldformer.adapters.libraries.hugging_face_parts",
     "keras": "goldformer.adapters.libraries.keras",

@@ -7,6 +7,7 @@ torch-nn-sequence-first  the same kernels; sequence first, float masks of 0 and 
 torch-nn-math            attention through the math backend of F.scaled_dot_product_attention
 torch-nn-flash           attention through its flash backend, which on the CPU takes four axes and d_v = d_k
 torch-nn-fast-path       the encoder's fused kernel, in torch_nn_fast_path.py
+torch-nn-flex            flex_attention, in torch_nn_flex.py
 
 There is no transformer: nn.Transformer starts from vectors, and PyTorch has no positional encoding to make them.
 There is no label_smoothing: it is a part of F.cross_entropy, which returns only the loss.
@@ -23,6 +24,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional as F  # noqa: N812 - the name that PyTorch's documentation gives it
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.attention.bias import causal_lower_right
 
 from goldformer.adapters.builtin import _torch_nn_layers as layers
 from goldformer.adapters.layouts import (
@@ -113,9 +115,8 @@ class TorchNN:
         seed: int | None = None,
     ) -> Tensor:
         """Call F.scaled_dot_product_attention, which returns only the output."""
-        if query.ndim == 4 and self.backend != "math" and key.shape[-2] != value.shape[-2]:
-            # Do not run it: with four axes nothing checks the lengths, and the kernel reads past the shorter one.
-            raise NotImplementedError("key and value of two lengths: a read out of bounds, pytorch/pytorch#193728")
+        if query.ndim == 4:
+            self._require_one_length(key, value)
         if dropout_rate < 0:
             raise NotImplementedError("a dropout_p below 0: some kernels refuse it, others take it for 0")
         mask = self._fit_mask(mask, query)
@@ -123,15 +124,36 @@ class TorchNN:
             return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropout_rate)
 
     def grouped_query_attention(
-        self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None, *, scale: float | None = None
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        mask: Tensor | None = None,
+        bias: Tensor | None = None,
+        *,
+        scale: float | None = None,
     ) -> Tensor:
-        """Call F.scaled_dot_product_attention with enable_gqa, which returns only the output."""
-        if key.shape[-2] != value.shape[-2] and self.backend != "math":
-            # Do not run it: nothing checks the lengths, and the kernel reads past the shorter one.
-            raise NotImplementedError("key and value of two lengths: a read out of bounds, pytorch/pytorch#193728")
-        mask = self._fit_mask(mask, query)
+        """Call F.scaled_dot_product_attention with enable_gqa and, for a bias, a float mask; return only the output."""
+        self._require_one_length(key, value)
+        added = self._fit_mask(mask, query)
+        if bias is not None:
+            added = bias[None] if mask is None else bias.masked_fill(~mask, -torch.inf)
         with self._select_kernel():
-            return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=scale, enable_gqa=True)
+            return F.scaled_dot_product_attention(query, key, value, attn_mask=added, scale=scale, enable_gqa=True)
+
+    def cached_attention(
+        self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None, state: Any = None
+    ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        """Call F.scaled_dot_product_attention with all keys so far, under causal_lower_right."""
+        if mask is not None:
+            raise NotImplementedError("causal_lower_right joins no other mask")
+        if state is not None:
+            key, value = torch.cat([state[0], key], dim=2), torch.cat([state[1], value], dim=2)
+        self._require_one_length(key, value)
+        causal = causal_lower_right(query.shape[2], key.shape[2])
+        with self._select_kernel():
+            output = F.scaled_dot_product_attention(query, key, value, attn_mask=causal, enable_gqa=True)
+        return output, (key, value)
 
     def multi_head_attention(
         self,
@@ -292,6 +314,12 @@ class TorchNN:
     @property
     def _options(self) -> dict[str, Any]:
         return {"batch_first": self.batch_first, "norm_first": self.norm_first, "activation": self.activation}
+
+    def _require_one_length(self, key: Tensor, value: Tensor) -> None:
+        """Raise NotImplementedError where a kernel would read past the shorter of key and value."""
+        # With four axes only the math kernel checks the lengths: do not run the others.
+        if key.shape[-2] != value.shape[-2] and self.backend != "math":
+            raise NotImplementedError("key and value of two lengths: a read out of bounds, pytorch/pytorch#193728")
 
     def _run(
         self,

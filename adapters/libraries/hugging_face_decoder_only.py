@@ -1,6 +1,7 @@
-"""The adapters of Hugging Face transformers for decoder-only models: Llama and Gemma 2.
+"""The adapters of Hugging Face transformers for decoder-only models: Llama, Mistral and Gemma 2.
 
 hugging-face-llama    modeling_llama.py: norms before each block, SwiGLU, scaling of Llama 3.1
+hugging-face-mistral  modeling_mistral.py: the same with linear scaling, masks and a cache of a window of 4096
 hugging-face-gemma-2  modeling_gemma2.py: norms before and after each block with 1 + gamma, GEGLU, YaRN, capped scores
 
 Nothing is downloaded: a small configuration makes the layers and models, without numbers, and the call gives them.
@@ -17,9 +18,10 @@ import transformers
 from torch import Tensor, nn
 from torch.func import functional_call
 from transformers import DynamicCache
-from transformers.masking_utils import eager_mask
+from transformers.masking_utils import causal_mask_function, eager_mask, sliding_window_causal_mask_function
 from transformers.models.gemma2 import modeling_gemma2
 from transformers.models.llama import modeling_llama
+from transformers.models.mistral import modeling_mistral
 
 from goldformer.adapters.layouts import Names, additive_mask, four_axes_mask, map_state, nest_names
 
@@ -39,6 +41,13 @@ class LayerResult(NamedTuple):
     output: Tensor
     attended: Tensor
     weights: Tensor
+
+
+class ModelState(NamedTuple):
+    """All ids so far, and the keys and values of each layer."""
+
+    ids: Tensor
+    cache: DynamicCache
 
 
 @dataclass(frozen=True)
@@ -79,7 +88,8 @@ class Family:
         rope = {}
         if scaling_factor is not None:
             length = 1 if original_length is None else original_length
-            rope = {**self.scaling, "factor": scaling_factor, "original_max_position_embeddings": length}
+            rope = {**self.scaling, "factor": scaling_factor}
+            rope |= {} if rope["rope_type"] == "linear" else {"original_max_position_embeddings": length}
             # It warns of a model that is not longer than before.
             rope["max_position_embeddings"] = max(length + 1, round(length * scaling_factor))
         rows = x.reshape(-1, 1, *x.shape[-2:])
@@ -123,14 +133,17 @@ class Family:
     def cached_attention(
         self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None, state: DynamicCache | None = None
     ) -> tuple[Tensor, DynamicCache]:
-        """Add keys and values to a DynamicCache, and attend under the mask that eager_mask makes for its length."""
-        cache = DynamicCache() if state is None else state
-        earlier = cache.get_seq_length()
-        keys, values = cache.update(key, value, 0)
+        """Add keys and values to the cache of the family, and attend under the mask that eager_mask makes for it."""
+        config = self._configure(query.shape[1], 1, 1, 2)
+        cache = DynamicCache(config=config) if state is None else state
+        earlier, (so_far, hidden) = cache.get_seq_length(), cache.get_mask_sizes(query.shape[2], 0)
+        window = self.settings.get("sliding_window")
         added = eager_mask(
-            len(query), query.shape[2], keys.shape[2], q_offset=earlier, device=query.device, dtype=query.dtype,
-            attention_mask=None if mask is None else mask.flatten(1),
+            len(query), query.shape[2], so_far, q_offset=earlier, kv_offset=hidden, device=query.device,
+            dtype=query.dtype, attention_mask=None if mask is None else mask.flatten(1),
+            mask_function=sliding_window_causal_mask_function(window) if window else causal_mask_function,
         )  # fmt: skip
+        keys, values = cache.update(key, value, 0)
         return self._attend(query, keys, values, added, None)[0], cache
 
     def decoder_only_layer(
@@ -174,6 +187,54 @@ class Family:
         params: Params,
     ) -> dict[str, Tensor]:
         """Call the model with a head, which makes its masks from the padding of the ids; return all outputs."""
+        sizes: dict[str, Any] = {
+            "num_heads": num_heads,
+            "num_kv_heads": num_kv_heads,
+            "num_layers": num_layers,
+            "base": base,
+        }
+        result = self._run_model(params, ids, ids, pad_id, None, **sizes)
+        return {"logits": result.logits, "decoded": result.hidden_states[-1], "embedded": result.hidden_states[0]}
+
+    def cached_model(
+        self,
+        ids: Tensor,
+        state: ModelState | None = None,
+        *,
+        num_heads: int,
+        num_kv_heads: int,
+        num_layers: int,
+        base: float = 10000.0,
+        pad_id: int | None = None,
+        params: Params,
+    ) -> tuple[Tensor, ModelState]:
+        """Call the model with the cache of the family, and with a mask of all ids so far; return logits and state."""
+        so_far = ids if state is None else torch.cat([state.ids, ids], dim=1)
+        cache = None if state is None else state.cache
+        sizes: dict[str, Any] = {
+            "num_heads": num_heads,
+            "num_kv_heads": num_kv_heads,
+            "num_layers": num_layers,
+            "base": base,
+        }
+        result = self._run_model(params, ids, so_far, pad_id, cache, use_cache=True, **sizes)
+        return result.logits, ModelState(so_far, result.past_key_values)
+
+    def _run_model(
+        self,
+        params: Params,
+        ids: Tensor,
+        so_far: Tensor,
+        pad_id: int | None,
+        cache: DynamicCache | None,
+        *,
+        use_cache: bool = False,
+        num_heads: int,
+        num_kv_heads: int,
+        num_layers: int,
+        base: float,
+    ) -> Any:
+        """Return the result of the model for ids that follow those of a cache."""
         first = {name.removeprefix("layers.0."): value for name, value in params.items()}
         more = {"num_layers": num_layers, "vocab_size": len(params["table"])}
         config = self._configure_layer(first, num_heads, num_kv_heads, base, **more)
@@ -193,12 +254,12 @@ class Family:
         }
         arguments = {
             "input_ids": ids,
-            "attention_mask": None if pad_id is None else ids != pad_id,
+            "attention_mask": None if pad_id is None else so_far != pad_id,
+            "past_key_values": cache,
             "output_hidden_states": True,
-            "use_cache": False,
+            "use_cache": use_cache,
         }
-        result = functional_call(model, map_state(names, params, model), (), arguments)
-        return {"logits": result.logits, "decoded": result.hidden_states[-1], "embedded": result.hidden_states[0]}
+        return functional_call(model, map_state(names, params, model), (), arguments)
 
     def _find(self, name: str) -> Any:
         """Return a class of the family, such as LlamaRMSNorm."""
@@ -286,6 +347,19 @@ llama: Final = Family(
     scaling={"rope_type": "llama3", "low_freq_factor": 1.0, "high_freq_factor": 4.0},
     caps_scores=False,
     has_biases=True,
+)
+
+mistral: Final = Family(
+    NAME="hugging-face-mistral",
+    CONVENTIONS={"rope_pairing": "half", "biases": "none", "cache_state": "consumed"},
+    module=modeling_mistral,
+    prefix="Mistral",
+    norms={"norm_2.gamma": "post_attention_layernorm.weight"},
+    before_network="post_attention_layernorm",
+    settings={"rms_norm_eps": 1e-6, "hidden_act": "silu", "tie_word_embeddings": False, "sliding_window": 4096},
+    scaling={"rope_type": "linear"},
+    caps_scores=False,
+    has_biases=False,
 )
 
 gemma_2: Final = Family(

@@ -1,7 +1,7 @@
 """The adapter of parts of Hugging Face transformers that serve several decoder-only models.
 
-The filters and positions of generate(), the window of Mistral, BLOOM's ALiBi, the router of Mixtral, and the attention
-of gpt-oss, which always has sinks. Nothing is downloaded.
+The filters and positions of generate(), the window of Mistral, BLOOM's ALiBi, the router and the experts of Mixtral,
+and the attention of gpt-oss, which always has sinks. Nothing is downloaded.
 """
 
 from collections.abc import Mapping
@@ -24,9 +24,9 @@ from transformers import (
 from transformers.masking_utils import eager_mask, sliding_window_causal_mask_function
 from transformers.models.bloom.modeling_bloom import build_alibi_tensor
 from transformers.models.gpt_oss import modeling_gpt_oss
-from transformers.models.mixtral.modeling_mixtral import MixtralTopKRouter
+from transformers.models.mixtral.modeling_mixtral import MixtralSparseMoeBlock, MixtralTopKRouter
 
-from goldformer.adapters.layouts import additive_mask, four_axes_mask, linear_weight
+from goldformer.adapters.layouts import additive_mask, four_axes_mask, linear_weight, part
 
 NAME: Final = "hugging-face-parts"
 VERSION: Final = transformers.__version__
@@ -39,6 +39,7 @@ CONVENTIONS: Final = {
     "padded_position": "zero",
     "sample_ties": "all_equal",
     "temperature_zero": "refused",
+    "biases": "none",
 }
 
 Params = Mapping[str, Tensor]
@@ -101,6 +102,31 @@ def expert_router(x: Tensor, *, top_k: int, params: Params) -> dict[str, Tensor]
     logits, weights, chosen = functional_call(router, {"weight": linear_weight(params["w_router"])}, (x,))
     # The weights are float32; the experts round after they have multiplied by them.
     return {"weights": torch.zeros_like(logits).scatter(-1, chosen, weights.to(logits.dtype)), "logits": logits}
+
+
+def expert_feed_forward(x: Tensor, *, num_experts: int, top_k: int, params: Params) -> dict[str, Tensor]:
+    """Call MixtralSparseMoeBlock, which loops over its experts ("eager"); return output, weights and logits."""
+    each = [part(params, f"experts.{index}") for index in range(num_experts)]
+    d_model, d_ff = each[0]["w_gate"].shape
+    config = MixtralConfig(
+        hidden_size=d_model, intermediate_size=d_ff, num_local_experts=num_experts, num_experts_per_tok=top_k,
+        experts_implementation="eager",
+    )  # fmt: skip
+    with torch.device("meta"):
+        block = MixtralSparseMoeBlock(config).eval()
+    found: dict[str, Any] = {}
+    block.gate.register_forward_hook(lambda _module, _args, made: found.update(gate=made))
+    state = {
+        "gate.weight": linear_weight(params["w_router"]),
+        "experts.gate_up_proj": torch.stack(
+            [torch.cat([linear_weight(expert[name]) for name in ("w_gate", "w_up")]) for expert in each]
+        ),
+        "experts.down_proj": torch.stack([linear_weight(expert["w_down"]) for expert in each]),
+    }
+    output = functional_call(block, state, (x,), strict=True)
+    logits, weights, chosen = (made.unflatten(0, x.shape[:2]) for made in found["gate"])
+    spread = torch.zeros_like(logits).scatter(-1, chosen, weights.to(logits.dtype))
+    return {"output": output, "weights": spread, "logits": logits}
 
 
 def grouped_query_attention(

@@ -193,8 +193,9 @@ def test_empty_row_is_as_declared(adapter, dtype, mask_of):
 def test_names_are_those_of_the_registry():
     from goldformer.adapters.find import BUILT_IN
 
-    # The fast path has two components alone, and tests of its own.
-    assert {name for name in BUILT_IN if name.startswith("torch-nn")} == {*VARIANTS, "torch-nn-fast-path"}
+    # The fast path and flex_attention have few components, and tests of their own.
+    others = {"torch-nn-fast-path", "torch-nn-flex"}
+    assert {name for name in BUILT_IN if name.startswith("torch-nn")} == {*VARIANTS, *others}
 
 
 @every_variant
@@ -267,3 +268,22 @@ def test_other_errors_stay_errors():
         torch_nn.torch_nn.multi_head_attention(**tensors(multi_head_arguments(), "float64") | {"num_heads": 3})
     with pytest.raises(IndexError, match="out of range"):
         torch_nn.torch_nn.token_embedding(torch.tensor([[7]]), params={"table": torch.ones(7, 3)})
+
+
+@pytest.mark.parametrize("component", ["grouped_query_attention", "cached_attention"])
+@pytest.mark.parametrize("name", ["torch-nn", "torch-nn-math"])
+def test_attention_of_decoder_only_models_passes_every_case_that_applies(name, component, bench, verdicts_of):
+    verdicts = verdicts_of(bench(name, "float32"), component)
+    assert [(v.check, v.message) for v in verdicts if v.bad] == []
+    assert len([v for v in verdicts if v.ratio is not None and not v.bad]) >= 28
+
+
+def test_the_last_query_of_a_cached_call_sees_every_key():
+    one = torch.tensor([[[[1.0, 0.0]]]])
+    _, state = torch_nn.torch_nn.cached_attention(one, one, torch.tensor([[[[0.0]]]]))
+    output, (keys, values) = torch_nn.torch_nn.cached_attention(one, one, torch.tensor([[[[2.0]]]]), state=state)
+    assert output.item() == 1  # the mean of both values: the keys are equal
+    assert keys.shape == (1, 1, 2, 2)
+    assert values.flatten().tolist() == [0, 2]
+    with pytest.raises(NotImplementedError, match="causal_lower_right joins no other mask"):
+        torch_nn.torch_nn.cached_attention(one, one, one, torch.ones(1, 1, 1, 1, dtype=torch.bool))
