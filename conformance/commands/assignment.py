@@ -19,6 +19,7 @@ from goldformer.conformance.commands import _options as options
 from goldformer.conformance.commands._console import FAILS, OK, CannotRun, err, plain_table, print_table, say
 from goldformer.conformance.grading.answers import AnswerRecorder, Answers, summarize
 from goldformer.conformance.grading.assignment import list_published_cases, read_assignment
+from goldformer.conformance.grading.declarations import read_declarations
 from goldformer.conformance.grading.duration import Pace, describe_duration
 from goldformer.conformance.grading.forbidden import find_forbidden_uses, list_unmentioned
 from goldformer.conformance.grading.fresh import KINDS, FreshCases, draw_fresh, list_unmatched_kinds, load_fresh
@@ -121,7 +122,8 @@ def check_assignment(*, path: Path, solution: Path | None) -> int:
     start = time.perf_counter()
     spec = load_spec()
     found = read_assignment(path, spec)
-    fresh = draw_fresh(found, spec, found.seed or _SEED)
+    declared = read_declarations(found.adapter.read_bytes(), spec).conventions
+    fresh = draw_fresh(found, spec, found.seed or _SEED, declared)
     plan = CheckPlan.of(GradingTask.of(found, fresh.text, spec), spec)
     solution = solution or found.path.parent / "solution.py"
     returned = AnswerRecorder(plan.spec)
