@@ -38,6 +38,9 @@ from goldformer.spec.files import read_regular_file, replace_file
 #: The folders of the ready assignments.
 READY: Final = Path(__file__).resolve().parent.parent / "grading" / "assignments"
 
+#: Their names, which --kind takes
+READY_KINDS: Final = sorted(path.parent.name for path in READY.glob("*/assignment.yaml"))
+
 #: The seed of the fresh cases of an assignment without one; grading draws a secret seed.
 _SEED: Final = "check"
 
@@ -61,7 +64,7 @@ def assignment() -> None:
 @click.argument("folder", metavar="DIR", type=options.FOLDER)
 @click.option(
     "--kind",
-    type=click.Choice(["attention", "embedding", "transformer"]),
+    type=click.Choice(READY_KINDS),
     default="attention",
     show_default=True,
     help="The code that students write.",
