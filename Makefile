@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: conformance test test-all check libraries implementations wrapped gpu docs format derive bench diagnosis example examples-other-languages dist clean
+.PHONY: conformance test test-all check libraries implementations wrapped gpu docs format derive bench diagnosis example example-decoder-only examples-other-languages dist clean
 
 conformance: $(STAMP)  ## The suite against the bundled reference
 	@$(BIN)/python -m pytest conformance --adapter reference -q -r fE
@@ -67,6 +67,9 @@ diagnosis: $(STAMP)  ## How many mistakes are caught, placed and named: on the t
 
 example: $(STAMP)  ## "je suis étudiant" → "i am a student <eos>": train, decode, look at the attention
 	@$(BIN)/python examples/translate.py
+
+example-decoder-only: $(STAMP)  ## "the cat sat" → "on the mat": train a decoder-only model, generate with its cache
+	@$(BIN)/python examples/continue_text.py
 
 examples-other-languages: build/examples/java/Server.class build/examples/attention  ## Those of adapters/examples
 

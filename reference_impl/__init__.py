@@ -15,6 +15,7 @@ Axes in signatures and messages, and their names in the paper:
     layers              N, the layers of a stack
     vocab, positions    the rows of the embedding table, and of a table of learned positions
     max_length          the largest number of words in a decoded sentence
+    max_new_tokens      the largest number of tokens after a prompt
     beams, top_beams    the sentences that beam search keeps at a step, and those that it returns
 
 "walkthrough", "primer", "n9", "java" and "illustrated" are the five documents of spec/documents.yaml, with the number
@@ -23,7 +24,8 @@ or the title of a section; "paper" is Vaswani et al., Attention Is All You Need,
 
 from goldformer.reference_impl.decoder_only import Cache, DecoderOnlyLayer, DecoderOnlyModel, ExpertFeedForward
 from goldformer.reference_impl.decoder_only import GatedFeedForward, ModelState, RMSNorm, alibi_bias, cached_attention
-from goldformer.reference_impl.decoder_only import expert_router, grouped_query_attention, position_ids, repeat_heads
+from goldformer.reference_impl.decoder_only import expert_router, generate, grouped_query_attention, position_ids
+from goldformer.reference_impl.decoder_only import repeat_heads
 from goldformer.reference_impl.decoder_only import rotary_embedding, scale_frequencies, sliding_window_mask
 from goldformer.reference_impl.decoder_only import token_filter
 from goldformer.reference_impl.decoding import BeamResult, GreedyResult, beam_search, greedy_decode
@@ -47,7 +49,7 @@ __all__ = [
     "GatedFeedForward", "GatedResult", "GreedyResult", "LayerNorm", "ModelState", "MultiHeadAttention", "RMSNorm",
     "SingleHeadAttention", "SingleHeadResult", "StackResult", "Transformer", "TransformerResult", "alibi_bias",
     "attention_scores", "beam_search", "cached_attention", "causal_mask", "cross_entropy", "cut_fused", "dropout",
-    "expert_router", "greedy_decode",
+    "expert_router", "generate", "greedy_decode",
     "grouped_query_attention", "kl_divergence", "label_smoothing", "log_softmax", "merge_heads", "move_weights",
     "one_hot", "output_probabilities", "pad_or_truncate", "padding_mask", "position_ids", "positional_encoding",
     "repeat_heads", "rotary_embedding", "scale_frequencies", "scaled_dot_product_attention", "scaled_scores",

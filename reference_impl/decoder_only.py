@@ -34,10 +34,12 @@ from goldformer.reference_impl.shapes import (
     Rate,
     Size,
     Words,
+    can_read,
     check_cached_mask,
     check_groups,
     check_ids_below,
     check_rotary_width,
+    check_word,
     checked,
 )
 from goldformer.reference_impl.transformer import attention_scores, merge_heads, padding_mask
@@ -437,3 +439,31 @@ class DecoderOnlyModel(Module):
         decoded = self.norm(x)
         logits = decoded @ (self.table.T if self.w_vocab is None else self.w_vocab)
         return DecoderOnlyModelResult(logits, decoded, embedded), ModelState(so_far, tuple(caches))
+
+
+@checked
+def generate(
+    model: DecoderOnlyModel, ids: Int[Tensor, "batch seq"], *, eos_id: int, max_new_tokens: Size
+) -> Int[Tensor, "batch max_new_tokens"]:
+    """Write the tokens after each prompt, at each step the one of the largest logit, up to eos_id. GEN-1, GEN-2.
+
+    The prompt is not returned. pad_id follows eos_id, or eos_id again where the model has none. Prompts of different
+    lengths are padded on the left. Where no values can be read, all max_new_tokens steps are taken.
+    """
+    check_word("eos_id", eos_id, model.table.shape[0], "ends a sample")
+    batch, fill = ids.shape[0], eos_id if model.pad_id is None else model.pad_id
+    new_ids = torch.full((batch, max_new_tokens), fill, device=ids.device)
+    ended = torch.zeros(
+        batch, dtype=torch.bool, device=ids.device
+    )  # by a new token: eos_id may be in the prompt (GEN-3)
+    state: ModelState | None = None
+    for t in range(max_new_tokens):
+        if can_read(ended) and ended.all():
+            break
+        result, state = model.extend(ids, state)  # the prompt, and then one token in each call
+        token = widen(result.logits[:, -1]).argmax(dim=-1)  # the first of equals, as torch promises (GEN-5)
+        new_ids[:, t] = token.where(~ended, fill)
+        ended = ended | (token == eos_id)
+        # A sample that has ended waits for the others (GEN-4). What it reads does not matter.
+        ids = token[:, None]
+    return new_ids

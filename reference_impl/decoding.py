@@ -11,7 +11,7 @@ from torch.nn.functional import pad
 
 from goldformer.reference_impl.losses import log_softmax
 from goldformer.reference_impl.parts import widen, without_dropout
-from goldformer.reference_impl.shapes import Float, Int, Size, can_read, check_positions, checked
+from goldformer.reference_impl.shapes import Float, Int, Size, can_read, check_positions, check_word, checked
 from goldformer.reference_impl.transformer import Transformer
 
 Finish: TypeAlias = Literal["in_beam", "set_aside"]
@@ -35,11 +35,9 @@ class BeamResult(NamedTuple):
 
 def check_decoding(model: Transformer, max_length: int, **words: int) -> None:
     """Refuse words that have no row in the table, and more words than there are learned positions."""
-    vocab, does = model.table.shape[0], {"bos_id": "begins what the decoder reads", "eos_id": "ends a sentence"}
+    does = {"bos_id": "begins what the decoder reads", "eos_id": "ends a sentence"}
     for name, value in words.items():
-        if not 0 <= value < vocab:
-            must = f"must lie in 0 … {vocab - 1}, the rows of table: pass the id that {does[name]}"
-            raise IndexError(f"{name}={value} {must}")
+        check_word(name, value, model.table.shape[0], does[name])
     check_positions("max_length", max_length, model.position_table)
 
 

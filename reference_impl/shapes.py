@@ -213,6 +213,12 @@ def check_ids_below(name: str, ids: Tensor, vocab: int, what: str) -> None:
             raise IndexError(f"{name}{position}={ids[tuple(position)].item()} must lie in 0 … {vocab - 1}, {what}")
 
 
+def check_word(name: str, value: int, vocab: int, does: str) -> None:
+    """Refuse the id of a word outside a vocabulary of ``vocab`` words; ``does`` says what the word is for."""
+    if not 0 <= value < vocab:
+        raise IndexError(f"{name}={value} must lie in 0 … {vocab - 1}, the rows of table: pass the id that {does}")
+
+
 def check_positions(name: str, tokens: int, table: Tensor | None) -> None:
     """Refuse more tokens than there are learned positions."""
     if table is not None and tokens > table.shape[0]:

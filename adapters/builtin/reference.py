@@ -362,6 +362,21 @@ def decoder_only_layer(
     return result
 
 
+def _run_decoder_only(
+    run: Callable[..., Any],
+    params: Params,
+    heads: tuple[int, int],
+    num_layers: int,
+    settings: Mapping[str, Any],
+    *args: Any,
+    **keywords: Any,
+) -> Any:
+    tied = isinstance(params, Mapping) and "w_vocab" not in params
+    settings = {**settings, "head_width": 1, "bias": True, "tied": tied}
+    sizes, kind = (1, 1, *heads, 1, num_layers), reference_impl.DecoderOnlyModel
+    return call_with_params(kind, sizes, params, *args, run=run, settings=settings, num_heads=heads[0], **keywords)
+
+
 def decoder_only_model(
     ids: Tensor,
     *,
@@ -373,11 +388,9 @@ def decoder_only_model(
     params: Params,
 ) -> reference_impl.DecoderOnlyModelResult:
     """Return logits, decoded and embedded."""
-    tied = isinstance(params, Mapping) and "w_vocab" not in params
-    settings = {"head_width": 1, "base": base, "bias": True, "tied": tied, "pad_id": pad_id}
-    sizes, kind = (1, 1, num_heads, num_kv_heads, 1, num_layers), reference_impl.DecoderOnlyModel
-    result: reference_impl.DecoderOnlyModelResult = call_with_params(
-        kind, sizes, params, ids, settings=settings, num_heads=num_heads
+    settings, run = {"base": base, "pad_id": pad_id}, nn.Module.__call__
+    result: reference_impl.DecoderOnlyModelResult = _run_decoder_only(
+        run, params, (num_heads, num_kv_heads), num_layers, settings, ids
     )
     return result
 
@@ -394,13 +407,28 @@ def cached_model(
     params: Params,
 ) -> tuple[Tensor, reference_impl.ModelState]:
     """Return logits and the state."""
-    tied = isinstance(params, Mapping) and "w_vocab" not in params
-    settings = {"head_width": 1, "base": base, "bias": True, "tied": tied, "pad_id": pad_id}
-    sizes, kind = (1, 1, num_heads, num_kv_heads, 1, num_layers), reference_impl.DecoderOnlyModel
-    result, state = call_with_params(
-        kind, sizes, params, ids, state, run=kind.extend, settings=settings, num_heads=num_heads
-    )
+    settings, run = {"base": base, "pad_id": pad_id}, reference_impl.DecoderOnlyModel.extend
+    result, state = _run_decoder_only(run, params, (num_heads, num_kv_heads), num_layers, settings, ids, state)
     return result.logits, state
+
+
+def generate(
+    ids: Tensor,
+    *,
+    num_heads: int,
+    num_kv_heads: int,
+    num_layers: int,
+    base: float = 10000.0,
+    pad_id: int | None = None,
+    eos_id: int,
+    max_new_tokens: int,
+    params: Params,
+) -> Tensor:
+    """Return the new ids."""
+    settings, run = {"base": base, "pad_id": pad_id}, reference_impl.generate
+    limits = {"eos_id": eos_id, "max_new_tokens": max_new_tokens}
+    new_ids: Tensor = _run_decoder_only(run, params, (num_heads, num_kv_heads), num_layers, settings, ids, **limits)
+    return new_ids
 
 
 def output_probabilities(x: Tensor, *, params: Params) -> tuple[Tensor, Tensor]:

@@ -18,8 +18,9 @@ from goldformer.spec.formulas.steps import Step
 #: and what is called several times.
 _WITHOUT_GRADIENT: Final = frozenset(
     {
-        "alibi_bias", "beam_search", "causal_mask", "dropout", "greedy_decode", "one_hot", "padding_mask",
-        "position_ids", "shift_right", "single_head_attention_step", "sliding_window_mask", "xavier_uniform",
+        "alibi_bias", "beam_search", "causal_mask", "dropout", "generate", "greedy_decode", "one_hot",
+        "padding_mask", "position_ids", "shift_right", "single_head_attention_step", "sliding_window_mask",
+        "xavier_uniform",
         *formulas.SESSION_CALLS,
     }
 )  # fmt: skip

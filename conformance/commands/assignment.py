@@ -19,6 +19,7 @@ from goldformer.conformance.commands import _options as options
 from goldformer.conformance.commands._console import FAILS, OK, CannotRun, err, plain_table, print_table, say
 from goldformer.conformance.grading.answers import AnswerRecorder, Answers, summarize
 from goldformer.conformance.grading.assignment import list_published_cases, read_assignment
+from goldformer.conformance.grading.declarations import read_declarations
 from goldformer.conformance.grading.duration import Pace, describe_duration
 from goldformer.conformance.grading.forbidden import find_forbidden_uses, list_unmentioned
 from goldformer.conformance.grading.fresh import KINDS, FreshCases, draw_fresh, list_unmatched_kinds, load_fresh
@@ -36,6 +37,9 @@ from goldformer.spec.files import read_regular_file, replace_file
 
 #: The folders of the ready assignments.
 READY: Final = Path(__file__).resolve().parent.parent / "grading" / "assignments"
+
+#: Their names, which --kind takes
+READY_KINDS: Final = sorted(path.parent.name for path in READY.glob("*/assignment.yaml"))
 
 #: The seed of the fresh cases of an assignment without one; grading draws a secret seed.
 _SEED: Final = "check"
@@ -60,7 +64,7 @@ def assignment() -> None:
 @click.argument("folder", metavar="DIR", type=options.FOLDER)
 @click.option(
     "--kind",
-    type=click.Choice(["attention", "embedding", "transformer"]),
+    type=click.Choice(READY_KINDS),
     default="attention",
     show_default=True,
     help="The code that students write.",
@@ -121,7 +125,8 @@ def check_assignment(*, path: Path, solution: Path | None) -> int:
     start = time.perf_counter()
     spec = load_spec()
     found = read_assignment(path, spec)
-    fresh = draw_fresh(found, spec, found.seed or _SEED)
+    declared = read_declarations(found.adapter.read_bytes(), spec).conventions
+    fresh = draw_fresh(found, spec, found.seed or _SEED, declared)
     plan = CheckPlan.of(GradingTask.of(found, fresh.text, spec), spec)
     solution = solution or found.path.parent / "solution.py"
     returned = AnswerRecorder(plan.spec)

@@ -6,7 +6,7 @@ import hashlib
 import json
 import secrets
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
 from importlib.metadata import version
@@ -165,12 +165,12 @@ def grade(
         seed = _read_seed(seed, require)
         spec = load_spec()
         assignment = read_assignment(assignment_file, spec)
-        arrays = read_declarations(
+        declarations = read_declarations(
             assignment.adapter.read_bytes(), spec, (part.component for part in assignment.parts)
-        ).arrays
+        )
         solution = Solution.of(assignment, solution_file)
         if scheduler is None:
-            require_packages(assignment, arrays, solution)
+            require_packages(assignment, declarations.arrays, solution)
         _refuse_results_inside(folder, submissions)
         found = find_submissions(submissions, holds)
         _name_left_out(found)
@@ -178,7 +178,8 @@ def grade(
         with closing(_open_store(folder)) as store:
             if not drop:
                 require_graded(store, found)
-            task = GradingTask.of(assignment, _draw_fresh_cases(assignment, seed, spec, store), spec, require or _LEAST)
+            fresh = _draw_fresh_cases(assignment, declarations.conventions, seed, spec, store)
+            task = GradingTask.of(assignment, fresh, spec, require or _LEAST)
             _store_assignment(assignment, store)
             task, plan, pace = require_answers(task, solution, spec, store, scheduler, quiet=json == DASH)
             session = Session(task, chosen, store, again, jobs, scheduler, visible=json != DASH)
@@ -268,7 +269,9 @@ def _read_grades(found: ClassList, chosen: ClassList, task: GradingTask, store: 
             yield grade
 
 
-def _draw_fresh_cases(assignment: Assignment, seed: str | None, spec: Spec, store: Store) -> str:
+def _draw_fresh_cases(
+    assignment: Assignment, declared: Mapping[str, str], seed: str | None, spec: Spec, store: Store
+) -> str:
     """Return the fresh cases of this class, which nobody has seen: drawn once, and then the same for everyone."""
     seed = seed or assignment.seed or _read_stored_seed(store) or secrets.token_hex(16)
     digests = (digest_assignment(assignment), digest_folder(spec.root), version("goldformer"), seed)
@@ -278,7 +281,7 @@ def _draw_fresh_cases(assignment: Assignment, seed: str | None, spec: Spec, stor
     with suppress(OSError, UnicodeDecodeError):
         if read_regular_file(made, len(drawn_for)).decode() == drawn_for:
             return read_regular_file(cases, LARGEST).decode()
-    fresh = draw_fresh(assignment, spec, seed)
+    fresh = draw_fresh(assignment, spec, seed, declared)
     for component, why in fresh.short.items():
         err.print(f"goldformer: {component}: fewer fresh cases than asked for: {why}", markup=False)
     store.write(_SEED, seed + "\n")

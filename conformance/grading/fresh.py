@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count, cycle
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
 import numpy as np
@@ -24,6 +25,7 @@ from goldformer.conformance.grading.redraw import (
     SeededRandom,
     Template,
     Unfit,
+    choose_options,
     explain_unfit,
     find_kind,
     raise_scores,
@@ -96,9 +98,12 @@ class FreshCases:
     short: Mapping[str, str]
 
 
-def draw_fresh(assignment: Assignment, spec: Spec, seed: str) -> FreshCases:
+def draw_fresh(
+    assignment: Assignment, spec: Spec, seed: str, declared: Mapping[str, str] = MappingProxyType({})
+) -> FreshCases:
     """Draw fresh cases with golden values for every component of an assignment, as a text for `load_own_cases`.
 
+    `declared` are the options of conventions that its adapter declares: cases of other options would count for nobody.
     The same assignment and seed give the same text. Only error scales, which are measured, may differ in their last
     digit from machine to machine, as those of published cases may.
     """
@@ -107,7 +112,7 @@ def draw_fresh(assignment: Assignment, spec: Spec, seed: str) -> FreshCases:
     short: dict[str, str] = {}
     for part in assignment.parts if assignment.fresh else ():
         cases = [case for case in published if case.component == part.component]
-        proven = list(_ComponentDrawer(part.component, cases, assignment, spec, seed).draw())
+        proven = list(_ComponentDrawer(part.component, cases, assignment, spec, seed, declared).draw())
         if len(proven) < assignment.fresh:
             short[part.component] = f"{len(proven)} of {assignment.fresh}: no published case can be drawn again"
         if proven:
@@ -143,13 +148,21 @@ def _format_file(component: str, proven: Sequence[_Proven]) -> str:
 class _ComponentDrawer:
     """Draws the fresh cases of one component."""
 
-    def __init__(self, component: str, cases: Sequence[Case], assignment: Assignment, spec: Spec, seed: str) -> None:
+    def __init__(
+        self,
+        component: str,
+        cases: Sequence[Case],
+        assignment: Assignment,
+        spec: Spec,
+        seed: str,
+        declared: Mapping[str, str],
+    ) -> None:
         self.component, self.assignment, self.spec, self.seed = component, assignment, spec, seed
         self.contract = spec.contracts[component]
         self.seen = {_identify_call(case) for case in spec.cases_of(component)}
         listed = YamlFile.read(spec.root / "cases" / f"{component}.yaml").data["cases"] if cases else []
         raw = {item["id"]: item for item in listed}
-        templates = [Template(case, raw[case.id], self.contract) for case in cases]
+        templates = [Template(case, raw[case.id], self.contract, declared) for case in cases]
         self.refusals = [
             template for template in templates if template.case.error and not spec.is_advice(template.case)
         ]
@@ -287,6 +300,8 @@ class _ComponentDrawer:
                 case = self._read(path, raw)
             if _identify_call(case) in self.seen:
                 raise Unfit("these inputs are published, or drawn already")
+            if why := case.explain_unfit(choose_options(template, self.spec)):
+                raise Unfit(why)
             self._check_variety(case)
             try:
                 derived = derive(case, self.contract, advice=False)

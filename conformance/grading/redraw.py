@@ -38,7 +38,7 @@ _LAYERS: Final = 2
 _RELATED: Final = (("q_seq", "kv_seq"), ("length", "seq"))
 
 #: Sizes that may be 1; cases with another size of 1 are published, and reveal less.
-_MAY_BE_ONE: Final = frozenset({"batch", "heads"})
+_MAY_BE_ONE: Final = frozenset({"batch", "heads", "kv_heads"})
 
 #: Conventions that show only on inputs that are not drawn here: rows without a key, and odd widths.
 _NOT_DRAWN: Final = frozenset({"empty_row", "odd_d_model"})
@@ -82,11 +82,12 @@ class SeededRandom:
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """A published case, as it was read and as it stands in its file."""
+    """A published case, as it was read and as it stands in its file; `declared` are the options of the assignment."""
 
     case: Case
     raw: Mapping[str, Any]
     contract: Contract
+    declared: Mapping[str, str]
 
     @property
     def has_values(self) -> bool:
@@ -117,7 +118,7 @@ def explain_unfit(template: Template, spec: Spec) -> str | None:
         "repeats a document": bool(case.printed),
         "is blind to something": bool(case.blind),
         "is only advised": spec.is_advice(case),
-        "is for another option": any(spec.conventions[n].default != option for n, option in case.only_with.items()),
+        "is for another option": bool(case.explain_unfit(choose_options(template, spec))),
         "is about a convention that shows only on some inputs": not _NOT_DRAWN.isdisjoint(case.conventions),
         "asks for certain places": any("probes" in form for form in expected),
         "has a size of 1": 1 in sizes,
@@ -131,6 +132,12 @@ def explain_unfit(template: Template, spec: Spec) -> str | None:
         "has a gradient that is written out": isinstance(case.cotangent, Values),
     }
     return next((why for why, holds in reasons.items() if holds), None)
+
+
+def choose_options(template: Template, spec: Spec) -> dict[str, str]:
+    """Return the option of each convention of a component under which the assignment judges it."""
+    conventions = template.contract.conventions
+    return {name: template.declared.get(name, spec.conventions[name].default) for name in conventions}
 
 
 #: The mistake that only extreme scores reveal.
@@ -231,15 +238,19 @@ class _Redraw:
         return made | self._choose_conventions(raw)
 
     def _choose_conventions(self, raw: Mapping[str, Any]) -> Raw:
-        """Return the first convention of a case, and the default options of its others: each combination takes time."""
-        if not self.old.conventions:
-            return {"only_with": raw["only_with"]} if "only_with" in raw else {}
-        first, *others = self.old.conventions
-        deciding = self.contract.conventions_of_params
+        """Return the first convention of a case, and one option of its others: each combination takes time."""
+        declared, deciding = self.template.declared, self.contract.conventions_of_params
+        first = next(iter(self.old.conventions), None)
         # The documents' own option comes first.
-        fixed = {name: self.old.conventions[name][0] for name in others if name not in deciding}
-        only_with = {**raw.get("only_with", {}), **fixed}
-        chosen = {} if first in deciding else {"convention": first}
+        fixed = {
+            name: declared.get(name, options[0])
+            for name, options in self.old.conventions.items()
+            if name != first and name not in deciding
+        }
+        # Without parameters that the assignment's option leaves out
+        without = {name: declared[name] for name in deciding if name in declared}
+        only_with = {**raw.get("only_with", {}), **fixed, **without}
+        chosen = {} if first is None or first in deciding else {"convention": first}
         return chosen | ({"only_with": only_with} if only_with else {})
 
     def _try_sizes(self, number: int) -> Sizes | None:

@@ -182,12 +182,17 @@ class Subject:
 
     def decisive_tolerance(self, component: str, arguments: Arguments, output: str) -> float:
         """Return the tolerance of an output of a call that decides something; NotCheckable if rounding decides."""
+        self.require_decisive(component, arguments)
+        scales = measure_call(component, arguments, self.options(component)).scales
+        return tolerance(self.bench.rounds_to, scales[output], 0.0)
+
+    def require_decisive(self, component: str, arguments: Arguments) -> None:
+        """Raise NotCheckable if rounding decides what a call gives."""
         call = measure_call(component, arguments, self.options(component))
         if call.margin <= least_margin(self.bench.rounds_to):
             raise NotCheckable(
                 f"rounding to {self.bench.rounds_to} decides what {component} gives for the inputs drawn"
             )
-        return tolerance(self.bench.rounds_to, call.scales[output], 0.0)
 
     def agree(self, output: str, actual: Array, expected: Array, bound: float, claim: str) -> None:
         """Raise Violation unless two results are finite and agree within twice a bound: both of them were rounded."""

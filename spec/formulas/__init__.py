@@ -19,6 +19,7 @@ layers, rms      feed-forward network, layer normalisation, encoder and decoder;
 gated, experts   gated feed-forward network; a mixture of experts and its router
 decoder_only     the layer and the model of decoder-only Transformers
 cached_model     this model with a cache in each layer, over several calls
+generation       the tokens that this model writes after a prompt
 transformer      the whole model and its output layer
 targets, losses  lengths and targets; cross-entropy and Kullback–Leibler divergence
 decoding         greedy decoding and beam search
@@ -40,6 +41,7 @@ from goldformer.spec.formulas.distance import alibi_bias, position_ids, sliding_
 from goldformer.spec.formulas.embedding import positional_encoding, token_embedding
 from goldformer.spec.formulas.experts import expert_feed_forward, expert_router
 from goldformer.spec.formulas.gated import gated_feed_forward
+from goldformer.spec.formulas.generation import generate
 from goldformer.spec.formulas.grouped import grouped_query_attention
 from goldformer.spec.formulas.heads import fused_multi_head_attention, multi_head_attention, single_head_attention
 from goldformer.spec.formulas.layers import decoder, decoder_layer, encoder, encoder_layer, feed_forward, layer_norm
@@ -57,7 +59,7 @@ COMPONENTS: Final[Mapping[str, Callable[..., Any]]] = {
     for component in (
         alibi_bias, beam_search, cached_attention, cached_model, causal_mask, cross_entropy, decoder, decoder_layer,
         decoder_only_layer, decoder_only_model, dropout, encoder, encoder_layer, expert_feed_forward, expert_router,
-        feed_forward, fused_multi_head_attention, gated_feed_forward, greedy_decode, grouped_query_attention,
+        feed_forward, fused_multi_head_attention, gated_feed_forward, generate, greedy_decode, grouped_query_attention,
         kl_divergence, label_smoothing, layer_norm, multi_head_attention, one_hot, output_probabilities,
         pad_or_truncate, padding_mask, position_ids, positional_encoding, rms_norm, rotary_embedding,
         scaled_dot_product_attention, shift_right, single_head_attention, single_head_attention_step,

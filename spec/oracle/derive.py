@@ -43,7 +43,7 @@ FORMULAS: Final[Mapping[str, Callable[..., Any]]] = {
     **COMPONENTS,
     "greedy_decode": searches.greedy_decode,
     "beam_search": searches.beam_search,
-    **{name: searches.record_gaps(COMPONENTS[name]) for name in _CHOOSING},
+    **{name: searches.record_gaps(COMPONENTS[name]) for name in (*_CHOOSING, "generate")},
     "teacher_forced": searches.teacher_forced,
 }
 #: What only the search of a formula that decodes reads.

@@ -237,6 +237,13 @@ CALLS: dict[str, Callable[[Maker], Call]] = {
         (m.ids(),),
         {"num_heads": 4, "num_kv_heads": 2, "num_layers": 2, "pad_id": PAD, **m.params(_decoder_only_model("meta"))},
     ),
+    # As floats: new ids have the dtype of ids.
+    "generate": lambda m: Call(
+        lambda ids, **named: functions.generate(ids, **named).to(named["table"].dtype),
+        (m.ids(),),
+        {"num_heads": 4, "num_kv_heads": 2, "num_layers": 2, "pad_id": PAD, "eos_id": 1, "max_new_tokens": 2}
+        | m.params(_decoder_only_model("meta")),
+    ),
     "gated_feed_forward": lambda m: Call(
         functions.gated_feed_forward,
         (m.real(BATCH, Q_SEQ, D_MODEL),),

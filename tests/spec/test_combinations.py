@@ -11,7 +11,7 @@ SPEC = load_spec()
 APART = {"empty_row", "causal_corner", "odd_d_model", "beam_finish", "length_penalty", "target_mask"}
 DECODING = {"greedy_decode", "beam_search"}
 #: Their options combine in thousands of ways: each is checked with the defaults of the others.
-ONE_BY_ONE = {"decoder_only_model", "cached_model"}
+ONE_BY_ONE = {"decoder_only_model", "cached_model", "generate"}
 
 
 def checked(component, options):

@@ -20,8 +20,8 @@ from goldformer.adapters.builtin.reference import (
 __all__ = [
     "beam_search", "cached_model", "decoder", "decoder_layer", "decoder_only_layer", "decoder_only_model", "encoder",
     "encoder_layer", "expert_feed_forward", "feed_forward", "fused_multi_head_attention", "gated_feed_forward",
-    "greedy_decode", "grouped_query_attention", "layer_norm", "multi_head_attention", "output_probabilities",
-    "positional_encoding", "rms_norm", "scaled_dot_product_attention", "single_head_attention",
+    "generate", "greedy_decode", "grouped_query_attention", "layer_norm", "multi_head_attention",
+    "output_probabilities", "positional_encoding", "rms_norm", "scaled_dot_product_attention", "single_head_attention",
     "single_head_attention_gradient", "single_head_attention_step", "transformer",
 ]  # fmt: skip
 
@@ -144,6 +144,23 @@ def cached_model(
     """Return logits and the state of a first call."""
     sizes: dict[str, Any] = {"num_heads": num_heads, "num_kv_heads": num_kv_heads, "num_layers": num_layers}
     return adapter.cached_model(ids, params=_keep(params), pad_id=pad_id, **sizes)
+
+
+def generate(
+    ids: Tensor,
+    *,
+    num_heads: int,
+    num_kv_heads: int,
+    num_layers: int,
+    pad_id: int | None = None,
+    eos_id: int,
+    max_new_tokens: int,
+    **params: Any,
+) -> Tensor:
+    """Return the new ids."""
+    sizes: dict[str, Any] = {"num_heads": num_heads, "num_kv_heads": num_kv_heads, "num_layers": num_layers}
+    limits = {"eos_id": eos_id, "max_new_tokens": max_new_tokens}
+    return adapter.generate(ids, params=_keep(params), pad_id=pad_id, **sizes, **limits)
 
 
 def transformer(*args: Any, **keywords: Any) -> reference_impl.TransformerResult:

@@ -33,6 +33,7 @@ _FORWARD: Final = (
     "blocks",
     "language_model",
     "cached_models",
+    "generation",
     "transformer",
     "losses",
     "decoding",

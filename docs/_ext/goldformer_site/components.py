@@ -58,7 +58,7 @@ GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
         "kl_divergence",
         "single_head_attention_step",
     ),
-    "Decoding": ("greedy_decode", "beam_search", "token_filter"),
+    "Decoding": ("greedy_decode", "beam_search", "generate", "token_filter"),
 }
 
 

@@ -10,10 +10,9 @@ import pytest
 from click.testing import CliRunner
 
 from goldformer.conformance.cli import main
-from goldformer.conformance.commands.assignment import READY
+from goldformer.conformance.commands.assignment import READY, READY_KINDS
 from goldformer.conformance.grading.assignment import read_assignment
 
-KINDS = ["attention", "embedding", "transformer"]
 FILES = ["README.md", "adapter.py", "assignment.yaml", "solution.py", "starter.py"]
 
 #: Softmax alone, so that what is wrong with an assignment shows in no time.
@@ -46,7 +45,11 @@ def small(tmp_path: Path):
 # ── new ──
 
 
-@pytest.mark.parametrize("kind", KINDS)
+def test_each_ready_folder_is_a_kind():
+    assert READY_KINDS == ["attention", "decoder-only", "embedding", "transformer"]
+
+
+@pytest.mark.parametrize("kind", READY_KINDS)
 def test_it_writes_what_a_course_needs_and_says_what_next(kind, tmp_path):
     result = assignment("new", tmp_path / "course" / "week", "--kind", kind)
     folder = tmp_path / "course" / "week"
@@ -82,13 +85,13 @@ def test_nothing_is_overwritten(tmp_path):
 def test_another_kind_is_2_and_all_are_listed(tmp_path):
     result = assignment("new", tmp_path, "--kind", "compiler")
     assert result.exit_code == 2
-    assert all(f"'{kind}'" in result.stderr for kind in KINDS)
+    assert all(f"'{kind}'" in result.stderr for kind in READY_KINDS)
 
 
 # ── the ready ones ──
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", READY_KINDS)
 def test_points_sum_to_a_hundred_and_students_are_told_them(kind, spec):
     read = read_assignment(READY / kind / "assignment.yaml", spec)
     assert read.points == 100
@@ -98,7 +101,7 @@ def test_points_sum_to_a_hundred_and_students_are_told_them(kind, spec):
 
 
 @pytest.mark.sample(1)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", READY_KINDS)
 def test_a_ready_one_conforms_in_every_published_case(kind, tmp_path):
     assignment("new", tmp_path, "--kind", kind)
     path = tmp_path / "assignment.yaml"
@@ -113,7 +116,7 @@ def test_a_ready_one_conforms_in_every_published_case(kind, tmp_path):
 
 
 @pytest.mark.sample(1)
-@pytest.mark.parametrize("kind", ["attention", "embedding"])
+@pytest.mark.parametrize("kind", ["attention", "decoder-only", "embedding"])
 def test_what_is_not_asked_of_students_fails_nothing_that_they_run(kind, tmp_path, monkeypatch):
     assignment("new", tmp_path, "--kind", kind)
     (tmp_path / "solution.py").rename(tmp_path / "submission.py")

@@ -303,3 +303,19 @@ def test_sessions_are_drawn_again_with_their_calls(spec):
     assert {v.status for v in verdicts(find_adapter("reference", spec), cases, spec, "float64").values()} == {
         Status.PASSED
     }
+
+
+def test_they_hold_under_the_options_that_the_adapter_declares(spec):
+    """Linear maps without a bias: a case with biases would count for nobody."""
+    declared = {"biases": "none", "gate_activation": "gelu"}
+    cases = load_fresh(draw_fresh(asks("gated_feed_forward"), spec, SEED, declared).text, spec)
+    judged = [case for case in cases if case.error is None]
+    assert len(judged) >= 2
+    assert [case.explain_unfit(declared) for case in judged] == [""] * len(judged)
+    assert not any(name.startswith("b_") for case in judged for name in case.params)
+
+
+def test_models_with_one_head_of_keys_are_drawn_again(spec):
+    drawn = draw_fresh(asks("decoder_only_model"), spec, SEED)
+    assert not drawn.short
+    assert any(case.sizes["kv_heads"] == 1 for case in load_fresh(drawn.text, spec) if case.error is None)

@@ -615,3 +615,23 @@ class EncoderLayer(Given):
     def forward(self, x, mask=None):
         return {"output": super().forward(x, mask), "weights": WEIGHTS}
 """
+
+
+def test_mistakes_in_the_ready_decoder_only_are_named(run, tmp_path):
+    right = take_ready("decoder-only", tmp_path, ("cases: 4", "cases: 1"), ("[float64, float32]", "[float32]"))
+    path = tmp_path / "assignment.yaml"
+    # Of nine components only those that a mistake is made in: all of it takes a minute.
+    others = r"(?m)^  (?!gated_feed_forward|cached_model)\w+: \d+\n|^  - (?!lmc|glu|torch).*\n"
+    path.write_text(re.sub(others, "", path.read_text(encoding="utf-8")), encoding="utf-8")
+    wrong = [
+        ("silu(self.w_gate(x)) * self.w_up(x)", "silu(self.w_gate(x) * self.w_up(x))"),
+        ("start = 0 if cache is None else cache[0].shape[2]", "start = 0"),
+    ]
+    assert [right.count(old) for old, _ in wrong] == [1, 1]
+    bob, cleo = (right.replace(*change) for change in wrong)
+    starter = (tmp_path / "starter.py").read_text(encoding="utf-8")
+    write_class(tmp_path / "class", alice=right, bob=bob, cleo=cleo, dan=starter)
+    assert run().exit_code == 0
+    students = json.loads((tmp_path / "out" / "grades.json").read_text())["students"]
+    assert [student["earned"] for student in students] == [20.0, 12.0, 8.0, 0.0]
+    assert [student["mistakes"] for student in students] == [[], ["glu-act-of-product"], ["lmc-offset-missing"], []]

@@ -456,6 +456,18 @@ CAUGHT: dict[str, tuple[Any, str]] = {
         halves_the_logits_of_calls,
         r"calls with \[[\d, ]+\] new words give something else than decoder_only_model gives for all of them",
     ),
+    "gen-continued": (
+        implementations()["gen-one-too-few"].make,
+        r"\d new tokens are not the first of \d",
+    ),
+    "gen-batch": (
+        implementations()["gen-all-end-with-one"].make,
+        r"the tokens of samples change when \d padding stands before a prompt and both are in one call",
+    ),
+    "gen-read": (
+        implementations()["gen-row-before-last"].make,
+        r"the model that reads \[[\d, ]+\] after its prompt finds another token more probable than one of these",
+    ),
     "rms-scale": (bounded_divisor, "a row times -?8 does not give what the row gives, up to eps and the sign"),
     "rope-relative": (even_positions, r"adding \d+ to all positions changes the scores of turned queries and keys"),
     "rope-length": (implementations()["rope-minus-missing"].make, "a pair of channels does not keep its length"),

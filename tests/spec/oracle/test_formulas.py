@@ -527,6 +527,19 @@ def cached_model(m, ids, calls, after=None, **model):
     return {"logits": logits}
 
 
+def generate(m, ids, eos_id, max_new_tokens, pad_id=None, **model):
+    """GEN-1 … GEN-4: one sample after the other, and for each token the model reads all of it again."""
+    new_ids = np.full((len(ids), max_new_tokens), eos_id if pad_id is None else pad_id)
+    for sample, prompt in enumerate(ids.tolist()):
+        for place in range(max_new_tokens):
+            text = [*prompt, *new_ids[sample, :place]]
+            logits = decoder_only_model(m, np.array([text]), pad_id=pad_id, **model)["logits"][0, -1]
+            new_ids[sample, place] = token = max(range(len(logits)), key=lambda word: (logits[word], -word))
+            if token == eos_id:
+                break
+    return {"new_ids": new_ids}
+
+
 #: The conventions that the arguments of a call decide, or the calls that are made.
 SEEN_IN_ARGUMENTS = {"biases", "later_tokens", "cache_state"}
 
@@ -848,6 +861,21 @@ SMALL = {
             {"output_layer": "tied"},
         )
         for calls, after, pad_id in (((2, 1, 1), (0, 1, 1), None), ((1, 1, 2), (0, 0, 2), 0))
+    },
+    **{
+        f"generation that ends with {eos_id}, padding {pad_id}": (
+            "generate", {"ids": np.array([[0, 2], [1, 3]])},
+            {
+                "table": drawn(76, 5, 4), "norm.gamma": drawn(77, 4), "w_vocab": drawn(78, 4, 5),
+                **{f"layers.{i}.{name}": w * (1 - i / 4) for i in range(2) for name, w in LAYER.items()},
+            },
+            {
+                "num_heads": 4, "num_kv_heads": 2, "num_layers": 2, "pad_id": pad_id, "eos_id": eos_id,
+                "max_new_tokens": 4,
+            },
+            {"output_layer": "separate"},
+        )
+        for eos_id, pad_id in ((4, 0), (1, None))
     },
     "single head": ("single_head_attention", {"x": drawn(44, 4, 3)}, SQUARE, {"causal": False}, {}),
     "single head, causal": ("single_head_attention", {"x": drawn(44, 4, 3)}, SQUARE, {"causal": True}, {}),

@@ -12,7 +12,7 @@ from goldformer.conformance.judging.invoke import convert_arguments, read_argume
 from goldformer.spec.formulas import COMPONENTS, name_outputs
 
 #: Code that chooses as it goes, draws random numbers, or is called several times with a state.
-NOT_RECORDED = {"beam_search", "greedy_decode", "xavier_uniform", "cached_attention", "cached_model"}
+NOT_RECORDED = {"beam_search", "greedy_decode", "xavier_uniform", "cached_attention", "cached_model", "generate"}
 
 
 def list_calls(spec, component, dtype):
