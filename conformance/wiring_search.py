@@ -240,10 +240,13 @@ class WiringSearch:
 
     def _list_rivals(self, found: Wiring) -> list[Wiring]:
         """Return the wirings that fit as well, of those that name the parameters in another way."""
-        switch = found.arguments.switch
+        switch, form = found.arguments.switch, found.arguments.table_form
+        likely = self.wirings[:_MOST_RIVALS]
+        # Tables of another form hold the same numbers.
+        arguments = [replace(wiring.arguments, switch=switch, table_form=form) for wiring in likely]
         others = (
-            replace(found, naming=w.naming, arguments=replace(w.arguments, switch=switch), construction=w.construction)
-            for w in self.wirings[:_MOST_RIVALS]
+            replace(found, naming=wiring.naming, arguments=own, construction=wiring.construction)
+            for wiring, own in zip(likely, arguments, strict=True)
         )
         rivals = (wiring for wiring in others if not _is_same_naming(wiring, found))
         return [wiring for wiring in rivals if self._try(wiring, self._plain(found.mask)).fits]
