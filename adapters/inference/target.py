@@ -201,12 +201,12 @@ class Target:
     @property
     def text(self) -> str:
         """The source of the class or function and of the classes that it is built of, as far as it is available."""
-        return "".join(_read_sources(self.thing, seen=set()))
+        return "".join(_list_sources(self.thing))
 
     def list_nodes(self) -> list[ast.AST]:
         """Return the syntax of its source and of the classes that it is built of, as far as it can be read."""
         nodes: list[ast.AST] = []
-        for text in _read_sources(self.thing, seen=set()):
+        for text in _list_sources(self.thing):
             with contextlib.suppress(SyntaxError):
                 nodes += ast.walk(ast.parse(textwrap.dedent(text)))
         return nodes
@@ -273,20 +273,33 @@ class Target:
         given |= {name: part.target.build(part.construction, sizes) for name, part in construction.parts.items()}
         if config := construction.config:
             given = {config.argument: find_config(self, config.kind)(**given), **config.others}
-        _refuse_large(self.thing, given)
-        return self.thing(**given)
+        with _refuse_large():
+            return self.thing(**given)
 
 
-def _refuse_large(thing: Any, given: Mapping[str, Any]) -> None:
-    """Raise ValueError for a module of more parameters than a search can build, as with the sizes of its defaults."""
-    import torch
+@contextlib.contextmanager
+def _refuse_large() -> Iterator[None]:
+    """Raise ValueError for a module of more parameters than a search can build, as with the sizes of its defaults.
+
+    A layer registers a parameter before it draws its values, so that a large one costs nothing.
+    """
+    from torch import nn
 
     count = 0
-    # Without values it costs nothing; a class that needs some is built as it is.
-    with contextlib.suppress(Exception), torch.device("meta"):
-        count = sum(p.numel() for p in thing(**given).parameters())
-    if count > _MOST_PARAMETERS:
-        raise ValueError(f"it has {count:,} parameters: give it arguments, or smaller defaults, for its sizes")
+
+    def add(_module: nn.Module, _name: str, parameter: nn.Parameter | None) -> None:
+        nonlocal count
+        count += parameter.numel() if parameter is not None and not nn.parameter.is_lazy(parameter) else 0
+        if count > _MOST_PARAMETERS:
+            raise ValueError(
+                f"more than {_MOST_PARAMETERS:,} parameters: give it arguments, or smaller defaults, for its sizes"
+            )
+
+    hook = nn.modules.module.register_module_parameter_registration_hook(add)
+    try:
+        yield
+    finally:
+        hook.remove()
 
 
 def read_target(what: Any) -> Target:
@@ -364,6 +377,12 @@ def list_leaves(module: Any) -> list[Leaf]:
     for path, p in named:
         first.setdefault(id(p), path)
     return [Leaf(path, tuple(p.shape), _find_kind(path, kinds), first[id(p)]) for path, p in named]
+
+
+@functools.lru_cache(maxsize=64)
+def _list_sources(thing: Any) -> tuple[str, ...]:
+    """Return the sources of `_read_sources`; a search asks for them hundreds of times."""
+    return tuple(_read_sources(thing, seen=set()))
 
 
 def _read_sources(thing: Any, seen: set[Any]) -> Iterator[str]:
