@@ -325,6 +325,40 @@ def _swap_blocks(x: Array, outer: int, inner: int) -> Array:
     return blocks.swapaxes(-3, -2).reshape(*lead, columns)
 
 
+# Rotary positions
+
+
+def rotary_tables(
+    x: Array,
+    width: int,
+    base: float = 10000.0,
+    columns: Literal["halves", "doubled", "in_turn", "stacked", "turns"] = "halves",
+    *,
+    axes: int = 2,
+) -> Any:
+    """Return the rotary tables that a model of PyTorch makes for its layers: of the tokens of x, from position 0 on.
+
+    x is (batch, seq, …), and `width` is that of a head. "halves" are cosines and sines (seq, width / 2), "doubled" have
+    these columns twice, one half after the other, as transformers has them, "in_turn" each column twice in a row. They
+    are a pair; "stacked" is one array with a last axis of 2, and "turns" are complex, e^(i·angle), as Meta's Llama has
+    them. `axes` 3 adds one for the batch in front, and 4 one for the heads after the positions too. Angles are formed
+    in float64 (ROPE-6), and tables have the dtype of x. Nothing checks the base or the width.
+    """
+    torch = _library(x)
+    rates = base ** (-torch.arange(0, width, 2, device=x.device, dtype=torch.float64) / width)
+    angles = torch.arange(x.shape[1], device=x.device, dtype=torch.float64)[:, None] * rates
+    if columns == "doubled":
+        angles = torch.cat((angles, angles), -1)
+    elif columns == "in_turn":
+        angles = angles.repeat_interleave(2, -1)
+    if axes > 2:
+        angles = angles[None] if axes == 3 else angles[None, :, None]
+    if columns == "turns":
+        return torch.polar(torch.ones_like(angles), angles).to(torch.promote_types(x.dtype, torch.complex64))
+    cosines, sines = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
+    return torch.stack((cosines, sines), -1) if columns == "stacked" else (cosines, sines)
+
+
 # Masks, all broadcastable to (batch, heads, q_seq, kv_seq)
 
 

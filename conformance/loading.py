@@ -23,6 +23,7 @@ from goldformer.adapters.find import (
     split_bridge,
 )
 from goldformer.adapters.find_arrays import add_arrays
+from goldformer.adapters.identifiers import list_identifiers
 from goldformer.adapters.inference import (
     ChoiceError,
     InferenceError,
@@ -167,6 +168,7 @@ def _read_module(module: types.ModuleType, name: str, reading: Reading, spec: Sp
         listed = "".join(f"\n  {reason}" for reason in reasons[:_MOST_REASONS])
         has = "none of its functions and classes could be checked" if targets else "it defines no function and no class"
         raise AdapterError(f"{name}: {has}{listed}")
+    parts = [_look_for_whole(part, targets, found) if part.is_open else part for part in parts]
     joined = _join([part.adapter for part in dict.fromkeys(found.values()) if part.adapter], name)
     # Nobody looked at these: a file in which one is wrong must not pass.
     unmatched = () if reading.component else tuple(part.name for part in parts if part.is_open)
@@ -199,6 +201,20 @@ def _try_to_infer(target: Target, reading: Reading, spec: Spec) -> _Part:
         return _Part(target.name, reason=str(error) if is_part else "", is_open=is_part)
     except AdapterError as error:
         return _Part(target.name, reason=str(error) if target.is_class else "")
+
+
+def _look_for_whole(part: _Part, targets: Mapping[str, Target], found: Mapping[str, _Part]) -> _Part:
+    """Return a part as no longer open if no component is such a part, and one that was found is built of it.
+
+    The layers of a Llama are judged with their rotary positions, which no attention of the spec has.
+    """
+    target = targets[part.name]
+    is_judged = any(
+        part.name in list_identifiers(targets[whole.name].thing) and not target.explain_scope(component)
+        for component, whole in found.items()
+        if whole.name in targets
+    )
+    return replace(part, is_open=not (is_judged and target.explain_scope()))
 
 
 def _join(adapters: Sequence[Adapter], origin: str) -> Adapter:

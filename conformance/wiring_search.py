@@ -18,6 +18,7 @@ from goldformer.adapters import Adapter
 from goldformer.adapters.inference import (
     MaskForm,
     Returns,
+    TableForm,
     Target,
     Wiring,
     has_batch_axis,
@@ -162,13 +163,16 @@ class WiringSearch:
         return any(argument.is_required and argument.name in masks for argument in self.target.list_arguments())
 
     def _find_among(self, forms: Iterable[MaskForm]) -> list[Wiring]:
+        # The forms of rotary tables that can be read at all do not depend on how masks come.
+        readable: dict[bool, set[TableForm | None]] = {}
         for form, sequence_first, axes in product(forms, self._list_sequences(), _AXES.get(self.component, (0,))):
             for returns in (*_RETURNS, *_OWN_RETURNS.get(self.component, ())):
                 arranged = [
                     replace(wiring, mask=form, returns=returns, sequence_first=sequence_first, axes=axes)
                     for wiring in self.wirings
+                    if sequence_first not in readable or wiring.arguments.table_form in readable[sequence_first]
                 ]
-                runs, misfits = False, []
+                misfits, ran_with = [], set[TableForm | None]()
                 for wiring in arranged:
                     # If the target cannot be called in this form, another order of its weights does not help.
                     called = (wiring.construction, wiring.arguments, wiring.naming.turned)
@@ -178,8 +182,9 @@ class WiringSearch:
                     if found is not None:
                         return [found, *self._list_rivals(found)]
                     misfits += [] if ran else [called]
-                    runs = runs or ran
-                if runs:
+                    ran_with |= {wiring.arguments.table_form} if ran else set()
+                if ran_with:
+                    readable[sequence_first] = ran_with
                     break
         return []
 
@@ -240,10 +245,13 @@ class WiringSearch:
 
     def _list_rivals(self, found: Wiring) -> list[Wiring]:
         """Return the wirings that fit as well, of those that name the parameters in another way."""
-        switch = found.arguments.switch
+        switch, form = found.arguments.switch, found.arguments.table_form
+        likely = self.wirings[:_MOST_RIVALS]
+        # Tables of another form hold the same numbers.
+        arguments = [replace(wiring.arguments, switch=switch, table_form=form) for wiring in likely]
         others = (
-            replace(found, naming=w.naming, arguments=replace(w.arguments, switch=switch), construction=w.construction)
-            for w in self.wirings[:_MOST_RIVALS]
+            replace(found, naming=wiring.naming, arguments=own, construction=wiring.construction)
+            for wiring, own in zip(likely, arguments, strict=True)
         )
         rivals = (wiring for wiring in others if not _is_same_naming(wiring, found))
         return [wiring for wiring in rivals if self._try(wiring, self._plain(found.mask)).fits]
@@ -532,7 +540,13 @@ class WiringSearch:
         A sequence that would come first is left out unless the code says it: turned, right code looks like a mistake.
         """
         said = [trial for trial in self.running if "sequence-first" not in trial.wiring.unsaid]
-        return sorted(said, key=lambda trial: (trial.wiring.mask.shape != "absent", -trial.passed))
+        ranked = sorted(said, key=lambda trial: (trial.wiring.mask.shape != "absent", -trial.passed))
+        if self.component != "decoder_only_layer":
+            return ranked
+        # Its mask is the causal one in every call: in the right form it hides later tokens.
+        called = {(t.wiring.mask, t.wiring.returns, t.wiring.arguments.table_form): t for t in reversed(ranked)}
+        hides = {key: self._observe(trial).get("hides_later_tokens", False) for key, trial in called.items()}
+        return sorted(ranked, key=lambda t: not hides[t.wiring.mask, t.wiring.returns, t.wiring.arguments.table_form])
 
     def _list_further_forms(self, wiring: Wiring) -> list[MaskForm]:
         """Return the forms of masks that are open: every one for calls that were tried without."""

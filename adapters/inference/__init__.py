@@ -2,6 +2,7 @@
 
 from goldformer.adapters.inference.inputs import (
     MaskForm,
+    TableForm,
     has_batch_axis,
     is_causal_switch,
     list_forms,
@@ -42,6 +43,7 @@ __all__ = [
     "MaskForm",
     "MisfitError",
     "Returns",
+    "TableForm",
     "Target",
     "Wiring",
     "as_module",

@@ -51,13 +51,22 @@ class MaskForm:
 
 
 @dataclass(frozen=True, slots=True)
+class TableForm:
+    """The form of the rotary tables that a call takes, as `rotary_tables` of the layouts makes them."""
+
+    columns: str
+    axes: int = 2
+
+
+@dataclass(frozen=True, slots=True)
 class ForwardArguments:
     """The arguments of a call by their names: the input that each takes, and the masks in the order of ours.
 
     `masks` maps our masks to their arguments, and `paddings` those whose padded keys have an argument of their own.
     `caches` are arguments without a default for the keys and values of earlier calls, `constants` those that are no
     inputs, such as an eps, each with its number. `attributes` maps arguments to attributes of the contract, such as a
-    base. `switch` is a boolean such as is_causal, which hides later tokens instead of a mask.
+    base. `switch` is a boolean such as is_causal, which hides later tokens instead of a mask. `tables` take the rotary
+    tables that a model makes for its layers, and `places` their positions, with True for an axis of the batch.
     """
 
     inputs: Mapping[str, str]
@@ -68,12 +77,18 @@ class ForwardArguments:
     constants: Mapping[str, float] = field(default_factory=dict)
     switch: str = ""
     attributes: Mapping[str, str] = field(default_factory=dict)
+    tables: tuple[str, ...] = ()
+    table_form: TableForm | None = None
+    places: Mapping[str, bool] = field(default_factory=dict)
 
     @property
     def all_masks(self) -> tuple[str, ...]:
         """Their arguments that are masks."""
         return (*self.masks.values(), *self.paddings.values())
 
+
+#: The roles of arguments that say where a token stands.
+_OF_POSITIONS: Final = ("cosines", "sines", "tables", "places")
 
 #: The inputs of a component that are no masks, where two of them may come as one.
 _ONE_CONTEXT: Final = ("query", "key")
@@ -94,7 +109,8 @@ def list_arguments(target: Target, contract: Contract) -> Iterator[ForwardArgume
     named_attributes = {
         a.name: role for a in given for role in list_roles(a.name, SIZES) if role in contract.attributes
     }
-    apart = (pad, switch, *caches, *constants, *named_attributes)
+    tables, places = _name_tables(given) if contract.component == "decoder_only_layer" else ((), {})
+    apart = (pad, switch, *caches, *constants, *named_attributes, *tables, *places)
     # The targets of a language model only make a loss.
     reads_ids = "ids" in contract.inputs
     data = [
@@ -113,7 +129,27 @@ def list_arguments(target: Target, contract: Contract) -> Iterator[ForwardArgume
     for inputs in _match(names, wanted) if len(data) == len(wanted) else _match_repeated(names, contract):
         read = {theirs: f'params["{ours}"]' if ours in contract.params else ours for theirs, ours in inputs.items()}
         own_pad = pad if "pad_id" in contract.attributes else ""
-        yield ForwardArguments(read, named[0], own_pad, named[1], caches, constants, switch, named_attributes)
+        found = ForwardArguments(
+            read, named[0], own_pad, named[1], caches, constants, switch, named_attributes, tables, None, places
+        )
+        yield from (replace(found, table_form=form) for form in _list_table_forms(tables))
+
+
+def _name_tables(given: list[Argument]) -> tuple[tuple[str, ...], dict[str, bool]]:
+    """Return the arguments of rotary tables, cosines before sines, and those of positions, True with a batch axis."""
+    named = {role: [a.name for a in given if says(a.name, ARGUMENTS[role])] for role in _OF_POSITIONS}
+    places = {name: name.endswith(("ids", "id")) for name in named["places"]}
+    pair = (*named["cosines"], *named["sines"])
+    return pair if len(pair) == len(_OF_POSITIONS[:2]) else tuple(named["tables"][:1]), places
+
+
+def _list_table_forms(tables: tuple[str, ...]) -> list[TableForm | None]:
+    """Return the forms in which rotary tables may come, those first that their names suggest."""
+    pairs = [TableForm(columns, axes) for columns in ("halves", "doubled", "in_turn") for axes in (2, 3, 4)]
+    turns = [TableForm("turns"), TableForm("turns", 4), TableForm("stacked")]
+    if len(tables) != 1:
+        return [*pairs] if tables else [None]
+    return [*turns, *pairs] if "freq" in tables[0].lower() else [*pairs, *turns]
 
 
 def pass_padding(arguments: ForwardArguments, target: Target, contract: Contract) -> ForwardArguments | None:

@@ -62,6 +62,13 @@ ARGUMENTS: Final[Mapping[str, str]] = {
     "target": r"tgt\w*|trg\w*|target\w*|dec\w*|decoder\w*|y",
     "pad": SIZES["pad"],
     "cache": r"(\w+_)?(cache|past)|past_\w+",
+    "cosines": r"cos(ines?)?|freqs_cos|rope_cos|cos_\w+",
+    "sines": r"sin(es?)?|freqs_sin|rope_sin|sin_\w+",
+    "tables": (
+        r"freqs?(_(cis|ci|complex))?|(rope|rotary)(_(cache|embs?|embeddings?|tables?|freqs?))?|cos_sin|"
+        r"(pos|position)_(embs?|embeddings?)"
+    ),
+    "places": r"(position|pos)_?ids?|positions?|input_?pos|cache_position",
     "gamma": r"(norm_?)?(weight|gamma|g|gain|scale|alpha|a|a_?2|w)",
     "beta": r"(norm_?)?(bias|beta|b|shift|offset|b_?2|delta)",
 }

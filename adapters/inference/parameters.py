@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import permutations, product
 from typing import Final, Literal
 
@@ -39,20 +40,20 @@ class Naming:
     conventions: Mapping[str, str] = field(default_factory=dict)
 
     def nest(self, prefix: str) -> Naming:
-        """Return the naming of a part by the names of what it is a part of."""
-        return replace(self, names={f"{prefix}.{ours}": theirs for ours, theirs in self.names.items()})
+        """Return the naming of a part by the names of what it is a part of; "" is the whole itself."""
+        return replace(self, names={f"{prefix}.{ours}".lstrip("."): theirs for ours, theirs in self.names.items()})
 
     def join(self, other: Naming) -> Naming | None:
         """Return both namings at once; None if they disagree on a layout."""
-        orders = {one.order for one in (self, other) if one.order}
-        if len(orders) > 1 or (self.order and other.order and self.per_head != other.per_head):
+        if self.order and other.order and (self.order, self.per_head) != (other.order, other.per_head):
             return None
         return Naming(
             {**self.names, **other.names},
             order=self.order or other.order,
             per_head=self.per_head or other.per_head,
+            branches=self.branches or other.branches,
+            in_turn=self.in_turn or other.in_turn,
             head_list=self.head_list or other.head_list,
-            turned=self.turned or other.turned,
         )
 
 
@@ -79,8 +80,10 @@ class _Sizes:
         kv_heads = PROBE["kv_heads"] if construction.has("kv_heads") else heads
         return cls(width, reads, keys, values, heads, kv_heads, turned)
 
-    def shape(self, role: str) -> tuple[int, int]:
-        """Return (in, out) of a projection."""
+    def shape(self, role: str, *, of_head: bool = False) -> tuple[int, int]:
+        """Return (in, out) of a projection, or of that of one head."""
+        if of_head:
+            return (self.reads, (self.values if role == "v" else self.keys) // self.heads)
         own_keys, own_values = (size * self.kv_heads // self.heads for size in (self.keys, self.values))
         return {
             "q": (self.reads, self.keys), "k": (self.reads, own_keys), "v": (self.reads, own_values),
@@ -145,36 +148,32 @@ def _count(naming: Naming, leaves: Sequence[Leaf]) -> int:
 
 
 def _name_attention(leaves: list[Leaf], sizes: _Sizes) -> Iterator[Naming]:
-    """Yield the namings of one attention."""
+    """Yield the namings of one attention, with a list of heads or of projections, which may be as long."""
     by_head = _collapse(leaves, sizes.heads)
-    if len(by_head) < len(leaves):
-        shared = {leaf.path for leaf in leaves}
-        yield from _name_heads(
-            [leaf for leaf in by_head if leaf.path not in shared],
-            [leaf for leaf in by_head if leaf.path in shared],
-            sizes,
-        )
-    # A list of as many modules as there are heads may be that of the projections.
-    weights = [leaf for leaf in leaves if len(leaf.shape) > 1]
-    for roles in (("q", "k", "v", "o"), ("qkv", "o"), ("q", "kv", "o")):
-        if len(weights) != len(roles):
-            continue
-        for chosen in _match(weights, roles, sizes):
-            named = {f"w_{role}": leaf.path for role, leaf in zip(roles, chosen, strict=True)}
-            biases = _name_biases(leaves, dict(zip(roles, chosen, strict=True)))
-            fused = next((role for role in roles if len(role) > 1), "")
-            if fused == "qkv":
-                for order, per_head in product(_list_orders(chosen[0]), (False, True)):
-                    yield _rename(Naming({**named, **biases}, order, per_head), "qkv", order)
-            else:
-                for per_head in (False, True) if fused else (False,):
-                    yield Naming({**named, **biases}, fused, per_head)
+    for read in [by_head, leaves] if len(by_head) < len(leaves) else [leaves]:
+        weights = [leaf for leaf in read if len(leaf.shape) > 1]
+        in_heads = [leaf for leaf in weights if leaf not in leaves]
+        for roles in (("q", "k", "v", "o"), ("qkv", "o"), ("q", "kv", "o")):
+            if in_heads and (len(roles), len(in_heads)) != (4, 3):
+                continue
+            shapes = {role: sizes.shape(role, of_head=bool(in_heads) and role != "o") for role in roles}
+            for chosen in _assign(weights, shapes, sizes, find_projection):
+                yield from _arrange(
+                    _name_maps(read, chosen), chosen, {leaf.path for leaf in read if leaf not in leaves}
+                )
 
 
-def _rename(naming: Naming, old: str, new: str) -> Naming:
-    """Return a naming whose fused projection is called by the order of its columns."""
-    names = {ours.replace(f"_{old}", f"_{new}"): theirs for ours, theirs in naming.names.items()}
-    return replace(naming, names=names)
+def _arrange(naming: Naming, chosen: Mapping[str, Leaf], in_heads: Collection[str]) -> Iterator[Naming]:
+    """Yield the layouts of projections that are fused or in a list of heads."""
+    if in_heads:
+        names = {f"heads.*.{ours}" if path in in_heads else ours: path for ours, path in naming.names.items()}
+        yield Naming(names, head_list=True)
+        return
+    fused = next((role for role in chosen if role in ("kv", "qkv")), "")
+    for order, per_head in product(_list_orders(chosen[fused]) if fused == "qkv" else (fused,), (False, True)):
+        if fused or not per_head:
+            names = {ours.replace("_qkv", f"_{order}"): theirs for ours, theirs in naming.names.items()}
+            yield Naming(names, order, per_head)
 
 
 def _list_orders(leaf: Leaf) -> tuple[str, ...]:
@@ -183,58 +182,42 @@ def _list_orders(leaf: Leaf) -> tuple[str, ...]:
     return (order.group(),) if order else _ORDERS
 
 
-def _name_heads(ours: list[Leaf], others: list[Leaf], sizes: _Sizes) -> Iterator[Naming]:
-    """Yield the namings of an attention whose heads have modules of their own: theirs, and what the heads share."""
-    narrow = replace(sizes, keys=sizes.keys // sizes.heads, values=sizes.values // sizes.heads)
-    weights = [leaf for leaf in ours if len(leaf.shape) > 1]
-    outputs = [leaf for leaf in others if len(leaf.shape) > 1]
-    if len(weights) != 3 or len(outputs) != 1:
-        return
-    for chosen in _match(weights, ("q", "k", "v"), narrow):
-        roles = dict(zip(("q", "k", "v"), chosen, strict=True))
-        names = {f"heads.*.w_{role}": leaf.path for role, leaf in roles.items()}
-        names |= {f"heads.*.{ours_}": theirs for ours_, theirs in _name_biases(ours, roles).items()}
-        names |= {"w_o": outputs[0].path} | _name_biases(others, {"o": outputs[0]})
-        yield Naming(names, head_list=True)
-
-
 def _name_feed_forward(leaves: list[Leaf], sizes: _Sizes) -> Iterator[Naming]:
-    weights = [leaf for leaf in leaves if len(leaf.shape) > 1]
-    if len(weights) != 2:
-        return
-    for first, second in permutations(weights):
-        inward, outward = _orient(first, sizes), _orient(second, sizes)
-        if inward == outward[::-1] and inward[0] == sizes.width != inward[1]:
-            yield _name_maps(leaves, {"1": first, "2": second})
+    width, inner = sizes.width, _find_inner(leaves, sizes)
+    for chosen in _assign(leaves, {"1": (width, inner), "2": (inner, width)}, sizes):
+        yield _name_maps(leaves, chosen)
 
 
 def _name_gated_feed_forward(leaves: list[Leaf], sizes: _Sizes) -> Iterator[Naming]:
     """Yield the namings of a gated network with three matrices, or with two, of which one makes gate and up."""
-    weights = {leaf: _orient(leaf, sizes) for leaf in leaves if len(leaf.shape) > 1}
-    downs = [leaf for leaf, (reads, gives) in weights.items() if reads != gives == sizes.width]
-    branches = [leaf for leaf in weights if leaf not in downs]
-    if len(downs) != 1:
-        return
-    inner = weights[downs[0]][0]
-    if [weights[leaf] for leaf in branches] == [(sizes.width, inner)] * 2:
-        for gate, up in _order_branches(*branches):
-            yield _name_maps(leaves, {"gate": gate, "up": up, "down": downs[0]})
-    elif [weights[leaf] for leaf in branches] == [(sizes.width, 2 * inner)]:
-        orders: tuple[Literal["gate_up", "up_gate"], ...] = ("gate_up", "up_gate")
-        for in_turn, order in product((False, True), orders):
-            yield replace(_name_maps(leaves, {order: branches[0], "down": downs[0]}), branches=order, in_turn=in_turn)
+    width, inner = sizes.width, _find_inner(leaves, sizes)
+    three = {"gate": (width, inner), "up": (width, inner), "down": (inner, width)}
+    for chosen in _assign(leaves, three, sizes, _find_branch):
+        yield _name_maps(leaves, chosen)
+    orders: tuple[Literal["gate_up", "up_gate"], ...] = ("gate_up", "up_gate")
+    for in_turn, order in product((False, True), orders):
+        for chosen in _assign(leaves, {order: (width, 2 * inner), "down": (inner, width)}, sizes):
+            yield replace(_name_maps(leaves, chosen), branches=order, in_turn=in_turn)
 
 
-def _order_branches(one: Leaf, other: Leaf) -> Iterator[tuple[Leaf, Leaf]]:
-    """Yield gate and up as names say; in both orders if they say nothing."""
-    words = {leaf: {*split_words(leaf.stem)} for leaf in (one, other)}
-    for gate, up in ((one, other), (other, one)):
-        if not ("up" in words[gate] or "gate" in words[up]):
-            yield gate, up
+def _find_inner(leaves: Sequence[Leaf], sizes: _Sizes) -> int:
+    """Return the width inside of a network: the smallest size of its matrices that is not the model's width, or 0."""
+    return min(
+        (size for leaf in leaves for size in leaf.shape[:2] if leaf.shape[1:] and size != sizes.width), default=0
+    )
 
 
-def _name_maps(leaves: list[Leaf], roles: Mapping[str, Leaf]) -> Naming:
-    return Naming({f"w_{role}": leaf.path for role, leaf in roles.items()} | _name_biases(leaves, roles))
+def _find_branch(stem: str) -> str | None:
+    """Return the branch of a gated network that a name says; None if it says nothing."""
+    return next((word for word in split_words(stem) if word in ("gate", "up")), None)
+
+
+def _name_maps(leaves: Sequence[Leaf], roles: Mapping[str, Leaf]) -> Naming:
+    """Return the naming of weights and of their biases."""
+    paths = {leaf.path for leaf in leaves if len(leaf.shape) == 1}
+    biases = {f"b_{role}": _name_bias_of(leaf) for role, leaf in roles.items()}
+    weights = {f"w_{role}": leaf.path for role, leaf in roles.items()}
+    return Naming(weights | {ours: theirs for ours, theirs in biases.items() if theirs in paths})
 
 
 def _name_norm(leaves: list[Leaf], sizes: _Sizes) -> Iterator[Naming]:
@@ -265,89 +248,50 @@ def _name_nothing(leaves: list[Leaf], sizes: _Sizes) -> Iterator[Naming]:
 # Layers and what is built of them
 
 
-def _name_layer(leaves: list[Leaf], sizes: _Sizes, attentions: Sequence[str]) -> Iterator[Naming]:
-    """Yield the namings of a layer with one attention or two, a feed-forward network and its norms."""
+def _name_layer(
+    leaves: list[Leaf], sizes: _Sizes, attentions: Sequence[str], *, gated: bool = False
+) -> Iterator[Naming]:
+    """Yield the namings of a layer: attentions, a network and a norm for each; gated with norms without a shift."""
     weights = [leaf for leaf in leaves if len(leaf.shape) > 1]
     of_attention = [leaf for leaf in weights if sizes.is_attention(leaf)]
-    wide = [leaf for leaf in weights if not sizes.is_attention(leaf)]
+    wide = [leaf for leaf in weights if leaf not in of_attention]
     biases = [leaf for leaf in leaves if len(leaf.shape) == 1 and _owns_weight(leaf, weights)]
-    norms = _pair_norms([leaf for leaf in leaves if len(leaf.shape) == 1 and leaf not in biases], sizes)
+    vectors = [leaf for leaf in leaves if len(leaf.shape) == 1 and leaf not in biases]
     groups = _split_attentions(of_attention, attentions)
-    orders = _order_norms(norms, [*attentions, "feed_forward"])
+    orders = _order_norms(_pair_norms(vectors, sizes, shifts=not gated), [*attentions, "feed_forward"])
     if groups is None or not orders:
         return
-    parts: list[list[Naming]] = []
-    for name, group in zip(attentions, groups, strict=True):
-        own = [*group, *(b for b in biases if _owns_weight(b, group))]
-        parts.append([naming.nest(name) for naming in _name_attention(own, sizes)])
-    own = [*wide, *(b for b in biases if _owns_weight(b, wide))]
-    parts.append([naming.nest("feed_forward") for naming in _name_feed_forward(own, sizes)])
-    for ordered, chosen in product(orders, [*_combine(parts)]):
-        names = {f"norm_{i}.{ours}": leaf.path for i, pair in enumerate(ordered, 1) for ours, leaf in pair.items()}
-        joined: Naming | None = Naming(names)
-        for part in chosen:
+    owned = [[*group, *(bias for bias in biases if _owns_weight(bias, group))] for group in (*groups, wide)]
+    read = [
+        [naming.nest(name) for naming in _name_attention(group, sizes)]
+        for name, group in zip(attentions, owned[:-1], strict=True)
+    ]
+    network = (_name_gated_feed_forward if gated else _name_feed_forward)(owned[-1], sizes)
+    for norms, chosen, last in product(orders, [*_combine(read)], [*network]):
+        joined: Naming | None = Naming(
+            {f"norm_{i}.{ours}": leaf.path for i, pair in enumerate(norms, 1) for ours, leaf in pair.items()}
+        )
+        for part in (*chosen, last.nest("feed_forward")):
             joined = joined.join(part) if joined else None
         if joined:
             yield joined
 
 
-def _name_encoder_layer(leaves: list[Leaf], sizes: _Sizes) -> Iterator[Naming]:
-    yield from _name_layer(leaves, sizes, ["self_attention"])
-
-
-def _name_decoder_layer(leaves: list[Leaf], sizes: _Sizes) -> Iterator[Naming]:
-    yield from _name_layer(leaves, sizes, ["self_attention", "cross_attention"])
-
-
-def _name_decoder_only_layer(leaves: list[Leaf], sizes: _Sizes) -> Iterator[Naming]:
-    """Yield the namings of a layer with causal attention, a gated network and their two norms."""
-    weights = [leaf for leaf in leaves if len(leaf.shape) > 1]
-    of_attention = [leaf for leaf in weights if sizes.is_attention(leaf)]
-    wide = [leaf for leaf in weights if not sizes.is_attention(leaf)]
-    biases = [leaf for leaf in leaves if len(leaf.shape) == 1 and _owns_weight(leaf, weights)]
-    gains = [leaf for leaf in leaves if len(leaf.shape) == 1 and leaf not in biases]
-    # A norm has no shift here.
-    if any(len(list(_name_rms_norm([leaf], sizes))) != 1 for leaf in gains) or len(gains) != 2:
-        return
-    attention, network = ([*group, *(b for b in biases if _owns_weight(b, group))] for group in (of_attention, wide))
-    orders = _order_norms([{"gamma": leaf} for leaf in gains], ["self_attention", "feed_forward"])
-    for norms, one, two in product(
-        orders, [*_name_attention(attention, sizes)], [*_name_gated_feed_forward(network, sizes)]
-    ):
-        if joined := one.join(two.nest("feed_forward")):
-            names = {f"norm_{i}.gamma": pair["gamma"].path for i, pair in enumerate(norms, 1)}
-            yield replace(joined, names={**names, **joined.names}, branches=two.branches, in_turn=two.in_turn)
-
-
-def _name_decoder_only_model(leaves: list[Leaf], sizes: _Sizes) -> Iterator[Naming]:
-    """Yield the namings of a model: layers under a number each, a table, a norm and the map to the vocabulary."""
-    collapsed = _collapse(leaves, PROBE["layers"])
-    inside = [leaf for leaf in collapsed if "*" in leaf.path]
-    rest = [leaf for leaf in collapsed if "*" not in leaf.path]
-    outputs = [leaf for leaf in rest if len(leaf.shape) > 1 and leaf.kind != "table" and _says_output(leaf)]
-    tables = [leaf for leaf in rest if len(leaf.shape) > 1 and leaf not in outputs]
-    gains = [leaf for leaf in rest if len(leaf.shape) == 1]
-    # Without a map to the vocabulary it gives hidden states, and no logits.
-    if len(tables) != 1 or len(outputs) != 1 or len(gains) != 1 or gains[0].shape != (sizes.width,):
-        return
-    vocab, width = PROBE["vocab"], sizes.width
-    if tables[0].shape != (vocab, width) or _orient(outputs[0], sizes) != (width, vocab):
-        return
-    is_tied = outputs[0].first == tables[0].first
-    ends: dict[str, str | tuple[str, ...]] = {"table": (tables[0].path, outputs[0].path) if is_tied else tables[0].path}
-    ends |= {} if is_tied else {"w_vocab": outputs[0].path}
-    for naming in _name_decoder_only_layer(inside, sizes):
-        yield replace(naming, names={**naming.nest("layers.*").names, **ends, "norm.gamma": gains[0].path})
+_name_encoder_layer = partial(_name_layer, attentions=["self_attention"])
+_name_decoder_layer = partial(_name_layer, attentions=["self_attention", "cross_attention"])
+_name_decoder_only_layer = partial(_name_layer, attentions=[""], gated=True)
 
 
 def _says_output(leaf: Leaf) -> bool:
     """Return True for the map to the vocabulary: a linear map, or a matrix that its name says to be that."""
     said = {"head", "output", "out", "unembed", "unembedding", "logits", "proj", "projection", "classifier"}
+    if len(leaf.shape) == 1 or leaf.kind == "table":
+        return False
     return leaf.kind == "linear" or bool(said & {*split_words(leaf.path)})
 
 
 def _name_stack(
-    leaves: list[Leaf], sizes: _Sizes, layer: Callable[..., Iterator[Naming]], prefix: str
+    leaves: list[Leaf], sizes: _Sizes, prefix: str, layer: Callable[..., Iterator[Naming]]
 ) -> Iterator[Naming]:
     """Yield the namings of a stack: layers under a number each, and perhaps a norm."""
     collapsed = _collapse(leaves, PROBE["layers"])
@@ -360,50 +304,54 @@ def _name_stack(
         yield replace(naming, names={**naming.nest(f"{prefix}.*").names, **final})
 
 
-def _name_encoder(leaves: list[Leaf], sizes: _Sizes) -> Iterator[Naming]:
-    yield from _name_stack(leaves, sizes, _name_encoder_layer, "encoder")
-
-
-def _name_decoder(leaves: list[Leaf], sizes: _Sizes) -> Iterator[Naming]:
-    yield from _name_stack(leaves, sizes, _name_decoder_layer, "decoder")
-
-
-def _name_model(leaves: list[Leaf], sizes: _Sizes) -> Iterator[Naming]:
-    """Yield the namings of a whole model: two stacks, one table or two equal ones, and the output layer."""
+def _name_model(
+    leaves: list[Leaf], sizes: _Sizes, stacks: Mapping[str, Callable[..., Iterator[Naming]]], norms: Sequence[str]
+) -> Iterator[Naming]:
+    """Yield the namings of a whole model: its stacks, one table or two equal ones, norms and the output layer."""
     collapsed = _collapse(leaves, PROBE["layers"])
     inside = [leaf for leaf in collapsed if "*" in leaf.path]
     roots = sorted({leaf.path.partition("*")[0] for leaf in inside}, key=lambda root: (_is_decoder(root), root))
-    rest = [leaf for leaf in collapsed if "*" not in leaf.path]
-    names = _name_ends(rest, sizes)
-    if len(roots) != 2 or names is None:
+    names = _name_ends([leaf for leaf in collapsed if "*" not in leaf.path], sizes, norms)
+    if len(roots) != len(stacks) or names is None:
         return
-    stacks = [[leaf for leaf in inside if leaf.path.startswith(root)] for root in roots]
-    layers = [list(_name_encoder_layer(stacks[0], sizes)), list(_name_decoder_layer(stacks[1], sizes))]
-    for one, two in _combine(layers):
-        both = one.nest("encoder.*").join(two.nest("decoder.*"))
-        if both:
-            yield replace(both, names={**both.names, **names})
+    layers = [
+        [naming.nest(f"{prefix}.*") for naming in layer([leaf for leaf in inside if leaf.path.startswith(root)], sizes)]
+        for root, (prefix, layer) in zip(roots, stacks.items(), strict=True)
+    ]
+    for chosen in _combine(layers):
+        joined: Naming | None = chosen[0]
+        for other in chosen[1:]:
+            joined = joined.join(other) if joined else None
+        if joined:
+            yield replace(joined, names={**joined.names, **names})
 
 
-def _name_ends(leaves: list[Leaf], sizes: _Sizes) -> Names | None:
-    """Return the names of what a model has in addition to its stacks; None if something else is there."""
-    vocab, width = PROBE["vocab"], sizes.width
-    outputs = [leaf for leaf in leaves if leaf.kind == "linear" and leaf.shape == (vocab, width)]
-    tables = [leaf for leaf in leaves if leaf.kind != "linear" and leaf.shape == (vocab, width)]
+def _name_ends(leaves: list[Leaf], sizes: _Sizes, names_of_norms: Sequence[str]) -> Names | None:
+    """Return the names of what a model has in addition to its stacks; None if something else is there.
+
+    A model of one stack is one of today: without a map to the vocabulary it gives hidden states, and no logits.
+    """
+    vocab, width, is_of_today = PROBE["vocab"], sizes.width, len(names_of_norms) == 1
+    vectors = [leaf for leaf in leaves if leaf.shape == (width,)]
+    outputs = [leaf for leaf in leaves if _says_output(leaf) and _orient(leaf, sizes) == (width, vocab)]
+    tables = [leaf for leaf in leaves if leaf not in outputs and leaf.kind != "linear" and leaf.shape == (vocab, width)]
     tied = [leaf for leaf in outputs if leaf.first in {table.first for table in tables}]
-    outputs, tables = [leaf for leaf in outputs if leaf not in tied], tables + tied
     places = [leaf for leaf in leaves if leaf.shape == (PROBE["positions"], width)]
     biases = [leaf for leaf in leaves if leaf.shape == (vocab,)]
-    norms = _pair_norms([leaf for leaf in leaves if leaf.shape == (width,)], sizes)
+    norms = _pair_norms(vectors, sizes, shifts=not is_of_today)
     norms.sort(key=lambda pair: _is_decoder(pair["gamma"].path))
-    if not tables or len(outputs) > 1 or len(norms) not in (0, 2) or len(biases) > 1:
+    counts = len(tables), len(outputs), len(norms), len(places) + len(biases)
+    if is_of_today and counts != (1, 1, 1, 0):
+        return None
+    outputs, tables = [leaf for leaf in outputs if leaf not in tied], tables + tied
+    if not tables or len(outputs) > 1 or len(norms) not in (0, len(names_of_norms)) or len(biases) > 1:
         return None
     names: dict[str, str | tuple[str, ...]] = {"table": tuple(t.path for t in tables) if tables[1:] else tables[0].path}
     names |= {ours: found[0].path for ours, found in (("w_vocab", outputs), ("b_vocab", biases)) if found}
     if places:
         names["position_table"] = tuple(leaf.path for leaf in places) if places[1:] else places[0].path
-    for stack, pair in zip(("encoder", "decoder"), norms, strict=False):
-        names |= {f"{stack}_norm.{ours}": leaf.path for ours, leaf in pair.items()}
+    for norm, pair in zip(names_of_norms, norms, strict=False):
+        names |= {f"{norm}.{ours}": leaf.path for ours, leaf in pair.items()}
     return names
 
 
@@ -428,17 +376,24 @@ def _orient(leaf: Leaf, sizes: _Sizes) -> tuple[int, int]:
     return (second, first) if leaf.kind == "linear" or sizes.turned else (first, second)
 
 
-def _match(weights: list[Leaf], roles: Sequence[str], sizes: _Sizes) -> Iterator[tuple[Leaf, ...]]:
-    """Yield the weights in the order of roles: as names say, with those that say nothing in every order that fits."""
-    found = {leaf.path: find_projection(leaf.stem) for leaf in weights}
-    if len({role for role in found.values() if role in roles}) < sum(role in roles for role in found.values()):
-        found = dict.fromkeys(found)  # two names mean one role, so neither decides
-    for chosen in permutations(weights):
-        pairs = list(zip(roles, chosen, strict=True))
-        if all(found[leaf.path] in (role, None) or found[leaf.path] not in roles for role, leaf in pairs) and all(
-            _orient(leaf, sizes) == sizes.shape(role) for role, leaf in pairs
+def _assign(
+    leaves: Sequence[Leaf],
+    shapes: Mapping[str, tuple[int, int]],
+    sizes: _Sizes,
+    find_role: Callable[[str], str | None] | None = None,
+) -> Iterator[dict[str, Leaf]]:
+    """Yield the matrix of each role: as names and shapes say, and in every order where neither decides."""
+    weights = [leaf for leaf in leaves if len(leaf.shape) > 1]
+    said = {leaf.path: role for leaf in weights if find_role and (role := find_role(leaf.stem)) in shapes}
+    if len({*said.values()}) < len(said):
+        said = {}  # two names mean one role, so neither decides
+    for chosen in permutations(weights) if len(weights) == len(shapes) else ():
+        matrices = dict(zip(shapes, chosen, strict=True))
+        if all(
+            _orient(leaf, sizes) == shapes[role] and said.get(leaf.path, role) == role
+            for role, leaf in matrices.items()
         ):
-            yield chosen
+            yield matrices
 
 
 def _owns_weight(bias: Leaf, weights: Sequence[Leaf]) -> bool:
@@ -455,26 +410,18 @@ def _name_bias_of(weight: Leaf) -> str:
     return f"{start}{dot}{re.sub(f'^{old}', new, last, flags=re.IGNORECASE)}"
 
 
-def _name_biases(leaves: Sequence[Leaf], roles: Mapping[str, Leaf]) -> dict[str, str]:
-    """Return the biases of weights by our names."""
-    paths = {leaf.path for leaf in leaves if len(leaf.shape) == 1}
-    found = {f"b_{role}": _name_bias_of(leaf) for role, leaf in roles.items()}
-    return {ours: theirs for ours, theirs in found.items() if theirs in paths}
+def _pair_norms(leaves: list[Leaf], sizes: _Sizes, *, shifts: bool = True) -> list[dict[str, Leaf]]:
+    """Return the gain and the shift, if there are shifts, of each norm in the order in which they were made.
 
-
-def _pair_norms(leaves: list[Leaf], sizes: _Sizes) -> list[dict[str, Leaf]]:
-    """Return the gain and the shift of each norm, in the order in which they were made; [] if they do not pair up."""
+    Return [] if they do not pair up.
+    """
     owners: dict[str, list[Leaf]] = {}
     for leaf in leaves:
-        owners.setdefault(leaf.owner, []).append(leaf)
+        owners.setdefault(leaf.owner if shifts else leaf.path, []).append(leaf)
     by_path = {leaf.path: leaf for leaf in leaves}
-    pairs = []
-    for group in owners.values():
-        naming = next(_name_norm(group, sizes), None)
-        if naming is None:
-            return []
-        pairs.append({ours: by_path[str(theirs)] for ours, theirs in naming.names.items()})
-    return pairs
+    namings = [next((_name_norm if shifts else _name_rms_norm)(group, sizes), None) for group in owners.values()]
+    pairs = [{ours: by_path[str(theirs)] for ours, theirs in naming.names.items()} for naming in namings if naming]
+    return pairs if len(pairs) == len(namings) else []
 
 
 def _order_norms(norms: list[dict[str, Leaf]], parts: Sequence[str]) -> list[list[dict[str, Leaf]]]:
@@ -484,7 +431,7 @@ def _order_norms(norms: list[dict[str, Leaf]], parts: Sequence[str]) -> list[lis
     """
     if len(norms) != len(parts):
         return []
-    wanted = {"self_attention": "self", "cross_attention": "cross", "feed_forward": "feed"}
+    wanted = {"": "self", "self_attention": "self", "cross_attention": "cross", "feed_forward": "feed"}
     owners = [pair["gamma"].owner for pair in norms]
     if [owner.rpartition(".")[2] for owner in owners] == ["input_layernorm", "post_attention_layernorm"]:
         return [norms]  # as in transformers: the second one comes after the attention, and is not its norm
@@ -500,32 +447,10 @@ def _split_attentions(weights: list[Leaf], attentions: Sequence[str]) -> list[li
     """Return the weights of each attention: as their paths say, or in the order in which they were made."""
     if len(attentions) == 1:
         return [weights]
-    # A model may have its stacks in classes of their own: decoder.layers.*.cross_attention.
-    for depth in range(1, 6):
-        groups: dict[str, list[Leaf]] = {}
-        for leaf in weights:
-            groups.setdefault(".".join(leaf.path.split(".")[:depth]), []).append(leaf)
-        if len(groups) == len(attentions) and len({len(group) for group in groups.values()}) == 1:
-            ranked = sorted(groups, key=lambda root: find_part(root) == "cross")
-            return [groups[root] for root in ranked]
-        # The last projection of each may stand next to it, in the same order.
-        several, single = (
-            [root for root, group in groups.items() if (len(group) > 1) is many] for many in (True, False)
-        )
-        if len(several) == len(single) == len(attentions) and len({len(groups[root]) for root in several}) == 1:
-            joined = {root: [*groups[root], *groups[last]] for root, last in zip(several, single, strict=True)}
-            return [joined[root] for root in sorted(joined, key=lambda root: find_part(root) == "cross")]
-    # The projections may stand next to the attentions, with a number each: W_q_1 and attention_2.W_o.
-    numbered: dict[str, list[Leaf]] = {}
-    for leaf in weights:
-        numbered.setdefault("".join(re.findall(r"\d+", leaf.path)[:1]), []).append(leaf)
-    if (
-        len(numbered) == len(attentions)
-        and len({len(group) for group in numbered.values()}) == 1
-        and "" not in numbered
-    ):
-        return [numbered[number] for number in sorted(numbered)]
-    return None
+    half, odd = divmod(len(weights), 2)
+    crossing = [leaf for leaf in weights if find_part(leaf.path) == "cross"]
+    crossing = crossing if len(crossing) == half else weights[half:]
+    return None if odd else [[leaf for leaf in weights if leaf not in crossing], crossing]
 
 
 def has_shared_norm(component: str, leaves: Sequence[Leaf], construction: Construction) -> bool:
@@ -613,10 +538,14 @@ _NAMERS: Final[Mapping[str, Callable[[list[Leaf], _Sizes], Iterator[Naming]]]] =
     "scaled_dot_product_attention": _name_nothing,
     "softmax": _name_nothing,
     "decoder_only_layer": _name_decoder_only_layer,
-    "decoder_only_model": _name_decoder_only_model,
+    "decoder_only_model": partial(_name_model, stacks={"layers": _name_decoder_only_layer}, norms=["norm"]),
     "encoder_layer": _name_encoder_layer,
     "decoder_layer": _name_decoder_layer,
-    "encoder": _name_encoder,
-    "decoder": _name_decoder,
-    "transformer": _name_model,
+    "encoder": partial(_name_stack, prefix="encoder", layer=_name_encoder_layer),
+    "decoder": partial(_name_stack, prefix="decoder", layer=_name_decoder_layer),
+    "transformer": partial(
+        _name_model,
+        stacks={"encoder": _name_encoder_layer, "decoder": _name_decoder_layer},
+        norms=["encoder_norm", "decoder_norm"],
+    ),
 }

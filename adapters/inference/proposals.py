@@ -161,7 +161,7 @@ def _list_parts(target: Target, kind: str, users: tuple[Any, ...] = ()) -> Itera
     """Yield the classes next to a target whose parameters are those of a component, each with a way to build it."""
     for other in (other for other in target.list_neighbours() if other.thing not in users):
         for construction in _list_constructions(other, kind, users=(*users, target.thing)):
-            module = None if construction.wrapper else _try_to_build(other, construction)
+            module = None if construction.config else _try_to_build(other, construction)
             if module is not None and any(name_parameters(kind, list_leaves(module), construction)):
                 yield Part(other, construction)
                 break
@@ -254,12 +254,12 @@ def find_embedding_stack(target: Target) -> str:
 
 def load_wiring(wiring: Wiring, spec: Spec) -> Adapter:
     """Return the adapter that the text of a wiring defines, with the target itself in the place of its import."""
-    target, wrapper = wiring.target, wiring.construction.wrapper
+    target, config = wiring.target, wiring.construction.config
     module = ModuleType(f"inferred_{target.name}")
     vars(module)[wiring.local_name] = target.thing
     vars(module).update({part.name: part.thing for part in wiring.construction.list_parts()})
-    if wrapper:
-        vars(module)[wrapper] = find_config(target, wrapper)
+    if config:
+        vars(module)[config.kind] = find_config(target, config.kind)
     text = "\n".join(line for line in wiring.write().splitlines() if not line.startswith(target.import_line))
     exec(compile(text, f"<inferred adapter of {target.name}>", "exec"), vars(module))
     # Our own text needs no checks, and there may be hundreds.

@@ -123,13 +123,18 @@ class Argument:
 class Construction:
     """A way to call a constructor: the size, the constant or the ready module that each argument stands for.
 
-    `wrapper` is the name of the class of a config object that holds them all, or "".
+    `config` is a config object that holds the sizes and the constants, if there is one.
     """
 
     sizes: Mapping[str, str]
     constants: Mapping[str, Any]
-    wrapper: str = ""
+    config: Config | None = None
     parts: Mapping[str, Part] = dataclasses.field(default_factory=dict)
+
+    @property
+    def others(self) -> Mapping[str, Any]:
+        """The constants next to the config object."""
+        return self.config.others if self.config else {}
 
     def has(self, *roles: str) -> bool:
         """Return True if an argument stands for one of these sizes, here or in a part."""
@@ -146,6 +151,16 @@ class Construction:
         for part in self.parts.values():
             yield part.target
             yield from part.construction.list_parts()
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """A config object: the argument that takes it, the name of its class, its fields, and the other arguments."""
+
+    argument: str
+    kind: str
+    fields: Sequence[Argument]
+    others: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,12 +201,12 @@ class Target:
     @property
     def text(self) -> str:
         """The source of the class or function and of the classes that it is built of, as far as it is available."""
-        return "".join(_read_sources(self.thing, seen=set()))
+        return "".join(_list_sources(self.thing))
 
     def list_nodes(self) -> list[ast.AST]:
         """Return the syntax of its source and of the classes that it is built of, as far as it can be read."""
         nodes: list[ast.AST] = []
-        for text in _read_sources(self.thing, seen=set()):
+        for text in _list_sources(self.thing):
             with contextlib.suppress(SyntaxError):
                 nodes += ast.walk(ast.parse(textwrap.dedent(text)))
         return nodes
@@ -240,17 +255,15 @@ class Target:
         `shared`, the heads share the width of the model.
         """
         arguments = [a for a in self.list_sizes() if a.name not in (parts or {})]
-        wrapper = ""
-        if not parts and len(arguments) == 1 and (config := _read_config(arguments[0], self)):
-            wrapper, arguments = config
-        for construction in _choose_sizes(arguments, self, roles, wrapper, guesses=guesses, shared=shared):
-            yield dataclasses.replace(construction, parts=parts or {})
+        config = None if parts else _read_config(self)
+        fields = config.fields if config else arguments
+        for construction in _choose_sizes(fields, self, roles, guesses=guesses, shared=shared):
+            yield dataclasses.replace(construction, config=config, parts=parts or {})
 
     def list_silent(self) -> list[str]:
         """Return the required arguments of the constructor, or of its config, that no name explains."""
-        arguments = self.list_sizes()
-        if len(arguments) == 1 and (config := _read_config(arguments[0], self)):
-            arguments = config[1]
+        config = _read_config(self)
+        arguments = config.fields if config else self.list_sizes()
         required = [a for a in arguments if a.is_required and a.name not in self.kept]
         return [a.name for a in required if not list_roles(a.name, SIZES) and a.constant is None]
 
@@ -258,23 +271,35 @@ class Target:
         """Return a module of these sizes; the constructor's own exceptions are passed on."""
         given = {name: sizes[role] for name, role in construction.sizes.items()} | dict(construction.constants)
         given |= {name: part.target.build(part.construction, sizes) for name, part in construction.parts.items()}
-        if construction.wrapper:
-            config = self.list_sizes()[0].name
-            given = {config: find_config(self, construction.wrapper)(**given)}
-        _refuse_large(self.thing, given)
-        return self.thing(**given)
+        if config := construction.config:
+            given = {config.argument: find_config(self, config.kind)(**given), **config.others}
+        with _refuse_large():
+            return self.thing(**given)
 
 
-def _refuse_large(thing: Any, given: Mapping[str, Any]) -> None:
-    """Raise ValueError for a module of more parameters than a search can build, as with the sizes of its defaults."""
-    import torch
+@contextlib.contextmanager
+def _refuse_large() -> Iterator[None]:
+    """Raise ValueError for a module of more parameters than a search can build, as with the sizes of its defaults.
+
+    A layer registers a parameter before it draws its values, so that a large one costs nothing.
+    """
+    from torch import nn
 
     count = 0
-    # Without values it costs nothing; a class that needs some is built as it is.
-    with contextlib.suppress(Exception), torch.device("meta"):
-        count = sum(p.numel() for p in thing(**given).parameters())
-    if count > _MOST_PARAMETERS:
-        raise ValueError(f"it has {count:,} parameters: give it arguments, or smaller defaults, for its sizes")
+
+    def add(_module: nn.Module, _name: str, parameter: nn.Parameter | None) -> None:
+        nonlocal count
+        count += parameter.numel() if parameter is not None and not nn.parameter.is_lazy(parameter) else 0
+        if count > _MOST_PARAMETERS:
+            raise ValueError(
+                f"more than {_MOST_PARAMETERS:,} parameters: give it arguments, or smaller defaults, for its sizes"
+            )
+
+    hook = nn.modules.module.register_module_parameter_registration_hook(add)
+    try:
+        yield
+    finally:
+        hook.remove()
 
 
 def read_target(what: Any) -> Target:
@@ -354,6 +379,12 @@ def list_leaves(module: Any) -> list[Leaf]:
     return [Leaf(path, tuple(p.shape), _find_kind(path, kinds), first[id(p)]) for path, p in named]
 
 
+@functools.lru_cache(maxsize=64)
+def _list_sources(thing: Any) -> tuple[str, ...]:
+    """Return the sources of `_read_sources`; a search asks for them hundreds of times."""
+    return tuple(_read_sources(thing, seen=set()))
+
+
 def _read_sources(thing: Any, seen: set[Any]) -> Iterator[str]:
     """Yield the source of a class or function, and those of the modules that it names."""
     seen.add(thing)
@@ -412,7 +443,7 @@ def _is_short(default: Any) -> bool:
 
 
 def _choose_sizes(
-    arguments: list[Argument], target: Target, roles: Collection[str], wrapper: str, *, guesses: bool, shared: bool
+    arguments: Sequence[Argument], target: Target, roles: Collection[str], *, guesses: bool, shared: bool
 ) -> Iterator[Construction]:
     """Yield the sizes that the arguments may stand for: those that names say, then guesses for the names left."""
     constants = {a.name: target.kept[a.name] for a in arguments if a.name in target.kept}
@@ -433,10 +464,10 @@ def _choose_sizes(
             else:
                 roles_of[argument.name] = []
     ways = list(_assign(roles_of, [role for role in _UNNAMED if role in roles] if guesses else []))
-    yield from (Construction(sizes, constants, wrapper) for sizes in ways)
+    yield from (Construction(sizes, constants) for sizes in ways)
     # A switch that nothing explains may turn on what the documents have.
     for switch in (a.name for a in arguments if constants.get(a.name) is False and a.annotation in (bool, "bool")):
-        yield from (Construction(sizes, constants | {switch: True}, wrapper) for sizes in ways)
+        yield from (Construction(sizes, constants | {switch: True}) for sizes in ways)
 
 
 def _share_width(name: str, roles: list[str]) -> list[str]:
@@ -483,18 +514,24 @@ def _assign(roles_of: Mapping[str, list[str]], unnamed: Sequence[str]) -> Iterat
         yield {name: "width" if role == "inner" else role for name, role in ways[-1].items()}
 
 
-def _read_config(argument: Argument, target: Target) -> tuple[str, list[Argument]] | None:
-    """Return the class of a config object and its fields, or None if the argument is no config."""
-    if list_roles(argument.name, SIZES):
+def _read_config(target: Target) -> Config | None:
+    """Return the config object that a constructor takes, alone or next to constants such as a layer_idx, or None."""
+    arguments = target.list_sizes()
+    required = [a for a in arguments if a.is_required]
+    others = {a.name: a.constant for a in required if a.constant is not None}
+    silent = [a for a in required if a.name not in others] or arguments
+    if len(silent) != 1 or list_roles(silent[0].name, SIZES):
         return None
+    argument = silent[0]
     hints = typing.get_type_hints(target.thing.__init__) if target.thing.__init__.__annotations__ else {}
     kind = hints.get(argument.name)
     if dataclasses.is_dataclass(kind) and isinstance(kind, type):
-        return kind.__name__, _list_arguments(kind.__init__, skip_self=True)
+        return Config(argument.name, kind.__name__, _list_arguments(kind.__init__, skip_self=True), others)
     # A value that is read from a dict with get() has a default.
     for wrapper, pattern in (("SimpleNamespace", r"\.([a-z_]\w*)\b(?!\()"), ("dict", r"\[[\"'](\w+)[\"']\]")):
         if fields := dict.fromkeys(re.findall(rf"\b{argument.name}{pattern}", target.text)):
-            return wrapper, [Argument(name, inspect.Parameter.empty) for name in fields]
+            read = [Argument(name, inspect.Parameter.empty) for name in fields]
+            return Config(argument.name, wrapper, read, others)
     return None
 
 

@@ -28,6 +28,9 @@ _LINE: Final = 110
 
 _TABLE: Final = 'params["table"]'
 
+#: The axes of a table of positions by channels.
+_TABLE_AXES: Final = 2
+
 #: The names of the network of a model's first layer begin so.
 _FIRST_NETWORK: Final = "layers.0.feed_forward."
 
@@ -74,12 +77,13 @@ class Wiring:
             *(f"{name} of the constructor: {role.replace('_', ' ')}" for name, role in self.construction.sizes.items()),
             *(
                 f"{name} of the constructor: {'that of the inputs' if is_device(name) else repr(value)}"
-                for name, value in self.construction.constants.items()
+                for name, value in {**self.construction.constants, **self.construction.others}.items()
             ),
             *(f"{name} of the constructor: {_describe_part(part)}" for name, part in self.construction.parts.items()),
             *(f"{name} of the call: {ours}" for name, ours in self.arguments.inputs.items()),
             *(f"{name} of the call: None, an empty cache" for name in self.arguments.caches),
             *(f"{name} of the call: {number}" for name, number in self.arguments.constants.items()),
+            *(f"{name} of the call: {text}" for name, text in _describe_tables(self).items()),
             *(f"{name} of the call: {ours.replace('_', ' ')}" for name, ours in self.arguments.attributes.items()),
             *_describe_layout(self),
             *(f"{name}: {option}" for name, option in self.declared.items()),
@@ -120,7 +124,7 @@ class Wiring:
         imports += ["from torch.func import functional_call"] if "functional_call(" in text else []
         imports += _wrap(f"from goldformer.adapters.layouts import ({', '.join(used)})") if used else []
         imports += ["from goldformer.adapters.inference import as_module"] if self.target.is_plain else []
-        wrapper = self.construction.wrapper
+        wrapper = self.construction.config.kind if self.construction.config else ""
         others = [part.name for part in self.construction.list_parts()]
         others += [wrapper] if wrapper not in ("", "SimpleNamespace", "dict") else []
         more = "".join(f", {name}" for name in dict.fromkeys(others))
@@ -159,8 +163,8 @@ _LIBRARIES: Final = {
 _LAYOUTS: Final = (
     "additive_mask", "batch_first", "drop_heads", "flatten_heads", "four_axes_mask", "ignore_mask", "is_causal",
     "join_gate_and_up", "join_projections", "key_padding", "leave_out_key_biases", "linear_weight", "map_state",
-    "read_lengths", "repeat_key_heads", "require_square_projections", "separate_projections", "sequence_first",
-    "split_by_head", "split_causal", "stack_heads",
+    "read_lengths", "repeat_key_heads", "require_square_projections", "rotary_tables", "separate_projections",
+    "sequence_first", "split_by_head", "split_causal", "stack_heads",
 )  # fmt: skip
 
 
@@ -202,6 +206,7 @@ def _write_signature(wiring: Wiring) -> str:
     inputs += [f"{name}=None" for name in contract.masks]
     taken = {*wiring.construction.sizes.values(), *wiring.arguments.attributes.values()}
     keywords = [n for n, spec in contract.attributes.items() if not spec.optional]
+    taken |= {"base"} if wiring.arguments.tables else set()
     keywords += [f"{n}={default}" for n, default in _DEFAULTS.items() if n in taken]
     keywords += ["params"] if contract.takes_params else []
     return ", ".join([*inputs, *(["*"] if keywords else []), *keywords])
@@ -448,9 +453,21 @@ def _write_call(wiring: Wiring) -> str:
         given[wiring.arguments.pad] = "pad_id"
     given |= dict.fromkeys(wiring.arguments.caches, "None")
     given |= {name: repr(number) for name, number in wiring.arguments.constants.items()}
+    given |= _write_tables(wiring)
     given |= {theirs: _write_size(wiring, ours) for theirs, ours in wiring.arguments.attributes.items()}
     given |= {wiring.arguments.switch: "causal"} if wiring.arguments.switch else {}
     return ", ".join(f"{theirs}={ours}" for theirs, ours in given.items())
+
+
+def _write_tables(wiring: Wiring) -> dict[str, str]:
+    """Return the expressions of the rotary tables, and of the positions of which a layer makes its own."""
+    arguments, form = wiring.arguments, wiring.arguments.table_form
+    positions = "torch.arange(x.shape[1], device=x.device)"
+    given = {name: f"{positions}[None]" if rows else positions for name, rows in arguments.places.items()}
+    width = 'params["w_q"].shape[1] // num_heads'
+    tables = f'rotary_tables(x, {width}, base, "{form.columns}", axes={form.axes})' if form else ""
+    indices = ("", "") if len(arguments.tables) == 1 else ("[0]", "[1]")
+    return given | {name: f"{tables}{index}" for name, index in zip(arguments.tables, indices, strict=False)}
 
 
 def _name_split(wiring: Wiring, mask: str) -> tuple[str, str]:
@@ -505,7 +522,11 @@ def _write_building(wiring: Wiring, name: str, construction: Construction) -> st
     }
     arguments |= {name: _write_constant(wiring, name, value) for name, value in construction.constants.items()}
     given = ", ".join(f"{name}={value}" for name, value in arguments.items())
-    return f"{name}({construction.wrapper}({given}))" if construction.wrapper else f"{name}({given})"
+    if config := construction.config:
+        held = f"{config.kind}({given})"
+        beside = [f"{argument}={_write_constant(wiring, argument, value)}" for argument, value in config.others.items()]
+        given = ", ".join([f"{config.argument}={held}", *beside]) if beside else held
+    return f"{name}({given})"
 
 
 def _write_constant(wiring: Wiring, name: str, value: object) -> str:
@@ -612,6 +633,21 @@ def _describe_part(part: Part) -> str:
     given = [f"{name}={role.replace('_', ' ')}" for name, role in construction.sizes.items()]
     given += [f"{name}={_describe_part(inner)}" for name, inner in construction.parts.items()]
     return f"{part.target.name}({', '.join(given)})"
+
+
+def _describe_tables(wiring: Wiring) -> dict[str, str]:
+    """Return what the arguments for rotary positions take, in words."""
+    arguments, form = wiring.arguments, wiring.arguments.table_form
+    words = {
+        "turns": "complex turns", "halves": "cosines and sines of each pair", "stacked": "cosine and sine of each pair",
+        "doubled": "cosines and sines, the halves twice", "in_turn": "cosines and sines, each pair twice",
+    }  # fmt: skip
+    said = (
+        f"rotary tables, {words[form.columns]}" + (f", {form.axes} axes" if form.axes > _TABLE_AXES else "")
+        if form
+        else ""
+    )
+    return dict.fromkeys(arguments.places, "positions from 0 on") | dict.fromkeys(arguments.tables, said)
 
 
 def _describe_layout(wiring: Wiring) -> list[str]:

@@ -44,6 +44,30 @@ def test_torch_is_not_imported():
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
+@pytest.mark.parametrize(
+    ("columns", "axes", "shape"),
+    [("halves", 2, (3, 2)), ("doubled", 3, (1, 3, 4)), ("in_turn", 4, (1, 3, 1, 4))],
+)
+def test_rotary_tables_turn_as_the_formula_does(columns, axes, shape):
+    x = torch.zeros(2, 3, 8, dtype=torch.float64)
+    angles = np.arange(3)[:, None] * np.array([1.0, 100.0**-0.5])
+    cosines, sines = layouts.rotary_tables(x, 4, 100.0, columns, axes=axes)
+    order = {"halves": [0, 1], "doubled": [0, 1, 0, 1], "in_turn": [0, 0, 1, 1]}[columns]
+    assert (cosines.shape, sines.shape, cosines.dtype) == (shape, shape, torch.float64)
+    np.testing.assert_allclose(cosines.reshape(3, -1), np.cos(angles)[:, order], rtol=1e-15)
+    np.testing.assert_allclose(sines.reshape(3, -1), np.sin(angles)[:, order], rtol=1e-15)
+
+
+def test_rotary_tables_are_one_array_too():
+    x = torch.zeros(2, 3, 8)
+    cosines, sines = layouts.rotary_tables(x, 4)
+    stacked, turns = layouts.rotary_tables(x, 4, columns="stacked"), layouts.rotary_tables(x, 4, columns="turns")
+    assert torch.equal(stacked, torch.stack((cosines, sines), -1))
+    assert turns.dtype == torch.complex64
+    assert torch.equal(torch.view_as_real(turns), stacked)
+    assert layouts.rotary_tables(x, 4, columns="turns", axes=4).shape == (1, 3, 1, 2)
+
+
 def test_linear_weight(library):
     weight = library(numbered(D_IN, WIDTH))
     check(layouts.linear_weight(weight), numbered(D_IN, WIDTH).T, weight)

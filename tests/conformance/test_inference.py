@@ -129,6 +129,13 @@ HITS = {
     "llama_of_complex_turns.py:Transformer": ("decoder_only_model", "absent", KEEP, {"rms_norm_eps": "1e-5"}),
     "llama_of_halves.py:LlamaForCausalLM": ("decoder_only_model", "absent", KEEP, {"rope_pairing": "half"}),
     "llama_of_blocks.py:GPT": ("decoder_only_model", "absent", KEEP, {"output_layer": "without_bias"}),
+    "llama_of_complex_turns.py:TransformerBlock": ("decoder_only_layer", "any", ADDED, {"rope_pairing": "interleaved"}),
+    "llama_of_halves.py:LlamaDecoderLayer": ("decoder_only_layer", "any", ADDED, {"rope_pairing": "half"}),
+    "llama_of_blocks.py:Block": ("decoder_only_layer", "absent", KEEP, {"rope_pairing": "half"}),
+    "layers_of_tables.py:CosinesOfHeads": ("decoder_only_layer", "absent", KEEP, {"rope_pairing": "interleaved"}),
+    "layers_of_tables.py:StackedTables": ("decoder_only_layer", "any", KEEP, {"rope_pairing": "interleaved"}),
+    "layers_of_tables.py:TablesOfBatches": ("decoder_only_layer", "any", KEEP, {"rope_pairing": "half"}),
+    "layers_of_tables.py:TablesOfPositions": ("decoder_only_layer", "absent", KEEP, {"rope_pairing": "interleaved"}),
     "blocks_of_their_own_turns.py:CausalBlock": ("decoder_only_layer", "absent", KEEP, {"rope_pairing": "half"}),
     "blocks_of_their_own_turns.py:MaskedBlock": ("decoder_only_layer", "any", KEEP, {"empty_row": "zeros"}),
     "whole_layers.py:NormedDecoder": ("decoder", "no_heads", KEEP, {"final_norm": "after_stack"}),
@@ -250,6 +257,25 @@ def test_the_mask_of_a_language_model_is_made_of_its_padding(spec):
     assert "attention_mask=None if pad_id is None else ids != pad_id" in found.write()
     verdict = judge_case(spec.cases["dom-padding-between-words"], Bench(spec, found.adapter, "float32", "cpu")).verdict
     assert verdict.status is Status.PASSED
+
+
+def test_tables_and_positions_are_said(spec):
+    found = infer_adapter(f"{STYLES}/layers_of_tables.py:StackedTables", spec=spec)
+    assert {
+        "layer_idx of the constructor: 0",
+        "start_pos of the call: 0",
+        "freqs_cis of the call: rotary tables, cosine and sine of each pair",
+    } <= set(found.wiring.facts)
+    found = infer_adapter(f"{STYLES}/layers_of_tables.py:CosinesOfHeads", spec=spec)
+    assert "cos_sin of the call: rotary tables, cosines and sines of each pair, 4 axes" in found.wiring.facts
+    found = infer_adapter(f"{STYLES}/layers_of_tables.py:TablesOfPositions", spec=spec)
+    assert "position_ids of the call: positions from 0 on" in found.wiring.facts
+
+
+def test_tables_of_another_form_hide_no_mistake(spec):
+    found = infer_adapter(f"{STYLES}/layers_of_tables.py:OnlyQueriesTurn", spec=spec)
+    assert (found.component, found.fits) == ("decoder_only_layer", False)
+    assert found.mistakes == ("block-keys-not-turned",)
 
 
 def test_another_order_of_key_heads_is_declared(spec, tmp_path):

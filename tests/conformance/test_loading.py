@@ -14,6 +14,7 @@ import goldformer
 from goldformer.adapters import AdapterError
 from goldformer.conformance.cli import main
 from goldformer.conformance.loading import Reading, list_own, load_implementation
+from repository import REPOSITORY
 
 ATTENTION = """
 import math, torch
@@ -267,6 +268,13 @@ def test_a_file_with_a_class_that_no_call_fits_is_partial(write, tmp_path):
     assert "Note: MultiHeadAttention is not checked: No call of MultiHeadAttention that was tried" in result.stdout
     # Who asks for another component is not told of it.
     assert run("check", path, "--component", "layer_norm").exit_code == 0
+
+
+def test_parts_of_a_layer_that_no_component_has_by_themselves_are_judged_with_it(spec):
+    adapter = load_implementation(REPOSITORY / "tests" / "support" / "styles" / "llama_of_blocks.py", spec)
+    assert {"decoder_only_layer", "decoder_only_model"} < adapter.functions.keys()
+    assert any(hint.startswith("CausalSelfAttention is not checked: ") for hint in adapter.hints)
+    assert adapter.unmatched == ()
 
 
 def test_a_function_of_a_query_keys_and_values_that_no_call_fits_is_partial(write):
