@@ -1,7 +1,8 @@
 """The components as graphs of ONNX operators, in ONNX's text form.
 
 A component is one operator if the standard has it; multi-head attention, feed-forward network and output layer are the
-operators of an exported model. The losses start from logits. There is no positional encoding.
+operators of an exported model. The losses start from logits. There is no positional encoding, and RotaryEmbedding takes
+the cosines and sines of its angles.
 """
 
 from collections.abc import Callable, Mapping
@@ -47,6 +48,25 @@ class OnnxGraphs:
         """Call LayerNormalization over the last axis, with its own epsilon, 1e-5."""
         return self._run("y = LayerNormalization <axis = -1> (x, gamma, beta)", {"x": x, **params})[0]
 
+    def rms_norm(self, x: Array, *, params: Params) -> Array:
+        """Call RMSNormalization over the last axis, with the epsilon 1e-6 instead of its own, 1e-5."""
+        return self._run("y = RMSNormalization <axis = -1, epsilon = 0.000001> (x, gamma)", {"x": x, **params})[0]
+
+    def rotary_embedding(
+        self, x: Array, positions: Array, *, base: float = 10000.0, rotary_width: int | None = None
+    ) -> Array:
+        """Call RotaryEmbedding on pairs of neighbours, with the cosines and sines of positions · base^(−2i/width)."""
+        if x.dtype == np.float64:
+            raise NotImplementedError("the standard has no RotaryEmbedding of float64")
+        width = x.shape[-1] if rotary_width is None else rotary_width
+        angles = positions[..., None] * base ** (-np.arange(0, width, 2) / width)
+        # It takes one row of angles for all heads of a sample: here each head is a sample.
+        rows = np.broadcast_to(angles, (*x.shape[:-1], width // 2)).reshape(-1, x.shape[-2], width // 2)
+        inputs = {"x": x.reshape(-1, 1, *x.shape[-2:]), "cosine": np.cos(rows), "sine": np.sin(rows)}
+        options = f"interleaved = 1, rotary_embedding_dim = {0 if width == x.shape[-1] else width}"
+        body = f"y = RotaryEmbedding <{options}> (x, cosine, sine)"
+        return self._run(body, {name: value.astype(x.dtype) for name, value in inputs.items()})[0].reshape(x.shape)
+
     def token_embedding(self, ids: Array, *, params: Params) -> Array:
         """Call Gather on the rows."""
         return self._run("y = Gather <axis = 0> (table, ids)", {"table": params["table"], "ids": ids})[0]
@@ -64,6 +84,45 @@ class OnnxGraphs:
         body = f"y, pk, pv, w = Attention <qk_matmul_output_mode = 3> ({', '.join(inputs)})"
         output, weights = self._run(body, inputs, "w")
         return restore(output), restore(weights)
+
+    def grouped_query_attention(
+        self,
+        query: Array,
+        key: Array,
+        value: Array,
+        mask: Array | None = None,
+        bias: Array | None = None,
+        *,
+        scale: float | None = None,
+        softcap: float | None = None,
+    ) -> tuple[Array, Array]:
+        """Call Attention with fewer heads of keys, and a bias as a float mask; return output and weights."""
+        masked = None if mask is None else four_axes_mask(mask)
+        if bias is not None:
+            masked = bias[None] if masked is None else np.where(masked, bias, bias.dtype.type(-np.inf))
+        inputs = {"q": query, "k": key, "v": value} | ({} if masked is None else {"m": masked})
+        settings = {"scale": scale, "softcap": softcap}
+        options = "".join(f", {name} = {float(number)}" for name, number in settings.items() if number is not None)
+        body = f"y, pk, pv, w = Attention <qk_matmul_output_mode = 3{options}> ({', '.join(inputs)})"
+        output, weights = self._run(body, inputs, "w")
+        return output, weights
+
+    def cached_attention(
+        self,
+        query: Array,
+        key: Array,
+        value: Array,
+        mask: Array | None = None,
+        state: tuple[Array, Array] | None = None,
+    ) -> tuple[Array, tuple[Array, Array]]:
+        """Call Attention with is_causal and the past keys and values; return output, and the present ones."""
+        if state is None:
+            state = (key[:, :, :0], value[:, :, :0])
+        inputs = {"q": query, "k": key, "v": value, "past_k": state[0], "past_v": state[1]}
+        inputs |= {} if mask is None else {"m": mask}
+        body = f"y, pk, pv = Attention <is_causal = 1> (q, k, v, {'' if mask is None else 'm'}, past_k, past_v)"
+        output, keys, values = self._run(body, inputs, "pk", "pv")
+        return output, (keys, values)
 
     def multi_head_attention(
         self,

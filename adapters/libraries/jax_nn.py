@@ -10,7 +10,7 @@ import jax
 from jax import Array
 from jax import numpy as jnp
 
-from goldformer.adapters.layouts import four_axes, sequence_first_heads
+from goldformer.adapters.layouts import four_axes, four_axes_mask, sequence_first_heads
 
 NAME: Final = "jax"
 VERSION: Final = jax.__version__
@@ -31,6 +31,27 @@ def scaled_dot_product_attention(query: Array, key: Array, value: Array, mask: A
     q, k, v = (sequence_first_heads(x) for x in heads)
     output = attend_in_pieces(lambda piece: jax.nn.dot_product_attention(q, k, piece, mask=masked), k, v)
     return restore(sequence_first_heads(output))
+
+
+def grouped_query_attention(
+    query: Array,
+    key: Array,
+    value: Array,
+    mask: Array | None = None,
+    bias: Array | None = None,
+    *,
+    scale: float | None = None,
+) -> Array:
+    """Call jax.nn.dot_product_attention with fewer heads of keys; return only the output."""
+    q, k, v = (sequence_first_heads(x) for x in (query, key, value))
+    options = {
+        "mask": None if mask is None else four_axes_mask(mask),
+        "bias": None if bias is None else bias[None],
+        "scale": scale,
+    }
+    return sequence_first_heads(
+        attend_in_pieces(lambda part: jax.nn.dot_product_attention(q, k, part, **options), k, v)
+    )
 
 
 def layer_norm(x: Array, *, params: Mapping[str, Array]) -> Array:

@@ -45,6 +45,28 @@ def layer_norm(x: Array, *, params: Params) -> Array:
     return _call(layer, [params["gamma"], params["beta"]], x)
 
 
+def rms_norm(x: Array, *, params: Params) -> Array:
+    """Call keras.layers.RMSNormalization with its own epsilon, 1e-6."""
+    return _call(keras.layers.RMSNormalization(dtype=_dtype(x)), [params["gamma"]], x)
+
+
+def grouped_query_attention(
+    query: Array,
+    key: Array,
+    value: Array,
+    mask: Array | None = None,
+    bias: Array | None = None,
+    *,
+    scale: float | None = None,
+) -> Array:
+    """Call keras.ops.dot_product_attention with fewer heads of keys, which returns only the output."""
+    if bias is not None and mask is not None:
+        raise NotImplementedError("Keras's operator takes a bias or a mask")
+    q, k, v = (sequence_first_heads(x) for x in (query, key, value))
+    masked, added = None if mask is None else four_axes_mask(mask), None if bias is None else bias[None]
+    return sequence_first_heads(keras.ops.dot_product_attention(q, k, v, bias=added, mask=masked, scale=scale))
+
+
 def scaled_dot_product_attention(query: Array, key: Array, value: Array, mask: Array | None = None) -> Array:
     """Call keras.ops.dot_product_attention, which returns only the output."""
     *heads, masked, restore = four_axes(query, key, value, mask)
@@ -91,6 +113,13 @@ def feed_forward(x: Array, *, params: Params) -> tuple[Array, Array]:
     """Call keras.layers.Dense with ReLU, and keras.layers.Dense; return output and hidden."""
     hidden = _dense(x, params, "1", activation="relu")
     return _dense(hidden, params, "2"), hidden
+
+
+def gated_feed_forward(x: Array, *, params: Params) -> dict[str, Array]:
+    """Call keras.layers.Dense with SiLU, and keras.layers.Dense twice; return output, hidden and up."""
+    up = _dense(x, params, "up")
+    hidden = _dense(x, params, "gate", activation="silu") * up
+    return {"output": _dense(hidden, params, "down"), "hidden": hidden, "up": up}
 
 
 def output_probabilities(x: Array, *, params: Params) -> tuple[Array, Array]:

@@ -19,9 +19,34 @@ class OnnxRuntime(OnnxGraphs):
         self, query: Array, key: Array, value: Array, mask: Array | None = None
     ) -> tuple[Array, Array]:
         """Call Attention with a mask as large as the scores: it does not broadcast along queries or keys."""
-        if mask is not None:
-            mask = np.broadcast_to(mask, (*query.shape[:-1], key.shape[-2]))
-        return super().scaled_dot_product_attention(query, key, value, mask)
+        return super().scaled_dot_product_attention(query, key, value, _expand(mask, query, key.shape[-2]))
+
+    def grouped_query_attention(
+        self,
+        query: Array,
+        key: Array,
+        value: Array,
+        mask: Array | None = None,
+        bias: Array | None = None,
+        *,
+        scale: float | None = None,
+        softcap: float | None = None,
+    ) -> tuple[Array, Array]:
+        """Call Attention with a mask as large as the scores."""
+        mask = _expand(mask, query, key.shape[-2])
+        return super().grouped_query_attention(query, key, value, mask, bias, scale=scale, softcap=softcap)
+
+    def cached_attention(
+        self,
+        query: Array,
+        key: Array,
+        value: Array,
+        mask: Array | None = None,
+        state: tuple[Array, Array] | None = None,
+    ) -> tuple[Array, tuple[Array, Array]]:
+        """Call Attention with a mask as large as the scores of all keys so far."""
+        so_far = key.shape[2] + (0 if state is None else state[0].shape[2])
+        return super().cached_attention(query, key, value, _expand(mask, query, so_far), state)
 
     def multi_head_attention(
         self, query: Array, key: Array, value: Array, mask: Array | None = None, *, num_heads: int, params: Params
@@ -33,6 +58,11 @@ class OnnxRuntime(OnnxGraphs):
         if mask is not None:
             mask = np.broadcast_to(mask, (query.shape[0], num_heads, query.shape[1], key.shape[1]))
         return super().multi_head_attention(query, key, value, mask, num_heads=num_heads, params=params)
+
+
+def _expand(mask: Array | None, query: Array, kv_seq: int) -> Array | None:
+    """Return a mask as large as the scores of the queries."""
+    return None if mask is None else np.broadcast_to(mask, (*query.shape[:-1], kv_seq))
 
 
 def _load(model: onnx.ModelProto) -> Program:

@@ -1,18 +1,27 @@
-"""The adapter of x-transformers: attention with and without projections, feed-forward network, norm, positions.
+"""The adapter of x-transformers: attention with and without projections, networks, norm, positions.
 
-Its projections have no biases and its norm has no shift, so its layers cannot hold the parameters of the spec.
+Its attention repeats the heads of keys as a whole, and its ALiBi also serves encoders. Its RMSNorm has no eps. Its
+projections have no biases and its norm has no shift, so its layers cannot hold the parameters of the spec.
 """
 
 from collections.abc import Mapping
 from fractions import Fraction
 from importlib.metadata import version
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 from x_transformers.attend import Attend
-from x_transformers.x_transformers import Attention, FeedForward, LayerNorm, ScaledSinusoidalEmbedding
+from x_transformers.x_transformers import (
+    AlibiPositionalBias,
+    Attention,
+    FeedForward,
+    LayerNorm,
+    RotaryEmbedding,
+    ScaledSinusoidalEmbedding,
+    apply_rotary_pos_emb,
+)
 
 from goldformer.adapters.layouts import four_axes, four_axes_mask, linear_weight
 from goldformer.adapters.libraries._joint_context import join_context
@@ -22,9 +31,23 @@ VERSION: Final = version("x-transformers")
 ARRAYS: Final = "torch"
 
 # The output of a row without a key is 0; positions are sines, then cosines, of an even width.
-CONVENTIONS: Final = {"empty_row": "zeros", "pe_layout": "concatenated", "odd_d_model": "refused"}
+CONVENTIONS: Final = {
+    "empty_row": "zeros",
+    "pe_layout": "concatenated",
+    "odd_d_model": "refused",
+    "gqa_groups": "tile",
+    "alibi_form": "absolute",
+    "alibi_bias.causal_corner": "bottom_right",
+}
 
 Params = Mapping[str, Tensor]
+
+
+class Cache(NamedTuple):
+    """The keys and values of all tokens so far."""
+
+    key: Tensor
+    value: Tensor
 
 
 def positional_encoding(x: Tensor) -> Tensor:
@@ -32,6 +55,61 @@ def positional_encoding(x: Tensor) -> Tensor:
     encoding = ScaledSinusoidalEmbedding(x.shape[-1]).to(x.device)
     positions: Tensor = functional_call(encoding, {"scale": torch.ones(1, device=x.device)}, (x,))
     return x + positions.to(x.dtype)
+
+
+def rotary_embedding(
+    x: Tensor,
+    positions: Tensor,
+    *,
+    base: float = 10000.0,
+    rotary_width: int | None = None,
+    scaling_factor: float = 1.0,
+    original_length: int | None = None,
+) -> Tensor:
+    """Call apply_rotary_pos_emb with the angles of RotaryEmbedding, whose interpolation_factor scales them."""
+    del original_length  # linear scaling needs none
+    width = x.shape[-1] if rotary_width is None else rotary_width
+    angles = RotaryEmbedding(width, base=base, interpolation_factor=scaling_factor).to(x.device)
+    places = positions.expand(x.shape[:-1]).reshape(-1, x.shape[-2])
+    turned: Tensor = apply_rotary_pos_emb(x.reshape(-1, 1, *x.shape[-2:]), *angles(places))
+    return turned.reshape(x.shape)
+
+
+def alibi_bias(like: Tensor) -> Tensor:
+    """Call AlibiPositionalBias."""
+    heads, q_seq, kv_seq = like.shape
+    bias: Tensor = AlibiPositionalBias(heads).to(like.device)(q_seq, kv_seq)
+    return bias.to(like.dtype)
+
+
+def grouped_query_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None = None,
+    bias: Tensor | None = None,
+    sinks: Tensor | None = None,
+    *,
+    scale: float | None = None,
+    softcap: float | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Call Attend with fewer heads of keys; return output and weights."""
+    caps = {} if softcap is None else {"softclamp_logits": True, "logit_softclamp_value": softcap}
+    attend = Attend(heads=query.shape[1], scale=scale, head_learned_sink=sinks is not None, **caps)
+    masked = None if mask is None else four_axes_mask(mask)
+    state = {} if sinks is None else {"head_attn_sink": sinks}
+    output, between = functional_call(attend, state, (query, key, value, masked), {"attn_bias": bias})
+    return output, between.post_softmax_attn[..., -key.shape[2] :]
+
+
+def cached_attention(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None, state: Cache | None = None
+) -> tuple[Tensor, Cache]:
+    """Call Attend, which is causal up to the last key, with all keys so far, as Attention does."""
+    if state is not None:
+        key, value = torch.cat([state.key, key], dim=2), torch.cat([state.value, value], dim=2)
+    output, _ = Attend(causal=True)(query, key, value, mask=mask)
+    return output, Cache(key, value)
 
 
 def scaled_dot_product_attention(
@@ -99,6 +177,24 @@ def feed_forward(x: Tensor, *, params: Params) -> Tensor:
     _check_shapes(layer, state)
     output: Tensor = functional_call(layer, state, (x,))
     return output
+
+
+def gated_feed_forward(x: Tensor, *, params: Params) -> dict[str, Tensor]:
+    """Call FeedForward with glu and swish; return output and hidden."""
+    (d_model, d_ff), d_out = params["w_gate"].shape, params["w_down"].shape[1]
+    with torch.device("meta"):
+        layer = FeedForward(d_model, d_out, mult=Fraction(d_ff, d_model), glu=True, swish=True)
+    wide, narrow = (name.removesuffix(".weight") for name, _ in layer.named_parameters() if name.endswith(".weight"))
+    state = {}
+    # Its gate is the second half.
+    for theirs, ours in ((wide, ("up", "gate")), (narrow, ("down",))):
+        state[f"{theirs}.weight"] = torch.cat([linear_weight(params[f"w_{name}"]) for name in ours])
+        state[f"{theirs}.bias"] = torch.cat([_get_bias(params, name) for name in ours])
+    _check_shapes(layer, state)
+    found: dict[str, Tensor] = {}
+    layer.get_submodule(narrow).register_forward_pre_hook(lambda _module, args: found.update(hidden=args[0]))
+    output: Tensor = functional_call(layer, state, (x,))
+    return {"output": output, **found}
 
 
 def layer_norm(x: Tensor, *, params: Params) -> Tensor:
