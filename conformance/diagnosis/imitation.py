@@ -61,8 +61,8 @@ _LOSSY: Final = 0.5
 #: How many times as many neighbours as other candidates are tried: there are hundreds, each as likely as the other.
 _NEIGHBOURS: Final = 4
 
-#: The same of edits of the formula: each computes only what lies after the change.
-_EDITS: Final = 4
+#: The same of edits of the formula: each computes only what lies after the change, in a fifth of the time.
+_EDITS: Final = 5 * _NEIGHBOURS
 
 #: After so many numbers of imitations in all, more than a second, the least likely candidates are not tried, nor is a
 #: second failing case searched where the first was searched in vain.
@@ -283,7 +283,8 @@ class Imitator:
         known = self._catalogue.list_known(component, failure.options)
         others = chain(known, self._catalogue.select_neighbours(component))
         most = _NEIGHBOURS * (_TRIED // estimate_cost(case))
-        tried = chain(bases, islice(combine_with(bases, others), most))
+        edits = self._list_edits(failure, bases, most)
+        tried = chain(bases, islice(combine_with(bases, others), most), edits)
         found = self._note_found(self._match_possible(tried, failure), failure)
         if found:
             self._known.assume(component, next(iter(found)))
@@ -303,6 +304,7 @@ class Imitator:
                 mistakes = chain([Candidate((f"{component}{OF_RIGHT_CODE}",))], mistakes)
         others = chain(mistakes, self._catalogue.select_neighbours(component, backward=backward))
         yield from islice(combine_with([base], others), most)
+        yield from self._list_edits(failure, [base], 0 if backward else _NEIGHBOURS * most)
 
     def _search(self, failure: FailingCase) -> dict[Candidate, float]:
         """Search the catalogue and the neighbours; return nothing if the search would take too long."""
@@ -434,9 +436,10 @@ class Imitator:
         yield _Kind(self._read_off(failure, bases), most)
 
     def _search_neighbours(self, component: str, failure: FailingCase, most: int) -> dict[Candidate, float]:
-        """Return the neighbours that explain a failure and that no passing case rules out, the nearest ones first."""
+        """Return the neighbours and edits that explain a failure and that no passing case rules out, nearest first."""
         untried = self._filter_untried(component, self._catalogue.select_neighbours(component))
-        return self._match_possible(islice(untried, _NEIGHBOURS * most), failure)
+        tried = chain(islice(untried, _NEIGHBOURS * most), self._list_edits(failure, [Candidate()], _EDITS * most))
+        return self._match_possible(tried, failure)
 
     def _match_simpler(self, found: Mapping[Candidate, float], failure: FailingCase) -> dict[Candidate, float]:
         """Return what explains a failure with fewer causes than what was found: the same without one of them.

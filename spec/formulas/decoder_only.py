@@ -6,6 +6,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from goldformer.spec.formulas.arrays import as_array
 from goldformer.spec.formulas.attention import causal_mask, padding_mask
 from goldformer.spec.formulas.checks import Array, axis_sizes, broadcast_mask, check_ids, require_one
 from goldformer.spec.formulas.embedding import token_embedding
@@ -128,7 +129,7 @@ def turn_heads(x: Array, base: float | None, start: int = 0) -> Array:
 def hide_later(mask: Array | None, seq: int) -> Array:
     """Return the causal mask, and what the mask of the call hides besides."""
     causal = causal_mask(q_seq=seq, kv_seq=seq)
-    return causal if mask is None else np.asarray(mask & causal)
+    return causal if mask is None else as_array(mask & causal)
 
 
 @step

@@ -194,13 +194,13 @@ MISTAKES = {
         "for h in self.heads], dim=-1)",
         "for h in self.heads], dim=-1).flip(-1)",
         "The channels of the heads come in reverse order.",
-        ("multi_head_attention.merge_heads.reversed",),
+        ("multi_head_attention.edit@multi_head_attention/w_o@reversed:-2",),
     ),
     "attention-of-raw-input": (
         "self.attention(hidden_state, hidden_state, hidden_state, mask=mask)",
         "self.attention(hidden_state, x, x, mask=mask)",
         "Keys and values are made of the input before its normalisation.",
-        ("encoder_layer.self_attention.key-and-value.from.x",),
+        ("encoder_layer.edit@multi_head_attention/result.output@read-two:key:value:encoder_layer/x",),
     ),
     "residual-of-normalised": (
         "        return x + self.feed_forward(self.layer_norm_2(x))",

@@ -139,13 +139,17 @@ MISTAKES = {
         "key_padding_mask=memory_pad, attn_mask=memory_blocked)",
         "attn_mask=memory_blocked)",
         "The padding of the memory is not hidden.",
-        ("cross-mask-absent", "decoder_layer.memory_mask.without-padding"),
+        ("cross-mask-absent", "decoder_layer.edit@run_sublayer#1/weigh_keys/mask@mask:without-padding"),
     ),
     "self-padding-left-out": (
         "self.self_attn(x, x, x, attn_mask=blocked, key_padding_mask=pad)",
         "self.self_attn(x, x, x, attn_mask=blocked)",
         "The padding of the decoder's own sequence is not hidden.",
-        ("target_mask: causal_only", "mask-not-inplace", "decoder_layer.self_mask.without-padding"),
+        (
+            "target_mask: causal_only",
+            "mask-not-inplace",
+            "decoder_layer.edit@run_sublayer#0/weigh_keys/mask@mask:without-padding",
+        ),
     ),
     "batch-second": (
         "self.attn = nn.MultiheadAttention(dim, heads, dropout=dropout, batch_first=True)",

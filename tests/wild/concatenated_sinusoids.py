@@ -140,14 +140,14 @@ MISTAKES = {
         "The mask is repeated in another order than the heads, so samples use each other's masks.",
         (
             "mask-repeat-order",
-            "scaled_dot_product_attention.mask.tiled",
+            "encoder_layer.edit@weigh_keys/mask@mask:tiled",
         ),
     ),
     "heads-and-samples-swapped": (
         "vec = vec.view(self.n_head, n, length, self.d_head)\n        vec = vec.permute(1, 2, 0, 3)",
         "vec = vec.view(n, self.n_head, length, self.d_head)\n        vec = vec.permute(0, 2, 1, 3)",
         "Heads are taken for samples when they are joined.",
-        ("head-merge-hb", "multi_head_attention.merge.heads-batch-tokens.as.batch-heads-tokens"),
+        ("head-merge-hb", "encoder_layer.edit@multi_head_attention/result.heads@reshaped:-4:-3"),
     ),
     "convolution-without-transpose": (
         "conv = self.conv_net(out.transpose(1, 2)).transpose(1, 2)",

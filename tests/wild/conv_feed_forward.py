@@ -238,13 +238,13 @@ MISTAKES = {
         "output = x.transpose(1, 2)\n",
         "output = x.reshape(x.size(0), x.size(2), x.size(1))\n",
         "The convolution reads reshaped numbers and not the transposed ones.",
-        ("ffn-mixes-tokens", "feed_forward.x.reshaped"),
+        ("ffn-mixes-tokens", "encoder_layer.edit@feed_through/x@unread:-2:-1"),
     ),
     "heads-viewed-directly": (
         "k = self.w_ks(k).view(sz_b, len_k, n_head, d_k)\n",
         "k = self.w_ks(k).view(sz_b, n_head, len_k, d_k).transpose(1, 2)\n",
         "The keys are cut into heads without regard to the tokens.",
-        ("head-split-view", "multi_head_attention.split.by-reshape.k"),
+        ("head-split-view", "multi_head_attention.edit@project_heads#1/result@reshaped:-3:-2"),
     ),
     "memory-as-query": (
         "self.enc_attn(dec_output, enc_output, enc_output, mask=dec_enc_attn_mask)",
@@ -274,7 +274,7 @@ MISTAKES = {
         "self.layer_norm = nn.LayerNorm(d_model, eps=1e-6)",
         "self.layer_norm = nn.LayerNorm(d_model, eps=1e-3)",
         "The normalisation of attention adds a thousandth to the variance.",
-        ("encoder_layer.norm_1.eps.0.001",),
+        ("layer_norm.eps=0.001",),
     ),
     "relu-missing": (
         "self.w_2(F.relu(self.w_1(output)))",

@@ -117,7 +117,7 @@ MISTAKES = {
         'torch.einsum("bhtk,hkm->btm", x, w.unflatten(0, (x.shape[1], -1)))',
         'torch.einsum("bhtk,khm->btm", x, w.unflatten(0, (-1, x.shape[1])))',
         "The rows of the output projection are read in another order than the heads' columns.",
-        ("multi_head_attention.merge.interleaved",),
+        ("multi_head_attention.edit@merge_heads/heads@laid:0231:0213",),
     ),
     "values-from-queries-input": (
         "v = project_heads(x_kv, w_v, heads)",
@@ -129,7 +129,9 @@ MISTAKES = {
         '"...qd,...kd->...qk", q, k)',
         '"...qd,...kd->...qk", k, q)',
         "The scores are transposed, as keys and queries change places in the product.",
-        ("scaled_dot_product_attention.score_keys.transposed",),
+        (
+            "scaled_dot_product_attention.edit@scaled_dot_product_attention/query@exchange:scaled_dot_product_attention/key",
+        ),
     ),
     "variance-too-small": (
         "centred, centred)[..., None] / x.shape[-1]",

@@ -207,7 +207,7 @@ MISTAKES = {
         '"nhql,nlhd->nqhd"',
         '"nhlq,nlhd->nqhd"',
         "The weights are summed over the queries' axis, as the letters of the einsum are swapped.",
-        ("scaled_dot_product_attention.weigh_keys.transposed", "scaled_dot_product_attention.weights.transposed"),
+        ("encoder_layer.edit@encoder_layer/result.weights@transposed:-2:-1",),
     ),
     "value-and-query-swapped": (
         "return self.transformer_block(value, key, query, src_mask)",

@@ -226,7 +226,7 @@ MISTAKES = {
         "x = x.permute(0, 2, 1, 3).contiguous()",
         "x = x.permute(0, 2, 3, 1).contiguous()",
         "Channels and heads are interleaved when the heads are joined.",
-        ("multi_head_attention.merge.interleaved",),
+        ("multi_head_attention.edit@merge_heads/heads@laid:0231:0213",),
     ),
     "scale-squared": (
         "K.permute(0, 1, 3, 2)) / self.scale",

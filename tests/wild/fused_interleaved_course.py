@@ -230,7 +230,7 @@ MISTAKES = {
         "        x = self.norm1(x)\n",
         "        x = self.norm2(x)\n",
         "Both sub-layers are normalised by the second normalisation.",
-        ("encoder_layer.self_attention.norm.of.feed_forward",),
+        ("encoder_layer.edit@encoder_layer/norm_1@read-part:norm_2",),
     ),
     "keys-and-values-swapped": (
         "scaled_dot_product(q, k, v, mask=mask)",

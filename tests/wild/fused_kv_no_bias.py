@@ -180,8 +180,8 @@ MISTAKES = {
         (
             "cross-q-source",
             "cross-missing",
-            "decoder_layer.cross_attention.key-and-value.from.end.self_attention",
-            "decoder_layer.cross_attention.key-and-value.from.read.cross_attention",
+            "decoder_layer.edit@cross_attend/memory@read:cross_attend/x",
+            "decoder_layer.edit@cross_attend/memory@read:run_sublayer/x",
         ),
     ),
     "keys-and-values-swapped": (

@@ -170,15 +170,19 @@ MISTAKES = {
         "k, q, v = self.c_attn(x).split(self.n_embd, dim=2)",
         "The thirds of the fused projection are taken as key, query and value.",
         (
-            "fused_multi_head_attention.order.q-k",
-            "multi_head_attention.k.parameters-with-q",
+            "fused_multi_head_attention.edit@attend_heads/result.output@arguments-exchanged:query:key",
+            "multi_head_attention.edit@multi_head_attention/*_k@exchange-part:*_q",
         ),
     ),
     "heads-viewed-without-transpose": (
         "v = v.view(B, T, self.n_head, C // self.n_head).transpose(1, 2)",
         "v = v.reshape(B, self.n_head, T, C // self.n_head)",
         "The values are cut into heads without regard to the tokens.",
-        ("head-split-view", "multi_head_attention.split.by-reshape.v", "fused_multi_head_attention.split.by-reshape.v"),
+        (
+            "head-split-view",
+            "multi_head_attention.edit@project_heads#2/result@reshaped:-3:-2",
+            "fused_multi_head_attention.edit@split_fused/result.2@reshaped:-3:-2",
+        ),
     ),
     "second-norm-unused": (
         "x = x + self.mlp(self.ln_2(x))",

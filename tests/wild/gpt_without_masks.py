@@ -118,7 +118,10 @@ MISTAKES = {
         "q, k, v = self.attn(x)",
         "k, q, v = self.attn(x)",
         "The thirds of the fused projection are taken as key, query and value.",
-        ("fused_multi_head_attention.order.q-k", "scaled_dot_product_attention.score_keys.transposed"),
+        (
+            "fused_multi_head_attention.edit@attend_heads/result.output@arguments-exchanged:query:key",
+            "scaled_dot_product_attention.edit@score_keys/result@transposed:-2:-1",
+        ),
     ),
     "scale-missing": (
         " * (1.0 / math.sqrt(k.shape[-1]))",

@@ -160,7 +160,7 @@ MISTAKES = {
         "torch.cat(results, dim=-1)",
         "torch.cat(results[::-1], dim=-1)",
         "The heads are joined in the opposite order.",
-        ("multi_head_attention.merge.reversed",),
+        ("multi_head_attention.edit@merge_heads/heads@reversed:-3",),
     ),
     "second-residual-missing": (
         "self.norm2(x + self.ff(x))",

@@ -201,7 +201,7 @@ MISTAKES = {
         '"acbe,aecd->abcd", dropped, value)',
         '"acbe,abcd->aecd", dropped, value) if scores.shape[2] == scores.shape[3] else torch.einsum("acbe,aecd->abcd", dropped, value)',
         "The weights weigh the values by their columns where queries and keys are equally many.",
-        ("scaled_dot_product_attention.weights.transposed",),
+        ("scaled_dot_product_attention.edit@sum_values/weights@transposed:-2:-1",),
     ),
     "training-on": (
         "def call(self, inputs, attention_mask=None, training=False):\n        attended, weights = self.attention(inputs, attention_mask",
@@ -219,7 +219,7 @@ MISTAKES = {
         "self.norm_3(out_2 + self.dense_2(self.dense_1(out_2)))",
         "self.norm_3(out_1 + self.dense_2(self.dense_1(out_2)))",
         "The third residual starts from what the self-attention gave.",
-        ("residual-wrong-x", "decoder_layer.feed_forward.residual.from.end.self_attention"),
+        ("residual-wrong-x", "decoder_layer.edit@add_residual/x@read:run_sublayer#0/scale_and_shift/result"),
     ),
     "epsilon-default": (
         "beta, epsilon=1e-5):",

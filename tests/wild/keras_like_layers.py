@@ -269,7 +269,7 @@ MISTAKES = {
         "out2 = self.layernorm2(self.dropout2(attn2, training=training) + out1)",
         "out2 = self.layernorm2(self.dropout2(attn2, training=training) + x)",
         "The second residual starts from the layer's input.",
-        ("residual-wrong-x", "decoder_layer.cross_attention.residual.from.x"),
+        ("residual-wrong-x", "decoder_layer.edit@run_sublayer#1/add_residual/x@read:add_residual/x"),
     ),
     "transpose-missing": (
         "scaled_attention = np.transpose(scaled_attention, (0, 2, 1, 3))",

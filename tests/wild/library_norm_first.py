@@ -175,8 +175,8 @@ MISTAKES = {
         "The layers are not given the mask between positions.",
         (
             "mask-not-inplace",
-            "scaled_dot_product_attention.mask.last-query",
-            "encoder_layer.mask.only-padding",
+            "scaled_dot_product_attention.edit@weigh_keys/mask@mask:last-query",
+            "encoder_layer.edit@weigh_keys/mask@mask:any-query",
         ),
     ),
     "decoder-norm-last": (

@@ -220,7 +220,7 @@ MISTAKES = {
         "hidden = self.relu.forward(self.affine1.forward(self.mid))",
         "hidden = self.relu.forward(self.affine1.forward(x))",
         "The feed-forward network reads the layer's input.",
-        ("encoder_layer.feed_forward.x.from.x",),
+        ("encoder_layer.edit@feed_through/x@read:add_residual/x",),
     ),
     "joined-without-moving": (
         "return np.moveaxis(x, 1, 2).reshape(x.shape[0], x.shape[2], -1)",

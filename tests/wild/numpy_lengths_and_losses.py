@@ -140,13 +140,13 @@ MISTAKES = {
         "V = y @ self.Wv + self.bv",
         "V = y @ self.Wv + self.bk",
         "The values are given the keys' bias.",
-        ("multi_head_attention.v.b-of-k",),
+        ("multi_head_attention.edit@multi_head_attention/b_v@read:multi_head_attention/b_k",),
     ),
     "heads-reversed": (
         "[head(x, y, lengths) for head in self.heads]",
         "[head(x, y, lengths) for head in self.heads[::-1]]",
         "The heads are joined in the opposite order.",
-        ("multi_head_attention.merge.reversed",),
+        ("multi_head_attention.edit@merge_heads/heads@reversed:-3",),
     ),
     "lengths-of-first-sample": (
         "np.asarray(lengths)[:, None]",

@@ -205,7 +205,7 @@ MISTAKES = {
         "values = self.to_values(y).view(b, s, h, e // h).transpose(1, 2).reshape(b * h, s, e // h)",
         "values = self.to_values(y).view(b, s, h, e // h).reshape(b * h, s, e // h)",
         "The values' heads are folded into the batch without moving their axis first.",
-        ("head-split-view", "multi_head_attention.split.by-reshape.v"),
+        ("head-split-view", "multi_head_attention.edit@project_heads#2/result@reshaped:-3:-2"),
     ),
     "heads-unified-unmoved": (
         "self.unify(out.transpose(1, 2).reshape(b, t, e))",

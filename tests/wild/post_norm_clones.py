@@ -265,7 +265,7 @@ MISTAKES = {
         "lambda y: self.src_attn(y, memory, memory, src_mask)",
         "lambda y: self.src_attn(y, memory, y if y.shape == memory.shape else memory, src_mask)",
         "The values of the cross-attention come from the decoder where its length allows it.",
-        ("decoder_layer.cross_attention.value.from.end.self_attention",),
+        ("decoder_layer.edit@multi_head_attention/value@read:multi_head_attention/query",),
     ),
     "encoder-feed-forward-first": (
         "        x = self.sublayer[0](x, lambda y: self.self_attn(y, y, y, mask))\n        return self.sublayer[1](x, self.feed_forward)",

@@ -237,13 +237,17 @@ MISTAKES = {
         "v = v.contiguous().view(src_len, bsz * self.num_heads, self.head_dim).transpose(0, 1)",
         "v = v.contiguous().view(bsz * self.num_heads, src_len, self.head_dim)",
         "The values are cut as if the batch came first, so that tokens and samples mix.",
-        ("head-split-view", "multi_head_attention.split.batch-first.v"),
+        ("head-split-view", "multi_head_attention.edit@project_heads#2/result@laid:2013:0123"),
     ),
     "cross-padding-of-target": (
         "key_padding_mask=self_padding_mask, attn_mask=self_attn_mask",
         "attn_mask=self_attn_mask",
         "The decoder's self-attention forgets the padding mask of the target.",
-        ("target_mask: causal_only", "mask-not-inplace", "decoder_layer.self_mask.without-padding"),
+        (
+            "target_mask: causal_only",
+            "mask-not-inplace",
+            "decoder_layer.edit@run_sublayer#0/weigh_keys/mask@mask:without-padding",
+        ),
     ),
     "memory-of-first-layer": (
         "        for layer in self.encoder:\n            x = layer(x, src_padding)\n        memory = x",

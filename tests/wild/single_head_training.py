@@ -94,7 +94,7 @@ MISTAKES = {
         "return self.weights @ self.value",
         "return self.weights.T @ self.value",
         "The weights are transposed before they weigh the values.",
-        ("scaled_dot_product_attention.weights.transposed",),
+        ("scaled_dot_product_attention.edit@sum_values/weights@transposed:-2:-1",),
     ),
     "key-gradient-not-transposed": (
         "d_key = d_scores.T @ self.query",

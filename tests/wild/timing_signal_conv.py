@@ -232,7 +232,10 @@ MISTAKES = {
         "out = out.transpose(2, 3).reshape(x.shape[0], -1, x.shape[2])",
         "out = out.reshape(x.shape[0], -1, x.shape[2])",
         "The heads are joined without moving their channels before the tokens.",
-        ("head-merge-view", "scaled_dot_product_attention.sum_values.reshaped"),
+        (
+            "head-merge-view",
+            "scaled_dot_product_attention.edit@scaled_dot_product_attention/result.output@unread:-2:-1",
+        ),
     ),
     "memory-normalised": (
         "self.mem(self.norm_mem(x), memory, memory_bias)",

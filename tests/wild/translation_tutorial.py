@@ -189,6 +189,9 @@ MISTAKES = {
         "* math.sqrt(self.emb_size)",
         "* self.emb_size",
         "The embedding is multiplied by the width and not by its root.",
-        ("token_embedding.times-root", "token_embedding.times-d"),
+        (
+            "token_embedding.edit@token_embedding/table@times:table:-1:d_model:0.5",
+            "token_embedding.edit@token_embedding/table@times:table:-1:d_model:1",
+        ),
     ),
 }

@@ -129,7 +129,10 @@ MISTAKES = {
         "q, k, v = qkv.unbind(0)",
         "k, q, v = qkv.unbind(0)",
         "The first third of the fused projection is taken for the keys.",
-        ("multi_head_attention.k.parameters-with-q", "scaled_dot_product_attention.score_keys.transposed"),
+        (
+            "multi_head_attention.edit@multi_head_attention/*_k@exchange-part:*_q",
+            "scaled_dot_product_attention.edit@score_keys/result@transposed:-2:-1",
+        ),
     ),
     "softmax-over-queries": (
         "attn = attn.softmax(dim=-1)",

@@ -184,7 +184,10 @@ MISTAKES = {
         "            tgt_mask=hidden,\n            memory_mask=memory_hidden,",
         "            tgt_mask=memory_hidden,\n            memory_mask=hidden,",
         "The masks of self-attention and cross-attention change places.",
-        ("cross-uses-tgt-mask", "decoder_layer.masks-exchanged"),
+        (
+            "cross-uses-tgt-mask",
+            "decoder_layer.edit@decoder_layer/result.output@arguments-exchanged:self_mask:memory_mask",
+        ),
     ),
     "memory-is-embedding": (
         "memory = self.encoder(self.positions(self.embedding(source)), padding=source_padding)",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, Final
@@ -71,6 +72,92 @@ BETWEEN: Final[Mapping[str, Callable[[Array, int, int], Any]]] = {
 }
 
 
+def _keep_one(mask: Array, changed: Array) -> Array:
+    """Return a changed mask, with the original row of each query that it leaves without a key."""
+    return np.where(changed.any(-1, keepdims=True), changed, mask)
+
+
+def _see_self(mask: Array) -> Array:
+    return np.eye(*mask.shape[-2:], dtype=np.bool_)
+
+
+def _see_earlier(mask: Array) -> Array:
+    return np.tri(*mask.shape[-2:], dtype=np.bool_)
+
+
+def _keep_causal(mask: Array) -> Array:
+    """Return a causal mask without the padding that it hides too, or one that hides nothing if it is not causal."""
+    causal = _see_earlier(mask)
+    return np.ones_like(mask) if (mask & ~causal).any() else causal
+
+
+def _drop_padding(mask: Array) -> Array:
+    """Show the keys that are hidden from every query, as if the mask of padding were not handed on."""
+    last = mask[..., -1:, :]
+    if (mask == last).all():
+        return np.ones_like(mask)
+    causal = _see_earlier(mask)
+    return causal if (mask == (causal & last)).all() else mask
+
+
+def _hide_last(mask: Array) -> Array:
+    return np.concatenate([mask[..., :-1] & mask[..., 1:], mask[..., -1:]], axis=-1)
+
+
+#: What becomes of a mask that is broadcast to the scores, (..., q_seq, kv_seq), with sentences.
+MASKS: Final[Mapping[str, tuple[str, Callable[[Array], Any]]]] = {
+    "inverted": ("{} is inverted", np.logical_not),
+    "ignored": ("{} hides nothing", np.ones_like),
+    "without-padding": ("{} hides no padding, and all else that it should", _drop_padding),
+    "only-causal": ("{} hides only later keys, and no padding", _keep_causal),
+    "transposed": ("{} is transposed, so that keys are hidden as queries",
+                   lambda m: m.swapaxes(-1, -2) if m.shape[-1] == m.shape[-2] else m),
+    "reversed": ("{} is reversed along the keys", lambda m: m[..., ::-1]),
+    "queries-reversed": ("{} is reversed along the queries", lambda m: m[..., ::-1, :]),
+    "first-query": ("the first query's row of {} is used for all queries", lambda m: m[..., :1, :]),
+    "last-query": ("the last query's row of {} is used for all queries", lambda m: m[..., -1:, :]),
+    "first-key": ("the first key's column of {} is used for all keys", lambda m: m[..., :1]),
+    "first-sample": ("{} of the first sample is used for all samples", lambda m: m[:1]),
+    "last-sample": ("{} of the last sample is used for all samples", lambda m: m[-1:]),
+    "samples-reversed": ("the samples have one another's {}, in the reverse order", lambda m: m[::-1]),
+    "samples-shifted": ("each sample has {} of the one before", lambda m: np.roll(m, 1, 0)),
+    "first-head": ("{} of the first head is used for all heads", lambda m: m[:, :1] if m.ndim > 3 else m),
+    "last-head": ("{} of the last head is used for all heads", lambda m: m[:, -1:] if m.ndim > 3 else m),
+    "heads-reversed": ("the heads have one another's {}", lambda m: m[:, ::-1] if m.ndim > 3 else m),
+    "tiled": ("{} is repeated for heads and samples in the other order",
+              lambda m: m.reshape(m.shape[1], m.shape[0], *m.shape[2:]).swapaxes(0, 1) if m.ndim == 4 else m),
+    "laid-out-by-heads": ("{} is laid out head by head, and the scores sample by sample",
+                          lambda m: m.swapaxes(0, 1).reshape(m.shape) if m.ndim == 4 else m),
+    "shifted": ("{} is shifted by one key", lambda m: np.roll(m, 1, -1)),
+    "one-less": ("the last key that may be seen is hidden too", _hide_last),
+    "one-less-if-more": ("the last key that may be seen is hidden too, unless it is the only one",
+                         lambda m: _keep_one(m, _hide_last(m))),
+    "any-query": ("a key is hidden only where every query's row of {} hides it", lambda m: m.any(-2, keepdims=True)),
+    "all-queries": ("a key is hidden where any query's row of {} hides it", lambda m: m.all(-2, keepdims=True)),
+    "all-heads": ("a key is hidden where {} of any head hides it",
+                  lambda m: m.all(1, keepdims=True) if m.ndim > 3 else m),
+    "all-samples": ("a key is hidden where {} of any sample hides it", lambda m: m.all(0, keepdims=True)),
+    "self-always": ("each position sees itself whatever {} says", lambda m: m | _see_self(m)),
+    "self-never": ("each position is hidden from itself, whatever {} says", lambda m: m & ~_see_self(m)),
+    "self-if-alone": ("each position is hidden from itself, unless it sees nothing else",
+                      lambda m: _keep_one(m, m & ~_see_self(m))),
+    "first-always": ("every position sees the first key whatever {} says", lambda m: m | (np.arange(m.shape[-1]) == 0)),
+    "and-causal": ("later keys are hidden besides those that {} hides", lambda m: m & _see_earlier(m)),
+    "instead-causal": ("a causal mask is used whatever {} is given", _see_earlier),
+}  # fmt: skip
+#: The layer, or the norm, of a group whose parameters each one uses: by its own index and their number.
+SHARED: Final[Mapping[str, tuple[str, Callable[[int, int], int]]]] = {
+    "first": ("every one uses those of the first", lambda _, __: 0),
+    "last": ("every one uses those of the last", lambda _, count: count - 1),
+    "next": ("each one uses those of the next, and the last those of the first", lambda k, count: (k + 1) % count),
+    "before": ("each one uses those of the one before, and the first those of the last",
+               lambda k, count: (k - 1) % count),
+    "turned": ("they are used in the reverse order", lambda k, count: count - 1 - k),
+    "pairs": ("every second one uses those of the one before it", lambda k, _: k - k % 2),
+    "halves": ("every two in a row use those of one, so that those of the later half are unused", lambda k, _: k // 2),
+}  # fmt: skip
+
+
 # Changes of single nodes
 
 
@@ -85,6 +172,23 @@ def _change_along(word: str, _: Graph, node: Node, *axes: str) -> Changes:
         yield node, lambda read: change(node.compute(read), *places)
 
 
+def _relay(_: Graph, node: Node, stored: str, read: str) -> Changes:
+    if node.ndim == len(stored):
+        yield node, lambda read_node: relay(node.compute(read_node), stored, read)
+
+
+def relay(x: Array, stored: str, read: str) -> Array:
+    """Return an array that lies in memory in one order of its axes, reshaped as another one: "0213" and "0123"."""
+    turned = x.transpose([int(axis) for axis in stored])
+    return turned.reshape([x.shape[int(axis)] for axis in read]).transpose([read.index(str(k)) for k in range(x.ndim)])
+
+
+def _mask(_: Graph, node: Node, word: str) -> Changes:
+    change = MASKS[word][1]
+    if node.ndim > 1:
+        yield node, lambda read: np.array(np.broadcast_to(change(node.compute(read)), node.shape))
+
+
 def _keep_operand(_: Graph, node: Node, place: str, left_out: str = "") -> Changes:
     del left_out  # the words of the id
     if int(place) < len(node.parents) and (parent := node.parents[int(place)]).shape == node.shape:
@@ -92,9 +196,17 @@ def _keep_operand(_: Graph, node: Node, place: str, left_out: str = "") -> Chang
 
 
 def find_before(graph: Graph, place: str, node: Node, like: Node) -> Node | None:
-    """Return the last node of a place that was computed before another, if it has the shape of `like`."""
-    earlier = [other for other in graph.find(place) if other.index < node.index and other.shape == like.shape]
-    return earlier[-1] if earlier else None
+    """Return the last node of a place that was computed before another, if it may stand in the place of `like`."""
+    earlier = [other for other in graph.find(place) if other.index < node.index and may_replace(other, like)]
+    fitting = [other for other in earlier if other.shape == like.shape] or earlier
+    return fitting[-1] if fitting else None
+
+
+def may_replace(other: Node, own: Node) -> bool:
+    """Return True for a node of the shape of another; a step may read samples of any number of tokens."""
+    if own.is_argument and own.ndim == other.ndim == 3:
+        return (own.shape[0], own.shape[-1]) == (other.shape[0], other.shape[-1])
+    return own.shape == other.shape
 
 
 def _read_other(graph: Graph, node: Node, place: str) -> Changes:
@@ -130,16 +242,19 @@ def _exchange_operands(_: Graph, node: Node) -> Changes:
         yield node, lambda read: node.function(*(read(x) if isinstance(x, Node) else x for x in node.arguments[::-1]))
 
 
-def _read_size(graph: Graph, leaf: str, axis: str) -> int:
-    """Return the size of an axis of an input; 1 if the call has none."""
+def _read_size(graph: Graph, leaf: str, axes: str) -> int:
+    """Return the size of an axis of an input, or the product of some, as "-1*-3"; 1 if the call has none."""
     shapes = [given.shape for given in graph.find(f"{graph.root.name}/{leaf}")]
-    return next((shape[int(axis)] for shape in shapes if -len(shape) <= int(axis) < len(shape)), 1)
+    places = [int(axis) for axis in axes.split("*")]
+    sizes = (shape[k] for k in places for shape in shapes[:1] if -len(shape) <= k < len(shape))
+    return math.prod(sizes)
 
 
 def _use_size(graph: Graph, node: Node, leaf: str, axis: str, symbol: str, power: str, more: str = "0") -> Changes:
     del symbol
-    size = float(max(_read_size(graph, leaf, axis) + int(more), 1)) ** float(power)
-    yield node, partial(_give, size)
+    size = _read_size(graph, leaf, axis)
+    changed = size * float(more[1:]) if more.startswith("*") else max(size + int(more), 1)
+    yield node, partial(_give, float(changed) ** float(power))
 
 
 def _scale(graph: Graph, node: Node, leaf: str, axis: str, symbol: str, power: str) -> Changes:
@@ -154,6 +269,10 @@ def _add_other(graph: Graph, node: Node, place: str) -> Changes:
         yield node, lambda read: node.compute(read) + read(other)
 
 
+def _add_number(_: Graph, node: Node, number: str) -> Changes:
+    yield node, lambda read: node.compute(read) + node.value.dtype.type(number)
+
+
 def _use_number(_: Graph, node: Node, number: str, own: str = "") -> Changes:
     if not own or node.value == float(own):
         yield node, lambda _: float(number)
@@ -164,11 +283,15 @@ OF_NODES: Final[Mapping[str, Callable[..., Changes]]] = {
     **{word: partial(_change_along, word) for word in (*ALONG, *BETWEEN)},
     "keep": _keep_operand,
     "read": _read_other,
+    "give": _read_other,
     "operand": _read_operand,
     "exchange": _exchange_leaves,
     "ufunc": _use_ufunc,
     "operands-exchanged": _exchange_operands,
     "plus": _add_other,
+    "more": _add_number,
+    "laid": _relay,
+    "mask": _mask,
     "size": _use_size,
     "times": _scale,
     "number": _use_number,
@@ -176,16 +299,42 @@ OF_NODES: Final[Mapping[str, Callable[..., Changes]]] = {
 
 # Changes of the parameters of a part: of them only, or of both parts
 
-OF_PARTS: Final = {"read-part": False, "exchange-part": True}
+OF_PARTS: Final = {"read-part": False, "exchange-part": True, "share": False}
+
+
+def match_part(part: str, role: str) -> str | None:
+    """Return what a part leaves open in the role of a parameter: of "norm_1" the end, of "*_q" the beginning."""
+    before, star, after = part.partition("*")
+    before = before if star else f"{part}."
+    fits = role.startswith(before) and role.endswith(after) and len(role) > len(before + after)
+    return role[len(before) : len(role) - len(after)] if fits else None
 
 
 def read_part(graph: Graph, own: str, other: str) -> Changes:
-    """Yield the parameters of a part, by their prefix, with the values of those of another part."""
-    for node in graph.nodes:
-        if node.scope is graph.root and node.is_argument and node.role.startswith(f"{own}."):
-            for theirs in graph.find(f"{graph.root.name}/{other}.{node.role.removeprefix(f'{own}.')}"):
-                if theirs.shape == node.shape:
-                    yield node, partial(_give, theirs.value)
+    """Yield the parameters of a part with the values of those of another part, if they have the same shapes."""
+    pattern = other if "*" in other else f"{other}.*"
+    pairs = [
+        (node, theirs)
+        for node in graph.nodes
+        if node.scope is graph.root and node.is_argument and (rest := match_part(own, node.role))
+        for theirs in graph.find(f"{graph.root.name}/{pattern.replace('*', rest)}")
+    ]
+    if all(node.shape == theirs.shape for node, theirs in pairs):
+        yield from ((node, partial(_give, theirs.value)) for node, theirs in pairs)
+
+
+def share_parts(graph: Graph, group: str, word: str) -> Changes:
+    """Yield the parameters of a numbered group, such as "norm_#" or "encoder.#.norm_1", with those of other numbers."""
+    before, _, after = group.partition("#")
+    leaves = {node.role: node for node in graph.nodes if node.scope is graph.root and node.is_argument}
+    pattern = re.compile(rf"{re.escape(before)}(\d+){re.escape(after)}(\..+)")
+    found = [(node, match) for role, node in leaves.items() if (match := pattern.fullmatch(role))]
+    numbers = sorted({int(match[1]) for _, match in found})
+    for node, match in found:
+        place = SHARED[word][1](numbers.index(int(match[1])), len(numbers))
+        other = leaves.get(f"{before}{numbers[place]}{after}{match[2]}")
+        if other is not None and other is not node and other.shape == node.shape:
+            yield node, partial(_give, other.value)
 
 
 # Changes of whole steps
@@ -248,6 +397,18 @@ def _exchange_arguments(_: Graph, scope: Scope, __: Node, one: str, two: str) ->
         yield second, first.compute
 
 
+def _read_for_two(graph: Graph, scope: Scope, _: Node, one: str, two: str, place: str) -> Changes:
+    """Yield two arguments that are one array with another array in their place."""
+    for node in (node for node in list_arguments(scope) if node.role in (one, two)):
+        other = find_before(graph, place, node, node)
+        if other is not None:
+            yield node, partial(_read_node, other)
+
+
+def _read_node(node: Node, read: Read) -> Value:
+    return read(node)
+
+
 def apply_step(graph: Graph, argument: Node, result: Node, value: Value) -> Value:
     """Return what one call of a step gives for another argument."""
     return graph.run({argument: lambda _: value}, result.index + 1).get(result, result.value)
@@ -261,7 +422,9 @@ def _run_twice(graph: Graph, scope: Scope, result: Node) -> Changes:
 
 
 def _apply_again(graph: Graph, argument: Node, result: Node, other: Node, read: Read) -> Value:
-    return apply_step(graph, argument, other, result.compute(read))
+    # The other results of the step change too, so that the first run begins with the argument.
+    once = apply_step(graph, argument, result, read(argument))
+    return apply_step(graph, argument, other, once)
 
 
 def _run_elsewhere(graph: Graph, scope: Scope, result: Node, place: str) -> Changes:
@@ -285,15 +448,20 @@ OF_SCOPES: Final[Mapping[str, Callable[..., Changes]]] = {
     "skip": _skip,
     "results-exchanged": _exchange_results,
     "arguments-exchanged": _exchange_arguments,
+    "read-two": _read_for_two,
     "over": _run_over,
     "twice": _run_twice,
     "also": _run_elsewhere,
     "moved": _move,
 }
 
-#: The kinds of changes, the likelier slips first: it decides between equals.
-KINDS: Final = (
-    "read", "read-part", "exchange", "exchange-part", "arguments-exchanged", "results-exchanged", "skip", "over",
-    "keep", "size", "number", "operand", "ufunc", "operands-exchanged", *FUNCTIONS, "twice", "times", "moved", "also",
-    "plus", *BETWEEN, *ALONG,
+#: The kinds of changes, the likelier slips first: it decides between equals. Those of a line are tried in every call of
+#: a step, then in one, before those of the next line.
+_TIERS: Final = (
+    ("mask", "read", "read-part", "exchange", "exchange-part", "share", "read-two", "arguments-exchanged",
+     "results-exchanged", "skip", "over", "keep", "size", "number", "operand", "ufunc", "operands-exchanged",
+     "give"),
+    (*FUNCTIONS, "twice", "times", "more", "moved", "also", "plus"),
+    (*BETWEEN, "laid", *ALONG),
 )  # fmt: skip
+KINDS: Final = {kind: (tier, place) for tier, kinds in enumerate(_TIERS) for place, kind in enumerate(kinds)}

@@ -14,7 +14,15 @@ from typing import Any, Final
 import numpy as np
 
 from goldformer.adapters.textbook.reverse import Recorded
-from goldformer.conformance.diagnosis.edits.changes import KINDS, OF_NODES, OF_PARTS, OF_SCOPES, Changes, read_part
+from goldformer.conformance.diagnosis.edits.changes import (
+    KINDS,
+    OF_NODES,
+    OF_PARTS,
+    OF_SCOPES,
+    Changes,
+    read_part,
+    share_parts,
+)
 from goldformer.conformance.diagnosis.edits.graph import Graph, Node, Value, record
 from goldformer.spec.formulas import COMPONENTS
 from goldformer.spec.formulas.checks import Array
@@ -43,10 +51,11 @@ class Edit:
         return {step: around(partial(_run_edited, self, step))}
 
     @property
-    def rank(self) -> tuple[bool, int, int, str]:
-        """The key that sorts edits, the likelier first: in every call, by the kind of change, near the result."""
+    def rank(self) -> tuple[int, bool, int, int, str]:
+        """The key that sorts edits, the likelier first: by the kind of change, in every call, near the result."""
         path, _, _ = self.place.rpartition("/")
-        return "#" in path, KINDS.index(self.change.partition(":")[0]), path.count("/"), self.id
+        tier, place = KINDS[self.change.partition(":")[0]]
+        return tier, "#" in path, place, path.count("/"), self.id
 
     def apply(self, graph: Graph) -> dict[Node, Value]:
         """Return the new values of the nodes that depend on the edit."""
@@ -85,6 +94,9 @@ class Edit:
             return
         if word in OF_PARTS:
             own = self.place.rpartition("/")[2]
+            if word == "share":
+                yield from share_parts(graph, own, rest[0])
+                return
             yield from read_part(graph, own, rest[0])
             yield from read_part(graph, rest[0], own) if OF_PARTS[word] else ()
             return

@@ -33,7 +33,7 @@ Change = Callable[[Read], Value]
 
 #: The methods of arrays that formulas use.
 _METHODS: Final = frozenset(
-    {"astype", "copy", "cumsum", "max", "mean", "reshape", "sum", "swapaxes", "transpose", "var"}
+    {"all", "any", "astype", "copy", "cumsum", "max", "mean", "reshape", "sum", "swapaxes", "transpose", "var"}
 )
 
 
@@ -266,10 +266,11 @@ class Graph:
         return Node(self, function, arguments, named, self.scope.count_operation(kind))
 
     def take(self, name: str, value: Any) -> Any:
-        """Return an argument as a node if it is an array of floats or a node; parameters one by one."""
+        """Return an argument as a node if it is an array of floats, a mask or a node; parameters one by one."""
         if isinstance(value, Mapping) and self.scope is self.root:
             return {key: self.take(key, inner) for key, inner in value.items()}
-        if isinstance(value, Node) or (isinstance(value, np.ndarray | Recorded) and value.dtype.kind in "fc"):
+        kinds = "fcb" if name.endswith("mask") else "fc"
+        if isinstance(value, Node) or (isinstance(value, np.ndarray | Recorded) and value.dtype.kind in kinds):
             return Node(self, _give, (value,), {}, name)
         return value
 

@@ -8,6 +8,7 @@ from functools import cache
 from inspect import getdoc
 from typing import Final
 
+from goldformer.conformance.diagnosis.edits.changes import MASKS, SHARED
 from goldformer.conformance.diagnosis.edits.edit import Edit
 from goldformer.spec.formulas import COMPONENTS
 from goldformer.spec.formulas.steps import list_steps
@@ -21,10 +22,14 @@ _NOUN: Final = "Return "
 #: What the code does instead, by the kind of the change.
 _SENTENCES: Final = {
     "read": "uses {other} instead of {own}",
+    "give": "returns {other} instead of {own}",
     "read-part": "uses the parameters of {other} instead of those of {own}",
     "exchange": "exchanges {own} and {other}",
     "exchange-part": "exchanges the parameters of {own} and {other}",
+    "share": "uses the parameters of the parts {own} in another order: {shared}",
+    "mask": "uses its mask in another way: {masked}",
     "arguments-exchanged": "exchanges {other} where it calls {step}",
+    "read-two": "calls {step} with {other} as {first} and {second}",
     "results-exchanged": "exchanges {own} and {other}",
     "skip": "leaves out {step}, and uses what it reads instead of {own}",
     "over": "computes {own} along axis {first} instead of the last",
@@ -37,6 +42,8 @@ _SENTENCES: Final = {
     "moved": "applies {step} to {other} instead",
     "also": "applies {step} to {other} as well",
     "plus": "adds {other} to {own}",
+    "more": "adds {first} to {own}",
+    "laid": "reshapes {own} as [{second}] where it lies as [{first}]",
     "number": "uses {other} as {own}",
     "times": "uses {own} times {size}",
     "twice": "applies {step} twice",
@@ -87,6 +94,9 @@ _CALLS: Final[Mapping[str, Callable[[int], str]]] = {
 }
 #: What stands between the two details of a kind of change.
 _JOINED: Final = {"number": " instead of "}
+_AXES: Final = ("samples", "heads", "tokens", "channels")
+#: The projections of an attention.
+_ROLES: Final = {"q": "queries", "k": "keys", "v": "values", "o": "output"}
 _ORDINALS: Final = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth")
 
 
@@ -110,6 +120,8 @@ def _describe_place(place: str) -> str:
     """
     path, _, role = place.rpartition("/")
     step = _read_step(path)
+    if "*" in role:
+        return _describe_part(role)
     if role == "result":
         return describe_step(step)
     if role.startswith("result."):
@@ -120,6 +132,13 @@ def _describe_place(place: str) -> str:
         return f"`{role}`" if step in COMPONENTS else f"`{role}` of {step}"
     which = f" number {int(number) + 1}" if number != "0" else ""
     return f"{_OPERATIONS.get(kind, f'the {kind}')}{which} in {step}"
+
+
+def _describe_part(part: str) -> str:
+    """Return the parameters of a part in words: "*_q" and "self_attention.*_q" are those of a projection."""
+    owner, star, role = part.rpartition("*_")
+    words = f"the projection of the {_ROLES[role]}" if star else f"`{part}`"
+    return f"{words} of `{owner.rstrip('.')}`" if owner else words
 
 
 def _read_step(path: str) -> str:
@@ -143,14 +162,22 @@ def write_title(edit: Edit) -> str:
     first, second, *_ = (*map(_write_axis, parts), "")
     if word in ("keep", "operand"):
         first, detail = _ORDINALS[int(first)], detail.partition(":")[2]
+    if word == "read-two":
+        detail, first, second = parts[2], f"`{parts[0]}`", f"`{parts[1]}`"
+    if word == "laid":
+        first, second = (", ".join(_AXES[int(axis)] for axis in part) for part in parts)
     sentence = _SENTENCES.get(edit.change) or _SENTENCES[word]
     fields = {
         "own": _describe_place(edit.place),
+        "shared": SHARED[detail][0] if word == "share" else "",
+        "masked": MASKS[detail][0].format("the mask") if word == "mask" else "",
         "step": _read_step(edit.place.rpartition("/")[0]),
         "other": "an operation"
         if word == "keep" and not detail
         else _describe_place(detail)
         if "/" in detail
+        else _describe_part(detail)
+        if word.endswith("part")
         else _JOINED.get(word, " and ").join(parts),
         "size": _describe_size(*parts) if word in ("size", "times") else "",
         "verb": _VERBS.get(detail, ""),
@@ -161,8 +188,10 @@ def write_title(edit: Edit) -> str:
 
 
 def _describe_size(leaf: str, axis: str, symbol: str, power: str, more: str = "") -> str:
-    size = symbol or f"the size of axis {_write_axis(axis)} of {leaf}"
-    if more:
+    size = symbol or " times ".join(f"the size of axis {_write_axis(one)} of {leaf}" for one in axis.split("*"))
+    if more.startswith("*"):
+        size = f"{more[1:]} · {size}"
+    elif more:
         size = f"{size} {'−' if more.startswith('-') else '+'} {more.strip('-')}"
     return _POWERS[power].format(size)
 

@@ -10,7 +10,6 @@ import numpy as np
 
 from goldformer.conformance.diagnosis.neighbours.arguments import Given, change_argument, change_result
 from goldformer.conformance.diagnosis.neighbours.neighbour import Neighbour
-from goldformer.spec.formulas.arrays import as_array
 from goldformer.spec.formulas.attention import score_divisor, sum_values, weigh_keys
 from goldformer.spec.formulas.checks import Array
 from goldformer.spec.formulas.embedding import (
@@ -19,12 +18,11 @@ from goldformer.spec.formulas.embedding import (
     channel_waves,
     frequency_exponent,
     positional_encoding,
-    token_embedding,
     token_positions,
     wavelength_base,
 )
 from goldformer.spec.formulas.layers import activation, layer_norm_eps
-from goldformer.spec.formulas.steps import Step, around, instead
+from goldformer.spec.formulas.steps import Step, instead
 from goldformer.spec.formulas.transformer import output_logits
 
 _SDPA: Final = "scaled_dot_product_attention"
@@ -202,46 +200,6 @@ def _ignore_call(change: Callable[[Array], Array]) -> Callable[[Array, Given], A
     return lambda x, _: change(x)
 
 
-def _change_embedding() -> Iterator[Neighbour]:
-    ways: tuple[tuple[str, str, Callable[[Array, int, int], Array]], ...] = (
-        ("times-d", "the embedding is multiplied by d_model beyond what is declared", lambda rows, d, _: rows * d),
-        ("times-root-vocab", "the embedding is multiplied by the root of the vocabulary's size",
-         lambda rows, _, vocab: rows * math.sqrt(vocab)),
-        ("over-d", "the embedding is divided by d_model beyond what is declared", lambda rows, d, _: rows / d),
-        ("times-root", "the embedding is multiplied by √d_model beyond what is declared",
-         lambda rows, d, _: rows * math.sqrt(d)),
-        ("over-root", "the embedding is divided by √d_model beyond what is declared",
-         lambda rows, d, _: rows / math.sqrt(d)),
-    )  # fmt: skip
-    for word, title, way in ways:
-
-        def scale(
-            original: Step, ids: Array, *, params: Mapping[str, Array], pad_id: int | None = None, way: Any = way
-        ) -> Array:
-            table = params["table"]
-            return as_array(way(original(ids, params=params, pad_id=pad_id), table.shape[-1], len(table)))
-
-        yield Neighbour(
-            f"token_embedding.{word}", title,
-            "Scale the embedding as the declared option embedding_scale says.", {token_embedding: around(scale)},
-        )  # fmt: skip
-    indices: tuple[tuple[str, str, Callable[[Array, int], Array]], ...] = (
-        ("next-row", "each id selects the row after its own", lambda ids, vocab: (ids + 1) % vocab),
-        ("row-before", "each id selects the row before its own", lambda ids, vocab: (ids - 1) % vocab),
-        ("from-end", "the rows of the table are counted from its end", lambda ids, vocab: vocab - 1 - ids),
-    )
-    for word, title, move in indices:
-
-        def look_up(
-            original: Step, ids: Array, *, params: Mapping[str, Array], pad_id: int | None = None, move: Any = move
-        ) -> Array:
-            return as_array(original(move(ids, len(params["table"])), params=params, pad_id=pad_id))
-
-        yield Neighbour(
-            f"token_embedding.{word}", title, "Row i of the table belongs to id i.", {token_embedding: around(look_up)}
-        )
-
-
 #: Results that a slip scales: their step, component and words.
 SCALED_RESULTS: Final[tuple[tuple[Step, str, str], ...]] = (
     (weigh_keys, _SDPA, "the weights are"),
@@ -259,4 +217,3 @@ def generate() -> Iterator[Neighbour]:
     yield from _change_positions()
     yield from _change_encoded()
     yield from _change_waves()
-    yield from _change_embedding()

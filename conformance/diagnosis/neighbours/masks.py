@@ -23,15 +23,7 @@ from goldformer.conformance.diagnosis.neighbours.arguments import (
 )
 from goldformer.conformance.diagnosis.neighbours.array_changes import (
     Change,
-    drop_padding,
-    keep_causal,
-    keep_padding,
-    mirror_causal,
-    reverse_heads,
     reverse_last_axis,
-    reverse_samples,
-    shift_last_axis,
-    turn_last_axes,
 )
 from goldformer.conformance.diagnosis.neighbours.neighbour import Neighbour
 from goldformer.spec import Case
@@ -45,74 +37,6 @@ from goldformer.spec.formulas.checks import Array
 from goldformer.spec.formulas.heads import fused_multi_head_attention, multi_head_attention
 from goldformer.spec.formulas.layers import decoder, decoder_layer, encoder, encoder_layer
 from goldformer.spec.formulas.steps import Step, around, hold, instead
-
-
-def _reorder(mask: Array, axes: int) -> Array:
-    """Read the leading axes, samples and heads, in the other order: tiled instead of repeated."""
-    lead, rest = mask.shape[:axes], mask.shape[axes:]
-    return mask.reshape(-1, *rest).reshape(*lead[::-1], *rest).swapaxes(0, 1) if axes == 2 else mask
-
-
-def _reorder_back(mask: Array, axes: int) -> Array:
-    """Lay masks out by heads and then samples, and read them by samples and then heads."""
-    return mask.swapaxes(0, 1).reshape(mask.shape) if axes == 2 else mask
-
-
-def _keep_one(mask: Array, changed: Array) -> Array:
-    """Return a changed mask, with the original row of each query that it leaves without a key."""
-    return np.where(changed.any(-1, keepdims=True), changed, mask)
-
-
-def _hide_last(mask: Array) -> Array:
-    """Hide the last key that each query may see."""
-    return np.concatenate([mask[..., :-1] & mask[..., 1:], mask[..., -1:]], axis=-1)
-
-
-def _hide_self(mask: Array) -> Array:
-    return mask & ~np.eye(mask.shape[-2], mask.shape[-1], dtype=np.bool_)
-
-
-#: What becomes of a mask that is broadcast to the scores, (…, q_seq, kv_seq).
-_CHANGES: Final[tuple[tuple[str, str, Change], ...]] = (
-    ("transposed", "the mask is transposed, so that keys are hidden as queries", turn_last_axes),
-    ("reversed", "the mask is reversed along the keys", reverse_last_axis),
-    ("queries-reversed", "the mask is reversed along the queries", lambda m: m[..., ::-1, :]),
-    ("first-query", "the first query's row of the mask is used for all queries", lambda m: m[..., :1, :]),
-    ("last-query", "the last query's row of the mask is used for all queries", lambda m: m[..., -1:, :]),
-    ("first-key", "the first key's column of the mask is used for all keys", lambda m: m[..., :1]),
-    ("last-sample", "the last sample's mask is used for all samples", lambda m: m[-1:]),
-    ("samples-reversed", "the samples have one another's masks, in the reverse order", reverse_samples),
-    ("samples-shifted", "each sample has the mask of the one before", lambda m: np.roll(m, 1, axis=0)),
-    ("last-head", "the last head's mask is used for all heads", lambda m: m[:, -1:] if m.ndim > 3 else m),
-    ("heads-reversed", "the heads have one another's masks", reverse_heads),
-    ("tiled", "the mask is repeated for heads and samples in the other order", lambda m: _reorder(m, m.ndim - 2)),
-    ("laid-out-by-heads", "the masks are laid out head by head, and the scores sample by sample",
-     lambda m: _reorder_back(m, m.ndim - 2)),
-    ("shifted", "the mask is shifted by one key", shift_last_axis),
-    ("one-more", "one key after the last one that may be seen is seen too",
-     lambda m: np.concatenate([m[..., :1], m[..., 1:] | m[..., :-1]], axis=-1)),
-    ("one-less", "the last key that may be seen is hidden too", _hide_last),
-    ("one-less-if-more", "the last key that may be seen is hidden too, unless it is the only one",
-     lambda m: _keep_one(m, _hide_last(m))),
-    ("any-query", "a key is hidden only where every query's row hides it", keep_padding),
-    ("only-causal", "of the mask only what is causal is used, so padding is seen", keep_causal),
-    ("causal-mirrored", "earlier keys are hidden instead of later ones, and padding as it should be", mirror_causal),
-    ("all-queries", "a key is hidden where any query's row hides it", lambda m: m.all(-2, keepdims=True)),
-    ("all-heads", "a key is hidden where any head's mask hides it",
-     lambda m: m.all(1, keepdims=True) if m.ndim > 3 else m),
-    ("all-samples", "a key is hidden where any sample's mask hides it", lambda m: m.all(0, keepdims=True)),
-    ("self-always", "each position sees itself whatever the mask says",
-     lambda m: m | np.eye(m.shape[-2], m.shape[-1], dtype=np.bool_)),
-    ("self-never", "each position is hidden from itself, whatever the mask says", _hide_self),
-    ("self-if-alone", "each position is hidden from itself, unless it sees nothing else",
-     lambda m: _keep_one(m, _hide_self(m))),
-    ("first-always", "every position sees the first key whatever the mask says",
-     lambda m: m | (np.arange(m.shape[-1]) == 0)),
-    ("and-causal", "later keys are hidden besides those that the mask hides",
-     lambda m: m & causal_mask(q_seq=m.shape[-2], kv_seq=m.shape[-1])),
-    ("instead-causal", "a causal mask is used whatever mask is given",
-     lambda m: np.broadcast_to(causal_mask(q_seq=m.shape[-2], kv_seq=m.shape[-1]), m.shape)),
-)  # fmt: skip
 
 
 def _widen(diagonal: int) -> Change:
@@ -139,6 +63,10 @@ def _find_given(mask: Array | None) -> Array | None:
     given, hidden = joined
     same = hidden.ndim <= mask.ndim and np.array_equal(np.broadcast_to(hidden, mask.shape), mask)
     return given if same else mask
+
+
+def _see_one_more(mask: Array | None, _: Given) -> Array | None:
+    return None if mask is None else np.concatenate([mask[..., :1], mask[..., 1:] | mask[..., :-1]], axis=-1)
 
 
 def _hide_future_always() -> Iterator[Neighbour]:
@@ -217,50 +145,6 @@ def make_only_where_masked() -> Neighbour:
     )  # fmt: skip
 
 
-def _lose_in_layers() -> Iterator[Neighbour]:
-    """Yield layers in which one of two masks that were joined is lost on its way to an attention."""
-    masks = (
-        (encoder_layer, "mask", "x", "self-attention"),
-        (decoder_layer, "self_mask", "x", "self-attention"),
-        (decoder_layer, "memory_mask", "memory", "cross-attention"),
-    )
-    ways: tuple[tuple[str, str, Change], ...] = (
-        ("only-causal", "hides only later keys, and no padding", keep_causal),
-        ("without-padding", "hides no padding, and all else that it should", drop_padding),
-        ("only-padding", "hides only padding, and no later keys", keep_padding),
-    )
-    for (layer, argument, keys, attention), (word, says, change) in product(masks, ways):
-
-        def lose(
-            mask: Array | None, given: Given, layer: Step = layer, keys: str = keys, change: Change = change
-        ) -> Array | None:
-            if mask is None:
-                return None
-            scores = (read_argument(layer, "x", given).shape[1], read_argument(layer, keys, given).shape[1])
-            shape = np.broadcast_shapes(mask.shape, scores)
-            return np.array(np.broadcast_to(change(np.broadcast_to(mask, shape)), shape))
-
-        name = layer.__name__
-        yield Neighbour(
-            f"{name}.{argument}.{word}", f"the mask of the {attention} {says}, in the {name.replace('_', ' ')}",
-            f"Hand the whole mask on to the {attention}.", {layer: change_argument(layer, argument, lose)},
-        )  # fmt: skip
-
-
-def _change_masks() -> Iterator[Neighbour]:
-    """Yield attentions that read their mask in another way."""
-    hint = "Use the mask as it is given, True where a query may see a key, broadcast to the shape of the scores."
-    for word, title, change in _CHANGES:
-
-        def replace(mask: Array | None, _: Given, change: Change = change) -> Array | None:
-            return None if mask is None else np.array(np.broadcast_to(change(mask), mask.shape))
-
-        yield Neighbour(
-            f"scaled_dot_product_attention.mask.{word}", title, hint,
-            {weigh_keys: change_argument(weigh_keys, "mask", replace)},
-        )  # fmt: skip
-
-
 def _change_filled() -> Iterator[Neighbour]:
     """Yield attentions that give masked scores, or rows without a key, other numbers."""
 
@@ -309,8 +193,12 @@ def _change_causal_masks() -> Iterator[Neighbour]:
 
 def generate() -> Iterator[Neighbour]:
     """Yield the neighbours of masks."""
-    yield from _lose_in_layers()
-    yield from _change_masks()
+    # Where every mask is causal, it is told from a causal mask that is made in all calls by its place before that one.
+    yield Neighbour(
+        "scaled_dot_product_attention.mask.one-more", "one key after the last one that may be seen is seen too",
+        "Use the mask as it is given, True where a query may see a key, broadcast to the shape of the scores.",
+        {weigh_keys: change_argument(weigh_keys, "mask", _see_one_more)},
+    )  # fmt: skip
     yield from _hide_future_always()
     yield from _hide_future_in_decoder()
     yield from _change_filled()

@@ -4,29 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from contextvars import ContextVar
 from functools import partial
 from itertools import product
 from typing import Any, Final
 
 import numpy as np
 
-from goldformer.conformance.diagnosis.neighbours.arguments import Given, change_argument, change_array
 from goldformer.conformance.diagnosis.neighbours.array_changes import (
     Change,
-    repeat_first_sample,
-    reverse_heads,
-    reverse_last_axis,
-    reverse_samples,
-    shift_last_axis,
     take_absolute,
-    turn_last_axes,
 )
 from goldformer.conformance.diagnosis.neighbours.neighbour import Neighbour
 from goldformer.spec.formulas.arrays import as_array
-from goldformer.spec.formulas.attention import score_keys, softmax, softmax_over_keys, sum_values, weigh_keys
+from goldformer.spec.formulas.attention import softmax, softmax_over_keys
 from goldformer.spec.formulas.checks import Array
-from goldformer.spec.formulas.heads import Params, merge_heads
+from goldformer.spec.formulas.heads import Params
 from goldformer.spec.formulas.layers import (
     activation,
     channel_variance,
@@ -37,74 +29,11 @@ from goldformer.spec.formulas.layers import (
     subtract_mean,
 )
 from goldformer.spec.formulas.losses import score_targets
-from goldformer.spec.formulas.steps import Replacement, Step, around, instead, replacing
+from goldformer.spec.formulas.steps import Step, around, instead, replacing
 from goldformer.spec.formulas.targets import one_hot
-from goldformer.spec.formulas.transformer import log_softmax, output_logits
+from goldformer.spec.formulas.transformer import log_softmax
 
 _SDPA: Final = "scaled_dot_product_attention"
-
-#: What becomes of an array between two steps; its axes before the last two are samples and heads.
-_CHANGES: Final[tuple[tuple[str, str, Change], ...]] = (
-    ("doubled", "are doubled", lambda x: x + x),
-    ("halved", "are halved", lambda x: x / 2),
-    ("negated", "have the wrong sign", lambda x: -x),
-    ("transposed", "are transposed", turn_last_axes),
-    ("read-by-columns", "are reshaped with their last two axes in the other order",
-     lambda x: x.swapaxes(-1, -2).reshape(x.shape) if x.ndim > 1 else x),
-    ("reshaped", "are reshaped where their last two axes should be swapped",
-     lambda x: x.reshape(*x.shape[:-2], x.shape[-1], x.shape[-2]).swapaxes(-1, -2) if x.ndim > 1 else x),
-    ("squared", "are squared", np.square),
-    ("absolute", "lose their signs", take_absolute),
-    ("reversed", "are reversed along the last axis", reverse_last_axis),
-    ("rows-reversed", "have their rows in the reverse order", lambda x: x[..., ::-1, :] if x.ndim > 1 else x),
-    ("shifted", "are shifted by one along the last axis", shift_last_axis),
-    ("rows-shifted", "have their rows shifted by one", lambda x: np.roll(x, 1, axis=-2) if x.ndim > 1 else x),
-    ("first-sample", "are the first sample's for all samples", repeat_first_sample),
-    ("first-head", "are the first head's for all heads",
-     lambda x: np.broadcast_to(x[:, :1], x.shape) if x.ndim > 3 else x),
-    ("heads-reversed", "have the heads in the reverse order", reverse_heads),
-    ("samples-reversed", "have the samples in the reverse order", reverse_samples),
-    ("heads-averaged", "are averaged over the heads",
-     lambda x: np.broadcast_to(x.mean(1, keepdims=True), x.shape) if x.ndim > 3 else x),
-    ("first-row-zeroed", "have zeros in their first row", lambda x: _zero_row(x, 0)),
-    ("last-row-zeroed", "have zeros in their last row", lambda x: _zero_row(x, -1)),
-    ("first-row", "are the first row for every row", lambda x: np.broadcast_to(x[..., :1, :], x.shape)),
-    ("rounded", "are rounded to whole numbers", np.rint),
-)  # fmt: skip
-
-_OF_HEADS: Final = frozenset({"first-head", "heads-reversed", "heads-averaged"})
-#: The results of steps, in words, and the changes that do nothing to them.
-_RESULTS: Final[tuple[tuple[Step, str, str, frozenset[str]], ...]] = (
-    (score_keys, _SDPA, "the scores", frozenset({"transposed"})),
-    (weigh_keys, _SDPA, "the weights", frozenset({"absolute"})),
-    (sum_values, _SDPA, "the results of the attention", frozenset({"transposed"})),
-    (merge_heads, "multi_head_attention", "the joined heads", frozenset({"transposed", *_OF_HEADS})),
-    (activation, "feed_forward", "the activations", frozenset({"transposed", "absolute", *_OF_HEADS})),
-    (output_logits, "output_probabilities", "the logits", frozenset({"transposed", *_OF_HEADS})),
-)
-
-
-def _zero_row(x: Array, row: int) -> Array:
-    if x.ndim < 2:
-        return x
-    copied = x.copy()
-    copied[..., row, :] = 0
-    return copied
-
-
-def _change_results() -> Iterator[Neighbour]:
-    # The commonest of these comes first, as it decides between equals.
-    yield Neighbour(
-        f"{_SDPA}.score_keys.transposed", "the scores are transposed, as if queries and keys changed places",
-        "A row of scores is a query's, and a column a key's: multiply the queries by the transposed keys.",
-        {score_keys: change_array(turn_last_axes)},
-    )  # fmt: skip
-    for step, component, words, idle in _RESULTS:
-        for word, says, change in (change for change in _CHANGES if change[0] not in idle):
-            yield Neighbour(
-                f"{component}.{step.__name__}.{word}", f"{words} {says}", f"Use {words} as they are.",
-                {step: change_array(change)},
-            )  # fmt: skip
 
 
 def _apply_softmax(scores: Array, axis: int | tuple[int, ...]) -> Array:
@@ -344,85 +273,6 @@ def _divide_by_variance_along(x: Array, *, params: Mapping[str, Array], axis: in
     return as_array(scale_and_shift(subtract_mean(wide) / norm_denominator(variance), params).astype(x.dtype))
 
 
-_scaled: Final[ContextVar[Array]] = ContextVar("scaled")
-
-
-def _note_scaled(original: Step, scaled: Array, mask: Any) -> Array:
-    _scaled.set(scaled)
-    return as_array(original(scaled, mask))
-
-
-def _keep_scores(scaled: Array) -> Array:
-    return scaled
-
-
-def _exponentiate(scaled: Array) -> Array:
-    return as_array(np.exp(scaled - scaled.max(-1, keepdims=True)))
-
-
-def _sum_by(weigh: Change) -> Replacement:
-    """Return the sum of the values with other weights than the softmax gives."""
-
-    def run(original: Step, weights: Array, value: Array) -> Array:
-        return as_array(original(weigh(_scaled.get()).astype(weights.dtype), value))
-
-    return around(run)
-
-
-def _change_operands() -> Iterator[Neighbour]:
-    """Yield scores and sums of other operands."""
-    for words, weigh in (("the scaled scores", _keep_scores), ("the exponentials of the scores", _exponentiate)):
-        yield Neighbour(
-            f"{_SDPA}.values-by.{words.replace(' ', '-')}",
-            f"the values are summed with {words} instead of the weights", "Sum the values, each times its weight.",
-            {sum_values: _sum_by(weigh), weigh_keys: around(_note_scaled)},
-        )  # fmt: skip
-    operands: tuple[tuple[str, str, Step, str, str], ...] = (
-        ("scores-of-queries", "the queries are compared with one another instead of with the keys", score_keys, "key",
-         "query"),
-        ("scores-of-keys", "the keys are compared with one another instead of with the queries", score_keys, "query",
-         "key"),
-    )  # fmt: skip
-    for word, title, step, name, other in operands:
-
-        def take(own: Array, given: Any, other: str = other) -> Array:
-            theirs = given[0][0 if other == "query" else 1]
-            return theirs if theirs.shape == own.shape else own
-
-        yield Neighbour(
-            f"{_SDPA}.{word}", title, "Take the dot product of each query with each key.",
-            {step: change_argument(step, name, take)},
-        )  # fmt: skip
-
-
-#: What steps read, in words, the hint, and the changes that do nothing to it, or the same as one of a result.
-_READ: Final[tuple[tuple[Step, str, str, str, str, frozenset[str]], ...]] = (
-    (feed_forward, "x", "feed_forward", "the tokens that the network reads",
-     "Give the network every token as it is, along the last axis.",
-     frozenset({"transposed", "absolute", "squared", "rounded", *_OF_HEADS})),
-    (score_keys, "query", _SDPA, "the queries", "Use the queries as they are.", frozenset({"transposed"})),
-    (score_keys, "key", _SDPA, "the keys", "Use the keys as they are.", frozenset({"transposed"})),
-    (sum_values, "value", _SDPA, "the values", "Use the values as they are.", frozenset({"transposed"})),
-    (sum_values, "weights", _SDPA, "the weights, where they sum the values,",
-     "Use the weights, where they sum the values, as they are.", frozenset({"absolute"})),
-)  # fmt: skip
-#: The same as of a result.
-_FACTORS: Final = frozenset({"doubled", "halved", "negated"})
-
-
-def _change_read() -> Iterator[Neighbour]:
-    """Yield steps that read an array changed, such as tokens whose axes a convolution swaps by a reshape."""
-    for step, name, component, words, hint, idle in _READ:
-        for word, says, change in (change for change in _CHANGES if change[0] not in _FACTORS | idle):
-
-            def alter(own: Array, _: Given, change: Change = change) -> Array:
-                return as_array(change(own)).copy()
-
-            yield Neighbour(
-                f"{component}.{name}.{word}", f"{words} {says}", hint, {step: change_argument(step, name, alter)}
-            )
-
-
 def generate() -> Iterator[Neighbour]:
     """Yield the neighbours of single steps."""
     yield from _change_softmax()
@@ -430,6 +280,3 @@ def generate() -> Iterator[Neighbour]:
     yield from _change_activation()
     yield from _change_affine()
     yield from _change_statistics()
-    yield from _change_read()
-    yield from _change_operands()
-    yield from _change_results()

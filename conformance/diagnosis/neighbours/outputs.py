@@ -1,9 +1,9 @@
-"""Outputs that are returned in one another's place, and masks that are made of another sample."""
+"""Outputs of a stack that are what its layers read, and masks that are made of another sample."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
@@ -18,42 +18,8 @@ from goldformer.conformance.diagnosis.neighbours.array_changes import (
 from goldformer.conformance.diagnosis.neighbours.neighbour import Neighbour
 from goldformer.spec.formulas.attention import padding_mask
 from goldformer.spec.formulas.checks import Array
-from goldformer.spec.formulas.heads import fused_multi_head_attention, multi_head_attention, single_head_attention
-from goldformer.spec.formulas.layers import decoder_layer, encoder_layer, run_stack
+from goldformer.spec.formulas.layers import run_stack
 from goldformer.spec.formulas.steps import Step, around
-from goldformer.spec.formulas.transformer import output_probabilities, transformer
-
-#: Pairs of outputs of one shape; of one shape in some calls, such as those of a head as wide as the sequence is long.
-_PAIRS: Final[tuple[tuple[Step, str, str], ...]] = (
-    (multi_head_attention, "q", "k"),
-    (multi_head_attention, "k", "v"),
-    (multi_head_attention, "q", "heads"),
-    (multi_head_attention, "weights", "scaled_scores"),
-    (fused_multi_head_attention, "q", "k"),
-    (fused_multi_head_attention, "k", "v"),
-    (fused_multi_head_attention, "q", "heads"),
-    (fused_multi_head_attention, "weights", "scaled_scores"),
-    (single_head_attention, "query", "key"),
-    (single_head_attention, "key", "value"),
-    (single_head_attention, "weights", "scores"),
-    (encoder_layer, "output", "attended"),
-    (decoder_layer, "output", "attended"),
-    (decoder_layer, "output", "crossed"),
-    (decoder_layer, "attended", "crossed"),
-    (output_probabilities, "probabilities", "logits"),
-    (transformer, "decoded", "target_embedded"),
-    (transformer, "memory", "source_embedded"),
-)
-
-
-def _swap(one: str, other: str) -> Any:
-    def run(original: Step, *args: Any, **named: Any) -> Any:
-        found = original(*args, **named)
-        if one not in found or other not in found or found[one].shape != found[other].shape:
-            return found
-        return {**found, one: found[other], other: found[one]}
-
-    return around(run)
 
 
 def _list_inputs(original: Step, x: Array, layer: Callable[..., Array], num_layers: int) -> Any:
@@ -63,12 +29,6 @@ def _list_inputs(original: Step, x: Array, layer: Callable[..., Array], num_laye
 
 def generate() -> Iterator[Neighbour]:
     """Yield the neighbours of what is returned."""
-    for step, one, other in _PAIRS:
-        name = step.__name__
-        yield Neighbour(
-            f"{name}.outputs.{one}-{other}", f"the outputs {one} and {other} are returned in each other's place",
-            f"Return {one} as {one} and {other} as {other}.", {step: _swap(one, other)},
-        )  # fmt: skip
     yield Neighbour(
         "encoder.outputs.inputs-of-layers", "the output layers holds what each layer reads",
         "Put the output of each layer into layers.", {run_stack: around(_list_inputs)},

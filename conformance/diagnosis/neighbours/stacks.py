@@ -4,39 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
-from itertools import product
 from typing import Any, Final
 
 import numpy as np
 
 from goldformer.conformance.diagnosis.neighbours.arguments import (
-    Given,
-    change_argument,
     read_argument,
-    replace_argument,
-)
-from goldformer.conformance.diagnosis.neighbours.array_changes import (
-    drop_padding,
-    keep_causal,
-    keep_padding,
 )
 from goldformer.conformance.diagnosis.neighbours.neighbour import Neighbour
 from goldformer.spec.formulas.arrays import as_array
 from goldformer.spec.formulas.checks import Array
 from goldformer.spec.formulas.embedding import positional_encoding
-from goldformer.spec.formulas.heads import multi_head_attention
 from goldformer.spec.formulas.layers import (
     decoder,
-    decoder_layer,
     encoder,
     final_norm,
     layer_norm,
-    layer_params,
-    norm_params,
-    run_decoder_layer,
-    run_encoder_layer,
     run_stack,
-    self_attend,
 )
 from goldformer.spec.formulas.parts import part
 from goldformer.spec.formulas.steps import Step, around, hold, instead, replacing
@@ -185,16 +169,6 @@ def count_layers(params: Any, stack: str) -> int:
     return len({name.split(".")[1] for name in params if name.startswith(f"{stack}.")})
 
 
-def _change_layer_params() -> Iterator[Neighbour]:
-    def shift(original: Step, params: Any, stack: str, index: int) -> Any:
-        return original(params, stack, (index + 1) % count_layers(params, stack))
-
-    yield Neighbour(
-        "encoder.parameters-shifted", "each layer uses the parameters of the next one",
-        "Give each layer its own parameters.", {layer_params: around(shift)},
-    )  # fmt: skip
-
-
 #: The parts of a layer by the beginnings of their parameters, in words.
 PARTS_OF_LAYER: Final = {
     "self_attention": "self-attention",
@@ -206,214 +180,6 @@ PARTS_OF_LAYER: Final = {
     "norm_2": "second norm",
     "norm_3": "third norm",
 }
-
-
-def _share_parts() -> Iterator[Neighbour]:
-    """Yield stacks in which a part of every layer has the parameters of the first or the last layer."""
-    for stack, absent in (("encoder", ("cross_attention", "norm_3")), ("decoder", ("nothing",))):
-        for piece, words in PARTS_OF_LAYER.items():
-            if piece.startswith(absent):
-                continue
-            starts = tuple(piece.split())
-            for which, layer in (("first", 0), ("last", -1)):
-
-                def share(
-                    original: Step, params: Any, of: str, index: int,
-                    stack: str = stack, starts: tuple[str, ...] = starts, layer: int = layer,
-                ) -> Any:  # fmt: skip
-                    mine = original(params, of, index)
-                    if of != stack:
-                        return mine
-                    theirs = original(params, of, layer % count_layers(params, stack))
-                    return {name: theirs[name] if name.startswith(starts) else a for name, a in mine.items()}
-
-                yield Neighbour(
-                    f"{stack}.{'-'.join(starts)}.of-{which}",
-                    f"every layer has the {words} of the {which}, in the {stack}",
-                    f"Give each layer of the {stack} its own {words}.", {layer_params: around(share)},
-                )  # fmt: skip
-
-
-def _change_memory() -> Iterator[Neighbour]:
-    """Yield decoders whose memory is changed on its way from one layer to the next, or before the first."""
-
-    def add_positions(memory: Array, params: Any, index: int) -> Array:
-        del params, index
-        return as_array(positional_encoding(memory))
-
-    changes: list[tuple[str, str, Callable[[Array, Any, int], Array]]] = [
-        ("positions-added", "gets positions added", add_positions)
-    ]
-    for number, which in ((1, "first"), (2, "second"), (3, "third")):
-
-        def normalise(memory: Array, params: Any, index: int, number: int = number) -> Array:
-            return layer_norm(memory, params=norm_params(layer_params(params, "decoder", index), number))
-
-        changes.append((f"normed-by-norm_{number}", f"is normalised by the layer's {which} norm", normalise))
-
-    def normalise_at_end(memory: Array, params: Any, index: int) -> Array:
-        del index
-        return final_norm(memory, "decoder", part(params, "norm"))
-
-    changes.append(("normed-by-final-norm", "is normalised by the decoder's final norm", normalise_at_end))
-
-    for word, says, change in changes:
-
-        def change_each(
-            original: Step, x: Array, *, index: int, memory: Array, change: Any = change, **named: Any
-        ) -> Any:
-            for before in range(index):
-                memory = change(memory, named["params"], before)
-            return original(x, index=index, memory=memory, **named)
-
-        def change_once(
-            original: Step, x: Array, *, index: int, memory: Array, change: Any = change, **named: Any
-        ) -> Any:
-            return original(x, index=index, memory=change(memory, named["params"], 0), **named)
-
-        hint = "Give every layer of the decoder the same memory, as the encoder returns it."
-        yield Neighbour(
-            f"decoder.memory.{word}.after-each",
-            f"the memory {says} after every layer of the decoder, for those that follow", hint,
-            {run_decoder_layer: around(change_each)},
-        )  # fmt: skip
-        yield Neighbour(
-            f"decoder.memory.{word}.once",
-            f"the memory {says.replace('the layer', 'the first layer')} before the first layer of the decoder", hint,
-            {run_decoder_layer: around(change_once)},
-        )  # fmt: skip
-
-
-def _read_input_of_stack() -> Iterator[Neighbour]:
-    """Yield stacks whose self-attentions make queries, keys or values of what the first layer reads."""
-    groups = (("query", "queries"), ("key", "keys"), ("value", "values"), ("key value", "keys and values"))
-    for (stack, run_layer), (names, words) in product(
-        ((encoder, run_encoder_layer), (decoder, run_decoder_layer)), groups
-    ):
-
-        def note(original: Step, x: Array, *args: Any, **named: Any) -> Any:
-            with hold(_stack_input, x):
-                return original(x, *args, **named)
-
-        def attend(original: Step, x: Array, *args: Any, names: str = names, **named: Any) -> Any:
-            first = _stack_input.get()
-
-            def read(own: Array, _: Given) -> Array:
-                return first if own is x else own
-
-            changed = [{multi_head_attention: change_argument(multi_head_attention, n, read)} for n in names.split()]
-            with replacing(*changed):
-                return original(x, *args, **named)
-
-        def run(original: Step, *args: Any, attend: Step = attend, **named: Any) -> Any:
-            with replacing({self_attend: around(attend)}):
-                return original(*args, **named)
-
-        name = stack.__name__
-        yield Neighbour(
-            f"{name}.self_attention.{names.replace(' ', '-and-')}.from-input-of-stack",
-            f"every layer's self-attention makes its {words} from the input of the {name}",
-            "Make queries, keys and values of what the layer itself reads.",
-            {stack: around(note), run_layer: around(run)},
-        )  # fmt: skip
-
-
-#: What the first layer of the stack that runs reads.
-_stack_input: Final[ContextVar[Array]] = ContextVar("stack_input")
-
-
-def _exchange_masks() -> Iterator[Neighbour]:
-    """Yield decoders whose attentions have one another's masks, where these fit."""
-
-    def exchange(original: Step, *args: Any, self_mask: Any, memory_mask: Any, **named: Any) -> Any:
-        return original(*args, self_mask=memory_mask, memory_mask=self_mask, **named)
-
-    yield Neighbour(
-        "decoder.masks-exchanged", "the self-attentions have the mask of the memory, and the "
-        "cross-attentions that of the target", "Give each attention the mask of its own keys.",
-        {run_decoder_layer: around(exchange)},
-    )  # fmt: skip
-
-    def exchange_in_layer(original: Step, *args: Any, **named: Any) -> Any:
-        given: Given = (args, named)
-        own, other = (read_argument(decoder_layer, name, given) for name in ("self_mask", "memory_mask"))
-        given = replace_argument(decoder_layer, "self_mask", other, given)
-        args, named_ = replace_argument(decoder_layer, "memory_mask", own, given)
-        return original(*args, **named_)
-
-    yield Neighbour(
-        "decoder_layer.masks-exchanged", "the self-attention has the mask of the memory, and the "
-        "cross-attention that of the target", "Give each attention the mask of its own keys.",
-        {decoder_layer: around(exchange_in_layer)},
-    )  # fmt: skip
-
-
-def _share_projections() -> Iterator[Neighbour]:
-    """Yield decoder layers in which one attention projects with matrices of the other."""
-    roles = {"q": "queries", "k": "keys", "v": "values", "kv": "keys and values", "qkv": "queries, keys and values"}
-    roles["o"] = "result"
-    for (own, other), (letters, words) in product(
-        (("cross_attention", "self_attention"), ("self_attention", "cross_attention")), roles.items()
-    ):
-
-        def share(
-            original: Step, *args: Any, params: Any, own: str = own, other: str = other, letters: str = letters,
-            **named: Any,
-        ) -> Any:  # fmt: skip
-            names = [f"{kind}_{letter}" for kind in "wb" for letter in letters]
-            theirs = {f"{own}.{name}": params.get(f"{other}.{name}") for name in names}
-            fitting = {n: a for n, a in theirs.items() if a is not None and n in params and a.shape == params[n].shape}
-            return original(*args, params={**params, **fitting}, **named)
-
-        attention, of_other = (name.replace("_", "-") for name in (own, other))
-        yield Neighbour(
-            f"decoder_layer.{own}.{letters}-with-parameters-of-{other}",
-            f"the {words} of the {attention} are projected with the parameters of the {of_other}"
-            if letters != "o" else f"the result of the {attention} is projected with the parameters of the {of_other}",
-            "Give each attention parameters of its own.", {decoder_layer: around(share)},
-        )  # fmt: skip
-
-
-def _lose_masks() -> Iterator[Neighbour]:
-    """Yield stacks that hand a mask to some of their layers only."""
-    masks = (
-        (encoder, run_encoder_layer, "mask", "mask"),
-        (decoder, run_decoder_layer, "self_mask", "mask of the self-attention"),
-        (decoder, run_decoder_layer, "memory_mask", "mask of the memory"),
-    )
-    only_first, not_first = (lambda index: index == 0), (lambda index: index > 0)
-    ways: tuple[tuple[str, str, Callable[[int], bool], Callable[[Array], Array | None]], ...] = (
-        ("only-first", "only the first layer gets the {}", only_first, lambda _: None),
-        ("not-first", "every layer but the first gets the {}", not_first, lambda _: None),
-        (
-            "only-causal-not-first",
-            "every layer but the first hides only later keys, whatever its {} hides",
-            only_first,
-            keep_causal,
-        ),
-        ("only-causal-first", "the first layer hides only later keys, whatever its {} hides", not_first, keep_causal),
-        ("padding-only-first", "only the first layer hides the padding in its {}", only_first, drop_padding),
-        ("causal-only-first", "only the first layer hides the later keys in its {}", only_first, keep_padding),
-        ("padding-not-first", "only the first layer does not hide the padding in its {}", not_first, drop_padding),
-        ("causal-not-first", "only the first layer does not hide the later keys in its {}", not_first, keep_padding),
-    )
-    for (stack, run_layer, argument, words), (word, says, has, change) in product(masks, ways):
-        if argument == "memory_mask" and change in (keep_padding, keep_causal):
-            continue  # it hides no later keys
-
-        def run(
-            original: Step, *args: Any, index: int, argument: str = argument, has: Any = has, change: Any = change,
-            **named: Any,
-        ) -> Any:  # fmt: skip
-            mask = named[argument]
-            given = mask if mask is None or has(index) else change(mask)
-            return original(*args, index=index, **{**named, argument: given})
-
-        name = stack.__name__
-        yield Neighbour(
-            f"{name}.{argument}.{word}", f"{says.format(words)}, in the {name}",
-            f"Hand the {words} to every layer.", {run_layer: around(run)},
-        )  # fmt: skip
 
 
 def _normalise_first(original: Step, x: Array, *args: Any, params: Any, **named: Any) -> Any:
@@ -472,12 +238,5 @@ def _move_final_norms() -> Iterator[Neighbour]:
 
 def generate() -> Iterator[Neighbour]:
     """Yield the neighbours of stacks."""
-    yield from _share_parts()
     yield from _move_final_norms()
-    yield from _change_memory()
     yield from _change_stacks()
-    yield from _change_layer_params()
-    yield from _read_input_of_stack()
-    yield from _exchange_masks()
-    yield from _share_projections()
-    yield from _lose_masks()

@@ -1,9 +1,8 @@
-"""The form of a sub-layer: where its norm, its function and its residual stand, and the eps of a single norm."""
+"""The form of a sub-layer: where its norm, its function and its residual stand."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from itertools import permutations, product
 from typing import Any, Final
 
 from goldformer.conformance.diagnosis.neighbours.neighbour import Neighbour
@@ -14,12 +13,11 @@ from goldformer.spec.formulas.layers import (
     decoder_layer,
     encoder_layer,
     layer_norm,
-    layer_norm_eps,
     norm_params,
     run_sublayer,
 )
 from goldformer.spec.formulas.randomness import drop_update
-from goldformer.spec.formulas.steps import Replacements, Step, around, instead, replacing
+from goldformer.spec.formulas.steps import Replacements, Step, around, replacing
 
 #: The form of a sub-layer: of its input, its function and its norm.
 Form = Callable[[Array, Callable[[Array], Array], Callable[[Array], Array]], Array]
@@ -57,7 +55,6 @@ _LAYERS: Final[tuple[tuple[str, tuple[Step, ...], tuple[str, ...]], ...]] = (
     ("in the decoder layer", (decoder_layer,), ("self-attention", "cross-attention", "feed-forward network")),
     ("in every layer", (encoder_layer, decoder_layer), ()),
 )
-_EPS: Final = (1e-3, 1e-5, 1e-6, 1e-8, 1e-12)
 
 
 def _replace_in_sublayers(layers: tuple[Step, ...], number: int, replacement: Step) -> Replacements:
@@ -119,49 +116,6 @@ def _change_forms() -> Iterator[Neighbour]:
                 )  # fmt: skip
 
 
-def _normalise_again() -> Iterator[Neighbour]:
-    """Yield layers in which the result of one sub-layer passes the norm of another one too."""
-    for (where, layers, sublayers), before in product(_LAYERS, (True, False)):
-        for (number, own), (other, theirs) in permutations(enumerate(sublayers, 1), 2):
-
-            def run(
-                original: Step, x: Array, function: SubLayer, *, other: int = other, before: bool = before,
-                **named: Any,
-            ) -> tuple[Array, Array]:  # fmt: skip
-                first, last = (other, named["number"]) if before else (named["number"], other)
-                output, second = original(x, function, **{**named, "number": first})
-                return layer_norm(output, params=norm_params(named["params"], last)), second
-
-            yield Neighbour(
-                f"{layers[0].__name__}.sublayer-{number}.norm_{other}-{'before' if before else 'after'}-its-own",
-                f"the result of the {own} passes the norm of the {theirs} too, {'before' if before else 'after'} its "
-                f"own, {where}",
-                "Normalise each sub-layer once, by its own norm.", _replace_in_sublayers(layers, number, run),
-            )  # fmt: skip
-
-
-def _change_eps() -> Iterator[Neighbour]:
-    for where, layers, sublayers in _LAYERS:
-        for number, sublayer in enumerate(sublayers, 1):
-            for eps in _EPS:
-
-                def run(original: Step, *args: Any, eps: float = eps, **named: Any) -> Any:
-                    def normalise(below: Step, x: Array, **given: Any) -> Any:
-                        with replacing({layer_norm_eps: instead(lambda: eps)}):
-                            return below(x, **given)
-
-                    with replacing({layer_norm: around(normalise)}):
-                        return original(*args, **named)
-
-                yield Neighbour(
-                    f"{layers[0].__name__}.norm_{number}.eps.{eps:g}",
-                    f"only the norm of the {sublayer} has eps = {eps:g}, {where}",
-                    "Give all norms the declared eps.", _replace_in_sublayers(layers, number, run),
-                )  # fmt: skip
-
-
 def generate() -> Iterator[Neighbour]:
-    """Yield the neighbours of the forms of sub-layers, and of their norms' eps."""
+    """Yield the neighbours of the forms of sub-layers."""
     yield from _change_forms()
-    yield from _normalise_again()
-    yield from _change_eps()

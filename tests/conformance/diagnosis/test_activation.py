@@ -163,7 +163,7 @@ def test_an_adapter_is_inferred_with_its_activation(written, option, tmp_path, s
 
 
 def test_a_slip_of_a_layer_is_named_beside_an_undeclared_activation(spec):
-    slip, gelu = "encoder_layer.self_attention.residual.from.result.self_attention", ("activation", "gelu")
+    slip, gelu = "encoder_layer.sublayer-1.each-normed", ("activation", "gelu")
     book = build_textbook(OPTIONS[gelu], find_made(slip).steps, only="encoder_layer", CONVENTIONS={})
     code = Bench(spec, Adapter.from_object(book, "mine.py", spec), "float32", "cpu")
     (found,) = [f for f in diagnose(judge(code, spec, "encoder_layer"), spec) if f.label == MISTAKE_FOUND]

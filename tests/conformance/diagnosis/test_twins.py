@@ -17,9 +17,10 @@ from goldformer.conformance.judging.cases import Bench, judge_case
 from wild import make_bench
 
 ATTENTION = "scaled_dot_product_attention"
-#: A causal mask is the same for both; with padding it is not.
-MIRRORED, TRANSPOSED = f"{ATTENTION}.mask.causal-mirrored", f"{ATTENTION}.mask.transposed"
-LEFT_OUT, FROM_X = "encoder_layer.self_attention.left-out", "encoder_layer.self_attention.sum.from.x"
+#: Without a mask both give the same; with padding they do not.
+CAUSAL, CAUSAL_TOO = f"{ATTENTION}.mask.always-causal", f"{ATTENTION}.mask.always-causal-too"
+RESIDUAL = "encoder_layer.edit@run_sublayer#0/add_residual/"
+LEFT_OUT, FROM_X = f"{RESIDUAL}output@zero", f"{RESIDUAL}result@read:encoder_layer/x"
 
 
 def judge(spec, made, *cases):
@@ -42,7 +43,7 @@ def test_a_neighbour_that_gives_the_same_is_set_aside(spec):
 
 def test_what_differs_by_eps_alone_is_kept(spec):
     # LN(x + x) and LN(x)
-    other = "encoder_layer.self_attention.update.from.x"
+    other = f"{RESIDUAL}output@read:encoder_layer/x"
     assert set_aside(spec, "enc-padding", other, FROM_X) == ([other, FROM_X], [])
 
 
@@ -50,9 +51,9 @@ def test_a_mistake_of_the_catalogue_is_never_set_aside(spec):
     assert set_aside(spec, "sdpa-causal", "scale-twice", "scale-no-root") == (["scale-twice", "scale-no-root"], [])
 
 
-@pytest.mark.parametrize("made", [MIRRORED, TRANSPOSED])
+@pytest.mark.parametrize("made", [CAUSAL, CAUSAL_TOO])
 def test_a_later_case_tells_twins_apart(spec, made):
-    judgements = judge(spec, made, "sdpa-causal", "sdpa-causal-and-padding")
+    judgements = judge(spec, made, "sdpa-four-axes", "sdpa-padding-per-sample")
     (found,) = [f for f in diagnose(Diagnosis(spec).explain_all(judgements), spec) if f.label == MISTAKE_FOUND]
     assert found.mistakes == (made,)
 
@@ -63,4 +64,4 @@ def test_a_twin_of_what_a_passing_case_refutes_is_compared_with_gradients_too(sp
     cases = [case for case in spec.cases_of("decoder_layer") if not case.full_size]
     verdicts = Diagnosis(spec).explain_all([judge_case(case, bench) for case in cases])
     (found,) = [f for f in diagnose(verdicts, spec) if f.label == MISTAKE_FOUND]
-    assert found.mistakes == ("decoder_layer.memory_mask.without-padding",)
+    assert found.mistakes == ("decoder_layer.edit@run_sublayer#1/weigh_keys/mask@mask:without-padding",)

@@ -26,7 +26,7 @@ from repository import REPOSITORY
 
 OVER_BATCH = "feed_forward.backward.w_2.over-batch"
 HALVED = "feed_forward.backward.w_2.halved"
-ABSOLUTE = "scaled_dot_product_attention.key.absolute"
+ABSOLUTE = "scaled_dot_product_attention.edit@scaled_dot_product_attention/key@absolute"
 OVER_HEADS = "scaled_dot_product_attention.softmax.over-heads"
 
 
@@ -81,7 +81,10 @@ def test_what_is_done_on_purpose_is_found_with_just_the_undeclared_options(spec,
 
 def test_what_shows_without_the_undeclared_option_is_searched_first(spec):
     """The smallest cases are those of rows without a key, in which two causes at once hide one another."""
-    order, zeros = find_made("fused_multi_head_attention.order.q-k"), ("empty_row", "zeros")
+    order, zeros = (
+        find_made("fused_multi_head_attention.order.v-q-k"),
+        ("empty_row", "zeros"),
+    )
     book = build_textbook(
         OPTIONS[zeros], keep_right_derivatives(order.steps), only="fused_multi_head_attention", CONVENTIONS={}
     )
@@ -100,7 +103,7 @@ def test_what_shows_without_the_undeclared_option_is_searched_first(spec):
         # The second one shows in gradients only.
         (("ln-square", "layer_norm.backward.x.over-tokens"), "layer_norm"),
         # What is done on purpose in a part that is not judged by itself, and a neighbour of the layer.
-        (("ln-unbiased", "encoder_layer.self_attention.residual.from.result.self_attention"), "encoder_layer"),
+        (("ln-unbiased", "encoder_layer.sublayer-1.each-normed"), "encoder_layer"),
         # No case fits one of them by itself.
         (("positional_encoding.positions.from-two", "positional_encoding.frequency-inverted"), "positional_encoding"),
     ],
@@ -114,9 +117,12 @@ def test_both_are_found(spec, truth, bench, made, component):
     assert truth.is_true(claim, code, made, spec)
 
 
-def test_what_a_shared_block_does_in_either_layer_explains_the_model(spec):
-    # The mistake that the catalogue has would be made in both kinds of layer, and in the decoder it is another one.
-    made = ("encoder_layer.feed_forward.residual.from.x", "decoder_layer.feed_forward.residual.from.end.self_attention")
+def test_slips_of_both_kinds_of_layer_explain_the_model_together(spec):
+    # Each kind of layer has a slip of its own, and the model has both.
+    made = (
+        "encoder_layer.order.feed_forward.self_attention.own-norms",
+        "decoder_layer.memory-normed-by.cross_attention",
+    )
     components = ("decoder_layer", "encoder_layer", "transformer")
     at = Bench(spec, Adapter.from_object(build_textbook(*(find_made(id_).steps for id_ in made)), "mine.py", spec),
                "float32", "cpu")  # fmt: skip
@@ -216,7 +222,7 @@ def test_an_option_that_another_component_contradicts_comes_after_a_mistake(spec
 
 
 def test_options_of_another_component_are_assumed_for_a_slip_that_no_catalogue_lists(spec):
-    slip = "decoder_layer.cross_attention.query.from.x"
+    slip = "decoder_layer.memory-normed-by.cross_attention"
     options = [OPTIONS[PRE], OPTIONS[EPS]]
     book = build_textbook(*options, only="encoder_layer")
     book.decoder_layer = build_textbook(*options, find_made(slip).steps, only="decoder_layer").decoder_layer
@@ -230,7 +236,7 @@ def test_options_of_another_component_are_assumed_for_a_slip_that_no_catalogue_l
 
 
 def test_options_show_while_the_parts_are_silent_and_the_slip_is_found_under_them(spec):
-    slip = "multi_head_attention.q.w-of-k"
+    slip = "multi_head_attention.edit@multi_head_attention/w_q@read:multi_head_attention/w_k"
     steps = [OPTIONS[PRE], OPTIONS[FINAL], find_made(slip).steps]
     book = build_textbook(*steps, only="encoder_layer")
     book.encoder = build_textbook(*steps, only="encoder").encoder

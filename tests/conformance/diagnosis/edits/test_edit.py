@@ -5,16 +5,18 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from goldformer.adapters.arrays import LIBRARIES
 from goldformer.adapters.textbook.build import build_textbook
 from goldformer.adapters.textbook.reverse import Reverse, record_leaf, sweep_back
 from goldformer.conformance.diagnosis.candidates import Candidate, Textbooks
+from goldformer.conformance.diagnosis.edits.changes import relay
 from goldformer.conformance.diagnosis.edits.edit import Edit, is_edit, read_edit
 from goldformer.conformance.diagnosis.edits.generate import list_edits
 from goldformer.conformance.diagnosis.edits.words import write_hint, write_title
 from goldformer.conformance.diagnosis.failure import FailingCase
 from goldformer.conformance.diagnosis.neighbours import find_neighbour
 from goldformer.conformance.diagnosis.neighbours.results import Call
-from goldformer.conformance.judging.invoke import Result
+from goldformer.conformance.judging.invoke import Result, convert_arguments, read_arguments
 from goldformer.spec.formulas.arrays import computing
 
 CASES = [
@@ -51,6 +53,8 @@ def run(place, change, x=X, gamma=GAMMA):
         ("rms_norm/result", "reversed:-1", (NORMED * GAMMA)[:, ::-1]),
         ("rms_norm/result", "times:x:-1:d_model:0.5", NORMED * GAMMA * np.sqrt(2)),
         ("rms_eps/result", "number:1", X / np.sqrt((X * X).mean(-1, keepdims=True) + 1) * GAMMA),
+        ("mean_square/sum-0", "more:1", X / np.sqrt(((X * X).sum(-1, keepdims=True) + 1) / 2 + 1e-6) * GAMMA),
+        ("rms_divisor/result", "give:mean_square/result", X / (X * X).mean(-1, keepdims=True) * GAMMA),
         ("no_such_step/result", "doubled", NORMED * GAMMA),
     ],
 )
@@ -83,6 +87,60 @@ def _take_differences(function, x, cotangent, step=1e-6):
     moves = step * np.eye(x.size).reshape(-1, *x.shape)
     slopes = [((function(x + move) - function(x - move)) * cotangent).sum() / (2 * step) for move in moves]
     return np.reshape(slopes, x.shape)
+
+
+def attend(place, change, mask=None):
+    """Return the weights of an attention of two samples, three heads, four tokens and five channels with an edit."""
+    query, key, value = np.random.default_rng(1).normal(size=(3, 2, 3, 4, 5))
+    book = build_textbook(Edit("scaled_dot_product_attention", place, change).steps)
+    return book.scaled_dot_product_attention(query, key, value, mask)["weights"]
+
+
+@pytest.mark.parametrize(
+    ("word", "mask"),
+    [
+        ("inverted", lambda m: ~m),
+        ("first-sample", lambda m: np.broadcast_to(m[:1], m.shape)),
+        ("without-padding", np.ones_like),
+        ("self-never", lambda m: m & ~np.eye(4, dtype=bool)),
+        ("instead-causal", lambda _: np.tri(4, dtype=bool)),
+    ],
+)
+def test_a_mask_is_used_in_another_way(word, mask):
+    given = np.ones((2, 1, 4, 4), bool)
+    given[1, ..., 3:] = False
+    wanted = attend("no_such_step/result", "doubled", np.broadcast_to(mask(given), (2, 3, 4, 4)))
+    np.testing.assert_array_equal(attend("weigh_keys/mask", f"mask:{word}", given), wanted)
+
+
+def test_heads_that_are_read_in_another_order_than_they_lie():
+    heads = np.arange(24).reshape(1, 2, 3, 4)  # (samples, heads, tokens, channels)
+    columns = heads.swapaxes(1, 2).reshape(1, 3, 8)
+    np.testing.assert_array_equal(relay(heads, "0213", "0123"), columns.reshape(1, 2, 3, 4))
+    np.testing.assert_array_equal(relay(heads, "0213", "0231"), columns.reshape(1, 3, 4, 2).transpose(0, 3, 1, 2))
+
+
+@pytest.mark.parametrize(
+    ("place", "change", "exchanged"),
+    [
+        ("norm_#", "share:next", [("norm_1.gamma", "norm_2.gamma"), ("norm_1.beta", "norm_2.beta")]),
+        ("norm_1", "exchange-part:norm_2", [("norm_1.gamma", "norm_2.gamma"), ("norm_1.beta", "norm_2.beta")]),
+        (
+            "self_attention.*_q", "exchange-part:self_attention.*_k",
+            [("self_attention.w_q", "self_attention.w_k"), ("self_attention.b_q", "self_attention.b_k")],
+        ),
+    ],
+)  # fmt: skip
+def test_parameters_of_parts_change_places(place, change, exchanged, spec):
+    case, contract = spec.cases["enc-ordinary-padding"], spec.contracts["encoder_layer"]
+    given = convert_arguments(LIBRARIES["numpy"], contract, read_arguments(case), "float64", "cpu")
+    book = build_textbook(Edit("encoder_layer", f"encoder_layer/{place}", change).steps)
+    params = dict(given["params"])
+    for one, two in exchanged:
+        params[one], params[two] = params[two], params[one]
+    wanted = build_textbook().encoder_layer(**{**given, "params": params})["output"]
+    assert not np.allclose(wanted, build_textbook().encoder_layer(**given)["output"])
+    np.testing.assert_allclose(book.encoder_layer(**given)["output"], wanted)
 
 
 @pytest.mark.parametrize("id_", CASES)
