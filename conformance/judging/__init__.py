@@ -9,7 +9,7 @@ from goldformer.exports import load_on_use
 if TYPE_CHECKING:
     from goldformer.conformance.judging.cases import Bench, Judgement, check_case, judge_case, plan
     from goldformer.conformance.judging.invoke import BadResult, CallProblem, NotCheckable, NotImplementedHere, Result
-    from goldformer.conformance.judging.verdict import Difference, Match, Status, Verdict
+    from goldformer.conformance.judging.verdict import Difference, Status, Verdict
 
 __all__ = [
     "BadResult",
@@ -17,7 +17,6 @@ __all__ = [
     "CallProblem",
     "Difference",
     "Judgement",
-    "Match",
     "NotCheckable",
     "NotImplementedHere",
     "Result",
@@ -33,6 +32,6 @@ __getattr__, __dir__ = load_on_use(
     {
         "cases": ("Bench", "Judgement", "check_case", "judge_case", "plan"),
         "invoke": ("BadResult", "CallProblem", "NotCheckable", "NotImplementedHere", "Result"),
-        "verdict": ("Difference", "Match", "Status", "Verdict"),
+        "verdict": ("Difference", "Status", "Verdict"),
     },
 )
