@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from goldformer.adapters import Adapter
+from goldformer.conformance.diagnosis.diagnosed import DiagnosedRun
 from goldformer.conformance.diagnosis.explain import Diagnosis
 from goldformer.conformance.diagnosis.mistakes import implementations
 from goldformer.conformance.judging.applicability import plan
@@ -167,7 +168,8 @@ def test_derive(benchmark: Benchmark, spec: Spec) -> None:
 def failing(bench: Bench) -> Implementation:
     """Run the suite on attention without the scale, in float32."""
     selection = Selection(("float32",), ("scaled_dot_product_attention", "multi_head_attention"))
-    return Implementation.of(bench, [check().verdict for check in checks(bench, selection)], 0.0, with_pictures=True)
+    run = DiagnosedRun(tuple(check().verdict for check in checks(bench, selection)))
+    return Implementation.of(bench, run, 0.0, with_pictures=True)
 
 
 @pytest.mark.benchmark(timer=time.process_time)

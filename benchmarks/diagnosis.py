@@ -36,6 +36,7 @@ import click
 from benchmarks.truth import Claim, build_mistaken, is_true
 from goldformer.adapters import find_adapter
 from goldformer.adapters.protocol import Adapter
+from goldformer.conformance.diagnosis.diagnosed import DiagnosedRun
 from goldformer.conformance.diagnosis.explain import Diagnosis
 from goldformer.conformance.diagnosis.finding import (
     CLOSEST,
@@ -51,7 +52,6 @@ from goldformer.conformance.diagnosis.mistakes import implementations
 from goldformer.conformance.diagnosis.neighbours import find_made, neighbours
 from goldformer.conformance.diagnosis.suspects import rank_explanations
 from goldformer.conformance.judging.cases import Bench
-from goldformer.conformance.judging.verdict import Verdict
 from goldformer.conformance.selection import Numerics, Selection, checks
 from goldformer.spec import Spec, load_spec
 
@@ -147,22 +147,22 @@ def examine(task: DiagnosisTask, *, is_hidden: bool, is_outside: bool = False) -
             called, clock = stack.enter_context(closing(find_adapter(serving, spec))), time.perf_counter
         judgements = [check() for check in checks(Bench(spec, called, "float32", "cpu"), selection)]
         start = clock()
-        verdicts = Diagnosis(spec, task.left_out).explain_all(judgements)
-        remarks = list(diagnose(verdicts, spec))
+        run = Diagnosis(spec, task.left_out).explain_all(judgements)
+        remarks = list(diagnose(run, spec))
         seconds = clock() - start
-    return assess(task, code, component, verdicts, remarks, seconds)
+    return assess(task, code, component, run, remarks, seconds)
 
 
 def assess(
-    task: DiagnosisTask, code: Adapter, component: str, verdicts: list[Verdict], remarks: list[Finding], seconds: float
+    task: DiagnosisTask, code: Adapter, component: str, run: DiagnosedRun, remarks: list[Finding], seconds: float
 ) -> DiagnosisOutcome:
     """Return what the findings of a run are worth; all the mistakes show in the component."""
     spec, made = spec_(), {*task.made}
-    claims = list(list_claims(verdicts, remarks, spec))
+    claims = list(list_claims(run, remarks, spec))
     true = {c for c in claims if is_true(c, code, task.made, spec)}
     # Two mistakes may be found one after the other, each in the component where it is.
     right = true | {c for c in claims if c.is_of_mistakes and made >= {*c.causes}}
-    by_label = (list_claims(verdicts, remarks, spec, label) for label in (MISTAKE_FOUND, CLOSEST, POSSIBLE_CAUSES))
+    by_label = (list_claims(run, remarks, spec, label) for label in (MISTAKE_FOUND, CLOSEST, POSSIBLE_CAUSES))
     first = next((claim for listed in by_label for claim in listed), None)
     named = {id_ for c in right for id_ in c.causes}
     if first and first not in true and is_true(first, code, task.made, spec):
@@ -172,10 +172,10 @@ def assess(
     to_fix = {r.text for r in remarks if r.label in (FIX_FIRST, FIX_TOO)}
     in_parts = len(made) == 1 and bool(to_fix) and to_fix <= {c.component for c in true}
     homes = {find_component(id_) for id_ in made}
-    places = [id_ for v in verdicts if v.isolated for id_ in v.isolated.places]
+    places = [id_ for v in run if (isolated := run.about(v).isolated) for id_ in isolated.places]
     return DiagnosisOutcome(
         task,
-        is_caught=any(v.bad for v in verdicts),
+        is_caught=any(v.bad for v in run),
         is_named=made <= named or (first is not None and made <= {*first.causes}) or bool(whole) or in_parts,
         is_placed=any(r.label == FIX_FIRST and r.text in homes for r in remarks)
         or any(id_.endswith(end) and homes & PLACED[end] for id_ in places for end in PLACED),
@@ -186,13 +186,13 @@ def assess(
     )
 
 
-def list_claims(verdicts: list[Verdict], remarks: list[Finding], spec: Spec, *labels: str) -> Iterator[Claim]:
+def list_claims(run: DiagnosedRun, remarks: list[Finding], spec: Spec, *labels: str) -> Iterator[Claim]:
     """Yield the claims under some labels, by component; without labels, the claims of what was found."""
     component = ""
     for remark in remarks:
         component = component if remark.inner else remark.text
         if remark.label in (labels or (MISTAKE_FOUND, OPTION_FOUND)):
-            ranked = rank_explanations(verdicts, component, spec)
+            ranked = rank_explanations(run, component, spec)
             matching = (e for e in ranked if remark.mistakes == tuple(c.id for c in e.causes if not c.option))
             same = (e for e in matching if e.certain or labels)
             found = next(same, None)

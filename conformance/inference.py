@@ -195,8 +195,8 @@ def _diagnose(trial: Trial, spec: Spec) -> tuple[str, ...]:
     failing = sum(judgement.verdict.bad for judgement in trial.judgements)
     if not trial.wiring.naming.names or trial.is_misfit or failing < _FEW_FAILING:
         return ()
-    verdicts = Diagnosis(spec).explain_all(trial.judgements)
-    found = [finding.mistakes for finding in diagnose(verdicts, spec) if finding.label == MISTAKE_FOUND]
+    run = Diagnosis(spec).explain_all(trial.judgements)
+    found = [finding.mistakes for finding in diagnose(run, spec) if finding.label == MISTAKE_FOUND]
     return found[0] if len(found) == 1 and len(found[0]) == 1 else ()
 
 

@@ -17,9 +17,10 @@ import pytest
 
 if TYPE_CHECKING:
     from goldformer.conformance.baseline.guard import Guard
+    from goldformer.conformance.diagnosis.diagnosed import DiagnosedRun, Explained
     from goldformer.conformance.diagnosis.explain import Diagnosis
     from goldformer.conformance.judging.cases import Bench, Judgement
-    from goldformer.conformance.judging.verdict import Verdict
+    from goldformer.conformance.judging.verdict import CheckKey, Verdict
     from goldformer.conformance.reports.comparison import Implementation
 
 KEY: Final = "goldformer"
@@ -28,10 +29,10 @@ ALL: Final = "all"
 _SUITE: Final = Path(__file__).resolve().parent
 _BENCH: Final = pytest.StashKey["Bench"]()
 _DIAGNOSIS: Final = pytest.StashKey["Diagnosis"]()
-#: The judgements of this process that failed, by check, component and dtype.
-_JUDGED: Final = pytest.StashKey[dict[tuple[str, str, str], "Judgement"]]()
+#: The judgements of this process.
+_JUDGED: Final = pytest.StashKey[dict["CheckKey", "Judgement"]]()
 _GUARD: Final = pytest.StashKey["Guard"]()
-_VERDICT: Final = pytest.StashKey["Verdict"]()
+_EXPLAINED: Final = pytest.StashKey["Explained"]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -225,17 +226,18 @@ def settle(request: pytest.FixtureRequest) -> Callable[[Judgement], None]:
         from goldformer.conformance.reports.text import explain_verdict
 
         kept = judgement.drop_large_arrays()
-        verdict = request.config.stash[_DIAGNOSIS].explain(kept)
-        request.config.stash[_JUDGED][_make_key(verdict)] = kept
+        explained = request.config.stash[_DIAGNOSIS].explain(kept)
+        request.config.stash[_JUDGED][kept.verdict.key] = kept
         guard: Guard | None = request.config.stash.get(_GUARD, None)
         if guard is not None:
-            verdict = guard.check_verdict(judgement, verdict)
-        request.node.stash[_VERDICT] = verdict
+            explained = explained._replace(verdict=guard.check_verdict(judgement, explained.verdict))
+        request.node.stash[_EXPLAINED] = explained
+        verdict = explained.verdict
         request.node.user_properties += _list_properties(verdict)
         if verdict.status is Status.SKIPPED:
             pytest.skip(f"{verdict.reason}: {verdict.message}")
         if verdict.bad or verdict.is_fault:
-            pytest.fail(explain_verdict(verdict, _load_bench(request.config).spec), pytrace=False)
+            pytest.fail(explain_verdict(explained, _load_bench(request.config).spec), pytrace=False)
 
     return settle
 
@@ -249,10 +251,6 @@ def _restore_judgement(verdict: Verdict, bench: Bench) -> Judgement | None:
     at = replace(bench, dtype=verdict.dtype)
     case = bench.spec.cases[verdict.check]
     return Judgement(verdict, at, case.under(at.options(case)))
-
-
-def _make_key(verdict: Verdict) -> tuple[str, str, str]:
-    return verdict.check, verdict.component, verdict.dtype
 
 
 def _list_properties(verdict: Verdict) -> list[tuple[str, object]]:
@@ -271,12 +269,12 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     The line is for JUnit XML and for pytest's short summary, which prints all of it where `CI` is set.
     """
     report = yield
-    verdict = item.stash.get(_VERDICT, None)
-    if verdict is not None and report.when == "call":
-        setattr(report, KEY, verdict.as_json())
+    explained = item.stash.get(_EXPLAINED, None)
+    if explained is not None and report.when == "call":
+        setattr(report, KEY, explained.as_json())
         crash = getattr(report.longrepr, "reprcrash", None)
         if crash is not None:
-            crash.message = verdict.message.partition("\n")[0]
+            crash.message = explained.verdict.message.partition("\n")[0]
     return report
 
 
@@ -285,16 +283,21 @@ class Summary:
 
     def __init__(self, config: pytest.Config) -> None:
         self.config = config
-        self.verdicts: list[Verdict] = []
+        self.explained: list[Explained] = []
         self.start = time.perf_counter()
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Collect the verdict, which is an attribute of its report."""
-        verdict = getattr(report, KEY, None)
-        if verdict is not None:
-            from goldformer.conformance.judging.verdict import Verdict
+        """Collect the verdict and its diagnosis, which are an attribute of its report."""
+        data = getattr(report, KEY, None)
+        if data is not None:
+            from goldformer.conformance.diagnosis.diagnosed import Explained
 
-            self.verdicts.append(Verdict.from_json(verdict))
+            self.explained.append(Explained.from_json(data))
+
+    @property
+    def verdicts(self) -> list[Verdict]:
+        """The verdicts that were collected."""
+        return [verdict for verdict, _ in self.explained]
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
@@ -321,7 +324,7 @@ class Summary:
         self._print_summary(terminalreporter)
 
     def _print_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        if not self.verdicts:
+        if not self.explained:
             if _BENCH in self.config.stash and (absent := self._list_absent()):
                 terminalreporter.write_line(f"Nothing was checked. Not implemented: {', '.join(absent)}", red=True)
             return
@@ -331,21 +334,23 @@ class Summary:
 
         bench = _load_bench(self.config)
         # In the order of the spec: workers of pytest-xdist report in any.
-        run = {v.component for v in self.verdicts}
-        cases = (case.id for name in bench.spec.components if name in run for case in bench.spec.cases_of(name))
+        judged_components = {v.component for v in self.verdicts}
+        cases = (
+            case.id for name in bench.spec.components if name in judged_components for case in bench.spec.cases_of(name)
+        )
         order = {check: place for place, check in enumerate((*cases, *bench.spec.properties))}
-        self.verdicts.sort(key=lambda v: (DTYPES.index(v.dtype), order[v.check]))
+        self.explained.sort(key=lambda e: (DTYPES.index(e.verdict.dtype), order[e.verdict.check]))
         # Workers of pytest-xdist do not send their judgements: without results a late match is not added.
         diagnosis: Diagnosis = self.config.stash[_DIAGNOSIS]
         judged = self.config.stash[_JUDGED]
-        judgements = [judged.get(_make_key(v)) or _restore_judgement(v, bench) for v in self.verdicts]
-        self.verdicts = diagnosis.complete_all(judgements, self.verdicts)
+        judgements = [judged.get(v.key) or _restore_judgement(v, bench) for v in self.verdicts]
+        run = diagnosis.complete_all(judgements, self.explained)
         terminalreporter.section(f"conformance of {bench.adapter.name}")
-        found = self._collect(bench)
+        found = self._collect(bench, run)
         summary = summarise(found, bench.spec, each="each above", whole=terminalreporter.verbosity > 0)
         for line in summary:
             terminalreporter.write_line(line.text)
-        if nothing_was_checked(self.verdicts):
+        if nothing_was_checked(run):
             terminalreporter.write_line("Nothing was checked: everything was skipped.", red=True)
         if bench.policy.strict and found.partial:
             terminalreporter.write_line(f"--strict fails what is partial: {', '.join(found.partial)}", red=True)
@@ -356,18 +361,20 @@ class Summary:
 
         return list_absent(_load_bench(self.config), Selection((), _list_chosen(self.config)))
 
-    def _collect(self, bench: Bench) -> Implementation:
-        """Collect the verdicts, as `goldformer check` does."""
+    def _collect(self, bench: Bench, run: DiagnosedRun) -> Implementation:
+        """Collect the results of a run, as `goldformer check` does."""
         from goldformer.conformance.reports.comparison import Implementation
 
-        drawn = replace(bench, dtype=self.verdicts[0].dtype)
+        drawn = replace(bench, dtype=run.verdicts[0].dtype)
         seconds = time.perf_counter() - self.start
         chosen = self._has_chosen(bench)
-        return Implementation.of(drawn, self.verdicts, seconds, self._list_absent(), chosen=chosen)
+        return Implementation.of(drawn, run, seconds, self._list_absent(), chosen=chosen)
 
     def _list_partial(self) -> tuple[str, ...]:
         """Return the components of which too few cases were judged."""
-        return self._collect(_load_bench(self.config)).partial
+        from goldformer.conformance.diagnosis.diagnosed import DiagnosedRun
+
+        return self._collect(_load_bench(self.config), DiagnosedRun.of(self.explained)).partial
 
     def _has_chosen(self, bench: Bench) -> bool:
         """Return True if the run left out golden cases, such as by -k or the id of a test: few are enough then."""

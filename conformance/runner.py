@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from goldformer.adapters import AdapterError
+from goldformer.conformance.diagnosis.diagnosed import DiagnosedRun
 from goldformer.conformance.diagnosis.explain import Diagnosis
 from goldformer.conformance.judging.cases import Bench, Judgement
-from goldformer.conformance.judging.verdict import Verdict
 from goldformer.conformance.loading import Reading, load_implementation
 from goldformer.conformance.reports.comparison import Comparison, ComparisonRequest, Implementation
 from goldformer.conformance.selection import Check, Numerics, Selection, add_declared_cases, checks, list_absent
@@ -40,11 +40,11 @@ def judge_implementation(
     """
     start = time.perf_counter()
     todo = checks(bench, selection)
-    verdicts, stopped = _judge(todo, run, bench.spec, keep_stopped=keep_stopped)
+    found, stopped = _judge(todo, run, bench.spec, keep_stopped=keep_stopped)
     seconds, absent = time.perf_counter() - start, list_absent(bench, selection)
     return Implementation.of(
         bench,
-        verdicts,
+        found,
         seconds,
         absent,
         stopped=stopped,
@@ -53,8 +53,8 @@ def judge_implementation(
     )
 
 
-def _judge(todo: Sequence[Check], run: RunChecks, spec: Spec, *, keep_stopped: bool) -> tuple[list[Verdict], str]:
-    """Return the verdicts, and where Ctrl-C or SIGTERM stopped the run."""
+def _judge(todo: Sequence[Check], run: RunChecks, spec: Spec, *, keep_stopped: bool) -> tuple[DiagnosedRun, str]:
+    """Return the diagnosed verdicts, and where Ctrl-C or SIGTERM stopped the run."""
     judgements: list[Judgement] = []
     stopped = ""
     try:
@@ -70,7 +70,7 @@ def _judge(todo: Sequence[Check], run: RunChecks, spec: Spec, *, keep_stopped: b
         if not keep_stopped:
             raise
         stopped = stopped or "stopped before all failures were explained"
-        return [judgement.verdict for judgement in judgements], stopped
+        return DiagnosedRun(tuple(judgement.verdict for judgement in judgements)), stopped
 
 
 #: Gets each Implementation as it is done and their number, and passes them on: a progress bar.

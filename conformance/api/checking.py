@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,11 +15,11 @@ from goldformer.adapters.process import TIMEOUT
 from goldformer.adapters.protocol import DTYPES
 from goldformer.conformance.api.printed import Printed
 from goldformer.conformance.api.report import Report
+from goldformer.conformance.diagnosis.diagnosed import Explained
 from goldformer.conformance.judging.cases import Bench
 from goldformer.conformance.judging.collector import sparing_collector
 from goldformer.conformance.judging.decision import Policy
 from goldformer.conformance.judging.host import call_apart
-from goldformer.conformance.judging.verdict import Verdict
 from goldformer.conformance.loading import Reading, find_name, list_own, load_implementation
 from goldformer.conformance.reports.comparison import Comparison, ComparisonRequest
 from goldformer.conformance.reports.did_you_mean import describe_unknown
@@ -90,9 +91,9 @@ def check(
             with Numerics().hold(adapter.arrays):
                 found = judge_implementation(bench, selection, with_pictures=True)
     options = {"conventions": dict(conventions or {}), "device": device, "arrays": arrays, "strict": strict}
-    verdicts = tuple(replace(v, reproduce=_describe_call(what, component, v, options)) for v in found.verdicts)
+    run = found.run.repeat_with(partial(_describe_call, what, component, options))
     request = ComparisonRequest(selection.dtypes, selection.components, device, timeout=timeout)
-    return Report(Comparison(request, (replace(found, verdicts=verdicts),)), spec, printed.text)
+    return Report(Comparison(request, (replace(found, run=run),)), spec, printed.text)
 
 
 def _split(words: Words) -> tuple[str, ...]:
@@ -123,18 +124,19 @@ def _require_cases(selection: Selection, spec: Spec) -> None:
 _DEFAULTS: Final[Mapping[str, Any]] = {"cases": (), "conventions": {}, "device": "cpu", "arrays": None, "strict": False}
 
 
-def _describe_call(what: Any, component: str | None, verdict: Verdict, options: Mapping[str, Any]) -> str:
+def _describe_call(what: Any, component: str | None, options: Mapping[str, Any], explained: Explained) -> str:
     """Return the call that repeats one check."""
+    verdict, state = explained.verdict, explained.diagnosis.state
     if isinstance(what, Mapping):
         what, component = what.get(verdict.component, what), verdict.component
     shown = repr(str(what)) if isinstance(what, str | Path) else find_name(what)
     named = f", {component!r}" if component not in (None, shown) else ""
     only = "cases" if verdict.kind == "case" else "properties"
     arguments: dict[str, Any] = {only: verdict.check, "dtypes": verdict.dtype}
-    if verdict.state is not None and verdict.state.is_proven:
+    if state is not None and state.is_proven:
         # The whole component shows it where no few cases do.
-        arguments[only] = (*verdict.state.after, verdict.check) if verdict.state.after else ()
-        named = named if verdict.state.after else f", {verdict.component!r}"
+        arguments[only] = (*state.after, verdict.check) if state.after else ()
+        named = named if state.after else f", {verdict.component!r}"
     arguments |= options
     said = [f"{name}={value!r}" for name, value in arguments.items() if value != _DEFAULTS.get(name)]
     return f"goldformer.check({shown}{named}, {', '.join(said)})"

@@ -18,6 +18,7 @@ from goldformer.adapters.protocol import DTYPES
 from goldformer.conformance.api.arguments import swap_heads
 from goldformer.conformance.api.own_call import OwnCall
 from goldformer.conformance.api.report import NonConformance
+from goldformer.conformance.diagnosis.diagnosed import DiagnosedRun
 from goldformer.conformance.diagnosis.explain import Diagnosis
 from goldformer.conformance.diagnosis.finding import FIRST_SEEN, FIX_FIRST, Finding
 from goldformer.conformance.diagnosis.findings import diagnose
@@ -26,7 +27,7 @@ from goldformer.conformance.judging.cases import Bench, Judgement, judge_case
 from goldformer.conformance.judging.comparator import find_ratio
 from goldformer.conformance.judging.invoke import BadResult, name_outputs
 from goldformer.conformance.judging.measure import find_tolerance
-from goldformer.conformance.judging.verdict import Status, Verdict
+from goldformer.conformance.judging.verdict import Status
 from goldformer.conformance.reports.text import format_difference, format_remarks
 from goldformer.spec import Case, Contract, GoldenArray, Spec, load_spec
 from goldformer.spec.oracle.rounding import is_half
@@ -108,11 +109,12 @@ def assert_correct(
     with _keep_jax_settings({**arguments, "actual": _take_first(actual)}):
         call = OwnCall.read(component, arguments, conventions, spec, _take_first(actual))
         call = replace(call, style=_read_style(rounding, call))
-        verdict = _judge(actual, call)
+        run = _judge(actual, call)
+        (verdict,) = run
         if verdict.bad and _is_right_swapped(actual, call, arguments):
             raise ValueError(f"{component}: this is right for axes (..., heads, tokens, d): {_SWAP}")
     if verdict.bad or verdict.is_tolerated:
-        raise NonConformance(_describe(verdict, spec))
+        raise NonConformance(_describe(run, spec))
     if verdict.status is not Status.PASSED:
         raise ValueError(f"{component} in {call.dtype} cannot be judged: {verdict.message}")
 
@@ -129,21 +131,20 @@ def _read_style(rounding: str, call: OwnCall) -> Style:
     return "once"
 
 
-def _judge(actual: Any, call: OwnCall) -> Verdict:
+def _judge(actual: Any, call: OwnCall) -> DiagnosedRun:
     """Return the verdict on a result, with the mistakes that reproduce it."""
     component, spec = call.case.component, call.spec
     judgement = _judge_alone(actual, call)
     if judgement.verdict.status is Status.PASSED:
         _require_telling(judgement.expected, spec.contracts[component], call.dtype)
-        return judgement.verdict
+        return DiagnosedRun((judgement.verdict,))
     case = judgement.case
     assert case is not None, "a call is a case"
     # In a large call, the mistakes to look for are those that cases of the component list.
     listed = dict.fromkeys(id_ for other in spec.cases_of(component) if other.cotangent is None for id_ in other.kills)
     # There is one result and no implementation: called with other arguments, it would give the same numbers again.
     diagnosis = Diagnosis(spec, isolates=False)
-    (explained,) = diagnosis.explain_all([replace(judgement, case=replace(case, kills=tuple(listed)))])
-    return explained
+    return diagnosis.explain_all([replace(judgement, case=replace(case, kills=tuple(listed)))])
 
 
 def _judge_alone(actual: Any, call: OwnCall) -> Judgement:
@@ -202,12 +203,13 @@ def _require_telling(golden: Mapping[str, GoldenArray], contract: Contract, dtyp
             )
 
 
-def _describe(verdict: Verdict, spec: Spec) -> str:
+def _describe(run: DiagnosedRun, spec: Spec) -> str:
     """Return the message of a failed assertion: the first and the worst wrong number, and the mistake."""
+    (verdict,) = run
     lines = [f"{verdict.component} is wrong in {verdict.dtype}: {verdict.message}"]
     for difference in verdict.differences:
         lines += [f"  {line}" for line in format_difference(difference)]
-    found: list[Finding] = [f for f in diagnose([verdict], spec) if f.label not in _OF_A_RUN]
+    found: list[Finding] = [f for f in diagnose(run, spec) if f.label not in _OF_A_RUN]
     lines += format_remarks(found)
     return "\n".join(lines)
 

@@ -24,13 +24,14 @@ from goldformer.conformance.baseline.expected import (
 )
 from goldformer.conformance.baseline.model import Baseline, Entry, Key
 from goldformer.conformance.baseline.moves import Kind, Move, describe_end_change, describe_form_change
+from goldformer.conformance.diagnosis.evidence import Match
 from goldformer.conformance.diagnosis.failure import FailingCase
 from goldformer.conformance.diagnosis.imitation import Imitator
 from goldformer.conformance.diagnosis.mistakes import implementations
 from goldformer.conformance.judging.comparator import compare
 from goldformer.conformance.judging.invoke import Result
 from goldformer.conformance.judging.measure import find_tolerance, measure
-from goldformer.conformance.judging.verdict import Element, Match
+from goldformer.conformance.judging.verdict import Element
 from goldformer.spec import Case, Spec
 
 _NEW: Final = "is new: the baseline does not have it"

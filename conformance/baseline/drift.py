@@ -13,6 +13,7 @@ from goldformer.conformance.baseline.environment import list_differences
 from goldformer.conformance.baseline.model import Baseline, Key
 from goldformer.conformance.baseline.moves import Kind, Move, Tally, group_by_component, group_by_reason
 from goldformer.conformance.diagnosis.causes import find_cause
+from goldformer.conformance.diagnosis.diagnosed import CheckDiagnosis, DiagnosedRun, Explained
 from goldformer.conformance.diagnosis.finding import MISTAKE_FOUND, OPTION_FOUND, Finding
 from goldformer.conformance.diagnosis.findings import describe_distance, describe_explanations
 from goldformer.conformance.diagnosis.suspects import find_failing_roots, rank_explanations
@@ -120,13 +121,13 @@ def explain_drift(drift: Drift) -> Iterator[Finding]:
     unmoved = _list_unmoved(known, drift.spec)
     for was in (False, True):
         about = [move for move in beyond if move.was is was]
-        roots, followers = find_failing_roots(_make_verdicts(about, drift.spec), drift.spec)
+        roots, followers = find_failing_roots(_make_run(about, drift.spec), drift.spec)
         # A call without a result refutes no mistake.
-        moved = _make_verdicts((move for move in about if move.kind is not Kind.FORM), drift.spec)
+        moved = _make_run((move for move in about if move.kind is not Kind.FORM), drift.spec)
+        run = replace(moved, judged=(*moved.judged, *unmoved))
         for component in roots:
-            explained = [
-                e for e in rank_explanations([*moved, *unmoved], component, drift.spec) if 2 * e.equals >= e.case_count
-            ]
+            ranked = rank_explanations(run, component, drift.spec)
+            explained = [e for e in ranked if 2 * e.equals >= e.case_count]
             found = describe_explanations(explained, "moved", was=was)
             yield Finding("Moved first", component, inner=False)
             yield from (replace(r, label=_REMOVED.get(r.label, r.label)) if was else r for r in found)
@@ -146,7 +147,7 @@ def _describe_reasons(moves: list[Move]) -> Iterator[Finding]:
         yield Finding(label, f"{shown.why}. {len(group.moves)} of {len(moves)} outputs that moved.{where}")
 
 
-def _list_unmoved(moves: Iterable[Move], spec: Spec) -> list[Verdict]:
+def _list_unmoved(moves: Iterable[Move], spec: Spec) -> DiagnosedRun:
     """Return each call that gave the same result but for rounding, as a passing case: it rules out what it would show.
 
     A backward pass of the implementation's own may stay as it is when the forward pass changes: gradients are left out.
@@ -156,18 +157,19 @@ def _list_unmoved(moves: Iterable[Move], spec: Spec) -> list[Verdict]:
         if move.key not in worst or move.kind > worst[move.key].kind:
             worst[move.key] = move
     same = (move for move in worst.values() if move.output and move.kind <= Kind.ROUNDING)
-    return _make_verdicts((move for move in same if spec.cases[move.key.case].cotangent is None), spec, Status.PASSED)
+    return _make_run((move for move in same if spec.cases[move.key.case].cotangent is None), spec, Status.PASSED)
 
 
-def _make_verdicts(moves: Iterable[Move], spec: Spec, status: Status = Status.FAILED) -> list[Verdict]:
+def _make_run(moves: Iterable[Move], spec: Spec, status: Status = Status.FAILED) -> DiagnosedRun:
     """Return each call as a case with this status, which the diagnosis can read; those that moved are failing."""
-    found: dict[Key, Verdict] = {}
+    found: dict[Key, Explained] = {}
     for move in moves:
         key = move.key
         if key not in found or move.matches:
             case = spec.cases[key.case]
-            found[key] = Verdict(
+            verdict = Verdict(
                 key.case, "case", move.component, case.title, status, "wrong-value", move.why, key.dtype,
-                key.device, case.clauses, "", case.kills, matches=move.matches,
+                key.device, case.clauses, "", case.kills,
             )  # fmt: skip
-    return list(found.values())
+            found[key] = Explained(verdict, CheckDiagnosis(move.matches))
+    return DiagnosedRun.of(found.values())

@@ -58,7 +58,7 @@ class Guard:
             return replace(verdict, message=f"{verdict.message}; {short}")
         command = [*self._command, "--case", key.case, "--dtype", key.dtype]
         return replace(
-            verdict, status=Status.FAILED, reason="moved", message=message, catches=(), matches=None,
+            verdict, status=Status.FAILED, reason="moved", message=message, catches=(),
             reproduce=shlex.join(command),
         )  # fmt: skip
 

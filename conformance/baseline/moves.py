@@ -11,7 +11,8 @@ from typing import Final
 from goldformer.adapters.untrusted_text import LONGEST_MESSAGE, clip_text
 from goldformer.conformance.baseline.array_files import StoredArray
 from goldformer.conformance.baseline.model import Ended, Key
-from goldformer.conformance.judging.verdict import Element, Grid, Match
+from goldformer.conformance.diagnosis.evidence import Match
+from goldformer.conformance.judging.verdict import Element, Grid
 from goldformer.conformance.reports.counting import count_noun
 from goldformer.conformance.reports.text import format_ratio
 

@@ -17,6 +17,7 @@ from goldformer.adapters import Adapter, AdapterError, find_adapter
 from goldformer.adapters.find import import_file
 from goldformer.conformance.commands import _options as options
 from goldformer.conformance.commands._console import FAILS, OK, CannotRun, err, plain_table, print_table, say
+from goldformer.conformance.diagnosis.diagnosed import Explained
 from goldformer.conformance.grading.answers import AnswerRecorder, Answers, summarize
 from goldformer.conformance.grading.assignment import list_published_cases, read_assignment
 from goldformer.conformance.grading.declarations import read_declarations
@@ -185,7 +186,7 @@ def _judge(assignment: Assignment, plan: CheckPlan, adapter: Adapter, returned: 
     bench = Bench(plan.spec, returned.watch(adapter), assignment.dtypes[0], "cpu")
     checks = []
     for planned in plan.checks:
-        checks.append(planned.rate(planned.judge(replace(bench, dtype=planned.dtype)).verdict))
+        checks.append(planned.rate(Explained(planned.judge(replace(bench, dtype=planned.dtype)).verdict)))
         returned.file(planned.component, planned.subject.id)
     return checks
 

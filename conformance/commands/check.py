@@ -30,10 +30,10 @@ from goldformer.conformance.commands._console import (
     save_json,
     say,
 )
+from goldformer.conformance.diagnosis.diagnosed import Explained
 from goldformer.conformance.judging.cases import Bench, Judgement
 from goldformer.conformance.judging.decision import Policy
 from goldformer.conformance.judging.derivation import CannotDerive, derive_values
-from goldformer.conformance.judging.verdict import Verdict
 from goldformer.conformance.loading import Reading, list_own, load_implementation
 from goldformer.conformance.reports.comparison import Comparison, ComparisonRequest, Implementation
 from goldformer.conformance.reports.comparison_data import coverage_as_json, diagnosis_as_json
@@ -167,7 +167,7 @@ def check(
 
         save(junit, junit_xml(implementation, spec))
     if case_folder:
-        _save_cases(case_folder, implementation.bad)
+        _save_cases(case_folder, map(implementation.run.explain, implementation.bad))
     if implementation.problem:
         print_error(implementation.problem)
         return STOPPED if implementation.stopped else UNUSABLE
@@ -219,12 +219,13 @@ def _run_checks(todo: Sequence[Check]) -> Iterator[Judgement]:
             yield judgement
 
 
-def _save_cases(folder: Path, bad: Iterable[Verdict]) -> None:
+def _save_cases(folder: Path, bad: Iterable[Explained]) -> None:
     """Save the smallest wrong call of each failing check that has one, and say where."""
     folder.mkdir(exist_ok=True)
-    for verdict in bad:
-        if verdict.example:
-            save(folder / f"{verdict.component}-{verdict.check}-{verdict.dtype}.yaml", f"{verdict.example}\n")
+    for explained in bad:
+        if explained.example:
+            check, component, dtype, _ = explained.verdict.key
+            save(folder / f"{component}-{check}-{dtype}.yaml", f"{explained.example}\n")
 
 
 def _as_json(implementation: Implementation, adapter: Adapter, device: str, spec: Spec) -> dict[str, Any]:
@@ -252,5 +253,5 @@ def _as_json(implementation: Implementation, adapter: Adapter, device: str, spec
         "not_implemented": [result.component for result in results if result.state == NOT_IMPLEMENTED],
         "diagnosis": diagnosis_as_json(implementation, spec),
         "problem": implementation.problem,
-        "verdicts": [verdict.as_json() for verdict in implementation.verdicts],
+        "verdicts": implementation.run.as_json(),
     }  # fmt: skip

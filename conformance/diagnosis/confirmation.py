@@ -7,7 +7,7 @@ their numbers drawn again. Gradients have few cases, so they are also taken of a
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Final
@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from goldformer.conformance.diagnosis.causes import Causes
-from goldformer.conformance.diagnosis.distinguish import FINEST
-from goldformer.conformance.diagnosis.failure import CLEAR, ROUNDINGS, FailingCase, estimate_cost
+from goldformer.conformance.diagnosis.diagnosed import DiagnosedRun
+from goldformer.conformance.diagnosis.evidence import Call, CallKind
+from goldformer.conformance.diagnosis.failure import CLEAR, FINEST, ROUNDINGS, FailingCase, estimate_cost
 from goldformer.conformance.diagnosis.suspects import (
     MOST_COMPARED,
     Explanation,
@@ -26,7 +27,6 @@ from goldformer.conformance.diagnosis.suspects import (
 )
 from goldformer.conformance.judging.cases import Judgement
 from goldformer.conformance.judging.invoke import Result
-from goldformer.conformance.judging.verdict import Verdict
 from goldformer.spec import Case, Spec
 from goldformer.spec.draw import Dyadic, Recipe, Uniform
 from goldformer.spec.model import GoldenArray
@@ -46,30 +46,33 @@ _OTHER_SEED: Final = 7_000_003
 
 
 def confirm_causes(
-    judgements: Sequence[Judgement | None],
-    verdicts: list[Verdict],
+    judgements: Sequence[Judgement],
+    run: DiagnosedRun,
     imitator: Imitator,
     spec: Spec,
     compared: set[tuple[str, Causes]],
 ) -> None:
-    """Note in the verdicts of failing cases which of the best explanations new calls refute or confirm.
+    """Add which of the best explanations new calls contradict or confirm.
 
     `compared` are the explanations, with their components, that were compared before; these are added to it.
     """
-    for component in list_explained(verdicts):
-        certain = (e for e in rank_best(verdicts, component, spec) if e.certain)
+    for component in list_explained(run):
+        certain = (e for e in rank_best(run, component, spec) if e.certain)
         best = [e for e in certain if (component, e.ids) not in compared][:MOST_COMPARED]
         compared.update((component, e.ids) for e in best)
-        failing = {i: j for i, j in select_judgements(judgements, component).items() if verdicts[i].matches}
-        for index, seen in _make_calls(best, failing, verdicts, spec):
-            refuted = tuple(e.ids for e in best if _is_refuted(e.ids, seen, imitator))
-            solved = (e.ids for e in best if e.ids not in refuted and any(c.solved for c in e.causes))
-            confirmed = tuple(ids for ids in solved if _is_confirmed(ids, seen, imitator))
-            verdict = verdicts[index]
-            verdicts[index] = replace(
-                verdict, refutes=(*verdict.refutes, *refuted), confirms=(*verdict.confirms, *confirmed)
-            )
+        for judgement, seen in _make_calls(best, select_judgements(judgements, component), run, spec):
+            call = Call(judgement.verdict.key, CallKind.REDRAWN)
+            refuted = [e.ids for e in best if _is_refuted(e.ids, seen, imitator)]
+            run.evidence.contradict(call, refuted)
             best = [e for e in best if e.ids not in refuted]
+            solved = (e.ids for e in best if any(c.solved for c in e.causes))
+            run.evidence.add(
+                call, {ids: _measure(ids, seen, imitator) for ids in solved if _is_confirmed(ids, seen, imitator)}
+            )
+
+
+def _measure(causes: Causes, seen: FailingCase, imitator: Imitator) -> float:
+    return seen.measure_apart(imitator.imitate(causes, seen))
 
 
 def _is_refuted(causes: Causes, seen: FailingCase, imitator: Imitator) -> bool:
@@ -91,20 +94,16 @@ def _is_confirmed(causes: Causes, seen: FailingCase, imitator: Imitator) -> bool
 
 
 def _make_calls(
-    best: Sequence[Explanation],
-    failing: Mapping[int, Judgement],
-    verdicts: Sequence[Verdict],
-    spec: Spec,
-) -> Iterator[tuple[int, FailingCase]]:
-    """Yield results of calls with other numbers, each with the index of the failing case that it is made from."""
-    explained = {
-        index: judgement
-        for index, judgement in failing.items()
-        if any(m.causes == e.ids for e in best for m in verdicts[index].matches or ())
-    }
+    best: Sequence[Explanation], judgements: Sequence[Judgement], run: DiagnosedRun, spec: Spec
+) -> Iterator[tuple[Judgement, FailingCase]]:
+    """Yield results of calls with other numbers, each with the judgement of the failing case that it is made from."""
+    named = {e.ids for e in best}
+    explained = [
+        j for j in judgements if j.verdict.bad and not named.isdisjoint(run.evidence.list_equal(j.verdict.key))
+    ]
     left, calls = _MOST_NUMBERS, 0
-    for index, case in _list_calls(explained, spec):
-        judgement, failure = explained[index], FailingCase.of(explained[index])
+    for judgement, case in _list_calls(explained, spec):
+        failure = FailingCase.of(judgement)
         left -= len(best) * estimate_cost(case)
         if failure is None or left < 0 or calls == _MOST_CALLS:
             return
@@ -115,7 +114,7 @@ def _make_calls(
         actual = judgement.bench.call_case(case.under(options))
         if isinstance(actual, Result):
             expected = _widen(failure, actual) if case.cotangent is not None else failure.expected
-            yield index, replace(failure, case=case.under(options), actual=actual, expected=expected)
+            yield judgement, replace(failure, case=case.under(options), actual=actual, expected=expected)
 
 
 def _widen(failure: FailingCase, actual: Result) -> dict[str, GoldenArray]:
@@ -130,24 +129,24 @@ def _widen(failure: FailingCase, actual: Result) -> dict[str, GoldenArray]:
     return {name: known.get(name, one) for name in actual.outputs}
 
 
-def _list_calls(explained: Mapping[int, Judgement], spec: Spec) -> Iterator[tuple[int, Case]]:
+def _list_calls(explained: Sequence[Judgement], spec: Spec) -> Iterator[tuple[Judgement, Case]]:
     """Yield calls with other numbers, the cheapest first, with the failing cases that they are made from."""
-    cases = {
-        index: judgement.case
-        for index, judgement in explained.items()
+    cases = [
+        (judgement, judgement.case)
+        for judgement in explained
         if judgement.case is not None and _can_be_drawn(judgement.case) and isinstance(judgement.outcome, Result)
-    }
-    ranked = sorted(cases, key=lambda index: (cases[index].cotangent is not None, cases[index].size))
-    forward = [index for index in ranked if cases[index].cotangent is None]
-    gradient = next((index for index in ranked if cases[index].cotangent is not None), None)
-    if ranked:
-        yield ranked[0], _draw_again(cases[ranked[0]])
-    if gradient is not None and (case := _choose_for_gradient(cases[gradient], spec)) is not None:
-        yield gradient, _draw_gradient(case, spec)
-    for index in forward[1:]:
-        one, first = cases[index], cases[forward[0]]
-        if one.inputs.keys() != first.inputs.keys() or one.attributes != first.attributes:
-            yield index, _draw_again(one)
+    ]
+    ranked = sorted(cases, key=lambda one: (one[1].cotangent is not None, one[1].size))
+    forward = [(judgement, case) for judgement, case in ranked if case.cotangent is None]
+    for judgement, case in ranked[:1]:
+        yield judgement, _draw_again(case)
+    for judgement, case in [one for one in ranked if one[1].cotangent is not None][:1]:
+        if (chosen := _choose_for_gradient(case, spec)) is not None:
+            yield judgement, _draw_gradient(chosen, spec)
+    for judgement, case in forward[1:]:
+        first = forward[0][1]
+        if case.inputs.keys() != first.inputs.keys() or case.attributes != first.attributes:
+            yield judgement, _draw_again(case)
             return
 
 

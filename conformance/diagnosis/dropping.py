@@ -39,8 +39,11 @@ _BIASES: Final = ("b_o", "b_2")
 _DEVIATIONS: Final = 8
 
 
-def note_dropout(judgements: Sequence[Judgement | None], verdicts: Sequence[Verdict]) -> list[Verdict]:
-    """Return verdicts in which those of results that differ from call to call name dropout where it explains them."""
+def name_dropout(judgements: Sequence[Judgement | None], verdicts: Sequence[Verdict]) -> list[Verdict]:
+    """Return verdicts in which those of results that differ from call to call name dropout where it explains them.
+
+    This comes before any diagnosis: it says what the check saw.
+    """
     return [
         replace(v, catches=(DROPOUT,), message=f"{v.message}: {found}")
         if j is not None and v.bad and v.catches == (NONDETERMINISM,) and (found := _find_dropout(v.component, j.bench))

@@ -20,11 +20,16 @@ from goldformer.conformance.judging.measure import measure_ratio
 from goldformer.conformance.judging.random_outputs import compare_draws, compute_statistics
 from goldformer.conformance.judging.tolerance import tolerance
 from goldformer.conformance.judging.verdict import Difference
-from goldformer.spec import Case, Contract
+from goldformer.spec import Case, Contract, Spec
 from goldformer.spec.model import REFUSED, GoldenArray, find_magnitude
 
 #: An option of each convention of a component.
 Options = Mapping[str, str]
+
+#: The dtype in which only what differs is told apart.
+FINEST: Final = "float64"
+#: The rounding of two ways to compute one thing in it.
+_ROUNDING: Final = float(np.sqrt(np.finfo(np.float64).eps))
 
 #: The components that run a backward pass in every call.
 RUNS_BACKWARD: Final = frozenset({"single_head_attention_step"})
@@ -102,6 +107,10 @@ class FailingCase:
         made = {name: cut.cut_array(array, outputs[name]) for name, array in self.actual.outputs.items()}
         actual = replace(self.actual, outputs=made)
         return replace(self, case=cut.cut_case(self.case), actual=actual, expected=cut.cut_all(self.expected))
+
+    def put_exactly(self, case: Case) -> FailingCase:
+        """Return another case in float64, of the same implementation; what it gives there is not known."""
+        return replace(self, case=case, actual=BadResult("raised", ""), dtype=FINEST)
 
     @property
     def has_changed_inputs(self) -> bool:
@@ -357,6 +366,23 @@ class FailingCase:
     def _order(self) -> list[str]:
         """The names of what is expected, in the order in which data flows."""
         return [name for name in self.contract.results_of(self.case) if name in self.expected]
+
+
+def list_quick_cases(component: str, spec: Spec) -> list[Case]:
+    """Return the cases of a component whose results in float64 tell explanations apart, the smallest first."""
+    cases = sorted(spec.cases_of(component), key=lambda case: case.size)
+    return [case for case in cases if not (case.error or case.random or case.full_size or case.cotangent)]
+
+
+def equals_whole(one: Result | BadResult | None, other: Result | BadResult | None) -> bool:
+    """Return True if two results in float64 are the same but for rounding."""
+    if not isinstance(one, Result) or not isinstance(other, Result):
+        return type(one) is type(other)
+    return all(
+        one.outputs[name].shape == other.outputs[name].shape
+        and np.allclose(one.outputs[name], other.outputs[name], rtol=_ROUNDING, atol=_ROUNDING, equal_nan=True)
+        for name in one.outputs.keys() & other.outputs.keys()
+    )
 
 
 def _compare_unreached(unreached: frozenset[str], imitation: Result, right: Result) -> float | None:

@@ -15,6 +15,7 @@ from goldformer.conformance.diagnosis.causes import (
     write_declaration,
     write_hint,
 )
+from goldformer.conformance.diagnosis.diagnosed import DiagnosedRun, IsolatedMistake
 from goldformer.conformance.diagnosis.finding import (
     AGAIN,
     AS_PRINTED,
@@ -65,7 +66,6 @@ from goldformer.conformance.judging.verdict import (
     NO_MISTAKE,
     NONDETERMINISM,
     WITHHELD,
-    IsolatedMistake,
     Verdict,
 )
 from goldformer.conformance.properties.relations import join_names
@@ -86,38 +86,38 @@ _MOST_CHANGES: Final = 3
 _ALL_OF_THEM: Final = ", each by itself, or a normalisation or residual that all of them pass"
 
 
-def diagnose(verdicts: Sequence[Verdict], spec: Spec) -> Iterator[Finding]:
+def diagnose(run: DiagnosedRun, spec: Spec) -> Iterator[Finding]:
     """Yield what to fix first, which known mistakes explain it, and what is not implemented."""
-    verdicts = [v for v in verdicts if v.reason not in NO_MISTAKE and v.was_asked]
-    judged = {c: [v for v in verdicts if v.component == c and v.is_judged] for c in spec.components}
+    run = run.select(lambda v: v.reason not in NO_MISTAKE and v.was_asked)
+    judged = {c: [v for v in run if v.component == c and v.is_judged] for c in spec.components}
     absent = [c for c, mine in judged.items() if mine and all(v.reason == "not-implemented" for v in mine)]
-    roots, followers = find_failing_roots((v for v in verdicts if v.component not in absent), spec)
-    explained = {component: _select_explanations(verdicts, component, spec) for component in (*roots, *followers)}
+    roots, followers = find_failing_roots((v for v in run if v.component not in absent), spec)
+    explained = {component: _select_explanations(run, component, spec) for component in (*roots, *followers)}
     groups: dict[str, list[str]] = {BECAUSE: [], AGAIN: []}
     for component in (*roots, *followers):
-        label = FIX_FIRST if component in roots else _classify_follower(component, verdicts, judged, explained, spec)
+        label = FIX_FIRST if component in roots else _classify_follower(component, run, judged, explained, spec)
         if label in groups:
             groups[label].append(component)
             continue
         yield Finding(label, component, inner=False)
         bad = [v for v in judged[component] if v.bad]
-        found = list(_describe_state(bad, spec)) or describe_explanations(explained[component])
+        found = list(_describe_state(bad, run, spec)) or describe_explanations(explained[component])
         found = _put_zeros_first(bad, found)
         if label == FIX_FIRST or not found:
             yield from _describe_first_seen(judged[component], spec)
-        yield from _describe_idle(bad)
+        yield from _describe_idle(bad, run)
         uncertain = bool(found) and found[0].label == CLOSEST
-        found = found or list(_find_possible_causes(verdicts, bad, component, spec))
+        found = found or list(_find_possible_causes(run, bad, component, spec))
         yield from found
         if uncertain:
-            yield from _describe_isolated(next(filter(None, (v.isolated for v in bad)), None), spec)
+            yield from _describe_isolated(_find_isolated(bad, run), spec)
         yield from _describe_printed(found, bad, component, spec)
     yield from _declare_together(explained)
     yield from (Finding(label, ", ".join(names), inner=False) for label, names in groups.items() if names)
     if absent:
         yield Finding("Not implemented", ", ".join(absent), inner=False)
-    yield from _describe_not_run(verdicts)
-    if faults := [v for v in verdicts if v.is_fault]:
+    yield from _describe_not_run(run)
+    if faults := [v for v in run if v.is_fault]:
         text = f"{faults[0].message}. Not judged: {list_few(f'{v.check} ({v.dtype})' for v in faults)}"
         yield Finding("Fault in goldformer", text, inner=False)
 
@@ -147,17 +147,19 @@ def _describe_first_seen(judged: Sequence[Verdict], spec: Spec) -> Iterator[Find
     yield from describe_limits(first, judged, spec)
 
 
-def _describe_idle(bad: Sequence[Verdict]) -> Iterator[Finding]:
+def _describe_idle(bad: Sequence[Verdict], run: DiagnosedRun) -> Iterator[Finding]:
     """Yield the parameters that change no output of a failing case."""
-    for verdict in (v for v in bad if v.idle):
-        change = "change" if len(verdict.idle) > 1 or verdict.idle[0].endswith("*") else "changes"
+    for verdict, idle in ((v, run.get_note(v).idle) for v in bad):
+        if not idle:
+            continue
+        change = "change" if len(idle) > 1 or idle[0].endswith("*") else "changes"
         advice = "Check that the adapter passes them on and the code reads them"
-        yield Finding(NO_EFFECT, f"{list_few(verdict.idle)} {change} no output of {verdict.check}. {advice}")
+        yield Finding(NO_EFFECT, f"{list_few(idle)} {change} no output of {verdict.check}. {advice}")
 
 
 def _classify_follower(
     component: str,
-    verdicts: Sequence[Verdict],
+    run: DiagnosedRun,
     judged: Mapping[str, Sequence[Verdict]],
     explained: Mapping[str, Sequence[Explanation]],
     spec: Spec,
@@ -171,19 +173,19 @@ def _classify_follower(
     parts = [part for part in spec.list_dependencies(component) if part in explained]
     known = [(part, c) for part in parts for e in explained[part] for c in e.causes]
     bad = [v for v in judged[component] if v.bad and v.reason != ACCEPTED]
-    if not bad or any(v.state is not None for v in bad):
+    if not bad or any(run.get_note(v).state is not None for v in bad):
         return FIX_TOO
     if best := next(iter(explained[component]), None):
         # What two parts do, one cause of the whole may do as well.
         equals = [e for e in explained[component] if e.certain and e.equals == best.equals] if best.certain else []
         return BECAUSE if any(all(_is_inherited(c, known) for c in e.causes) for e in equals) else FIX_TOO
-    ranked = rank_explanations(verdicts, component, spec)
+    ranked = rank_explanations(run, component, spec)
     if any(e.equals and all(_is_inherited(c, known) and not _is_deliberate(c) for c in e.causes) for e in ranked):
         return AGAIN
-    if any(v.matches is not None and v.differences for v in bad):
+    if any(run.evidence.is_searched(v.key) and v.differences for v in bad):
         # A part that nothing known explains cannot be imitated in the whole, nor can a cache that reads word by word
         # what is wrong in a model. What is wrong in the loop itself is said at once.
-        isolated = next(filter(None, (v.isolated for v in bad)), None)
+        isolated = _find_isolated(bad, run)
         in_model = isolated is not None and "loop" not in isolated.places
         decodes = "bos_id" in spec.contracts[component].attributes
         return AGAIN if (decodes and in_model) or not all(explained[part] for part in parts) else FIX_TOO
@@ -226,21 +228,19 @@ def _declare_together(explained: Mapping[str, Sequence[Explanation]]) -> Iterato
         yield Finding(DECLARE_ALL, f"{write_declaration(options.values())}, or fix it", inner=False)
 
 
-def _describe_not_run(verdicts: Sequence[Verdict]) -> Iterator[Finding]:
+def _describe_not_run(run: DiagnosedRun) -> Iterator[Finding]:
     """Yield the properties that the implementation kept from running, although nothing is wrong with it."""
-    stopped = [v for v in verdicts if v.kind == "property" and v.message.startswith(NOT_RUN)]
+    stopped = [v for v in run if v.kind == "property" and v.message.startswith(NOT_RUN)]
     for check in dict.fromkeys(v.check for v in stopped):
         mine = [v for v in stopped if v.check == check]
         names = list_few(dict.fromkeys(v.component for v in mine))
         yield Finding("Could not be checked", f"{check} of {names}: {mine[0].message}", inner=False)
 
 
-def _find_possible_causes(
-    verdicts: Sequence[Verdict], bad: Sequence[Verdict], component: str, spec: Spec
-) -> Iterator[Finding]:
+def _find_possible_causes(run: DiagnosedRun, bad: Sequence[Verdict], component: str, spec: Spec) -> Iterator[Finding]:
     """Yield possible causes of failures that no known mistake explains, or the place where values first go wrong."""
     # The message of a missing output is enough, and so is that of a bad call that is accepted.
-    verdicts = [v for v in verdicts if v.reason not in (WITHHELD, ACCEPTED)]
+    run = run.select(lambda v: v.reason not in (WITHHELD, ACCEPTED))
     bad = [v for v in bad if v.reason not in (WITHHELD, ACCEPTED)]
     if not bad:
         return
@@ -253,36 +253,38 @@ def _find_possible_causes(
         text = f"{mistake.id}, {mistake.title}: {first.message}. {mistake.hint}"
         yield Finding(MISTAKE_FOUND, text, mistakes=(mistake.id,))
         return
-    if found := _suspect_state(bad, spec) or _describe_changed_inputs(bad, spec):
+    if found := _suspect_state(bad, run, spec) or _describe_changed_inputs(bad, spec):
         yield found
         return
     mixed = describe_mixed_devices(bad, component, spec) + describe_errors(bad, spec)
     yield from mixed
-    advice = _select_advice(bad)
+    advice = _select_advice(bad, run)
     yield from (Finding("Convention", text) for text in advice)
-    wrong = [v for v in bad if v.differences and v.advice not in advice]
-    if any(v.matches is not None for v in wrong):
-        yield from _describe_unknown(bad, wrong, spec)
+    wrong = [v for v in bad if v.differences and run.get_note(v).advice not in advice]
+    if any(run.evidence.is_searched(v.key) for v in wrong):
+        yield from _describe_unknown(bad, wrong, run, spec)
         return
     # The message of an exception or a wrong shape is enough; only wrong values hint at mistakes.
     if mixed or advice or not any(v.reason in ("wrong-value", "not-finite", "property") for v in bad):
         return
     if any(v.reason in ERRORS for v in bad):
         return
-    for suspect in _select_likely(rank_suspects(verdicts, component, spec)):
+    for suspect in _select_likely(rank_suspects(run, component, spec)):
         fits = f"It fits {suspect.explains} of {suspect.failing} failing checks."
         text = f"{suspect.mistake.id}, {suspect.mistake.title}. {fits} {suspect.mistake.hint}"
         yield Finding(POSSIBLE_CAUSES, text, mistakes=(suspect.mistake.id,))
 
 
-def _describe_unknown(bad: Sequence[Verdict], wrong: Sequence[Verdict], spec: Spec) -> Iterator[Finding]:
+def _describe_unknown(
+    bad: Sequence[Verdict], wrong: Sequence[Verdict], run: DiagnosedRun, spec: Spec
+) -> Iterator[Finding]:
     """Yield the place of what no known mistake reproduces, or what goldformer does not judge of the code."""
-    if beyond := next(filter(None, (v.beyond for v in bad)), ""):
+    if beyond := next(filter(None, (run.get_note(v).beyond for v in bad)), ""):
         # The place would be that of right code too.
         yield Finding(NOTHING_KNOWN, f"{beyond}. {_WITHOUT}")
         return
     yield Finding(NOTHING_KNOWN, "No known mistake reproduces this output; " + _describe_first_wrong(wrong))
-    yield from _describe_isolated(next(filter(None, (v.isolated for v in bad)), None), spec)
+    yield from _describe_isolated(_find_isolated(bad, run), spec)
 
 
 def _put_zeros_first(bad: Sequence[Verdict], found: list[Finding]) -> list[Finding]:
@@ -301,9 +303,10 @@ def _put_zeros_first(bad: Sequence[Verdict], found: list[Finding]) -> list[Findi
     return [Finding(MISTAKE_FOUND, text), *others]
 
 
-def _describe_state(bad: Sequence[Verdict], spec: Spec) -> Iterator[Finding]:
+def _describe_state(bad: Sequence[Verdict], run: DiagnosedRun, spec: Spec) -> Iterator[Finding]:
     """Yield the finding that failures depend on earlier calls, and the command that shows it."""
-    kept = [(v, v.state) for v in bad if v.state is not None and v.state.is_proven]
+    states = ((v, run.get_note(v).state) for v in bad)
+    kept = [(v, state) for v, state in states if state is not None and state.is_proven]
     if not kept:
         return
     # The fewest calls show it best.
@@ -314,12 +317,12 @@ def _describe_state(bad: Sequence[Verdict], spec: Spec) -> Iterator[Finding]:
         f"It is so in {len(kept)} of {_count_cases(bad)} failing cases"
     )
     yield _name_state(MISTAKE_FOUND, text, spec)
-    yield Finding(REPEAT, shown.reproduce)
+    yield Finding(REPEAT, run.explain(shown).reproduce)
 
 
-def _suspect_state(bad: Sequence[Verdict], spec: Spec) -> Finding | None:
+def _suspect_state(bad: Sequence[Verdict], run: DiagnosedRun, spec: Spec) -> Finding | None:
     """Return what the sizes of calls hint at where the implementation is an object in memory; None if at nothing."""
-    if not any(v.state is not None for v in bad):
+    if not any(run.get_note(v).state is not None for v in bad):
         return None
     text = (
         f"All {_count_cases(bad)} failing cases have the sizes of an earlier call, and no call of new sizes fails. In "
@@ -355,6 +358,11 @@ def _is_of_gradients(verdict: Verdict) -> bool:
     return all(difference.output.startswith(GRADIENT_OF) for difference in verdict.differences)
 
 
+def _find_isolated(bad: Iterable[Verdict], run: DiagnosedRun) -> IsolatedMistake | None:
+    """Return the place of a mistake that failing cases show; None if none does."""
+    return next(filter(None, (run.get_note(v).isolated for v in bad)), None)
+
+
 def _describe_isolated(isolated: IsolatedMistake | None, spec: Spec) -> Iterator[Finding]:
     """Yield the place of a mistake that nothing explains, what is right, and the two calls that differ."""
     if isolated is None:
@@ -374,10 +382,10 @@ def _describe_isolated(isolated: IsolatedMistake | None, spec: Spec) -> Iterator
         yield Finding(RIGHT_CALL, f"the same {', or '.join(changes)}")
 
 
-def list_unexplained(verdicts: Sequence[Verdict], spec: Spec) -> list[str]:
+def list_unexplained(run: DiagnosedRun, spec: Spec) -> list[str]:
     """Return the components that are to be fixed and that no known mistake or option reproduces."""
     labels: dict[str, list[str]] = {}
-    for component, label in _list_labels(verdicts, spec):
+    for component, label in _list_labels(run, spec):
         labels.setdefault(component, []).append(label)
     found = {MISTAKE_FOUND, OPTION_FOUND, POSSIBLE_CAUSES}
     return [
@@ -388,41 +396,41 @@ def list_unexplained(verdicts: Sequence[Verdict], spec: Spec) -> list[str]:
     ]
 
 
-def list_unknown(verdicts: Sequence[Verdict], spec: Spec) -> list[str]:
+def list_unknown(run: DiagnosedRun, spec: Spec) -> list[str]:
     """Return the components whose failures nothing known explains."""
-    return [component for component, label in _list_labels(verdicts, spec) if label == NOTHING_KNOWN]
+    return [component for component, label in _list_labels(run, spec) if label == NOTHING_KNOWN]
 
 
-def list_unsettled(verdicts: Sequence[Verdict], spec: Spec) -> dict[str, dict[str, str]]:
+def list_unsettled(run: DiagnosedRun, spec: Spec) -> dict[str, dict[str, str]]:
     """Return the components that nothing known explains, or not for certain, with the options of what comes closest."""
     found: dict[str, dict[str, str]] = {}
-    for component, label in _list_labels(verdicts, spec):
+    for component, label in _list_labels(run, spec):
         if label == NOTHING_KNOWN:
             found.setdefault(component, {})
         elif label == CLOSEST:
-            closest = _select_explanations(verdicts, component, spec)[0]
+            closest = _select_explanations(run, component, spec)[0]
             found[component] = {c.convention: c.option for c in closest.causes if c.option}
     return found
 
 
-def _list_labels(verdicts: Sequence[Verdict], spec: Spec) -> Iterator[tuple[str, str]]:
+def _list_labels(run: DiagnosedRun, spec: Spec) -> Iterator[tuple[str, str]]:
     component = ""
-    for finding in diagnose(verdicts, spec) if any(v.bad for v in verdicts) else ():
+    for finding in diagnose(run, spec) if any(v.bad for v in run) else ():
         component = component if finding.inner else finding.text
         yield component, finding.label
 
 
-def _select_advice(bad: Sequence[Verdict]) -> list[str]:
+def _select_advice(bad: Sequence[Verdict], run: DiagnosedRun) -> list[str]:
     """Return the advice that fits at least half of the failing cases with wrong values, and of those that raise."""
     kept: list[str] = []
     for raised in (False, True):
         mine = [v for v in bad if v.kind == "case" and (v.reason in ERRORS) is raised]
-        counted = Counter(v.advice for v in mine if v.advice)
+        counted = Counter(filter(None, (run.get_note(v).advice for v in mine)))
         kept += [text for text, count in counted.most_common(1) if 2 * count >= len(mine)]
     return kept
 
 
-def _select_explanations(verdicts: Sequence[Verdict], component: str, spec: Spec) -> list[Explanation]:
+def _select_explanations(run: DiagnosedRun, component: str, spec: Spec) -> list[Explanation]:
     """Return the explanations of at least half of the failing cases, best first.
 
     Two mistakes together must explain nine in ten: there are so many pairs that some fit a few cases by chance. With a
@@ -435,7 +443,7 @@ def _select_explanations(verdicts: Sequence[Verdict], component: str, spec: Spec
         several = sum(not c.option for c in e.causes) > 1
         return 10 * e.equals >= 9 * e.case_count if several else 2 * e.equals >= e.case_count
 
-    return [e for e in rank_explanations(verdicts, component, spec) if fits(e)]
+    return [e for e in rank_explanations(run, component, spec) if fits(e)]
 
 
 def describe_explanations(found: Sequence[Explanation], among: str = "failing", *, was: bool = False) -> list[Finding]:

@@ -14,6 +14,7 @@ from goldformer.conformance.diagnosis.candidates import Candidate, Imitations, T
 from goldformer.conformance.diagnosis.catalogue import Catalogue, combine_with
 from goldformer.conformance.diagnosis.causes import Causes, find_cause
 from goldformer.conformance.diagnosis.edits.generate import list_edits
+from goldformer.conformance.diagnosis.evidence import Match
 from goldformer.conformance.diagnosis.failure import (
     BY_CHANCE,
     CLEAR,
@@ -35,7 +36,6 @@ from goldformer.conformance.diagnosis.neighbours.solved import TRIALS, families,
 from goldformer.conformance.diagnosis.neighbours.stacks import NESTED
 from goldformer.conformance.diagnosis.twins import Twins
 from goldformer.conformance.judging.invoke import BadResult, Result
-from goldformer.conformance.judging.verdict import Match
 from goldformer.spec import Case, Spec
 from goldformer.spec.oracle.rounding import is_half
 
@@ -562,7 +562,7 @@ class Imitator:
         }
 
     def is_refuted(self, mistake: str, component: str) -> bool:
-        """Return True if some passing case of a component rules out a mistake of the catalogue."""
+        """Return True if some passing case of a component contradicts a mistake of the catalogue."""
         return mistake in implementations() and self._is_refuted(Candidate((mistake,)), component)
 
     def _is_refuted(self, candidate: Candidate, component: str) -> bool:

@@ -6,42 +6,40 @@ that was compared is.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 from goldformer.conformance.diagnosis.causes import Cause, find_cause
+from goldformer.conformance.diagnosis.diagnosed import DiagnosedRun
 from goldformer.conformance.diagnosis.suspects import is_compared, rank_best
-from goldformer.conformance.judging.verdict import Verdict
+from goldformer.conformance.judging.verdict import CheckKey, Verdict
 from goldformer.spec import Spec
 
-#: A check in one dtype.
-Key = tuple[str, str]
 
-
-def find_certain_causes(verdicts: Iterable[Verdict], component: str, spec: Spec) -> dict[str, Cause]:
+def find_certain_causes(run: DiagnosedRun, component: str, spec: Spec) -> dict[str, Cause]:
     """Return the causes that reproduce every failing case of a component, by their headings.
 
     Several explanations may be equally good: the causes of all of them are returned.
     """
-    best = rank_best(verdicts, component, spec)
+    best = rank_best(run, component, spec)
     return {cause.heading: cause for e in best if e.certain for cause in e.causes}
 
 
-def find_inherited(verdicts: Sequence[Verdict], known: Mapping[str, Cause], spec: Spec) -> dict[Key, tuple[Cause, ...]]:
+def find_inherited(run: DiagnosedRun, known: Mapping[str, Cause], spec: Spec) -> dict[CheckKey, tuple[Cause, ...]]:
     """Return the failures of a component that only causes of its parts reproduce, with those causes.
 
-    `known` are the causes of its parts by their headings; `verdicts` are of this component.
+    `known` are the causes of its parts by their headings; the run is of this component.
     """
-    bad = [v for v in verdicts if v.bad]
-    inherited: dict[Key, tuple[Cause, ...]] = {}
+    bad = [v for v in run if v.bad]
+    inherited: dict[CheckKey, tuple[Cause, ...]] = {}
     for verdict in bad:
-        matches = (tuple(find_cause(id_, spec) for id_ in match.causes) for match in verdict.matches or ())
+        matches = (tuple(find_cause(id_, spec) for id_ in ids) for ids in run.evidence.list_equal(verdict.key))
         same = next((causes for causes in matches if all(_is_known(cause, known) for cause in causes)), None)
         if same:
-            inherited[verdict.check, verdict.dtype] = same
-    others = [v for v in bad if (v.check, v.dtype) not in inherited]
-    if inherited and all(_is_undecided(v, known.values(), spec) for v in others):
+            inherited[verdict.key] = same
+    others = [v for v in bad if v.key not in inherited]
+    if inherited and all(_is_undecided(v, run, known.values(), spec) for v in others):
         (most, *_) = inherited.values()
-        inherited |= {(v.check, v.dtype): most for v in others}
+        inherited |= {v.key: most for v in others}
     return inherited
 
 
@@ -51,9 +49,9 @@ def _is_known(cause: Cause, known: Mapping[str, Cause]) -> bool:
     return same is not None and same.id == cause.id
 
 
-def _is_undecided(verdict: Verdict, causes: Iterable[Cause], spec: Spec) -> bool:
+def _is_undecided(verdict: Verdict, run: DiagnosedRun, causes: Iterable[Cause], spec: Spec) -> bool:
     """Return True for a failure that was not compared with these causes, and that one of them may have."""
     causes = list(causes)
     if verdict.kind == "property":
-        return any(cause.id in verdict.catches for cause in causes)
-    return verdict.matches == () and not is_compared(verdict, causes, spec)
+        return any(cause.id in run.list_catches(verdict) for cause in causes)
+    return run.list_matches(verdict) == () and not is_compared(verdict, causes, spec)

@@ -14,11 +14,12 @@ from typing import Final
 
 from goldformer.adapters.protocol import AdapterError
 from goldformer.conformance.diagnosis.causes import SHOWN_BY_PROPERTY
+from goldformer.conformance.diagnosis.diagnosed import DiagnosedRun, KeptState
 from goldformer.conformance.diagnosis.suspects import ACCEPTED
 from goldformer.conformance.judging.cases import Bench, Judgement, judge_case
 from goldformer.conformance.judging.host import find_host, follow_host
 from goldformer.conformance.judging.repeat import repeat_cases, write_command
-from goldformer.conformance.judging.verdict import WITHHELD, KeptState, Status, Verdict
+from goldformer.conformance.judging.verdict import WITHHELD, Status, Verdict
 from goldformer.spec import Case, Spec
 
 #: The failing cases of a component that are called first in vain, and how often its adapter is loaded.
@@ -32,36 +33,34 @@ _MOST_NAMED: Final = 4
 _FEWEST: Final = 2
 
 
-def note_state(
-    judgements: Sequence[Judgement | None], verdicts: list[Verdict], components: Iterable[str], spec: Spec
-) -> None:
-    """Note in the verdicts of failing cases of some components that they are right when they are called first."""
+def note_state(judgements: Sequence[Judgement], run: DiagnosedRun, components: Iterable[str], spec: Spec) -> None:
+    """Note of failing cases of some components that they are right when they are called first."""
+    judged = {judgement.verdict.key: judgement for judgement in judgements}
     for component in components:
-        mine = {i: v for i, v in enumerate(verdicts) if v.component == component}
+        mine = {i: v for i, v in enumerate(run) if v.component == component}
         cases = {i: spec.cases[v.check] for i, v in mine.items() if v.kind == "case" and v.is_judged}
         cases = {index: case for index, case in cases.items() if case.error is None}
         failing = {
-            i: j for i in cases if (j := judgements[i]) is not None and _may_depend_on_calls(verdicts[i], j.bench)
+            i: j for i in cases if (j := judged.get(mine[i].key)) is not None and _may_depend_on_calls(mine[i], j.bench)
         }
-        passing = [index for index in cases if verdicts[index].status is Status.PASSED]
+        passing = [index for index in cases if mine[index].status is Status.PASSED]
         known = any(v.bad and v.catches in SHOWN_BY_PROPERTY for v in mine.values())
         if known or not failing or not passing or min(passing) > max(failing):
             continue
-        run = _Run(cases, {index: verdicts[index].dtype for index in cases})
+        calls = _Calls(cases, {index: mine[index].dtype for index in cases})
         bench = failing[max(failing)].bench
         if bench.adapter.reload is None:
-            if run.depends_on_sizes(failing):
-                first = min(failing)
-                verdicts[first] = replace(verdicts[first], state=KeptState((), is_proven=False))
+            if calls.depends_on_sizes(failing):
+                run.note(mine[min(failing)].key, state=KeptState((), is_proven=False))
             continue
         # Standard output may be for JSON. What a module prints when it is loaded was printed.
         with contextlib.redirect_stdout(io.StringIO()):
-            found = dict(run.find_all({index: judgement.bench for index, judgement in failing.items()}))
+            found = dict(calls.find_all({index: judgement.bench for index, judgement in failing.items()}))
         for index, after in found.items():
             # What was not tried is shown by the whole component too.
-            command = _write_command(after or (), cases[index], failing[index].bench, run)
+            command = _write_command(after or (), cases[index], failing[index].bench, calls)
             state = None if after is None else KeptState(tuple(case.id for case in after), is_proven=True)
-            verdicts[index] = replace(verdicts[index], state=state, reproduce=command)
+            run.note(mine[index].key, state=state, reproduce=command)
 
 
 def _may_depend_on_calls(verdict: Verdict, bench: Bench) -> bool:
@@ -71,16 +70,16 @@ def _may_depend_on_calls(verdict: Verdict, bench: Bench) -> bool:
     return verdict.bad and verdict.reason not in (ACCEPTED, WITHHELD, "not-implemented") and not bench.wrapper
 
 
-def _write_command(after: Sequence[Case], case: Case, bench: Bench, run: _Run) -> str:
+def _write_command(after: Sequence[Case], case: Case, bench: Bench, calls: _Calls) -> str:
     """Return the command that shows a failure after some cases, or after all cases of the component."""
     if after:
         return repeat_cases(bench, bench.policy, (*after, case))
-    every = replace(bench, dtype=",".join(dict.fromkeys(run.dtypes.values())))
+    every = replace(bench, dtype=",".join(dict.fromkeys(calls.dtypes.values())))
     return write_command(every, every.policy, "--component", case.component)
 
 
 @dataclass
-class _Run:
+class _Calls:
     """The cases of a component in the order in which they were called, and their dtypes."""
 
     cases: Mapping[int, Case]

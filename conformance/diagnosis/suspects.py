@@ -11,13 +11,15 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from typing import Final
 
 from goldformer.conformance.diagnosis.causes import IN, Cause, Causes, find_cause
+from goldformer.conformance.diagnosis.diagnosed import DiagnosedRun
+from goldformer.conformance.diagnosis.evidence import CONTRADICTED, Call, CallKind
 from goldformer.conformance.diagnosis.failure import RUNS_BACKWARD
 from goldformer.conformance.judging.cases import Judgement
-from goldformer.conformance.judging.verdict import ERRORS, Status, Verdict
+from goldformer.conformance.judging.verdict import ERRORS, CheckKey, Status, Verdict
 from goldformer.spec import Mistake, Spec
 from goldformer.spec.oracle.rounding import is_half
 
@@ -97,83 +99,121 @@ class Explanation:
         return others <= mine and named <= conventions
 
 
-def _find_explanations(verdicts: Sequence[Verdict], component: str, spec: Spec) -> list[Explanation]:
-    """Return the causes that reproduce one component's results, with the cases that speak for them and against them."""
-    judged = [v for v in verdicts if v.component == component and v.kind == "case"]
-    examined = [v for v in judged if v.bad and v.matches is not None]
-    bad = (v for v in judged if v.bad and v.reason != ACCEPTED)
-    valued = {(v.check, v.dtype) for v in bad if v.matches is not None or v.differences}
-    equal: defaultdict[Causes, set[tuple[str, str]]] = defaultdict(set)
-    ratios: defaultdict[Causes, float] = defaultdict(float)
-    twins: defaultdict[Causes, set[Causes]] = defaultdict(set)
-    for verdict in examined:
-        for match in verdict.matches or ():
-            twins[match.causes].update(match.twins)
-            equal[match.causes].add((verdict.check, verdict.dtype))
-            ratios[match.causes] = max(ratios[match.causes], match.ratio)
-    named = {id_ for ids in equal for id_ in ids}
-    passed = Counter(m for v in judged if not named.isdisjoint(v.catches) for m in _rule_out(v))
-    dtypes = {v.dtype for v in examined}
-    # A result that is right only to a coarser dtype differs from an exact imitation by more than rounding.
-    coarser = {v.dtype for v in judged if v.reason == "precision"}
-    exact = [v for v in examined if v.dtype not in coarser]
-    known = {id_: find_cause(id_, spec) for id_ in named}
-    has_options = any(cause.option for cause in known.values())
-    kept = _list_kept_conventions(verdicts, component, spec) if has_options else set()
-    large = {v.check for v in examined if v.check in spec.cases and spec.cases[v.check].is_computed}
-    found = []
-    for ids, checks in equal.items():
-        causes = tuple(known[id_] for id_ in ids)
-        if len(ids) > 1 and not TO_FLOAT32.isdisjoint(ids) and "float64" not in dtypes:
-            continue  # it only takes the place of rounding
-        runs_backward = component in RUNS_BACKWARD or any(_has_gradients(check, spec) for check, _ in checks)
-        if not runs_backward and any(is_by_hand(c.id) for c in causes if not c.option):
-            continue  # no gradient was compared
-        passing = tuple(v.check for v in judged if ids in v.rules_out)
-        new_calls = tuple(v.check for v in judged if ids in v.refutes)
-        spared = sum(passed[id_] for id_ in ids) + len(passing) + len(new_calls)
-        differing = [v for v in exact if (v.check, v.dtype) not in checks]
-        refuting = tuple(v.check for v in differing if is_compared(v, causes, spec))
-        if not large.issuperset(check for check, _ in checks):
-            # Of a large call a part is imitated, by few candidates: what explains small ones may mix the rest with it.
-            refuting = tuple(check for check in refuting if check not in large)
+@dataclass(frozen=True)
+class _Cases:
+    """The golden cases of one component, and what they say of causes."""
+
+    run: DiagnosedRun
+    component: str
+    spec: Spec
+    judged: list[Verdict]
+    #: The failing cases that were compared with causes.
+    examined: list[Verdict]
+
+    @classmethod
+    def of(cls, run: DiagnosedRun, component: str, spec: Spec) -> _Cases:
+        judged = [v for v in run if v.component == component and v.kind == "case"]
+        examined = [v for v in judged if v.bad and run.evidence.is_searched(v.key)]
+        return cls(run, component, spec, judged, examined)
+
+    @cached_property
+    def equal(self) -> dict[Causes, list[Verdict]]:
+        """The failing cases that causes reproduce, by the causes."""
+        found: defaultdict[Causes, list[Verdict]] = defaultdict(list)
+        for verdict in self.examined:
+            for causes in self.run.evidence.list_equal(verdict.key):
+                found[causes].append(verdict)
+        return found
+
+    @cached_property
+    def known(self) -> dict[str, Cause]:
+        """The causes by their ids."""
+        return {id_: find_cause(id_, self.spec) for ids in self.equal for id_ in ids}
+
+    @cached_property
+    def _kept_conventions(self) -> set[str]:
+        return _list_kept_conventions(self.run, self.component, self.spec)
+
+    @cached_property
+    def dtypes(self) -> set[str]:
+        return {v.dtype for v in self.examined}
+
+    @cached_property
+    def _valued(self) -> set[CheckKey]:
+        """The failing cases with values."""
+        searched = {v.key for v in self.examined}
+        bad = (v for v in self.judged if v.bad and v.reason != ACCEPTED)
+        return {v.key for v in bad if v.key in searched or v.differences}
+
+    @cached_property
+    def _exact(self) -> list[Verdict]:
+        """The examined cases in dtypes to which results are right: others differ from an imitation by rounding."""
+        coarser = {v.dtype for v in self.judged if v.reason == "precision"}
+        return [v for v in self.examined if v.dtype not in coarser]
+
+    @cached_property
+    def _large(self) -> set[str]:
+        """The large cases: of such a call a part is imitated, by few candidates."""
+        return {v.check for v in self.examined if v.check in self.spec.cases and self.spec.cases[v.check].is_computed}
+
+    @cached_property
+    def _passed(self) -> Counter[str]:
+        """The number of passing cases that list each mistake."""
+        return Counter(m for v in self.judged if not self.known.keys().isdisjoint(v.catches) for m in _rule_out(v))
+
+    def can_explain(self, ids: Causes) -> bool:
+        """Return False for causes that only take the place of rounding, or whose gradients were not compared."""
+        if len(ids) > 1 and not TO_FLOAT32.isdisjoint(ids) and "float64" not in self.dtypes:
+            return False
+        equal = self.equal[ids]
+        runs_backward = self.component in RUNS_BACKWARD or any(_has_gradients(v.check, self.spec) for v in equal)
+        causes = (self.known[id_] for id_ in ids)
+        return runs_backward or not any(is_by_hand(c.id) for c in causes if not c.option)
+
+    def explain(self, ids: Causes) -> Explanation:
+        """Return causes with the cases that speak for them and against them."""
+        evidence, causes = self.run.evidence, tuple(self.known[id_] for id_ in ids)
+        checks = {v.key for v in self.equal[ids]}
+        passing = tuple(v.check for v in self.judged if not v.bad and evidence.contradicts(ids, v.key))
+        redrawn = [(v, evidence[ids, Call(v.key, CallKind.REDRAWN)]) for v in self.judged if v.bad]
+        new_calls = tuple(v.check for v, distance in redrawn if distance == CONTRADICTED)
+        differing = [v for v in self._exact if v.key not in checks]
+        refuting = tuple(v.check for v in differing if is_compared(v, causes, self.spec))
+        if not self._large.issuperset(key.check for key in checks):
+            # What explains small calls may mix the rest of a large one with its part.
+            refuting = tuple(check for check in refuting if check not in self._large)
         backward = tuple(v.check for v in differing if v.by_hand and v.check not in refuting)
-        faint = sum(not _shows(c.id, dtype) for c in causes for dtype in dtypes)
-        same = frozenset(twins[ids])
-        found.append(
-            Explanation(
-                ids,
-                causes,
-                len(checks),
-                ratios[ids],
-                spared,
-                refuting,
-                passing,
-                faint,
-                backward,
-                len(valued - checks) - len(refuting) - len(backward),
-                same,
-                new_calls,
-                confirmed=any(ids in v.confirms for v in judged),
-                contradicted=any(c.convention in kept for c in causes),
-            )
+        return Explanation(
+            ids,
+            causes,
+            equals=len(checks),
+            ratio=max(evidence.supports(ids, key) or 0.0 for key in checks),
+            spared=sum(self._passed[id_] for id_ in ids) + len(passing) + len(new_calls),
+            refuting=refuting,
+            passing=passing,
+            faint=sum(not _shows(c.id, dtype) for c in causes for dtype in self.dtypes),
+            backward=backward,
+            uncompared=len(self._valued - checks) - len(refuting) - len(backward),
+            twins=frozenset(evidence.list_twins(self.component, ids)),
+            new_calls=new_calls,
+            confirmed=any(distance is not None and distance < CONTRADICTED for _, distance in redrawn),
+            contradicted=any(c.option and c.convention in self._kept_conventions for c in causes),
         )
-    return found
 
 
 def _has_gradients(check: str, spec: Spec) -> bool:
     return check in spec.cases and spec.cases[check].cotangent is not None
 
 
-def rank_explanations(verdicts: Iterable[Verdict], component: str, spec: Spec) -> list[Explanation]:
+def rank_explanations(run: DiagnosedRun, component: str, spec: Spec) -> list[Explanation]:
     """Return the causes that reproduce one component's results, those that explain the most failing cases first.
 
     What passes in other components decides between equals: they may have code of their own.
     """
-    verdicts = list(verdicts)
-    found = _find_explanations(verdicts, component, spec)
+    cases = _Cases.of(run, component, spec)
+    found = [cases.explain(ids) for ids in cases.equal if cases.can_explain(ids)]
     named = {id_ for e in found for id_ in e.ids}
-    others = [v for v in verdicts if v.component != component and not named.isdisjoint(v.catches)]
+    others = [v for v in run if v.component != component and not named.isdisjoint(v.catches)]
     passed_elsewhere = Counter(m for v in others for m in _rule_out(v))
     order = {name: place for place, name in enumerate(spec.components)}
     catalogue = {id_: place for place, id_ in enumerate((*spec.mistakes, *_order_generated(found)))}
@@ -195,20 +235,20 @@ def rank_explanations(verdicts: Iterable[Verdict], component: str, spec: Spec) -
     return sorted(found, key=rank)
 
 
-def rank_best(verdicts: Iterable[Verdict], component: str, spec: Spec) -> list[Explanation]:
+def rank_best(run: DiagnosedRun, component: str, spec: Spec) -> list[Explanation]:
     """Return the explanations of a component that are as good as the best one, in their order."""
-    ranked = rank_explanations(verdicts, component, spec)
+    ranked = rank_explanations(run, component, spec)
     return [e for e in ranked if is_as_good(e, ranked[0])]
 
 
-def list_explained(verdicts: Iterable[Verdict]) -> list[str]:
+def list_explained(run: DiagnosedRun) -> list[str]:
     """Return the components that have a failing case which something explains."""
-    return list(dict.fromkeys(v.component for v in verdicts if v.bad and v.matches))
+    return list(dict.fromkeys(v.component for v in run if v.bad and run.evidence.list_equal(v.key)))
 
 
-def select_judgements(judgements: Iterable[Judgement | None], component: str) -> dict[int, Judgement]:
-    """Return the judgements of a component by their indices, without those that other processes made."""
-    return {i: j for i, j in enumerate(judgements) if j is not None and j.verdict.component == component}
+def select_judgements(judgements: Iterable[Judgement], component: str) -> list[Judgement]:
+    """Return the judgements of a component."""
+    return [judgement for judgement in judgements if judgement.verdict.component == component]
 
 
 def _list_kept_conventions(verdicts: Iterable[Verdict], component: str, spec: Spec) -> set[str]:
@@ -264,35 +304,39 @@ def is_compared(verdict: Verdict, causes: Iterable[Cause], spec: Spec) -> bool:
     return compared and (not spec.contracts[verdict.component].layers or not made)
 
 
-def rank_suspects(verdicts: Iterable[Verdict], component: str, spec: Spec) -> list[Suspect]:
+def rank_suspects(run: DiagnosedRun, component: str, spec: Spec) -> list[Suspect]:
     """Return the mistakes that fit the checks of one component and that nothing rules out, best first.
 
     A passing check rules out the mistakes that it reveals. A failing case rules out those that do not reproduce it.
     """
     from goldformer.conformance.diagnosis.mistakes import implementations  # a run that passes needs no catalogue
 
-    judged = [v for v in verdicts if v.component == component]
-    examined = [v for v in judged if v.bad and v.kind == "case" and v.matches is not None]
-    fitting = {id_ for v in examined if v.reason != ACCEPTED for match in v.matches or () for id_ in match.causes}
+    judged = [v for v in run if v.component == component]
+    examined = [v for v in judged if v.bad and v.kind == "case" and run.evidence.is_searched(v.key)]
+    equal = (run.evidence.list_equal(v.key) for v in examined if v.reason != ACCEPTED)
+    fitting = {id_ for found in equal for causes in found for id_ in causes}
     in_vain = {m for v in examined for m in v.catches if m in implementations()} - fitting
     # A property that lists no mistake says nothing about one. An exception may have any cause, and a bad call that is
     # accepted says nothing about the values of good ones.
-    failed = [v for v in judged if v.bad and v.reason not in (*ERRORS, ACCEPTED) and (v.kind == "case" or v.catches)]
+    failed = [
+        v for v in judged if v.bad and v.reason not in (*ERRORS, ACCEPTED) and (v.kind == "case" or run.list_catches(v))
+    ]
     passed = {(m, v.dtype) for v in judged for m in _rule_out(v)}
     # Without a bias in any call, none is missing.
     biased = any(_has_bias(v, spec) for v in failed)
-    likely = (m for v in failed for m in _select_own(v, spec) if m not in in_vain and (m, v.dtype) not in passed)
+    likely = (m for v in failed for m in _select_own(v, run, spec) if m not in in_vain and (m, v.dtype) not in passed)
     counts = Counter(m for m in likely if biased or "bias" not in m)
     found = [Suspect(spec.mistakes[m], count, len(failed)) for m, count in counts.items()]
     return sorted(found, key=lambda s: (-s.explains, s.mistake.id))
 
 
-def _select_own(verdict: Verdict, spec: Spec) -> Sequence[str]:
+def _select_own(verdict: Verdict, run: DiagnosedRun, spec: Spec) -> Sequence[str]:
     """Return the mistakes that a check reveals; of a law of all components those of this one or its parts, if any."""
+    catches = run.list_catches(verdict)
     if verdict.kind == "case":
-        return verdict.catches
+        return catches
     mine = {verdict.component, *spec.list_dependencies(verdict.component)}
-    return [m for m in verdict.catches if spec.mistakes[m].component in mine] or verdict.catches
+    return [m for m in catches if spec.mistakes[m].component in mine] or catches
 
 
 def _has_bias(verdict: Verdict, spec: Spec) -> bool:

@@ -7,8 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from goldformer.conformance.diagnosis.candidates import Candidate, Textbooks
-from goldformer.conformance.diagnosis.distinguish import equals_whole, list_quick_cases, put_exactly
-from goldformer.conformance.diagnosis.failure import FailingCase, is_decoding
+from goldformer.conformance.diagnosis.failure import FailingCase, equals_whole, is_decoding, list_quick_cases
 from goldformer.conformance.diagnosis.mistakes import implementations
 from goldformer.spec import Case, Spec
 
@@ -32,7 +31,7 @@ class Twins:
         # The words that a model writes, and draws, are the same by chance, and gradients take long.
         if len(found) < 2 or is_decoding(case) or case.random or case.cotangent is not None:
             return dict(found)
-        cases = [put_exactly(chosen, failure) for chosen in (case, *self._choose_cases(case.component))]
+        cases = [failure.put_exactly(chosen) for chosen in (case, *self._choose_cases(case.component))]
         kept: dict[Candidate, float] = {}
         for candidate, distance in found.items():
             others = kept if _is_generated(candidate) else ()

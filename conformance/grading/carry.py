@@ -8,12 +8,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from goldformer.conformance.diagnosis.causes import Cause
-from goldformer.conformance.diagnosis.inherited import Key, find_certain_causes, find_inherited
+from goldformer.conformance.diagnosis.diagnosed import DiagnosedRun
+from goldformer.conformance.diagnosis.inherited import find_certain_causes, find_inherited
 from goldformer.conformance.grading.model import Assignment, CarriedMistake, Check
 from goldformer.conformance.grading.score import Carried, CheckKinds
-from goldformer.conformance.judging.verdict import Verdict
+from goldformer.conformance.judging.verdict import CheckKey, Verdict
 from goldformer.spec import Spec
 
 
@@ -26,20 +28,21 @@ class _Costs:
 
 
 def find_carried(
-    assignment: Assignment, checks: Sequence[Check], kinds: CheckKinds, spec: Spec
+    assignment: Assignment, checks: Sequence[Check], run: DiagnosedRun, kinds: CheckKinds, spec: Spec
 ) -> Mapping[str, Carried]:
-    """Return what each component inherits from its parts.
+    """Return what each component inherits from its parts; `run` has what explains the checks.
 
     A mistake is carried only from a component that loses points for it: it is worth points, and one of its own checks
     fails because of that mistake.
     """
     points = {part.component: part.points for part in assignment.parts}
-    verdicts = [check.verdict for check in checks if kinds.counts(check)]
+    counted = {check.verdict.key for check in checks if kinds.counts(check)}
+    run = run.select(lambda verdict: verdict.key in counted)
     costs: dict[str, _Costs] = {}
     carried: dict[str, Carried] = {}
     # Parts come before what is built of them.
     for component in (name for name in spec.components if name in points):
-        mine = [verdict for verdict in verdicts if verdict.component == component]
+        mine = run.select(partial(_is_of, component))
         known = _Costs()
         for part in spec.list_dependencies(component):
             if part in costs:
@@ -48,11 +51,15 @@ def find_carried(
         inherited = find_inherited(mine, known.causes, spec) if known.causes else {}
         carried[component] = _describe(inherited, known)
         if points[component]:
-            costs[component] = _find_costs(component, verdicts, inherited, spec)
+            costs[component] = _find_costs(component, run, inherited, spec)
     return carried
 
 
-def _describe(inherited: Mapping[Key, tuple[Cause, ...]], known: _Costs) -> Carried:
+def _is_of(component: str, verdict: Verdict) -> bool:
+    return verdict.component == component
+
+
+def _describe(inherited: Mapping[CheckKey, tuple[Cause, ...]], known: _Costs) -> Carried:
     counts = Counter(inherited.values())
     mistakes = tuple(
         CarriedMistake(
@@ -64,10 +71,10 @@ def _describe(inherited: Mapping[Key, tuple[Cause, ...]], known: _Costs) -> Carr
 
 
 def _find_costs(
-    component: str, verdicts: Sequence[Verdict], inherited: Mapping[Key, tuple[Cause, ...]], spec: Spec
+    component: str, run: DiagnosedRun, inherited: Mapping[CheckKey, tuple[Cause, ...]], spec: Spec
 ) -> _Costs:
     """Return the causes of the failures that a component does not inherit, each with the component."""
-    own = [v for v in verdicts if v.component == component and (v.check, v.dtype) not in inherited]
+    own = run.select(lambda v: v.component == component and v.key not in inherited)
     found = find_certain_causes(own, component, spec)
     # Among thousands of generated changes some leave nothing of a result, such as "0 everywhere" or weights that are
     # rounded: these would explain whatever is built of it.

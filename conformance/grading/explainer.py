@@ -7,22 +7,19 @@ from __future__ import annotations
 
 import hashlib
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
-from typing import Any, Final
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
 
 from goldformer.conformance.diagnosis.candidates import Imitations
+from goldformer.conformance.diagnosis.diagnosed import DiagnosedRun
 from goldformer.conformance.diagnosis.explain import Diagnosis
 from goldformer.conformance.judging.cases import Judgement
 from goldformer.conformance.judging.invoke import BadResult, Result
-from goldformer.conformance.judging.verdict import Verdict
 from goldformer.spec import Spec
 
 #: The number of explanations that are kept: each takes some hundred kB.
 _KEPT: Final = 64
-
-#: The fields that a diagnosis changes, by the index of the verdict.
-_Changes = Mapping[int, Mapping[str, Any]]
 
 
 class Explainer:
@@ -31,28 +28,25 @@ class Explainer:
     def __init__(self, spec: Spec) -> None:
         self._spec = spec
         self._imitations = Imitations()
-        self._known: OrderedDict[str, _Changes] = OrderedDict()
+        self._known: OrderedDict[str, DiagnosedRun] = OrderedDict()
 
-    def explain(self, judgements: Sequence[Judgement]) -> list[Verdict]:
+    def explain(self, judgements: Sequence[Judgement]) -> DiagnosedRun:
         """Return the verdicts of all checks of a submission with what explains each failure.
 
         The submission has given all its answers: its mistake is not isolated, which would take further calls.
         """
         key = digest_failures(judgements)
-        verdicts = [judgement.verdict for judgement in judgements]
-        changes = self._known.get(key)
-        if changes is None:
+        known = self._known.get(key)
+        if known is None:
             diagnosis = Diagnosis(self._spec, imitations=self._imitations, isolates=False)
             explained = diagnosis.explain_all(judgements)
             if any(verdict.is_fault for verdict in explained):
                 return explained
-            changes = self._known[key] = _find_changes(verdicts, explained)
+            known = self._known[key] = replace(explained, judged=())
             if len(self._known) > _KEPT:
                 self._known.popitem(last=False)
         self._known.move_to_end(key)
-        for index, changed in changes.items():
-            verdicts[index] = replace(verdicts[index], **changed)
-        return verdicts
+        return replace(known, judged=tuple(judgement.verdict for judgement in judgements))
 
 
 def digest_failures(judgements: Sequence[Judgement]) -> str:
@@ -70,11 +64,3 @@ def digest_failures(judgements: Sequence[Judgement]) -> str:
         for array in outputs.values() if verdict.bad else ():
             digest.update(f"{array.dtype}{array.shape}".encode() + array.tobytes())
     return digest.hexdigest()
-
-
-def _find_changes(before: Sequence[Verdict], after: Sequence[Verdict]) -> _Changes:
-    """Return the fields of verdicts that are not as they were."""
-    names = [field.name for field in fields(Verdict)]
-    pairs = ((index, old, new) for index, (old, new) in enumerate(zip(before, after, strict=True)) if new is not old)
-    found = {i: {n: getattr(new, n) for n in names if getattr(new, n) != getattr(old, n)} for i, old, new in pairs}
-    return {index: changed for index, changed in found.items() if changed}

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import tempfile
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -20,6 +20,7 @@ from goldformer.adapters.arrays import Wire
 from goldformer.adapters.process.client import Client, adapter_object
 from goldformer.adapters.process.faults import CallFault, FaultReason
 from goldformer.adapters.process.patience import NOT_ASKED
+from goldformer.conformance.diagnosis.diagnosed import DiagnosedRun, Explained
 from goldformer.conformance.diagnosis.findings import diagnose
 from goldformer.conformance.grading.answers import NOTHING_REQUIRED, AnswerRecorder, Answers
 from goldformer.conformance.grading.carry import find_carried
@@ -214,20 +215,18 @@ class Grader:
         judgements = list(self._judge_all(benches, recorder, answers))
         # The system removes the process meanwhile.
         client.stop()
-        verdicts = self._explainer.explain([judged for _, judged in judgements])
-        checks = tuple(planned.rate(verdict) for (planned, _), verdict in zip(judgements, verdicts, strict=True))
-        judged = [check.verdict for check in checks if check.outcome != "grader-error"]
-        said = () if message else tuple(_diagnose(judged, plan.spec))
-        carried = find_carried(assignment, checks, plan.kinds, plan.spec)
+        run = self._explainer.explain([judged for _, judged in judgements])
+        rated = zip(judgements, map(run.explain, run), strict=True)
+        checks = tuple(planned.rate(explained) for (planned, _), explained in rated)
+        judged = {check.verdict.key for check in checks if check.outcome != "grader-error"}
+        said = () if message else tuple(_diagnose(run.select(lambda v: v.key in judged), plan.spec))
+        carried = find_carried(assignment, checks, run, plan.kinds, plan.spec)
         spared = carried if assignment.carry == "once" else {}
         parts = grade_components(assignment, checks, said, plan.kinds, spared)
         outcome, sentence = summarize_outcomes(checks)
         earned, points = round_points(sum(part.earned for part in parts)), round_points(assignment.points)
-        keys = {(name, *key) for name, inherited in carried.items() for key in inherited.keys}
-        marked = [
-            replace(c, inherited=True) if (c.verdict.component, c.verdict.check, c.verdict.dtype) in keys else c
-            for c in checks
-        ]
+        keys = {key for inherited in carried.values() for key in inherited.keys}
+        marked = [replace(c, inherited=True) if c.verdict.key in keys else c for c in checks]
         kept = compact_checks(marked, assignment, plan.spec)
         return Grade(id_, key, outcome, message or sentence, points, earned, parts, said, kept, isolation)
 
@@ -251,7 +250,7 @@ class Grader:
                     bench, adapter=failing or bench.adapter, policy=replace(bench.policy, required=frozenset(required))
                 )
             judgement = self._count_declines(planned, planned.judge(bench, prepared), answers)
-            check = planned.rate(judgement.verdict)
+            check = planned.rate(Explained(judgement.verdict))
             if planned.subject.id in self._plan.kinds.refusals:
                 answers.discard()
             else:
@@ -266,7 +265,7 @@ class Grader:
         A golden case makes one call, and counts as missing where that is declined. A property makes many.
         """
         declined = answers.find_decline(self._task.answers)
-        if declined is None or planned.rate(judgement.verdict).outcome != "correct":
+        if declined is None or planned.rate(Explained(judgement.verdict)).outcome != "correct":
             return judgement
         message = f"raises NotImplementedError for inputs that are asked for: {declined}"
         failed = replace(judgement.verdict, status=Status.FAILED, reason=WITHHELD, message=message, ratio=None)
@@ -307,8 +306,8 @@ def _grade_without_checks(
     return Grade(submission.id, task.key(submission), outcome, message, points, 0.0, parts, (), (), isolation)
 
 
-def _diagnose(verdicts: Sequence[Verdict], spec: Spec) -> Iterator[DiagnosisLine]:
-    for remark in diagnose(verdicts, spec):
+def _diagnose(run: DiagnosedRun, spec: Spec) -> Iterator[DiagnosisLine]:
+    for remark in diagnose(run, spec):
         yield DiagnosisLine(remark.label, remark.text, remark.inner, remark.mistakes)
 
 

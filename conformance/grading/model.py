@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal
 
+from goldformer.conformance.diagnosis.diagnosed import CheckDiagnosis
 from goldformer.conformance.diagnosis.finding import CODE_LABELS, MISTAKE_FOUND, OPTION_FOUND
 from goldformer.conformance.grading.sandbox import Isolation, Limits
 from goldformer.conformance.judging.verdict import WITHHELD, Reason, Status, Verdict
@@ -160,6 +161,9 @@ class Submission:
     problem: str = ""
 
 
+_NO_DIAGNOSIS: Final = CheckDiagnosis()
+
+
 @dataclass(frozen=True, slots=True)
 class Check:
     """One judged check of a submission.
@@ -171,6 +175,7 @@ class Check:
     outcome: Outcome
     verdict: Verdict
     inherited: bool = False
+    diagnosis: CheckDiagnosis = _NO_DIAGNOSIS
 
     @property
     def counts(self) -> bool:

@@ -23,6 +23,7 @@ from goldformer.conformance.grading.model import (
     Origin,
     Outcome,
 )
+from goldformer.conformance.judging.verdict import CheckKey
 
 _CENT: Final = Decimal("0.01")
 
@@ -71,7 +72,7 @@ class CheckKinds:
 class Carried:
     """The checks of one component, each in a dtype, that fail without costing points; and the mistakes they inherit."""
 
-    keys: frozenset[tuple[str, str]] = frozenset()
+    keys: frozenset[CheckKey] = frozenset()
     mistakes: tuple[CarriedMistake, ...] = ()
 
 
@@ -110,7 +111,7 @@ def _grade_component(
     carried: Carried,
 ) -> ComponentGrade:
     counted = [check for check in checks if kinds.counts(check)]
-    kept = [c for c in counted if c.outcome == "correct" or (c.verdict.check, c.verdict.dtype) in carried.keys]
+    kept = [c for c in counted if c.outcome == "correct" or c.verdict.key in carried.keys]
     works = _find_works(counted, kept, kinds)
     # Code that refuses every input also refuses the bad ones: that counts only if something else works.
     passed = [c for c in kept if works or c.verdict.check not in kinds.refusals]

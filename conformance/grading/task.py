@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from goldformer.adapters.protocol import find_options
+from goldformer.conformance.diagnosis.diagnosed import Explained
 from goldformer.conformance.grading.answers import NOTHING_REQUIRED, Answers
 from goldformer.conformance.grading.assignment import digest_assignment, list_published_cases
 from goldformer.conformance.grading.declarations import Declarations, read_declarations
@@ -88,11 +89,12 @@ class PlannedCheck:
             return judge_case(self.subject, bench, prepared)
         return judge_property(self.subject, self.component, bench)
 
-    def rate(self, verdict: Verdict) -> Check:
+    def rate(self, explained: Explained) -> Check:
         """Return what a verdict of this check means for a grade."""
+        verdict, diagnosis = explained
         if verdict.is_fault:
             return Check(self.origin, "grader-error", self.skip("grading failed", verdict.detail))
-        return Check(self.origin, derive_outcome(verdict), verdict)
+        return Check(self.origin, derive_outcome(verdict), verdict, diagnosis=diagnosis)
 
     def skip(self, message: str, detail: str = "") -> Verdict:
         """Return the verdict of this check if it is not judged."""

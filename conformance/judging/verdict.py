@@ -6,12 +6,13 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from enum import Enum, StrEnum
 from functools import cache
-from typing import Any, Final, Literal
-
-from pydantic import TypeAdapter
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from goldformer.adapters.process.patience import NOT_ASKED
 from goldformer.spec.tables import Setting
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
 
 
 class Status(Enum):
@@ -96,7 +97,7 @@ UNANSWERED: Final[tuple[Reason, ...]] = ("crashed", "timeout", "protocol", *WITH
 ERRORS: Final[tuple[Reason, ...]] = ("raised", "wrong-parameters", *UNANSWERED)
 
 
-def _replace_enums(items: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+def replace_enums(items: Iterable[tuple[str, Any]]) -> dict[str, Any]:
     """Return a mapping without enums, which the workers of pytest-xdist cannot send, not even those that are words."""
     return {name: value.value if isinstance(value, Enum) else value for name, value in items}
 
@@ -153,52 +154,6 @@ class Difference:
     limit: Limit = Limit.ELEMENT
 
 
-@dataclass(frozen=True, slots=True)
-class Match:
-    """Causes that together reproduce a wrong output; `ratio` is the distance between the two ÷ tolerance.
-
-    A cause is the id of a mistake, or "residual-missing in the decoder layer's cross-attention" if it is made in one
-    place only, or an option of a convention, such as "norm_placement: pre". `twins` are other causes that give the same
-    in every case of the component.
-    """
-
-    causes: tuple[str, ...]
-    ratio: float
-    twins: tuple[tuple[str, ...], ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class IsolatedMistake:
-    """The place of a mistake that nothing known explains, found by calls that leave only one part acting.
-
-    `places` are ids of parts that are wrong, `names` their names, `holds` the names of what is right by itself.
-    `wrong_call` is the smallest wrong call, as changes of a case, and `element` its first wrong element. Each of the
-    changes `right_with` makes that call right. `calls` were made in all. `options`, by convention, are what the code
-    follows instead of what it declares: the place is the one under them.
-    """
-
-    places: tuple[str, ...]
-    names: tuple[str, ...]
-    holds: tuple[str, ...]
-    wrong_call: str
-    element: str
-    right_with: tuple[str, ...]
-    calls: int
-    options: tuple[tuple[str, str], ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class KeptState:
-    """A failure that depends on earlier calls of the implementation, which keeps state between calls.
-
-    `after` are the ids of the cases after which the case is wrong, in their order; none if they are many. If it
-    `is_proven`, the case was right when it was called first; otherwise only the sizes of the calls hint at it.
-    """
-
-    after: tuple[str, ...]
-    is_proven: bool
-
-
 #: The results of comparing a function with itself under a transformation.
 Agreement = Literal["equal", "both right", "wrapped is wrong", "both wrong", "only wrapped is right"]
 
@@ -225,27 +180,29 @@ class Invariance:
     distance: float
 
 
+class CheckKey(NamedTuple):
+    """The identity of a verdict within a run."""
+
+    check: str
+    component: str
+    dtype: str
+    device: str
+
+
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """The outcome of one check in one dtype on one device.
 
     `ratio` is the largest error ÷ tolerance over all outputs, None where nothing was measured.
     `differences` are the outputs that are wrong, in the order in which data flows to them.
-    `matches` are the known mistakes and options that reproduce the wrong output; None if the search was skipped.
     `by_hand` says that the gradients are those of the implementation's own backward pass, at least in part.
-    `rules_out` are the causes of other cases' matches that would fail this case, which passes. `refutes` are those that
-    give another result than the implementation in a new call like this one; `confirms` are those that give the same
-    result, and not that of right code.
-    `isolated` is the place of the mistake, at the failing case with which the search for it began.
-    `beyond` says what goldformer does not judge of the code, where nothing known explains the failures.
-    `idle` are the parameters that change no output of it although they should, those of a whole part as "norm_1.*".
-    `state` says that it is right when it is called first.
     `wrapped` compares the function with itself under the transformation that the run asks for.
     `invariances` say how closely a property holds that compares the same call in other settings.
     `hidden_nan` are the inputs in which a NaN that the mask hides reaches the output.
     `rounded_once` says that all outputs in a half type are those of float32, rounded once. `visible` is the smallest
     share of an output, in the root mean square, whose change shows in a half type.
-    `example` is the smallest call that shows a violation or an isolated mistake, as a file of one case.
+    `example` is the smallest call that shows a violation of a property, as a file of one case. What explains a failure
+    stands beside it, in its diagnosis.
     """
 
     check: str
@@ -262,26 +219,22 @@ class Verdict:
     catches: tuple[str, ...] = ()
     ratio: float | None = None
     differences: tuple[Difference, ...] = ()
-    matches: tuple[Match, ...] | None = None
-    advice: str = ""
     detail: str = ""
     example: str = ""
     reproduce: str = ""
     seconds: float = 0.0
     asks: Asks = "values"
     by_hand: bool = False
-    rules_out: tuple[tuple[str, ...], ...] = ()
-    refutes: tuple[tuple[str, ...], ...] = ()
-    confirms: tuple[tuple[str, ...], ...] = ()
-    isolated: IsolatedMistake | None = None
-    idle: tuple[str, ...] = ()
-    state: KeptState | None = None
     wrapped: Wrapped | None = None
     invariances: tuple[Invariance, ...] = ()
     hidden_nan: tuple[str, ...] = ()
     rounded_once: bool | None = None
     visible: float | None = None
-    beyond: str = ""
+
+    @property
+    def key(self) -> CheckKey:
+        """The check, with its component, dtype and device: no other verdict of a run has the same."""
+        return CheckKey(self.check, self.component, self.dtype, self.device)
 
     @property
     def bad(self) -> bool:
@@ -310,14 +263,16 @@ class Verdict:
 
     def as_json(self) -> dict[str, Any]:
         """Return plain data, for --json and for the workers of pytest-xdist."""
-        return asdict(self, dict_factory=_replace_enums)
+        return asdict(self, dict_factory=replace_enums)
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Verdict:
-        """Read the plain data of as_json, also after tuples became lists."""
+        """Read the plain data of as_json, also after tuples became lists, and next to the data of a diagnosis."""
         return _make_reader().validate_python(data)
 
 
 @cache
 def _make_reader() -> TypeAdapter[Verdict]:
+    from pydantic import TypeAdapter  # only what comes from another process is read
+
     return TypeAdapter(Verdict)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from goldformer.adapters.untrusted_text import printable
+from goldformer.conformance.diagnosis.diagnosed import Explained
 from goldformer.conformance.diagnosis.finding import FIRST_SEEN, FIX_FIRST, FIX_TOO, REPEAT, Finding
 from goldformer.conformance.diagnosis.suspects import ACCEPTED
 from goldformer.conformance.judging.verdict import Verdict
@@ -47,7 +48,7 @@ class Card:
     dtypes: str
     components: tuple[tuple[str, str], ...]
     findings: tuple[ShownFinding, ...]
-    first: Verdict | None
+    first: Explained | None
     first_wrong: str
     clauses: tuple[Clause, ...]
     whole_first: str
@@ -62,6 +63,7 @@ class Card:
         """Collect what a card shows; `printed` is the output of the implementation."""
         remarks = implementation.remarks(spec, whole=True)
         first = _find_first(implementation.bad, remarks)
+        explained = implementation.run.explain(first) if first else None
         components = {
             n: r for n, r in implementation.results(spec).items() if r.counts.number_judged or r.state == PARTIAL
         }
@@ -73,9 +75,9 @@ class Card:
         return cls(
             implementation.outcome, implementation.title, _describe_verdict(implementation, spec), ", ".join(dtypes),
             tuple((name, summarize_result(result)) for name, result in components.items()),
-            tuple(show_fixes_first(shown, spec)), first, describe_first_wrong(first),
+            tuple(show_fixes_first(shown, spec)), explained, describe_first_wrong(first),
             tuple(spec.clauses[id_] for id_ in list_broken_clauses(first)) if first else (),
-            explain_verdict(first, spec) if first else "",
+            explain_verdict(explained, spec) if explained else "",
             implementation.bad[:_LISTED], max(0, len(implementation.bad) - _LISTED), implementation.hints,
             tuple(notes), printable(printed),
         )  # fmt: skip

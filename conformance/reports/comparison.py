@@ -12,6 +12,7 @@ from typing import Final, Literal
 
 from goldformer.adapters import Adapter
 from goldformer.adapters.process import TIMEOUT
+from goldformer.conformance.diagnosis.diagnosed import DiagnosedRun
 from goldformer.conformance.diagnosis.finding import Finding
 from goldformer.conformance.judging.cases import Bench
 from goldformer.conformance.judging.invoke import describe_missing
@@ -52,7 +53,7 @@ class Implementation:
     libraries: Mapping[str, str] = field(default_factory=dict)
     conventions: Mapping[str, str] = field(default_factory=dict)
     hints: tuple[str, ...] = ()
-    verdicts: tuple[Verdict, ...] = ()
+    run: DiagnosedRun = field(default_factory=DiagnosedRun)
     seconds: float = 0.0
     problem: str = ""
     pictures: tuple[Picture, ...] = ()
@@ -66,7 +67,7 @@ class Implementation:
     def of(
         cls,
         bench: Bench,
-        verdicts: Iterable[Verdict],
+        run: DiagnosedRun,
         seconds: float,
         absent: Iterable[str] = (),
         *,
@@ -75,10 +76,10 @@ class Implementation:
         chosen: bool = False,
     ) -> Implementation:
         """Collect the results of a run on a bench; pictures take a few more calls. `stopped` says where it ended."""
-        found, missing, adapter = tuple(verdicts), tuple(absent), bench.adapter
+        missing, adapter = tuple(absent), bench.adapter
         return cls(
             adapter.origin, adapter.name, adapter.version, list_libraries(adapter), adapter.conventions, adapter.hints,
-            found, seconds, stopped or _find_problem(found, missing, adapter),
+            run, seconds, stopped or _find_problem(run.verdicts, missing, adapter),
             make_pictures(bench) if with_pictures else (),
             frozenset(name for name in bench.spec.components if bench.has(name)), missing, bool(stopped), chosen,
             adapter.unmatched,
@@ -88,6 +89,11 @@ class Implementation:
     def title(self) -> str:
         """Its name and version."""
         return f"{self.name} {self.version}".strip()
+
+    @property
+    def verdicts(self) -> tuple[Verdict, ...]:
+        """The verdicts on all checks."""
+        return self.run.verdicts
 
     @property
     def bad(self) -> tuple[Verdict, ...]:
@@ -109,7 +115,7 @@ class Implementation:
 
     def results(self, spec: Spec) -> dict[str, ComponentResult]:
         """Return the components that were asked for, in the order of the spec."""
-        found = {row.component: row for row in summarize(self.verdicts, spec, self.implemented, chosen=self.chosen)}
+        found = {row.component: row for row in summarize(self.run, spec, self.implemented, chosen=self.chosen)}
         found |= {name: ComponentResult(name, NOT_IMPLEMENTED) for name in self.absent if name not in found}
         return {name: found[name] for name in spec.components if name in found}
 
@@ -120,7 +126,7 @@ class Implementation:
     def remarks(self, spec: Spec, *, whole: bool = False, more: str = "-v") -> list[Finding]:
         """Return the remarks below its table, as `make_remarks` does."""
         results = [*self.results(spec).values()]
-        return make_remarks(self.verdicts, results, spec, self.conventions, whole=whole, more=more)
+        return make_remarks(self.run, results, spec, self.conventions, whole=whole, more=more)
 
     def clauses(self, spec: Spec) -> dict[str, Counts]:
         """Return the clauses that its checks are about, in the order of the spec."""

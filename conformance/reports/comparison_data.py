@@ -112,7 +112,7 @@ def _list_failures(implementation: Implementation) -> Iterator[str]:
         yield f"- `{verdict.check}` ({verdict.dtype}): {escape(verdict.message)}"
     if len(bad) > _LISTED:
         yield f"- and {len(bad) - _LISTED} more"
-    yield f"\n```console\n$ {bad[0].reproduce}\n```\n\n</details>\n"
+    yield f"\n```console\n$ {implementation.run.explain(bad[0]).reproduce}\n```\n\n</details>\n"
 
 
 def list_remarks(remarks: Iterable[Finding]) -> Iterator[str]:
@@ -155,8 +155,8 @@ def as_json(comparison: Comparison, spec: Spec) -> dict[str, Any]:
                 "not_implemented": [r.component for r in i.results(spec).values() if r.state == NOT_IMPLEMENTED],
                 "clauses": {id_: _count_as_json(counts) for id_, counts in i.clauses(spec).items()},
                 "diagnosis": diagnosis_as_json(i, spec),
-                "failures": [verdict.as_json() for verdict in i.bad],
-                "tolerated": [verdict.as_json() for verdict in i.verdicts if verdict.is_tolerated],
+                "failures": [i.run.explain(verdict).as_json() for verdict in i.bad],
+                "tolerated": [i.run.explain(verdict).as_json() for verdict in i.verdicts if verdict.is_tolerated],
             }
             for i in comparison.implementations
         ],

@@ -7,9 +7,12 @@ import shlex
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import compress
 from typing import Final
 
-from goldformer.conformance.diagnosis.causes import find_cause
+from goldformer.conformance.diagnosis.causes import Causes, find_cause
+from goldformer.conformance.diagnosis.diagnosed import Explained
+from goldformer.conformance.diagnosis.evidence import Evidence
 from goldformer.conformance.judging.verdict import Verdict
 from goldformer.conformance.reports.comparison import Implementation
 from goldformer.conformance.reports.pictures import HeatMap, compare_values, name_axes, name_window
@@ -29,7 +32,7 @@ _NUMBERS: Final = re.compile(r"-?\d[\d.]*(e[+-]\d+)?")
 class FailingCheck:
     """A failing check in full; `windows` are pictures of its first wrong outputs."""
 
-    verdict: Verdict
+    explained: Explained
     numbers: str
     facts: tuple[tuple[str, str], ...]
     windows: tuple[tuple[str, tuple[HeatMap, ...]], ...]
@@ -78,25 +81,28 @@ def list_failures(section: str, found: Implementation, named: Collection[str], s
         id_ = f"{section}-{component}"
         bad = [v for v in found.bad if v.component == component]
         groups = tuple(
-            _describe_group(f"{id_}-{nth}", causes, verdicts, spec, with_pictures=nth <= _PICTURED)
-            for nth, (causes, verdicts) in enumerate(group_by_cause(bad, named), 1)
+            _describe_group(f"{id_}-{nth}", causes, [*map(found.run.explain, mine)], spec, drawn=nth <= _PICTURED)
+            for nth, (causes, mine) in enumerate(group_by_cause(bad, found.run.evidence, named), 1)
         )
         command = shlex.join(["goldformer", "check", found.given, "--component", component, "--verbose"])
         listed.append(ComponentFailures(id_, component, groups, command))
     return listed
 
 
-def group_by_cause(bad: Sequence[Verdict], named: Collection[str]) -> Iterator[tuple[tuple[str, ...], list[Verdict]]]:
+def group_by_cause(
+    bad: Sequence[Verdict], evidence: Evidence, named: Collection[str]
+) -> Iterator[tuple[Causes, list[Verdict]]]:
     """Yield the causes of failing checks of a component with the checks, the cause of most of them first.
 
     Where several causes fit, that of most checks counts, a named one before others. Checks whose output no known cause
     reproduces are together if they fail in the same way.
     """
     left = list(bad)
-    while fitting := Counter(match.causes for v in left for match in v.matches or ()):
+    while fitting := Counter(causes for v in left for causes in evidence.list_equal(v.key)):
         causes = max(fitting, key=lambda c: (fitting[c], named and not {*c}.isdisjoint(named), -len(c)))
-        yield causes, [v for v in left if _fits(v, causes)]
-        left = [v for v in left if not _fits(v, causes)]
+        fits = [causes in evidence.list_equal(v.key) for v in left]
+        yield causes, list(compress(left, fits))
+        left = [v for v, fit in zip(left, fits, strict=True) if not fit]
     ways: dict[str, list[Verdict]] = {}
     for verdict in left:
         # All wrong values look different, and messages of one error differ in sizes.
@@ -106,25 +112,22 @@ def group_by_cause(bad: Sequence[Verdict], named: Collection[str]) -> Iterator[t
         yield (), verdicts
 
 
-def _fits(verdict: Verdict, causes: tuple[str, ...]) -> bool:
-    return any(match.causes == causes for match in verdict.matches or ())
-
-
 def _describe_group(
-    id_: str, causes: Sequence[str], verdicts: Sequence[Verdict], spec: Spec, *, with_pictures: bool
+    id_: str, causes: Sequence[str], listed: Sequence[Explained], spec: Spec, *, drawn: bool
 ) -> FailuresOfCause:
-    first, *others = verdicts
+    first, *others = listed
     return FailuresOfCause(
         id_,
         " and ".join(find_cause(cause, spec).title for cause in causes),
-        _describe_failure(first, spec, with_pictures=with_pictures),
-        tuple(others[:_LISTED]),
+        _describe_failure(first, spec, with_pictures=drawn),
+        tuple(verdict for verdict, _ in others[:_LISTED]),
         len(others[_LISTED:]),
-        frozenset(clause for verdict in verdicts for clause in verdict.clauses),
+        frozenset(clause for verdict, _ in listed for clause in verdict.clauses),
     )
 
 
-def _describe_failure(verdict: Verdict, spec: Spec, *, with_pictures: bool) -> FailingCheck:
+def _describe_failure(explained: Explained, spec: Spec, *, with_pictures: bool) -> FailingCheck:
+    verdict = explained.verdict
     lines = [line for difference in verdict.differences for line in format_difference(difference)]
     outputs = verdict.differences[:_OUTPUTS] if with_pictures else ()
     windows = tuple(
@@ -134,4 +137,6 @@ def _describe_failure(verdict: Verdict, spec: Spec, *, with_pictures: bool) -> F
         )
         for difference in outputs
     )
-    return FailingCheck(verdict, "\n".join(lines), tuple(list_facts(verdict, spec)), tuple(w for w in windows if w[1]))
+    return FailingCheck(
+        explained, "\n".join(lines), tuple(list_facts(explained, spec)), tuple(w for w in windows if w[1])
+    )

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from xml.etree import ElementTree as ET
 
 from goldformer.adapters.untrusted_text import printable
-from goldformer.conformance.judging.verdict import Status, Verdict
+from goldformer.conformance.diagnosis.diagnosed import Explained
+from goldformer.conformance.judging.verdict import Status
 from goldformer.conformance.reports.comparison import Implementation
 from goldformer.conformance.reports.results import PARTIAL
 from goldformer.conformance.reports.text import explain_verdict
@@ -30,7 +31,7 @@ def junit_xml(implementation: Implementation, spec: Spec) -> str:
             edition = str(spec.edition_of(component))
             ET.SubElement(ET.SubElement(suite, "properties"), "property", name="spec", value=edition)
             for verdict in mine:
-                _add_check(suite, verdict, spec)
+                _add_check(suite, implementation.run.explain(verdict), spec)
             if results[component].state == PARTIAL:
                 case = ET.SubElement(suite, "testcase", classname=component, name="enough cases", time="0.000")
                 ET.SubElement(case, "skipped", message=results[component].verdict)
@@ -54,14 +55,15 @@ def serialise(root: ET.Element) -> str:
     return '<?xml version="1.0" encoding="utf-8"?>\n' + ET.tostring(root, encoding="unicode") + "\n"
 
 
-def _add_check(suite: ET.Element, verdict: Verdict, spec: Spec) -> None:
+def _add_check(suite: ET.Element, explained: Explained, spec: Spec) -> None:
+    verdict = explained.verdict
     name = f"{verdict.check}[{verdict.dtype}, {verdict.device}]"
     case = ET.SubElement(suite, "testcase", classname=verdict.component, name=name, time=f"{verdict.seconds:.3f}")
     message = printable(verdict.message)
     if verdict.bad or verdict.is_fault:
         tag = "failure" if verdict.status is Status.FAILED else "error"
         problem = ET.SubElement(case, tag, message=message, type=verdict.reason)
-        problem.text = printable(explain_verdict(verdict, spec))
+        problem.text = printable(explain_verdict(explained, spec))
     elif verdict.status is Status.SKIPPED:
         ET.SubElement(case, "skipped", message=f"{verdict.reason}: {message}")
 

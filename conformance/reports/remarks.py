@@ -10,6 +10,7 @@ from typing import Final
 from goldformer.adapters.process.patience import NOT_ASKED
 from goldformer.conformance.diagnosis.causes import write_declaration
 from goldformer.conformance.diagnosis.declined import explain_declined
+from goldformer.conformance.diagnosis.diagnosed import DiagnosedRun
 from goldformer.conformance.diagnosis.finding import Finding, list_few
 from goldformer.conformance.diagnosis.findings import diagnose
 from goldformer.conformance.diagnosis.precision import find_precision
@@ -51,7 +52,7 @@ _MOST_REASONS: Final = 3
 
 
 def make_remarks(
-    verdicts: Sequence[Verdict],
+    run: DiagnosedRun,
     results: Sequence[ComponentResult],
     spec: Spec,
     conventions: Mapping[str, str] = MappingProxyType({}),
@@ -63,9 +64,10 @@ def make_remarks(
 
     `conventions` are those that the adapter declares, `more` is what shows the reader of the remarks the whole ones.
     """
+    verdicts = run.verdicts
     return [
         *_compare_wrapped(verdicts, whole=whole, more=more),
-        *(finding for finding in diagnose(verdicts, spec) if finding.label != MISSING),
+        *(finding for finding in diagnose(run, spec) if finding.label != MISSING),
         *_list_not_run(verdicts, whole=whole, more=more),
         *_describe_bits(verdicts, whole=whole),
         *_describe_hidden_nan(verdicts, whole=whole),

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict
 
+from goldformer.conformance.diagnosis.diagnosed import CheckDiagnosis
 from goldformer.conformance.judging.verdict import Verdict
 from goldformer.conformance.reports.comparison import Outcome
 
@@ -81,6 +83,11 @@ class FindingFacts(_Closed):
     mistakes: list[str]
 
 
+@dataclass(frozen=True)
+class VerdictFacts(CheckDiagnosis, Verdict):
+    """A verdict and its diagnosis."""
+
+
 class RunReport(_Closed):
     """A whole run; `problem` says why it gives no verdict, such as that it was stopped.
 
@@ -99,7 +106,7 @@ class RunReport(_Closed):
     not_implemented: list[str]
     diagnosis: list[FindingFacts]
     problem: str
-    verdicts: list[Verdict]
+    verdicts: list[VerdictFacts]
 
 
 def json_schema() -> dict[str, Any]:

@@ -10,6 +10,7 @@ from math import ceil
 from typing import Final, Literal, get_args
 
 from goldformer.adapters.protocol import NEED_NOT, RAISES_NOT_IMPLEMENTED, TAKES_NO, TO_BE_WRITTEN
+from goldformer.conformance.diagnosis.diagnosed import DiagnosedRun
 from goldformer.conformance.diagnosis.suspects import find_failing_roots
 from goldformer.conformance.judging.verdict import Reason, Status, Verdict
 from goldformer.conformance.reports.counting import count_noun
@@ -226,18 +227,18 @@ class ComponentResult:
 
 
 def summarize(
-    verdicts: Sequence[Verdict], spec: Spec, implemented: Collection[str], *, chosen: bool = False
+    run: DiagnosedRun, spec: Spec, implemented: Collection[str], *, chosen: bool = False
 ) -> list[ComponentResult]:
     """Return the result of each component that was run, in the order of dependency.
 
     `implemented` are the components that the adapter has. With `chosen`, the user chose single checks, and few of them
     are enough.
     """
-    by_component = _group_by_component(verdicts)
+    by_component = _group_by_component(run.verdicts)
     absent = [name for name, mine in by_component.items() if _is_absent(mine, implemented=name in implemented)]
-    answers = (v for v in verdicts if v.component not in absent and v.was_asked)
+    answers = (v for v in run if v.component not in absent and v.was_asked)
     roots, followers = find_failing_roots(answers, spec)
-    unseen = find_unseen(verdicts)
+    unseen = find_unseen(run)
     results = []
     for component in (name for name in spec.components if name in by_component):
         mine = by_component[component]
@@ -305,16 +306,16 @@ def _name_state(verdicts: Sequence[Verdict], coverage: CaseCoverage, *, chosen: 
     return "not checked" if coverage.is_enough else "nothing to judge"
 
 
-def find_unseen(verdicts: Iterable[Verdict]) -> dict[str, tuple[str, ...]]:
+def find_unseen(run: DiagnosedRun) -> dict[str, tuple[str, ...]]:
     """Return the known mistakes that no check which ran is known to show: every check that lists them was skipped.
 
     A check need not list all that it shows, so one that ran may show them: what the run itself found is left out. Each
     stands under the first component that has such a check. Which mistakes a case shows that was derived for the
     adapter is not measured, so components with such cases are left out.
     """
-    listed = list(verdicts)
+    listed = run.verdicts
     seen = {id_ for v in listed if v.is_judged for id_ in v.catches}
-    seen |= {cause.partition(" ")[0] for v in listed for match in v.matches or () for cause in match.causes}
+    seen |= {id_.partition(" ")[0] for v in listed if v.bad for ids in run.evidence.list_equal(v.key) for id_ in ids}
     unmeasured = {v.component for v in listed if v.is_judged and v.check.endswith(AS_DECLARED)}
     found: dict[str, str] = {}
     for verdict in listed:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from goldformer.conformance.diagnosis.diagnosed import Explained
 from goldformer.conformance.diagnosis.finding import MISTAKE_FOUND, OPTION_FOUND, RIGHT_HERE, Finding
 from goldformer.conformance.diagnosis.suspects import ACCEPTED
 from goldformer.conformance.reports.comparison import Implementation
@@ -53,7 +54,8 @@ def summarise(
     failures; a `brief` summary does not count them.
     """
     remarks = implementation.remarks(spec, whole=whole, more=more)
-    failing = [verdict for verdict in implementation.verdicts if verdict.bad or verdict.is_fault]
+    run = implementation.run
+    failing = [verdict for verdict in run if verdict.bad or verdict.is_fault]
     yield Line(implementation.title, "bold")
     if not failing:
         yield from list_rows(implementation, spec)
@@ -74,24 +76,25 @@ def summarise(
         count = len(remarks) - len(findings) + len(implementation.conventions) + 1  # the edition of the spec
         yield Line(f"{count_noun(count, 'note')} ({more} lists all)", "dim")
     # Prefer a check that isolates a mistake: its wrong call is the smallest. An accepted bad call helps least.
-    first = min(failing, key=lambda verdict: (not verdict.isolated, verdict.reason == ACCEPTED))
+    first = min(failing, key=lambda verdict: (not run.get_note(verdict).isolated, verdict.reason == ACCEPTED))
     # Where a name is found, it says more than numbers do.
     in_full = not brief and not any(finding.label in (MISTAKE_FOUND, OPTION_FOUND) for finding in findings)
     fault = next((verdict for verdict in failing if verdict.is_fault), None)
     for verdict in filter(None, (fault, first if in_full and first is not fault else None)):
-        yield Line(f"\n{explain_verdict(replace(verdict, example=''), spec)}\n")
+        known = Explained(replace(verdict, example=""), replace(run.about(verdict), example=""))
+        yield Line(f"\n{explain_verdict(known, spec)}\n")
     yield from list_rows(implementation, spec)
     yield from list_remarks(findings if whole else shorten_findings(findings))
     if not brief:
         yield from map(Line, describe_failing(failing, first, each))
-    yield Line(f"Repeat: {first.reproduce}")
+    yield Line(f"Repeat: {run.explain(first).reproduce}")
 
 
 def explain_all(implementation: Implementation, spec: Spec) -> Iterator[Line]:
     """Yield every failure in full, also what is tolerated, then the notes, and the verdict with its diagnosis last."""
     for verdict in implementation.verdicts:
         if verdict.bad or verdict.is_fault or verdict.is_tolerated:
-            yield Line(f"{explain_verdict(verdict, spec)}\n")
+            yield Line(f"{explain_verdict(implementation.run.explain(verdict), spec)}\n")
     yield from summarise(implementation, spec, brief=True, whole=True)
 
 

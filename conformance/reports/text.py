@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from goldformer.conformance.diagnosis.causes import find_cause
+from goldformer.conformance.diagnosis.diagnosed import Explained
 from goldformer.conformance.diagnosis.finding import COPIED, Finding, list_few, quote_check
 from goldformer.conformance.diagnosis.findings import describe_distance
 from goldformer.conformance.judging.measure import describe_values
@@ -36,8 +37,9 @@ _BROKEN: Final[Mapping[Reason, str]] = {
 }
 
 
-def explain_verdict(verdict: Verdict, spec: Spec) -> str:
+def explain_verdict(explained: Explained, spec: Spec) -> str:
     """Return what failed, the expected and actual values, the clause and its document, and the line that repeats it."""
+    verdict = explained.verdict
     lines = [
         f"{verdict.status.value.upper()}  {verdict.check}  ({verdict.component}, {verdict.dtype} on {verdict.device})",
         f"  {verdict.title}",
@@ -45,30 +47,31 @@ def explain_verdict(verdict: Verdict, spec: Spec) -> str:
     ]
     for difference in verdict.differences:
         lines += [f"  {line}" for line in format_difference(difference)]
-    for label, text in list_facts(verdict, spec):
+    for label, text in list_facts(explained, spec):
         lines += wrap(text, f"  {label:12}")
     if verdict.detail and (verdict.is_fault or verdict.reason in UNANSWERED):
         last = verdict.detail.splitlines()[-_MOST_STDERR:]
         label = "Traceback" if verdict.is_fault else "Stderr"
         lines += [f"  {head:12}{line}" for head, line in zip((label, *[""] * len(last)), last, strict=False)]
     # Not wrapped, so that it can be copied.
-    lines.append(f"  Repeat      {verdict.reproduce}")
-    if verdict.example:
+    lines.append(f"  Repeat      {explained.reproduce}")
+    if explained.example:
         lines.append("  As a case   --save-cases FOLDER saves it as a file, which --cases FILE reads:")
-        lines += verdict.example.splitlines()
+        lines += explained.example.splitlines()
     return "\n".join(lines)
 
 
-def list_facts(verdict: Verdict, spec: Spec) -> Iterator[tuple[str, str]]:
+def list_facts(explained: Explained, spec: Spec) -> Iterator[tuple[str, str]]:
     """Yield what is known of a bad verdict beyond its numbers, each with a label."""
-    matches = verdict.matches or ()
+    verdict, diagnosis = explained
+    matches = diagnosis.matches or ()
     # What equals the result by itself equals it with an option that makes no difference here, too.
     least = [m for m in matches if not any({*other.causes} < {*m.causes} for other in matches)]
     for match in least[:_MOST_MATCHES]:
         titles = " and ".join(find_cause(id_, spec).title for id_ in match.causes)
         yield "Equals", f"{titles}, {describe_distance(match.ratio)}"
-    if verdict.advice:
-        yield "Convention", verdict.advice
+    if diagnosis.advice:
+        yield "Convention", diagnosis.advice
     for id_ in list_broken_clauses(verdict):
         yield "Clause", describe_clause(spec.clauses[id_])
     if verdict.kind == "case":

@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import pytest
+from tests.support.runs import make_run
 
 from comparisons import remark_lines
 from goldformer.adapters import find_adapter
+from goldformer.conformance.diagnosis.diagnosed import Explained
 from goldformer.conformance.diagnosis.suspects import find_failing_roots, rank_suspects
 from goldformer.conformance.judging.cases import Bench
 from goldformer.conformance.reports.text import explain_verdict
@@ -94,11 +96,11 @@ def test_every_break_is_caught_named_and_placed(edit, broken_reference, spec, ve
     # Caught with a margin, not by a hair: rounding is within 1, a mistake lies far beyond it.
     assert max(v.ratio or 0 for v in bad) > 1000
     # Named: the mistakes that fit what failed and what passed include the one made, before all that fit less.
-    named = [s.mistake.id for s in rank_suspects(verdicts, edit.root, spec)]
+    named = [s.mistake.id for s in rank_suspects(make_run(verdicts), edit.root, spec)]
     assert edit.mistake in named[:4]
     text = "\n".join(remark_lines(verdicts, spec))
     assert f"Fix first: {edit.root}\n" in text
     assert spec.mistakes[edit.mistake].hint.split()[0] in text
-    report = explain_verdict(next(v for v in bad if v.differences), spec)
+    report = explain_verdict(Explained(next(v for v in bad if v.differences)), spec)
     for part in ("expected", "actual", "Clause", "Source", "Repeat      goldformer check"):
         assert part in report

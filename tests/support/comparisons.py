@@ -1,5 +1,8 @@
 """Comparisons made up of verdicts, so that what is told of them can be checked without running anything."""
 
+from tests.support.runs import change, make_run
+
+from goldformer.conformance.diagnosis.diagnosed import DiagnosedRun
 from goldformer.conformance.judging.verdict import Difference, Element, Status, Verdict
 from goldformer.conformance.reports.comparison import Comparison, ComparisonRequest, Implementation
 from goldformer.conformance.reports.remarks import make_remarks
@@ -24,12 +27,12 @@ def verdict(check, component, status="passed", reason="", dtype="float32", **mor
 def wrong(check, component, dtype="float32", **more):
     """A wrong value, 250 000 tolerances away."""
     said = f"output: 3 of 9 values are wrong ({check})"
-    given = {"message": said, "ratio": 2.5e5, "differences": (WRONG,), "matches": ()}
-    return verdict(check, component, "failed", "wrong-value", dtype, **{**given, **more})
+    given = {"message": said, "ratio": 2.5e5, "differences": (WRONG,)}
+    return change(verdict(check, component, "failed", "wrong-value", dtype), **{**given, "matches": (), **more})
 
 
 def made(name, *verdicts, problem="", **more):
-    return Implementation(f"{name}.py", name, "7", {"numpy": "2.0"}, verdicts=verdicts, problem=problem, **more)
+    return Implementation(f"{name}.py", name, "7", {"numpy": "2.0"}, run=make_run(verdicts), problem=problem, **more)
 
 
 def of(*implementations, dtypes=("float64", "float32")):
@@ -60,5 +63,6 @@ ALL = of(RIGHT, FAILING, MISSING)
 
 def remark_lines(verdicts, spec, results=None):
     """The remarks below the table of a run, in lines."""
-    found = summarize(verdicts, spec, spec.components) if results is None else results
-    return format_remarks(make_remarks(verdicts, found, spec))
+    run = verdicts if isinstance(verdicts, DiagnosedRun) else make_run(verdicts)
+    found = summarize(run, spec, spec.components) if results is None else results
+    return format_remarks(make_remarks(run, found, spec))

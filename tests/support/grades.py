@@ -7,10 +7,12 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
+from tests.support.runs import change, diagnose
+
 from goldformer.adapters import Adapter
 from goldformer.adapters.textbook.build import build_textbook
+from goldformer.conformance.diagnosis.diagnosed import Explained
 from goldformer.conformance.diagnosis.explain import Diagnosis
-from goldformer.conformance.diagnosis.findings import diagnose
 from goldformer.conformance.diagnosis.mistakes import implementations
 from goldformer.conformance.grading.model import (
     Assignment,
@@ -54,46 +56,49 @@ def _spec():
 
 @cache
 def verdicts(mistake=""):
-    """The verdicts on an implementation with a mistake, or on one without."""
+    """The verdicts on an implementation with a mistake, or on one without, with their diagnoses."""
     made = implementations()[mistake].make() if mistake else build_textbook()
     bench = Bench(
         _spec(), Adapter.from_object(made, "adapter.py", _spec()), "float32", "cpu", Policy(require_refusals=True)
     )
     judgements = (check() for check in checks(bench, Selection(("float32",), COMPONENTS)))
-    return tuple(replace(verdict, seconds=0.0) for verdict in Diagnosis(_spec()).explain_all(judgements))
+    run = Diagnosis(_spec()).explain_all(judgements)
+    return tuple(change(run.explain(verdict), seconds=0.0) for verdict in run)
 
 
 def checked(listed, fresh=4):
     """Checks of verdicts: the last golden cases of each component that were judged as if they had been drawn."""
     drawn = set()
     for component in COMPONENTS:
-        judged = [v for v in listed if v.component == component and v.kind == "case" and v.status is not Status.SKIPPED]
+        mine = [v for v, _ in listed if v.component == component and v.kind == "case"]
+        judged = [v for v in mine if v.status is not Status.SKIPPED]
         # Those that give outputs to compare: of refusals none is drawn, nor of large calls.
         special = {c.id for c in _spec().cases_of(component) if c.error or c.is_computed or c.has_all_bits}
         judged = [v for v in judged if v.check not in special]
         drawn |= {v.check for v in judged[-fresh:]}
-    published = [Check("published", derive_outcome(v), v) for v in listed if v.kind == "case" and v.check not in drawn]
-    new = [v for v in listed if v.kind == "case" and v.check in drawn]
+    cases = [check for check in listed if check.verdict.kind == "case"]
+    published = [_check("published", *check) for check in cases if check.verdict.check not in drawn]
+    new = [check for check in cases if check.verdict.check in drawn]
     fresh_checks = [
-        Check(
-            "fresh",
-            derive_outcome(v),
-            replace(v, check=f"{SECRET}-{nth}", title="drawn", reproduce=f"--case {SECRET}-{nth}"),
-        )
-        for nth, v in enumerate(new)
+        _check("fresh", *change(check, check=f"{SECRET}-{nth}", title="drawn", reproduce=f"--case {SECRET}-{nth}"))
+        for nth, check in enumerate(new)
     ]
     return (
         *published,
         *fresh_checks,
-        *(Check("property", derive_outcome(v), v) for v in listed if v.kind == "property"),
+        *(_check("property", *check) for check in listed if check.verdict.kind == "property"),
     )
+
+
+def _check(origin, verdict, diagnosis):
+    return Check(origin, derive_outcome(verdict), verdict, diagnosis=diagnosis)
 
 
 def graded(id_, listed, *, message="", outcome=None, assignment=ASSIGNMENT, **more):
     """A grade of checks, by the share that passes."""
     parts = tuple(_part(part, listed) for part in assignment.parts)
     bad = {check.outcome for check in listed if check.counts} - {"correct"}
-    findings = diagnose([check.verdict for check in listed], _spec())
+    findings = diagnose([Explained(check.verdict, check.diagnosis) for check in listed], _spec())
     said = tuple(DiagnosisLine(r.label, r.text, r.inner, r.mistakes) for r in findings)
     return Grade(
         submission=id_, key=f"key-{id_}", outcome=outcome or (min(bad) if bad else "correct"), message=message,
@@ -138,9 +143,7 @@ def with_outcome(id_, outcome, reason, message, detail="", *, origins=("publishe
 
 
 def broken(verdict, reason, message, detail=""):
-    return replace(
-        verdict, status=Status.ERRORED, reason=reason, message=message, detail=detail, ratio=None, matches=None
-    )
+    return replace(verdict, status=Status.ERRORED, reason=reason, message=message, detail=detail, ratio=None)
 
 
 def cheating(id_="cy"):

@@ -91,15 +91,15 @@ def main() -> None:
             bench = make_bench(slip, Path(folder), spec)
             cases = tuple(case.id for case in spec.cases_of(slip.component) if not case.full_size)
             judgements = [check() for check in checks(bench, Selection(("float32",), (slip.component,), cases))]
-            verdicts = Diagnosis(spec).explain_all(judgements)
-        found = next((v.isolated for v in verdicts if v.isolated), None)
-        named += found is None and any(v.bad for v in verdicts)
-        passed += not any(v.bad for v in verdicts)
+            run = Diagnosis(spec).explain_all(judgements)
+        found = next((isolated for v in run if (isolated := run.about(v).isolated)), None)
+        named += found is None and any(v.bad for v in run)
+        passed += not any(v.bad for v in run)
         right = found is not None and slip.is_placed(found.places, found.names)
         placed += right
         calls += [found.calls] if found else []
         print(f"── {slip.id} {slip.component}: {'right place' if right else 'not placed'}, of {', '.join(slip.places)}")
-        print("\n".join(format_remarks(diagnose(verdicts, spec))))
+        print("\n".join(format_remarks(diagnose(run, spec))))
     seconds.sort()
     print(f"isolated {len(calls)}, in the right place {placed}; explained otherwise {named}; not caught {passed}")
     print(f"calls: median {sorted(calls)[len(calls) // 2]}, most {max(calls)}")

@@ -14,6 +14,7 @@ from typing import Final
 
 import numpy as np
 
+from goldformer.conformance.diagnosis.diagnosed import IsolatedMistake
 from goldformer.conformance.diagnosis.isolation.calls import (
     Calls,
     Exhausted,
@@ -58,7 +59,7 @@ from goldformer.conformance.diagnosis.isolation.switches import (
 from goldformer.conformance.judging.cases import Judgement
 from goldformer.conformance.judging.invoke import Arguments, Result, read_arguments
 from goldformer.conformance.judging.measure import GRADIENT_OF
-from goldformer.conformance.judging.verdict import Difference, IsolatedMistake
+from goldformer.conformance.judging.verdict import Difference
 from goldformer.conformance.properties.counterexample import CaseHead, RecordedCall, write_call
 from goldformer.spec import Case, Spec
 

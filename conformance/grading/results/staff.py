@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Final
 
 from goldformer.adapters.untrusted_text import printable
+from goldformer.conformance.diagnosis.diagnosed import Explained
 from goldformer.conformance.grading.model import Assignment, Check, Grade, Origin, Outcome
 from goldformer.conformance.grading.results import words
 from goldformer.conformance.grading.results.gradebook import find_outcome
@@ -136,5 +137,11 @@ def _describe_check(checks: Sequence[Check], spec: Spec) -> BadCheck:
     lines = [line for difference in verdict.differences for line in format_difference(difference)]
     stderr = "" if verdict.detail.startswith("smallest input") else words.tail(verdict.detail, _STDERR)
     return BadCheck(
-        dtypes, check.origin, check.outcome, verdict, "\n".join(lines), tuple(list_facts(verdict, spec)), stderr
+        dtypes,
+        check.origin,
+        check.outcome,
+        verdict,
+        "\n".join(lines),
+        tuple(list_facts(Explained(verdict, check.diagnosis), spec)),
+        stderr,
     )

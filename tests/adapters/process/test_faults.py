@@ -20,6 +20,7 @@ from goldformer.adapters.process import child
 from goldformer.adapters.process.client import Client
 from goldformer.adapters.process.faults import CallFault
 from goldformer.conformance.cli import main
+from goldformer.conformance.diagnosis.diagnosed import Explained
 from goldformer.conformance.judging.cases import Bench, check_case
 from goldformer.conformance.judging.decision import Policy
 from goldformer.conformance.judging.verdict import Status
@@ -200,7 +201,7 @@ def test_what_was_said_on_standard_error_is_shown(misbehaving, spec):
     verdict = check_case(spec.cases["sm-one-row-by-hand"], misbehaving("exit_3"))
     assert verdict.detail == "reading the weights\nwho took the weights?"
     assert "\n  Stderr      reading the weights\n              who took the weights?\n" in explain_verdict(
-        verdict, spec
+        Explained(verdict), spec
     )
 
 

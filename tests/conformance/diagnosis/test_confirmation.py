@@ -48,7 +48,7 @@ def test_a_name_is_found_only_if_it_holds_in_a_new_call(everywhere, label, spec)
     (said,) = [f for f in diagnose(verdicts, spec) if "scale-missing" in f.mistakes]
     assert said.label == label
     assert ("but not in a new call like " in said.text) == (not everywhere)
-    assert sum(bool(v.refutes) for v in verdicts) == (not everywhere)
+    assert sum(bool(verdicts.about(v).refutes) for v in verdicts) == (not everywhere)
 
 
 def name(spec, *made, left_out=(), component="feed_forward", cases=(), **options):

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from tests.support.runs import change
 
 from comparisons import remark_lines
 from goldformer.adapters import Adapter, AdapterError
@@ -175,10 +176,10 @@ UNDECLARED = [("final_norm", "after_stack"), ("output_layer", "tied"), ("output_
 def test_an_option_that_the_parameters_contradict_is_found(choice, bench_of, spec):
     convention, option = choice
     case = spec.cases[CASES_OF_PARAMS[convention, spec.conventions[convention].default]]
-    verdict = explained(case, bench_of(under(*choice)))
+    verdict, found = explained(case, bench_of(under(*choice)))
     assert verdict.status is Status.FAILED
-    assert verdict.matches is not None
-    assert [cause for match in verdict.matches for cause in match.causes] == [f"{convention}: {option}"]
+    assert found.matches is not None
+    assert [cause for match in found.matches for cause in match.causes] == [f"{convention}: {option}"]
 
 
 def explained(case, bench):
@@ -221,14 +222,14 @@ def test_a_failure_that_is_another_option_names_it_and_the_declaration(choice, t
     convention, option, case = choice
     options = spec.conventions[convention].options
     declared = next(name for name in options if name != option)
-    verdict = explained(spec.cases[case], bench_of(textbook, **{convention: declared}))
-    assert verdict.advice == (
+    found = explained(spec.cases[case], bench_of(textbook, **{convention: declared}))
+    assert found.diagnosis.advice == (
         f"this is {convention}: {option} ({options[option]}); "
         f'declare CONVENTIONS = {{"{convention}": "{option}"}} in the adapter, or fix it'
     )
-    assert f"Convention  this is {convention}: {option}" in explain_verdict(verdict, spec)
+    assert f"Convention  this is {convention}: {option}" in explain_verdict(found, spec)
     # Where nothing was imitated, the advice is all that there is to say.
-    unmatched = replace(verdict, matches=None)
+    unmatched = change(found, matches=None)
     assert f"Convention: this is {convention}: {option}" in "\n".join(remark_lines([unmatched], spec))
 
 

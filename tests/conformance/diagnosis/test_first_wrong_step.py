@@ -6,6 +6,7 @@ import pytest
 
 from goldformer.adapters import Adapter, find_adapter
 from goldformer.adapters.textbook.build import build_textbook
+from goldformer.conformance.diagnosis.diagnosed import Explained
 from goldformer.conformance.judging.cases import Bench, check_case
 from goldformer.conformance.judging.verdict import Status
 from goldformer.conformance.reports.text import explain_verdict
@@ -106,7 +107,7 @@ def test_the_first_wrong_step_is_named_first(mistake, case, steps, spec):
     assert verdict.status is Status.FAILED
     assert [difference.output for difference in verdict.differences] == steps
     assert verdict.message.startswith(f"{steps[0]}: ")
-    lines = explain_verdict(verdict, spec).splitlines()
+    lines = explain_verdict(Explained(verdict), spec).splitlines()
     shown = [line.split(":")[0].strip() for line in lines if " wrong (" in line]
     assert shown == steps
 

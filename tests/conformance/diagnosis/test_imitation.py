@@ -11,12 +11,14 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from tests.support.runs import make_run
 
 from comparisons import remark_lines
 from goldformer.adapters import find_adapter
 from goldformer.adapters.protocol import Adapter
 from goldformer.adapters.textbook.build import build_textbook
 from goldformer.conformance.diagnosis.candidates import Candidate, Textbooks
+from goldformer.conformance.diagnosis.diagnosed import Explained
 from goldformer.conformance.diagnosis.explain import Diagnosis
 from goldformer.conformance.diagnosis.failure import FailingCase
 from goldformer.conformance.diagnosis.finding import MISTAKE_FOUND
@@ -141,9 +143,10 @@ def test_the_mistake_is_named_from_what_was_got(scale, mistake, dtype, judged, s
     text = "\n".join(remark_lines(verdicts, spec))
     assert f"Mistake found: {mistake}, " in text
     assert "Possible causes" not in text
-    case = next(v for v in verdicts if v.matches)
+    case = next(e for e in map(verdicts.explain, verdicts) if e.diagnosis.matches)
     assert f"({mistake}), within" in " ".join(explain_verdict(case, spec).split())
-    assert Verdict.from_json(case.as_json()) == case
+    again = Explained.from_json(case.as_json())
+    assert (again.verdict, again.diagnosis.matches) == (case.verdict, case.diagnosis.matches)
 
 
 def test_two_mistakes_at_once_are_named_together(judged, spec):
@@ -231,7 +234,7 @@ def scaled_dot_product_attention(query, key, value, mask=None):
 
 def test_what_passes_is_held_against_nothing(judged):
     verdicts = judged(Attention(), ATTENTION)
-    assert all(v.matches is None for v in verdicts if not v.bad)
+    assert all(verdicts.about(v).matches is None for v in verdicts if not v.bad)
 
 
 def test_the_diagnosis_of_a_failing_run_costs_no_more_than_twice_its_judging(spec):
@@ -487,4 +490,4 @@ def test_a_change_of_the_callers_array_is_named_where_nothing_else_is_wrong(judg
     wrong = Verdict("a", "case", "feed_forward", "", Status.FAILED, "wrong-value", "", "float32", "cpu", (), "")
     difference = Difference("output", 1, 1, 0.0, 2.0, None, None)
     both = [*judged(code, "feed_forward"), replace(wrong, differences=(difference,))]
-    assert not any("input-mutated" in f.mistakes for f in diagnose(both, spec))
+    assert not any("input-mutated" in f.mistakes for f in diagnose(make_run(both), spec))

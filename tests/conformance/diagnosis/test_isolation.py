@@ -13,12 +13,14 @@ from typing import ClassVar
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from tests.support.runs import change, make_run
 
 import wild
 from goldformer.adapters.find import find_adapter
 from goldformer.adapters.protocol import Adapter
 from goldformer.adapters.textbook.build import build_textbook
 from goldformer.conformance.cli import main
+from goldformer.conformance.diagnosis.diagnosed import Explained
 from goldformer.conformance.diagnosis.explain import Diagnosis
 from goldformer.conformance.diagnosis.finding import AGAIN, CLOSEST, FIX_TOO, NOTHING_KNOWN, PLACE
 from goldformer.conformance.diagnosis.findings import diagnose
@@ -39,7 +41,6 @@ from goldformer.conformance.diagnosis.neighbours import find_made
 from goldformer.conformance.judging.applicability import select_plain_cases
 from goldformer.conformance.judging.cases import Bench, judge_case
 from goldformer.conformance.judging.invoke import Arguments, read_arguments
-from goldformer.conformance.judging.verdict import Verdict
 from goldformer.conformance.reports.text import format_remarks
 from goldformer.spec import load_own_cases, load_spec
 from goldformer.spec.formulas.attention import score_divisor
@@ -292,11 +293,12 @@ def test_the_place_is_that_under_the_options_that_the_code_follows(spec, tmp_pat
     ((declared, _),) = isolate(judged, spec).values()
     assert declared.places != mistake.places
     bad = next(judgement.verdict for judgement in judged.values() if judgement.verdict.bad)
-    told = [f.text for f in diagnose([replace(bad, matches=(), isolated=mistake)], spec) if f.label == "Convention"]
+    run = make_run([change(bad, matches=(), isolated=mistake)])
+    told = [f.text for f in diagnose(run, spec) if f.label == "Convention"]
     assert len(told) == 1
     assert 'declare CONVENTIONS = {"norm_placement": "pre", "layer_norm_eps": "1e-6"} in the adapter' in told[0]
-    again = Verdict.from_json(json.loads(json.dumps(replace(bad, isolated=mistake).as_json())))
-    assert again.isolated == mistake
+    again = Explained.from_json(json.loads(json.dumps(change(bad, isolated=mistake).as_json())))
+    assert again.diagnosis.isolated == mistake
 
 
 def explain(component, bench):
@@ -371,7 +373,7 @@ def test_nothing_is_isolated_where_something_is_named(spec):
     verdicts = explain("encoder_layer", Bench(spec, Adapter.from_object(book, "mine.py", spec), "float32", "cpu"))
     assert NOTHING_KNOWN not in [finding.label for finding in diagnose(verdicts, spec)]
     assert any(v.bad for v in verdicts)
-    assert not any(v.isolated for v in verdicts)
+    assert not any(verdicts.about(v).isolated for v in verdicts)
 
 
 @pytest.mark.parametrize("most", range(1, MOST_CALLS + 1, 3))
@@ -428,13 +430,16 @@ def test_a_correct_layer_is_not_called_again(spec):
     bench = Bench(spec, Adapter.from_object(layer, "mine.py", spec), "float32", "cpu")
     verdicts = explain("encoder_layer", bench)
     assert not any(v.bad for v in verdicts)
-    assert layer.calls == len(verdicts)
+    assert layer.calls == len(verdicts.verdicts)
 
 
 def test_the_place_survives_the_way_from_another_process(clipped):
-    verdict = next(v for v in clipped if v.isolated)
-    assert Verdict.from_json(json.loads(json.dumps(verdict.as_json()))) == verdict
-    assert Verdict.from_json({k: v for k, v in verdict.as_json().items() if k != "isolated"}).isolated is None
+    shown = next(explained for explained in map(clipped.explain, clipped) if explained.diagnosis.isolated)
+    again = Explained.from_json(json.loads(json.dumps(shown.as_json())))
+    assert again.diagnosis == replace(shown.diagnosis, example="")
+    assert again.example == shown.example
+    without = {name: value for name, value in shown.as_json().items() if name != "isolated"}
+    assert Explained.from_json(without).diagnosis.isolated is None
 
 
 def test_a_call_that_leaves_a_query_no_key_says_nothing(spec):

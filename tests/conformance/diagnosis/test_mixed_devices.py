@@ -4,6 +4,7 @@ import re
 from dataclasses import replace
 
 import pytest
+from tests.support.runs import make_run
 
 from goldformer.adapters import find_adapter, pretend_device
 from goldformer.conformance.diagnosis.findings import diagnose
@@ -36,7 +37,7 @@ def findings(tmp_path, spec):
         golden = [case for case in spec.cases_of(component) if case.error is None] if cases else []
         verdicts = [check_case(case, bench) for case in golden]
         verdicts += [] if cases else [check_property(spec.properties["device-hygiene"], component, bench)]
-        return [(f.label, f.text.replace(str(path), "mine.py")) for f in diagnose(verdicts, spec)]
+        return [(f.label, f.text.replace(str(path), "mine.py")) for f in diagnose(make_run(verdicts), spec)]
 
     return find
 
@@ -95,9 +96,9 @@ def test_what_would_fail_on_a_gpu_is_a_remark_where_nobody_asks_for_one(tmp_path
     prop, attention = spec.properties["device-hygiene"], "scaled_dot_product_attention"
     verdict = check_property(prop, attention, bench)
     # What is built of it departs for the same cause.
-    verdicts = [verdict, replace(verdict, component="multi_head_attention")]
-    assert list(diagnose(verdicts, spec)) == []
-    found = [f for f in make_remarks(verdicts, summarize(verdicts, spec, {attention}), spec) if "GPU" in f.label]
+    run = make_run([verdict, replace(verdict, component="multi_head_attention")])
+    assert list(diagnose(run, spec)) == []
+    found = [f for f in make_remarks(run, summarize(run, spec, {attention}), spec) if "GPU" in f.label]
     assert [(f.label, f.mistakes) for f in found] == [("Right here, would fail on a GPU", ("device-mask",))]
     assert re.fullmatch(
         r"device-mask, a mask is made on the CPU\. In scaled_dot_product_attention the mask of masked_fill is on the "

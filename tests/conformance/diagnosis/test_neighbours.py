@@ -368,7 +368,7 @@ def test_nothing_idle_is_found_on_top_of_what_explains_the_parts(spec):
         for case in [c for c in small_cases(spec, component) if "final_norm" in c.conventions][:4]
     ]
     verdicts = Diagnosis(spec).explain_all(judgements)
-    ids = {cause for v in verdicts for match in v.matches or () for cause in match.causes}
+    ids = {cause for v in verdicts for match in verdicts.list_matches(v) or () for cause in match.causes}
     assert ids == {"decoder.final-norm-first", "encoder.final-norm-first"}
     said = [finding for finding in diagnose(verdicts, spec) if finding.mistakes]
     assert [finding.mistakes for finding in said] == [("decoder.final-norm-first",), ("encoder.final-norm-first",)]

@@ -13,6 +13,7 @@ from goldformer.adapters.layouts import part
 from goldformer.adapters.protocol import Adapter
 from goldformer.adapters.textbook.build import build_textbook
 from goldformer.conformance.diagnosis.candidates import Candidate, Textbooks
+from goldformer.conformance.diagnosis.diagnosed import Explained
 from goldformer.conformance.diagnosis.explain import Diagnosis
 from goldformer.conformance.diagnosis.mistakes import implementations
 from goldformer.conformance.diagnosis.mistakes.places import PLACES, MistakePlace, can_be_made
@@ -21,7 +22,6 @@ from goldformer.conformance.diagnosis.neighbours.solved import OF_SUBLAYERS
 from goldformer.conformance.diagnosis.suspects import rank_explanations
 from goldformer.conformance.judging.applicability import plan
 from goldformer.conformance.judging.cases import Bench, judge_case
-from goldformer.conformance.judging.verdict import Verdict
 from goldformer.spec.formulas.embedding import positional_encoding
 from goldformer.spec.formulas.heads import project_attention
 from goldformer.spec.formulas.layers import (
@@ -439,8 +439,8 @@ def test_it_is_named_with_its_place(made, component, mistake, place, whole, spec
     assert f"Mistake found: {found.causes[0].heading}. It reproduces your output in " in text
     # The whole that contains the part is said to be wrong along with it, and not by anything else.
     assert "Fix too" not in text
-    explained = next(v for v in verdicts if v.matches)
-    assert Verdict.from_json(explained.as_json()) == explained
+    explained = next(e for e in map(verdicts.explain, verdicts) if e.diagnosis.matches)
+    assert Explained.from_json(explained.as_json()).diagnosis.matches == explained.diagnosis.matches
 
 
 @pytest.mark.sample(5)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from tests.support.runs import change, diagnose
+
+from goldformer.conformance.diagnosis.evidence import Match
 from goldformer.conformance.diagnosis.finding import AS_PRINTED
-from goldformer.conformance.diagnosis.findings import diagnose
 from goldformer.conformance.diagnosis.precision import find_precision
 from goldformer.conformance.diagnosis.printed import find_printed
-from goldformer.conformance.judging.verdict import Match, Status, Verdict
+from goldformer.conformance.judging.verdict import Status, Verdict
 
 MULTI_HEAD = "multi_head_attention"
 OVERFLOW = "raised RuntimeError: value cannot be converted to type c10::Half without overflow (my.py:9, f)"
@@ -50,7 +52,7 @@ def test_an_error_that_says_what_a_document_prints_names_the_document(spec):
 def test_a_value_that_a_mistake_reproduces_names_the_document(spec):
     match = Match(("ffn-no-relu",), 0.1)
     proof = spec.errata["primer-ffn-function"].proof
-    wrong = [judge(id_, "feed_forward", reason="wrong-value", matches=(match,)) for id_ in proof]
+    wrong = [change(judge(id_, "feed_forward", reason="wrong-value"), matches=(match,)) for id_ in proof]
     assert printed_in(wrong, spec) == ["primer (primer-ffn-function)"]
 
 

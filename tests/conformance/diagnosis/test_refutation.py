@@ -7,24 +7,28 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from tests.support.runs import rank_explanations
 
 from goldformer.adapters import Adapter
 from goldformer.adapters.textbook.build import build_textbook
+from goldformer.conformance.diagnosis.diagnosed import CheckDiagnosis, Explained
+from goldformer.conformance.diagnosis.evidence import Match
 from goldformer.conformance.diagnosis.explain import Diagnosis
 from goldformer.conformance.diagnosis.findings import describe_explanations, diagnose
 from goldformer.conformance.diagnosis.neighbours import find_made
-from goldformer.conformance.diagnosis.suspects import rank_explanations
 from goldformer.conformance.judging.applicability import plan
 from goldformer.conformance.judging.cases import Bench, Judgement, judge_case
-from goldformer.conformance.judging.verdict import Match, Status, Verdict
+from goldformer.conformance.judging.verdict import Status, Verdict
 
 ATTENTION = "scaled_dot_product_attention"
 
 
-def verdict(check, status=Status.FAILED, matches=None, rules_out=()):
-    return Verdict(
-        check, "case", ATTENTION, "", status, "", "", "float32", "cpu", (), "", matches=matches, rules_out=rules_out
-    )
+def verdict(check, status=Status.FAILED):
+    return Verdict(check, "case", ATTENTION, "", status, "", "", "float32", "cpu", (), "")
+
+
+def explained(check, status=Status.FAILED, **found):
+    return Explained(verdict(check, status), CheckDiagnosis(**found))
 
 
 class ScaledWithoutMask:
@@ -52,16 +56,17 @@ def test_a_mistake_is_found_only_if_it_would_fail_no_case_that_passes(everywhere
     verdicts = Diagnosis(spec).explain_all(judge_case(case, bench) for case in plan(spec, (ATTENTION,)))
     (said,) = [f for f in diagnose(verdicts, spec) if "scale-missing" in f.mistakes]
     assert said.label == label
-    refuting = [v for v in verdicts if v.rules_out]
-    assert all(v.status is Status.PASSED and v.rules_out == (("scale-missing",),) for v in refuting)
+    refuting = [v for v in verdicts if verdicts.about(v).rules_out]
+    assert all(v.status is Status.PASSED for v in refuting)
+    assert all(verdicts.about(v).rules_out == (("scale-missing",),) for v in refuting)
     assert len(refuting) == (not everywhere)
     assert all(f"but it would fail {v.check} too, in which yours is right." in said.text for v in refuting)
 
 
 def test_a_passing_case_puts_another_explanation_first(spec):
     both = (Match(("scale-missing",), 0.1), Match(("scale-dim-v",), 0.1))
-    failing = verdict("one", matches=both)
-    passing = verdict("two", Status.PASSED, rules_out=(("scale-missing",),))
+    failing = explained("one", matches=both)
+    passing = explained("two", Status.PASSED, rules_out=(("scale-missing",),))
     found = rank_explanations([failing, passing], ATTENTION, spec)
     assert [(e.ids, e.certain, e.passing) for e in found] == [
         (("scale-dim-v",), True, ()), (("scale-missing",), False, ("two",)),
@@ -70,7 +75,7 @@ def test_a_passing_case_puts_another_explanation_first(spec):
 
 def test_of_two_mistakes_that_explain_as_much_both_are_possible(spec):
     both = (Match(("scale-missing",), 0.1), Match(("scale-dim-v",), 0.1))
-    said = describe_explanations(rank_explanations([verdict("one", matches=both)], ATTENTION, spec))
+    said = describe_explanations(rank_explanations([explained("one", matches=both)], ATTENTION, spec))
     assert [(f.label, f.mistakes) for f in said] == [
         ("Possible causes", ("scale-missing",)), ("Or", ("scale-dim-v",)),
     ]  # fmt: skip
@@ -78,14 +83,14 @@ def test_of_two_mistakes_that_explain_as_much_both_are_possible(spec):
 
 def test_two_mistakes_at_once_do_not_make_a_single_one_less_likely(spec):
     matches = (Match(("scale-missing",), 0.1), Match(("mask-inverted", "scale-dim-v"), 0.1))
-    said = describe_explanations(rank_explanations([verdict("one", matches=matches)], ATTENTION, spec))
+    said = describe_explanations(rank_explanations([explained("one", matches=matches)], ATTENTION, spec))
     assert [f.label for f in said if not f.is_code] == ["Mistake found", "Or"]
 
 
 def test_what_a_case_rules_out_survives_the_way_from_another_process():
-    passing = verdict("two", Status.PASSED, rules_out=(("scale-missing",), ("mask-inverted", "scale-dim-v")))
-    data = replace(passing).as_json()
-    assert Verdict.from_json({**data, "rules_out": [list(ids) for ids in data["rules_out"]]}) == passing
+    passing = explained("two", Status.PASSED, rules_out=(("scale-missing",), ("mask-inverted", "scale-dim-v")))
+    data = passing.as_json()
+    assert Explained.from_json({**data, "rules_out": [list(ids) for ids in data["rules_out"]]}) == passing
 
 
 def test_a_mistake_that_would_raise_where_the_result_is_right_is_not_found(spec):
@@ -127,11 +132,10 @@ def test_a_failing_property_suggests_no_mistake_that_a_passing_case_rules_out(sp
         verdict("model-causality"), kind="property", component=component, reason="property",
         catches=("causal-plus-one", "causal-flipped", "greedy-no-eos"),
     )  # fmt: skip
-    *_, said = Diagnosis(spec).explain_all([*passing, Judgement(failed, bench)])
+    run = Diagnosis(spec).explain_all([*passing, Judgement(failed, bench)])
     # Greedy decoding is no part of the model.
-    assert said.catches == ("greedy-no-eos",)
-    (alone,) = Diagnosis(spec).explain_all([Judgement(failed, bench)])
-    assert alone.catches == failed.catches
+    assert run.list_catches(failed) == ("greedy-no-eos",)
+    assert Diagnosis(spec).explain_all([Judgement(failed, bench)]).list_catches(failed) == failed.catches
 
 
 @pytest.mark.parametrize(
@@ -139,6 +143,6 @@ def test_a_failing_property_suggests_no_mistake_that_a_passing_case_rules_out(sp
     [("scale-missing", "Closest known mistake"), ("empty_row: zeros", "Closest option")],
 )
 def test_an_option_is_not_called_a_mistake(cause, label, spec):
-    explained, other = verdict("one", matches=(Match((cause,), 0.1),)), verdict("two", matches=())
-    (said,) = describe_explanations(rank_explanations([explained, other], ATTENTION, spec))
+    fits, other = explained("one", matches=(Match((cause,), 0.1),)), explained("two", matches=())
+    (said,) = describe_explanations(rank_explanations([fits, other], ATTENTION, spec))
     assert said.label == label

@@ -16,11 +16,11 @@ import pytest
 import goldformer
 from goldformer.adapters import find_adapter
 from goldformer.adapters.protocol import Adapter
+from goldformer.conformance.diagnosis.diagnosed import Explained
 from goldformer.conformance.diagnosis.explain import Diagnosis
 from goldformer.conformance.diagnosis.finding import MISTAKE_FOUND, NOTHING_KNOWN, POSSIBLE_CAUSES, REPEAT
 from goldformer.conformance.diagnosis.findings import diagnose
 from goldformer.conformance.judging.cases import Bench, judge_case
-from goldformer.conformance.judging.verdict import Verdict
 
 NORM = """
 import numpy as np
@@ -119,7 +119,7 @@ def test_the_case_after_which_it_is_wrong_is_named_and_the_command_shows_it(
     failing = [v for v in verdicts if v.bad]
     assert f"It is so in {len(failing)} of {len(failing)} failing cases. Keep nothing from one call" in text
     assert find_text(found, REPEAT) == f"goldformer check {tmp_path / 'mine.py'} --case {after},{shown} --dtype float32"
-    assert {v.reproduce for v in failing if v.check == shown} == {find_text(found, REPEAT)}
+    assert {verdicts.explain(v).reproduce for v in failing if v.check == shown} == {find_text(found, REPEAT)}
     assert exit_status(find_text(found, REPEAT), tmp_path) == 1
     alone = f"goldformer check {tmp_path / 'mine.py'} --case {shown} --dtype float32"
     assert exit_status(alone, tmp_path) == 0
@@ -131,12 +131,12 @@ def test_every_failing_case_has_a_command_that_fails(explain, adapter_file, spec
     failing = [v for v in verdicts if v.bad]
     assert len(failing) > 2
     for verdict in failing:
-        (cases,) = re.findall(r"--case (\S+)", verdict.reproduce)
+        (cases,) = re.findall(r"--case (\S+)", verdicts.explain(verdict).reproduce)
         bench = Bench(spec, find_adapter(path, spec), "float32", "cpu")
         *_, last = [judge_case(spec.cases[id_], bench).verdict for id_ in cases.split(",")]
         assert last.check == verdict.check
         assert last.bad
-        assert verdict.state.after == tuple(cases.split(",")[:-1])
+        assert verdicts.about(verdict).state.after == tuple(cases.split(",")[:-1])
 
 
 def test_state_in_a_module_next_to_the_adapter_is_found(explain, adapter_file, spec):
@@ -153,14 +153,14 @@ def test_a_counter_is_shown_by_the_whole_component(explain, adapter_file, spec, 
     verdicts, found = explain(find_adapter(adapter_file(COUNTING.format(most=6)), spec), "softmax")
     assert "is right when it is called first, and wrong after the cases before it. " in find_text(found, MISTAKE_FOUND)
     whole = f"goldformer check {tmp_path / 'mine.py'} --component softmax --dtype float32"
-    assert {v.reproduce for v in verdicts if v.bad} == {whole}
+    assert {verdicts.explain(v).reproduce for v in verdicts if v.bad} == {whole}
     assert exit_status(whole, tmp_path) == 1
 
 
 def test_few_calls_are_named_in_their_order(explain, adapter_file, spec):
     verdicts, found = explain(find_adapter(adapter_file(COUNTING.format(most=2)), spec), "softmax")
     cases = [case.id for case in spec.cases_of("softmax")]
-    state = next(v.state for v in verdicts if v.bad and v.state)
+    state = next(state for v in verdicts if (state := verdicts.about(v).state))
     assert len(state.after) == 2
     assert sorted(state.after, key=cases.index) == list(state.after)
     assert " and wrong after {} and {}. ".format(*state.after) in find_text(found, MISTAKE_FOUND)
@@ -179,7 +179,7 @@ def test_what_is_wrong_when_called_first_is_seldom_loaded_again(source, loads, e
     # Where every call raises, no first one is right.
     assert len(loaded) == loads
     assert (NOTHING_KNOWN in [finding.label for finding in found]) is bool(loads)
-    assert not any(v.state for v in verdicts)
+    assert not any(verdicts.about(v).state for v in verdicts)
     assert all(f"--case {v.check} " in v.reproduce for v in verdicts if v.bad)
 
 
@@ -220,5 +220,5 @@ def test_the_call_that_repeats_it_in_a_notebook_names_both_cases(adapter_file):
 
 def test_state_survives_json(explain, adapter_file, spec):
     verdicts, _ = explain(find_adapter(adapter_file(BY_SHAPE), spec), "layer_norm")
-    kept = next(v for v in verdicts if v.state)
-    assert Verdict.from_json(json.loads(json.dumps(kept.as_json()))).state == kept.state
+    kept = next(explained for explained in map(verdicts.explain, verdicts) if explained.diagnosis.state)
+    assert Explained.from_json(json.loads(json.dumps(kept.as_json()))).diagnosis.state == kept.diagnosis.state

@@ -7,11 +7,13 @@ from dataclasses import replace
 from itertools import count
 
 import pytest
+from tests.support.runs import change, diagnose, make_run, rank_explanations, rank_suspects
 
 from goldformer.conformance.diagnosis.causes import find_cause
-from goldformer.conformance.diagnosis.findings import describe_explanations, diagnose
-from goldformer.conformance.diagnosis.suspects import find_failing_roots, is_compared, rank_explanations, rank_suspects
-from goldformer.conformance.judging.verdict import Difference, Match, Status, Verdict
+from goldformer.conformance.diagnosis.evidence import Match
+from goldformer.conformance.diagnosis.findings import describe_explanations
+from goldformer.conformance.diagnosis.suspects import find_failing_roots, is_compared
+from goldformer.conformance.judging.verdict import Difference, Status, Verdict
 from goldformer.conformance.reports.results import nothing_was_checked, summarize
 
 numbers = count()
@@ -113,7 +115,7 @@ def test_only_a_pass_in_the_same_dtype_rules_out_and_none_in_a_coarse_one(failin
 def test_a_pass_in_a_dtype_in_which_it_does_not_show_speaks_against_nothing(dtype, named_first, spec):
     both = (Match(("scale-missing",), 0.1), Match(("fill-dampens",), 0.1))
     verdicts = [
-        replace(verdict(FAILED, "fill-dampens", dtype=dtype), matches=both),
+        change(verdict(FAILED, "fill-dampens", dtype=dtype), matches=both),
         verdict(PASSED, "fill-dampens", dtype=dtype),
         verdict(PASSED, "fill-dampens", dtype=dtype),
         verdict(PASSED, "scale-missing", dtype=dtype),
@@ -125,14 +127,14 @@ def test_a_pass_in_a_dtype_in_which_it_does_not_show_speaks_against_nothing(dtyp
 @pytest.mark.parametrize(("dtype", "named_first"), [("float32", "zero-times-inf"), ("float64", "fill-dampens")])
 def test_of_two_that_fit_alike_the_one_that_shows_in_the_dtype_comes_first(dtype, named_first, spec):
     both = (Match(("fill-dampens",), 0.1), Match(("zero-times-inf",), 0.1))
-    verdicts = [replace(verdict(FAILED, dtype=dtype), matches=both)]
+    verdicts = [change(verdict(FAILED, dtype=dtype), matches=both)]
     assert rank_explanations(verdicts, ATTENTION, spec)[0].causes[0].id == named_first
 
 
 def explained(*equal, of, spec):
     """Return the explanations of cases that fail by scale-missing, except those where it does not match."""
     match = (Match(("scale-missing",), 0.1),)
-    verdicts = [replace(verdict(FAILED), check=id_, matches=match if id_ in equal else ()) for id_ in of]
+    verdicts = [change(verdict(FAILED), check=id_, matches=match if id_ in equal else ()) for id_ in of]
     (found,) = rank_explanations(verdicts, ATTENTION, spec)
     return found, [f"{remark.label}: {remark.text}" for remark in describe_explanations([found])]
 
@@ -163,7 +165,7 @@ def test_what_a_failing_case_refutes_is_the_closest_known_mistake_and_names_the_
 def test_of_two_options_that_fit_the_nearer_one_is_named(spec):
     options = {"layer_norm_eps: 1e-12": 0.3, "layer_norm_eps: 1e-6": 0.2}
     matches = tuple(Match((option,), ratio) for option, ratio in options.items())
-    found = rank_explanations([replace(verdict(FAILED, component="layer_norm"), matches=matches)], "layer_norm", spec)
+    found = rank_explanations([change(verdict(FAILED, component="layer_norm"), matches=matches)], "layer_norm", spec)
     (said,) = describe_explanations(found)
     assert said.text.startswith("layer_norm_eps: 1e-6 (")
 
@@ -235,8 +237,8 @@ def test_a_name_that_is_misspelt_is_no_variant(exception, spec):
 def test_a_bad_call_that_is_accepted_says_nothing_of_values(spec):
     wrong = Difference("weights", 1, 2, 0.1, 7.0, None, None)
     match = (Match(("scale-missing",), 0.1),)
-    failing = replace(verdict(FAILED, reason="wrong-value"), matches=match, differences=(wrong,))
-    accepted = replace(verdict(FAILED, "mask-inverted", reason="no-error"), matches=())
+    failing = change(verdict(FAILED, reason="wrong-value"), matches=match, differences=(wrong,))
+    accepted = change(verdict(FAILED, "mask-inverted", reason="no-error"), matches=())
     (found,) = rank_explanations([failing, accepted], ATTENTION, spec)
     assert found.certain
     assert found.case_count == 1
@@ -259,7 +261,7 @@ def layers(root, follower, spec, *, component="multi_head_attention"):
     """Return the labels of a run in which attention and a component built of it fail with these matches."""
     wrong = Difference("output", 1, 2, 0.1, 7.0, None, None)
     made = [
-        replace(verdict(FAILED, component=name, reason="wrong-value"), matches=matches, differences=(wrong,))
+        change(verdict(FAILED, component=name, reason="wrong-value"), matches=matches, differences=(wrong,))
         for name, matches in ((ATTENTION, root), (component, follower))
     ]
     return [f.label for f in diagnose(made, spec) if not f.inner], list(diagnose(made, spec))
@@ -284,7 +286,7 @@ def test_a_component_follows_if_what_explains_its_part_explains_it(spec):
 def test_a_model_follows_if_the_cause_of_its_half_is_made_there_only(place, label, spec):
     wrong = Difference("output", 1, 2, 0.1, 7.0, None, None)
     made = [
-        replace(
+        change(
             verdict(FAILED, component=name, reason="wrong-value"), matches=(Match((id_,), 0.1),), differences=(wrong,)
         )
         for name, id_ in (("encoder_layer", "residual-wrong-x"), ("transformer", f"residual-wrong-x in {place}"))
@@ -309,8 +311,8 @@ def test_calls_that_raise_for_a_mask_of_other_axes_say_how_to_give_all_four(spec
 
 
 def test_a_result_of_code_that_computes_in_float32_refutes_nothing_in_float64(spec):
-    fits = replace(verdict(FAILED, reason="wrong-value"), matches=(Match(("scale-missing",), 0.1),))
-    blurred = replace(verdict(FAILED, reason="wrong-value", dtype="float64"), matches=())
+    fits = change(verdict(FAILED, reason="wrong-value"), matches=(Match(("scale-missing",), 0.1),))
+    blurred = change(verdict(FAILED, reason="wrong-value", dtype="float64"), matches=())
     for coarse, certain in (((), False), ((verdict(SKIPPED, reason="precision", dtype="float64"),), True)):
         (found,) = rank_explanations([fits, blurred, *coarse], ATTENTION, spec)
         assert found.certain == certain
@@ -358,7 +360,7 @@ def test_options_of_several_components_are_declared_together(spec):
         ATTENTION: ("empty_row: nan",),
     }
     verdicts = [
-        replace(verdict(FAILED, component=c, reason="wrong-value"), matches=(Match(ids, 0.1),), differences=(wrong,))
+        change(verdict(FAILED, component=c, reason="wrong-value"), matches=(Match(ids, 0.1),), differences=(wrong,))
         for c, ids in causes.items()
     ]
     (said,) = (f for f in diagnose(verdicts, spec) if f.label == "For all of these")
@@ -370,7 +372,7 @@ def test_options_of_several_components_are_declared_together(spec):
 
 def test_the_causes_of_a_better_explanation_are_not_offered_again_with_more(spec):
     matches = (Match(("scale-missing",), 0.1), Match(("empty_row: nan", "scale-missing"), 0.1))
-    found = rank_explanations([replace(verdict(FAILED), matches=matches)], ATTENTION, spec)
+    found = rank_explanations([change(verdict(FAILED), matches=matches)], ATTENTION, spec)
     said, *code = describe_explanations(found)
     assert said.text.startswith("scale-missing, ")
     assert [finding.label for finding in code] == ["Instead of", "Write"]
@@ -379,10 +381,11 @@ def test_the_causes_of_a_better_explanation_are_not_offered_again_with_more(spec
 def test_advice_for_a_few_of_many_failing_cases_is_not_repeated_for_the_component(spec):
     wrong = Difference("output", 1, 2, 0.1, 7.0, None, None)
     failing = [
-        replace(verdict(FAILED, component="layer_norm", reason="wrong-value"), matches=(), differences=(wrong,))
+        change(verdict(FAILED, component="layer_norm", reason="wrong-value"), matches=(), differences=(wrong,))
         for _ in range(3)
     ]
-    advised = [replace(failing[0], advice="this is layer_norm_eps: 1e-12; declare it")]
+    another = verdict(FAILED, component="layer_norm", reason="wrong-value")
+    advised = [change(another, matches=(), differences=(wrong,), advice="this is layer_norm_eps: 1e-12; declare it")]
     assert [f.label for f in diagnose(failing + advised, spec)][2:] == ["Cause unknown"]
     assert [f.label for f in diagnose(advised, spec)][2:] == ["Convention"]
 
@@ -398,7 +401,7 @@ def test_a_property_that_the_implementation_keeps_from_running_is_named(spec):
 
 def test_nothing_could_be_what_is_not_known(spec):
     wrong = Difference("weights", 1, 2, 0.1, 7.0, None, None)
-    case = replace(verdict(FAILED, reason="wrong-value"), matches=(), differences=(wrong,))
+    case = change(verdict(FAILED, reason="wrong-value"), matches=(), differences=(wrong,))
     broken = verdict(FAILED, "mask-not-inplace", kind="property", reason="property")
     assert [remark.label for remark in diagnose([case, broken], spec)] == ["Fix first", "First seen", "Cause unknown"]
     assert [remark.label for remark in diagnose([broken], spec)] == ["Fix first", "First seen", "Possible causes"]
@@ -407,7 +410,7 @@ def test_nothing_could_be_what_is_not_known(spec):
 def test_what_a_failing_case_was_held_against_in_vain_is_ruled_out(spec):
     # `non-contiguous` shows in PyTorch alone: nothing was held against it.
     failing = verdict(FAILED, "scale-missing", "mask-inverted", "non-contiguous")
-    fits = replace(failing, matches=(Match(("mask-inverted",), 0.1),))
+    fits = change(failing, matches=(Match(("mask-inverted",), 0.1),))
     also = verdict(FAILED, "scale-missing", "mask-inverted", kind="property")
     assert named([fits, also], spec) == [("mask-inverted", 2, 2), ("non-contiguous", 1, 2)]
     assert [id_ for id_, *_ in named([failing, also], spec)] == ["mask-inverted", "scale-missing", "non-contiguous"]
@@ -452,7 +455,7 @@ def test_the_summary_counts_by_component_in_order_of_dependency(spec):
         verdict(SKIPPED, component="causal_mask", reason="not-implemented"),
         verdict(PASSED, component="padding_mask", ratio=0.0),
     ]
-    found = summarize(verdicts, spec, {"softmax", ATTENTION, "padding_mask"})
+    found = summarize(make_run(verdicts), spec, {"softmax", ATTENTION, "padding_mask"})
     rows = [(r.component, r.counts.passed, r.counts.bad, r.counts.skipped, r.counts.worst, r.state) for r in found]
     assert rows == [
         ("causal_mask", 0, 0, {"not-implemented": 1}, None, "not implemented"),
@@ -480,7 +483,7 @@ def test_nothing_was_checked_when_all_was_skipped(statuses, nothing):
     ],
 )
 def test_what_no_check_fits_does_not_conform(reason, implemented, state, spec):
-    (row,) = summarize([verdict(SKIPPED, component="softmax", reason=reason)], spec, implemented)
+    (row,) = summarize(make_run([verdict(SKIPPED, component="softmax", reason=reason)]), spec, implemented)
     assert row.state == state
 
 
@@ -488,7 +491,8 @@ def test_a_fault_of_goldformer_is_no_failure_of_the_implementation(spec):
     lost = replace(verdict(ERRORED, component="softmax", reason="fault"), message="a fault in goldformer: boom")
     verdicts = [lost, verdict(PASSED, component=ATTENTION)]
     assert find_failing_roots(verdicts, spec) == ([], [])
-    assert [r.state for r in summarize(verdicts, spec, {"softmax", ATTENTION})] == ["fault in goldformer", "conforms"]
+    states = [r.state for r in summarize(make_run(verdicts), spec, {"softmax", ATTENTION})]
+    assert states == ["fault in goldformer", "conforms"]
     (remark,) = diagnose(verdicts, spec)
     assert remark.label == "Fault in goldformer"
     assert remark.text == f"a fault in goldformer: boom. Not judged: {lost.check} (float32)"

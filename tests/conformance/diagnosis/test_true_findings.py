@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import json
 import math
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from tests.support.runs import change, make_run, rank_explanations
 from torch import nn
 from torch.func import functional_call
 
@@ -20,6 +20,9 @@ from goldformer.adapters import textbook
 from goldformer.adapters.builtin._torch_nn_layers import map_stack
 from goldformer.adapters.layouts import map_state, require_square_projections
 from goldformer.adapters.protocol import Adapter
+from goldformer.conformance.diagnosis import suspects
+from goldformer.conformance.diagnosis.diagnosed import DiagnosedRun, Explained
+from goldformer.conformance.diagnosis.evidence import Match
 from goldformer.conformance.diagnosis.explain import Diagnosis
 from goldformer.conformance.diagnosis.finding import (
     CLOSEST,
@@ -36,15 +39,13 @@ from goldformer.conformance.diagnosis.finding import (
 )
 from goldformer.conformance.diagnosis.findings import diagnose
 from goldformer.conformance.diagnosis.isolation.sentences import find_contradiction
-from goldformer.conformance.diagnosis.suspects import rank_explanations
 from goldformer.conformance.judging.cases import Bench, check_case, judge_case
-from goldformer.conformance.judging.verdict import Match, Verdict
 from goldformer.spec import Spec
 
 
 def run(
     spec: Spec, dtype: str = "float32", arrays: str = "torch", conventions: dict[str, str] | None = None, **functions
-) -> tuple[list[Verdict], list[Finding]]:
+) -> tuple[DiagnosedRun, list[Finding]]:
     """Return the verdicts and the findings of all cases of some functions, those of full size left out."""
     code = SimpleNamespace(ARRAYS=arrays, CONVENTIONS=conventions or {}, **functions)
     at = Bench(spec, Adapter.from_object(code, "mine.py", spec), dtype, "cpu")
@@ -143,7 +144,8 @@ def test_the_backward_pass_of_right_code_is_named_beside_a_wrong_forward_pass(st
     failing = sum(v.bad for v in verdicts)
     assert f"in {failing} of {failing} failing cases (" in said.text
     # A case without gradients says nothing of the backward pass.
-    assert all(("ln-unbiased",) in {m.causes for m in v.matches} for v in verdicts if v.bad and v.asks == "values")
+    wrong = [v.key for v in verdicts if v.bad and v.asks == "values"]
+    assert all(("ln-unbiased",) in verdicts.evidence.list_equal(key) for key in wrong)
 
 
 @pytest.mark.parametrize("style", [in_numpy, in_autograd, in_autograd_alone])
@@ -256,8 +258,8 @@ def test_one_eps_in_all_norms_is_named_before_one_norm_and_an_option(layer, arra
 
 def test_no_cause_in_a_backward_pass_is_named_if_no_gradient_was_compared(spec):
     verdicts, _ = run(spec, **in_numpy(0))
-    forward = [v for v in verdicts if v.asks != "gradients"]
-    assert [e.ids for e in rank_explanations(forward, "layer_norm", spec)] == [("ln-unbiased",)]
+    forward = verdicts.select(lambda v: v.asks != "gradients")
+    assert [e.ids for e in suspects.rank_explanations(forward, "layer_norm", spec)] == [("ln-unbiased",)]
 
 
 def test_the_catalogue_comes_before_what_is_generated_and_all_norms_before_one(spec):
@@ -268,7 +270,7 @@ def test_the_catalogue_comes_before_what_is_generated_and_all_norms_before_one(s
     )
     verdicts, _ = run(spec, encoder_layer=without_output_projection)
     matches = tuple(Match((id_,), 0.1) for id_ in reversed(said))
-    failing = [replace(v, matches=matches) for v in verdicts if v.bad and v.asks == "values"]
+    failing = [change(v, matches=matches) for v in verdicts if v.bad and v.asks == "values"]
     assert [e.ids for e in rank_explanations(failing, "encoder_layer", spec)] == [(id_,) for id_ in said]
 
 
@@ -474,8 +476,9 @@ def test_parameters_that_change_no_output_are_named_before_what_nobody_knows(arr
     labels = [finding.label for finding in findings]
     assert labels.index(NO_EFFECT) < labels.index(NOTHING_KNOWN)
     assert find_said(findings, NO_EFFECT).text.startswith(f"{names} no output of ")
-    (shown,) = (verdict for verdict in verdicts if verdict.idle)
-    assert Verdict.from_json(json.loads(json.dumps(shown.as_json()))).idle == shown.idle
+    (shown,) = (explained for explained in map(verdicts.explain, verdicts) if explained.diagnosis.idle)
+    again = Explained.from_json(json.loads(json.dumps(shown.as_json())))
+    assert again.diagnosis.idle == shown.diagnosis.idle
 
 
 def test_a_bias_that_moves_no_weight_is_not_said_to_do_nothing(spec):
@@ -799,4 +802,4 @@ def feed_forward(x, params):
     wrong = bench(adapter_file(source))
     verdicts = [check_case(case, wrong) for case in spec.cases_of("feed_forward")[:4]]
     said = "rename it, such as to _feed_forward: feed_forward has no parameter feed_forward.w_1"
-    assert said in [f.text for f in diagnose(verdicts, spec) if f.label == "If it is only a helper"]
+    assert said in [f.text for f in diagnose(make_run(verdicts), spec) if f.label == "If it is only a helper"]

@@ -5,16 +5,18 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from tests.support.runs import change, make_run
 
 from goldformer.conformance.commands.assignment import READY
 from goldformer.conformance.diagnosis.causes import find_cause
+from goldformer.conformance.diagnosis.evidence import Match
 from goldformer.conformance.diagnosis.inherited import find_inherited
 from goldformer.conformance.grading.grader import Grader
 from goldformer.conformance.grading.model import CarriedMistake
 from goldformer.conformance.grading.results import feedback, staff
 from goldformer.conformance.grading.results.gradebook import GradeSummary
 from goldformer.conformance.grading.store import from_json, to_json
-from goldformer.conformance.judging.verdict import Match, Status, Verdict
+from goldformer.conformance.judging.verdict import Status, Verdict
 from homework import OpenSandbox, make_task, submitted
 
 SDPA, MHA = "scaled_dot_product_attention", "multi_head_attention"
@@ -127,11 +129,9 @@ def test_the_student_reads_what_is_not_deducted_again(graded, task, spec):
 def test_what_is_called_alike_in_two_components_is_not_inherited(spec, part, is_inherited):
     zero = find_cause(f"{part}.backward.all.zero", spec)
     matches = (Match((f"{SDPA}.backward.all.zero",), 0.0),)
-    failed = Verdict(
-        "sdpa-gradient", "case", SDPA, "", Status.FAILED, "wrong-value", "", "float32", "cpu", (), "", matches=matches
-    )
+    failed = Verdict("sdpa-gradient", "case", SDPA, "", Status.FAILED, "wrong-value", "", "float32", "cpu", (), "")
     assert zero.heading == find_cause(f"{SDPA}.backward.all.zero", spec).heading
-    assert bool(find_inherited([failed], {zero.heading: zero}, spec)) is is_inherited
+    assert bool(find_inherited(make_run([change(failed, matches=matches)]), {zero.heading: zero}, spec)) is is_inherited
 
 
 @pytest.mark.parametrize(

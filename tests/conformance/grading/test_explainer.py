@@ -34,7 +34,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     class Counted(Diagnosis):
         def explain_all(self, judgements):
             found = super().explain_all(judgements)
-            made.append(len(found))
+            made.append(len(found.verdicts))
             return found
 
     monkeypatch.setattr(explainers, "Diagnosis", Counted)

@@ -207,7 +207,7 @@ def test_what_was_not_read_is_not_said_to_have_run(both):
 
 def test_a_function_of_another_name_is_not_written_and_the_name_is_said(both):
     lacks = "raised AttributeError: module 'submission' has no attribute 'soft_max' (/adapter.py:3, softmax)"
-    verdict = replace(grades.verdicts()[0], status=Status.ERRORED, reason="raised", message=lacks)
+    verdict = replace(grades.verdicts()[0].verdict, status=Status.ERRORED, reason="raised", message=lacks)
     assert derive_outcome(verdict) == "missing"
     for shown in both(grades.with_outcome("eva", "missing", "raised", lacks)):
         assert "There is no soft_max in submission.py." in shown

@@ -8,6 +8,8 @@ from typing import Literal
 
 import pytest
 
+from goldformer.conformance.diagnosis.diagnosed import CheckDiagnosis
+from goldformer.conformance.diagnosis.evidence import Match
 from goldformer.conformance.grading.model import (
     Assignment,
     Check,
@@ -23,7 +25,7 @@ from goldformer.conformance.grading.results.words import describe_rule
 from goldformer.conformance.grading.sandbox import Isolation
 from goldformer.conformance.grading.score import CheckKinds, grade_components, round_points, summarize_outcomes
 from goldformer.conformance.grading.store import BadRecord, from_json, to_json
-from goldformer.conformance.judging.verdict import Difference, Element, Match, Reason, Status, Verdict
+from goldformer.conformance.judging.verdict import Difference, Element, Reason, Status, Verdict
 
 KINDS = CheckKinds(
     refusals=frozenset({"refused", "new-refused"}), numeric=frozenset({"one", "two", "new", "large", "new-large"}),
@@ -197,12 +199,12 @@ def whole() -> Grade:
     failed = Verdict(
         "c", "case", "softmax", "t", Status.FAILED, "wrong-value", "ünïcode", "float64", "cpu", ("SM-1",), "s", ("x",),
         math.inf, (Difference("output", 1, 2, 0.1, math.inf, worst, Element((), True, False)), ids),
-        (Match(("a",), 0.0),),
     )  # fmt: skip
+    found = CheckDiagnosis((Match(("a",), 0.0),))
     part = ComponentGrade("softmax", 10.0, 5.0, {"published": (1, 2), "fresh": (1, 1)}, (Deduction(1.0, "x"),))
     return Grade(
         "alice", "k", "wrong", "m", 10.0, 5.0, (part,), (DiagnosisLine("Mistake found", "t", mistakes=("x",)),),
-        (Check("published", "wrong", failed), check("one")), Isolation("files", ("a",), {"b": "c"}),
+        (Check("published", "wrong", failed, diagnosis=found), check("one")), Isolation("files", ("a",), {"b": "c"}),
     )  # fmt: skip
 
 

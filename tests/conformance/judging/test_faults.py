@@ -100,7 +100,7 @@ def test_a_fault_of_the_diagnosis_is_one_too(monkeypatch, bench, adapter_file):
     wrong = bench(adapter_file(WRONG))
     judgement = judge_case(wrong.spec.cases["sm-several-rows"], wrong)
     assert judgement.verdict.reason == "wrong-value"
-    verdict = Diagnosis(wrong.spec).explain(judgement)
+    verdict, _ = Diagnosis(wrong.spec).explain(judgement)
     assert (verdict.status, verdict.reason) == (Status.ERRORED, "fault")
 
 
@@ -139,7 +139,7 @@ def multi_head_attention(query, key, value, params, num_heads, mask=None):
     at = replace(bench(adapter_file(accepting), "bfloat16"), policy=Policy(require_refusals=True))
     judgement = judge_case(at.spec.cases["mha-heads-do-not-divide"], at)
     assert judgement.verdict.reason == "no-error"
-    (match,) = Diagnosis(at.spec).explain(judgement).matches
+    (match,) = Diagnosis(at.spec).explain(judgement).diagnosis.matches
     assert match.causes == ("d-model-not-divisible",)
 
 

@@ -11,6 +11,7 @@ import torch
 
 from goldformer.adapters import DTYPES, Adapter
 from goldformer.conformance.commands.explain import find_entry, format_entry
+from goldformer.conformance.diagnosis.diagnosed import Explained
 from goldformer.conformance.judging.cases import Bench, check_case
 from goldformer.conformance.judging.random_outputs import compare_draws, compare_statistics
 from goldformer.conformance.judging.tolerance import tolerance
@@ -131,7 +132,7 @@ def test_a_statistic_that_is_off_is_said_in_its_numbers(spec, verdict_of):
     assert (mean.wrong, mean.compared, mean.worst.index, mean.worst.expected) == (1, 1, (), 1.0)
     assert mean.worst.got == pytest.approx(got, rel=1e-6)
     assert verdict.message == f"mean of output: {got:.6g} instead of 1, off by {mean.ratio:.3g} times the tolerance"
-    lines = explain_verdict(verdict, spec).splitlines()
+    lines = explain_verdict(Explained(verdict), spec).splitlines()
     assert lines[2] == f"  → {verdict.message}"
     said = f"expected 1, actual {mean.worst.got:.9g}, error ÷ tolerance {mean.ratio:.3g} (tolerance 0.0183)"
     assert lines[3] == f"  mean of output: {said}"

@@ -13,6 +13,7 @@ from click.testing import CliRunner
 from goldformer.adapters import Adapter
 from goldformer.adapters.textbook.build import build_textbook
 from goldformer.conformance.cli import main
+from goldformer.conformance.diagnosis.diagnosed import Explained
 from goldformer.conformance.diagnosis.mistakes import implementations
 from goldformer.conformance.judging.cases import Bench, check_case
 from goldformer.conformance.judging.verdict import Status
@@ -146,9 +147,9 @@ def test_the_conventions_are_those_that_the_adapter_declares():
 def test_it_is_printed_under_the_verdict():
     prop = SPEC.properties["sm-simplex"]
     verdict = check_property(prop, "softmax", bench_of("softmax-unstable"))
-    assert explain_verdict(verdict, SPEC).endswith(verdict.example)
+    assert explain_verdict(Explained(verdict), SPEC).endswith(verdict.example)
     assert "\n  As a case   --save-cases FOLDER saves it as a file, which --cases FILE reads:\n#" in explain_verdict(
-        verdict, SPEC
+        Explained(verdict), SPEC
     )
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.lib.stride_tricks import as_strided
+from tests.support.runs import make_run
 from torch.nn.attention.bias import causal_lower_right
 
 from goldformer.adapters import Adapter, find_adapter
@@ -34,7 +35,7 @@ def judge(spec):
         thing = SimpleNamespace(ARRAYS=arrays, **{component: function})
         bench = Bench(spec, Adapter.from_object(thing, "mine.py", spec), dtype, "cpu")
         verdict = check_property(spec.properties[property_], component, bench)
-        return verdict, [f.mistakes for f in diagnose([verdict], spec) if f.label == MISTAKE_FOUND]
+        return verdict, [f.mistakes for f in diagnose(make_run([verdict]), spec) if f.label == MISTAKE_FOUND]
 
     return check
 

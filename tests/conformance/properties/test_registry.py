@@ -14,6 +14,7 @@ import torch
 from goldformer.adapters import Adapter, find_adapter, pretend_device
 from goldformer.adapters.arrays import LIBRARIES
 from goldformer.adapters.textbook.build import build_textbook
+from goldformer.conformance.diagnosis.diagnosed import Explained
 from goldformer.conformance.diagnosis.mistakes import implementations
 from goldformer.conformance.judging.cases import Bench
 from goldformer.conformance.judging.decision import Policy
@@ -634,7 +635,7 @@ def test_the_input_shown_is_the_smallest_that_fails(property_, smallest, judge, 
     component = spec.properties[property_].component
     verdict = judge(property_, component, functions_of(textbook(), spec), arrays="numpy")
     assert verdict.detail == smallest
-    assert f"  Input       {smallest}" in explain_verdict(verdict, spec)
+    assert f"  Input       {smallest}" in explain_verdict(Explained(verdict), spec)
     assert Verdict.from_json(verdict.as_json()) == verdict
 
 

@@ -6,9 +6,10 @@ import re
 from dataclasses import replace
 
 import pytest
+from tests.support.runs import make_run
 
 from comparisons import ALL, FAILING, MISSING, RIGHT, made, of, verdict, wrong
-from goldformer.conformance.judging.verdict import Match
+from goldformer.conformance.diagnosis.evidence import Match
 from goldformer.conformance.reports.comparison_page import page
 from goldformer.conformance.reports.failing_checks import group_by_cause
 from pages import (
@@ -174,12 +175,18 @@ def test_checks_that_fail_in_the_same_way_are_together_where_no_cause_is_known(r
     assert [text.partition(" float32")[0] for text in texts] == ["✗ 4 checks, such as r-0", "✗ 3 checks, such as sm-0"]
 
 
+def list_causes(checks, named):
+    """Return the causes of failing checks, with the number of the checks of each."""
+    run = make_run(checks)
+    return [(causes, len(mine)) for causes, mine in group_by_cause([*run], run.evidence, {named})]
+
+
 def test_the_cause_that_the_diagnosis_names_counts_of_several_that_fit():
     both = [wrong(f"sm-{nth}", "softmax", matches=(Match(("a",), 0.1), Match(("b",), 0.1))) for nth in range(2)]
     for named in "ab":
-        assert [causes for causes, _ in group_by_cause(both, {named})] == [(named,)]
+        assert list_causes(both, named) == [((named,), 2)]
     most = [*both, wrong("sm-c", "softmax", matches=(Match(("b",), 0.1),))]
-    assert [(causes, len(checks)) for causes, checks in group_by_cause(most, {"a"})] == [(("b",), 3)]
+    assert list_causes(most, "a") == [(("b",), 3)]
 
 
 def test_many_failures_of_a_cause_are_listed_in_part_with_the_command_that_shows_all(read):

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 from comparisons import made, of, verdict, wrong
+from goldformer.conformance.diagnosis.diagnosed import Explained
+from goldformer.conformance.diagnosis.evidence import Match
 from goldformer.conformance.judging.comparator import compare
-from goldformer.conformance.judging.verdict import Match, Verdict
 from goldformer.conformance.reports.comparison_page import page
 from goldformer.conformance.reports.pictures import (
     compare_values,
@@ -112,7 +113,7 @@ def test_booleans_have_a_window_too():
 def test_a_window_survives_the_way_between_processes():
     difference = compare("output", np.eye(3), np.ones((3, 3)), 1e-6)
     sent = wrong("a", "softmax", differences=(difference,))
-    assert Verdict.from_json(sent.as_json()) == sent
+    assert Explained.from_json(sent.as_json()) == sent
 
 
 # Pictures

@@ -6,9 +6,11 @@ import re
 from dataclasses import replace
 
 import pytest
+from tests.support.runs import change, make_run
 
 from comparisons import made, of, remark_lines, verdict, wrong
-from goldformer.conformance.judging.verdict import Match, Status
+from goldformer.conformance.diagnosis.evidence import Match
+from goldformer.conformance.judging.verdict import Status
 from goldformer.conformance.reports.comparison_data import as_json, describe_outcome, markdown, summarize_result
 from goldformer.conformance.reports.comparison_page import page
 from goldformer.conformance.reports.remarks import make_remarks
@@ -51,7 +53,8 @@ FOUND = made("mixed", *MIXED, implemented=frozenset({"softmax", "layer_norm"}), 
 
 def list_remarks(verdicts, spec, **how):
     """Return the remarks below the table of a run, by label."""
-    found = make_remarks(verdicts, summarize(verdicts, spec, spec.components), spec, **how)
+    run = make_run(verdicts)
+    found = make_remarks(run, summarize(run, spec, spec.components), spec, **how)
     return {finding.label: finding.text for finding in found}
 
 
@@ -119,8 +122,8 @@ def test_what_the_dtype_takes_away_is_told_and_is_not_held_against_the_code():
 def test_what_derived_cases_show_is_not_said_to_be_unseen():
     skipped = verdict("a", "softmax", "skipped", "convention", catches=("one",))
     derived = verdict("sm-ordinary-as-declared", "softmax")
-    assert find_unseen([skipped, verdict("b", "softmax")]) == {"softmax": ("one",)}
-    assert find_unseen([skipped, derived]) == {}
+    assert find_unseen(make_run([skipped, verdict("b", "softmax")])) == {"softmax": ("one",)}
+    assert find_unseen(make_run([skipped, derived])) == {}
 
 
 def test_a_parameter_that_a_function_does_not_have_needs_no_remedy():
@@ -200,9 +203,10 @@ def test_a_case_that_is_declined_in_one_dtype_is_no_case_that_another_dtype_cann
     ],
 )  # fmt: skip
 def test_no_component_conforms_without_saying_on_what(verdicts, state, spec):
-    (row,) = summarize(verdicts, spec, {"softmax"})
+    run = make_run(verdicts)
+    (row,) = summarize(run, spec, {"softmax"})
     assert format_row(row)[-1] == state
-    assert bool(list_partial(verdicts, {"softmax"})) is state.startswith("partial")
+    assert bool(list_partial(run.verdicts, {"softmax"})) is state.startswith("partial")
 
 
 @pytest.mark.parametrize(
@@ -214,7 +218,7 @@ def test_no_component_conforms_without_saying_on_what(verdicts, state, spec):
     ],
 )
 def test_few_checks_are_enough_for_who_chose_them(verdicts, state, spec):
-    (row,) = summarize(verdicts, spec, {"softmax"}, chosen=True)
+    (row,) = summarize(make_run(verdicts), spec, {"softmax"}, chosen=True)
     assert format_row(row)[-1] == state
     assert made("mine", *verdicts, implemented=frozenset({"softmax"}), chosen=True).outcome == "conforms"
 
@@ -250,16 +254,16 @@ def test_a_mistake_perhaps_did_not_show_if_every_check_that_lists_it_was_skipped
     skipped = verdict("a", "layer_norm", "skipped", "convention", catches=("one", "two"))
     later = verdict("b", "encoder_layer", "skipped", "convention", catches=("two", "three"))
     passed = verdict("c", "encoder_layer", catches=("three",))
-    assert find_unseen([skipped, later, passed]) == {"layer_norm": ("one", "two")}
+    assert find_unseen(make_run([skipped, later, passed])) == {"layer_norm": ("one", "two")}
     tolerated = verdict("d", "encoder_layer", "skipped", "precision", catches=("two",))
-    assert find_unseen([skipped, later, passed, tolerated]) == {"layer_norm": ("one",)}
+    assert find_unseen(make_run([skipped, later, passed, tolerated])) == {"layer_norm": ("one",)}
 
 
 def test_a_mistake_that_was_found_did_show():
     skipped = verdict("a", "layer_norm", "skipped", "convention", catches=("one", "two", "three"))
     found = (Match(("one", "two in the first norm"), 0.1),)
-    failed = replace(verdict("b", "layer_norm", "failed", "wrong-value"), matches=found)
-    assert find_unseen([skipped, failed]) == {"layer_norm": ("three",)}
+    failed = change(verdict("b", "layer_norm", "failed", "wrong-value"), matches=found)
+    assert find_unseen(make_run([skipped, failed])) == {"layer_norm": ("three",)}
 
 
 def test_few_names_are_listed_and_all_of_them_on_demand(spec):
@@ -311,7 +315,7 @@ def test_every_place_shows_the_same_counts(spec):
 
 def test_a_strict_run_names_what_is_not_implemented_once(spec):
     absent = [verdict(f"m-{nth}", "causal_mask", "failed", "not-implemented", message="no") for nth in range(3)]
-    found = summarize([*values(6), *absent], spec, {"softmax"})
+    found = summarize(make_run([*values(6), *absent]), spec, {"softmax"})
     assert [row.state for row in found] == ["not implemented", "conforms"]
     lines = remark_lines([*values(6), *absent], spec, found)
     assert [line for line in lines if "causal_mask" in line] == ["Not implemented: causal_mask"]

@@ -516,9 +516,9 @@ def test_a_failure_that_another_finish_explains_says_so(bench_of, spec: Spec):
         return reference_functions.beam_search(**call, finish="set_aside")
 
     judgement = judge_case(spec.cases["beam-finish"], bench_of(beam_search=beam_search))
-    verdict = Diagnosis(spec).explain(judgement)
+    verdict, found = Diagnosis(spec).explain(judgement)
     assert verdict.reason == "wrong-value"
-    assert verdict.advice.startswith("this is beam_finish: set_aside (")
+    assert found.advice.startswith("this is beam_finish: set_aside (")
 
 
 # ── advice ──
