@@ -8,17 +8,33 @@ from goldformer.exports import load_on_use
 
 if TYPE_CHECKING:
     from goldformer.conformance.diagnosis.candidates import Imitations
+    from goldformer.conformance.diagnosis.diagnosed import DiagnosedRun
+    from goldformer.conformance.diagnosis.evidence import Evidence, Match
     from goldformer.conformance.diagnosis.explain import Diagnosis
     from goldformer.conformance.diagnosis.finding import Finding
     from goldformer.conformance.diagnosis.findings import diagnose
     from goldformer.conformance.diagnosis.imitation import Imitator
     from goldformer.conformance.diagnosis.kill import Kill, KillMatrix, build_kill_matrix
 
-__all__ = ["Diagnosis", "Finding", "Imitations", "Imitator", "Kill", "KillMatrix", "build_kill_matrix", "diagnose"]
+__all__ = [
+    "DiagnosedRun",
+    "Diagnosis",
+    "Evidence",
+    "Finding",
+    "Imitations",
+    "Imitator",
+    "Kill",
+    "KillMatrix",
+    "Match",
+    "build_kill_matrix",
+    "diagnose",
+]
 
 __getattr__, __dir__ = load_on_use(
     __name__,
     {
+        "diagnosed": ("DiagnosedRun",),
+        "evidence": ("Evidence", "Match"),
         "explain": ("Diagnosis",),
         "finding": ("Finding",),
         "findings": ("diagnose",),

@@ -54,7 +54,7 @@ def test_equal_ratios_are_one_dot_that_counts_them():
 
 def test_what_fails_is_drawn_apart_and_what_was_not_measured_is_not():
     found = make_strips(
-        [wrong("a", "softmax"), verdict("b", "softmax", ratio=0.5), verdict("c", "softmax")], ["softmax"]
+        [wrong("a", "softmax").verdict, verdict("b", "softmax", ratio=0.5), verdict("c", "softmax")], ["softmax"]
     )
     assert [(dot.wrong, dot.count) for dot in found[0].dots] == [(False, 1), (True, 1)]
     assert make_strips([verdict("c", "softmax")], ["softmax"]) == []
