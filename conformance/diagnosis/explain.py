@@ -18,11 +18,7 @@ from goldformer.conformance.diagnosis.findings import list_unexplained, list_unk
 from goldformer.conformance.diagnosis.other_options import advise_option, is_wrong_under
 from goldformer.conformance.diagnosis.refutation import can_refute, rule_out_causes
 from goldformer.conformance.diagnosis.state import note_state
-from goldformer.conformance.diagnosis.suspects import (
-    list_explained,
-    rank_explanations,
-    select_judgements,
-)
+from goldformer.conformance.diagnosis.suspects import list_explained, rank_explanations, select_judgements
 from goldformer.conformance.judging.cases import Judgement
 from goldformer.conformance.judging.collector import sparing_collector
 from goldformer.conformance.judging.decision import report_fault

@@ -17,7 +17,7 @@ def read(name):
     return yaml.safe_load((REPOSITORY / name).read_text(encoding="utf-8"))
 
 
-CI, RELEASE = (read(f".github/workflows/{name}.yml") for name in ("ci", "release"))
+ALL, CI, RELEASE = (read(f".github/workflows/{name}.yml") for name in ("all", "ci", "release"))
 MATRIX = CI["jobs"]["check"]["strategy"]["matrix"]
 
 
@@ -35,9 +35,12 @@ def test_the_oldest_and_the_newest_torch_are_checked():
 
 
 def test_what_the_workflows_make_exists():
-    steps = [step["run"] for job in CI["jobs"].values() for step in job["steps"] if "run" in step]
-    assert steps[-1] == "make check"
-    for target in re.findall(r"^make (\S+)", "\n".join(steps), re.MULTILINE):
+    steps, weekly = (
+        [step["run"] for job in workflow["jobs"].values() for step in job["steps"] if "run" in step]
+        for workflow in (CI, ALL)
+    )
+    assert (steps[-1], weekly) == ("make check", ["make test-all"])
+    for target in re.findall(r"^make (\S+)", "\n".join(steps + weekly), re.MULTILINE):
         assert re.search(rf"^({re.escape(target)}|\$\(STAMP\)):", MAKEFILE, re.MULTILINE), target
 
 
