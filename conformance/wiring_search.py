@@ -421,6 +421,26 @@ class WiringSearch:
                     return some, found
         return None
 
+    def declare_nan(self, wiring: Wiring) -> Wiring:
+        """Return the wiring that declares NaN for rows without a key if wrong code gives NaN in these rows only.
+
+        That shows without a right value. If it were not declared, one mistake would look like two.
+        """
+        nan = replace(wiring, conventions={**wiring.conventions, "empty_row": "nan"})
+        cases = [case for case in self._cases if "empty_row" in case.conventions]
+        if "empty_row" not in wiring.contract.conventions or not wiring.arguments.all_masks:
+            return wiring
+        for judgement in self._try(nan, cases, most=1, thorough=True).judgements:
+            case, first = judgement.case, wiring.contract.first_output
+            expected = expect(case, judgement.bench.options(case), wiring.contract, self.dtype) if case else None
+            if expected is None or not isinstance(judgement.outcome, Result):
+                continue
+            empty = np.isnan(expected[first].values)
+            actual = np.isnan(expected[first].select(judgement.outcome.outputs[first]))
+            if empty.any() and np.array_equal(actual, empty):
+                return nan
+        return wiring
+
     def expect_causal(self, wiring: Wiring) -> Wiring:
         """Return the wiring that hides the future if the code makes a causal mask, whatever it then does with it."""
         is_whole = not (wiring.arguments.all_masks or wiring.arguments.switch or wiring.construction.constants)
