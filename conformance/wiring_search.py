@@ -61,6 +61,9 @@ _MOST_RIVALS: Final = 24
 #: A case of more numbers than this decides only where no smaller one can be called.
 _LARGE: Final = 6000
 
+#: A case of more numbers decides nothing: to compute what it expects takes seconds, and smaller ones show the same.
+_HUGE: Final = 20_000
+
 #: The results that a call may return, in the order in which they are tried.
 _RETURNS: Final[tuple[Returns, ...]] = ("as_it_is", "pair", "first")
 
@@ -513,11 +516,15 @@ class WiringSearch:
         """Return the wirings that gave values under every option, those first that agree with what calls show."""
         trials = self._rank_trials()
         shown = self._observe(trials[0]) if trials else {}
-        wirings: list[Wiring] = []
-        for trial, options in product(trials, self._list_options()):
-            some = replace(trial.wiring, conventions={**trial.wiring.conventions, **options})
-            if some not in wirings:
-                wirings.append(some)
+        every = self._list_options()
+        called: list[Wiring] = []
+        for trial in trials:
+            others = {name: option for name, option in trial.wiring.conventions.items() if name not in every[0]}
+            if (bare := replace(trial.wiring, conventions=others)) not in called:
+                called.append(bare)
+        wirings = [
+            replace(wiring, conventions={**wiring.conventions, **options}) for wiring, options in product(called, every)
+        ]
 
         def count_disagreements(wiring: Wiring) -> int:
             is_causal = {"hides_later_tokens": wiring.mask.shape == "causal"}
@@ -659,7 +666,7 @@ def _change_last(array: Array) -> Array:
 
 def _may_decide(case: Case) -> bool:
     random = case.random or "dropout_rate" in case.attributes
-    return not (case.error or case.cotangent or case.shape_only or random or case.full_size)
+    return case.size <= _HUGE and not (case.error or case.cotangent or case.shape_only or random or case.full_size)
 
 
 def _has_odd_width(case: Case) -> bool:

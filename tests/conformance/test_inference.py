@@ -177,7 +177,7 @@ DEFECTS = {
     "BlockOfOneTooFar": ("scaled_dot_product_attention.mask.always-causal-but-one",),
     "BlockOfNoMask": ("mask-not-inplace",),
     "SineScores": (),
-    "OutputTwice": (),
+    "OutputTwice": ("multi_head_attention.edit@project_attention/result@also:merge_heads/result",),
     "SquaredReluNet": (),
     "MedianNorm": (),
     "SineBlock": (),
