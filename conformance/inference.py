@@ -133,6 +133,8 @@ def infer_adapter(
         failing, mistakes = search.confirm(wiring)
     else:
         wiring, mistakes = _find_mistaken(searches) or _guess(searches)
+        (search,) = (search for search in searches if search.component == wiring.component)
+        wiring = search.declare_nan(wiring)
     trials = sum(search.trials for search in searches)
     return Inference(wiring, load_wiring(wiring, spec), bool(found), mistakes, trials, failing)
 

@@ -61,6 +61,9 @@ _MOST_RIVALS: Final = 24
 #: A case of more numbers than this decides only where no smaller one can be called.
 _LARGE: Final = 6000
 
+#: A case of more numbers decides nothing: to compute what it expects takes seconds, and smaller ones show the same.
+_HUGE: Final = 20_000
+
 #: The results that a call may return, in the order in which they are tried.
 _RETURNS: Final[tuple[Returns, ...]] = ("as_it_is", "pair", "first")
 
@@ -421,6 +424,26 @@ class WiringSearch:
                     return some, found
         return None
 
+    def declare_nan(self, wiring: Wiring) -> Wiring:
+        """Return the wiring that declares NaN for rows without a key if wrong code gives NaN in these rows only.
+
+        That shows without a right value. If it were not declared, one mistake would look like two.
+        """
+        nan = replace(wiring, conventions={**wiring.conventions, "empty_row": "nan"})
+        cases = [case for case in self._cases if "empty_row" in case.conventions]
+        if "empty_row" not in wiring.contract.conventions or not wiring.arguments.all_masks:
+            return wiring
+        for judgement in self._try(nan, cases, most=1, thorough=True).judgements:
+            case, first = judgement.case, wiring.contract.first_output
+            expected = expect(case, judgement.bench.options(case), wiring.contract, self.dtype) if case else None
+            if expected is None or not isinstance(judgement.outcome, Result):
+                continue
+            empty = np.isnan(expected[first].values)
+            actual = np.isnan(expected[first].select(judgement.outcome.outputs[first]))
+            if empty.any() and np.array_equal(actual, empty):
+                return nan
+        return wiring
+
     def expect_causal(self, wiring: Wiring) -> Wiring:
         """Return the wiring that hides the future if the code makes a causal mask, whatever it then does with it."""
         is_whole = not (wiring.arguments.all_masks or wiring.arguments.switch or wiring.construction.constants)
@@ -493,11 +516,15 @@ class WiringSearch:
         """Return the wirings that gave values under every option, those first that agree with what calls show."""
         trials = self._rank_trials()
         shown = self._observe(trials[0]) if trials else {}
-        wirings: list[Wiring] = []
-        for trial, options in product(trials, self._list_options()):
-            some = replace(trial.wiring, conventions={**trial.wiring.conventions, **options})
-            if some not in wirings:
-                wirings.append(some)
+        every = self._list_options()
+        called: list[Wiring] = []
+        for trial in trials:
+            others = {name: option for name, option in trial.wiring.conventions.items() if name not in every[0]}
+            if (bare := replace(trial.wiring, conventions=others)) not in called:
+                called.append(bare)
+        wirings = [
+            replace(wiring, conventions={**wiring.conventions, **options}) for wiring, options in product(called, every)
+        ]
 
         def count_disagreements(wiring: Wiring) -> int:
             is_causal = {"hides_later_tokens": wiring.mask.shape == "causal"}
@@ -639,7 +666,7 @@ def _change_last(array: Array) -> Array:
 
 def _may_decide(case: Case) -> bool:
     random = case.random or "dropout_rate" in case.attributes
-    return not (case.error or case.cotangent or case.shape_only or random or case.full_size)
+    return case.size <= _HUGE and not (case.error or case.cotangent or case.shape_only or random or case.full_size)
 
 
 def _has_odd_width(case: Case) -> bool:

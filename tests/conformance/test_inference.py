@@ -177,7 +177,7 @@ DEFECTS = {
     "BlockOfOneTooFar": ("scaled_dot_product_attention.mask.always-causal-but-one",),
     "BlockOfNoMask": ("mask-not-inplace",),
     "SineScores": (),
-    "OutputTwice": (),
+    "OutputTwice": ("multi_head_attention.edit@project_attention/result@also:merge_heads/result",),
     "SquaredReluNet": (),
     "MedianNorm": (),
     "SineBlock": (),
@@ -287,6 +287,16 @@ def test_another_order_of_key_heads_is_declared(spec, tmp_path):
         found = infer_adapter(f"{tmp_path}/tiled_heads.py:LlamaForCausalLM", spec=spec)
     assert (found.is_proven, found.mistakes) == (True, ())
     assert found.wiring.declared["gqa_groups"] == "tile"
+
+
+def test_rows_without_a_key_are_no_second_mistake(spec, tmp_path):
+    text = (STYLES / "llama_of_halves.py").read_text(encoding="utf-8")
+    assert " * self.head_dim**-0.5" in text
+    (tmp_path / "unscaled.py").write_text(text.replace(" * self.head_dim**-0.5", ""), encoding="utf-8")
+    with forget_modules(tmp_path):
+        found = infer_adapter(f"{tmp_path}/unscaled.py:LlamaDecoderLayer", spec=spec)
+    assert found.mistakes == ("scale-missing",)
+    assert found.wiring.declared["empty_row"] == "nan"
 
 
 def test_hidden_states_are_no_logits(spec):
