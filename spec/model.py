@@ -565,6 +565,12 @@ class Case:
             return _DrawnArrays(self.params)
         return {name: draw.build(recipe, name) for name, recipe in self.params.items()}
 
+    def forget_arrays(self) -> None:
+        """Forget the inputs and parameters that were drawn, under all options: the next access draws them again."""
+        for variant in (self.whole or self)._variants.values():
+            for name in ("input_arrays", "param_arrays"):
+                variant.__dict__.pop(name, None)
+
     @cached_property
     def cotangent_array(self) -> Array | None:
         """The gradient of the first output, as float64."""

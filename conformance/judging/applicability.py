@@ -67,9 +67,14 @@ def _explain_other_option(case: Case, adapter: Adapter, options: Mapping[str, st
 
 
 def select_plain_cases(component: str, implementation: Implementation) -> Iterator[Case]:
-    """Yield the cases of a component whose numbers are judged here, in the order of their file."""
+    """Yield the cases of a component whose numbers are judged here, in the order of their file.
+
+    Left out are those of a whole model of full size: each call of one takes a second and hundreds of megabytes.
+    """
     for case in implementation.spec.cases_of(component):
-        if case.error is None and not case.shape_only and not explain_inapplicable(case, implementation):
+        if case.error is not None or case.shape_only or case.full_size:
+            continue
+        if not explain_inapplicable(case, implementation):
             yield case.under(implementation.options(case))
 
 

@@ -34,7 +34,7 @@ from goldformer.spec import Case
 from goldformer.spec.model import GoldenArray
 from goldformer.spec.oracle.rounding import TF32
 
-#: The most numbers of a passing result that a run keeps for its diagnosis: a megabyte.
+#: The most numbers of a passing result, or of its arguments, that a run keeps for its diagnosis: a megabyte.
 MOST_KEPT: Final = 1 << 17
 
 
@@ -80,10 +80,13 @@ class Judgement:
     def drop_large_arrays(self) -> Judgement:
         """Return the judgement without the arrays of a large call that passes, or itself.
 
-        The diagnosis compares mistakes with small calls first, and its budget ends before these.
+        The diagnosis compares mistakes with small calls first, and its budget ends before these. The case draws its
+        arguments again if anything asks for them.
         """
         if self.verdict.status is not Status.PASSED or not isinstance(self.outcome, Result):
             return self
+        if self.case is not None and self.case.size > MOST_KEPT:
+            self.case.forget_arrays()
         is_large = sum(array.size for array in self.outcome.outputs.values()) > MOST_KEPT
         return replace(self, outcome=None, expected={}) if is_large else self
 

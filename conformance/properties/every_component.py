@@ -78,7 +78,7 @@ def _select_variants(subject: Subject) -> Iterator[Case]:
     yield first
     seen = {_name_arguments(first)}
     for case in select_plain_cases(subject.component, subject.bench):
-        if _name_arguments(case) in seen or case.full_size:
+        if _name_arguments(case) in seen:
             continue
         seen.add(_name_arguments(case))
         with suppress(CallProblem):
@@ -187,8 +187,8 @@ def _make_other_calls(subject: Subject, arguments: Arguments) -> Iterator[Argume
     contract = subject.bench.spec.contracts[subject.component]
     binder = arguments.bind(contract)
     yield replace(arguments, inputs={name: np.flip(array) for name, array in arguments.inputs.items()})
-    small = (case for case in select_plain_cases(subject.component, subject.bench) if not case.full_size)
-    yield from islice((a for a in map(read_arguments, small) if _shapes(a) != _shapes(arguments)), 1)
+    cases = select_plain_cases(subject.component, subject.bench)
+    yield from islice((a for a in map(read_arguments, cases) if _shapes(a) != _shapes(arguments)), 1)
     masks = {n: s for n, s in contract.inputs.items() if s.kind == "bool" and n not in arguments.inputs}
     for name, mask in masks.items():
         seen = np.zeros(mask.shape.sizes(binder.sizes, binder.lead or ()), dtype=bool)

@@ -43,7 +43,7 @@ def _leaks(subject: Subject, mask: str, name: str) -> bool:
     """
     output = subject.contract.first_output
     for case in select_plain_cases(subject.component, subject.bench):
-        if case.full_size or case.random:
+        if case.random:
             continue
         arguments = read_arguments(case)
         hidden = _find_hidden(subject.contract, arguments, mask, name)

@@ -240,8 +240,7 @@ def own_results(subject: Subject) -> None:
     arguments = read_arguments(find_working_case(subject.component, subject.bench))
     _overwrite(subject, subject.make(arguments), subject.make(arguments))
     _require_lasting(subject, arguments)
-    small = (case for case in select_plain_cases(subject.component, subject.bench) if not case.full_size)
-    for case in islice(small, _MOST_CASES):
+    for case in islice(select_plain_cases(subject.component, subject.bench), _MOST_CASES):
         with suppress(CallProblem):
             _require_own_memory(subject, read_arguments(case))
 

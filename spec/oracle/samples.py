@@ -55,7 +55,9 @@ class Sampler(Run):
 
     def perturb(self, samples: Floats, variance: Floats) -> Sampled:
         """Return the results of an operation with errors of this variance in all samples but the first."""
-        deviation = np.sqrt(variance) * self._factor
+        deviation = np.sqrt(variance)
+        if self._factor != 1.0:
+            deviation *= self._factor
         made = np.empty((1 + SAMPLES, *samples.shape[1:]))
         np.multiply(self._take((SAMPLES, *samples.shape[1:])), deviation, out=made[1:])
         made[0] = 0.0
@@ -170,7 +172,7 @@ class Sampled(NDArrayOperatorsMixin):
         variance = self.sampler.round(product[0])
         if b is not None:
             total = np.add(*_align([product, b.samples]))
-            variance += self.sampler.round(total[0]) * ~(_is_zero(b.samples) | _is_zero(product))
+            variance += _keep_rounded(self.sampler.round(total[0]), b.samples, product)
             count += 1
         start = 0.0 if b is None else np.square(b.samples[0])
         variance += self.sampler.rounding.of_products(total[0], squares, start, count)
@@ -183,13 +185,12 @@ class Sampled(NDArrayOperatorsMixin):
             x, w = (x if isinstance(x, Sampled) else self.sampler.hold(x) for x in inputs)
             return x.multiply(w)
         parts = _align([_samples(x) for x in inputs])
-        with np.errstate(invalid="ignore", divide="ignore"):
-            samples = ufunc(*parts).astype(np.float64, copy=False)  # the error function gives objects
+        samples = ufunc(*parts).astype(np.float64, copy=False)  # the error function gives objects
         if ufunc is np.negative:
             return Sampled(samples, self.sampler)
         variance = self.sampler.round(samples[0])
-        if ufunc in (np.add, np.subtract):
-            variance *= ~(_is_zero(parts[0]) | _is_zero(parts[1]))  # adding 0 rounds nothing
+        if ufunc is np.add or ufunc is np.subtract:
+            variance = _keep_rounded(variance, *parts)
         return self.sampler.perturb(samples, variance)
 
     def __array_function__(self, function: Any, types: Any, arguments: Any, options: Any) -> Any:
@@ -208,14 +209,19 @@ def _samples(array: Any) -> Floats:
 
 def _align(parts: list[NDArray[Any]]) -> list[NDArray[Any]]:
     """Give arrays the same number of axes after that of the samples."""
-    most = max(part.ndim for part in parts)
+    axes = [part.ndim for part in parts]
+    most = max(axes)
+    if min(axes) == most:
+        return parts
     return [p if p.ndim == most else p.reshape(len(p), *[1] * (most - p.ndim), *p.shape[1:]) for p in parts]
 
 
-def _is_zero(samples: Floats) -> NDArray[np.bool_]:
-    """Find the elements that are 0 in every sample."""
-    zero = samples[0] == 0
-    return np.asarray(~samples.any(0) if zero.any() else zero)
+def _keep_rounded(variance: Floats, x: Floats, y: Floats) -> Floats:
+    """Return the variance of rounding x + y where neither is 0 in every sample: adding 0 rounds nothing."""
+    for samples in (x, y):
+        if not samples[0].all():
+            variance = variance * samples.any(0)
+    return variance
 
 
 def _where(sampler: Sampler, condition: NDArray[np.bool_], x: Any, y: Any) -> Sampled:

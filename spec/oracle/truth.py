@@ -123,7 +123,8 @@ class Call:
         made = {name: read(array) if array.dtype.kind == "f" else array for name, array in inputs.items()}
         params = {name: read(array) for name, array in self.params.items()}
         plain = {n: how.read(value) if isinstance(value, float) else value for n, value in self.attributes.items()}
-        found = apply(self.formula, how.hold, made, params, plain, self.options)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            found = apply(self.formula, how.hold, made, params, plain, self.options)
         wanted = self.outputs or found
         return Evaluation({name: _read(found[name]) for name in found if name in wanted}, how.peak)
 

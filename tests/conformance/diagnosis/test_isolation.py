@@ -66,7 +66,7 @@ SOME = read_slips()[::6]
 
 def judge_small(component, bench, most=24):
     """Judge the smallest cases of a component."""
-    cases = (c for c in select_plain_cases(component, bench) if c.cotangent is None and not c.full_size)
+    cases = (c for c in select_plain_cases(component, bench) if c.cotangent is None)
     return [judge_case(case, bench) for case in sorted(cases, key=lambda case: case.size)[:most]]
 
 
@@ -224,7 +224,7 @@ def test_no_options_are_read_from_words(spec, tmp_path):
     bench = wild.make_bench("beam_hypotheses", "worst-first", tmp_path, spec)
     declared = bench.adapter.declare({"beam_finish": "set_aside", "length_penalty": "mean"}, spec)
     bench = replace(bench, adapter=declared)
-    judged = [judge_case(case, bench) for case in select_plain_cases("beam_search", bench) if not case.full_size]
+    judged = [judge_case(case, bench) for case in select_plain_cases("beam_search", bench)]
     assert any(judgement.verdict.bad for judgement in judged)
     assert find_options(dict(enumerate(judged)), spec) == {}
 

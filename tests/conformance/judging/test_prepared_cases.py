@@ -11,6 +11,7 @@ from goldformer.adapters import find_adapter
 from goldformer.adapters.arrays import LIBRARIES, Wire
 from goldformer.adapters.dtypes import WireArray
 from goldformer.conformance.judging import cases
+from goldformer.conformance.judging.applicability import select_plain_cases
 from goldformer.conformance.judging.cases import Bench, PreparedCase, judge_case
 from goldformer.conformance.judging.decision import Policy
 from goldformer.conformance.judging.invoke import convert_arguments, read_arguments
@@ -85,12 +86,20 @@ def test_a_bench_that_is_not_timed_keeps_no_duration(spec, bench, adapter_file):
     assert judge_case(case, replace(at, policy=Policy(timed=False))).verdict.seconds == 0
 
 
+def test_properties_are_tried_with_no_model_of_full_size(spec):
+    """Each property of a missing component tries all of its cases, and a whole model takes a second."""
+    cases = [*select_plain_cases("transformer", Bench(spec, find_adapter("textbook", spec), "float32", "cpu"))]
+    assert len(cases) > 10
+    assert not any(case.full_size for case in cases)
+
+
 @pytest.mark.parametrize(("id_", "is_kept"), [("sm-several-rows", True), ("sdpa-size-causal-513", False)])
 def test_a_large_call_that_passes_keeps_no_arrays(spec, id_, is_kept):
     bench = Bench(spec, find_adapter("textbook", spec), "float32", "cpu")
     judgement = judge_case(spec.cases[id_], bench)
     kept = judgement.drop_large_arrays()
     assert (kept.outcome is not None, bool(kept.expected)) == (is_kept, is_kept)
+    assert ("input_arrays" in vars(spec.cases[id_])) == is_kept
     assert kept.verdict == judgement.verdict
     failed = replace(judgement, verdict=replace(judgement.verdict, status=Status.FAILED))
     assert failed.drop_large_arrays() is failed
