@@ -8,7 +8,7 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import AfterValidator, Discriminator, Field, Tag, field_validator
+from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag, field_validator
 from pydantic_core import PydanticCustomError
 
 from goldformer.spec.goldenfile import GoldenCaseModel
@@ -75,8 +75,20 @@ class ValuesModel(StrictModel):
     shape: list[int] | None = None
 
 
+#: How to write an array of booleans.
+BOOLEANS: Final = "{values: [[true, false], …]}, {lengths: […], shape: […]} or {causal: true, shape: […]}"
+
+
+def _refuse_boolean(fill: Any) -> Any:
+    if isinstance(fill, bool):
+        raise PydanticCustomError("fill", f"expected a number; write booleans as {BOOLEANS}")
+    return fill
+
+
 class FillModel(StrictModel):
-    fill: float | int
+    """One number everywhere, of an array of floats."""
+
+    fill: Annotated[float | int, BeforeValidator(_refuse_boolean)]
     shape: list[int] | None = None
 
 

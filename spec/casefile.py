@@ -22,7 +22,7 @@ from goldformer.spec.model import Array, ArraySpec, Case, Contract, Wanted
 from goldformer.spec.shapes import Binder, ContractViolation
 from goldformer.spec.strict import Location, is_part
 from goldformer.spec.tables import Citation, Convention
-from goldformer.spec.yamlfile import Field, YamlFile
+from goldformer.spec.yamlfile import Field, YamlFile, advise_number
 
 #: The fields that decide a golden value; a title may change without a new derivation.
 DECISIVE = ("sizes", "attributes", "inputs", "params", "cotangent", "convention", "only_with", "expect")
@@ -318,6 +318,11 @@ def _make_recipe(model: Any, spec: ArraySpec, sizes: Mapping[str, int], lead: tu
     return recipe
 
 
+#: What an array of booleans or of ids must hold, and how to write that, in place of a fill.
+_OF_BOOLEANS = f"booleans: write {schema.BOOLEANS}"
+_OF_IDS = "whole numbers: write {values: [3, 1, …]} or {draw: ids, seed: 1, range: [0, 9]}"
+
+
 def _convert_recipe(model: Any, spec: ArraySpec, sizes: Mapping[str, int], lead: tuple[int, ...]) -> Recipe:
     if isinstance(model, schema.MaskModel):
         return _convert_mask(model, tuple(axis if isinstance(axis, int) else sizes[axis] for axis in model.shape))
@@ -325,6 +330,9 @@ def _convert_recipe(model: Any, spec: ArraySpec, sizes: Mapping[str, int], lead:
         return draw.Values(_read_values(model.values, spec, tuple(model.shape) if model.shape else None))
     shape = tuple(model.shape) if model.shape is not None else spec.shape.sizes(sizes, lead)
     if isinstance(model, schema.FillModel):
+        if spec.kind != "float":
+            instead = {"bool": _OF_BOOLEANS, "ids": _OF_IDS}[spec.kind]
+            raise ValueError(f"has fill: {model.fill}, which makes floats, but must hold {instead}")
         return draw.Fill(float(_require_finite(np.array(float(model.fill)))), shape)
     if isinstance(model, schema.IdsModel):
         if model.range[0] > model.range[1]:
@@ -377,8 +385,7 @@ def _read_values(values: Any, spec: ArraySpec, shape: tuple[int, ...] | None) ->
     if array.dtype.kind not in allowed and array.size:
         text = _find_text(values)
         what = f"the text {text[:60]!r}" if text else f"{array.dtype} values"
-        hint = "; write an exponent with a point and a sign, such as 1.0e+5, or YAML reads text" * _is_number(text)
-        raise ValueError(f"holds {what} where the contract says {spec.kind}{hint}")
+        raise ValueError(f"holds {what} where the contract says {spec.kind}{advise_number(text)}")
     array = _require_finite(array.astype({"float": np.float64, "bool": np.bool_, "ids": np.int64}[spec.kind]))
     return array if shape is None else array.reshape(shape)
 
@@ -388,14 +395,6 @@ def _find_text(values: Any) -> str:
     if isinstance(values, list):
         return next(filter(None, map(_find_text, values)), "")
     return values if isinstance(values, str) else ""
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
 
 
 def _require_finite(array: draw.Array) -> draw.Array:

@@ -105,14 +105,42 @@ class YamlFile:
         try:
             return model.model_validate(self.data)
         except pydantic.ValidationError as error:
-            found = error.errors()
-            problems = [self._explain(model, e) for e in found[:MOST_PROBLEMS]]
+            found = self._join_alternatives(error.errors())
+            problems = [self._explain(model, *one) for one in found[:MOST_PROBLEMS]]
             if (more := len(found) - MOST_PROBLEMS) > 0:
                 problems.append(self.problem((), f"has {more} more problems; fix those above first"))
             raise SpecError(problems) from error
 
-    def _explain(self, model: type[pydantic.BaseModel], error: Any) -> Problem:
-        where = tuple(step for step in error["loc"] if not str(step).startswith("as:"))
+    def _join_alternatives(self, errors: list[Any]) -> list[tuple[Field, Any, str]]:
+        """Return field, first error and joined messages: pydantic reports each type that a value may have by itself."""
+        joined: dict[Field, tuple[Field, Any, str]] = {}
+        for error in errors:
+            where = tuple(step for step in error["loc"] if not str(step).startswith("as:"))
+            if error["type"] in ("missing", "extra_forbidden"):
+                joined[where] = (where, error, error["msg"])
+                continue
+            where = self._cut_to_existing(where)
+            # A list of the file is a tuple of the model.
+            message = error["msg"].replace("Tuple", "List").replace("tuple", "list")
+            _, first, before = joined.get(where, (where, error, ""))
+            joined[where] = (
+                where,
+                first,
+                f"{before} or {message.removeprefix('Input should be ')}" if before else message,
+            )
+        return list(joined.values())
+
+    def _cut_to_existing(self, where: Field) -> Field:
+        """Return a field without the steps that the file does not have, such as the name of a type."""
+        value = self.node
+        for index, step in enumerate(where):
+            found = _child(value, step)
+            if found is None:
+                return where[:index]
+            value = found[1]
+        return where
+
+    def _explain(self, model: type[pydantic.BaseModel], where: Field, error: Any, expected: str) -> Problem:
         got = error["input"]
         match error["type"]:
             case "extra_forbidden":
@@ -125,10 +153,25 @@ class YamlFile:
                 kind = "true or false" if isinstance(got, bool) else "a date" if isinstance(got, date) else "a number"
                 message = f"expected text, got {got}, which YAML reads as {kind}; put it in quotes"
             case _:
-                # A list of the file is a tuple of the model.
-                expected = error["msg"].replace("Tuple", "List").replace("tuple", "list")
-                message = f"{expected}, got {_short(got)}"
+                hint = advise_number(got) if "number" in expected and isinstance(got, str) else ""
+                message = f"{expected}, got {_short(got)}{hint}"
         return self.problem(where, message)
+
+
+#: A decimal number as people write it: sign, whole part, digits after the point, and sign and digits of the exponent.
+_DECIMAL: Final = re.compile(r"([-+]?)(?=\.?\d)(\d*)\.?(\d*)(?:[eE]([-+]?)(\d+))?", re.ASCII)
+
+
+def advise_number(text: str) -> str:
+    """Return what to write where YAML 1.1 reads a number as text, to be put after a message; "" if it is none.
+
+    An exponent needs a point and a sign: 1e-6 and 1.0e6 are text, and 1.0e-6 is a number.
+    """
+    if (found := _DECIMAL.fullmatch(text)) is None:
+        return ""
+    sign, whole, digits, of_exponent, exponent = found.groups()
+    number = f"{sign}{whole or 0}.{digits or 0}" + (f"e{of_exponent or '+'}{exponent}" if exponent else "")
+    return f", which YAML reads as text: write {_cut(number)}" + " without quotes" * (number == text)
 
 
 def compose_nodes(path: Path, raw: bytes) -> yaml.Node | None:

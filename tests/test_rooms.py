@@ -10,6 +10,7 @@ import sys
 import pytest
 
 import goldformer
+from goldformer_site.rooms import draw_rooms, insert_drawing
 from repository import REPOSITORY
 
 #: The rooms, as folders of the repository.
@@ -93,3 +94,20 @@ def test_help_lists_the_public_names_alone() -> None:
     text = pydoc.plain(pydoc.render_doc(goldformer))
     assert [name for name in ("check(", "expected(", "assert_correct(", "class Report") if name not in text] == []
     assert [name for name in ("__getattr__", "__dir__", "load_on_use") if name in text] == []
+
+
+def test_the_page_draws_the_rooms_as_they_import_one_another() -> None:
+    page = (REPOSITORY / "docs" / "extend.md").read_text(encoding="utf-8")
+    advice = "docs/extend.md is out of date: run PYTHONPATH=docs/_ext .venv/bin/python -m goldformer_site.rooms"
+    assert insert_drawing(page) == page, advice
+
+
+def test_the_drawing_has_each_room_after_those_that_import_it() -> None:
+    lines = [line.partition("──▶") for line in draw_rooms().splitlines()]
+    order = [room.strip() for room, _, _ in lines]
+    assert {"spec/", "adapters/", "conformance/judging/", "conformance/commands/"} <= set(order)
+    below = [
+        (order.index(room.strip()), order.index(name)) for room, _, to in lines if to for name in to.strip().split(", ")
+    ]
+    assert below
+    assert all(above < under for above, under in below)

@@ -66,6 +66,7 @@ from goldformer.conformance.judging.verdict import (
     NO_MISTAKE,
     NONDETERMINISM,
     WITHHELD,
+    Status,
     Verdict,
 )
 from goldformer.conformance.properties.relations import join_names
@@ -102,7 +103,7 @@ def diagnose(run: DiagnosedRun, spec: Spec) -> Iterator[Finding]:
         yield Finding(label, component, inner=False)
         bad = [v for v in judged[component] if v.bad]
         found = list(_describe_state(bad, run, spec)) or describe_explanations(explained[component])
-        found = _put_zeros_first(bad, found)
+        found = _put_zeros_first(judged[component], explained[component], found)
         if label == FIX_FIRST or not found:
             yield from _describe_first_seen(judged[component], spec)
         yield from _describe_idle(bad, run)
@@ -287,18 +288,27 @@ def _describe_unknown(
     yield from _describe_isolated(_find_isolated(bad, run), spec)
 
 
-def _put_zeros_first(bad: Sequence[Verdict], found: list[Finding]) -> list[Finding]:
-    """Return the findings after the one that an output is 0 in every failing case, if it is.
+def _put_zeros_first(
+    judged: Sequence[Verdict], explained: Sequence[Explanation], found: list[Finding]
+) -> list[Finding]:
+    """Return the findings after the one that an output is 0 in every failing case, if that says more than they do.
 
-    One result of zeros is near to what many mistakes give: only what explains several cases is found.
+    One result of zeros is near to what many mistakes give: only what explains several cases is found. A known cause
+    that gives exactly zeros, as an overflow or an option for rows without keys does, says why, and zeros do not.
     """
-    cases = [v for v in bad if v.kind == "case" and v.differences and not _is_of_gradients(v)]
+    cases = [v for v in judged if v.bad and v.kind == "case" and v.differences and not _is_of_gradients(v)]
     zeros = [{d.output: None for d in v.differences if d.is_zero} for v in cases]
     name = next((name for name in zeros[0] if all(name in other for other in zeros)), None) if zeros else None
-    if name is None or (len(cases) > 1 and any(f.label == MISTAKE_FOUND for f in found)):
+    known = any(f.label in (MISTAKE_FOUND, OPTION_FOUND) for f in found)
+    is_exact = bool(explained) and not explained[0].generated and explained[0].ratio == 0
+    if name is None or (known and (len(cases) > 1 or is_exact)):
         return found
-    count = f"{len(cases)} of {len(cases)} failing cases"
-    text = f"Every number of {name} is 0 in {count}. Look for where it is filled, and return what is computed."
+    text = f"Every number of {name} is 0 in {len(cases)} of {len(cases)} failing cases"
+    # The result of a case that passes with a rounding error is not 0 everywhere.
+    if passing := [v for v in judged if v.kind == "case" and v.status is Status.PASSED and v.ratio]:
+        text += f", and {len(passing)} others pass. Look for what makes all of it 0 there, such as a test for NaN"
+        return [Finding(POSSIBLE_CAUSES, f"{text} or infinity, or an early return."), *found]
+    text += ". Look for where it is filled, and return what is computed."
     others = [replace(f, label=POSSIBLE_CAUSES) if f.label == MISTAKE_FOUND else f for f in found]
     return [Finding(MISTAKE_FOUND, text), *others]
 

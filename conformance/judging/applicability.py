@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from typing import Final
 
 from goldformer.adapters.protocol import Adapter
 from goldformer.conformance.judging.implementation import Implementation
-from goldformer.conformance.judging.invoke import NotImplementedHere, describe_missing, read_arguments
+from goldformer.conformance.judging.invoke import NotImplementedHere, read_arguments
 from goldformer.conformance.judging.tolerance import LARGEST, find_smallest_normal, least_margin
 from goldformer.conformance.judging.verdict import Reason
 from goldformer.spec import Case, Spec
 from goldformer.spec.oracle.rounding import SMALLEST
+
+#: The most reasons that a message names.
+_MOST_REASONS: Final = 3
 
 
 def explain_inapplicable(case: Case, implementation: Implementation) -> tuple[Reason, str] | None:
@@ -67,20 +72,27 @@ def _explain_other_option(case: Case, adapter: Adapter, options: Mapping[str, st
 
 
 def select_plain_cases(component: str, implementation: Implementation) -> Iterator[Case]:
-    """Yield the cases of a component whose numbers are judged here, in the order of their file.
-
-    Left out are those of a whole model of full size: each call of one takes a second and hundreds of megabytes.
-    """
-    for case in implementation.spec.cases_of(component):
-        if case.error is not None or case.shape_only or case.full_size:
-            continue
+    """Yield the cases of a component whose numbers are judged here, in the order of their file."""
+    for case in _list_plain_cases(component, implementation.spec):
         if not explain_inapplicable(case, implementation):
             yield case.under(implementation.options(case))
 
 
+def _list_plain_cases(component: str, spec: Spec) -> list[Case]:
+    """Return the cases of a component whose numbers are judged under some options.
+
+    Left out are those of a whole model of full size: each call of one takes a second and hundreds of megabytes.
+    """
+    cases = spec.cases_of(component)
+    return [case for case in cases if case.error is None and not (case.shape_only or case.full_size)]
+
+
 def find_working_case(component: str, implementation: Implementation, cases: Iterable[Case] | None = None) -> Case:
-    """Return the first case, of these or of the component, that the implementation runs; else NotImplementedHere."""
-    last = NotImplementedHere(describe_missing(implementation.adapter, component))
+    """Return the first case, of these or of the component, that the implementation runs; else NotImplementedHere.
+
+    Its message is that of the last call that was declined, or says why there was none.
+    """
+    last = None
     for case in select_plain_cases(component, implementation) if cases is None else cases:
         try:
             implementation.call(component, read_arguments(case))
@@ -88,7 +100,17 @@ def find_working_case(component: str, implementation: Implementation, cases: Ite
             last = absent
             continue
         return case
-    raise last
+    raise last or NotImplementedHere(_explain_no_case(component, implementation))
+
+
+def _explain_no_case(component: str, implementation: Implementation) -> str:
+    """Return the message that the function is missing, or which declarations exclude the cases of its component."""
+    if missing := implementation.explain_missing(component):
+        return missing
+    cases = _list_plain_cases(component, implementation.spec)
+    reasons = Counter(why[1] for case in cases if (why := explain_inapplicable(case, implementation)))
+    counted = "".join(f"; {count} of them: {why}" for why, count in reasons.most_common(_MOST_REASONS))
+    return f"none of the {len(cases)} cases of {component} applies to {implementation.adapter.name}{counted}"
 
 
 def plan(spec: Spec, components: Iterable[str] = (), cases: Iterable[str] = ()) -> list[Case]:

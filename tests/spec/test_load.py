@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from goldformer.spec import load_spec
+from goldformer.spec.case_schema import BOOLEANS
 from spoiling import bring, edit, edit_golden, golden_line_of, index_of, keep, line_of, load, refusals
 
 #: Case files that load in milliseconds; `bring` adds another one.
@@ -47,6 +48,32 @@ CASES = {
     "bool for a seed": (
         "softmax", "sm-four-axes", "seed: 12", "seed: true", "inputs.scores.seed",
         "Input should be a valid integer, got True",
+    ),
+    # YAML 1.1 reads these as text. A field of several types is one problem.
+    "an exponent without a point": (
+        "softmax", "sm-one-row-by-hand", "{values: [0, 1, 3]}", "{fill: 1e-6, shape: [3]}", "inputs.scores.fill",
+        "Input should be a valid number or a valid integer, got '1e-6', which YAML reads as text: write 1.0e-6",
+    ),
+    "a number in quotes": (
+        "softmax", "sm-one-row-by-hand", "{values: [0, 1, 3]}", "{fill: '0.5', shape: [3]}", "inputs.scores.fill",
+        "Input should be a valid number or a valid integer, got '0.5', which YAML reads as text: "
+        "write 0.5 without quotes",
+    ),
+    "an attribute with an exponent without a point": (
+        "rotary_embedding", "rope-distinct-sizes", "base: 500", "base: 1e4", "attributes.base",
+        "Input should be a valid integer or a valid boolean or a valid number or a valid list, got '1e4', which YAML "
+        "reads as text: write 1.0e+4",
+    ),
+    # a fill makes floats
+    "a fill of true": (
+        "scaled_dot_product_attention", "sdpa-causal", "{causal: true, shape: [q_seq, kv_seq]}",
+        "{fill: true}", "inputs.mask.fill",
+        f"expected a number; write booleans as {BOOLEANS}, got True",
+    ),
+    "a fill of a mask": (
+        "scaled_dot_product_attention", "sdpa-causal", "{causal: true, shape: [q_seq, kv_seq]}",
+        "{fill: 1, shape: [5, 5]}", "inputs.mask",
+        f"{{id}}: has fill: 1, which makes floats, but must hold booleans: write {BOOLEANS}",
     ),
     "more than three mistakes": (
         "softmax", "sm-four-axes", "[softmax-whole-array]", "[a, b, c, d]", "meant_for",
@@ -132,8 +159,7 @@ CASES = {
     ),
     "an exponent that YAML reads as text": (
         "softmax", "sm-one-row-by-hand", "[0, 1, 3]", "[0, 1e5, 3]", "inputs.scores",
-        "{id}: holds the text '1e5' where the contract says float; write an exponent with a point and a sign, such as "
-        "1.0e+5, or YAML reads text",
+        "{id}: holds the text '1e5' where the contract says float, which YAML reads as text: write 1.0e+5",
     ),
     "numbers without a recipe": (
         "softmax", "sm-one-row-by-hand", "{values: [0, 1, 3]}", "[0, 1, 3]", "inputs.scores",
@@ -221,9 +247,8 @@ def test_a_spoilt_case_is_refused_at_its_line(copy: Path, component, id_, old, n
     edit(copy, file, old, new, id_)
     keys = [] if field == "id" else field.split(".")
     line, index = line_of(copy, file, id_, *keys), index_of(copy, file, id_)
-    if "{id}" in message:
-        message = message.format(id=id_)
-    expected, refused = f"{file}:{line}: cases[{index}].{field}: {message}", refusals(copy)
+    expected = f"{file}:{line}: cases[{index}].{field}: {message.replace('{id}', id_)}"
+    refused = refusals(copy)
     assert expected in refused
     # Error cases fall with their base; nothing else may.
     assert all("is no working case of this file" in text for text in refused if text != expected)

@@ -15,7 +15,8 @@ from goldformer.spec.formulas.steps import list_steps
 
 #: Where the noun of a docstring ends: at a shape, a clause, and what explains it.
 _END: Final = re.compile(
-    r",? \((?:\.\.\.|batch|q_seq|seq|heads)[^)]*\)| \([A-Z]+-\d+\)|[;:]|, (?:so that|unless|for all)| where "
+    r",? \((?:\.\.\.|batch|q_seq|seq|heads)[^)]*\)| \([A-Z]+-\d+(?:, [A-Z]+-\d+)*\)|[;:]"
+    r"|, (?:so that|unless|for all|computed in|in the places)| where "
 )
 _NOUN: Final = "Return "
 
@@ -31,24 +32,24 @@ _SENTENCES: Final = {
     "arguments-exchanged": "exchanges {other} where it calls {step}",
     "read-two": "calls {step} with {other} as {first} and {second}",
     "results-exchanged": "exchanges {own} and {other}",
-    "skip": "leaves out {step}, and uses what it reads instead of {own}",
+    "skip": "leaves out {step}, and uses its input instead of {own}",
     "over": "computes {own} along axis {first} instead of the last",
     "over:all": "computes {own} over the whole array",
-    "keep": "leaves out {other} where it makes {own}",
+    "keep": "leaves out {other} where it computes {own}",
     "size": "uses {size} instead of {own}",
-    "operand": "uses {other} as the {first} operand of {own}",
-    "ufunc": "{verb} where it makes {own}",
+    "operand": "computes {own} with {other} as the {first} operand",
+    "ufunc": "{verb} instead where it computes {own}",
     "operands-exchanged": "exchanges the operands of {own}",
-    "moved": "applies {step} to {other} instead",
+    "moved": "applies {step} to {other}, and not where it belongs",
     "also": "applies {step} to {other} as well",
     "plus": "adds {other} to {own}",
     "more": "adds {first} to {own}",
-    "laid": "reshapes {own} as [{second}] where it lies as [{first}]",
-    "number": "uses {other} as {own}",
+    "laid": "reshapes {own} as if it lay in memory as [{second}], but it lies as [{first}]",
+    "number": "uses {other} in the place of {own}",
     "times": "uses {own} times {size}",
     "twice": "applies {step} twice",
-    "doubled": "uses twice {own}",
-    "halved": "uses half of {own}",
+    "doubled": "doubles {own}",
+    "halved": "halves {own}",
     "negated": "uses {own} with the wrong sign",
     "inverse": "uses one divided by {own}",
     "square": "uses the square of {own}",
@@ -56,15 +57,15 @@ _SENTENCES: Final = {
     "zero": "uses 0 in the place of {own}",
     "plus-one": "uses {own} plus one",
     "minus-one": "uses {own} minus one",
-    "absolute": "uses {own} without its sign",
+    "absolute": "uses the absolute value of {own}",
     "exponential": "uses the exponential of {own}",
     "rounded": "uses {own} rounded to whole numbers",
     "reversed": "uses {own} in the reverse order along axis {first}",
-    "next": "uses {own} moved by one to the front along axis {first}",
-    "before": "uses {own} moved by one to the back along axis {first}",
-    "first": "uses {own} of index 0 along axis {first} everywhere",
+    "next": "uses {own} shifted by one towards the start of axis {first}",
+    "before": "uses {own} shifted by one towards the end of axis {first}",
+    "first": "uses index 0 along axis {first} for every other index of {own}",
     "mean": "uses {own} averaged over axis {first}",
-    "running": "uses {own} summed up along axis {first}",
+    "running": "uses the running sum of {own} along axis {first}",
     "first-zeroed": "uses {own} with 0 at index 0 of axis {first}",
     "last-zeroed": "uses {own} with 0 at the last index of axis {first}",
     "transposed": "uses {own} transposed over the axes {first} and {second}",
@@ -77,7 +78,7 @@ _OPERATIONS: Final = {
     "sum": "the sum",
     "max": "the maximum", "matmul": "the matrix product", "exp": "the exponential", "sqrt": "the root",
     "negative": "the sign", "where": "the choice", "number": "the constant", "log": "the logarithm",
-    "cos": "the cosine",
+    "cos": "the cosine", "swapaxes": "the transposed array",
     "sin": "the sine", "concatenate": "the joined array", "stack": "the stacked array", "part": "the part",
     "astype": "the rounded array", "power": "the power", "root": "the root", "square": "the square",
 }  # fmt: skip
@@ -130,8 +131,10 @@ def _describe_place(place: str) -> str:
     kind, operation, number = role.partition("-")
     if not operation:
         return f"`{role}`" if step in COMPONENTS else f"`{role}` of {step}"
-    which = f" number {int(number) + 1}" if number != "0" else ""
-    return f"{_OPERATIONS.get(kind, f'the {kind}')}{which} in {step}"
+    words = _OPERATIONS.get(kind, f"the {kind}").removeprefix("the ")
+    index = int(number)
+    which = f"{_ORDINALS[index] if index < len(_ORDINALS) else f'{index + 1}th'} " if index else ""
+    return f"the {which}{words} in {step}"
 
 
 def _describe_part(part: str) -> str:
@@ -172,13 +175,13 @@ def write_title(edit: Edit) -> str:
         "shared": SHARED[detail][0] if word == "share" else "",
         "masked": MASKS[detail][0].format("the mask") if word == "mask" else "",
         "step": _read_step(edit.place.rpartition("/")[0]),
-        "other": "an operation"
+        "other": "the last operation"
         if word == "keep" and not detail
         else _describe_place(detail)
         if "/" in detail
         else _describe_part(detail)
         if word.endswith("part")
-        else _JOINED.get(word, " and ").join(parts),
+        else _JOINED.get(word, " and ").join(part.removeprefix("result.") for part in parts),
         "size": _describe_size(*parts) if word in ("size", "times") else "",
         "verb": _VERBS.get(detail, ""),
         "first": first,

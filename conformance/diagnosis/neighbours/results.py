@@ -50,7 +50,7 @@ def _swap_last(x: Array, one: int, two: int) -> Array:
 #: Functions of each element, in words.
 _FUNCTIONS: Final[Mapping[str, tuple[str, Callable[[Array], Any]]]] = {
     "zero": ("0 everywhere", np.zeros_like),
-    "absolute": ("what it must be without its sign", np.abs),
+    "absolute": ("the absolute value of what it must be", np.abs),
     "square": ("the square of what it must be", np.square),
     "root": ("the root of what it must be", np.sqrt),
     "inverse": ("one divided by what it must be", np.reciprocal),
@@ -62,8 +62,8 @@ _FUNCTIONS: Final[Mapping[str, tuple[str, Callable[[Array], Any]]]] = {
 #: Changes along an axis, in words.
 _ALONG: Final[Mapping[str, tuple[str, Callable[[Array, int], Any]]]] = {
     "reversed": ("reversed along axis {}", np.flip),
-    "next": ("moved by one to the front along axis {}", lambda x, axis: np.roll(x, -1, axis)),
-    "before": ("moved by one to the back along axis {}", lambda x, axis: np.roll(x, 1, axis)),
+    "next": ("shifted by one towards the start of axis {}", lambda x, axis: np.roll(x, -1, axis)),
+    "before": ("shifted by one towards the end of axis {}", lambda x, axis: np.roll(x, 1, axis)),
     "first": ("everywhere what it must be at index 0 of axis {}",
               lambda x, axis: np.broadcast_to(x.take([0], axis), x.shape)),
     "last": ("everywhere what it must be at the last index of axis {}",

@@ -295,6 +295,41 @@ def test_zeros_in_every_case_are_named_once():
     assert all(text.count("Mistake found") == 1 for text in (said, alone))
 
 
+def test_a_cause_that_gives_exactly_zeros_is_named_instead_of_them():
+    # The exponentials are finite, and their sum is not.
+    scores = np.linspace(87, 88, 4000, dtype="float32")[None]
+    with np.errstate(over="ignore"):
+        powers = np.exp(scores)
+        result = powers / powers.sum(-1, keepdims=True)
+    given = attention(mask=torch.zeros(4, 5, dtype=torch.bool))
+    without_keys = torch.zeros_like(given["query"][..., :7])
+    assert not result.any()
+    for label, actual, component, arguments in (
+        ("Mistake found: softmax-unstable", result, "softmax", {"scores": scores}),
+        ("Option found: empty_row: zeros", without_keys, "scaled_dot_product_attention", given),
+    ):
+        with pytest.raises(goldformer.NonConformance, match=label) as caught:
+            goldformer.assert_correct(actual, component, **arguments)
+        assert "Every number of" not in str(caught.value)
+
+
+def test_zeros_in_a_few_cases_are_a_possible_cause_only():
+    def scaled_dot_product_attention(query, key, value, mask=None):
+        scores = query @ key.mT / query.shape[-1] ** 0.5
+        if mask is not None:
+            scores = scores.masked_fill(~mask, -torch.inf)
+        output = scores.softmax(-1) @ value
+        return torch.zeros_like(output) if output.isnan().any() else output
+
+    said = " ".join(str(goldformer.check(scaled_dot_product_attention)).split())
+    assert re.search(
+        r"Possible causes: Every number of output is 0 in (\d+) of \1 failing cases, and \d+ others pass\. "
+        "Look for what makes all of it 0 there, such as a test for NaN or infinity, or an early return",
+        said,
+    )
+    assert "Mistake found" not in said
+
+
 def test_zeros_are_right_where_the_result_is_zero():
     given = attention(value=torch.zeros(2, 3, 5, 7))
     goldformer.assert_correct(torch.zeros(2, 3, 4, 7), "scaled_dot_product_attention", **given)

@@ -39,7 +39,7 @@ def norm(change):
             "The code uses the normalised channels, each times its gamma and plus",
         ),
         (np.exp, "The code uses the exponential of the normalised channels, each times"),
-        (lambda y: np.roll(y, 1, 0), "The output is moved by one to the back along axis 0."),
+        (lambda y: np.roll(y, 1, 0), "The output is shifted by one towards the end of axis 0."),
     ],
 )
 def test_what_became_of_the_output_is_said(spec, change, said):

@@ -211,3 +211,40 @@ def test_an_edit_gives_the_same_on_the_graph_and_in_the_textbook(id_, spec):
 def test_a_sentence_has_the_words_of_the_step(id_, title, hint):
     edit = read_edit(id_)
     assert (write_title(edit), write_hint(edit)) == (title, hint)
+
+
+@pytest.mark.parametrize(
+    ("id_", "title"),
+    [
+        (
+            "gated_feed_forward.edit@gated_feed_forward/result.up@results-exchanged:result.hidden",
+            "exchanges up and hidden",
+        ),
+        ("layer_norm.edit@layer_norm_eps/result@number:1e-04", "uses 1e-04 in the place of 10⁻⁵"),
+        ("sigmoid.edit@sigmoid/where-1@square", "uses the square of the second choice in sigmoid"),
+        ("sigmoid.edit@sigmoid/where-10@square", "uses the square of the 11th choice in sigmoid"),
+        ("layer_norm.edit@layer_norm/x@absolute", "uses the absolute value of `x`"),
+        ("layer_norm.edit@layer_norm/x@first:0", "uses index 0 along axis 0 for every other index of `x`"),
+        ("layer_norm.edit@layer_norm/x@running:-3", "uses the running sum of `x` along axis −3"),
+        (
+            "rms_norm.edit@rms_divisor/result@keep:0",
+            "leaves out the last operation where it computes √(mean square + eps)",
+        ),
+        (
+            "gated_feed_forward.edit@gate_activation/result@negated",
+            "uses SiLU, x·σ(x) with the wrong sign",
+        ),
+        (
+            "scaled_dot_product_attention.edit@softmax_over_keys/result@moved:share_heads/result",
+            "applies softmax_over_keys to the head of keys or values that each query head reads, "
+            "and not where it belongs",
+        ),
+        (
+            "multi_head_attention.edit@merge_heads/heads@laid:2013:2103",
+            "reshapes `heads` of merge_heads as if it lay in memory as [tokens, heads, samples, channels], but it lies "
+            "as [tokens, samples, heads, channels]",
+        ),
+    ],
+)
+def test_a_sentence_says_what_the_code_does(id_, title):
+    assert write_title(read_edit(id_)) == f"the code {title}"
