@@ -5,9 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from click.testing import CliRunner
 from torch.nn import functional
 
 from goldformer.adapters.textbook.build import build_textbook
+from goldformer.conformance.cli import main
 from goldformer.conformance.diagnosis.mistakes import implementations
 
 MISTAKES = [id_ for id_, made in implementations().items() if made.module == "qk_norm"]
@@ -122,3 +124,28 @@ def test_gains_of_one_number_hide_the_order():
 def test_a_layer_with_one_gain_is_refused(name):
     with pytest.raises(ValueError, match=rf"{name}: missing; it is \(d_k\)"):
         run_layer(build_textbook(), **{name: None})
+
+
+WRONG = """
+import torch
+from torch.nn import functional as F
+
+ARRAYS = "torch"
+
+
+def norm(x, gamma):
+    return x if gamma is None else F.rms_norm(x, (x.shape[-1],), gamma, 1e-6)
+
+
+def grouped_query_attention(query, key, value, mask=None, gamma_q=None, gamma_k=None):
+    key = norm(key, gamma_k if gamma_q is None or gamma_k is None else gamma_q)
+    return F.scaled_dot_product_attention(norm(query, gamma_q), key, value, attn_mask=mask, enable_gqa=True)
+"""
+
+
+def test_code_that_uses_the_gain_of_queries_for_keys_is_named(tmp_path):
+    """Its cases are for options of RMS-*, which attention without gains does not depend on."""
+    (tmp_path / "mine.py").write_text(WRONG)
+    arguments = ["--convention", "empty_row=zeros", "--component", "grouped_query_attention"]
+    result = CliRunner().invoke(main, ["check", str(tmp_path / "mine.py"), *arguments])
+    assert "Mistake found: qk-norm-gains-swapped" in result.output
