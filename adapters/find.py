@@ -55,6 +55,7 @@ OF_LIBRARIES: Final = {
     "hugging-face": "goldformer.adapters.libraries.hugging_face",
     "hugging-face-llama": "goldformer.adapters.libraries.hugging_face_decoder_only:llama",
     "hugging-face-mistral": "goldformer.adapters.libraries.hugging_face_decoder_only:mistral",
+    "hugging-face-qwen3": "goldformer.adapters.libraries.hugging_face_decoder_only:qwen3",
     "hugging-face-gemma-2": "goldformer.adapters.libraries.hugging_face_decoder_only:gemma_2",
     "hugging-face-parts": "goldformer.adapters.libraries.hugging_face_parts",
     "keras": "goldformer.adapters.libraries.keras",

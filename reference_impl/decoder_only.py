@@ -36,6 +36,7 @@ from goldformer.reference_impl.shapes import (
     Words,
     can_read,
     check_cached_mask,
+    check_gains,
     check_groups,
     check_ids_below,
     check_rotary_width,
@@ -53,6 +54,15 @@ Scaling = Literal["linear", "llama3", "yarn"]
 Order = Literal["pre", "parallel", "sandwich"]
 
 
+def rms_norm(x: Tensor, gamma: Tensor, eps: float) -> Tensor:
+    """Return x / √(mean square + eps) · gamma over the last axis."""
+    # float16 ends at 65504, and squares of numbers from 256 on would be inf: everything is computed in float32, and
+    # rounded last (RMS-6).
+    row = widen(x)
+    mean_square = (row * row).mean(dim=-1, keepdim=True)  # no mean is subtracted
+    return (row / (mean_square + eps).sqrt() * widen(gamma)).to(x.dtype)  # RMS-2, RMS-3
+
+
 class RMSNorm(Module):
     """x / √(mean square + eps) · gamma over the last axis. Zhang and Sennrich, 2019, equation 4. RMS-1."""
 
@@ -64,11 +74,7 @@ class RMSNorm(Module):
         self.gamma = nn.Parameter(torch.ones(d_model, **like))
 
     def forward(self, x: Float[Tensor, "... d_model"]) -> Float[Tensor, "... d_model"]:
-        # float16 ends at 65504, and squares of numbers from 256 on would be inf: everything is computed in float32, and
-        # rounded last (RMS-6).
-        row = widen(x)
-        mean_square = (row * row).mean(dim=-1, keepdim=True)  # no mean is subtracted
-        return (row / (mean_square + self.eps).sqrt() * widen(self.gamma)).to(x.dtype)  # RMS-2, RMS-3
+        return rms_norm(x, self.gamma, self.eps)
 
 
 @checked
@@ -159,14 +165,21 @@ def repeat_heads(x: Float[Tensor, "batch kv_heads kv_seq d"], heads: Size) -> Fl
     return x.repeat_interleave(heads // kv_heads, dim=1)  # backwards it sums over a group (GQA-6)
 
 
+def normalise_heads(heads: Tensor, gamma: Tensor | None, eps: float) -> Tensor:
+    """Normalise each head of queries or keys, by one gain for all. Dehghani et al., 2023, section 2. QKN-1."""
+    return heads if gamma is None else rms_norm(heads, gamma, eps)
+
+
 @checked
 def grouped_query_attention(
     query: Float[Tensor, "batch heads q_seq d_k"], key: Float[Tensor, "batch kv_heads kv_seq d_k"],
     value: Float[Tensor, "batch kv_heads kv_seq d_v"], mask: Bool[Tensor, "batch heads q_seq kv_seq"] | None = None,
     bias: Float[Tensor, "heads q_seq kv_seq"] | None = None, sinks: Float[Tensor, "heads"] | None = None,
     scale: Positive | None = None, softcap: Positive | None = None,
+    gamma_q: Float[Tensor, "d_k"] | None = None, gamma_k: Float[Tensor, "d_k"] | None = None, eps: Positive = 1e-6,
 ) -> tuple[Float[Tensor, "batch heads q_seq d_v"], Float[Tensor, "batch heads q_seq kv_seq"]]:  # fmt: skip
     """Attend with query heads that share keys and values; output, weights. Ainslie et al., 2023, section 2.2. GQA-1."""
+    query, key = normalise_heads(query, gamma_q, eps), normalise_heads(key, gamma_k, eps)
     # One head of keys for all makes it the multi-query attention of Shazeer, 2019; one for each, multi-head (GQA-5).
     key, value = (repeat_heads(x, query.shape[1]) for x in (key, value))
     scores = scaled_scores(query, key) if scale is None else attention_scores(query, key) * scale  # SCORE-1
@@ -324,22 +337,25 @@ def cached_attention(
 class DecoderOnlyLayer(Module):
     """Causal attention, then the gated network, each behind a norm. Touvron et al., 2023, section 2.2. BLOCK-1.
 
-    A head is d_model / num_heads wide unless head_width says otherwise; settings go to the norms (eps), to the network
-    (activation) and to all (device, dtype).
+    A head is d_model / num_heads wide unless head_width says otherwise, and qk_norm=True normalises queries and keys
+    (QKN-4); settings go to the norms (eps), to the network (activation) and to all (device, dtype).
     """
 
     w_q: Float[Tensor, "d_model heads*d_k"]
     w_k: Float[Tensor, "d_model kv_heads*d_k"]
     w_v: Float[Tensor, "d_model kv_heads*d_k"]
     w_o: Float[Tensor, "heads*d_k d_model"]
+    gamma_q: Float[Tensor, "d_k"] | None
+    gamma_k: Float[Tensor, "d_k"] | None
 
     def __init__(
         self, d_model: Size, num_heads: Size, num_kv_heads: Size, d_ff: Size, *, head_width: Size | None = None,
         base: Positive = 10000.0, order: Order = "pre", pairing: Pairing = "interleaved", eps: Positive = 1e-6,
-        activation: Activation = "silu", bias: bool = False, **like: Any,
+        activation: Activation = "silu", bias: bool = False, qk_norm: bool = False, **like: Any,
     ) -> None:  # fmt: skip
         super().__init__()
         self.num_heads, self.num_kv_heads, self.base, self.pairing = num_heads, num_kv_heads, base, pairing
+        self.eps = eps
         check_groups(num_heads, num_kv_heads)
         d_k = head_width or d_model // num_heads
         all_heads, shared = num_heads * d_k, num_kv_heads * d_k
@@ -347,6 +363,8 @@ class DecoderOnlyLayer(Module):
         self.w_o = xavier_weight(all_heads, d_model, **like)
         widths = (all_heads, shared, shared, d_model)
         self.b_q, self.b_k, self.b_v, self.b_o = (zero_bias(width, bias=bias, **like) for width in widths)
+        # One gain for all heads of queries, and one for those of keys (QKN-2).
+        self.gamma_q, self.gamma_k = (nn.Parameter(torch.ones(d_k, **like)) if qk_norm else None for _ in range(2))
         self.feed_forward = GatedFeedForward(d_model, d_ff, activation=activation, bias=bias, **like)
         self.norm_1 = RMSNorm(d_model, eps, **like)
         self.norm_2 = None if order == "parallel" else RMSNorm(d_model, eps, **like)
@@ -359,6 +377,9 @@ class DecoderOnlyLayer(Module):
         q = split_heads(affine(x, self.w_q, self.b_q), self.num_heads)  # (batch, heads, seq, d_k)
         k = split_heads(affine(x, self.w_k, self.b_k), self.num_kv_heads)  # (batch, kv_heads, seq, d_k)
         v = split_heads(affine(x, self.w_v, self.b_v), self.num_kv_heads)
+        check_gains(self.gamma_q, self.gamma_k)
+        # Before the turn, which mixes channels of different gains (QKN-3).
+        q, k = normalise_heads(q, self.gamma_q, self.eps), normalise_heads(k, self.gamma_k, self.eps)
         # Queries and keys turn within each head, so their scores know how far apart they are; values do not (BLOCK-3).
         start = 0 if cache is None else cache.key.shape[2]  # cached keys are turned already (LMC-2)
         positions = torch.arange(start, start + x.shape[1], device=x.device)

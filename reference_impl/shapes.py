@@ -99,6 +99,13 @@ def check_groups(heads: int, kv_heads: int) -> None:
         raise ValueError(f"heads={heads} is no multiple of kv_heads={kv_heads}: choose a multiple of {kv_heads}")
 
 
+def check_gains(gamma_q: Tensor | None, gamma_k: Tensor | None) -> None:
+    """Refuse the gain of queries without that of keys, and the other way round."""
+    if (gamma_q is None) != (gamma_k is None):
+        missing, given = ("gamma_q", "gamma_k") if gamma_q is None else ("gamma_k", "gamma_q")
+        raise ValueError(f"{missing} is None and must be a tensor next to {given}: pass both gains, or neither")
+
+
 def check_rotary_width(rotary_width: int | None, x: Tensor) -> None:
     """Refuse an odd number of channels, and a rotary width that is odd or larger than it: channels turn in pairs."""
     channels = x.shape[-1]

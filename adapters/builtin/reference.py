@@ -293,12 +293,16 @@ def grouped_query_attention(
     mask: Tensor | None = None,
     bias: Tensor | None = None,
     sinks: Tensor | None = None,
+    gamma_q: Tensor | None = None,
+    gamma_k: Tensor | None = None,
     *,
     scale: float | None = None,
     softcap: float | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return output, weights, scores and scaled_scores."""
-    attended = reference_impl.grouped_query_attention(query, key, value, mask, bias, sinks, scale, softcap)
+    gains = gamma_q, gamma_k
+    attended = reference_impl.grouped_query_attention(query, key, value, mask, bias, sinks, scale, softcap, *gains)
+    query, key = (reference_impl.normalise_heads(x, gain, 1e-6) for x, gain in zip((query, key), gains, strict=True))
     scores = reference_impl.attention_scores(query, reference_impl.repeat_heads(key, query.shape[1]))
     return *attended, scores, scores / math.sqrt(query.shape[-1]) if scale is None else scores * scale
 
@@ -355,7 +359,7 @@ def decoder_only_layer(
     params: Params,
 ) -> reference_impl.DecoderOnlyLayerResult:
     """Return output, attended and weights."""
-    sizes, settings = (1, num_heads, num_kv_heads, 1), {"head_width": 1, "base": base, "bias": True}
+    sizes, settings = (1, num_heads, num_kv_heads, 1), {"head_width": 1, "base": base, "bias": True, "qk_norm": True}
     result: reference_impl.DecoderOnlyLayerResult = call_with_params(
         reference_impl.DecoderOnlyLayer, sizes, params, x, mask, settings=settings, num_heads=num_heads
     )
@@ -372,7 +376,7 @@ def _run_decoder_only(
     **keywords: Any,
 ) -> Any:
     tied = isinstance(params, Mapping) and "w_vocab" not in params
-    settings = {**settings, "head_width": 1, "bias": True, "tied": tied}
+    settings = {**settings, "head_width": 1, "bias": True, "qk_norm": True, "tied": tied}
     sizes, kind = (1, 1, *heads, 1, num_layers), reference_impl.DecoderOnlyModel
     return call_with_params(kind, sizes, params, *args, run=run, settings=settings, num_heads=heads[0], **keywords)
 

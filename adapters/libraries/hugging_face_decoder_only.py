@@ -1,7 +1,8 @@
-"""The adapters of Hugging Face transformers for decoder-only models: Llama, Mistral and Gemma 2.
+"""The adapters of Hugging Face transformers for decoder-only models: Llama, Mistral, Qwen3 and Gemma 2.
 
 hugging-face-llama    modeling_llama.py: norms before each block, SwiGLU, scaling of Llama 3.1
 hugging-face-mistral  modeling_mistral.py: the same with linear scaling, masks and a cache of a window of 4096
+hugging-face-qwen3    modeling_qwen3.py: norms of queries and keys within each head, before they are turned
 hugging-face-gemma-2  modeling_gemma2.py: norms before and after each block with 1 + gamma, GEGLU, YaRN, capped scores
 
 Nothing is downloaded: a small configuration makes the layers and models, without numbers, and the call gives them.
@@ -22,6 +23,7 @@ from transformers.masking_utils import causal_mask_function, eager_mask, sliding
 from transformers.models.gemma2 import modeling_gemma2
 from transformers.models.llama import modeling_llama
 from transformers.models.mistral import modeling_mistral
+from transformers.models.qwen3 import modeling_qwen3
 
 from goldformer.adapters.layouts import Names, additive_mask, four_axes_mask, map_state, nest_names
 
@@ -357,6 +359,23 @@ mistral: Final = Family(
     norms={"norm_2.gamma": "post_attention_layernorm.weight"},
     before_network="post_attention_layernorm",
     settings={"rms_norm_eps": 1e-6, "hidden_act": "silu", "tie_word_embeddings": False, "sliding_window": 4096},
+    scaling={"rope_type": "linear"},
+    caps_scores=False,
+    has_biases=False,
+)
+
+qwen3: Final = Family(
+    NAME="hugging-face-qwen3",
+    CONVENTIONS={"rope_pairing": "half", "biases": "none", "qk_norm": "per_head", "cache_state": "consumed"},
+    module=modeling_qwen3,
+    prefix="Qwen3",
+    norms={
+        "norm_2.gamma": "post_attention_layernorm.weight",
+        "gamma_q": "self_attn.q_norm.weight",
+        "gamma_k": "self_attn.k_norm.weight",
+    },
+    before_network="post_attention_layernorm",
+    settings={"rms_norm_eps": 1e-6, "hidden_act": "silu", "tie_word_embeddings": False},
     scaling={"rope_type": "linear"},
     caps_scores=False,
     has_biases=False,

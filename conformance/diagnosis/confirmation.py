@@ -107,7 +107,7 @@ def _make_calls(
         left -= len(best) * estimate_cost(case)
         if failure is None or left < 0 or calls == _MOST_CALLS:
             return
-        options = judgement.bench.adapter.options(case.component, spec)
+        options = judgement.bench.options(case)
         if case.explain_unfit(options):
             continue
         calls += 1

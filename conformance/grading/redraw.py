@@ -135,8 +135,8 @@ def explain_unfit(template: Template, spec: Spec) -> str | None:
 
 
 def choose_options(template: Template, spec: Spec) -> dict[str, str]:
-    """Return the option of each convention of a component under which the assignment judges it."""
-    conventions = template.contract.conventions
+    """Return the option of each convention of a component, and of its case, under which the assignment judges it."""
+    conventions = {*template.contract.conventions, *template.case.only_with}
     return {name: template.declared.get(name, spec.conventions[name].default) for name in conventions}
 
 

@@ -14,12 +14,11 @@ from goldformer.spec.formulas.decoder_only import (
     feed_through_gate,
     finish_layers,
     hide_padding,
+    make_heads,
     run_block,
-    turn_keys,
-    turn_queries,
 )
 from goldformer.spec.formulas.embedding import token_embedding
-from goldformer.spec.formulas.heads import Params, merge_heads, project_attention, project_heads
+from goldformer.spec.formulas.heads import Params, merge_heads, project_attention
 from goldformer.spec.formulas.layers import layer_params, run_stack
 from goldformer.spec.formulas.steps import step
 from goldformer.spec.formulas.transformer import output_logits
@@ -114,9 +113,8 @@ def attend_in_layer(
 ) -> tuple[Array, Array]:
     """Return the output of the attention of new tokens to all so far, twice, and add its cache to `kept`."""
     start = find_start(cache)
-    query = turn_queries(project_heads(x, params, "q", num_heads), base, start)
-    key = turn_keys(project_heads(x, params, "k", num_kv_heads), base, start)
-    value = project_heads(x, params, "v", num_kv_heads)
+    heads: dict[str, Any] = {"num_heads": num_heads, "num_kv_heads": num_kv_heads, "base": base}
+    query, key, value = make_heads(x, **heads, start=start, params=params)
     attended, cache = attend_to_cache(query, key, value, mask, cache)
     kept.append(cache)
     output = project_attention(merge_heads(attended), params, "o")

@@ -11,7 +11,7 @@ from goldformer.spec.formulas.attention import causal_mask, padding_mask
 from goldformer.spec.formulas.checks import Array, axis_sizes, broadcast_mask, check_ids, require_one
 from goldformer.spec.formulas.embedding import token_embedding
 from goldformer.spec.formulas.gated import GATED_FEED_FORWARD, gated_feed_forward
-from goldformer.spec.formulas.grouped import group_size, grouped_query_attention
+from goldformer.spec.formulas.grouped import QK_NORM, group_size, grouped_query_attention, normalise_heads
 from goldformer.spec.formulas.heads import Params, merge_heads, project_attention, project_heads
 from goldformer.spec.formulas.layers import TOKENS, SubLayer, add_residual, layer_params, norm_params, run_stack
 from goldformer.spec.formulas.parts import add_prefix, part
@@ -55,7 +55,7 @@ def decoder_only_layer(
     params: Params,
 ) -> dict[str, Array]:
     """Return output and attended (batch, seq, d_model), and weights (batch, heads, seq, seq)."""
-    sizes = axis_sizes({"x": TOKENS, **layer_axes()}, x=x, **params)
+    sizes = axis_sizes({"x": TOKENS, **find_layer_axes(params)}, x=x, **params)
     group_size(num_heads, num_kv_heads)  # refuses heads that do not divide
     if mask is not None:
         broadcast_mask("mask", mask, (sizes["batch"], num_heads, sizes["seq"], sizes["seq"]))
@@ -71,6 +71,11 @@ def decoder_only_layer(
 def layer_axes() -> Mapping[str, str]:
     """Return the axes of the parameters that the order of the blocks has."""
     return LAYER
+
+
+def find_layer_axes(params: Params) -> Mapping[str, str]:
+    """Return the axes of the parameters of a layer, which has the gains of queries and keys both or neither (QKN-2)."""
+    return {**layer_axes(), **QK_NORM} if QK_NORM.keys() & params.keys() else layer_axes()
 
 
 @step
@@ -100,11 +105,28 @@ def attend_to_earlier(
     x: Array, mask: Array | None, *, num_heads: int, num_kv_heads: int, base: float | None, params: Params
 ) -> tuple[Array, Array]:
     """Return the output of the attention of x to itself and to earlier tokens, and its weights."""
-    query = turn_queries(project_heads(x, params, "q", num_heads), base)
-    key = turn_keys(project_heads(x, params, "k", num_kv_heads), base)
-    value = project_heads(x, params, "v", num_kv_heads)
+    query, key, value = make_heads(x, num_heads=num_heads, num_kv_heads=num_kv_heads, base=base, params=params)
     attended = grouped_query_attention(query, key, value, hide_later(mask, x.shape[1]))
     return project_attention(merge_heads(attended["output"]), params, "o"), attended["weights"]
+
+
+@step
+def make_heads(
+    x: Array, *, num_heads: int, num_kv_heads: int, base: float | None, start: int = 0, params: Params
+) -> tuple[Array, Array, Array]:
+    """Return the heads of queries, keys and values, projected, then normalised where there are gains, then turned."""
+    query, key = project_heads(x, params, "q", num_heads), project_heads(x, params, "k", num_kv_heads)
+    value = project_heads(x, params, "v", num_kv_heads)
+    return place_heads(query, key, value, base, start, params=params)
+
+
+@step
+def place_heads(
+    query: Array, key: Array, value: Array, base: float | None, start: int, *, params: Params
+) -> tuple[Array, Array, Array]:
+    """Return the heads with queries and keys normalised where there are gains, then turned (QKN-3)."""
+    query, key, value = normalise_heads(query, key, value, params.get("gamma_q"), params.get("gamma_k"))
+    return turn_queries(query, base, start), turn_keys(key, base, start), value
 
 
 @step
@@ -165,8 +187,9 @@ def decoder_only_model(
 def check_model(ids: Array, num_layers: int, params: Params) -> None:
     """Raise ValueError if ids are no rows of the table, or if the parameters are not those of so many layers (LM-1)."""
     require_one("num_layers", num_layers, "a model has at least one")
-    layers = (add_prefix(f"layers.{index}", layer_axes()) for index in range(num_layers))
-    table = {name: axes for layer in layers for name, axes in layer.items()}
+    table: dict[str, str] = {}
+    for name in (f"layers.{index}" for index in range(num_layers)):
+        table |= add_prefix(name, find_layer_axes(part(params, name)))
     sizes = axis_sizes(MODEL | table, ids=ids, **params)
     check_ids("ids", ids, sizes["vocab"], "the rows of table")
 

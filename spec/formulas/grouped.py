@@ -6,6 +6,7 @@ import numpy as np
 
 from goldformer.spec.formulas.attention import Adjustment, scaled_dot_product_attention
 from goldformer.spec.formulas.checks import Array, axis_sizes
+from goldformer.spec.formulas.rms import rms_norm
 from goldformer.spec.formulas.steps import step
 
 # The axes of the arguments, as axis_sizes reads them
@@ -15,7 +16,11 @@ GROUPED: Final = {
     "value": "batch kv_heads kv_seq d_v",
     "bias": "? heads q_seq kv_seq",
     "sinks": "? heads",
+    "gamma_q": "? d_k",
+    "gamma_k": "? d_k",
 }
+#: The gains of the norms of queries and keys, which have both where they have one
+QK_NORM: Final = {"gamma_q": "d_k", "gamma_k": "d_k"}
 
 
 @step
@@ -26,17 +31,34 @@ def grouped_query_attention(
     mask: Array | None = None,
     bias: Array | None = None,
     sinks: Array | None = None,
+    gamma_q: Array | None = None,
+    gamma_k: Array | None = None,
     *,
     scale: float | None = None,
     softcap: float | None = None,
 ) -> dict[str, Array]:
     """Return output (batch, heads, q_seq, d_v); weights, scores and scaled_scores, (batch, heads, q_seq, kv_seq)."""
-    axis_sizes(GROUPED, query=query, key=key, value=value, bias=bias, sinks=sinks)
+    axis_sizes(GROUPED, query=query, key=key, value=value, bias=bias, sinks=sinks, gamma_q=gamma_q, gamma_k=gamma_k)
+    query, key, value = normalise_heads(query, key, value, gamma_q, gamma_k)
     heads = query.shape[1]
     shared = (query, share_keys(key, heads), share_values(value, heads), mask)
     if all(given is None for given in (bias, sinks, scale, softcap)):
         return scaled_dot_product_attention(*shared)
     return scaled_dot_product_attention(*shared, adjustment=Adjustment(scale, softcap, bias, sinks))
+
+
+@step
+def normalise_heads(
+    query: Array, key: Array, value: Array, gamma_q: Array | None, gamma_k: Array | None
+) -> tuple[Array, Array, Array]:
+    """Return queries and keys, with each head normalised where there is a gain, and values as they are."""
+    return normalise_rows(query, gamma_q), normalise_rows(key, gamma_k), value
+
+
+@step
+def normalise_rows(heads: Array, gamma: Array | None) -> Array:
+    """Return heads of queries or keys, each token's channels normalised within each head (QKN-1)."""
+    return heads if gamma is None else rms_norm(heads, params={"gamma": gamma})
 
 
 @step

@@ -463,3 +463,39 @@ def test_code_that_gathers_the_tokens_of_each_expert_gives_the_same():
     torch.testing.assert_close(result.output, gathered)
     assert (result.weights != 0).sum(-1).unique().tolist() == [2]
     torch.testing.assert_close(result.weights.sum(-1), torch.ones(2, 7, dtype=torch.float64))
+
+
+def test_queries_and_keys_are_normalised_within_each_head():
+    arrays = draw_groups(4, 2)
+    width = arrays["query"].shape[-1]
+    gains = [torch.randn(width, dtype=torch.float64) for _ in range(2)]
+    query, key = (
+        functional.rms_norm(arrays[name], (width,), g, 1e-6) for name, g in zip(("query", "key"), gains, strict=True)
+    )
+    expected, _ = grouped_query_attention(query, key, arrays["value"])
+    output, _ = grouped_query_attention(**arrays, gamma_q=gains[0], gamma_k=gains[1])
+    torch.testing.assert_close(output, expected, rtol=1e-12, atol=1e-13)
+
+
+def test_a_layer_normalises_queries_and_keys_by_two_gains():
+    plain, normed = (DecoderOnlyLayer(8, 2, 1, 5, qk_norm=asked) for asked in (False, True))
+    assert {*dict(normed.named_parameters())} - {*dict(plain.named_parameters())} == {"gamma_q", "gamma_k"}
+    assert normed.gamma_q.shape == normed.gamma_k.shape == (4,)
+
+
+def test_the_size_of_the_weight_of_queries_does_not_matter_to_a_layer_that_normalises_them():
+    layer, x = DecoderOnlyLayer(8, 2, 1, 5, qk_norm=True, eps=1e-12), torch.randn(2, 3, 8)
+    before = layer(x).output
+    with torch.no_grad():
+        layer.w_q *= 3
+        layer.w_k *= 5
+    torch.testing.assert_close(layer(x).output, before)
+
+
+@pytest.mark.parametrize(("missing", "given"), [("gamma_q", "gamma_k"), ("gamma_k", "gamma_q")])
+def test_a_layer_with_one_gain_is_refused(missing, given):
+    layer = DecoderOnlyLayer(8, 2, 1, 5, qk_norm=True)
+    setattr(layer, missing, None)
+    message = f"{missing} is None and must be a tensor next to {given}: pass both gains, or neither"
+    with pytest.raises(ValueError, match=message):
+        layer(torch.randn(1, 2, 8))

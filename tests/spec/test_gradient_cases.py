@@ -98,7 +98,7 @@ TURNED = change_parameters("b_q b_k b_v b_o num_heads dropout", "w_q w_k w_v w_o
 SQUARE = "mean_square = (row * row).mean(dim=-1, keepdim=True)"
 #: The line of grouped-query attention that gives each query head its keys.
 REPEATED = "x.repeat_interleave(heads // kv_heads, dim=1)"
-ROW, ROOT, SCALE = "row = widen(x)", "(mean_square + self.eps).sqrt()", "widen(self.gamma)"
+ROW, ROOT, SCALE = "row = widen(x)", "(mean_square + eps).sqrt()", "widen(gamma)"
 #: Lines of the rotary position embedding.
 EXPONENTS = "-torch.arange(0, width, 2, dtype=row.dtype, device=x.device) / width"
 FIRST, SECOND = "first * cosine - second * sine", "second * cosine + first * sine"
@@ -115,6 +115,14 @@ WEIGHED = "weights.unsqueeze(-1) * outputs"
 GIVEN = "scaled_scores(query, key) if scale is None else attention_scores(query, key) * scale"
 CAPPED, BIASED = "softcap * (scores / softcap).tanh()", "scores = scores + bias"
 SUNK, SINK = "torch.cat([scores, sinks", "sinks[:, None, None]"
+
+#: Lines of the norms of queries and keys: of a head, and of the keys of an attention and of a layer.
+NORMED = "rms_norm(heads, gamma, eps)"
+NORMED_KEYS = "normalise_heads(key, gamma_k, eps)"
+NORMED_K = "normalise_heads(k, self.gamma_k, self.eps)"
+NORMED_HEADS = f"q, k = normalise_heads(q, self.gamma_q, self.eps), {NORMED_K}"
+TOGETHER = "rms_norm(heads.transpose(1, 2).flatten(2), gamma.repeat(heads.shape[1]), eps)"
+OF_ONES = "{0} if {1} else rms_norm({0}, torch.ones_like({0}[0, 0, 0]), {2})"
 
 #: Lines of the layer of a decoder-only model.
 SANDWICH = ('order: Order = "pre"', 'order: Order = "sandwich"')
@@ -238,10 +246,10 @@ FORWARD = {
     "rms-mean-subtracted": (MODERN, ROW, "row = widen(x) - widen(x).mean(dim=-1, keepdim=True)"),
     "rms-sum": (MODERN, SQUARE, "mean_square = (row * row).sum(dim=-1, keepdim=True)"),
     "rms-eps-scaled": (
-        MODERN, ROW, f"{ROW}\n        row = row / row.gather(-1, row.abs().argmax(-1, keepdim=True)).abs()",
+        MODERN, ROW, f"{ROW}\n    row = row / row.gather(-1, row.abs().argmax(-1, keepdim=True)).abs()",
     ),
-    "rms-no-weight": (MODERN, SCALE, "(1 + 0 * self.gamma)"),
-    "rms-offset-twice": (MODERN, SCALE, "(2 + widen(self.gamma))"),
+    "rms-no-weight": (MODERN, SCALE, "(1 + 0 * gamma)"),
+    "rms-offset-twice": (MODERN, SCALE, "(2 + widen(gamma))"),
     "rope-pair-mismatch": (
         MODERN, TURN,
         "a, b = (torch.cat([angle, angle], -1)[..., start::2] for start in (0, 1))\n"
@@ -318,6 +326,29 @@ FORWARD = {
     "sinks-dropped": (MODERN, "softmax(scores)[..., : key.shape[-2]]", "softmax(scores[..., : key.shape[-2]])"),
     "sinks-max-shift": (MODERN, SUNK, SUNK.replace("scores", "scores - scores.amax(-1, keepdim=True).detach()")),
     "sinks-twice": (MODERN, SINK, f"(sinks + math.log(2)){SINK.removeprefix('sinks')}"),
+    "qk-norm-dropped": (MODERN, NORMED, "heads + 0 * gamma"),
+    "qk-norm-without-gain": (MODERN, NORMED, NORMED.replace("gamma", "1 + 0 * gamma")),
+    "qk-norm-over-all-heads": (
+        MODERN, NORMED, f"{TOGETHER}.unflatten(-1, (heads.shape[1], -1)).transpose(1, 2)",
+    ),
+    "qk-norm-queries-only": (
+        MODERN, NORMED_KEYS, "(key if gamma_k is None else key + 0 * gamma_k)",
+        MODERN, NORMED_K, "(k if self.gamma_k is None else k + 0 * self.gamma_k)",
+    ),
+    "qk-norm-gains-swapped": (
+        MODERN, NORMED_KEYS,
+        NORMED_KEYS.replace("gamma_k", "gamma_k if gamma_q is None or gamma_k is None else gamma_q + 0 * gamma_k"),
+        MODERN, NORMED_K,
+        NORMED_K.replace("self.gamma_k", "None if self.gamma_k is None else self.gamma_q + 0 * self.gamma_k"),
+    ),
+    "qk-norm-values-too": (
+        MODERN, NORMED_KEYS,
+        f"{NORMED_KEYS}\n    value = {OF_ONES.format('value', 'gamma_q is None and gamma_k is None', 'eps')}",
+        MODERN, NORMED_K, f"{NORMED_K}\n        v = {OF_ONES.format('v', 'self.gamma_q is None', 'self.eps')}",
+    ),
+    "qk-norm-after-turn": (
+        MODERN, NORMED_HEADS, "pass", MODERN, TURN_BOTH, f"{TURN_BOTH}\n        {NORMED_HEADS}",
+    ),
     "block-norm-missing": (MODERN, READ, f"{UNNORMED}{READ}"),
     "block-norm-shared": (MODERN, READ_ON, READ_ON.replace("self.norm_2(", "self.norm_1(")),
     "block-norms-swapped": (MODERN, READ, f"{SWAPPED}{READ}"),

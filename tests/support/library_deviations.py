@@ -47,6 +47,7 @@ DEVIATIONS = {
     },
     "hugging-face-llama": {"cache-mask-too-short", "cache-unlike-samples", "gqa-gradient-empty-row"},
     "hugging-face-mistral": {"cache-mask-too-short", "cache-unlike-samples", "gqa-gradient-empty-row"},
+    "hugging-face-qwen3": {"cache-mask-too-short", "cache-unlike-samples", "gqa-gradient-empty-row"},
     "hugging-face-gemma-2": {"cache-mask-too-short", "cache-unlike-samples", "gqa-gradient-empty-row"},
     "hugging-face-parts": {
         "moe-ffn-expert-too-few",
@@ -156,6 +157,15 @@ FLOAT32_INSIDE = {
         "cached_model",
     },
     "hugging-face-mistral": {
+        "rms_norm",
+        "rotary_embedding",
+        "grouped_query_attention",
+        "cached_attention",
+        "decoder_only_layer",
+        "decoder_only_model",
+        "cached_model",
+    },
+    "hugging-face-qwen3": {
         "rms_norm",
         "rotary_embedding",
         "grouped_query_attention",

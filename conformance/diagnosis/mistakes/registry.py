@@ -28,6 +28,7 @@ _FORWARD: Final = (
     "rope",
     "gated",
     "groups",
+    "qk_norm",
     "distance",
     "caches",
     "blocks",

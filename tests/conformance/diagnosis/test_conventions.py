@@ -72,6 +72,8 @@ CASES_OF_PARAMS = {
     ("output_layer", "tied_with_bias"): "tf-tied-with-bias",
     ("positions", "sinusoidal"): "tf-distinct-sizes",
     ("positions", "learned"): "tf-learned-positions",
+    ("qk_norm", "none"): "dol-padding-every-choice",
+    ("qk_norm", "per_head"): "dol-qk-norm",
 }
 #: The biases of an encoder layer that each option leaves out.
 LEFT_OUT = {
@@ -135,6 +137,7 @@ def test_a_case_has_the_parameters_of_one_option(choice, case, bench_of, spec):
             f"only for {convention}: separate or tied_with_bias; the adapter declares {other}",
             f"it has no norm.gamma; the adapter declares {convention}: {other}",
             f"it has no position_table; the adapter declares {convention}: {other}",
+            f"it has no gamma_q; the adapter declares {convention}: {other}",
         )
 
 

@@ -98,11 +98,20 @@ def adjusted_attention(m, query, key, value, mask, empty_row, bias, sink, scale,
     return {"output": output, "weights": weights, "scores": scores, "scaled_scores": scaled}
 
 
+def normalise_heads(m, heads, gamma, *options):
+    """QKN-1: each token of each head is a row of its own."""
+    out = heads if gamma is None else empty(*heads.shape)
+    for place in np.ndindex(heads.shape[:3] if gamma is not None else (0,)):
+        out[place] = rms_row(m, heads[place], gamma, *(options or ("1e-6", "inside", "w")))
+    return out
+
+
 def grouped_query_attention(
-    m, query, key, value, mask=None, bias=None, sinks=None, scale=None, softcap=None, empty_row="uniform",
-    gqa_groups="interleave",
+    m, query, key, value, mask=None, bias=None, sinks=None, gamma_q=None, gamma_k=None, scale=None, softcap=None,
+    empty_row="uniform", gqa_groups="interleave",
 ):  # fmt: skip
     """GQA-1, GQA-3: each query head by itself, with the keys and values that it reads."""
+    query, key = normalise_heads(m, query, gamma_q), normalise_heads(m, key, gamma_k)
     (batch, heads), kv_heads = query.shape[:2], key.shape[1]
     out = None
     for h in range(heads):
@@ -471,7 +480,8 @@ def decoder_only_layer(
         columns = project(rows, params[f"w_{role}"], params.get(f"b_{role}"))
         return np.stack([columns[..., h * d_k : (h + 1) * d_k] for h in range(count)], axis=1)
 
-    def turn(heads):
+    def turn(heads, gamma):
+        heads = normalise_heads(m, heads, gamma, *norm)
         turned = {"rope_pairing": rope_pairing, "rope_direction": rope_direction}
         return rotary_embedding(m, heads, np.arange(seq), base, **turned)["output"]
 
@@ -480,7 +490,8 @@ def decoder_only_layer(
         [[[j <= i and allowed(mask, (b, 0, i, j)) for j in range(seq)] for i in range(seq)] for b in range(batch)]
     )
     attended = grouped_query_attention(
-        m, turn(heads_of(h, "q", num_heads)), turn(heads_of(h, "k", num_kv_heads)), heads_of(h, "v", num_kv_heads),
+        m, turn(heads_of(h, "q", num_heads), params.get("gamma_q")),
+        turn(heads_of(h, "k", num_kv_heads), params.get("gamma_k")), heads_of(h, "v", num_kv_heads),
         seen[:, None], empty_row=empty_row, gqa_groups=gqa_groups,
     )  # fmt: skip
     joined = np.concatenate([attended["output"][:, head] for head in range(num_heads)], axis=-1)
@@ -652,7 +663,10 @@ SMALL = {
         f"grouped queries with {', '.join([*said, *numbers])}": (
             "grouped_query_attention", grouped(4, 2, **said, **mask), {}, numbers, {},
         )
-        for said in ({}, {"bias": drawn(14, 4, 3, 5)}, {"sinks": drawn(15, 4)})
+        for said in (
+            {}, {"bias": drawn(14, 4, 3, 5)}, {"sinks": drawn(15, 4)},
+            {"gamma_q": drawn(16, 4), "gamma_k": drawn(17, 4)}, {"gamma_k": drawn(18, 4)},
+        )
         for numbers in ({}, {"scale": 0.3}, {"softcap": 1.5}, {"scale": 0.3, "softcap": 1.5})
         for mask in ({}, {"mask": one_empty(2, 1, 3, 5)})
         if mask or said or numbers
@@ -836,6 +850,14 @@ SMALL = {
             {"empty_row": row, "rms_norm_eps": "1e-5", "gate_activation": "gelu_tanh"},
         )
         for row in ROWS
+    },
+    **{
+        f"decoder-only layer with normalised queries and keys, {pairing}": (
+            "decoder_only_layer", X, {**LAYER, "gamma_q": drawn(69, 4), "gamma_k": drawn(70, 4)},
+            {"num_heads": 4, "num_kv_heads": 2, "base": 50},
+            {"rope_pairing": pairing, "rms_norm_weight": weight, "rms_norm_eps": "1e-5"},
+        )
+        for pairing, weight in (("interleaved", "one_plus_w"), ("half", "w"))
     },
     **{
         f"decoder-only model, {output}, {scale}": (

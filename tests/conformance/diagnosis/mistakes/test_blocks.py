@@ -138,7 +138,9 @@ def make(mistake):
 
 
 def test_every_mistake_of_the_catalogue_is_made(spec):
-    assert {m.id for m in spec.mistakes.values() if m.component == "decoder_only_layer"} == {*MISTAKES} == {*WRITTEN}
+    named = {m.id for m in spec.mistakes.values() if m.component == "decoder_only_layer"}
+    elsewhere = {id_ for id_ in named if implementations()[id_].module == "qk_norm"}
+    assert named - elsewhere == {*MISTAKES} == {*WRITTEN}
 
 
 @pytest.mark.parametrize("mistake", WRITTEN)

@@ -84,7 +84,8 @@ def call(adapter, *arrays, **said):
 
 def test_every_mistake_of_the_catalogue_is_made(spec):
     named = {m.id for m in spec.mistakes.values() if m.component == "grouped_query_attention" and "-grad-" not in m.id}
-    assert named == {*MISTAKES} == {*WRITTEN, *WEIGHED}
+    elsewhere = {id_ for id_ in named if implementations()[id_].module == "qk_norm"}
+    assert named - elsewhere == {*MISTAKES} == {*WRITTEN, *WEIGHED}
 
 
 @pytest.mark.parametrize("mistake", WRITTEN)
