@@ -121,6 +121,8 @@ class Imitator:
         self._lossy: set[Candidate] = set()
         #: The candidates of matches, by the causes of these.
         self._matched: dict[Causes, Candidate] = {}
+        #: The dtypes in which a match explains some failing case.
+        self._explained_in: defaultdict[Causes, set[str]] = defaultdict(set)
         #: The candidates that each failing case was compared with.
         self._compared: defaultdict[tuple[str, str], set[Candidate]] = defaultdict(set)
         #: The components with a failing case without a cotangent.
@@ -197,7 +199,12 @@ class Imitator:
         """Return True if a candidate is wrong, or raises, in a case that passes.
 
         An option that permits to refuse the case lets the textbook raise as well, which says nothing of the candidate.
+        Nor does a mistake of one dtype that explains failures in it: who squares in float16 is right in float32.
         """
+        dtypes = self._explained_in[candidate.causes]
+        known = [implementations()[id_] for id_ in candidate.mistakes if id_ in implementations()]
+        if dtypes and passing.dtype not in dtypes and not all(mistake.shows(passing.dtype) for mistake in known):
+            return False
         made = self._textbooks.imitate(candidate, passing)
         if isinstance(made, BadResult) and isinstance(self._textbooks.imitate(Candidate(), passing), BadResult):
             return False
@@ -706,6 +713,8 @@ class Imitator:
             if distance is not None:
                 found[candidate] = distance
         self._matched.update({candidate.causes: candidate for candidate in found})
+        for candidate in found:
+            self._explained_in[candidate.causes].add(failure.dtype)
         return found
 
 

@@ -588,7 +588,21 @@ def test_a_part_that_nothing_explains_keeps_no_layer_from_being_searched(arrays,
     assert find_said(findings).text.startswith(said)
 
 
-# Options in half types
+# Options and mistakes in half types
+
+
+def square_in_own_dtype(x, *, params):
+    return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6) * params["gamma"]
+
+
+def test_right_results_in_float32_do_not_rule_out_squares_in_float16(spec):
+    code = SimpleNamespace(ARRAYS="torch", rms_norm=square_in_own_dtype)
+    adapter = Adapter.from_object(code, "mine.py", spec)
+    cases = [case for case in spec.cases_of("rms_norm") if not case.full_size]
+    benches = [Bench(spec, adapter, dtype, "cpu") for dtype in ("float64", "float32", "float16")]
+    verdicts = Diagnosis(spec).explain_all([judge_case(case, at) for at in benches for case in cases])
+    assert {v.dtype for v in verdicts.verdicts if v.bad} == {"float16"}
+    assert find_said(list(diagnose(verdicts, spec))).mistakes == ("rms-half-precision",)
 
 
 def in_half(run_in_float32):
