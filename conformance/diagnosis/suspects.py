@@ -92,6 +92,11 @@ class Explanation:
         """Return True if one of its causes is a neighbour of the textbook, which has no entry in the catalogue."""
         return any(c.generated for c in self.causes)
 
+    @property
+    def fits_by_chance(self) -> bool:
+        """Return True for one of thousands of generated changes that no more cases speak for than against."""
+        return self.generated and len(self.refuting) >= self.equals
+
     def adds_nothing_to(self, better: Explanation) -> bool:
         """Return True if it has the causes of a better one and more, or only other options of its conventions."""
         mine, others = ({(c.id, c.heading) for c in e.causes if not c.option} for e in (self, better))
@@ -211,7 +216,7 @@ def rank_explanations(run: DiagnosedRun, component: str, spec: Spec) -> list[Exp
     What passes in other components decides between equals: they may have code of their own.
     """
     cases = _Cases.of(run, component, spec)
-    found = [cases.explain(ids) for ids in cases.equal if cases.can_explain(ids)]
+    found = [e for ids in cases.equal if cases.can_explain(ids) and not (e := cases.explain(ids)).fits_by_chance]
     named = {id_ for e in found for id_ in e.ids}
     others = [v for v in run if v.component != component and not named.isdisjoint(v.catches)]
     passed_elsewhere = Counter(m for v in others for m in _rule_out(v))
