@@ -41,6 +41,8 @@ from goldformer.conformance.diagnosis.findings import diagnose
 from goldformer.conformance.diagnosis.isolation.sentences import find_contradiction
 from goldformer.conformance.judging.cases import Bench, check_case, judge_case
 from goldformer.spec import Spec
+from goldformer.spec.formulas.heads import merge_heads
+from goldformer.spec.formulas.steps import instead
 
 
 def run(
@@ -817,3 +819,15 @@ def feed_forward(x, params):
     verdicts = [check_case(case, wrong) for case in spec.cases_of("feed_forward")[:4]]
     said = "rename it, such as to _feed_forward: feed_forward has no parameter feed_forward.w_1"
     assert said in [f.text for f in diagnose(make_run(verdicts), spec) if f.label == "If it is only a helper"]
+
+
+def merge_without_turning(heads):
+    """Return (batch, seq, heads·width) of heads that lie before their tokens, as a reshape by itself gives it."""
+    batch, count, seq, width = heads.shape
+    return np.ascontiguousarray(heads).reshape(batch, seq, count * width)
+
+
+def test_heads_that_a_layer_merges_without_turning_them_are_named(spec):
+    layer = textbook.build.build_textbook({merge_heads: instead(merge_without_turning)}).decoder_only_layer
+    _, findings = run(spec, arrays="numpy", decoder_only_layer=layer)
+    assert "reshaped where the axes −3 and −2 should be swapped" in find_said(findings).text
