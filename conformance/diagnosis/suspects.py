@@ -216,7 +216,7 @@ def rank_explanations(run: DiagnosedRun, component: str, spec: Spec) -> list[Exp
     What passes in other components decides between equals: they may have code of their own.
     """
     cases = _Cases.of(run, component, spec)
-    found = [e for ids in cases.equal if cases.can_explain(ids) and not (e := cases.explain(ids)).fits_by_chance]
+    found = [cases.explain(ids) for ids in cases.equal if cases.can_explain(ids)]
     named = {id_ for e in found for id_ in e.ids}
     others = [v for v in run if v.component != component and not named.isdisjoint(v.catches)]
     passed_elsewhere = Counter(m for v in others for m in _rule_out(v))
