@@ -15,10 +15,11 @@ from goldformer.adapters.imports import INSTALLED
 _FOREIGN: Final = frozenset({"goldformer", *sys.stdlib_module_names}) - {"__main__"}
 
 
-def list_identifiers(thing: Any) -> frozenset[str]:
+def list_identifiers(thing: Any, *, switched_off: bool = True) -> frozenset[str]:
     """Return the names of functions, classes, attributes and variables in a function's or a class's own code.
 
-    What it uses of the same author is read too; libraries are not.
+    What it uses of the same author is read too; libraries are not. Without `switched_off`, an argument of a function
+    that is None by default has no name: most calls leave it out.
     """
     names: set[str] = set()
     seen: set[int] = set()
@@ -31,7 +32,7 @@ def list_identifiers(thing: Any) -> frozenset[str]:
         if isinstance(one, FunctionType):
             names.add(one.__name__)
             used = frozenset(_list_names(one.__code__))
-            names |= used
+            names |= used if switched_off else used - _list_switched_off(one)
             waiting += _find_used(one.__globals__, used)
             waiting += map(_read_cell, one.__closure__ or ())
         elif isinstance(one, type):
@@ -44,6 +45,14 @@ def list_identifiers(thing: Any) -> frozenset[str]:
         else:
             waiting.append(type(one))
     return frozenset(names)
+
+
+def _list_switched_off(function: FunctionType) -> frozenset[str]:
+    """Return the arguments of a function that are None by default."""
+    code, defaults = function.__code__, function.__defaults__ or ()
+    last = code.co_varnames[code.co_argcount - len(defaults) : code.co_argcount]
+    given = dict(zip(last, defaults, strict=True)) | (function.__kwdefaults__ or {})
+    return frozenset(name for name, value in given.items() if value is None)
 
 
 def _find_used(names: Mapping[str, Any], used: Collection[str]) -> Iterator[Any]:

@@ -236,7 +236,8 @@ class Diagnosis:
             first = next((j for j in select_judgements(judgements, component) if j.verdict.bad), None)
             if first is not None:
                 function = first.bench.adapter.functions.get(component)
-                run.note(first.verdict.key, beyond=explain_scope(list_identifiers(function), (component,)))
+                names = list_identifiers(function, switched_off=False)
+                run.note(first.verdict.key, beyond=explain_scope(names, (component,)))
 
     def _note_passed(self) -> None:
         """Tell the imitator of the cases that passed since the last failure."""

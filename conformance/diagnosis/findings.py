@@ -180,7 +180,7 @@ def _classify_follower(
         # What two parts do, one cause of the whole may do as well.
         equals = [e for e in explained[component] if e.certain and e.equals == best.equals] if best.certain else []
         return BECAUSE if any(all(_is_inherited(c, known) for c in e.causes) for e in equals) else FIX_TOO
-    ranked = rank_explanations(run, component, spec)
+    ranked = [e for e in rank_explanations(run, component, spec) if not e.fits_by_chance]
     if any(e.equals and all(_is_inherited(c, known) and not _is_deliberate(c) for c in e.causes) for e in ranked):
         return AGAIN
     if any(run.evidence.is_searched(v.key) and v.differences for v in bad):
@@ -453,7 +453,7 @@ def _select_explanations(run: DiagnosedRun, component: str, spec: Spec) -> list[
         several = sum(not c.option for c in e.causes) > 1
         return 10 * e.equals >= 9 * e.case_count if several else 2 * e.equals >= e.case_count
 
-    return [e for e in rank_explanations(run, component, spec) if fits(e)]
+    return [e for e in rank_explanations(run, component, spec) if fits(e) and not e.fits_by_chance]
 
 
 def describe_explanations(found: Sequence[Explanation], among: str = "failing", *, was: bool = False) -> list[Finding]:

@@ -39,7 +39,7 @@ def find_precision(verdicts: Sequence[Verdict], spec: Spec) -> Iterator[Finding]
 
     These are the components with such results whose parts have none.
     """
-    tolerated = [v for v in verdicts if v.reason == "precision"]
+    tolerated = [v for v in _drop_mistaken(verdicts) if v.reason == "precision"]
     if sums := [v for v in tolerated if is_half(v.dtype)]:
         yield _describe_sums(sums)
     coarse = [v for v in tolerated if not is_half(v.dtype)]
@@ -65,6 +65,16 @@ def find_precision(verdicts: Sequence[Verdict], spec: Spec) -> Iterator[Finding]
     errata = {e.id: e for c in entered for e in find_printed(TO_FLOAT32, c, checks, spec)}
     text += f". Such code is printed in {write_printed(errata.values())}" if errata else ""
     yield Finding(label, text, inner=False)
+
+
+def _drop_mistaken(verdicts: Sequence[Verdict]) -> Iterator[Verdict]:
+    """Yield the verdicts of components that are not wrong in the dtype, or that a lossy formula makes wrong in it.
+
+    Where another mistake shows little, such as another eps, a result is right to a coarser dtype, whatever the code
+    computes in.
+    """
+    wrong = {(v.component, v.dtype) for v in verdicts if v.bad}
+    yield from (v for v in verdicts if (v.component, v.dtype) not in wrong or v.component in _LOSSY)
 
 
 def _describe_sums(coarse: Sequence[Verdict]) -> Finding:

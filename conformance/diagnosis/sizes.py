@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from goldformer.conformance.diagnosis.finding import DEPENDS_ON_SIZE, Finding
+from goldformer.conformance.diagnosis.neighbours.blocks import SHORTEST
 from goldformer.conformance.judging.verdict import Status, Verdict
 from goldformer.spec import Case, Spec
 
@@ -51,7 +52,10 @@ def describe_size(judged: Sequence[Verdict], spec: Spec) -> Iterator[Finding]:
     failures = [v for v in compared if v.bad]
     bad = [spec.cases[v.check] for v in failures]
     good = [spec.cases[v.check] for v in compared if v.status is Status.PASSED]
-    splits = [split for axis in SIZE_WORDS if (split := _split(axis, bad, good)) is not None]
+    raises = all(v.reason == "raised" for v in failures)
+    found = (_split(axis, bad, good) for axis in SIZE_WORDS)
+    # No block, tile or table is as short as the calls in which two tokens are too few to show a mistake.
+    splits = [split for split in found if split is not None and (raises or split.wrong > SHORTEST)]
     if splits:
         # An axis that explains more leaves fewer large calls that are right.
         best = min(splits, key=lambda split: split.exceptions)
@@ -60,7 +64,6 @@ def describe_size(judged: Sequence[Verdict], spec: Spec) -> Iterator[Finding]:
         right = " and ".join(SIZE_WORDS[split.axis].format(split.right) for split in equal)
         wrong = " or ".join(SIZE_WORDS[split.axis].format(split.wrong) for split in equal)
         count = best.wrong_cases + best.exceptions
-        raises = all(v.reason == "raised" for v in failures)
         text = (
             f"Right in all {best.right_cases} cases of up to {right}, {'raises' if raises else 'wrong'} in "
             f"{best.wrong_cases} of {count} from {wrong} on. {_FIXED_LENGTH if raises else _WRONG_BLOCK}"

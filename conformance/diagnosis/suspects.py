@@ -92,6 +92,11 @@ class Explanation:
         """Return True if one of its causes is a neighbour of the textbook, which has no entry in the catalogue."""
         return any(c.generated for c in self.causes)
 
+    @property
+    def fits_by_chance(self) -> bool:
+        """Return True for one of thousands of generated changes that no more cases speak for than against."""
+        return self.generated and len(self.refuting) >= self.equals
+
     def adds_nothing_to(self, better: Explanation) -> bool:
         """Return True if it has the causes of a better one and more, or only other options of its conventions."""
         mine, others = ({(c.id, c.heading) for c in e.causes if not c.option} for e in (self, better))

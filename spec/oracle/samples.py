@@ -42,6 +42,7 @@ class Sampler(Run):
         super().__init__(rounding)
         self._next = 0
         self._factor = max(SIZE, rounding.results) / rounding.results
+        self._smallest = rounding.smallest * self._factor
 
     def hold(self, values: Any) -> Sampled:
         """Take numbers that the dtype holds exactly."""
@@ -62,7 +63,15 @@ class Sampler(Run):
         np.multiply(self._take((SAMPLES, *samples.shape[1:])), deviation, out=made[1:])
         made[0] = 0.0
         made += samples
+        self._keep_signs(made, samples, deviation)
         return Sampled(made, self)
+
+    def _keep_signs(self, made: Floats, samples: Floats, deviation: Floats) -> None:
+        """Set the results to 0 that underflow took across 0, which rounding never does: a square stays a square."""
+        underflows = (deviation > 0) & (deviation < self._smallest)
+        if underflows.any():
+            crossed = ((made < 0) & ~(samples < 0)) | ((made > 0) & ~(samples > 0))
+            made[crossed & underflows] = 0.0
 
     def _take(self, shape: tuple[int, ...]) -> Floats:
         """Take perturbations in order; at the end of the pool they go on elsewhere, so that no run is repeated."""

@@ -193,3 +193,16 @@ def test_components_with_such_a_part_depend_on_it(spec):
     for entry in entries:
         for component in entry.within:
             assert entry.but_as in spec.list_dependencies(component), (entry.id, component)
+
+
+def attend_with_cap(scores, softcap=None, *, sliding_window=None, scale=1.0):
+    """Return scores that are capped where a call asks for it."""
+    return scores if softcap is None else softcap * (scores * scale / softcap).tanh()
+
+
+def test_an_argument_that_most_calls_leave_out_is_no_reason_for_a_failure():
+    assert explain_scope(list_identifiers(attend_with_cap)).count("soft caps of scores")
+    names = list_identifiers(attend_with_cap, switched_off=False)
+    assert names.isdisjoint({"softcap", "sliding_window"})
+    assert {"attend_with_cap", "scores", "scale", "tanh"} <= names
+    assert explain_scope(names) == ""

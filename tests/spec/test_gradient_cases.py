@@ -258,6 +258,7 @@ FORWARD = {
     "rope-exponent-half": (MODERN, EXPONENTS, f"{EXPONENTS} / 2"),
     "rope-exponent-odd": (MODERN, EXPONENTS, EXPONENTS.replace("(0,", "(1,")),
     "rope-exponent-one-based": (MODERN, EXPONENTS, EXPONENTS.replace("(0, width,", "(-2, width - 2,")),
+    "rope-exponent-one-ahead": (MODERN, EXPONENTS, EXPONENTS.replace("(0, width,", "(2, width + 2,")),
     "rope-exponent-sign": (MODERN, EXPONENTS, EXPONENTS.removeprefix("-")),
     "rope-base-default": (MODERN, "frequency = base", "frequency = 10000.0"),
     "rope-partial-ignored": (MODERN, WIDTH, "width = x.shape[-1]"),

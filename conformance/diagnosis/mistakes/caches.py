@@ -142,6 +142,19 @@ def keep_prompt_only(
     return attended if state is None else attended | {"state": state}
 
 
+@mistake("cache-last-call-only", around=attend_with_cache)
+def keep_last_call_only(
+    original: Attended,
+    query: Array,
+    key: Array,
+    value: Array,
+    mask: Array | None = None,
+    state: Cache | None = None,
+) -> dict[str, Any]:
+    """Return the output of the call, and a state with the keys and values of this call only."""
+    return original(query, key, value, _cover(mask, key, state), state) | {"state": (key, value)}
+
+
 @mistake("cache-values-lost", instead_of=extend_cache)
 def keep_keys_only(state: Cache, key: Array, value: Array) -> Cache:
     """Return the keys so far and the new ones, and zeros for the values so far."""

@@ -49,6 +49,12 @@ def count_pairs_from_one(pair: int, width: int) -> float:
     return 2 * (pair - 1) / width
 
 
+@mistake("rope-exponent-one-ahead", instead_of=rotary_exponent)
+def count_pairs_up_to_all(pair: int, width: int) -> float:
+    """Return 2(i + 1)/width for pair i."""
+    return 2 * (pair + 1) / width
+
+
 @mistake("rope-exponent-sign", around=rotary_exponent)
 def negate_exponent(original: Callable[[int, int], float], pair: int, width: int) -> float:
     """Return −2i/width, so that positions are multiplied by the power of the base."""

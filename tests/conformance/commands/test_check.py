@@ -635,6 +635,15 @@ def test_precision_enters_in_the_lowest_component(spec):
     assert not [*find_precision([], spec)]
 
 
+def test_a_mistake_that_shows_little_does_not_look_like_float32(spec):
+    near = verdict("rms-spikes", "rms_norm", "skipped", "precision", "float64", ratio=1e8)
+    wrong = verdict("rms-rows", "rms_norm", "failed", "wrong-value", "float64", ratio=1e9)
+    assert [finding.label for finding in find_precision([near], spec)] == ["Computes in float32"]
+    assert not [*find_precision([near, wrong], spec)]
+    assert [*find_precision([near, replace(wrong, component="rotary_embedding")], spec)]
+    assert [*find_precision([near, replace(wrong, dtype="float32")], spec)]
+
+
 # Interruption
 
 SLOW = RIGHT.replace("def softmax", "import os, signal\ncalls = 0\ndef softmax").replace(

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from goldformer.adapters.protocol import Adapter
+from goldformer.conformance.diagnosis import sizes
 from goldformer.conformance.diagnosis.sizes import describe_size
 from goldformer.conformance.judging.cases import Bench, check_case
 
@@ -46,6 +47,20 @@ def test_the_largest_right_size_and_the_smallest_wrong_one_are_told(function, sa
     (finding,) = describe_size([check_case(case, bench) for case in cases], spec)
     assert f"cases of up to 31 keys, {said}" in finding.text
     assert finding.text.endswith(f" from 64 keys on. {advice}")
+
+
+def test_calls_that_are_too_small_to_show_a_mistake_end_no_block(spec, monkeypatch):
+    def forget_fifth_key(query, key, value, mask=None):
+        return attend(query, key[..., :4, :], value[..., :4, :], None if mask is None else mask[..., :4])
+
+    functions = SimpleNamespace(ARRAYS="numpy", NAME="mine", scaled_dot_product_attention=forget_fifth_key)
+    bench = Bench(spec, Adapter.from_object(functions, "mine.py", spec), "float32", "cpu")
+    cases = [case for case in spec.cases_of("scaled_dot_product_attention") if case.cotangent is None]
+    verdicts = [check_case(case, bench) for case in cases]
+    assert not [*describe_size(verdicts, spec)]
+    monkeypatch.setattr(sizes, "SHORTEST", 4)
+    (finding,) = describe_size(verdicts, spec)
+    assert "cases of up to 4 keys, wrong in" in finding.text
 
 
 def test_nothing_is_said_of_right_code(spec):

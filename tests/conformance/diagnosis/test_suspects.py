@@ -162,6 +162,19 @@ def test_what_a_failing_case_refutes_is_the_closest_known_mistake_and_names_the_
     assert "; 8 contradict it: case-12, case-13, case-14, case-15 and 4 more. Divide" in said
 
 
+def test_a_generated_change_that_as_many_cases_contradict_fits_by_chance(spec):
+    def explain(id_, right):
+        found = [change(verdict(FAILED), check=f"case-{nth}", matches=()) for nth in range(4)]
+        found[:right] = [change(v, matches=(Match((id_,), 0.1),)) for v in found[:right]]
+        (explanation,) = rank_explanations(found, ATTENTION, spec)
+        return explanation.fits_by_chance
+
+    generated = "scaled_dot_product_attention.mask.one-more"
+    assert not explain(generated, 3)
+    assert explain(generated, 2)
+    assert not explain("scale-missing", 2), "people make what the catalogue lists"
+
+
 def test_of_two_options_that_fit_the_nearer_one_is_named(spec):
     options = {"layer_norm_eps: 1e-12": 0.3, "layer_norm_eps: 1e-6": 0.2}
     matches = tuple(Match((option,), ratio) for option, ratio in options.items())

@@ -41,6 +41,8 @@ from goldformer.conformance.diagnosis.findings import diagnose
 from goldformer.conformance.diagnosis.isolation.sentences import find_contradiction
 from goldformer.conformance.judging.cases import Bench, check_case, judge_case
 from goldformer.spec import Spec
+from goldformer.spec.formulas.heads import merge_heads
+from goldformer.spec.formulas.steps import instead
 
 
 def run(
@@ -588,7 +590,21 @@ def test_a_part_that_nothing_explains_keeps_no_layer_from_being_searched(arrays,
     assert find_said(findings).text.startswith(said)
 
 
-# Options in half types
+# Options and mistakes in half types
+
+
+def square_in_own_dtype(x, *, params):
+    return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6) * params["gamma"]
+
+
+def test_right_results_in_float32_do_not_rule_out_squares_in_float16(spec):
+    code = SimpleNamespace(ARRAYS="torch", rms_norm=square_in_own_dtype)
+    adapter = Adapter.from_object(code, "mine.py", spec)
+    cases = [case for case in spec.cases_of("rms_norm") if not case.full_size]
+    benches = [Bench(spec, adapter, dtype, "cpu") for dtype in ("float64", "float32", "float16")]
+    verdicts = Diagnosis(spec).explain_all([judge_case(case, at) for at in benches for case in cases])
+    assert {v.dtype for v in verdicts.verdicts if v.bad} == {"float16"}
+    assert find_said(list(diagnose(verdicts, spec))).mistakes == ("rms-half-precision",)
 
 
 def in_half(run_in_float32):
@@ -803,3 +819,15 @@ def feed_forward(x, params):
     verdicts = [check_case(case, wrong) for case in spec.cases_of("feed_forward")[:4]]
     said = "rename it, such as to _feed_forward: feed_forward has no parameter feed_forward.w_1"
     assert said in [f.text for f in diagnose(make_run(verdicts), spec) if f.label == "If it is only a helper"]
+
+
+def merge_without_turning(heads):
+    """Return (batch, seq, heads·width) of heads that lie before their tokens, as a reshape by itself gives it."""
+    batch, count, seq, width = heads.shape
+    return np.ascontiguousarray(heads).reshape(batch, seq, count * width)
+
+
+def test_heads_that_a_layer_merges_without_turning_them_are_named(spec):
+    layer = textbook.build.build_textbook({merge_heads: instead(merge_without_turning)}).decoder_only_layer
+    _, findings = run(spec, arrays="numpy", decoder_only_layer=layer)
+    assert "reshaped where the axes −3 and −2 should be swapped" in find_said(findings).text

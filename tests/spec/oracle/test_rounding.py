@@ -13,7 +13,7 @@ from goldformer.spec.oracle import truth
 from goldformer.spec.oracle.derive import choose_options
 from goldformer.spec.oracle.rounding import UNIT_ROUNDOFF, Rounding
 from goldformer.spec.oracle.samples import Sampler
-from goldformer.spec.oracle.truth import Call
+from goldformer.spec.oracle.truth import Call, OutputRounding, make_call
 from goldformer.spec.oracle.variances import Propagation
 
 RANDOM = np.random.default_rng(7)
@@ -162,6 +162,23 @@ def test_underflow_has_a_cost():
     how = Propagation(rounding)
     tiny = how.hold([2.0**-14]) * how.hold([2.0**-10])
     assert tiny.variance[0] == pytest.approx(((rounding.results * 2.0**-24) ** 2 + rounding.smallest**2) / 3)
+
+
+def test_underflow_takes_no_square_below_zero():
+    how = Sampler(Rounding.of("float16"))
+    row = how.hold(draw(200, 4) * 1e-4)
+    square = (row * row).sum(axis=-1)
+    assert (square.samples >= 0).all()
+    assert (square.samples == 0).any(), "some squares vanish in float16, so that the test sees underflow"
+    assert np.isfinite(how.find_variance(row / np.sqrt(square + 1e-7)[:, None])).all()
+
+
+def test_rows_near_zero_have_a_tolerance_under_every_option(spec: Spec):
+    case = spec.cases["rms-ten-thousandths"]
+    for options in case.combine_options():
+        call = make_call(case, options, spec.contracts[case.component])
+        for dtype in DTYPES:
+            assert np.isfinite(OutputRounding(call, "output")(dtype)).all(), (options, dtype)
 
 
 def test_the_largest_number_on_the_way_is_known():

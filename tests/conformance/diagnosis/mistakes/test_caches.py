@@ -33,8 +33,11 @@ def triangle(new, so_far):
     return torch.ones(new, so_far, dtype=torch.bool).tril(so_far - new)
 
 
-def decode(see=triangle, values=V, keep=lambda new: new, mask=None):
-    """Return the outputs of a prompt, a chunk and two steps; `keep` says what of the new tokens stays cached."""
+def decode(see=triangle, values=V, keep=lambda new: new, mask=None, hold=lambda rows: rows):
+    """Return the outputs of a prompt, a chunk and two steps.
+
+    `keep` says what of the new tokens is cached, and `hold` what of those before them stays so.
+    """
     rows, outputs = [], []
     for start, stop in CUTS:
         seen = [*rows, *range(start, stop)]
@@ -42,7 +45,7 @@ def decode(see=triangle, values=V, keep=lambda new: new, mask=None):
         visible = visible if mask is None else visible & mask(seen, stop - start)
         value = torch.cat([values[:, :, rows], V[:, :, start:stop]], dim=2)
         outputs.append(attend(Q[:, :, start:stop], K[:, :, seen], value, visible))
-        rows += keep([*range(start, stop)])
+        rows = [*hold(rows), *keep([*range(start, stop)])]
     return torch.cat(outputs, dim=2)
 
 
@@ -58,6 +61,7 @@ WRITTEN = {
     "cache-prefill-unmasked": decode(lambda new, n: torch.ones(new, n) > 0),
     "cache-chunk-unmasked": decode(lambda new, n: triangle(new, n) if new == n else torch.ones(new, n) > 0),
     "cache-append-lost": decode(keep=lambda new: new if new[0] == 0 else []),
+    "cache-last-call-only": decode(hold=lambda rows: []),
     "cache-values-lost": decode(values=torch.zeros_like(V)),
     # They show in other scripts only.
     "cache-mask-cut": decode(),

@@ -48,6 +48,7 @@ WRITTEN = {
     "rope-exponent-half": join(turn(TURNED, frequency=BASE ** (-PAIR / 2 / WIDTH))),
     "rope-exponent-odd": join(turn(TURNED, frequency=BASE ** (-(PAIR + 1) / WIDTH))),
     "rope-exponent-one-based": join(turn(TURNED, frequency=BASE ** (-(PAIR - 2) / WIDTH))),
+    "rope-exponent-one-ahead": join(turn(TURNED, frequency=BASE ** (-(PAIR + 2) / WIDTH))),
     "rope-exponent-sign": join(turn(TURNED, frequency=BASE ** (PAIR / WIDTH))),
     "rope-base-default": join(turn(TURNED, frequency=10000 ** (-PAIR / WIDTH))),
     "rope-partial-ignored": turn(X, frequency=BASE ** (-torch.arange(0, 8, 2, dtype=torch.float64) / 8)),
