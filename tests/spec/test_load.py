@@ -109,7 +109,7 @@ CASES = {
     ),
     "an argument of another kind": (
         "scaled_dot_product_attention", "sdpa-mask-of-keys", "mask: {values: [", "mask: {fill: 1, shape: [5]} # ",
-        "inputs", "{id}: contradicts the contract: mask is float64, not boolean",
+        "inputs.mask", f"{{id}}: has fill: 1, which makes floats, but must hold booleans: write {BOOLEANS}",
     ),
     "a size that the arrays contradict": (
         "softmax", "sm-one-row-by-hand", "n: 3}", "n: 4}", "sizes.n", "{id}: is 4, but the arrays give 3",
@@ -163,7 +163,7 @@ CASES = {
     ),
     "numbers without a recipe": (
         "softmax", "sm-one-row-by-hand", "{values: [0, 1, 3]}", "[0, 1, 3]", "inputs.scores",
-        "expected a mapping: write {{values: …}} around numbers, or {{fill: …}} or {{draw: …}}, got [0, 1, 3]",
+        "expected a mapping: write {values: …} around numbers, or {fill: …} or {draw: …}, got [0, 1, 3]",
     ),
     "decimals beside numbers with all bits": (
         "kl_divergence", "kl-every-bit", "0.125, 0.125]", "0.15, 0.1]", "inputs.target",
@@ -199,7 +199,7 @@ CASES = {
     ),
     "printed digits of an output not compared whole": (
         "scaled_dot_product_attention", "sdpa-walkthrough-3x2", "weights: all", "weights: shape", "printed.weights",
-        "{id}: needs expect: {{weights: all}}",
+        "{id}: needs expect: {weights: all}",
     ),
     # what golden values follow from
     "a changed input": ("softmax", "sm-one-row-by-hand", "[0, 1, 3]", "[0, 1, 2]", "id", f"{{id}}: {STALE}"),
