@@ -69,7 +69,11 @@ class Mistaken:
 
     def find_dtype(self, dtype: str) -> str:
         """Return the dtype to look for it in when `dtype` is asked for: that one, or the first in which it shows."""
-        return dtype if not self.shows_in or dtype in self.shows_in else self.shows_in[0]
+        return dtype if self.shows(dtype) else self.shows_in[0]
+
+    def shows(self, dtype: str) -> bool:
+        """Return True if it shows in a dtype."""
+        return not self.shows_in or dtype in self.shows_in
 
     def can_be_made_with(self, other: Mistaken) -> bool:
         """Return True if both mistakes can show at once: no step that both replace is replaced as a whole."""
