@@ -1,4 +1,4 @@
-"""What fits single cases by chance, and is left out at the end of a run: functions of the evidence."""
+"""Fits by chance of single cases, which are left out at the end of a run: functions of the evidence."""
 
 from __future__ import annotations
 

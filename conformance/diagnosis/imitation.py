@@ -691,6 +691,14 @@ class Imitator:
         apart = replace(failure, actual=made).measure_apart(exact) if isinstance(made, Result) else math.inf
         return apart * count_roundoffs(failure.case, failure.dtype)
 
+    def _is_generated(self, candidate: Candidate) -> bool:
+        """Return True if the catalogue does not list one of the mistakes of a candidate."""
+        return any(id_ not in implementations() for id_ in candidate.mistakes)
+
+    def _fits_right_code(self, failure: FailingCase) -> bool:
+        """Return True if rounding to a half type may explain a failing result, which many changes fit by chance."""
+        return is_half(failure.dtype) and failure.measure_apart(self._textbooks.imitate(Candidate(), failure)) <= 1.0
+
     def _match_candidates(self, candidates: Iterable[Candidate], failure: FailingCase) -> dict[Candidate, float]:
         """Return the candidates that explain a failure, each with its distance."""
         found = {}
@@ -711,7 +719,7 @@ class Imitator:
                 if apart < CLEAR:
                     # Rounding may hide it in this case, and not in the next one.
                     self._tried[failure.case.component].discard(candidate)
-            if distance is not None:
+            if distance is not None and not (self._is_generated(candidate) and self._fits_right_code(failure)):
                 found[candidate] = distance
         self._matched.update({candidate.causes: candidate for candidate in found})
         for candidate in found:

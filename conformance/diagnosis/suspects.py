@@ -7,7 +7,6 @@ others those that account for the most failing checks come first.
 
 from __future__ import annotations
 
-import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -27,8 +26,6 @@ from goldformer.spec.oracle.rounding import is_half
 TO_FLOAT32: Final = frozenset({"pe-float32", "scale-float32"})
 #: The reason of a call that should have been refused: it says nothing about values.
 ACCEPTED: Final = "no-error"
-#: What the id of a neighbour has that changes the eps of one norm only.
-_OF_ONE_NORM: Final = re.compile(r"\.norm_\d+\.eps\.")
 #: The most explanations of a component that are compared with further cases and calls.
 MOST_COMPARED: Final = 8
 
@@ -227,7 +224,7 @@ def rank_explanations(run: DiagnosedRun, component: str, spec: Spec) -> list[Exp
         # Options come before mistakes, unless another component has the declared one; the catalogue before what is
         # generated; what is done everywhere before what is done in one place; and mistakes of the component itself
         # before those of its parts.
-        in_one_place = any(IN in id_ or _OF_ONE_NORM.search(id_) for id_ in e.ids)
+        in_one_place = any(IN in id_ for id_ in e.ids)
         own = -max(order[c.component] if c.component else len(order) for c in e.causes)
         # The catalogue lists the more common mistake first: it decides between equals.
         first = next((catalogue[c.id] for c in e.causes if not c.option), -1)

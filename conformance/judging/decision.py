@@ -1,4 +1,4 @@
-"""What a check tolerates, the decision on a measurement, and the verdict that says it."""
+"""The tolerance of a check, the decision on a measurement, and the verdict that says it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ADVISED: Final[tuple[Reason, ...]] = ("wrong-value", "no-error", WITHHELD)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """What a check requires and tolerates.
+    """The strictness of a check: its requirements, and what it tolerates.
 
     `strict` fails everything that is tolerated without it, and what is not implemented. `require_refusals` fails only
     bad inputs that are accepted, `require_precision` only results that are right to a coarser dtype: grading asks for

@@ -1,4 +1,4 @@
-"""What layers are made of: the order of their sub-layers, and factors of what their residuals add."""
+"""The wiring of layers: the order of their sub-layers, and factors of what their residuals add."""
 
 from __future__ import annotations
 

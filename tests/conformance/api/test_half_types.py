@@ -347,8 +347,9 @@ def test_coarse_sums_are_told_from_mistakes(dtype):
     for wrong in (attend(bare) * 1.05, drop_last_row(attend)(bare), attend(select_keys(bare, slice(-16)))):
         with pytest.raises(goldformer.NonConformance, match=f"is wrong in {dtype}: output: ") as caught:
             assert_attention(wrong, call)
-        # The right result is nearer to it than whatever loses digits.
-        assert "Mistake found" not in str(caught.value)
+        # The right result is nearer to it than whatever loses digits. That the last row is 0 is seen.
+        said = str(caught.value)
+        assert "Mistake found" not in said or "with 0 at the last index of axis −2" in said
 
 
 @pytest.mark.parametrize("required", [False, True])

@@ -19,11 +19,7 @@ from goldformer.spec.formulas.layers import encoder, run_encoder_layer
 from goldformer.spec.formulas.steps import Replacements, around
 
 ATTENTION = "scaled_dot_product_attention"
-#: Two mistakes that are one in other words, and one that differs from them.
-FIRST, TWIN, OTHER = (
-    Candidate((id_,))
-    for id_ in (f"{ATTENTION}.query.first-row-zeroed", f"{ATTENTION}.score_keys.first-row-zeroed", "scale-missing")
-)
+FIRST = Candidate((f"{ATTENTION}.softmax.not-normalised",))
 
 
 @pytest.fixture
@@ -83,15 +79,6 @@ def test_an_option_is_not_told_with_a_mistake_that_replaces_all_that_it_changes(
     other = Candidate(("layer_norm.eps.1e-10",))
     assert eps.combine(other) is other.combine(eps) is None
     assert placement.combine(other) == Candidate(other.mistakes, placement.options)
-
-
-def test_one_norm_has_no_two_eps():
-    one, other, of_next = (
-        Candidate((f"decoder_layer.norm_{number}.eps.{eps}",))
-        for number, eps in ((1, "1e-08"), (1, "1e-12"), (2, "1e-12"))
-    )
-    assert one.combine(other) is None
-    assert one.combine(of_next) is not None
 
 
 def test_the_sentences_of_a_beam_are_read_in_one_call(spec, monkeypatch):

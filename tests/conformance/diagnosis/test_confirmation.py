@@ -61,27 +61,27 @@ def name(spec, *made, left_out=(), component="feed_forward", cases=(), **options
     return (first.label, {*first.mistakes}) if first else ("", set())
 
 
-SHIFTED, HALVED, BATCH = (
-    f"feed_forward.{name}" for name in ("x.shifted", "backward.b_2.halved", "backward.b_2.over-batch")
+SOFTPLUS, HALVED, BATCH = (
+    f"feed_forward.{name}" for name in ("activation.softplus", "backward.b_2.halved", "backward.b_2.over-batch")
 )
 
 
 @pytest.mark.parametrize("isolates", [True, False])
 def test_of_what_fits_the_smallest_gradient_the_one_that_fits_all_is_named(isolates, spec):
-    """The only gradient that differs where tokens are shifted is that of b_2, for two samples."""
-    assert name(spec, SHIFTED, BATCH, isolates=isolates) == (MISTAKE_FOUND, {SHIFTED, BATCH})
+    """The only gradient that differs from that of the forward mistake is that of b_2, for two samples."""
+    assert name(spec, SOFTPLUS, BATCH, isolates=isolates) == (MISTAKE_FOUND, {SOFTPLUS, BATCH})
 
 
 def test_a_backward_pass_is_not_named_where_it_fits_only_some_gradients(spec):
     # What the forward pass shows counts for the mistake in it alone.
     halved, over_batch = (f"feed_forward.backward.the-biases.{name}" for name in ("halved", "over-batch"))
-    assert name(spec, SHIFTED, halved, left_out=(halved,), isolates=False) == (CLOSEST, {SHIFTED, over_batch})
+    assert name(spec, SOFTPLUS, halved, left_out=(halved,), isolates=False) == (CLOSEST, {SOFTPLUS, over_batch})
 
 
 def test_what_only_fits_the_gradients_of_the_cases_is_not_found(spec):
-    label, named = name(spec, SHIFTED, BATCH, left_out=(HALVED, BATCH))
-    assert SHIFTED in named
-    assert label != MISTAKE_FOUND or named == {SHIFTED}
+    label, named = name(spec, SOFTPLUS, BATCH, left_out=(HALVED, BATCH))
+    assert SOFTPLUS in named
+    assert label != MISTAKE_FOUND or named == {SOFTPLUS}
 
 
 def test_a_number_that_fits_one_case_is_named_if_a_new_call_confirms_it(spec):

@@ -166,9 +166,9 @@ def test_biases_that_are_ignored_are_told_by_the_declaration_that_leaves_them_ou
     def ignore_bias(x, weight, bias):
         return x @ weight
 
-    verdict = explained(spec.cases["enc-ordinary-plain"], bench_of(ignore_bias))
+    verdict, found = explained(spec.cases["enc-ordinary-plain"], bench_of(ignore_bias))
     assert verdict.status is Status.FAILED
-    assert verdict.advice.startswith("this is biases: none")
+    assert found.advice.startswith("this is biases: none")
 
 
 #: Code that has an option, and gets the parameters of the default because it does not declare it.
@@ -241,14 +241,14 @@ def test_a_failure_that_is_no_option_gives_no_advice(bench_of, spec):
     def wrong_in_all_rows(original, scaled, mask):
         return np.where(mask.any(-1, keepdims=True), 2 * original(scaled, mask), 1.0).astype(scaled.dtype)
 
-    verdict = explained(spec.cases[EMPTY_ROW], bench_of(wrong_in_all_rows))
-    assert (verdict.reason, verdict.advice) == ("wrong-value", "")
+    verdict, found = explained(spec.cases[EMPTY_ROW], bench_of(wrong_in_all_rows))
+    assert (verdict.reason, found.advice) == ("wrong-value", "")
 
 
 def test_nan_that_another_option_would_give_is_still_not_finite(bench_of, spec):
-    verdict = explained(spec.cases[EMPTY_ROW], bench_of(under("empty_row", "nan")))
+    verdict, found = explained(spec.cases[EMPTY_ROW], bench_of(under("empty_row", "nan")))
     assert verdict.reason == "not-finite"
-    assert verdict.advice.startswith("this is empty_row: nan")
+    assert found.advice.startswith("this is empty_row: nan")
 
 
 def test_nan_that_is_declared_is_no_fault_beside_a_wrong_value(bench_of, spec):
@@ -264,8 +264,8 @@ def test_nan_that_is_declared_is_no_fault_beside_a_wrong_value(bench_of, spec):
 def test_a_declaration_may_hold_for_one_component_alone(bench_of, spec):
     bench = bench_of(under("empty_row", "zeros"), **{"scaled_dot_product_attention.empty_row": "zeros"})
     assert check_case(spec.cases[EMPTY_ROW], bench).status is Status.PASSED
-    other = explained(spec.cases["mha-empty-row"], bench)
-    assert (other.reason, other.advice[:27]) == ("wrong-value", "this is empty_row: zeros (e")
+    other, found = explained(spec.cases["mha-empty-row"], bench)
+    assert (other.reason, found.advice[:27]) == ("wrong-value", "this is empty_row: zeros (e")
 
 
 def test_the_declaration_for_a_component_comes_before_the_one_for_all(bench_of, spec):
@@ -315,16 +315,16 @@ def test_the_commonest_table_refuses_odd_widths_but_1(dtype, spec):
     declared = bench_with(odd_d_model="refused")
     assert [check_case(case, declared).status for case in cases] == [Status.PASSED] * 3
     undeclared = [explained(case, bench_with()) for case in cases]
-    assert [verdict.status for verdict in undeclared] == [Status.PASSED, Status.ERRORED, Status.ERRORED]
-    for verdict in undeclared[1:]:
-        assert verdict.advice.startswith("this is odd_d_model: refused")
-        assert 'declare CONVENTIONS = {"odd_d_model": "refused"}' in verdict.advice
+    assert [verdict.status for verdict, _ in undeclared] == [Status.PASSED, Status.ERRORED, Status.ERRORED]
+    for _, found in undeclared[1:]:
+        assert found.advice.startswith("this is odd_d_model: refused")
+        assert 'declare CONVENTIONS = {"odd_d_model": "refused"}' in found.advice
 
 
 def test_a_refusal_that_another_option_allows_names_it(bench_of, spec):
-    verdict = explained(spec.cases["pe-odd-5"], bench_of(under("odd_d_model", "refused")))
+    verdict, found = explained(spec.cases["pe-odd-5"], bench_of(under("odd_d_model", "refused")))
     assert verdict.status is Status.ERRORED
-    assert verdict.advice.startswith("this is odd_d_model: refused")
+    assert found.advice.startswith("this is odd_d_model: refused")
 
 
 # What an adapter leaves open
@@ -339,9 +339,9 @@ def adds_to_empty_rows(scaled, mask):
 
 def test_what_is_none_of_the_options_is_told_how_to_leave_it_open(bench_of, spec):
     bench = replace(bench_of(adds_to_empty_rows), dtype="float64")
-    verdict = explained(spec.cases[EMPTY_ROW], bench)
+    verdict, found = explained(spec.cases[EMPTY_ROW], bench)
     assert verdict.status is Status.FAILED
-    assert verdict.advice == (
+    assert found.advice == (
         "only what depends on empty_row is wrong, and it is none of the options; "
         'declare CONVENTIONS = {"empty_row": "unspecified"}, and what depends on it is not compared, '
         "for code that adds a large number to the scores"
@@ -353,9 +353,10 @@ def test_what_is_left_open_is_not_compared_and_all_else_is(bench_of, spec):
         bench = replace(bench_of(adds_to_empty_rows, empty_row="unspecified"), dtype="float64")
         assert not check_case(case, bench).bad, case.id
     wrong = Spoiled("wrong", *adds_to_empty_rows.layers, implementations()["scale-missing"].steps)
-    verdict = explained(spec.cases[EMPTY_ROW], replace(bench_of(wrong, empty_row="unspecified"), dtype="float64"))
+    case = spec.cases[EMPTY_ROW]
+    verdict, found = explained(case, replace(bench_of(wrong, empty_row="unspecified"), dtype="float64"))
     assert verdict.status is Status.FAILED
-    assert verdict.advice == ""
+    assert found.advice == ""
 
 
 def test_only_the_rows_without_a_key_are_left_out(spec):
