@@ -49,7 +49,7 @@ from goldformer.spec.model import UNSPECIFIED
 
 #: cases: a second or two.
 _MOST: Final = 320
-_MOST_COST: Final = 1 << 21
+_MOST_COST: Final = 1 << 22
 
 #: The numbers of cases that decide: without a mask, with one, and on a convention.
 _PLAIN, _MASKED, _DECIDING = 3, 12, 4

@@ -25,7 +25,7 @@ or the title of a section; "paper" is Vaswani et al., Attention Is All You Need,
 from goldformer.reference_impl.decoder_only import Cache, DecoderOnlyLayer, DecoderOnlyModel, ExpertFeedForward
 from goldformer.reference_impl.decoder_only import GatedFeedForward, ModelState, RMSNorm, alibi_bias, cached_attention
 from goldformer.reference_impl.decoder_only import expert_router, generate, grouped_query_attention, position_ids
-from goldformer.reference_impl.decoder_only import normalise_heads, repeat_heads
+from goldformer.reference_impl.decoder_only import repeat_heads
 from goldformer.reference_impl.decoder_only import rotary_embedding, scale_frequencies, sliding_window_mask
 from goldformer.reference_impl.decoder_only import token_filter
 from goldformer.reference_impl.decoding import BeamResult, GreedyResult, beam_search, greedy_decode
@@ -51,7 +51,7 @@ __all__ = [
     "attention_scores", "beam_search", "cached_attention", "causal_mask", "cross_entropy", "cut_fused", "dropout",
     "expert_router", "generate", "greedy_decode",
     "grouped_query_attention", "kl_divergence", "label_smoothing", "log_softmax", "merge_heads", "move_weights",
-    "normalise_heads", "one_hot", "output_probabilities", "pad_or_truncate", "padding_mask", "position_ids",
+    "one_hot", "output_probabilities", "pad_or_truncate", "padding_mask", "position_ids",
     "positional_encoding",
     "repeat_heads", "rotary_embedding", "scale_frequencies", "scaled_dot_product_attention", "scaled_scores",
     "shift_right", "sinusoid_table", "sliding_window_mask", "softmax", "split_heads", "token_embedding",

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from goldformer import reference_impl
+from goldformer.reference_impl.decoder_only import normalise_heads
 from goldformer.reference_impl.parts import affine, make_generator
 from goldformer.reference_impl.shapes import NotNegative, Rate, Seed, Size, checked
 
@@ -302,7 +303,7 @@ def grouped_query_attention(
     """Return output, weights, scores and scaled_scores."""
     gains = gamma_q, gamma_k
     attended = reference_impl.grouped_query_attention(query, key, value, mask, bias, sinks, scale, softcap, *gains)
-    query, key = (reference_impl.normalise_heads(x, gain, 1e-6) for x, gain in zip((query, key), gains, strict=True))
+    query, key = (normalise_heads(x, gain, 1e-6) for x, gain in zip((query, key), gains, strict=True))
     scores = reference_impl.attention_scores(query, reference_impl.repeat_heads(key, query.shape[1]))
     return *attended, scores, scores / math.sqrt(query.shape[-1]) if scale is None else scores * scale
 

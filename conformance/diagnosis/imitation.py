@@ -446,8 +446,7 @@ class Imitator:
     def _search_neighbours(self, component: str, failure: FailingCase, most: int) -> dict[Candidate, float]:
         """Return the neighbours and edits that explain a failure and that no passing case rules out, nearest first."""
         untried = self._filter_untried(component, self._catalogue.select_neighbours(component))
-        tried = chain(islice(untried, _NEIGHBOURS * most), self._list_edits(failure, [Candidate()], _EDITS * most))
-        return self._match_possible(tried, failure)
+        return self._match_possible(islice(untried, _NEIGHBOURS * most), failure)
 
     def _match_simpler(self, found: Mapping[Candidate, float], failure: FailingCase) -> dict[Candidate, float]:
         """Return what explains a failure with fewer causes than what was found: the same without one of them.

@@ -26,6 +26,8 @@ from goldformer.spec.oracle.rounding import is_half
 TO_FLOAT32: Final = frozenset({"pe-float32", "scale-float32"})
 #: The reason of a call that should have been refused: it says nothing about values.
 ACCEPTED: Final = "no-error"
+#: What the id of an edit has that is made in one call of a step.
+IN_ONE_CALL: Final = "#"
 #: The most explanations of a component that are compared with further cases and calls.
 MOST_COMPARED: Final = 8
 
@@ -224,7 +226,7 @@ def rank_explanations(run: DiagnosedRun, component: str, spec: Spec) -> list[Exp
         # Options come before mistakes, unless another component has the declared one; the catalogue before what is
         # generated; what is done everywhere before what is done in one place; and mistakes of the component itself
         # before those of its parts.
-        in_one_place = any(IN in id_ for id_ in e.ids)
+        in_one_place = any(IN in id_ or IN_ONE_CALL in id_ for id_ in e.ids)
         own = -max(order[c.component] if c.component else len(order) for c in e.causes)
         # The catalogue lists the more common mistake first: it decides between equals.
         first = next((catalogue[c.id] for c in e.causes if not c.option), -1)

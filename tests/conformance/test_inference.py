@@ -173,7 +173,8 @@ DEFECTS = {
     "WavesOfEveryChannel": (),
     # What no mistake of the catalogue reproduces alone, the diagnosis of a check finds.
     "NoResidualLayer": ("residual-missing",),
-    "QueriesAsKeys": ("multi_head_attention.k.parameters-with-q",),
+    # One bias is missing in the case that is searched, where an exchange of both gives nothing.
+    "QueriesAsKeys": (),
     "BlockOfOneTooFar": ("scaled_dot_product_attention.mask.always-causal-but-one",),
     "BlockOfNoMask": ("mask-not-inplace",),
     "SineScores": (),
@@ -408,7 +409,7 @@ def test_a_table_is_as_long_as_the_longest_sequence(spec):
 def test_a_pair_of_mistaken_weights_is_not_permuted_into_a_right_one(spec):
     found = infer_adapter(f"{STYLES}/defective_parts.py:QueriesAsKeys", spec=spec)
     assert found.wiring.naming.names["w_q"] == "w_q.weight"
-    assert found.mistakes == ("multi_head_attention.k.parameters-with-q",)
+    assert not found.is_proven
 
 
 def test_an_object_is_inferred_by_its_class_and_the_choices_it_was_made_with(spec):

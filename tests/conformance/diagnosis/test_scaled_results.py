@@ -47,5 +47,7 @@ def test_it_is_named_with_its_size(spec, component, step, name, axis, size, form
     judgements = [judge_case(case, bench) for case in cases]
     said = list(diagnose(Diagnosis(spec).explain_all(judgements), spec))
     (found,) = (finding for finding in said if finding.label == MISTAKE_FOUND)
-    wanted = f"The code uses {name} times {form.format(size)}. It reproduces your output in "
-    assert found.text.startswith(wanted), found.text
+    # The output times a number is that of values times this number.
+    names = (name, "`value`") if step is sum_values else (name,)
+    wanted = [f"The code uses {one} times {form.format(size)}. It reproduces your output in " for one in names]
+    assert found.text.startswith(tuple(wanted)), found.text

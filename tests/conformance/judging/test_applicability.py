@@ -10,7 +10,7 @@ from goldformer.conformance.judging.invoke import NotImplementedHere
 SOFTMAX = "ARRAYS = 'numpy'\ndef softmax(scores):\n    return scores\n"
 MODEL = """
 ARRAYS = "numpy"
-CONVENTIONS = {"rms_norm_eps_place": "outside", "gqa_groups": "tile"}
+CONVENTIONS = {"rms_norm_eps_place": "outside", "rope_direction": "negative"}
 
 
 def decoder_only_model(ids, params):
@@ -35,7 +35,9 @@ def test_the_declared_option_that_excludes_the_cases_is_named(bench, adapter_fil
     assert message.startswith(f"none of the {len(cases)} cases of decoder_only_model applies to {name}; ")
     count = sum("rms_norm_eps_place" in case.only_with for case in cases)
     assert f"; {count} of them: only for rms_norm_eps_place: inside; the adapter declares outside" in message
-    assert f"; {len(cases) - count} of them: only for gqa_groups: interleave; the adapter declares tile" in message
+    assert (
+        f"; {len(cases) - count} of them: only for rope_direction: positive; the adapter declares negative" in message
+    )
     assert "has no decoder_only_model" not in message
 
 
