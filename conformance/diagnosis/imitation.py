@@ -695,8 +695,10 @@ class Imitator:
         return any(id_ not in implementations() for id_ in candidate.mistakes)
 
     def _fits_right_code(self, failure: FailingCase) -> bool:
-        """Return True if rounding to a half type may explain a failing result, which many changes fit by chance."""
-        return is_half(failure.dtype) and failure.measure_apart(self._textbooks.imitate(Candidate(), failure)) <= 1.0
+        """Return True if rounding to a half type may explain the result of a call that is no case of the spec."""
+        if not (is_half(failure.dtype) and failure.case.id not in self.spec.cases):
+            return False
+        return failure.measure_apart(self._textbooks.imitate(Candidate(), failure)) <= 1.0
 
     def _match_candidates(self, candidates: Iterable[Candidate], failure: FailingCase) -> dict[Candidate, float]:
         """Return the candidates that explain a failure, each with its distance."""
@@ -718,7 +720,9 @@ class Imitator:
                 if apart < CLEAR:
                     # Rounding may hide it in this case, and not in the next one.
                     self._tried[failure.case.component].discard(candidate)
-            if distance is not None and not (self._is_generated(candidate) and self._fits_right_code(failure)):
+            # Of hundreds of generated changes some fit by chance where right code does: another failure must show one.
+            by_chance = self._is_generated(candidate) and candidate.causes not in self._matched
+            if distance is not None and not (by_chance and self._fits_right_code(failure)):
                 found[candidate] = distance
         self._matched.update({candidate.causes: candidate for candidate in found})
         for candidate in found:
