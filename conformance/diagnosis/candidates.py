@@ -14,9 +14,10 @@ from goldformer.adapters.protocol import Adapter
 from goldformer.adapters.textbook.build import build_textbook
 from goldformer.conformance.diagnosis.batches import IN_BATCHES
 from goldformer.conformance.diagnosis.causes import IN
-from goldformer.conformance.diagnosis.edits.edit import note_graph
+from goldformer.conformance.diagnosis.edits.edit import is_edit, note_graph
 from goldformer.conformance.diagnosis.edits.graph import Graph
 from goldformer.conformance.diagnosis.failure import RUNS_BACKWARD, FailingCase, Options, estimate_cost
+from goldformer.conformance.diagnosis.mistakes import implementations
 from goldformer.conformance.diagnosis.mistakes.places import TRACKED, MistakePlace, restrict_to
 from goldformer.conformance.diagnosis.neighbours import find_made, list_layers
 from goldformer.conformance.diagnosis.neighbours.arguments import giving
@@ -49,8 +50,6 @@ _WIDER: Final = "float32"
 #: The most numbers of a call that is imitated in float16.
 _MOST_IN_SOFTWARE: Final = 1 << 13
 
-#: The end of what comes before the number in the id of a neighbour with another eps in one norm.
-_EPS: Final = ".eps"
 
 #: The memory of a cached imitation besides its own numbers, in numbers.
 _ENTRY: Final = 100
@@ -78,6 +77,11 @@ class Candidate:
         """Return True if it has mistakes, and all are made in backward passes written by hand."""
         return bool(self.mistakes) and self.mistakes == _list_by_hand(self)
 
+    @property
+    def is_generated(self) -> bool:
+        """Return True if one of its mistakes is a neighbour or an edit: the catalogue does not list it."""
+        return any(id_ not in implementations() for id_ in self.mistakes)
+
     def combine(self, other: Candidate) -> Candidate | None:
         """Return both candidates at once, without options that the mistakes hide.
 
@@ -89,7 +93,7 @@ class Candidate:
         both = Candidate(self.mistakes + other.mistakes, tuple(sorted(self.options + other.options)))
         if len({name for name, _ in both.options}) < len(both.options):
             return None
-        if len(set(map(_leave_out_eps, both.mistakes))) < len(both.mistakes):
+        if len(set(map(_name_place, both.mistakes))) < len(both.mistakes):
             return None
         made = [find_made(id_) for id_ in both.mistakes]
         if not all(one.can_be_made_with(two) for one, two in combinations(made, 2)):
@@ -257,10 +261,9 @@ class Textbooks:
         return True
 
 
-def _leave_out_eps(id_: str) -> str:
-    """Return an id without the number of another eps in one norm: one norm has one eps."""
-    stem = id_.rpartition(".")[0]
-    return stem if stem.endswith(_EPS) else id_
+def _name_place(id_: str) -> str:
+    """Return the place of an edit, so that one norm has one eps, or another id as it is."""
+    return id_.rpartition("@")[0] if is_edit(id_) else id_
 
 
 def _leave_out_backward(candidate: Candidate, failure: FailingCase) -> Candidate:

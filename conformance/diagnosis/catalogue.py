@@ -134,7 +134,7 @@ class Catalogue:
     def place_in_halves(self, component: str, candidates: Iterable[Candidate]) -> Iterator[Candidate]:
         """Yield those candidates that are one mistake of the catalogue in each half of a model only."""
         places = [place for place in HALVES.values() if place in PLACES.get(component, ())]
-        single = (c for c in candidates if len(c.causes) == 1 and {*c.mistakes} <= implementations().keys())
+        single = (c for c in candidates if len(c.causes) == 1 and not c.is_generated)
         for candidate, place in product(single, places):
             if not candidate.place and can_be_made(place, implementations()[candidate.mistakes[0]]):
                 yield replace(candidate, place=place)

@@ -444,7 +444,7 @@ class Imitator:
         yield _Kind(self._read_off(failure, bases), most)
 
     def _search_neighbours(self, component: str, failure: FailingCase, most: int) -> dict[Candidate, float]:
-        """Return the neighbours and edits that explain a failure and that no passing case rules out, nearest first."""
+        """Return the neighbours that explain a failure and that no passing case rules out, the nearest ones first."""
         untried = self._filter_untried(component, self._catalogue.select_neighbours(component))
         return self._match_possible(islice(untried, _NEIGHBOURS * most), failure)
 
@@ -564,7 +564,7 @@ class Imitator:
         return {
             candidate: distance
             for candidate, distance in self._match_candidates(candidates, failure).items()
-            if (not candidate.place and all(id_ in implementations() for id_ in candidate.mistakes))
+            if not (candidate.place or candidate.is_generated)
             or not self._is_refuted(candidate, failure.case.component)
         }
 
@@ -690,10 +690,6 @@ class Imitator:
         apart = replace(failure, actual=made).measure_apart(exact) if isinstance(made, Result) else math.inf
         return apart * count_roundoffs(failure.case, failure.dtype)
 
-    def _is_generated(self, candidate: Candidate) -> bool:
-        """Return True if the catalogue does not list one of the mistakes of a candidate."""
-        return any(id_ not in implementations() for id_ in candidate.mistakes)
-
     def _fits_right_code(self, failure: FailingCase) -> bool:
         """Return True if rounding to a half type may explain the result of a call that is no case of the spec."""
         if not (is_half(failure.dtype) and failure.case.id not in self.spec.cases):
@@ -721,7 +717,7 @@ class Imitator:
                     # Rounding may hide it in this case, and not in the next one.
                     self._tried[failure.case.component].discard(candidate)
             # Of hundreds of generated changes some fit by chance where right code does: another failure must show one.
-            by_chance = self._is_generated(candidate) and candidate.causes not in self._matched
+            by_chance = candidate.is_generated and candidate.causes not in self._matched
             if distance is not None and not (by_chance and self._fits_right_code(failure)):
                 found[candidate] = distance
         self._matched.update({candidate.causes: candidate for candidate in found})

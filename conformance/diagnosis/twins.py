@@ -8,7 +8,6 @@ from typing import Final
 
 from goldformer.conformance.diagnosis.candidates import Candidate, Textbooks
 from goldformer.conformance.diagnosis.failure import FailingCase, equals_whole, is_decoding, list_quick_cases
-from goldformer.conformance.diagnosis.mistakes import implementations
 from goldformer.spec import Case, Spec
 
 #: The most cases of a component, besides the failing one, in which twins give the same.
@@ -34,7 +33,8 @@ class Twins:
         cases = [failure.put_exactly(chosen) for chosen in (case, *self._choose_cases(case.component))]
         kept: dict[Candidate, float] = {}
         for candidate, distance in found.items():
-            others = kept if _is_generated(candidate) else ()
+            # A mistake of the catalogue is named in any case.
+            others = kept if candidate.is_generated else ()
             twin = next((other for other in others if self._are_twins(candidate, other, cases)), None)
             if twin is None:
                 kept[candidate] = distance
@@ -62,8 +62,3 @@ class Twins:
         return all(
             equals_whole(self._textbooks.imitate(one, case), self._textbooks.imitate(other, case)) for case in cases
         )
-
-
-def _is_generated(candidate: Candidate) -> bool:
-    """Return True if one of a candidate's mistakes is a neighbour: a mistake of the catalogue is named in any case."""
-    return any(id_ not in implementations() for id_ in candidate.mistakes)

@@ -81,6 +81,16 @@ def test_an_option_is_not_told_with_a_mistake_that_replaces_all_that_it_changes(
     assert placement.combine(other) == Candidate(other.mistakes, placement.options)
 
 
+def test_one_norm_has_no_two_eps():
+    one, other, of_next = (
+        Candidate((f"encoder_layer.edit@run_sublayer#{number}/layer_norm_eps/result@number:{eps}",))
+        for number, eps in ((0, "1e-08"), (0, "1e-12"), (1, "1e-12"))
+    )
+    assert one.combine(other) is None
+    assert one.combine(of_next) is not None
+    assert Candidate(("layer_norm.eps.1e-08",)).combine(Candidate(("layer_norm.eps.1e-10",))) is None
+
+
 def test_the_sentences_of_a_beam_are_read_in_one_call(spec, monkeypatch):
     seen = []
 
