@@ -26,8 +26,6 @@ from goldformer.spec.oracle.rounding import is_half
 TO_FLOAT32: Final = frozenset({"pe-float32", "scale-float32"})
 #: The reason of a call that should have been refused: it says nothing about values.
 ACCEPTED: Final = "no-error"
-#: What the id of an edit has that is made in one call of a step.
-IN_ONE_CALL: Final = "#"
 #: The most explanations of a component that are compared with further cases and calls.
 MOST_COMPARED: Final = 8
 
@@ -226,7 +224,7 @@ def rank_explanations(run: DiagnosedRun, component: str, spec: Spec) -> list[Exp
         # Options come before mistakes, unless another component has the declared one; the catalogue before what is
         # generated; what is done everywhere before what is done in one place; and mistakes of the component itself
         # before those of its parts.
-        in_one_place = any(IN in id_ or IN_ONE_CALL in id_ for id_ in e.ids)
+        in_one_place = any(IN in id_ for id_ in e.ids) or any(map(_is_in_one_call, e.causes))
         own = -max(order[c.component] if c.component else len(order) for c in e.causes)
         # The catalogue lists the more common mistake first: it decides between equals.
         first = next((catalogue[c.id] for c in e.causes if not c.option), -1)
@@ -280,6 +278,15 @@ def _order_generated(found: Iterable[Explanation]) -> list[str]:
 
     listed = [id_ for id_ in neighbours() if id_ in named]
     return [*listed, *sorted(named.difference(listed), key=lambda id_: (is_read_off(id_), rank_generated(id_)))]
+
+
+def _is_in_one_call(cause: Cause) -> bool:
+    """Return True for an edit that is made in one of several calls of a step."""
+    if not cause.generated:
+        return False
+    from goldformer.conformance.diagnosis.edits.edit import is_in_one_call
+
+    return is_in_one_call(cause.id)
 
 
 def is_as_good(one: Explanation, best: Explanation) -> bool:
@@ -376,7 +383,7 @@ def _shows(mistake: str, dtype: str) -> bool:
     from goldformer.conformance.diagnosis.mistakes import implementations
 
     made = implementations().get(mistake)
-    return made is None or made.find_dtype(dtype) == dtype
+    return made is None or made.shows(dtype)
 
 
 def find_failing_roots(verdicts: Iterable[Verdict], spec: Spec) -> tuple[list[str], list[str]]:

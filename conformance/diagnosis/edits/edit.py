@@ -51,11 +51,15 @@ class Edit:
         return {step: around(partial(_run_edited, self, step))}
 
     @property
+    def is_in_one_call(self) -> bool:
+        """Return True if it is made in one of several calls of a step, which the place has a number for."""
+        return "#" in self.place.rpartition("/")[0]
+
+    @property
     def rank(self) -> tuple[int, bool, int, int, str]:
         """The key that sorts edits, the likelier first: by the kind of change, in every call, near the result."""
-        path, _, _ = self.place.rpartition("/")
         tier, place = KINDS[self.change.partition(":")[0]]
-        return tier, "#" in path, place, path.count("/"), self.id
+        return tier, self.is_in_one_call, place, self.place.count("/") - 1, self.id
 
     def apply(self, graph: Graph) -> dict[Node, Value]:
         """Return the new values of the nodes that depend on the edit."""
@@ -119,6 +123,11 @@ def read_edit(id_: str) -> Edit:
 def rank_generated(id_: str) -> tuple[Any, ...]:
     """Return the key that sorts the ids of edits by their rank, after others, such as numbers that are solved for."""
     return (1, *read_edit(id_).rank) if is_edit(id_) else (0, id_)
+
+
+def is_in_one_call(id_: str) -> bool:
+    """Return True for the id of an edit that is made in one of several calls of a step."""
+    return is_edit(id_) and read_edit(id_).is_in_one_call
 
 
 def _run_edited(edit: Edit, step: Step, original: Step, *args: Any, **named: Any) -> Any:
