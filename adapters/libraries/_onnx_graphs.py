@@ -79,7 +79,7 @@ class OnnxGraphs:
         self, query: Array, key: Array, value: Array, mask: Array | None = None
     ) -> tuple[Array, Array]:
         """Call Attention over four axes; return output, and the weights as its fourth output."""
-        q, k, v, m, restore = four_axes(query, key, value, mask)
+        q, k, v, m, restore = four_axes(query, key, value, self._fit_mask(mask, query.shape[:-1], key.shape[-2]))
         inputs = {"q": q, "k": k, "v": v} | ({} if m is None else {"m": m})
         body = f"y, pk, pv, w = Attention <qk_matmul_output_mode = 3> ({', '.join(inputs)})"
         output, weights = self._run(body, inputs, "w")
@@ -97,6 +97,7 @@ class OnnxGraphs:
         softcap: float | None = None,
     ) -> tuple[Array, Array]:
         """Call Attention with fewer heads of keys, and a bias as a float mask; return output and weights."""
+        mask = self._fit_mask(mask, query.shape[:-1], key.shape[-2])
         masked = None if mask is None else four_axes_mask(mask)
         if bias is not None:
             masked = bias[None] if masked is None else np.where(masked, bias, bias.dtype.type(-np.inf))
@@ -118,6 +119,7 @@ class OnnxGraphs:
         """Call Attention with is_causal and the past keys and values; return output, and the present ones."""
         if state is None:
             state = (key[:, :, :0], value[:, :, :0])
+        mask = self._fit_mask(mask, query.shape[:-1], state[0].shape[2] + key.shape[2])
         inputs = {"q": query, "k": key, "v": value, "past_k": state[0], "past_v": state[1]}
         inputs |= {} if mask is None else {"m": mask}
         body = f"y, pk, pv = Attention <is_causal = 1> (q, k, v, {'' if mask is None else 'm'}, past_k, past_v)"
@@ -135,6 +137,7 @@ class OnnxGraphs:
         params: Params,
     ) -> tuple[Array, Array]:
         """Call Attention over three axes, which splits and joins the heads; return output and weights."""
+        mask = self._fit_mask(mask, (query.shape[0], num_heads, query.shape[1]), key.shape[1])
         inputs = {"query": query, "key": key, "value": value} | ({} if mask is None else {"mask": four_axes_mask(mask)})
         steps = [
             _linear(role, name, f"w_{role}", f"b_{role}", params)
@@ -186,6 +189,11 @@ class OnnxGraphs:
         # A program that ran before may continue its random numbers, as a session of ONNX Runtime does.
         self.programs.clear()
         return self._run(f"y = Dropout <seed = {seed}> (x, rate, training)", inputs)[0]
+
+    def _fit_mask(self, mask: Array | None, rows: tuple[int, ...], kv_seq: int) -> Array | None:
+        """Return a mask as the program takes it; `rows` are the axes of the scores but the last."""
+        del rows, kv_seq
+        return mask
 
     def _run(self, body: str, inputs: Params, *more: str, y: str = "") -> list[Array]:
         """Run a graph; return y, in the dtype of the floats unless another is named, and the outputs in `more`."""

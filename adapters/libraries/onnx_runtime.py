@@ -15,54 +15,18 @@ from goldformer.adapters.libraries._onnx_graphs import Array, OnnxGraphs, Params
 class OnnxRuntime(OnnxGraphs):
     """The operators of ONNX, with masks as large as the scores, which ONNX Runtime needs."""
 
-    def scaled_dot_product_attention(
-        self, query: Array, key: Array, value: Array, mask: Array | None = None
-    ) -> tuple[Array, Array]:
-        """Call Attention with a mask as large as the scores: it does not broadcast along queries or keys."""
-        return super().scaled_dot_product_attention(query, key, value, _expand(mask, query, key.shape[-2]))
-
-    def grouped_query_attention(
-        self,
-        query: Array,
-        key: Array,
-        value: Array,
-        mask: Array | None = None,
-        bias: Array | None = None,
-        *,
-        scale: float | None = None,
-        softcap: float | None = None,
-    ) -> tuple[Array, Array]:
-        """Call Attention with a mask as large as the scores."""
-        mask = _expand(mask, query, key.shape[-2])
-        return super().grouped_query_attention(query, key, value, mask, bias, scale=scale, softcap=softcap)
-
-    def cached_attention(
-        self,
-        query: Array,
-        key: Array,
-        value: Array,
-        mask: Array | None = None,
-        state: tuple[Array, Array] | None = None,
-    ) -> tuple[Array, tuple[Array, Array]]:
-        """Call Attention with a mask as large as the scores of all keys so far."""
-        so_far = key.shape[2] + (0 if state is None else state[0].shape[2])
-        return super().cached_attention(query, key, value, _expand(mask, query, so_far), state)
-
     def multi_head_attention(
         self, query: Array, key: Array, value: Array, mask: Array | None = None, *, num_heads: int, params: Params
     ) -> tuple[Array, Array]:
-        """Call Attention with a mask as large as the scores, and with at least one head."""
+        """Call Attention with at least one head."""
         if num_heads < 1:
             # Do not run it: it divides by q_num_heads, and the process ends.
             raise NotImplementedError("no heads: ONNX Runtime ends the whole process, a division by zero")
-        if mask is not None:
-            mask = np.broadcast_to(mask, (query.shape[0], num_heads, query.shape[1], key.shape[1]))
         return super().multi_head_attention(query, key, value, mask, num_heads=num_heads, params=params)
 
-
-def _expand(mask: Array | None, query: Array, kv_seq: int) -> Array | None:
-    """Return a mask as large as the scores of the queries."""
-    return None if mask is None else np.broadcast_to(mask, (*query.shape[:-1], kv_seq))
+    def _fit_mask(self, mask: Array | None, rows: tuple[int, ...], kv_seq: int) -> Array | None:
+        """Return a mask as large as the scores: it does not broadcast along queries or keys."""
+        return None if mask is None else np.broadcast_to(mask, (*rows, kv_seq))
 
 
 def _load(model: onnx.ModelProto) -> Program:
