@@ -46,8 +46,7 @@ from goldformer.spec.call import Array
 from goldformer.spec.model import UNSPECIFIED
 
 #: The most wirings of a component that are tried, and the most that a search for mistakes may cost, in numbers of
-
-#: cases: a second or two.
+#: cases: some seconds.
 _MOST: Final = 320
 _MOST_COST: Final = 1 << 22
 
