@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import subprocess
 import sys
 
@@ -11,7 +10,7 @@ import torch
 from click.testing import CliRunner
 
 from goldformer.reference_impl import DecoderOnlyModel
-from repository import REPOSITORY
+from repository import REPOSITORY, load_module
 
 SCRIPT = REPOSITORY / "examples" / "continue_text.py"
 
@@ -19,10 +18,7 @@ SCRIPT = REPOSITORY / "examples" / "continue_text.py"
 @pytest.fixture
 def example():
     """The script as a module of its own, so that a test may change it."""
-    spec = importlib.util.spec_from_file_location("continue_example", SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_module("continue_example", SCRIPT)
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from click.testing import CliRunner
 from rich.console import Console
 
 from goldformer.reference_impl import Transformer, shift_right
-from repository import REPOSITORY
+from repository import REPOSITORY, load_module
 
 SCRIPT = REPOSITORY / "examples" / "translate.py"
 WORDS = r"[^\W\d_]+|<eos>"
@@ -26,10 +26,7 @@ WORDS = r"[^\W\d_]+|<eos>"
 @pytest.fixture
 def example():
     """The script as a module of its own, so that a test may change it."""
-    spec = importlib.util.spec_from_file_location("translate_example", SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_module("translate_example", SCRIPT)
 
 
 @pytest.fixture

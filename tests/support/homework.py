@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -19,6 +18,7 @@ from goldformer.conformance.grading.sandbox import Isolation, Limits, SandboxCli
 from goldformer.conformance.grading.task import GradingTask
 from goldformer.conformance.grading.worker import ResultFiles, give_up, write_results
 from goldformer.spec import Spec
+from repository import load_module
 
 ADAPTER = '''"""What was asked for, by the names of the contracts."""
 
@@ -176,11 +176,7 @@ def _adapter(folder: Path, spec: Spec) -> Adapter:
     sys.path.insert(0, str(folder / "submission"))
     try:
         sys.modules.pop("submission", None)
-        found = importlib.util.spec_from_file_location("adapter", folder / "adapter.py")
-        assert found is not None
-        assert found.loader is not None
-        module = importlib.util.module_from_spec(found)
-        found.loader.exec_module(module)
+        module = load_module("adapter", folder / "adapter.py")
     finally:
         sys.path.remove(str(folder / "submission"))
         sys.modules.pop("submission", None)
