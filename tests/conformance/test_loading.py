@@ -12,6 +12,7 @@ from torch import nn
 
 import goldformer
 from goldformer.adapters import AdapterError
+from goldformer.adapters.imports import forget_modules
 from goldformer.conformance.cli import main
 from goldformer.conformance.loading import Reading, list_own, load_implementation
 from repository import REPOSITORY
@@ -69,7 +70,9 @@ def write(tmp_path):
         path.write_text(textwrap.dedent(text))
         return str(path)
 
-    return write
+    # Another test has a model.py of its own.
+    with forget_modules(tmp_path):
+        yield write
 
 
 def test_the_classes_and_functions_of_a_file_are_one_adapter(write, spec):
