@@ -419,23 +419,34 @@ class Torch(ArrayLibrary):
         # The gradient of Σ cotangent·output by the output is the cotangent, exactly. Given to grad as an argument, the
         # cotangent makes torch import its symbolic shapes and sympy: half a second.
         loss = (cotangent * output).sum()
-        grads = self._torch.autograd.grad(loss, list(tracked.values()), allow_unused=True)
-        return {name: grad for name, grad in zip(tracked, grads, strict=True) if grad is not None}
+        # As training does it: a reentrant checkpoint refuses torch.autograd.grad. But `backward` adds to the gradients
+        # of all leaves, also of parameters that belong to the implementation.
+        before = [(node.variable, node.variable.grad) for node in list_nodes(loss) if hasattr(node, "variable")]
+        try:
+            for leaf, _ in before:
+                leaf.grad = None
+            loss.backward()
+            return {name: tensor.grad for name, tensor in tracked.items() if tensor.grad is not None}
+        finally:
+            for leaf, gradient in before:
+                leaf.grad = gradient
 
     def has_own_backward(self, output: Any) -> bool:
         """Return True if the graph of `output` has a torch.autograd.Function that is not one of torch's own."""
-        waiting, seen = [getattr(output, "grad_fn", None)], set()
-        while waiting:
-            node = waiting.pop()
-            if node is None or node in seen:
-                continue
+        functions = [getattr(type(node), "_forward_cls", None) for node in list_nodes(output)]
+        # Compiled code and checkpoints are functions of torch, whose backward pass autograd writes.
+        return any(f is not None and f.__module__.partition(".")[0] != "torch" for f in functions)
+
+
+def list_nodes(output: Any) -> set[Any]:
+    """Return the nodes of the graph that autograd recorded for a tensor: its operations, and one for each leaf."""
+    waiting, seen = [getattr(output, "grad_fn", None)], set()
+    while waiting:
+        node = waiting.pop()
+        if node is not None and node not in seen:
             seen.add(node)
-            function = getattr(type(node), "_forward_cls", None)
-            # Compiled code and checkpoints are functions of torch, whose backward pass autograd writes.
-            if function is not None and function.__module__.partition(".")[0] != "torch":
-                return True
             waiting += [following for following, _ in node.next_functions]
-        return False
+    return seen
 
 
 class Jax(ArrayLibrary):

@@ -193,6 +193,8 @@ def _make_device_module() -> Any:
         manual_seed_all=lambda _: None,
         get_rng_state=lambda _=None: torch.get_rng_state(),
         set_rng_state=lambda state, _=None: torch.set_rng_state(state),
+        # Without it torch.autocast refuses the device, also where code switches autocast off, as checkpoints do.
+        get_amp_supported_dtype=lambda: [torch.float16, torch.bfloat16],
         _is_in_bad_fork=lambda: False,
     )
 

@@ -14,9 +14,10 @@ from pathlib import Path
 from types import CodeType
 from typing import Any, Final
 
-import torch
 from torch import Tensor
+from torch.autograd.graph import get_gradient_edge
 
+from goldformer.adapters.arrays import list_nodes
 from goldformer.adapters.find import explain_import_error, is_installed
 from goldformer.adapters.inference.packages import import_target
 from goldformer.adapters.protocol import RAISES_NOT_IMPLEMENTED, AdapterError
@@ -99,8 +100,8 @@ def _require_graph(name: str, output: Tensor, named: Mapping[str, Any], weights:
     loaded = {n: a for n, a in tracked.items() if n in loads}
     if not loaded:
         return
-    reached = torch.autograd.grad(output.sum(), list(loaded.values()), retain_graph=True, allow_unused=True)
-    if cut := [n for n, gradient in zip(loaded, reached, strict=True) if gradient is None]:
+    nodes = list_nodes(output)
+    if cut := [n for n, array in loaded.items() if get_gradient_edge(array).node not in nodes]:
         more = f" and {len(cut) - _MOST} more" if len(cut) > _MOST else ""
         raise NotImplementedError(f"{name} copies {', '.join(cut[:_MOST])}{more}, so no gradient reaches them")
 

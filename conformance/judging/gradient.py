@@ -10,10 +10,12 @@ from typing import Any, Final
 
 from goldformer.adapters.arrays import LIBRARIES, ArrayLibrary
 from goldformer.adapters.protocol import Adapter
+from goldformer.adapters.untrusted_text import describe_exception
 from goldformer.conformance.judging.invoke import (
     Arguments,
     Array,
     BadResult,
+    CallProblem,
     NotImplementedHere,
     Result,
     call,
@@ -110,8 +112,10 @@ def _differentiate(
 
     try:
         gradients = library.differentiate(run, leaves, cotangent)
-    except RuntimeError as error:
-        raise BadResult("raised", f"backward raised {type(error).__name__}: {error}") from error
+    except CallProblem:
+        raise
+    except Exception as error:  # a backward pass of the implementation may raise anything
+        raise BadResult("raised", f"backward raised {describe_exception(error)}", error) from error
     if gradients is None:
         what = f"{library.name} does not differentiate by itself: provide {contract.component}_gradient"
         raise NotImplementedHere(what)

@@ -322,6 +322,15 @@ def test_from_python_the_device_is_an_option(spec):
 
 
 @here
+def test_code_that_switches_autocast_off_runs(spec):
+    def softmax(scores):
+        with torch.autocast(scores.device.type, enabled=False):
+            return torch.softmax(scores, -1)
+
+    goldformer.check(softmax, device="pretend").raise_for_failures()
+
+
+@here
 def test_a_generator_which_the_device_does_not_have_is_no_mistake(spec, tmp_path):
     path = tmp_path / "mine.py"
     path.write_text(

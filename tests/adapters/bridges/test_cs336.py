@@ -138,6 +138,24 @@ def test_weights_loaded_without_gradients_are_no_mistake(folder):
     assert "run_swiglu computes without gradients, which the exercise does not ask for" in absent
 
 
+def test_weights_in_a_reentrant_checkpoint_are_reached(folder):
+    edit(folder / "tests" / "adapters.py", """    layer = SwiGLU(d_model, d_ff)
+    layer.w1.weight.data = w1_weight
+    layer.w2.weight.data = w2_weight
+    layer.w3.weight.data = w3_weight
+    return layer(in_features)
+""", """    def network(x, w1, w2, w3):
+        return (torch.nn.functional.silu(x @ w1.T) * (x @ w3.T)) @ w2.T
+
+    weights = (w1_weight, w2_weight, w3_weight)
+    return torch.utils.checkpoint.checkpoint(network, in_features, *weights, use_reentrant=True)
+""")  # fmt: skip
+    edit(folder / "tests" / "adapters.py", "import torch\n", "import torch\nimport torch.utils.checkpoint\n")
+    report = goldformer.check("cs336:mine", "gated_feed_forward")
+    assert report.conforms
+    assert any(v.asks == "gradients" and v.status.value == "passed" for v in report.implementation.verdicts)
+
+
 def test_python_reads_the_files_again(folder):
     assert goldformer.check("cs336:mine", "softmax")
     edit(folder / "solution" / "layers.py", "powers.sum(dim=dim, keepdim=True)", "powers.sum()")

@@ -27,6 +27,13 @@ class ByAutograd:
     scaled_dot_product_attention = staticmethod(attend)
 
 
+class InACheckpoint(ByAutograd):
+    """It trains by `loss.backward()`, and refuses torch.autograd.grad."""
+
+    def scaled_dot_product_attention(self, query, key, value, mask=None):
+        return torch.utils.checkpoint.checkpoint(attend, query, key, value, mask, use_reentrant=True)
+
+
 class CutsTheGraph(ByAutograd):
     @staticmethod
     def scaled_dot_product_attention(query, key, value, mask=None):
@@ -91,7 +98,7 @@ def verdict_of(spec):
     return check
 
 
-@pytest.mark.parametrize("kind", [ByAutograd, ByHand])
+@pytest.mark.parametrize("kind", [ByAutograd, ByHand, InACheckpoint])
 @pytest.mark.parametrize("case", ["sdpa-gradient", "sdpa-gradient-masked"])
 @pytest.mark.parametrize("dtype", ["float64", "float32", "float16"])
 def test_right_gradients_pass(verdict_of, kind, case, dtype):
@@ -150,12 +157,41 @@ def test_a_backward_pass_by_hand_is_found_in_the_graph_too(verdict_of):
         def scaled_dot_product_attention(self, query, key, value, mask=None):
             return attend(query, key, Doubled.apply(value), mask) / 2
 
-    class InACheckpoint(ByAutograd):
-        def scaled_dot_product_attention(self, query, key, value, mask=None):
-            return torch.utils.checkpoint.checkpoint(attend, query, key, value, mask, use_reentrant=True)
-
     found = {thing: verdict_of(thing).by_hand for thing in (ByAutograd, ByHand, InAFunction, InACheckpoint)}
     assert found == {ByAutograd: False, ByHand: True, InAFunction: True, InACheckpoint: False}
+
+
+def test_a_parameter_of_the_implementation_keeps_its_own_gradient(verdict_of):
+    zero, training = torch.nn.Parameter(torch.zeros(())), torch.ones(())
+    zero.grad = training
+
+    class HasAParameter(ByAutograd):
+        def scaled_dot_product_attention(self, query, key, value, mask=None):
+            return attend(query, key, value, mask) + zero.to(query)
+
+    assert verdict_of(HasAParameter).status is Status.PASSED
+    assert zero.grad is training
+    assert training == 1
+
+
+def test_whatever_a_backward_pass_raises_is_an_error_of_the_implementation(verdict_of):
+    class Raises(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx, grad):
+            raise KeyError("weights")
+
+    class InAFunction(ByAutograd):
+        def scaled_dot_product_attention(self, query, key, value, mask=None):
+            return attend(query, key, Raises.apply(value), mask)
+
+    verdict = verdict_of(InAFunction)
+    assert (verdict.status, verdict.reason) == (Status.ERRORED, "raised")
+    assert verdict.message == "backward raised KeyError: 'weights'"
+    assert 'raise KeyError("weights")' in verdict.detail
 
 
 def test_code_that_declares_no_gradients_is_not_asked_for_them(verdict_of):
