@@ -16,7 +16,7 @@ from itertools import islice
 from typing import Any, Final
 
 from goldformer.adapters.arrays import LIBRARIES, ArrayLibrary
-from goldformer.adapters.protocol import Adapter, AdapterError, bind_arguments, explain_wrong_parameters
+from goldformer.adapters.protocol import Adapter, AdapterError, bind_arguments, explain_wrong_parameters, read_signature
 from goldformer.spec import Case, Spec
 from goldformer.spec.sessions import STATE, drop_script
 
@@ -105,9 +105,9 @@ def _list_named(function: Callable[..., Any]) -> set[str]:
 
 def _list_values(function: types.FunctionType) -> Iterator[Any]:
     """Yield the values of the names in a function's annotations and code, and the modules that it imports itself."""
-    annotations = " ".join(
-        f"{note.__module__} " if isinstance(note, type) else str(note) for note in function.__annotations__.values()
-    )
+    signature = read_signature(function)
+    notes = [signature.return_annotation, *(parameter.annotation for parameter in signature.parameters.values())]
+    annotations = " ".join(f"{note.__module__} " if isinstance(note, type) else str(note) for note in notes)
     names = {*_NAMES.findall(annotations), *_list_code_names(function.__code__)}
     closed = inspect.getclosurevars(function).nonlocals
     for name in names:

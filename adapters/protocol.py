@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -255,7 +256,7 @@ def explain_wrong_parameters(function: Callable[..., Any], contract: Contract) -
     """Return the reason why a function cannot be called with the contract's names, or None."""
     names = contract.names_of_call
     try:
-        parameters = inspect.signature(function).parameters.values()
+        parameters = read_signature(function).parameters.values()
     except (TypeError, ValueError):
         return None  # a builtin has no signature; the call will show it
     if any(p.kind is p.POSITIONAL_ONLY for p in parameters):
@@ -291,6 +292,18 @@ def _find_place(function: Callable[..., Any], component: str) -> str:
     return f"{file.name}:{name}" if file.suffix == ".py" and name.isidentifier() else ""
 
 
+def read_signature(function: Callable[..., Any]) -> inspect.Signature:
+    """Return the signature of a function, whose annotations need not be evaluable: names may be for type checkers only.
+
+    TypeError or ValueError if it has none.
+    """
+    if sys.version_info >= (3, 14):  # before, annotations are evaluated by `def`, or they are strings
+        from annotationlib import Format
+
+        return inspect.signature(function, annotation_format=Format.FORWARDREF)
+    return inspect.signature(function)
+
+
 #: The names of each function's parameters, as long as it lives: a diagnosis makes thousands.
 _PARAMETERS: Final[WeakKeyDictionary[Callable[..., Any], frozenset[str] | None]] = WeakKeyDictionary()
 
@@ -307,7 +320,7 @@ def list_parameters(function: Callable[..., Any]) -> frozenset[str] | None:
 
 def _read_parameters(function: Callable[..., Any]) -> frozenset[str] | None:
     try:
-        parameters = inspect.signature(function).parameters.values()
+        parameters = read_signature(function).parameters.values()
     except (TypeError, ValueError):
         return None
     if any(p.kind is p.VAR_KEYWORD for p in parameters):

@@ -37,7 +37,7 @@ from goldformer.adapters.inference import (
     split_target,
 )
 from goldformer.adapters.process import TIMEOUT
-from goldformer.adapters.protocol import HINTS, INFERRED_FUNCTIONS, Adapter, AdapterError
+from goldformer.adapters.protocol import HINTS, INFERRED_FUNCTIONS, Adapter, AdapterError, read_signature
 from goldformer.conformance.reports.did_you_mean import describe_unknown
 from goldformer.spec import Spec
 
@@ -320,7 +320,7 @@ def _has_switch(what: Any, component: str) -> bool:
 def _list_required(what: Any) -> list[str]:
     """Return the arguments that a function needs; nothing for a builtin, whose calls will show them."""
     try:
-        parameters = inspect.signature(what).parameters.values()
+        parameters = read_signature(what).parameters.values()
     except (TypeError, ValueError):
         return []
     return [p.name for p in parameters if p.default is p.empty and p.kind not in _VARIADIC]

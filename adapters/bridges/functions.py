@@ -20,7 +20,7 @@ from torch.autograd.graph import get_gradient_edge
 from goldformer.adapters.arrays import list_nodes
 from goldformer.adapters.find import explain_import_error, is_installed
 from goldformer.adapters.inference.packages import import_target
-from goldformer.adapters.protocol import RAISES_NOT_IMPLEMENTED, AdapterError
+from goldformer.adapters.protocol import RAISES_NOT_IMPLEMENTED, AdapterError, read_signature
 
 #: The functions of an exercise, each with the names of its parameters in order.
 Signatures = Mapping[str, tuple[str, ...]]
@@ -72,7 +72,7 @@ class Functions:
         """Raise AdapterError for the first function that cannot be called as the exercise calls it."""
         for name, function in self.found.items():
             names = self.signatures[name]
-            signature = inspect.signature(function)
+            signature = read_signature(function)
             try:
                 signature.bind(*names) if name in self.by_position else signature.bind(**dict.fromkeys(names))
             except TypeError as error:

@@ -14,7 +14,7 @@ from typing import Any, Final
 from goldformer.adapters.inference.inputs import list_arguments
 from goldformer.adapters.inference.names import SIZES, find_part, find_projection, list_roles, split_words
 from goldformer.adapters.inference.parameters import has_shared_norm, name_parameters
-from goldformer.adapters.inference.target import PROBE, Construction, Leaf, Part, Target, find_config, list_leaves
+from goldformer.adapters.inference.target import PROBE, Construction, Leaf, Part, Target, list_leaves
 from goldformer.adapters.inference.writing import Wiring
 from goldformer.adapters.protocol import INFERRED_FUNCTIONS, Adapter
 from goldformer.spec import Spec
@@ -259,9 +259,8 @@ def load_wiring(wiring: Wiring, spec: Spec) -> Adapter:
     vars(module)[wiring.local_name] = target.thing
     vars(module).update({part.name: part.thing for part in wiring.construction.list_parts()})
     if config:
-        vars(module)[config.kind] = find_config(target, config.kind)
-    text = "\n".join(line for line in wiring.write().splitlines() if not line.startswith(target.import_line))
-    exec(compile(text, f"<inferred adapter of {target.name}>", "exec"), vars(module))
+        vars(module)[config.kind.__name__] = config.kind
+    exec(compile(wiring.code, f"<inferred adapter of {target.name}>", "exec"), vars(module))
     # Our own text needs no checks, and there may be hundreds.
     adapter = Adapter.from_trusted(module, target.name, spec, arrays=target.arrays)
     return replace(adapter, conventions=wiring.declared, dtypes=wiring.dtypes or adapter.dtypes)

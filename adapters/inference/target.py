@@ -11,6 +11,7 @@ import dataclasses
 import functools
 import importlib
 import inspect
+import keyword
 import re
 import sys
 import textwrap
@@ -26,7 +27,7 @@ from goldformer.adapters.find_arrays import find_named_library
 from goldformer.adapters.identifiers import list_identifiers
 from goldformer.adapters.inference.names import SIZES, list_roles
 from goldformer.adapters.inference.packages import Imported, import_target
-from goldformer.adapters.protocol import AdapterError
+from goldformer.adapters.protocol import AdapterError, read_signature
 from goldformer.spec.scope import explain_scope
 
 
@@ -98,7 +99,12 @@ class Argument:
     @property
     def is_boolean(self) -> bool:
         """Return True if its default or its annotation is that of a switch."""
-        return isinstance(self.default, bool) or self.annotation in (bool, "bool")
+        return isinstance(self.default, bool) or self.says_boolean
+
+    @property
+    def says_boolean(self) -> bool:
+        """Return True if its annotation says so. It may be any value, such as an array, which has no truth."""
+        return self.annotation is bool or (isinstance(self.annotation, str) and self.annotation == "bool")
 
     @property
     def constant(self) -> Any:
@@ -114,7 +120,7 @@ class Argument:
         if re.fullmatch(r".*bias", lowered):
             return True
         # A switch such as causal: what it adds to the documents' form is off.
-        if self.annotation in (bool, "bool") or re.fullmatch(r"(is_)?(causal|masked)|(use_)?mask", lowered):
+        if self.says_boolean or re.fullmatch(r"(is_)?(causal|masked)|(use_)?mask", lowered):
             return False
         return "cpu" if is_device(self.name) else None
 
@@ -155,10 +161,10 @@ class Construction:
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """A config object: the argument that takes it, the name of its class, its fields, and the other arguments."""
+    """A config object: the argument that takes it, its class, its fields, and the other arguments."""
 
     argument: str
-    kind: str
+    kind: type
     fields: Sequence[Argument]
     others: Mapping[str, Any]
 
@@ -194,6 +200,14 @@ class Target:
         return inspect.isclass(self.thing)
 
     @property
+    def is_importable(self) -> bool:
+        """Return True if an import statement finds it; not in a notebook, in 2-norms.py, or in types.py."""
+        first, *_ = parts = self.import_line.split()[1].split(".")
+        is_named = all(part.isidentifier() and not keyword.iskeyword(part) for part in parts)
+        is_python = self.file is None or (self.file.suffix == ".py" and first not in sys.stdlib_module_names)
+        return is_named and is_python
+
+    @property
     def called(self) -> Callable[..., Any]:
         """The function that takes the inputs."""
         return typing.cast("Callable[..., Any]", self.thing.forward if self.is_class else self.thing)
@@ -227,6 +241,10 @@ class Target:
     def list_sizes(self) -> list[Argument]:
         """Return the arguments of the constructor, without self."""
         return _list_arguments(self.thing.__init__, skip_self=True)
+
+    def has(self, kind: type) -> bool:
+        """Return True if the module of a class has another class under that class's name."""
+        return vars(sys.modules.get(self.thing.__module__, ModuleType(""))).get(kind.__name__) is kind
 
     def list_neighbours(self) -> list[Target]:
         """Return the other nn.Module classes that the module of a class has, its own and those that it imports."""
@@ -272,7 +290,7 @@ class Target:
         given = {name: sizes[role] for name, role in construction.sizes.items()} | dict(construction.constants)
         given |= {name: part.target.build(part.construction, sizes) for name, part in construction.parts.items()}
         if config := construction.config:
-            given = {config.argument: find_config(self, config.kind)(**given), **config.others}
+            given = {config.argument: config.kind(**given), **config.others}
         with _refuse_large():
             return self.thing(**given)
 
@@ -421,7 +439,7 @@ def _find_kind(path: str, kinds: Mapping[str, str]) -> str:
 
 
 def _list_arguments(function: Callable[..., Any], *, skip_self: bool) -> list[Argument]:
-    parameters = list(inspect.signature(function).parameters.values())[skip_self:]
+    parameters = list(read_signature(function).parameters.values())[skip_self:]
     return [
         Argument(p.name, p.default, p.annotation) for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
     ]
@@ -466,7 +484,7 @@ def _choose_sizes(
     ways = list(_assign(roles_of, [role for role in _UNNAMED if role in roles] if guesses else []))
     yield from (Construction(sizes, constants) for sizes in ways)
     # A switch that nothing explains may turn on what the documents have.
-    for switch in (a.name for a in arguments if constants.get(a.name) is False and a.annotation in (bool, "bool")):
+    for switch in (a.name for a in arguments if constants.get(a.name) is False and a.says_boolean):
         yield from (Construction(sizes, constants | {switch: True}) for sizes in ways)
 
 
@@ -523,22 +541,26 @@ def _read_config(target: Target) -> Config | None:
     if len(silent) != 1 or list_roles(silent[0].name, SIZES):
         return None
     argument = silent[0]
-    hints = typing.get_type_hints(target.thing.__init__) if target.thing.__init__.__annotations__ else {}
-    kind = hints.get(argument.name)
-    if dataclasses.is_dataclass(kind) and isinstance(kind, type):
-        return Config(argument.name, kind.__name__, _list_arguments(kind.__init__, skip_self=True), others)
+    kind = _evaluate_annotation(argument, target.thing.__init__)
+    if isinstance(kind, type) and dataclasses.is_dataclass(kind):
+        return Config(argument.name, kind, _list_arguments(kind.__init__, skip_self=True), others)
     # A value that is read from a dict with get() has a default.
-    for wrapper, pattern in (("SimpleNamespace", r"\.([a-z_]\w*)\b(?!\()"), ("dict", r"\[[\"'](\w+)[\"']\]")):
+    for wrapper, pattern in ((SimpleNamespace, r"\.([a-z_]\w*)\b(?!\()"), (dict, r"\[[\"'](\w+)[\"']\]")):
         if fields := dict.fromkeys(re.findall(rf"\b{argument.name}{pattern}", target.text)):
             read = [Argument(name, inspect.Parameter.empty) for name in fields]
             return Config(argument.name, wrapper, read, others)
     return None
 
 
-def find_config(target: Target, name: str) -> Any:
-    """Return the class of a target's config object."""
-    known = {"SimpleNamespace": SimpleNamespace, "dict": dict}
-    return known[name] if name in known else getattr(sys.modules[target.thing.__module__], name)
+def _evaluate_annotation(argument: Argument, function: Callable[..., Any]) -> Any:
+    """Return the value of an argument's annotation; None if it has none, as for names that only type checkers import.
+
+    The other annotations of the function are not evaluated.
+    """
+    only = SimpleNamespace(__annotations__={argument.name: argument.annotation})
+    with contextlib.suppress(Exception):
+        return typing.get_type_hints(only, inspect.unwrap(function).__globals__)[argument.name]
+    return None
 
 
 def _load(name: str) -> Target:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
 from typing import Final, Literal
 
 from goldformer.adapters.inference.inputs import (
@@ -114,42 +115,14 @@ class Wiring:
 
     def write(self, head: str = "", detour: str = "") -> str:
         """Return the text of the adapter file, which finds the class in the folder `detour` as seen from its own."""
-        body = [*_write_hide(self), f"def {self.component}({_write_signature(self)}):", *_write_body(self)]
-        text = "\n".join(body)
-        used = [name for name in _LAYOUTS if f"{name}(" in text]
-        arrays = self.target.arrays
-        module, library_line, _ = _LIBRARIES[arrays]
-        imports = [library_line] if f"{module}." in text else []
-        imports += ["from types import SimpleNamespace"] if "SimpleNamespace(" in text else []
-        imports += ["from torch.func import functional_call"] if "functional_call(" in text else []
-        imports += _wrap(f"from goldformer.adapters.layouts import ({', '.join(used)})") if used else []
-        imports += ["from goldformer.adapters.inference import as_module"] if self.target.is_plain else []
-        wrapper = self.construction.config.kind if self.construction.config else ""
-        others = [part.name for part in self.construction.list_parts()]
-        others += [wrapper] if wrapper not in ("", "SimpleNamespace", "dict") else []
-        more = "".join(f", {name}" for name in dict.fromkeys(others))
-        renamed = f" as {self.local_name}" if self.local_name != self.target.name else ""
-        import_line = f"{self.target.import_line}{renamed}{more}"
-        if detour:
-            imports = ["import sys", "from pathlib import Path", *imports, ""]
-            imports.append(f'sys.path.insert(0, str(Path(__file__).resolve().parent / "{detour}"))')
-            import_line += "  # noqa: E402"
-        as_module = [f"\n{self.local_name} = as_module({self.local_name})"] if self.target.is_plain else []
-        lines = [
-            f'"""{head}"""' if head else "",
-            *imports,
-            import_line,
-            *as_module,
-            "",
-            f'ARRAYS = "{arrays}"',
-        ]
-        if self.declared:
-            lines.append(f"CONVENTIONS = {_show_mapping(self.declared)}")
-        if self.dtypes:
-            lines.append(f"DTYPES = [{', '.join(map(_quote, self.dtypes))}]")
-        if self.naming.names:
-            lines.append(f"NAMES = {_show_mapping(_leave_out_companions(self.naming))}")
-        return "\n".join([*lines, "", "", text, ""]).lstrip("\n")
+        first, own = _write_target_imports(self, detour)
+        documented = [f'"""{head}"""'] if head else []
+        return "\n".join([*documented, *first, *_list_imports(self), *own, *_write_definitions(self)]) + "\n"
+
+    @property
+    def code(self) -> str:
+        """The text of the adapter file without the import of the class."""
+        return "\n".join([*_list_imports(self), *_write_definitions(self)]) + "\n"
 
 
 #: The name of each array library in a file, its import, and an expression for a mask that hides nothing.
@@ -169,6 +142,62 @@ _LAYOUTS: Final = (
 
 
 # The file
+
+
+def _write_definitions(wiring: Wiring) -> list[str]:
+    """Return the lines after the imports: the declarations and the function."""
+    arrays, name = wiring.target.arrays, wiring.local_name
+    lines = [f"\n{name} = as_module({name})"] if wiring.target.is_plain else []
+    lines += ["", f'ARRAYS = "{arrays}"']
+    if wiring.declared:
+        lines.append(f"CONVENTIONS = {_show_mapping(wiring.declared)}")
+    if wiring.dtypes:
+        lines.append(f"DTYPES = [{', '.join(map(_quote, wiring.dtypes))}]")
+    if wiring.naming.names:
+        lines.append(f"NAMES = {_show_mapping(_leave_out_companions(wiring.naming))}")
+    return [*lines, "", "", *_write_functions(wiring)]
+
+
+def _write_functions(wiring: Wiring) -> list[str]:
+    """Return the lines of the functions: that of the component, and that of its masks."""
+    return [*_write_hide(wiring), f"def {wiring.component}({_write_signature(wiring)}):", *_write_body(wiring)]
+
+
+def _list_imports(wiring: Wiring) -> list[str]:
+    """Return the imports of libraries that the functions need."""
+    text = "\n".join(_write_functions(wiring))
+    used = [name for name in _LAYOUTS if f"{name}(" in text]
+    module, library_line, _ = _LIBRARIES[wiring.target.arrays]
+    imports = [library_line] if f"{module}." in text else []
+    imports += ["from types import SimpleNamespace"] if "SimpleNamespace(" in text else []
+    imports += ["from torch.func import functional_call"] if "functional_call(" in text else []
+    imports += _wrap(f"from goldformer.adapters.layouts import ({', '.join(used)})") if used else []
+    return imports + (["from goldformer.adapters.inference import as_module"] if wiring.target.is_plain else [])
+
+
+def _write_target_imports(wiring: Wiring, detour: str) -> tuple[list[str], list[str]]:
+    """Return the lines that import the class and what it is built of, as those before and after other imports."""
+    target, config = wiring.target, wiring.construction.config
+    names = {target.name: wiring.local_name} | {part.name: part.name for part in wiring.construction.list_parts()}
+    apart = []
+    if config and config.kind not in (SimpleNamespace, dict):
+        name = config.kind.__name__
+        if target.has(config.kind):
+            names[name] = name
+        else:
+            apart.append(f"from {config.kind.__module__} import {name}")
+    here = 'Path(__file__).resolve().parent / "{}"'
+    if target.file and not target.is_importable:
+        place = here.format(f"{detour}/{target.file.name}" if detour else target.file.name)
+        taken = [f"{ours} = own.{theirs}" for theirs, ours in names.items()]
+        before = ["from pathlib import Path", "from goldformer.adapters.find import import_file"]
+        return before, ["", f"own = import_file({place})", *taken, *(f"{line}  # noqa: E402" for line in apart)]
+    listed = ", ".join(theirs if theirs == ours else f"{theirs} as {ours}" for theirs, ours in names.items())
+    own = [f"{target.import_line.rpartition(' import ')[0]} import {listed}", *apart]
+    if not detour:
+        return [], own
+    path = f"sys.path.insert(0, str({here.format(detour)}))"
+    return ["import sys", "from pathlib import Path"], ["", path, *(f"{line}  # noqa: E402" for line in own)]
 
 
 def _leave_out_companions(naming: Naming) -> Names:
@@ -523,7 +552,7 @@ def _write_building(wiring: Wiring, name: str, construction: Construction) -> st
     arguments |= {name: _write_constant(wiring, name, value) for name, value in construction.constants.items()}
     given = ", ".join(f"{name}={value}" for name, value in arguments.items())
     if config := construction.config:
-        held = f"{config.kind}({given})"
+        held = f"{config.kind.__name__}({given})"
         beside = [f"{argument}={_write_constant(wiring, argument, value)}" for argument, value in config.others.items()]
         given = ", ".join([f"{config.argument}={held}", *beside]) if beside else held
     return f"{name}({given})"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import textwrap
 
 import pytest
@@ -73,6 +74,51 @@ def write(tmp_path):
     # Another test has a model.py of its own.
     with forget_modules(tmp_path):
         yield write
+
+
+@pytest.mark.parametrize(
+    "first", ["from __future__ import annotations\n", *([""] if sys.version_info >= (3, 14) else [])]
+)
+@pytest.mark.parametrize("annotation", ["ModelArgs", 'Float["d 1"]', "1 / 0"])
+def test_annotations_need_not_be_evaluable(first, annotation, write, spec):
+    text = """
+from typing import TYPE_CHECKING
+if TYPE_CHECKING:
+    from config import ModelArgs
+
+class LayerNorm(nn.Module):
+    def __init__(self, args: NOTE, more: NOTE = None) -> NOTE:
+        super().__init__()
+        self.gain, self.shift = nn.Parameter(torch.ones(args.dim)), nn.Parameter(torch.zeros(args.dim))
+
+    def forward(self, x: NOTE) -> NOTE:
+        return nn.functional.layer_norm(x, x.shape[-1:], self.gain, self.shift)
+
+def softmax(x: NOTE) -> NOTE:
+    return torch.softmax(x, -1)
+"""
+    path = write(first + "import torch\nfrom torch import nn\n" + text.replace("NOTE", annotation))
+    assert load_implementation(path, spec).functions.keys() == {"layer_norm", "softmax"}
+
+
+@pytest.mark.parametrize("annotation", ["Args", "'Args'", "Args | int", "torch.zeros(3)", "np.zeros(3)"])
+def test_an_annotation_may_be_any_value(annotation, write, spec):
+    text = """
+@dataclasses.dataclass
+class Args:
+    dim: int
+    more: 'Missing["d 1"]' = None
+
+class LayerNorm(nn.Module):
+    def __init__(self, args: NOTE, more: 'Missing' = None):
+        super().__init__()
+        self.gain, self.shift = nn.Parameter(torch.ones(args.dim)), nn.Parameter(torch.zeros(args.dim))
+
+    def forward(self, x: NOTE, mask: NOTE = None):
+        return nn.functional.layer_norm(x, x.shape[-1:], self.gain, self.shift)
+"""
+    path = write("import dataclasses, torch, numpy as np\nfrom torch import nn\n" + text.replace("NOTE", annotation))
+    assert load_implementation(path, spec).functions.keys() == {"layer_norm"}
 
 
 def test_the_classes_and_functions_of_a_file_are_one_adapter(write, spec):

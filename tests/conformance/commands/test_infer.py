@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 
+import nbformat
 import pytest
 from click.testing import CliRunner
 
@@ -132,6 +133,43 @@ def test_the_adapter_of_a_class_of_a_package_finds_the_package(out, has_detour, 
     assert "from net_c.norms import Mine" in text
     assert ("sys.path" in text) == has_detour
     assert goldformer("check", out, "-q").exit_code == 0
+
+
+@pytest.mark.parametrize("out", ["mine.py", "other/mine.py"])
+@pytest.mark.parametrize("file", ["lab.ipynb", "2-norms.py", "types.py"])
+def test_the_adapter_of_a_file_that_no_import_finds_loads_it(file, out, tmp_path):
+    text = (STYLES / "small_parts.py").read_text(encoding="utf-8")
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(text)])
+    (tmp_path / file).write_text(nbformat.writes(notebook) if file.endswith("ipynb") else text, encoding="utf-8")
+    (tmp_path / "other").mkdir()
+    assert goldformer("infer", f"{file}:BertNorm", "--out", out).exit_code == 0
+    assert goldformer("check", out, "-q").exit_code == 0
+
+
+CONFIGURED = """
+import torch, sizes
+from torch import nn
+
+class Norm(nn.Module):
+    def __init__(self, args: sizes.Args):
+        super().__init__()
+        self.gamma, self.beta = nn.Parameter(torch.ones(args.width)), nn.Parameter(torch.zeros(args.width))
+
+    def forward(self, x):
+        return nn.functional.layer_norm(x, x.shape[-1:], self.gamma, self.beta)
+"""
+
+
+@pytest.mark.parametrize("file", ["model.py", "2-norms.py"])
+def test_a_config_of_another_module_is_imported_from_there(file, tmp_path):
+    (tmp_path / file).write_text(CONFIGURED)
+    (tmp_path / "sizes.py").write_text(
+        "import dataclasses\n\n"
+        "@dataclasses.dataclass\nclass Args:\n    dim: int\n    width = property(lambda self: self.dim)\n"
+    )
+    (tmp_path / "other").mkdir()
+    assert goldformer("infer", f"{file}:Norm", "--out", "other/mine.py").exit_code == 0
+    assert goldformer("check", "other/mine.py", "-q").exit_code == 0
 
 
 def test_the_file_of_the_class_is_not_overwritten():
