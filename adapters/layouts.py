@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cache
 from math import inf, isfinite, prod
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple, overload
 
 import numpy as np
 
@@ -36,9 +36,17 @@ def batch_first(x: Array) -> Array:
     return x.swapaxes(0, 1)
 
 
+@overload
+def four_axes(query: Array, key: int) -> Array: ...
+
+
+@overload
 def four_axes(
     query: Array, key: Array, value: Array, mask: Array | None = None
-) -> tuple[Array, Array, Array, Array | None, Callable[[Array], Array]]:
+) -> tuple[Array, Array, Array, Array | None, Callable[[Array], Array]]: ...
+
+
+def four_axes(query: Array, key: Array | int, value: Array = None, mask: Array | None = None) -> Any:
     """Return the arrays of a call of attention as (batch, heads, rows, columns), and a function that restores a result.
 
     Arrays of two axes get batch and heads of 1, those of three get heads of 1, and of more than four all leading axes
@@ -49,7 +57,11 @@ def four_axes(
         return restore(output), restore(weights)
 
     ValueError if query, key and value differ in the number of their axes, have fewer than two, or the mask has more.
+
+    Adapters that were written before it took a whole call give it one array and the number of axes of the queries.
     """
+    if isinstance(key, int):
+        return _add_axes(query, key)
     lead = tuple(query.shape[:-2])
     for name, x in (("query", query), ("key", key), ("value", value)):
         if x.ndim != query.ndim or x.ndim < 2:
@@ -69,6 +81,14 @@ def four_axes(
     # Axes that become one must have their sizes.
     joined = _broadcast_to(full, (*lead[:-1], *full.shape[-3:])) if len(lead) > 2 else full
     return q, k, v, _join_leading_axes(joined), restore
+
+
+def _add_axes(x: Array, axes: int) -> Array:
+    """Return (batch, heads, rows, columns) for an array or a mask of a call whose queries have so many axes."""
+    if not 2 <= axes <= 4:
+        raise NotImplementedError(f"attention over {axes} axes, not over (batch, heads, seq, width) or fewer")
+    full = x[(None,) * (axes - x.ndim)]
+    return full[(slice(None),) * (axes - 2) + (None,) * (4 - axes)]
 
 
 def _join_leading_axes(x: Array) -> Array:

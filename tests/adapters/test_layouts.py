@@ -231,6 +231,15 @@ def test_four_axes_refuse_a_mask_that_has_more_than_the_query_or_does_not_fit(li
         layouts.four_axes(five, five, five, library(random_mask(3, HEADS, Q_SEQ, Q_SEQ)))
 
 
+def test_four_axes_of_one_array_are_as_before_they_took_a_call(library):
+    keys, rows = library(random_mask(KV_SEQ)), library(random_mask(BATCH, Q_SEQ, KV_SEQ))
+    assert np.array_equal(np.asarray(layouts.four_axes(keys, 4)), np.asarray(keys)[None, None, None])
+    assert np.array_equal(np.asarray(layouts.four_axes(rows, 4)), np.asarray(rows)[None])
+    assert np.array_equal(np.asarray(layouts.four_axes(rows, 3)), np.asarray(rows)[:, None])
+    with pytest.raises(NotImplementedError, match="attention over 5 axes"):
+        layouts.four_axes(rows, 5)
+
+
 def test_masks_have_at_most_four_axes(library):
     mask = library(random_mask(1, BATCH, HEADS, Q_SEQ, KV_SEQ))
     with pytest.raises(ValueError, match=r"mask: shape \(1, 3, 2, 5, 7\) has more axes than"):
