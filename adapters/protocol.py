@@ -230,6 +230,7 @@ def _quote(declared: Any) -> str:
 def _read_conventions(declared: Any, origin: str, spec: Spec) -> Mapping[str, str]:
     if not isinstance(declared, Mapping):
         raise AdapterError(f'{origin}: CONVENTIONS is {declared!r}: write a mapping such as {{"empty_row": "zeros"}}')
+    read = {}
     for key, option in declared.items():
         component, _, name = str(key).rpartition(".")
         if name not in spec.conventions:
@@ -245,11 +246,13 @@ def _read_conventions(declared: Any, origin: str, spec: Spec) -> Mapping[str, st
         if component and name not in spec.contracts[component].conventions:
             raise AdapterError(f"{origin}: CONVENTIONS has {key!r}, but {component} does not depend on {name}")
         convention = spec.conventions[name]
-        known = [*convention.options, *([UNSPECIFIED] if convention.left_open else [])]
-        if option not in known:
-            options = ", ".join(known)
+        found = UNSPECIFIED if convention.left_open and option == UNSPECIFIED else convention.read_option(option)
+        if found is None:
+            options = ", ".join([*convention.options, *([UNSPECIFIED] if convention.left_open else [])])
+            options += f", or a number {convention.number}" if convention.number else ""
             raise AdapterError(f"{origin}: CONVENTIONS has {_quote(key)}: {_quote(option)}; its options are {options}")
-    return dict(declared)
+        read[str(key)] = found
+    return read
 
 
 def explain_wrong_parameters(function: Callable[..., Any], contract: Contract) -> str | None:
@@ -391,7 +394,7 @@ def _find_misspelt_declarations(thing: Any) -> list[str]:
 
 
 def _is_mapping_of_words(value: Any) -> bool:
-    return isinstance(value, Mapping) and all(isinstance(word, str) for item in value.items() for word in item)
+    return isinstance(value, Mapping) and all(isinstance(word, str | float) for item in value.items() for word in item)
 
 
 #: By declaration: what a constant must be to be a misspelt one. A single dtype or device, such as DEVICE = "cpu", is a

@@ -411,7 +411,7 @@ def _refuse_unknown_options(case: schema.CaseModel, contract: Contract, conventi
     if len(set(names)) < len(names):
         raise Refused(("convention",), f"names one twice: {', '.join(names)}")
     for name, option in case.only_with.items():
-        if name not in conventions or option not in conventions[name].options:
+        if name not in conventions or option != conventions[name].read_option(option):
             raise Refused(("only_with", name), f"{name}: {option} is not in conventions.yaml")
 
 

@@ -10,7 +10,6 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
@@ -241,12 +240,8 @@ class _WithOthers(Mapping[str, Mapping[str, GoldenArray] | None]):
         if key not in self._derived:
             # What derives reads these files itself.
             oracle = importlib.import_module("goldformer.spec.oracle.run")
-            self._derived[key] = oracle.derive_outputs(self._case, self._contract, self._options[key])
+            self._derived[key] = oracle.derive_outputs(self._case, self._contract, self._case.read_key(key))
         return self._derived[key]
-
-    @cached_property
-    def _options(self) -> Mapping[str, Mapping[str, str]]:
-        return {self._case.key(options): options for options in self._case.combine_options()}
 
     def __contains__(self, key: object) -> bool:
         return key in self._stored
@@ -278,8 +273,8 @@ def read_golden(model: GoldenCaseModel, case: Case, contract: Contract, refuse: 
     # A case without conventions has one reading, which shows its faults at once.
     outputs: Mapping[str, Mapping[str, GoldenArray] | None]
     outputs = {ANY: read(ANY)} if combinations.keys() == {ANY} else _Combinations(combinations, read)
-    # The options of two conventions are all stored.
-    if not case.is_computed and len(case.conventions) > 2:
+    # The options of two conventions are all stored, unless any number is one.
+    if not case.is_computed and case.conventions:
         outputs = _WithOthers(case, contract, outputs)
     assert model.derivation is not None, "the schema refuses values without it"
     assert model.peak is not None, "the schema refuses values without it"

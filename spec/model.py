@@ -393,7 +393,7 @@ class Case:
         mask.
         """
         whole = self.whole or self
-        left_out = (whole._left_out[name, chosen[name]] for chosen in options for name in whole.conventions)
+        left_out = (whole._left_out.get((name, chosen[name]), ()) for chosen in options for name in whole.conventions)
         absent = frozenset[str]().union(*left_out)
         later = whole.later_tokens
         hiding = later.find_hiding(options[0]) if later is not None and options else ""
@@ -466,6 +466,10 @@ class Case:
     def key(self, options: Mapping[str, str]) -> str:
         """Return the key of the golden values for a combination of options."""
         return _AND.join(self._find_first(name, options[name]) for name in self.conventions)
+
+    def read_key(self, key: str) -> dict[str, str]:
+        """Return the combination of options that has a key."""
+        return dict(zip(self.conventions, key.split(_AND), strict=True))
 
     def _find_first(self, name: str, option: str) -> str:
         """Return the first option of a convention that makes the same call; the option itself if no parameter says."""

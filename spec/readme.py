@@ -163,6 +163,8 @@ def _conventions(spec: Spec) -> str:
         options = "<br>".join(f"`{name}`: {escape(convention.options[name])}" for name in names)
         if convention.left_open:
             options += f"<br>`{UNSPECIFIED}`: {escape(convention.left_open)}"
+        if convention.number:
+            options += f"<br>any number {escape(convention.number)}"
         lines.append((convention.id, escape(convention.title), link(spec.clauses[convention.clause]), options))
     return markdown_table(("convention", "what it decides", "clause", "options"), lines)
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from decimal import Decimal
 from enum import Enum
-from typing import Annotated, Final, Literal, TypeVar
+from typing import Annotated, Final, Literal, SupportsFloat, TypeVar
 from urllib.parse import quote
 
 from pydantic import AfterValidator, Field
@@ -21,6 +22,10 @@ from goldformer.spec.yamlfile import Field as Where
 from goldformer.spec.yamlfile import YamlFile
 
 # ── clauses, which clauses.py reads from the texts of the editions ──
+
+
+#: The smallest number that float32 holds with all of its digits, 2⁻¹²⁶.
+_SMALLEST: Final = 2.0**-126
 
 
 class Level(Enum):
@@ -140,6 +145,7 @@ class Convention(TableEntry):
 
     With `left_open` an adapter may declare it UNSPECIFIED: what depends on it is not compared. The text says for whom.
     One that matters `on_some_inputs` changes nothing for the others: a case that is silent on it holds for all options.
+    With `number` any number is an option too; the text says which.
     """
 
     id: Name
@@ -149,6 +155,24 @@ class Convention(TableEntry):
     options: Annotated[dict[Option, Text], Field(min_length=2)]
     left_open: Text | None = None
     on_some_inputs: bool = False
+    number: Text | None = None
+
+    def read_option(self, declared: object) -> str | None:
+        """Return the option that is declared, a number in its shortest form; None if there is no such option."""
+        if isinstance(declared, str) and declared in self.options:
+            return declared
+        return write_number(declared) if self.number else None
+
+
+def write_number(declared: object) -> str | None:
+    """Return a number between 0 and 1, such as an eps, in its shortest form, as 3e-6; None if it is something else."""
+    if isinstance(declared, bool) or not isinstance(declared, str | SupportsFloat):
+        return None
+    try:
+        value = float(declared)
+    except (ValueError, OverflowError):
+        return None
+    return f"{Decimal(repr(value)).normalize():e}" if _SMALLEST <= value < 1 else None
 
 
 _LINK: Final = r"^[\w.-]+/[\w.-]+(#\d+|:\S+)?( \([^()]+\))?$"

@@ -102,10 +102,11 @@ def _describe_clause(clause: Clause, spec: Spec) -> Entry:
 
 
 def _describe_convention(convention: Convention, _: Spec) -> Entry:
-    left_open = {UNSPECIFIED: convention.left_open} if convention.left_open else {}
+    more = {UNSPECIFIED: convention.left_open, "any number": convention.number}
+    options = convention.options | {name: text for name, text in more.items() if text}
     return {
         "convention": convention.id, "title": convention.title, "clause": convention.clause,
-        "default": convention.default, "options": {**convention.options, **left_open},
+        "default": convention.default, "options": options,
     }  # fmt: skip
 
 

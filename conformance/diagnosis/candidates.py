@@ -35,7 +35,7 @@ from goldformer.conformance.judging.invoke import (
 )
 from goldformer.spec import Case, Spec
 from goldformer.spec.formulas import COMPONENTS
-from goldformer.spec.formulas.options import OPTIONS
+from goldformer.spec.formulas.options import find_steps
 from goldformer.spec.formulas.steps import Instead, Replacements
 from goldformer.spec.oracle.rounding import UNIT_ROUNDOFF
 
@@ -100,7 +100,7 @@ class Candidate:
             return None
         # An option does nothing if a mistake replaces all of its steps, such as one of eps with another eps.
         replaced = {step for one in made for step, change in one.steps.items() if isinstance(change, Instead)}
-        hidden = {item for item in both.options if (steps := OPTIONS.get(item)) and steps.keys() <= replaced}
+        hidden = {item for item in both.options if (steps := find_steps(*item)) and steps.keys() <= replaced}
         left = replace(both, options=tuple(item for item in both.options if item not in hidden))
         return None if hidden and left in (self, other) else left
 
@@ -240,7 +240,7 @@ class Textbooks:
         """Return the replacements of the declared options and of a candidate, those of later layers last."""
         chosen = {**declared, **dict(candidate.options)}
         layers = [IN_BATCHES] if component in ("greedy_decode", "beam_search") else []
-        layers += [OPTIONS[item] for item in chosen.items() if item in OPTIONS]
+        layers += [find_steps(*item) for item in chosen.items()]
         # A mistake is applied after the options.
         layers += list_layers(candidate.mistakes)
         if candidate.place:

@@ -77,7 +77,8 @@ def find_cause(id_: str, spec: Spec) -> Cause:
 def make_option_cause(convention: str, option: str, spec: Spec) -> Cause:
     """Return an option as a cause."""
     id_ = f"{convention}: {option}"
-    title = f"{id_} ({spec.conventions[convention].options[option]})"
+    words = spec.conventions[convention].options.get(option)  # a number has none
+    title = f"{id_} ({words})" if words else id_
     return Cause(id_, None, title, title, "", convention, option)
 
 

@@ -12,8 +12,10 @@ from goldformer.conformance.judging.implementation import Implementation
 from goldformer.conformance.judging.invoke import NotImplementedHere, read_arguments
 from goldformer.conformance.judging.tolerance import LARGEST, find_smallest_normal, least_margin
 from goldformer.conformance.judging.verdict import Reason
-from goldformer.spec import Case, Spec
-from goldformer.spec.oracle.rounding import SMALLEST
+from goldformer.spec import Case, Contract, Spec
+from goldformer.spec.oracle.derive import GAPS
+from goldformer.spec.oracle.rounding import SMALLEST, Rounding
+from goldformer.spec.oracle.truth import find_margin, make_call
 
 #: The most reasons that a message names.
 _MOST_REASONS: Final = 3
@@ -31,8 +33,9 @@ def explain_inapplicable(case: Case, implementation: Implementation) -> tuple[Re
         return "device", "refusals are checked only on the CPU"
     if case.full_size and dtype != "float32" and implementation.computes_on_cpu:
         return "dtype", f"on a CPU a model of full size is run only in float32: in {dtype} it takes much longer"
-    at_least = implementation.spec.contracts[case.component].computed_in_at_least
-    why = explain_out_of_reach(case, dtype, at_least) or explain_lost_eps(case, options, dtype)
+    contract = implementation.spec.contracts[case.component]
+    reach = explain_out_of_reach(case, dtype, contract.computed_in_at_least)
+    why = reach or _explain_own_decisions(case, options, contract, dtype) or explain_lost_eps(case, options, dtype)
     return ("dtype", why) if why else None
 
 
@@ -43,7 +46,22 @@ def explain_out_of_reach(case: Case, dtype: str, at_least: str | None = None) ->
     """
     if case.golden is not None and case.golden.peak > max(LARGEST[dtype], LARGEST[at_least or dtype]):
         return f"intermediate numbers up to {case.golden.peak:.3g} overflow {dtype}"
-    margin = case.golden.margin if case.golden is not None else None
+    return _explain_margin(case.golden.margin if case.golden is not None else None, dtype)
+
+
+def _explain_own_decisions(case: Case, options: Mapping[str, str], contract: Contract, dtype: str) -> str:
+    """Return why decisions under a number that was declared are too close for a dtype; golden margins have listed ones.
+
+    Of a case without decisions it is "".
+    """
+    is_own = any(options[name] not in listed for name, listed in case.conventions.items())
+    if not is_own or case.golden is None or case.golden.margin is None:
+        return ""
+    gaps = make_call(case.under(options), options, contract).evaluate(Rounding.of(dtype)).outputs[GAPS]
+    return _explain_margin(find_margin(gaps, dtype), dtype)
+
+
+def _explain_margin(margin: float | None, dtype: str) -> str:
     if margin is not None and margin <= (least := least_margin(dtype)):
         needed = f"(margin {margin:.3g}, {dtype} needs {least:.3g})"
         return f"the best candidates lie too close for {dtype} to separate them {needed}"

@@ -2,6 +2,8 @@
 
 import math
 from collections.abc import Callable, Mapping
+from fractions import Fraction
+from functools import cache
 from inspect import unwrap
 from itertools import chain
 from typing import Any, Final
@@ -401,12 +403,24 @@ def count_top_and_equals(ranked: Array, k: int) -> Array:
     )
 
 
-def choose_eps(eps: Step, inverse: int) -> Replacements:
-    """Return the replacement of the eps of a norm by one over an integer."""
-    return {eps: instead(lambda: ratio(1, inverse))}
+def choose_eps(eps: Step, value: Fraction) -> Replacements:
+    """Return the replacement of the eps of a norm by a number."""
+
+    def choose() -> Any:
+        chosen, divisor = number(value.numerator), value.denominator
+        while divisor > 1:  # an integer of NumPy has at most 18 digits
+            part = math.gcd(divisor, 10**18)
+            chosen, divisor = number(chosen) / number(part), divisor // part
+        return chosen
+
+    return {eps: instead(choose)}
 
 
-#: The replaced steps by convention and option; the defaults replace no step.
+#: The conventions of which any number is an option, with the steps that return it.
+EPS: Final[Mapping[str, Step]] = {"layer_norm_eps": layer_norm_eps, "rms_norm_eps": rms_eps}
+
+
+#: The replaced steps by convention and option; the defaults replace no step. `find_steps` knows every number too.
 OPTIONS: Final[Mapping[tuple[str, str], Replacements]] = {
     ("empty_row", "zeros"): {weigh_keys: around(empty_rows_of_zeros)},
     # The softmax of a row that holds only −∞ is NaN.
@@ -431,8 +445,9 @@ OPTIONS: Final[Mapping[tuple[str, str], Replacements]] = {
     },
     ("odd_d_model", "refused"): {positional_encoding: around(refuse_odd_width)},
     ("odd_d_model", "zero"): {channel_waves: around(leave_out_last_sine)},
-    ("layer_norm_eps", "1e-6"): choose_eps(layer_norm_eps, 10**6),
-    ("layer_norm_eps", "1e-12"): choose_eps(layer_norm_eps, 10**12),
+    ("layer_norm_eps", "1e-5"): {},
+    ("layer_norm_eps", "1e-6"): choose_eps(layer_norm_eps, Fraction("1e-6")),
+    ("layer_norm_eps", "1e-12"): choose_eps(layer_norm_eps, Fraction("1e-12")),
     ("norm_divisor", "std_plus_eps"): {
         channel_variance: instead(divide_by_one_less),
         norm_denominator: instead(add_eps_to_deviation),
@@ -456,8 +471,9 @@ OPTIONS: Final[Mapping[tuple[str, str], Replacements]] = {
     ("alibi_form", "from_last_key"): {bias_distance: instead(count_from_last_key)},
     # It says which calls are made.
     ("cache_state", "consumed"): {},
-    ("rms_norm_eps", "1e-5"): choose_eps(rms_eps, 10**5),
-    ("rms_norm_eps", "float32_eps"): choose_eps(rms_eps, 2**23),
+    ("rms_norm_eps", "1e-6"): {},
+    ("rms_norm_eps", "1e-5"): choose_eps(rms_eps, Fraction("1e-5")),
+    ("rms_norm_eps", "float32_eps"): choose_eps(rms_eps, Fraction(1, 2**23)),
     ("rms_norm_eps_place", "outside"): {rms_divisor: instead(add_eps_to_root)},
     ("rms_norm_weight", "one_plus_w"): {channel_scale: around(add_one_to_weight)},
     ("rope_pairing", "half"): {pair_channels: instead(pair_halves)},
@@ -489,3 +505,11 @@ OPTIONS: Final[Mapping[tuple[str, str], Replacements]] = {
     # ((5 + n)/6)^0.6, as in the paper that introduced it.
     ("length_penalty", "gnmt"): {length_penalty: instead(lambda length: ((5 + length) / 6) ** 0.6)},
 }
+
+
+@cache
+def find_steps(convention: str, option: str) -> Replacements:
+    """Return the steps that an option replaces; none for a default, and for what is no option."""
+    if (convention, option) in OPTIONS or convention not in EPS:
+        return OPTIONS.get((convention, option), {})
+    return choose_eps(EPS[convention], Fraction(option))

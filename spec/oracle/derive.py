@@ -16,7 +16,7 @@ from pydantic import TypeAdapter
 from goldformer.spec.formulas import COMPONENTS, name_outputs
 from goldformer.spec.formulas.arrays import computing
 from goldformer.spec.formulas.layers import decoder, encoder
-from goldformer.spec.formulas.options import OPTIONS
+from goldformer.spec.formulas.options import find_steps
 from goldformer.spec.formulas.steps import Replacements, Step, instead, replacing
 from goldformer.spec.laws import law_of
 from goldformer.spec.model import REFUSED, Attribute, Case, Contract, Statistic
@@ -127,7 +127,7 @@ def apply(
 @contextmanager
 def in_numbers(component: str, number: Number, conventions: Mapping[str, Any]) -> Iterator[None]:
     """Run the formula of a component inside the context on one kind of numbers, under options, with known results."""
-    options = [OPTIONS[item] for item in conventions.items() if item[0] not in _DECODED and item in OPTIONS]
+    options = [find_steps(*item) for item in conventions.items() if item[0] not in _DECODED]
     with computing(Exact(number)), replacing(WITHOUT_CHANCE, list_unseen(component), *options, _give(conventions)):
         yield
 

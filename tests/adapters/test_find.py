@@ -325,11 +325,35 @@ CONVENTION_NAMES = ", ".join(load_spec().conventions)
             "CONVENTIONS has 'multihead_attention.empty_row', but multihead_attention is no component: "
             "did you mean multi_head_attention?",
         ),
+        *(
+            (
+                f"{{'rms_norm_eps': {written}}}",
+                f"CONVENTIONS has 'rms_norm_eps': {written}; its options are 1e-6, 1e-5, float32_eps, or a number of "
+                "at least 1.2e-38 and less than 1, such as 1e-8",
+            )
+            for written in ("0", "-1e-06", "1", "1e-40", "'nan'", "'small'", "True", "None")
+        ),
+        (
+            "{'norm_divisor': 1e-08}",
+            "CONVENTIONS has 'norm_divisor': 1e-08; its options are variance_plus_eps, std_plus_eps",
+        ),
     ],
 )
 def test_a_convention_must_be_known_with_its_option_and_component(conventions, says, refused, adapter_file):
     path = adapter_file(f"{SOFTMAX}CONVENTIONS = {conventions}\n")
     assert refused(path) == f"{path}: {says}"
+
+
+@pytest.mark.parametrize(
+    ("written", "option"),
+    [
+        ("1e-8", "1e-8"), ("'1e-8'", "1e-8"), ("'1.0E-08'", "1e-8"), ("0.00025", "2.5e-4"), ("0.00001", "1e-5"),
+        ("1.1920928955078125e-07", "1.1920928955078125e-7"), ("'float32_eps'", "float32_eps"),
+    ],
+)  # fmt: skip
+def test_an_eps_may_be_any_number_in_any_form(written, option, spec, adapter_file):
+    path = adapter_file(f"{SOFTMAX}CONVENTIONS = {{'rms_norm_eps': {written}}}\n")
+    assert find_adapter(str(path), spec).conventions == {"rms_norm_eps": option}
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,8 @@ from comparisons import remark_lines
 from goldformer.adapters import Adapter, AdapterError
 from goldformer.conformance.diagnosis.explain import Diagnosis
 from goldformer.conformance.diagnosis.mistakes import implementations
+from goldformer.conformance.judging import applicability
+from goldformer.conformance.judging.applicability import explain_inapplicable
 from goldformer.conformance.judging.cases import Bench, check_case, judge_case
 from goldformer.conformance.judging.verdict import Status
 from goldformer.conformance.reports.text import explain_verdict
@@ -22,7 +24,7 @@ from goldformer.spec import load_spec
 from goldformer.spec.formulas.attention import fill_masked, sum_values, weigh_keys
 from goldformer.spec.formulas.heads import apply_affine
 from goldformer.spec.formulas.layers import encoder_layer
-from goldformer.spec.formulas.options import OPTIONS
+from goldformer.spec.formulas.options import EPS, find_steps
 from spoiled import Spoiled, spoil
 
 EMPTY_ROW = "sdpa-empty-row"
@@ -87,7 +89,7 @@ PLAIN = Spoiled("plain")
 
 def under(convention, option):
     """Return a function that makes a textbook under an option."""
-    return Spoiled(option, OPTIONS.get((convention, option), {}))
+    return Spoiled(option, find_steps(convention, option))
 
 
 CHOICES = {
@@ -194,6 +196,41 @@ def explained(case, bench):
 def test_a_declared_option_is_what_is_judged_by(choice, textbook, bench_of, spec):
     convention, option, case = choice
     assert check_case(spec.cases[case], bench_of(textbook, **{convention: option})).status is Status.PASSED
+
+
+def test_the_conventions_with_numbers_are_those_of_a_step(spec):
+    assert {c.id for c in spec.conventions.values() if c.number} == EPS.keys()
+
+
+@pytest.mark.parametrize("number", ["1.2e-38", "1.0000000000000001e-8", "0.5"])
+@pytest.mark.parametrize(
+    ("convention", "ids"),
+    [
+        (
+            "layer_norm_eps",
+            (
+                "ln-variance-of-five-millionths",
+                "enc-ordinary-plain",
+                "encs-ordinary-gradient",
+                "greedy-small-two-steps",
+            ),
+        ),
+        ("rms_norm_eps", ("rms-thousandths", "dol-distinct-sizes", "gen-two-samples")),
+    ],
+)
+def test_any_number_is_an_option_of_an_eps(number, convention, ids, bench_of, spec):
+    textbook = under(convention, number)
+    bench = bench_of(textbook, **{convention: number})
+    assert [check_case(spec.cases[id_], bench).status for id_ in ids] == [Status.PASSED] * len(ids)
+    assert check_case(spec.cases[ids[0]], bench_of(textbook)).bad
+
+
+def test_a_decision_that_a_declared_number_makes_close_is_not_judged(bench_of, spec, monkeypatch):
+    case, bench = spec.cases["gen-two-samples"], bench_of(PLAIN, rms_norm_eps="3e-6")
+    assert explain_inapplicable(case, bench) is None
+    monkeypatch.setattr(applicability, "find_margin", lambda *_: 1e-9)
+    assert explain_inapplicable(case, bench)[1].startswith("the best candidates lie too close for float32")
+    assert explain_inapplicable(case, bench_of(PLAIN)) is None
 
 
 @every_choice
