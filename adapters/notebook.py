@@ -64,7 +64,10 @@ _MISSING: Final = (
     r"cannot import name '(\w+)' from '{module}')(?! \(code cell)"
 )
 #: The line of the source for what is left out of a cell.
-_LEFT_OUT: Final = re.compile(r"^# (not read|not valid Python): code cell (\d+), line (\d+) \(([\w, ]+)\): (.*)$")
+_LEFT_OUT: Final = re.compile(
+    r"^# (not read|not read, but used|not valid Python): code cell (\d+), line (\d+)"
+    r"(?: \((changes )?([\w., ]+)\))?: (.*)$"
+)
 
 
 class NotebookError(Exception):
@@ -76,7 +79,8 @@ class LeftOut:
     """A part of a cell that is left out: a statement, the names that it binds, and its first line as `text`.
 
     With `fault`, it is a whole cell that is not valid Python: `line` is the line at fault. `missing` are those of the
-    names that something kept uses, or that are components, and that nothing kept binds.
+    names that something kept uses, or that are components, and that nothing kept binds. `changed` are names and
+    attributes of what is kept that the statement changes, such as "Layer.forward".
     """
 
     cell: int
@@ -85,17 +89,31 @@ class LeftOut:
     text: str
     fault: str = ""
     missing: tuple[str, ...] = ()
+    changed: tuple[str, ...] = ()
 
     @property
     def note(self) -> str:
         """The line of the source about it."""
-        names = f" ({', '.join(self.names)})" if self.names else ""
-        place = f"code cell {self.cell}, line {self.line}{names}"
-        return f"not valid Python: {place}: {self.fault}" if self.fault else f"not read: {place}: {self.text}"
+        names = f"changes {', '.join(self.changed)}" if self.is_change else ", ".join(self.names)
+        place = f"code cell {self.cell}, line {self.line}{f' ({names})' if names else ''}"
+        used = ", but used" if self.missing or self.changed else ""
+        return f"not valid Python: {place}: {self.fault}" if self.fault else f"not read{used}: {place}: {self.text}"
+
+    @property
+    def is_change(self) -> bool:
+        """Return True if it matters only for what it changes."""
+        return bool(self.changed) and not self.missing
+
+    @property
+    def reason(self) -> str:
+        """Why the code may lack something, and what to do; "" if nothing kept needs it."""
+        if self.fault or self.missing or self.changed:
+            return self.describe(self.changed if self.is_change else self.missing)
+        return ""
 
     def describe(self, names: Sequence[str]) -> str:
-        """Say why some of its names are missing, and what to do."""
-        defines = f"defines {', '.join(names)}"
+        """Say why some of its names are missing or not as they should be, and what to do."""
+        defines = f"{'changes' if self.is_change else 'defines'} {', '.join(names)}"
         if self.fault:
             which = f", which {defines}," if names else ""
             # The sentence may stand inside a string of JSON.
@@ -198,10 +216,19 @@ class CellNames:
         #: The lines of the headings, and the number of the cell below each.
         self._headings = [(line, heading[1]) for line, text in lines if (heading := _HEADING.match(text))]
         self._left_out: dict[str, LeftOut] = {}
+        reasons = []
         for found in filter(None, (_LEFT_OUT.match(text) for _, text in lines)):
-            names = found[4].split(", ")
-            fault = found[5] if found[1] == "not valid Python" else ""
-            self._left_out |= dict.fromkeys(names, LeftOut(int(found[2]), int(found[3]), tuple(names), "", fault))
+            kind, cell, line, changes, listed, text = found.groups()
+            names = tuple(listed.split(", ")) if listed else ()
+            used = () if kind == "not read" else names
+            out = LeftOut(
+                int(cell), int(line), () if changes else names, "", text if kind == "not valid Python" else "",
+                () if changes else used, used if changes else (),
+            )  # fmt: skip
+            self._left_out |= dict.fromkeys(out.names, out)
+            reasons.append(out.reason)
+        #: Why the code may lack something: what is left out of the cells and would be needed.
+        self.reasons = tuple(filter(None, reasons)) if self._headings else ()
         self._lines = [line for line, _ in self._headings]
 
     def find(self, line: int) -> str:
@@ -237,7 +264,7 @@ def run_cells(cells: Sequence[CodeCell], name: str) -> types.ModuleType:
         code = compile(cell.text, place, "exec", flags=flags, dont_inherit=True)
         exec(code, vars(module))
     left_out = [out for cell in cells for out in cell.left_out]
-    vars(module)[HINTS] = tuple(out.describe(out.missing) for out in left_out if out.missing or out.fault)
+    vars(module)[HINTS] = tuple(filter(None, (out.reason for out in left_out)))
     return module
 
 
@@ -297,11 +324,11 @@ def _choose_statements(cell: _ParsedCell, choice: StatementChoice) -> tuple[list
     kept: list[ast.stmt] = []
     left_out: list[LeftOut] = []
     for node in cell.body:
-        names = choice.add(Statement(node, b"\n".join(_slice(node, cell.lines)).decode()))
-        if names is None:
+        loss = choice.add(Statement(node, b"\n".join(_slice(node, cell.lines)).decode()))
+        if loss is None:
             kept.append(node)
-        elif names or isinstance(node, ast.Assign | ast.AugAssign | ast.AnnAssign):
-            left_out.append(_leave_out(cell, node, names))
+        elif loss.bound or loss.changed or isinstance(node, ast.Assign | ast.AugAssign | ast.AnnAssign):
+            left_out.append(replace(_leave_out(cell, node, loss.bound), changed=tuple(sorted(loss.changed))))
     return kept, left_out
 
 
@@ -312,9 +339,11 @@ def _finish_cell(
     imports = [(node, select_imports(node, wanted)) for node in kept]
     dropped = [_leave_out(cell, node, list_bound(node)) for node, selected in imports if selected is None]
     noted = [
-        replace(out, names=names, missing=tuple(name for name in names if name in wanted))
+        replace(out, names=names, missing=tuple(name for name in names if name in wanted), changed=changed)
         for out in left_out
-        if (names := tuple(name for name in out.names if name not in choice.bound)) or not out.names or out.fault
+        for names in [tuple(name for name in out.names if name not in choice.bound)]
+        for changed in [tuple(name for name in out.changed if choice.is_needed(name, wanted))]
+        if names or changed or out.fault or not out.names
     ]
     text = _cut(cell.lines, [selected for _, selected in imports if selected is not None])
     return CodeCell(cell.number, text, tuple(sorted([*noted, *dropped], key=lambda out: out.line)))

@@ -1,4 +1,7 @@
-"""Choose the statements of a notebook that are read: definitions, constants, and the imports that these use."""
+"""Choose the statements of a notebook that are read: definitions, constants, and the imports that these use.
+
+A statement that sets an attribute of a definition belongs to it: `Layer.forward = forward` adds a method to a class.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +16,8 @@ from typing import Final
 _HARMLESS: Final = frozenset(
     f"{owner}{name}"
     for owner, names in {
-        "": "abs bool complex dict float frozenset int len list max min namedtuple partial round set str tuple "
-        "NewType TypeVar",
+        "": "abs bool classmethod complex dict float frozenset int len list max min namedtuple partial property round "
+        "set staticmethod str tuple NewType TypeVar",
         "math.": "ceil exp floor log log2 log10 sqrt",
         "np.": "array finfo float16 float32 float64 log sqrt",
         "numpy.": "array finfo float16 float32 float64 log sqrt",
@@ -53,12 +56,21 @@ class StatementNames:
     used: frozenset[str] = frozenset()
 
 
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """What is missing without a statement: the names that it binds, and what it may change of kept ones."""
+
+    bound: frozenset[str]
+    changed: frozenset[str]
+
+
 @dataclass(slots=True)
 class StatementChoice:
     """Chooses statements in the order of the notebook.
 
     `bound` are the names of what is kept, `used` those that it uses, `lost` those that only what is left out binds.
-    `constants` are those of kept constants, and `changed` those of them that what is left out may have changed since.
+    `constants` are those of kept constants, `imported` those of imports, the others are definitions. `changed` are
+    those of what is kept that a statement which is left out may have changed since, and attributes, as "Layer.forward".
     """
 
     lazy_annotations: bool
@@ -66,10 +78,11 @@ class StatementChoice:
     used: set[str] = field(default_factory=set)
     lost: set[str] = field(default_factory=set)
     constants: set[str] = field(default_factory=set)
+    imported: set[str] = field(default_factory=set)
     changed: set[str] = field(default_factory=set)
 
-    def add(self, statement: Statement) -> frozenset[str] | None:
-        """Keep a statement and return None, or return the names that it binds.
+    def add(self, statement: Statement) -> Loss | None:
+        """Keep a statement and return None, or return what is missing without it.
 
         A statement is left out too if it needs what is left out, or computes a constant from what may have changed.
         """
@@ -78,22 +91,35 @@ class StatementChoice:
         # A condition or a `try` may bind the names that it needs.
         needed = names.needed - names.bound if isinstance(node, ast.If | ast.Try) else names.needed
         assigns = isinstance(node, ast.Assign | ast.AnnAssign)
-        if not _is_kept(node) or needed & (self.lost | self.changed if assigns else self.lost):
-            self.lose(names.bound)
-            self.changed |= self.constants.intersection(_list_changed(node))
-            return names.bound
+        owners = {name for name, attribute in _list_changed(node) if attribute}
+        extends = owners <= self.bound - self.constants - self.imported
+        if not _is_kept(node) or not extends or needed & (self.lost | self.changed if assigns else self.lost):
+            return self.lose(names.bound, _list_changed(node))
         self.bound |= names.bound
         self.lost -= names.bound
-        self.changed -= names.bound
+        self.changed = {name for name in self.changed if name.partition(".")[0] not in names.bound}
         self.constants = self.constants | names.bound if assigns else self.constants - names.bound
-        if not isinstance(node, ast.Import | ast.ImportFrom):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            self.imported |= names.bound
+        else:
+            self.imported -= names.bound
             self.used |= names.used
         return None
 
-    def lose(self, names: Iterable[str]) -> None:
-        """Note the names that something binds which is left out."""
+    def lose(self, names: Iterable[str], changed: Iterable[tuple[str, str]] = ()) -> Loss:
+        """Note the names that something binds which is left out, and those of what it changes with the attributes."""
+        rebound = self.bound.intersection(names)
+        # A method may change a constant; one of a class makes an object.
+        inside = {name if name in self.constants else attribute for name, attribute in changed if name in self.bound}
+        inside.discard("")
         self.lost |= set(names) - self.bound
-        self.changed |= self.constants.intersection(names)
+        self.changed |= rebound | inside
+        return Loss(frozenset(names), frozenset(rebound | inside))
+
+    def is_needed(self, changed: str, wanted: Collection[str]) -> bool:
+        """Return True if a change of a name, or of its attribute, changes what is kept of the notebook."""
+        name = changed.partition(".")[0]
+        return changed in self.changed and (name in wanted or name not in self.constants | self.imported)
 
 
 def select_imports(node: ast.stmt, wanted: Collection[str]) -> ast.stmt | None:
@@ -117,7 +143,8 @@ def _read_names(statement: Statement, *, lazy_annotations: bool) -> StatementNam
     With `lazy_annotations` no annotation is evaluated.
     """
     node = statement.node
-    if isinstance(node, ast.Expr) and not any(isinstance(inner, ast.NamedExpr) for inner in ast.walk(node)):
+    binds = any(isinstance(inner, ast.NamedExpr) for inner in ast.walk(node))
+    if isinstance(node, ast.Expr) and not binds and not _is_kept(node):
         return StatementNames()
     first = f"from {FUTURE} import annotations\n" if lazy_annotations else ""
     table = symtable.symtable(first + statement.text, "cell", "exec")
@@ -154,16 +181,28 @@ def _list_used(table: symtable.SymbolTable) -> Iterator[str]:
         waiting += inner.get_children()
 
 
-def _list_changed(node: ast.stmt) -> Iterator[str]:
-    """Yield the names of objects of which a statement calls a method, or changes an item or an attribute."""
-    for inner in ast.walk(node):
+def _list_changed(node: ast.stmt) -> Iterator[tuple[str, str]]:
+    """Yield the names of objects of which a statement calls a method, or changes an item or an attribute.
+
+    An attribute is given too, as "Layer.forward"; otherwise "".
+    """
+    waiting: list[ast.AST] = [node]
+    while waiting:
+        inner = waiting.pop()
+        if isinstance(inner, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef):
+            continue  # it runs later, if at all
+        waiting += ast.iter_child_nodes(inner)
         match inner:
             case ast.Call(func=ast.Attribute(value=ast.Name(id=name))):
-                yield name
+                yield name, ""
             case ast.Subscript(value=ast.Name(id=name), ctx=ast.Store() | ast.Del()):
-                yield name
-            case ast.Attribute(value=ast.Name(id=name), ctx=ast.Store() | ast.Del()):
-                yield name
+                yield name, ""
+            case ast.Attribute(value=ast.Name(id=name), attr=attribute, ctx=ast.Store() | ast.Del()):
+                yield name, f"{name}.{attribute}"
+            case ast.Call(func=ast.Name(id="setattr"), args=[ast.Name(id=name), ast.Constant(value=str(attribute)), _]):
+                yield name, f"{name}.{attribute}"
+            case ast.Call(func=ast.Name(id="setattr" | "delattr"), args=[ast.Name(id=name), *_]):
+                yield name, name
 
 
 def _list_annotated(node: ast.stmt) -> Iterator[str]:
@@ -186,9 +225,11 @@ def _is_kept(node: ast.stmt) -> bool:
             case ast.Import() | ast.ImportFrom() | ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
                 kept = True
             case ast.Assign(targets=targets, value=value):
-                kept = all(map(_is_name, targets)) and _is_constant(value)
+                kept = all(map(_is_name_or_attribute, targets)) and _is_constant(value)
+            case ast.Expr(value=ast.Call(func=ast.Name(id="setattr"), args=[ast.Name(), ast.Constant(), value])):
+                kept = _is_constant(value)
             case ast.AnnAssign(target=target, value=value):
-                kept = _is_name(target) and value is not None and _is_constant(value)
+                kept = isinstance(target, ast.Name) and value is not None and _is_constant(value)
             case ast.If(test=test, body=body, orelse=orelse):
                 kept = _is_constant(test)
                 waiting += [*body, *orelse]
@@ -203,8 +244,13 @@ def _is_kept(node: ast.stmt) -> bool:
     return True
 
 
-def _is_name(target: ast.expr) -> bool:
-    return isinstance(target, ast.Name) or (isinstance(target, ast.Tuple) and all(map(_is_name, target.elts)))
+def _is_name_or_attribute(target: ast.expr) -> bool:
+    match target:
+        case ast.Name() | ast.Attribute(value=ast.Name()):
+            return True
+        case ast.Tuple(elts=targets):
+            return all(map(_is_name_or_attribute, targets))
+    return False
 
 
 def _is_constant(value: ast.expr) -> bool:

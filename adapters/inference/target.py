@@ -416,12 +416,17 @@ def _read_sources(thing: Any, seen: set[Any]) -> Iterator[str]:
 
 
 def _read_source(thing: Any) -> str:
-    """Return the source of a class or a function; of a class in a notebook, that of its methods; or ""."""
+    """Return the source of a class or a function, with methods that the class got later; "" if there is none.
+
+    Of a class in a notebook it is the source of its methods.
+    """
+    methods = [a for a in vars(thing).values() if inspect.isfunction(a)] if inspect.isclass(thing) else []
     try:
-        return inspect.getsource(thing)
+        text = inspect.getsource(thing)
     except (OSError, TypeError):
-        methods = vars(thing).values() if inspect.isclass(thing) else ()
-        return "".join(_read_source(method) for method in methods if inspect.isfunction(method))
+        return "".join(map(_read_source, methods))
+    later = (method for method in methods if not method.__qualname__.startswith(f"{thing.__qualname__}."))
+    return "\n".join([text, *map(_read_source, later)])
 
 
 def _list_names(text: str) -> set[str]:
@@ -609,9 +614,12 @@ def _import_module(name: str) -> ModuleType:
 
 
 def _list_own(module: ModuleType) -> dict[str, Any]:
-    """Return the public classes with a forward pass and the functions of a module that it defines itself."""
+    """Return the public classes with a forward pass and the functions of a module that it defines itself.
+
+    A function that takes `self` is none of them: it becomes a method, by `Layer.forward = forward`.
+    """
     own = {n: v for n, v in vars(module).items() if getattr(v, "__module__", None) == module.__name__ and n[0] != "_"}
-    return {name: thing for name, thing in own.items() if is_inferable(thing)}
+    return {n: v for n, v in own.items() if is_inferable(v) and not _takes_self(v)}
 
 
 def is_inferable(thing: Any) -> bool:
@@ -619,6 +627,10 @@ def is_inferable(thing: Any) -> bool:
     if inspect.isclass(thing):
         return hasattr(thing, "forward") or "__call__" in vars(thing)
     return inspect.isfunction(thing) and not hasattr(thing, "ARRAYS")
+
+
+def _takes_self(thing: Any) -> bool:
+    return inspect.isfunction(thing) and thing.__code__.co_varnames[:1] == ("self",)
 
 
 def _write_import(thing: Any) -> str:

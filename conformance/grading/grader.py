@@ -17,6 +17,7 @@ import pydantic
 
 from goldformer.adapters import Adapter, AdapterError
 from goldformer.adapters.arrays import Wire
+from goldformer.adapters.notebook import CellNames
 from goldformer.adapters.process.client import Client, adapter_object
 from goldformer.adapters.process.faults import CallFault, FaultReason
 from goldformer.adapters.process.patience import NOT_ASKED
@@ -48,6 +49,9 @@ from goldformer.conformance.judging.verdict import WITHHELD, Status, Verdict
 from goldformer.spec import Case, Spec
 from goldformer.spec.files import DISK_FAULTS, read_regular_file, replace_file
 
+#: The most parts of a notebook that are said to be left out.
+_MOST_LEFT_OUT: Final = 8
+
 #: The isolation of a submission that did not run.
 _NOT_RUN: Final = Isolation("process", ())
 _BROKEN: Final = Check("published", "grader-error", Verdict("", "case", "", "", Status.SKIPPED, "", "", "", "", (), ""))
@@ -61,6 +65,7 @@ class _Head:
     key: str
     isolation: Isolation
     forbidden: tuple[ForbiddenUse, ...] = ()
+    left_out: tuple[str, ...] = ()
 
 
 _HEAD: Final = pydantic.TypeAdapter(_Head)
@@ -126,14 +131,17 @@ class Grader:
         """Run a submission and grade it; there is a grade whatever happens, unless OSError: a disk is full."""
         key = self._task.key(submission)
         forbidden = find_forbidden_uses(submission.files, self._task.assignment.forbid)
-        transcript = Transcript(self._make_head(submission, key, forbidden))
+        left_out = CellNames(_read_main(submission)).reasons[:_MOST_LEFT_OUT]
+        head = self._make_head(submission, key) | {"forbidden": list(map(asdict, forbidden)), "left_out": left_out}
+        transcript = Transcript(head)
         try:
             if submission.problem:
                 message = f"It cannot be graded: {submission.problem}."
                 grade = _grade_without_checks(self._task, submission, "error", message, self._isolation)
                 return GradedSubmission(grade, transcript.pack())
             answers = AnswerRecorder(self.spec)
-            grade = replace(self._run(submission, key, transcript, answers), forbidden=forbidden)
+            grade = self._run(submission, key, transcript, answers)
+            grade = replace(grade, forbidden=forbidden, left_out=left_out)
         except Exception as error:  # it is an error of the grader
             if isinstance(error, OSError) and error.errno in DISK_FAULTS:
                 raise
@@ -160,16 +168,15 @@ class Grader:
         client = SandboxClient(replayer.spawn, limits)
         answers = AnswerRecorder(self.spec)
         grade = self._judge(written.submission, written.key, client, replayer, written.isolation, answers)
-        grade = replace(grade, forbidden=written.forbidden)
+        grade = replace(grade, forbidden=written.forbidden, left_out=written.left_out)
         changed = replayer.find_change()
         replayer.finish()
         return _mark_tampered(grade, changed) if changed else grade
 
-    def _make_head(self, submission: Submission, key: str, forbidden: tuple[ForbiddenUse, ...]) -> dict[str, Any]:
+    def _make_head(self, submission: Submission, key: str) -> dict[str, Any]:
         return {
             "submission": submission.id, "key": key, "goldformer": version("goldformer"),
             "limits": asdict(self._task.assignment.limits), "isolation": asdict(self._isolation),
-            "forbidden": [asdict(use) for use in forbidden],
         }  # fmt: skip
 
     def _run(self, submission: Submission, key: str, transcript: Transcript, answers: AnswerRecorder) -> Grade:
@@ -178,8 +185,7 @@ class Grader:
             folder = Path(name).resolve()
             files = _write_files(submission, self._task.adapter, folder)
             hidden = (f"{folder}/submission/", f"{folder}/")
-            source = submission.files.get(MAIN, b"").decode("utf-8", "replace")
-            recorder = Recorder(transcript, self._task.assignment.limits.total, hidden, source)
+            recorder = Recorder(transcript, self._task.assignment.limits.total, hidden, _read_main(submission))
             client = self._sandbox.client(folder)
             client.watch(recorder.wrap)
             try:
@@ -320,6 +326,11 @@ def _mark_tampered(grade: Grade, changed: str) -> Grade:
     )
     message = f"It changed {changed} while it was graded, which no honest code does; the staff look at it."
     return replace(grade, outcome="tampered", message=message, earned=0.0, parts=parts, checks=checks)
+
+
+def _read_main(submission: Submission) -> str:
+    """Return the source of submission.py, which was a notebook or not."""
+    return submission.files.get(MAIN, b"").decode("utf-8", "replace")
 
 
 def _write_files(submission: Submission, adapter: bytes, folder: Path) -> dict[Path, bytes]:

@@ -259,6 +259,7 @@ class Grade:
 
     `outcome` is the worst of its checks; `message` says it in a sentence for the student. `key` is the digest of
     everything that decides about it: submission, assignment, fresh cases, spec, and the version of goldformer.
+    `left_out` says what of a notebook is not read and may be needed.
     """
 
     submission: str
@@ -272,6 +273,7 @@ class Grade:
     checks: tuple[Check, ...]
     isolation: Isolation
     forbidden: tuple[ForbiddenUse, ...] = ()
+    left_out: tuple[str, ...] = ()
 
 
 #: The labels of the diagnosis that name a mistake for certain.

@@ -174,6 +174,39 @@ def test_a_constant_of_what_may_have_changed_is_left_out(changed):
     ]
 
 
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "A.f = f", "A.f = A.g = f", "A.f, A.g = f, staticmethod(f)", "A.f = lambda self: f(self)", "A.n = 3",
+        "setattr(A, 'f', f)", "f.n = 1", "if True:\n    A.f = f",
+    ],
+)  # fmt: skip
+def test_an_attribute_of_a_definition_belongs_to_it(statement):
+    cells = ["import torch", "class A: pass", "def f(self): return torch.f(self)", statement]
+    assert kept(*cells) == cells
+
+
+@pytest.mark.parametrize(
+    ("statement", "changed"),
+    [
+        ("A.f = make(f)", "A.f"), ("for g in (f,):\n    setattr(A, g.__name__, g)", "A"), ("A = make(A)", "A"),
+        ("del A.f", "A.f"), ("A.f = lost", "A.f"), ("n += 1", "n"), ("d.n = 3", "d"), ("d['n'] = 3", "d"),
+        ("torch.f = f", "torch.f"), ("[setattr(A, 'f', g) for g in (f,)]", "A.f"),
+    ],
+)  # fmt: skip
+def test_a_change_of_what_is_kept_that_is_left_out_is_said(statement, changed):
+    first = "import torch\nlost = make()\nn, d, unused = 0, {}, {}\ndef f(self): return torch.f(d, n)\nclass A: pass"
+    lines = f"unused['n'] = 3; A(3).x = f; print(A)\n{statement}"
+    source = write_source(read_notebook(notebook(first, lines), "lab.ipynb")).decode()
+    how = "but a notebook is read and not run: begin every cell that your code needs with # EXPORT"
+    assert f"\n# not read, but used: code cell 2, line 2 (changes {changed}): " in source
+    assert [out for out in CellNames(source).reasons if "cell 2" in out] == [
+        f"code cell 2, line 2 changes {changed}, {how}"
+    ]
+    # A later definition replaces it.
+    assert "changes" not in write_source(read_notebook(notebook(first, lines, first), "lab.ipynb")).decode()
+
+
 def test_marked_cells_are_taken_whole_and_alone():
     assert kept("import math\nx = f()", "y = 2", tagged=[1]) == ["import math\nx = f()"]
     assert kept("z = 1", "# EXPORT\ny = f()") == ["\ny = f()"]
@@ -291,7 +324,7 @@ def test_the_source_says_what_is_left_out_and_an_error_that_follows_from_it_why(
     source = write_source(cells).decode()
     assert [line for line in split_lines(source) if line.startswith("# not")] == [
         "# not read: code cell 1, line 1 (math, seaborn): import math, seaborn",
-        "# not read: code cell 1, line 2 (e): d, e = make('a')",
+        "# not read, but used: code cell 1, line 2 (e): d, e = make('a')",
         "# not read: code cell 1, line 3: d.x = 1",
         "# not valid Python: code cell 2, line 2 (x, softmax, Later): '(' was never closed",
     ]

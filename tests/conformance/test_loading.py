@@ -139,23 +139,35 @@ def test_one_class_of_a_file_is_named(write, spec):
     assert goldformer.check(name).conforms
 
 
+def make_notebook(*cells):
+    listed = [{"cell_type": "code", "metadata": {}, "source": cell} for cell in cells]
+    return {"cells": listed, "metadata": {}, "nbformat": 4, "nbformat_minor": 5}
+
+
 def test_a_notebook_has_classes_too(tmp_path, spec):
     cells = [ATTENTION, "model = MultiHeadAttention(8, 2)\nprint(model)", NORM + SOFTMAX]
     path = tmp_path / "lab.ipynb"
-    path.write_text(
-        json.dumps(
-            {
-                "cells": [{"cell_type": "code", "metadata": {}, "source": cell} for cell in cells],
-                "metadata": {},
-                "nbformat": 4,
-                "nbformat_minor": 5,
-            }
-        )
-    )
+    path.write_text(json.dumps(make_notebook(*cells)))
     assert load_implementation(path, spec).functions.keys() == {"multi_head_attention", "layer_norm", "softmax"}
     # That True in its mask keeps a key is read in its code.
     adapter = load_implementation(f"{path}:MultiHeadAttention", spec)
     assert "mask: as it comes, True = may attend" in adapter.hints[0]
+
+
+@pytest.mark.parametrize("name", ["model.py", "lab.ipynb"])
+def test_methods_that_a_class_gets_later_are_its_own(name, tmp_path, spec):
+    head, body = ATTENTION.split("    def split(")
+    methods = (
+        textwrap.dedent("    def split(" + body)
+        + "MultiHeadAttention.split = split\nMultiHeadAttention.forward = forward"
+    )
+    text = json.dumps(make_notebook(head, methods)) if name == "lab.ipynb" else f"{head}\n{methods}"
+    (tmp_path / name).write_text(text)
+    with forget_modules(tmp_path):
+        adapter = load_implementation(tmp_path / name, spec)
+    assert (adapter.functions.keys(), adapter.unmatched) == ({"multi_head_attention"}, ())
+    # That True in its mask keeps a key is read in the code of forward.
+    assert any("mask: as it comes, True = may attend" in hint for hint in adapter.hints)
 
 
 def test_a_class_without_a_base_is_called_as_a_module(write, spec):

@@ -83,8 +83,7 @@ def _list_notes(feedback: StudentFeedback) -> Iterator[str]:
         yield f"{code(finding.component)}: {fix}{escape(finding.text)}{quoted}"
     if feedback.advice:
         yield escape(feedback.advice)
-    if feedback.forbidden:
-        yield escape(feedback.forbidden)
+    yield from map(escape, filter(None, (feedback.forbidden, *feedback.left_out)))
     if feedback.stderr:
         yield block(feedback.stderr)
 

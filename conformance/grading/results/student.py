@@ -160,6 +160,7 @@ class StudentFeedback:
     findings: tuple[StudentFinding, ...] = ()
     stderr: str = ""
     forbidden: str = ""
+    left_out: tuple[str, ...] = ()
 
     @property
     def mentions_tolerance(self) -> bool:
@@ -308,6 +309,7 @@ def build_feedback(grade: Grade, assignment: Assignment, spec: Spec) -> StudentF
         findings=findings,
         stderr=stderr,
         forbidden=words.describe_forbidden(grade.forbidden),
+        left_out=() if passing else tuple(f"{_capitalize(reason)}." for reason in grade.left_out),
     )
 
 

@@ -75,7 +75,7 @@ def test_a_line_keeps_what_a_class_needs_and_no_check(lines):
     assert ("fresh", f"{SECRET}-5") in ben.failed
     assert ben.diagnosis.startswith("scale-missing, the scores are not divided by √d_k")
     hidden = {field.name for field in fields(Grade)} - {field.name for field in fields(GradeSummary)}
-    assert hidden == {"said", "checks", "forbidden"}
+    assert hidden == {"said", "checks", "forbidden", "left_out"}
 
 
 def test_the_ids_of_checks_are_kept_once_for_everyone():

@@ -13,6 +13,7 @@ import pytest
 from goldformer.conformance.grading.grader import GradedSubmission, Grader
 from goldformer.conformance.grading.model import Submission
 from goldformer.conformance.grading.results import staff, student
+from goldformer.conformance.grading.results.feedback import write_both
 from goldformer.conformance.grading.results.source import SubmissionSource
 from goldformer.conformance.grading.submissions import find_submissions
 from goldformer.conformance.grading.task import GradingTask
@@ -36,6 +37,8 @@ inputs = np.random.randn(3)
 scaled = inputs * 2"""
 DEVICE = 'import numpy as np\nkind = np.dtype("float64")'
 ON_DEVICE = CELL.replace("return e /", "return e.astype(kind) /")
+METHOD = "class Norm: pass\n" + NORM.replace("layer_norm", "run")
+CALLED = "def layer_norm(*args, **named): return Norm.run(*args, **named)"
 HOW = "but a notebook is read and not run: begin every cell that your code needs with # EXPORT"
 
 
@@ -60,6 +63,8 @@ def submissions(task: GradingTask, tmp_path_factory: pytest.TempPathFactory) -> 
         "jack": ("# EXPORT\n" + DEVICE, "# EXPORT\n" + ON_DEVICE, "# EXPORT\n" + NORM),
         "kira": (NUMPY, CELL, NORM, "layer_norm(1"),
         "lars": ("%%writefile submission.py\n" + SOFTMAX, NORM, "print(1)"),
+        "nils": (NUMPY, CELL + METHOD, "Norm.run = staticmethod(run)", CALLED),
+        "olga": (NUMPY, CELL + METHOD, "Norm.run = jit(run)", CALLED),
         "mona": (NUMPY + '\neps0 = float("1e-9") * 0', CELL, NORM.replace("+ eps)", "+ eps + eps0)")),
     }
     for name, cells in handed.items():
@@ -90,6 +95,8 @@ def test_each_notebook_is_graded_by_its_functions(graded: dict[str, GradedSubmis
         "kira": (20.0, "correct"),
         "lars": (20.0, "correct"),
         "mona": (20.0, "correct"),
+        "nils": (20.0, "correct"),
+        "olga": (10.0, "error"),
     }
 
 
@@ -111,11 +118,22 @@ def test_the_student_reads_which_line_was_left_out(
     assert softmax.failures[0].said.startswith(said)
 
 
+def test_the_student_reads_which_change_was_left_out(
+    graded: dict[str, GradedSubmission], task: GradingTask, spec: Spec
+) -> None:
+    said = f"Code cell 3, line 1 changes Norm.run, {HOW}."
+    for name, reasons in (("olga", (said,)), ("nils", ()), ("mona", ())):
+        feedback = student.build_feedback(graded[name].grade, task.assignment, spec)
+        assert feedback.left_out == reasons
+    for text in write_both(graded["olga"].grade, task.assignment, spec):
+        assert said in html.unescape(text).replace("\\", "")
+
+
 def test_the_staff_read_what_was_left_out(
     graded: dict[str, GradedSubmission], submissions: dict[str, Submission], task: GradingTask, spec: Spec
 ) -> None:
     for name, line in (
-        ("ines", '# not read: code cell 1, line 2 (kind): kind = np.dtype("float64")'),
+        ("ines", '# not read, but used: code cell 1, line 2 (kind): kind = np.dtype("float64")'),
         ("kira", "# not valid Python: code cell 4, line 1: '(' was never closed"),
         ("carol", "# not valid Python: code cell 3, line 1 (layer_norm): '(' was never closed"),
         ("gina", "# not read: code cell 1, line 1 (drive): from google.colab import drive"),
