@@ -21,7 +21,7 @@ from goldformer.conformance.api.report import NonConformance
 from goldformer.conformance.diagnosis.diagnosed import DiagnosedRun
 from goldformer.conformance.diagnosis.explain import Diagnosis
 from goldformer.conformance.diagnosis.finding import FIRST_SEEN, FIX_FIRST, Finding
-from goldformer.conformance.diagnosis.findings import diagnose
+from goldformer.conformance.diagnosis.findings import describe_faults, diagnose
 from goldformer.conformance.judging.applicability import explain_out_of_reach
 from goldformer.conformance.judging.cases import Bench, Judgement, judge_case
 from goldformer.conformance.judging.comparator import find_ratio
@@ -210,7 +210,7 @@ def _describe(run: DiagnosedRun, spec: Spec) -> str:
     for difference in verdict.differences:
         lines += [f"  {line}" for line in format_difference(difference)]
     found: list[Finding] = [f for f in diagnose(run, spec) if f.label not in _OF_A_RUN]
-    lines += format_remarks(found)
+    lines += format_remarks([*found, *describe_faults(run)])
     return "\n".join(lines)
 
 

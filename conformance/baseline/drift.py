@@ -124,7 +124,7 @@ def explain_drift(drift: Drift) -> Iterator[Finding]:
         roots, followers = find_failing_roots(_make_run(about, drift.spec), drift.spec)
         # A call without a result refutes no mistake.
         moved = _make_run((move for move in about if move.kind is not Kind.FORM), drift.spec)
-        run = replace(moved, judged=(*moved.judged, *unmoved))
+        run = replace(moved, verdicts=(*moved.verdicts, *unmoved))
         for component in roots:
             ranked = rank_explanations(run, component, drift.spec)
             explained = [e for e in ranked if 2 * e.equals >= e.case_count]

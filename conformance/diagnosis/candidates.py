@@ -109,9 +109,7 @@ class Candidate:
         if len(self.causes) < 3:
             return []
         last = len(self.mistakes) - 1
-        fewer = [
-            replace(self, options=left) for left in combinations(self.options, len(self.options) - 1) if self.options
-        ]
+        fewer = [replace(self, options=self.options[:k] + self.options[k + 1 :]) for k in range(len(self.options))]
         # The place is that of the last mistake.
         return fewer + [
             replace(self, mistakes=self.mistakes[:k] + self.mistakes[k + 1 :], place=self.place if k < last else None)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from goldformer.conformance.diagnosis.causes import Causes
 from goldformer.conformance.diagnosis.evidence import Evidence, Match
-from goldformer.conformance.judging.decision import report_fault
+from goldformer.conformance.judging.decision import describe_fault
 from goldformer.conformance.judging.verdict import CheckKey, Verdict, replace_enums
 
 if TYPE_CHECKING:
@@ -65,6 +67,8 @@ class CheckDiagnosis:
     contradicts them.
     `example` is the smallest call that shows an isolated mistake, as a file of one case, and `reproduce` the line that
     shows a failure again which depends on earlier calls.
+    `fault` is an exception of goldformer's own that ended the search for causes: a line that describes it, and its
+    traceback.
     """
 
     matches: tuple[Match, ...] | None = None
@@ -79,6 +83,7 @@ class CheckDiagnosis:
     excluded: tuple[str, ...] = ()
     example: str = ""
     reproduce: str = ""
+    fault: str = ""
 
 
 _NOTHING: Final = CheckDiagnosis()
@@ -123,14 +128,12 @@ def _make_reader() -> TypeAdapter[CheckDiagnosis]:
 class DiagnosedRun:
     """The verdicts of a run as they were judged, and what explains them.
 
-    `notes` have what was found out of single checks besides the evidence. `faults` take the place of the verdicts
-    during whose diagnosis goldformer itself broke.
+    `notes` have what was found out of single checks besides the evidence.
     """
 
-    judged: tuple[Verdict, ...] = ()
+    verdicts: tuple[Verdict, ...] = ()
     evidence: Evidence = field(default_factory=Evidence)
     notes: dict[CheckKey, CheckDiagnosis] = field(default_factory=dict)
-    faults: dict[CheckKey, Verdict] = field(default_factory=dict)
 
     @classmethod
     def of(cls, explained: Iterable[Explained]) -> DiagnosedRun:
@@ -142,11 +145,6 @@ class DiagnosedRun:
                 run.evidence.add_matches(verdict.key, diagnosis.matches)
             run.notes[verdict.key] = replace(diagnosis, matches=None)
         return run
-
-    @property
-    def verdicts(self) -> tuple[Verdict, ...]:
-        """The verdicts, with the faults of their diagnosis."""
-        return tuple(self.faults.get(v.key, v) for v in self.judged) if self.faults else self.judged
 
     def __iter__(self) -> Iterator[Verdict]:
         return iter(self.verdicts)
@@ -183,13 +181,19 @@ class DiagnosedRun:
         """Note what was found out of a check: fields of its CheckDiagnosis."""
         self.notes[key] = replace(self.notes.get(key, _NOTHING), **found)
 
-    def note_fault(self, verdict: Verdict, error: Exception) -> None:
-        """Note that goldformer itself broke in the diagnosis of a check."""
-        self.faults[verdict.key] = report_fault(verdict, error)
+    @contextmanager
+    def keep_verdicts(self, about: Verdict | None = None) -> Iterator[None]:
+        """Note an exception of the diagnosis, of a check or of the whole run, and go on: no verdict depends on it."""
+        try:
+            yield
+        except Exception as error:
+            verdict = about or next((v for v in self.verdicts if v.bad), self.verdicts[0])
+            text = f"{describe_fault(error)}\n{''.join(traceback.format_exception(error))}"
+            self.note(verdict.key, fault=self.get_note(verdict).fault or text)
 
     def select(self, keeps: Callable[[Verdict], bool]) -> DiagnosedRun:
         """Return the run with some of its verdicts, and all that is known."""
-        return replace(self, judged=tuple(filter(keeps, self.verdicts)), faults={})
+        return replace(self, verdicts=tuple(filter(keeps, self.verdicts)))
 
     def as_json(self) -> list[dict[str, Any]]:
         """Return every verdict with its diagnosis as plain data."""
@@ -197,6 +201,6 @@ class DiagnosedRun:
 
     def repeat_with(self, write: Callable[[Explained], str]) -> DiagnosedRun:
         """Return the run with another line to repeat each check."""
-        judged = tuple(replace(v, reproduce=write(self.explain(v))) for v in self.verdicts)
+        verdicts = tuple(replace(v, reproduce=write(self.explain(v))) for v in self.verdicts)
         notes = {key: replace(note, reproduce="") for key, note in self.notes.items()}
-        return replace(self, judged=judged, notes=notes, faults={})
+        return replace(self, verdicts=verdicts, notes=notes)

@@ -49,7 +49,7 @@ def tell_apart(
     for component in list_explained(run):
         mine = select_judgements(judgements, component)
         best = [e.ids for e in rank_best(run, component, spec) if not e.passing][:MOST_COMPARED]
-        try:
+        with run.keep_verdicts(next(j.verdict for j in mine if j.verdict.bad)):
             best = _leave_out_idle(best, mine, imitator)
             for judgement, causes in _find_raising(best, mine, imitator):
                 run.evidence.add(Call(judgement.verdict.key, CallKind.RAISES), dict.fromkeys(causes, 0.0))
@@ -60,8 +60,6 @@ def tell_apart(
             if calls and best and all(j.bench.dtype != FINEST for j in mine):
                 for judgement, causes in _find_refuted(best, mine, imitator):
                     run.evidence.contradict(Call(judgement.verdict.key, CallKind.EXACT), causes)
-        except Exception as error:
-            run.note_fault(next(j.verdict for j in mine if j.verdict.bad), error)
 
 
 def _find_raising(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Final
 
@@ -21,7 +22,6 @@ from goldformer.conformance.diagnosis.state import note_state
 from goldformer.conformance.diagnosis.suspects import list_explained, rank_explanations, select_judgements
 from goldformer.conformance.judging.cases import Judgement
 from goldformer.conformance.judging.collector import sparing_collector
-from goldformer.conformance.judging.decision import report_fault
 from goldformer.conformance.judging.verdict import WITHHELD
 from goldformer.spec import Spec
 from goldformer.spec.oracle.rounding import is_half
@@ -71,21 +71,17 @@ class Diagnosis:
         return self.complete_all(listed, [explained[index] for index in range(len(listed))])
 
     def explain(self, judgement: Judgement) -> Explained:
-        """Return the verdict with the mistakes and options that explain its failure, as far as they are known by now.
-
-        If goldformer itself breaks, the verdict is that fault.
-        """
+        """Return the verdict with the mistakes and options that explain its failure, as far as they are known."""
         verdict = judgement.verdict
         if can_refute(judgement) and judgement.case is not None and judgement.case.cotangent is None:
             self._passed.append(judgement)
         if not verdict.bad or judgement.case is None:
             return Explained(verdict, CheckDiagnosis())
-        try:
+        run = DiagnosedRun((verdict,))
+        with run.keep_verdicts(verdict):
             self._note_passed()
-            found = CheckDiagnosis(self._find_matches(judgement), advise_option(judgement))
-        except Exception as error:
-            return Explained(report_fault(verdict, error), CheckDiagnosis())
-        return Explained(verdict, found)
+            run.note(verdict.key, matches=self._find_matches(judgement), advice=advise_option(judgement))
+        return Explained(verdict, run.get_note(verdict))
 
     def complete_all(self, judgements: Sequence[Judgement | None], explained: Sequence[Explained]) -> DiagnosedRun:
         """Return explained verdicts with what is known only at the end of a run.
@@ -93,18 +89,27 @@ class Diagnosis:
         A mistake that was found late is compared with the failures before it too, and with the cases that pass. The
         judgement of a verdict is None if another process made it.
         """
-        run = DiagnosedRun.of(_name_dropout(judgements, explained) if self._isolates else explained)
-        made = [judgement for judgement in judgements if judgement is not None]
-        self._exclude_mistakes(run)
-        self._settle(made, run)
+        run = DiagnosedRun.of(explained)
         if self._isolates:
-            note_state(made, run, list_unexplained(run, self._spec), self._spec)
-            # What explains a layer lets the stack above it be searched.
-            while self._search_under_options(made, run):
-                self._settle(made, run)
-            self._isolate_unknown(made, run)
-            self._note_scope(made, run)
-        return drop_chance_fits(run, self._spec)
+            with run.keep_verdicts():
+                run = DiagnosedRun.of(_name_dropout(judgements, explained))
+        made = [judgement for judgement in judgements if judgement is not None]
+        more = (self._note_state, self._search_deeper, self._isolate_unknown, self._note_scope)
+        for extend in (self._exclude_mistakes, self._settle, *(more if self._isolates else ())):
+            with run.keep_verdicts():
+                extend(made, run)
+        evidence = run.evidence
+        with run.keep_verdicts():
+            evidence = drop_chance_fits(run, self._spec).evidence
+        return replace(run, evidence=evidence)
+
+    def _note_state(self, judgements: Sequence[Judgement], run: DiagnosedRun) -> None:
+        note_state(judgements, run, list_unexplained(run, self._spec), self._spec)
+
+    def _search_deeper(self, judgements: Sequence[Judgement], run: DiagnosedRun) -> None:
+        """Search under other options, as what explains a layer lets the stack above it be searched."""
+        while self._search_under_options(judgements, run):
+            self._settle(judgements, run)
 
     def _settle(self, judgements: Sequence[Judgement], run: DiagnosedRun) -> None:
         """Add what all failures together say of their explanations, and the cases that pass."""
@@ -159,8 +164,9 @@ class Diagnosis:
                     if by_rounding or in_half or idle():
                         _add_matches(judgement, run, near)
 
-    def _exclude_mistakes(self, run: DiagnosedRun) -> None:
+    def _exclude_mistakes(self, judgements: Sequence[Judgement], run: DiagnosedRun) -> None:
         """Note which mistakes that a failing property is known to show a passing case contradicts."""
+        del judgements  # those that passed are noted
         for verdict in run:
             if verdict.kind == "property" and verdict.bad and verdict.catches:
                 self._note_passed()
@@ -219,12 +225,9 @@ class Diagnosis:
 
             mine = select_judgements(judgements, component)
             numbered = dict(enumerate(mine))
-            try:
+            with run.keep_verdicts(next(j.verdict for j in mine if j.verdict.bad)):
                 idle = find_idle(numbered, self._spec)
                 found = isolate(numbered, self._spec, self._options.get(component, options))
-            except Exception as error:
-                run.note_fault(next(j.verdict for j in mine if j.verdict.bad), error)
-            else:
                 for index, names in idle.items():
                     run.note(mine[index].verdict.key, idle=names)
                 for index, (isolated, example) in found.items():
@@ -278,12 +281,11 @@ def _add_matches(judgement: Judgement, run: DiagnosedRun, search: Callable[[Fail
     verdict = judgement.verdict
     if not verdict.bad or not run.evidence.is_searched(verdict.key):
         return False
-    try:
+    matches: tuple[Match, ...] = ()
+    with run.keep_verdicts(verdict):
         failure = FailingCase.of(judgement)
-        return failure is not None and run.evidence.add_matches(verdict.key, search(failure))
-    except Exception as error:
-        run.note_fault(verdict, error)
-        return False
+        matches = search(failure) if failure is not None else ()
+    return run.evidence.add_matches(verdict.key, matches)
 
 
 def _rank_case(judgement: Judgement) -> tuple[bool, bool, bool, int]:

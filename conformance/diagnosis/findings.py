@@ -87,8 +87,28 @@ _MOST_CHANGES: Final = 3
 _ALL_OF_THEM: Final = ", each by itself, or a normalisation or residual that all of them pass"
 
 
-def diagnose(run: DiagnosedRun, spec: Spec) -> Iterator[Finding]:
-    """Yield what to fix first, which known mistakes explain it, and what is not implemented."""
+def diagnose(run: DiagnosedRun, spec: Spec) -> list[Finding]:
+    """Return what to fix first, which known mistakes explain it, and what is not implemented."""
+    found: list[Finding] = []
+    with run.keep_verdicts():
+        found.extend(_diagnose(run, spec))
+    return found
+
+
+def describe_faults(run: DiagnosedRun) -> Iterator[Finding]:
+    """Yield where goldformer itself broke: in checks, which are not judged, and in the search for causes."""
+    if faults := [v for v in run if v.is_fault]:
+        text = f"{faults[0].message}. Not judged: {list_few(f'{v.check} ({v.dtype})' for v in faults)}"
+        yield Finding("Fault in goldformer", text, inner=False)
+    broken = {f"{v.check} ({v.dtype})": fault for v in run if (fault := run.get_note(v).fault)}
+    if broken:
+        what = next(iter(broken.values())).partition("\n")[0]
+        text = f"a fault in goldformer ended the search for the cause of {list_few(broken)}: {what}. The verdicts "
+        text += "stand, but a cause may be missing. Please report it with the traceback, which `check -v` prints"
+        yield Finding("Diagnosis failed", text, inner=False)
+
+
+def _diagnose(run: DiagnosedRun, spec: Spec) -> Iterator[Finding]:
     run = run.select(lambda v: v.reason not in NO_MISTAKE and v.was_asked)
     judged = {c: [v for v in run if v.component == c and v.is_judged] for c in spec.components}
     absent = [c for c, mine in judged.items() if mine and all(v.reason == "not-implemented" for v in mine)]
@@ -118,9 +138,6 @@ def diagnose(run: DiagnosedRun, spec: Spec) -> Iterator[Finding]:
     if absent:
         yield Finding("Not implemented", ", ".join(absent), inner=False)
     yield from _describe_not_run(run)
-    if faults := [v for v in run if v.is_fault]:
-        text = f"{faults[0].message}. Not judged: {list_few(f'{v.check} ({v.dtype})' for v in faults)}"
-        yield Finding("Fault in goldformer", text, inner=False)
 
 
 def _describe_printed(

@@ -40,13 +40,13 @@ class Explainer:
         if known is None:
             diagnosis = Diagnosis(self._spec, imitations=self._imitations, isolates=False)
             explained = diagnosis.explain_all(judgements)
-            if any(verdict.is_fault for verdict in explained):
+            if any(note.fault for note in explained.notes.values()):
                 return explained
-            known = self._known[key] = replace(explained, judged=())
+            known = self._known[key] = replace(explained, verdicts=())
             if len(self._known) > _KEPT:
                 self._known.popitem(last=False)
         self._known.move_to_end(key)
-        return replace(known, judged=tuple(judgement.verdict for judgement in judgements))
+        return replace(known, verdicts=tuple(judgement.verdict for judgement in judgements))
 
 
 def digest_failures(judgements: Sequence[Judgement]) -> str:

@@ -148,8 +148,10 @@ class Grader:
             text = "".join(traceback.format_exception(error))
             grade = _grade_broken(self._task, submission, self._isolation)
             return GradedSubmission(grade, transcript.pack(), text)
-        problems = [check.verdict.detail for check in grade.checks if check.outcome == "grader-error"]
-        return GradedSubmission(grade, transcript.pack(), "\n".join(dict.fromkeys(problems)), answers.answers())
+        problems = [c.verdict.detail if c.outcome == "grader-error" else c.diagnosis.fault for c in grade.checks]
+        return GradedSubmission(
+            grade, transcript.pack(), "\n".join(dict.fromkeys(filter(None, problems))), answers.answers()
+        )
 
     def replay(self, transcript: Transcript) -> Grade:
         """Judge the answers of a transcript without running anything; ReplayMismatch if other calls are made now.

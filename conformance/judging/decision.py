@@ -125,11 +125,16 @@ def report_problem(blank: Verdict, problem: CallProblem, policy: Policy) -> Verd
 
 def report_fault(blank: Verdict, error: Exception) -> Verdict:
     """Return the verdict of a check in which goldformer itself broke, with the traceback to report."""
-    frame = traceback.extract_tb(error.__traceback__)[-1]
-    where = f"{Path(frame.filename).name}:{frame.lineno}, {frame.name}"
-    message = f"a fault in goldformer: {type(error).__name__}: {error} ({where}); please report it with the traceback"
+    message = f"a fault in goldformer: {describe_fault(error)}; please report it with the traceback"
     text = "".join(traceback.format_exception(error))
     return replace(blank, status=Status.ERRORED, reason="fault", message=message, detail=text)
+
+
+def describe_fault(error: Exception) -> str:
+    """Return the type, the message and the place of an exception of goldformer's own, in one line."""
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    text = " ".join(f"{type(error).__name__}: {error}".split())
+    return f"{text} ({Path(frame.filename).name}:{frame.lineno}, {frame.name})"
 
 
 def skip_check(blank: Verdict, reason: Reason, message: str) -> Verdict:

@@ -12,7 +12,7 @@ from goldformer.conformance.diagnosis.causes import write_declaration
 from goldformer.conformance.diagnosis.declined import explain_declined
 from goldformer.conformance.diagnosis.diagnosed import DiagnosedRun
 from goldformer.conformance.diagnosis.finding import Finding, list_few
-from goldformer.conformance.diagnosis.findings import diagnose
+from goldformer.conformance.diagnosis.findings import describe_faults, diagnose
 from goldformer.conformance.diagnosis.precision import find_precision
 from goldformer.conformance.diagnosis.raising import find_gpu_failures
 from goldformer.conformance.diagnosis.sizes import SIZE_WORDS
@@ -65,21 +65,26 @@ def make_remarks(
     `conventions` are those that the adapter declares, `more` is what shows the reader of the remarks the whole ones.
     """
     verdicts = run.verdicts
-    return [
-        *_compare_wrapped(verdicts, whole=whole, more=more),
-        *(finding for finding in diagnose(run, spec) if finding.label != MISSING),
-        *_list_not_run(verdicts, whole=whole, more=more),
-        *_describe_bits(verdicts, whole=whole),
-        *_describe_hidden_nan(verdicts, whole=whole),
-        *find_precision(verdicts, spec),
-        *_describe_half_types(verdicts),
-        *find_gpu_failures(verdicts, spec),
-        *_explain_coverage(verdicts, results, conventions, spec),
-        *_list_sizes(results, whole=whole, more=more),
-        *_list_unseen(results, whole=whole, more=more),
-        *_describe_robustness(verdicts, whole=whole, more=more),
-        *_list_missing(results, whole=whole),
-    ]
+    parts: tuple[Iterable[Finding], ...] = (
+        _compare_wrapped(verdicts, whole=whole, more=more),
+        (finding for finding in diagnose(run, spec) if finding.label != MISSING),
+        _list_not_run(verdicts, whole=whole, more=more),
+        _describe_bits(verdicts, whole=whole),
+        _describe_hidden_nan(verdicts, whole=whole),
+        find_precision(verdicts, spec),
+        _describe_half_types(verdicts),
+        find_gpu_failures(verdicts, spec),
+        _explain_coverage(verdicts, results, conventions, spec),
+        _list_sizes(results, whole=whole, more=more),
+        _list_unseen(results, whole=whole, more=more),
+        _describe_robustness(verdicts, whole=whole, more=more),
+        _list_missing(results, whole=whole),
+    )
+    found: list[Finding] = []
+    for part in parts:
+        with run.keep_verdicts():
+            found.extend(part)
+    return [*found, *describe_faults(run)]
 
 
 def _describe_half_types(verdicts: Sequence[Verdict]) -> Iterator[Finding]:

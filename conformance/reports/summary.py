@@ -81,7 +81,7 @@ def summarise(
     in_full = not brief and not any(finding.label in (MISTAKE_FOUND, OPTION_FOUND) for finding in findings)
     fault = next((verdict for verdict in failing if verdict.is_fault), None)
     for verdict in filter(None, (fault, first if in_full and first is not fault else None)):
-        known = Explained(replace(verdict, example=""), replace(run.about(verdict), example=""))
+        known = Explained(replace(verdict, example=""), replace(run.about(verdict), example="", fault=""))
         yield Line(f"\n{explain_verdict(known, spec)}\n")
     yield from list_rows(implementation, spec)
     yield from list_remarks(findings if whole else shorten_findings(findings))
@@ -93,7 +93,7 @@ def summarise(
 def explain_all(implementation: Implementation, spec: Spec) -> Iterator[Line]:
     """Yield every failure in full, also what is tolerated, then the notes, and the verdict with its diagnosis last."""
     for verdict in implementation.verdicts:
-        if verdict.bad or verdict.is_fault or verdict.is_tolerated:
+        if verdict.bad or verdict.is_fault or verdict.is_tolerated or implementation.run.get_note(verdict).fault:
             yield Line(f"{explain_verdict(implementation.run.explain(verdict), spec)}\n")
     yield from summarise(implementation, spec, brief=True, whole=True)
 

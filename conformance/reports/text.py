@@ -53,6 +53,11 @@ def explain_verdict(explained: Explained, spec: Spec) -> str:
         last = verdict.detail.splitlines()[-_MOST_STDERR:]
         label = "Traceback" if verdict.is_fault else "Stderr"
         lines += [f"  {head:12}{line}" for head, line in zip((label, *[""] * len(last)), last, strict=False)]
+    if explained.diagnosis.fault:
+        lines += [
+            "  Fault in goldformer, which ended the search for the cause:",
+            *explained.diagnosis.fault.splitlines()[1:],
+        ]
     # Not wrapped, so that it can be copied.
     lines.append(f"  Repeat      {explained.reproduce}")
     if explained.example:

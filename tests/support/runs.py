@@ -42,7 +42,7 @@ def make_run(checks: Checks) -> DiagnosedRun:
 
 def diagnose(checks: Checks, spec: Spec) -> Iterator[Finding]:
     """Yield the findings of a run that is made up."""
-    return findings.diagnose(make_run(checks), spec)
+    return iter(findings.diagnose(make_run(checks), spec))
 
 
 def rank_explanations(checks: Checks, component: str, spec: Spec) -> list[Explanation]:

@@ -203,7 +203,11 @@ def _check(
         "bad": [
             [v.check, v.component, v.reason, v.message.replace(f"{path.parent}/", "")[:200]] for v in verdicts if v.bad
         ],
-        "faults": [[v.check, v.message[:200]] for v in verdicts if v.is_fault],
+        "faults": [
+            [v.check, (verdicts.get_note(v).fault or v.message)[:200]]
+            for v in verdicts
+            if v.is_fault or verdicts.get_note(v).fault
+        ],
         "findings": [
             [f.label, f.text[:400], [*f.mistakes, *_find_options(f.text, spec)]] for f in diagnose(verdicts, spec)
         ],

@@ -81,6 +81,15 @@ def test_an_option_is_not_told_with_a_mistake_that_replaces_all_that_it_changes(
     assert placement.combine(other) == Candidate(other.mistakes, placement.options)
 
 
+def test_each_cause_of_three_can_be_left_out():
+    three = ("pe-double-exp", "pe-cos-exp", "tied-logit-scale")
+    assert Candidate(three).leave_one_out() == [Candidate(three[1:]), Candidate(three[::2]), Candidate(three[:2])]
+    pre = ("norm_placement", "pre")
+    assert set(Candidate(three[:2], (pre,)).leave_one_out()) == {
+        Candidate(three[:2]), Candidate(three[:1], (pre,)), Candidate(three[1:2], (pre,)),
+    }  # fmt: skip
+
+
 def test_one_norm_has_no_two_eps():
     one, other, of_next = (
         Candidate((f"encoder_layer.edit@run_sublayer#{number}/layer_norm_eps/result@number:{eps}",))

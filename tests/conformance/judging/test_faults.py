@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 
+import goldformer
 from goldformer.conformance.cli import main
 from goldformer.conformance.diagnosis.explain import Diagnosis
 from goldformer.conformance.diagnosis.imitation import Imitator
@@ -95,13 +98,40 @@ def test_a_fault_alone_is_exit_status_2_and_a_failure_beside_it_is_1(judging_exp
     assert check(WRONG, "--dtype", "float32").exit_code == 1
 
 
-def test_a_fault_of_the_diagnosis_is_one_too(monkeypatch, bench, adapter_file):
+@pytest.mark.parametrize(
+    "phase",
+    [
+        "imitation.Imitator.find_matches",
+        "imitation.Imitator.find_late_matches",
+        "explain.advise_option",
+        "explain.rule_out_causes",
+        "distinguish._leave_out_idle",
+        "explain.confirm_causes",
+        "explain.note_state",
+        "explain.list_unknown",
+        "explain.list_unsettled",
+        "explain.drop_chance_fits",
+        "findings.find_failing_roots",
+    ],
+)
+def test_a_fault_of_the_diagnosis_changes_no_verdict(phase, monkeypatch, check):
+    """The sentence says that it failed; only -v prints the traceback."""
+    monkeypatch.setattr(f"goldformer.conformance.diagnosis.{phase}", explode)
+    broken = check(WRONG, "--dtype", "float32", "--component", "softmax")
+    assert broken.exit_code == 1
+    assert re.search(r"^softmax +8 +19 .* fails", broken.stdout, re.MULTILINE)
+    said = " ".join(broken.stdout.split())
+    assert "Diagnosis failed: a fault in goldformer ended the search for the cause of sm-" in said
+    assert "LookupError: of our own (test_faults.py:" in said
+    assert "Traceback" not in said
+    whole = check(WRONG, "--dtype", "float32", "--component", "softmax", "-v")
+    assert (whole.exit_code, "Traceback (most recent call last)" in whole.stdout) == (1, True)
+
+
+def test_a_result_is_judged_although_its_diagnosis_fails(monkeypatch):
     monkeypatch.setattr(Imitator, "find_matches", explode)
-    wrong = bench(adapter_file(WRONG))
-    judgement = judge_case(wrong.spec.cases["sm-several-rows"], wrong)
-    assert judgement.verdict.reason == "wrong-value"
-    verdict, _ = Diagnosis(wrong.spec).explain(judgement)
-    assert (verdict.status, verdict.reason) == (Status.ERRORED, "fault")
+    with pytest.raises(goldformer.NonConformance, match=r"(?s)softmax is wrong in .*Diagnosis failed: a fault"):
+        goldformer.assert_correct(np.full(3, 0.5), "softmax", scores=np.zeros(3))
 
 
 def test_what_the_implementation_raises_is_no_fault_of_goldformer(bench, adapter_file):
