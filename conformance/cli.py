@@ -8,20 +8,21 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 import click
 
 from goldformer.conformance.commands import GROUPS, SUMMARIES
+from goldformer.conformance.judging import running
 from goldformer.conformance.judging.collector import sparing_collector
+from goldformer.conformance.parent import STOPPED, fork_from_parent
 
 _NO_ADAPTER: Final = (
     "Give the file of your functions, or a built-in name such as reference; "
     "`goldformer new my_adapter.py` writes a file to start from"
 )
-#: The exit status of a command that Ctrl-C stopped.
-_STOPPED: Final = 130
+#: The commands that load and call somebody's code in their process.
+_CALLING: Final = ("baseline", "check", "infer", "smoke")
 #: Modules that Python has on Linux and macOS only: processes, baselines and grading use them.
 _POSIX: Final = ("fcntl", "resource")
 
@@ -32,6 +33,18 @@ class LazyGroup(click.Group):
     An adapter, a spec or a baseline that cannot be used ends every command with its message and status 2, whenever the
     file is read. So does a file that cannot be read or written.
     """
+
+    def main(self, *args: Any, **options: Any) -> Any:
+        """Run the command line of this process, or the arguments given; a parent outlives somebody's code."""
+        given = args or options.get("args") is not None
+        if given or not (sys.argv[1:] and sys.argv[1] in _CALLING and hasattr(os, "fork")):
+            return super().main(*args, **options)
+        fork_from_parent()
+        try:
+            return super().main(**options)
+        except SystemExit as end:
+            running.note_status(end.code if isinstance(end.code, int) else int(end.code is not None))
+            raise
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click passes it
         """Return the names of all commands."""
@@ -66,7 +79,7 @@ class LazyGroup(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         """Run a command, and end with the status that it returns."""
         try:
-            with _refuse_silent_exit(), sparing_collector():
+            with sparing_collector():
                 status = super().invoke(ctx)
         except click.MissingParameter as error:
             if error.param is None or error.param.name not in ("adapter", "adapters"):
@@ -74,11 +87,11 @@ class LazyGroup(click.Group):
             raise click.MissingParameter(_NO_ADAPTER, error.ctx, error.param) from None
         except (click.ClickException, click.Abort, click.exceptions.Exit):
             raise
-        except KeyboardInterrupt:
+        except KeyboardInterrupt as stop:
             # Nothing is imported: Ctrl-C may have stopped an import in its middle, and NumPy cannot be imported twice.
             with contextlib.suppress(OSError):
-                click.secho("goldformer: stopped", fg="red", err=True)
-            status = _STOPPED
+                click.secho(f"goldformer: stopped{running.describe_interrupted(stop)}", fg="red", err=True)
+            status = STOPPED
         except BrokenPipeError:
             raise  # the reader is gone: click ends the command silently
         except OSError as error:
@@ -100,33 +113,11 @@ class LazyGroup(click.Group):
             if not isinstance(error, AdapterError | BaselineError | SpecError):
                 raise
             raise CannotRun(str(error)) from error
-        if status == _STOPPED:
+        if status == STOPPED:
             # Libraries make code of text by exec(). After a KeyboardInterrupt in it Python ends by SIGINT, also if it
             # was caught. The next exec() takes that back.
             exec("")
         ctx.exit(status)
-
-
-@contextlib.contextmanager
-def _refuse_silent_exit() -> Iterator[None]:
-    """Turn os._exit of an adapter into a sentence and status 2: its own status 0 would mean that it conforms."""
-    end, process = os._exit, os.getpid()
-
-    def refuse(status: int) -> NoReturn:
-        if os.getpid() == process:  # a forked process ends as it likes
-            from goldformer.conformance.commands._console import UNUSABLE, print_error
-
-            with contextlib.suppress(OSError):
-                sys.stdout.flush()
-            print_error(f"the adapter ended the whole process by os._exit({status}): the rest was not judged")
-            status = UNUSABLE
-        end(status)
-
-    os._exit = refuse
-    try:
-        yield
-    finally:
-        os._exit = end
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})

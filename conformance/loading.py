@@ -38,6 +38,7 @@ from goldformer.adapters.inference import (
 )
 from goldformer.adapters.process import TIMEOUT
 from goldformer.adapters.protocol import HINTS, INFERRED_FUNCTIONS, Adapter, AdapterError, read_signature
+from goldformer.conformance.judging.running import LOADING, run_step
 from goldformer.conformance.reports.did_you_mean import describe_unknown
 from goldformer.spec import Spec
 
@@ -75,6 +76,10 @@ def load_implementation(what: Any, spec: Spec, reading: Reading = Reading()) -> 
     """
     if not isinstance(what, str | Path):
         return _load(what, reading, spec)
+    return run_step(f"{LOADING}{what}", lambda: _load_by_name(what, reading, spec))
+
+
+def _load_by_name(what: str | Path, reading: Reading, spec: Spec) -> Adapter:
     if str(what).startswith(COMMAND) or is_named_adapter(str(what)):
         return find_adapter(str(what), spec, reading.timeout)
     return load_with_reload(functools.partial(_load, what, reading), split_target(str(what))[0], spec)

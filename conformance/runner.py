@@ -11,6 +11,7 @@ from goldformer.adapters import AdapterError
 from goldformer.conformance.diagnosis.diagnosed import DiagnosedRun
 from goldformer.conformance.diagnosis.explain import Diagnosis
 from goldformer.conformance.judging.cases import Bench, Judgement
+from goldformer.conformance.judging.running import describe_interrupted
 from goldformer.conformance.loading import Reading, load_implementation
 from goldformer.conformance.reports.comparison import Comparison, ComparisonRequest, Implementation
 from goldformer.conformance.selection import Check, Numerics, Selection, add_declared_cases, checks, list_absent
@@ -60,10 +61,10 @@ def _judge(todo: Sequence[Check], run: RunChecks, spec: Spec, *, keep_stopped: b
     try:
         for judgement in run(todo):
             judgements.append(judgement.drop_large_arrays())  # noqa: PERF401 - what was judged must survive the interrupt
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stop:
         if not keep_stopped:
             raise
-        stopped = f"stopped after {len(judgements)} of {len(todo)} checks"
+        stopped = f"stopped after {len(judgements)} of {len(todo)} checks{describe_interrupted(stop)}"
     try:
         return Diagnosis(spec).explain_all(judgements), stopped
     except KeyboardInterrupt:

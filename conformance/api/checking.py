@@ -20,6 +20,7 @@ from goldformer.conformance.judging.cases import Bench
 from goldformer.conformance.judging.collector import sparing_collector
 from goldformer.conformance.judging.decision import Policy
 from goldformer.conformance.judging.host import call_apart
+from goldformer.conformance.judging.running import trace_crash
 from goldformer.conformance.loading import Reading, find_name, list_own, load_implementation
 from goldformer.conformance.reports.comparison import Comparison, ComparisonRequest
 from goldformer.conformance.reports.did_you_mean import describe_unknown
@@ -69,7 +70,7 @@ def check(
     implementation's own exceptions are failures in the report.
     """
     spec = load_spec()
-    with Printed() as printed, _forget_modules(what):
+    with Printed() as printed, _forget_modules(what), trace_crash():
         reading = Reading(component, arrays, _split(accept), timeout)
         with closing(load_implementation(what, spec, reading)) as loaded:
             adapter = loaded.declare(conventions or {}, spec)

@@ -28,6 +28,7 @@ from goldformer.conformance.judging.implementation import Implementation
 from goldformer.conformance.judging.invoke import Arguments, NotImplementedHere, Outcome, Result, read_arguments
 from goldformer.conformance.judging.measure import measure_outcome
 from goldformer.conformance.judging.repeat import repeat_cases
+from goldformer.conformance.judging.running import run_step
 from goldformer.conformance.judging.tolerance import COARSER
 from goldformer.conformance.judging.verdict import Asks, Reason, Status, Verdict
 from goldformer.spec import Case
@@ -162,7 +163,7 @@ def judge_case(case: Case, bench: Bench, prepared: PreparedCase | None = None) -
             return Judgement(skip_check(blank, *skip), bench, case)
         if missing := bench.explain_missing(case.component, gradient=case.cotangent is not None):
             return Judgement(report_problem(blank, NotImplementedHere(missing), bench.policy), bench, case)
-        return judge_call(prepared, bench, blank)
+        return run_step(blank.step, lambda: judge_call(prepared, bench, blank))
     except Exception as error:
         return Judgement(report_fault(blank, error), bench, case)
 

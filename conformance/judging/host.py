@@ -1,5 +1,7 @@
 """The process in which an implementation is called: this one until it has no device any more, and a fresh one then.
 
+So it is from the start if the code ended the process of this command when it was run before.
+
 A call that ends the device of its process, by a failed assertion or a bad address in a kernel, gets no answer. It is
 repeated in a fresh process, where launches are in order, and every later call is made there, so that it can be judged.
 """
@@ -15,6 +17,7 @@ from goldformer.adapters.arrays import LIBRARIES
 from goldformer.adapters.process.faults import CallFault, FaultReason
 from goldformer.adapters.process.patience import Patience
 from goldformer.adapters.protocol import Adapter, Loader
+from goldformer.conformance.judging import running
 from goldformer.conformance.judging.device_loss import explain_device_loss
 from goldformer.conformance.judging.fresh_process import Call, FreshProcess, Lost, NotLoaded, Raised, Setup
 
@@ -27,6 +30,8 @@ _COUNTED: Final[tuple[FaultReason, ...]] = ("crashed",)
 
 _ENDS: Final = "ends the device of its process"
 _AND_ENDS: Final = f"; it {_ENDS}"
+_AS_FIRST: Final = "when it is the first call of a fresh one"
+_DAMAGE: Final = "an earlier call may have written outside its arrays"
 
 
 Value = TypeVar("Value")
@@ -57,7 +62,8 @@ _HOSTS: Final[WeakKeyDictionary[Loader, Host]] = WeakKeyDictionary()
 
 def find_host(adapter: Adapter) -> Host:
     """Return the host of an implementation."""
-    return _HOSTS.setdefault(adapter.loader, Host())
+    is_apart = bool(running.ended) and adapter.loader.load is not None
+    return _HOSTS.setdefault(adapter.loader, Host(is_apart=is_apart))
 
 
 def call_apart(adapter: Adapter) -> bool:
@@ -79,6 +85,10 @@ def run_call(call: Call, component: str, adapter: Adapter, device: str) -> Any:
 
     CallFault if the call ends the device of its process, DeviceGone if that was lost before and there is no other one.
     """
+    return running.run_step("a call", lambda: _run_call(call, component, adapter, device))
+
+
+def _run_call(call: Call, component: str, adapter: Adapter, device: str) -> Any:
     host = find_host(adapter)
     if host.is_apart:
         return _ask(call, component, host, adapter, device)
@@ -103,7 +113,7 @@ def run_here(call: Callable[[], Value], adapter: Adapter, device: str) -> Value:
     if host.is_apart or host.loss:
         raise DeviceGone("it looks at the arrays of a call, and calls are made in another process")
     try:
-        return call()
+        return running.run_step("a call", call)
     except Exception as error:
         loss = explain_device_loss(error, LIBRARIES[adapter.arrays], device)
         if not loss:
@@ -128,7 +138,7 @@ def _explain_loss(
     if host.before is not None and (earlier := _find_loss(host.before[1], host.before[0], host, adapter, device)):
         what = f"an earlier call of {host.before[0]} {_ENDS}, which this call found gone"
         return CallFault("crashed", f"{what}: that one {str(earlier).removesuffix(_AND_ENDS)}")
-    return CallFault("crashed", f"{loss}{_AND_ENDS}, but not when it is the first call of a fresh one")
+    return CallFault("crashed", f"{loss}{_AND_ENDS}, but not {_AS_FIRST}")
 
 
 def _find_loss(call: Call, component: str, host: Host, adapter: Adapter, device: str) -> CallFault | DeviceGone | None:
@@ -145,6 +155,7 @@ def _find_loss(call: Call, component: str, host: Host, adapter: Adapter, device:
 def _ask(call: Call, component: str, host: Host, adapter: Adapter, device: str) -> Any:
     """Make a call in a fresh process, or in the one of the calls before if they left its device as it was."""
     host.patience.require_hope(component)
+    is_first = host.process is None
     if host.process is None:
         host.process = FreshProcess(_make_setup(adapter))
     try:
@@ -152,6 +163,8 @@ def _ask(call: Call, component: str, host: Host, adapter: Adapter, device: str) 
     except CallFault as fault:
         host.patience.note(component, fault)
         _end_process(host)
+        if not is_first and _find_loss(call, component, host, adapter, device) is None:
+            raise CallFault("crashed", f"{fault}, but not {_AS_FIRST}: {_DAMAGE}") from fault
         raise
     except BaseException:
         _end_process(host)  # interrupted: the answer would be read as that to the next call

@@ -237,6 +237,11 @@ class Verdict:
         return CheckKey(self.check, self.component, self.dtype, self.device)
 
     @property
+    def step(self) -> str:
+        """The check in words, while it runs."""
+        return f"{self.kind} {self.check} of {self.component} in {self.dtype}"
+
+    @property
     def bad(self) -> bool:
         """Return True if the implementation failed the check or could not answer it."""
         return self.status in (Status.FAILED, Status.ERRORED) and not self.is_fault

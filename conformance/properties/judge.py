@@ -9,6 +9,7 @@ from goldformer.conformance.judging.decision import report_fault, report_problem
 from goldformer.conformance.judging.invoke import CallProblem, NotImplementedHere
 from goldformer.conformance.judging.measure import describe_coarser
 from goldformer.conformance.judging.repeat import write_command
+from goldformer.conformance.judging.running import run_step
 from goldformer.conformance.judging.verdict import Status, Verdict
 from goldformer.conformance.properties.counterexample import write_case
 from goldformer.conformance.properties.registry import find_property
@@ -31,7 +32,7 @@ def check_property(prop: Property, component: str, bench: Bench) -> Verdict:
         prop.clauses, "property", prop.catches, reproduce=command, asks="law",
     )  # fmt: skip
     try:
-        return _check_property(prop, component, bench, blank)
+        return run_step(blank.step, lambda: _check_property(prop, component, bench, blank))
     except Exception as error:
         return report_fault(blank, error)
 

@@ -14,6 +14,7 @@ from goldformer.adapters import Adapter
 from goldformer.adapters.process import TIMEOUT
 from goldformer.conformance.diagnosis.diagnosed import DiagnosedRun
 from goldformer.conformance.diagnosis.finding import Finding
+from goldformer.conformance.judging import running
 from goldformer.conformance.judging.cases import Bench
 from goldformer.conformance.judging.invoke import describe_missing
 from goldformer.conformance.judging.verdict import Status, Verdict
@@ -215,6 +216,8 @@ def _find_problem(verdicts: Sequence[Verdict], absent: Sequence[str], adapter: A
 
     A fault of goldformer leaves open whether the rest conforms; failures still count.
     """
+    if running.ended and not any(verdict.reason == "crashed" for verdict in verdicts):
+        return f"{running.ended}; no check did so a second time"
     faults = [v for v in verdicts if v.is_fault]
     if faults and not any(v.bad for v in verdicts):
         return f"{faults[0].check} ({faults[0].dtype}): {faults[0].message}"

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 from dataclasses import replace
 from xml.etree import ElementTree
 
@@ -56,18 +54,6 @@ def judged(result):
 
 
 # Exit statuses
-
-
-@pytest.mark.parametrize("place", ["", "\n    "], ids=["import", "call"])
-def test_an_adapter_that_ends_the_process_has_not_conformed(place, adapter_file):
-    """Its own status 0 would mean that everything was judged and is right."""
-    path = adapter_file(f'import os\nARRAYS = "numpy"\ndef softmax(scores):\n    pass\n{place}os._exit(0)\n')
-    done = subprocess.run(
-        [sys.executable, "-m", "goldformer", "check", path, "--case", "sm-one-row-by-hand"],
-        capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
-    says = "goldformer: the adapter ended the whole process by os._exit(0): the rest was not judged\n"
-    assert (done.returncode, done.stderr) == (2, says)
 
 
 def test_conforming_is_0(check):
@@ -657,7 +643,8 @@ def test_what_was_judged_before_a_stop_is_printed(check):
     result = check(SLOW, "--component", "softmax")
     assert result.exit_code == 130
     assert re.search(r"^softmax +[1-7] ", result.stdout, re.MULTILINE)
-    assert re.fullmatch(r"goldformer: stopped after \d of \d\d checks\n", result.stderr)
+    what = r"a call in case [a-z0-9-]+ of softmax in float32 had run for \d\.\d s"
+    assert re.fullmatch(rf"goldformer: stopped after \d of \d\d checks: {what}\n", result.stderr)
 
 
 def test_a_stop_before_the_first_check_is_130_too(check, monkeypatch):
