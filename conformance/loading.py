@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from goldformer.adapters.arrays import LIBRARIES
 from goldformer.adapters.find import (
     COMMAND,
     find_adapter,
@@ -38,6 +37,7 @@ from goldformer.adapters.inference import (
 )
 from goldformer.adapters.process import TIMEOUT
 from goldformer.adapters.protocol import HINTS, INFERRED_FUNCTIONS, Adapter, AdapterError, read_signature
+from goldformer.adapters.untrusted_text import abbreviate
 from goldformer.conformance.judging.running import LOADING, run_step
 from goldformer.conformance.reports.did_you_mean import describe_unknown
 from goldformer.spec import Spec
@@ -111,6 +111,9 @@ def _load(what: Any, reading: Reading, spec: Spec) -> Adapter:
     if isinstance(thing, Mapping):
         if message := describe_unknown(map(str, thing), _list_names(spec), "the mapping has"):
             raise ValueError(message)
+        for name, function in thing.items():
+            if not callable(function):
+                raise AdapterError(f"the mapping's {name} is {abbreviate(function)}: give a function")
         return _read(types.SimpleNamespace(**thing), "a mapping", reading.arrays, spec)
     return _read_function(what, reading, spec) if _is_function(thing) else _infer(what, reading, spec)
 
@@ -380,8 +383,6 @@ def _list_names(spec: Spec) -> list[str]:
 
 def _read(thing: Any, origin: str, arrays: str | None, spec: Spec) -> Adapter:
     """Read an object with functions named as components; find its array library unless it is declared or given."""
-    if arrays is not None and (message := describe_unknown([arrays], [*LIBRARIES][:-1], "arrays", every=True)):
-        raise ValueError(message)
     adapter = Adapter.from_object(add_arrays(_rename_only_arguments(thing, spec), spec, arrays), origin, spec)
     require_arrays(adapter.arrays, origin)
     return adapter

@@ -28,6 +28,7 @@ from goldformer.adapters.identifiers import list_identifiers
 from goldformer.adapters.inference.names import SIZES, list_roles
 from goldformer.adapters.inference.packages import Imported, import_target
 from goldformer.adapters.protocol import AdapterError, read_signature
+from goldformer.adapters.untrusted_text import abbreviate
 from goldformer.spec.scope import explain_scope
 
 
@@ -348,7 +349,7 @@ def read_target(what: Any) -> Target:
         return Target(as_module(what), what.__name__, _write_import(what), is_plain=not issubclass(what, nn.Module))
     if inspect.isfunction(what):
         return Target(what, what.__name__, _write_import(what))
-    got = f"{what.__name__}, a class without forward or __call__" if inspect.isclass(what) else f"{what!r}"
+    got = f"{what.__name__}, a class without forward or __call__" if inspect.isclass(what) else abbreviate(what)
     raise InferenceError(
         f"an adapter is inferred for an nn.Module class, an object of one, or a function, not for {got}"
     )

@@ -1,12 +1,13 @@
-"""Arguments as other functions have them: names and forms of F.scaled_dot_product_attention, and masks."""
+"""Arguments of another type or order, and those of other functions: F.scaled_dot_product_attention, and masks."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 import numpy as np
 
+from goldformer.adapters.untrusted_text import abbreviate
 from goldformer.spec import Contract
 from goldformer.spec.model import Array
 from goldformer.spec.shapes import ContractViolation
@@ -19,6 +20,28 @@ _OF_TORCH: Final[Mapping[str, str]] = {
     "scale": "leave it out if it is 1/√d_k; no other scale is judged",
     "enable_gqa": "pass key and value with as many heads as query: key.repeat_interleave(groups, dim=-3)",
 }
+
+
+def require_component(component: Any, first: Any = None, call: str = "") -> None:
+    """Raise TypeError unless a component is given by its name; `call` is in which order, if `first` is the name."""
+    if not isinstance(component, str):
+        order = f"; the name comes second: {call}" if isinstance(first, str) else ""
+        what = f"component is {type(component).__name__}"
+        raise TypeError(f'{what}: give the name of a component as text, such as "softmax"{order}')
+
+
+def require_type(name: str, value: Any, kind: type | tuple[type, ...], advice: str) -> None:
+    """Raise TypeError unless an argument has a type."""
+    if not isinstance(value, kind):
+        raise TypeError(f"{name} is {abbreviate(value)}: {advice}")
+
+
+def read_words(name: str, words: Any) -> tuple[str, ...]:
+    """Return one word, or several, as a tuple without repeats; TypeError for anything else."""
+    listed = [words] if isinstance(words, str) or not isinstance(words, Iterable) else list(words)
+    for word in listed:
+        require_type(name, word, str, "give a name as text, or several in a list")
+    return tuple(dict.fromkeys(listed))
 
 
 def explain_foreign(names: Mapping[str, Any], contract: Contract) -> str | None:

@@ -9,12 +9,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+from goldformer.adapters.arrays import LIBRARIES
 from goldformer.adapters.find import COMMAND, find_folder
+from goldformer.adapters.find_arrays import find_library
 from goldformer.adapters.imports import forget_modules
 from goldformer.adapters.process import TIMEOUT
 from goldformer.adapters.protocol import DTYPES
+from goldformer.conformance.api.arguments import read_words, require_component, require_type
 from goldformer.conformance.api.printed import Printed
 from goldformer.conformance.api.report import Report
+from goldformer.conformance.choices import CHOICES
 from goldformer.conformance.diagnosis.diagnosed import Explained
 from goldformer.conformance.judging.cases import Bench
 from goldformer.conformance.judging.collector import sparing_collector
@@ -69,36 +73,54 @@ def check(
     ValueError for a name that is unknown, AdapterError for an adapter that cannot be used or inferred. The
     implementation's own exceptions are failures in the report.
     """
+    require_type("device", device, str, 'give its name as text, such as "cuda"')
+    require_type("timeout", timeout, (int, float), "give seconds")
+    if not timeout > 0:
+        raise ValueError(f"timeout is {timeout}: give more than 0 seconds")
+    require_type("strict", strict, bool, "give True or False")
+    filters = Selection((), (), read_words("cases", cases), read_words("properties", properties))
+    named = None if dtypes is None else read_words("dtypes", dtypes)
+    reading = _read_reading(what, component, arrays, accept, timeout)
     spec = load_spec()
-    with Printed() as printed, _forget_modules(what), trace_crash():
-        reading = Reading(component, arrays, _split(accept), timeout)
-        with closing(load_implementation(what, spec, reading)) as loaded:
-            adapter = loaded.declare(conventions or {}, spec)
-            listed = (adapter.default_dtype,) if dtypes is None else _split(dtypes)
-            own = list_own(what, adapter, spec)
-            selection = Selection(
-                adapter.dtypes if listed == (ALL,) else listed, _split(component or own), _split(cases),
-                _split(properties),
-            )  # fmt: skip
-            _require_known(selection, spec)
-            bench = add_declared_cases(
-                Bench(spec, adapter, selection.dtypes[0], device, Policy(strict=strict)), selection
-            )
-            if not bench.computes_on_cpu and not call_apart(adapter):
-                # A notebook goes on after a check, and a call that ends the device would take it from the notebook too.
-                bench = replace(bench, adapter=replace(bench.adapter, hints=(*bench.adapter.hints, _CALLED_HERE)))
-            spec = bench.spec
-            _require_cases(selection, spec)
-            with Numerics().hold(adapter.arrays):
-                found = judge_implementation(bench, selection, with_pictures=True)
+    with (
+        Printed() as printed,
+        _forget_modules(what),
+        trace_crash(),
+        closing(load_implementation(what, spec, reading)) as loaded,
+    ):
+        adapter = loaded.declare(conventions or {}, spec)
+        listed = (adapter.default_dtype,) if named is None else named
+        components = (component,) if component else list_own(what, adapter, spec)
+        selection = replace(filters, dtypes=adapter.dtypes if listed == (ALL,) else listed, components=components)
+        _require_known(selection, spec)
+        bench = add_declared_cases(Bench(spec, adapter, selection.dtypes[0], device, Policy(strict=strict)), selection)
+        if not bench.computes_on_cpu and not call_apart(adapter):
+            # A notebook goes on after a check, and a call that ends the device would take it from the notebook too.
+            bench = replace(bench, adapter=replace(bench.adapter, hints=(*bench.adapter.hints, _CALLED_HERE)))
+        spec = bench.spec
+        _require_cases(selection, spec)
+        with Numerics().hold(adapter.arrays):
+            found = judge_implementation(bench, selection, with_pictures=True)
     options = {"conventions": dict(conventions or {}), "device": device, "arrays": arrays, "strict": strict}
     run = found.run.repeat_with(partial(_describe_call, what, component, options))
     request = ComparisonRequest(selection.dtypes, selection.components, device, timeout=timeout)
     return Report(Comparison(request, (replace(found, run=run),)), spec, printed.text)
 
 
-def _split(words: Words) -> tuple[str, ...]:
-    return (words,) if isinstance(words, str) else tuple(dict.fromkeys(words))
+def _read_reading(what: Any, component: Any, arrays: Any, accept: Any, timeout: float) -> Reading:
+    """Return how to read an implementation; TypeError or ValueError for an argument that nothing can be."""
+    if component is not None:
+        require_component(component, what, 'check(function, "softmax")')
+    if find_library(what) is not None:
+        judged = 'give the function that computes it; assert_correct(result, "softmax", …) judges one result'
+        raise TypeError(f"what is {type(what).__name__}, a result: {judged}")
+    accepted = read_words("accept", accept)
+    unknown = describe_unknown(accepted, CHOICES, "accept", every=True)
+    if unknown is None and arrays is not None:
+        unknown = describe_unknown([arrays], [*LIBRARIES][:-1], "arrays", every=True)
+    if unknown:
+        raise ValueError(unknown)
+    return Reading(component, arrays, accepted, timeout)
 
 
 def _require_known(selection: Selection, spec: Spec) -> None:

@@ -15,7 +15,8 @@ from goldformer.adapters.arrays import LIBRARIES
 from goldformer.adapters.dtypes import round_to_dtype
 from goldformer.adapters.find_arrays import find_library
 from goldformer.adapters.protocol import DTYPES
-from goldformer.conformance.api.arguments import swap_heads
+from goldformer.adapters.untrusted_text import abbreviate
+from goldformer.conformance.api.arguments import require_component, swap_heads
 from goldformer.conformance.api.own_call import OwnCall
 from goldformer.conformance.api.report import NonConformance
 from goldformer.conformance.diagnosis.diagnosed import DiagnosedRun
@@ -105,6 +106,7 @@ def assert_correct(
     ValueError or TypeError as for `expected`, and if the tolerance is so wide that zeros would pass.
     """
     __tracebackhide__ = True
+    require_component(component, actual, 'assert_correct(result, "softmax", scores=scores)')
     spec = load_spec()
     with _keep_jax_settings({**arguments, "actual": _take_first(actual)}):
         call = OwnCall.read(component, arguments, conventions, spec, _take_first(actual))
@@ -124,7 +126,7 @@ def _read_style(rounding: str, call: OwnCall) -> Style:
     if rounding == "steps":
         return "steps"
     if rounding != "once":
-        raise ValueError(f'rounding is {rounding!r}: give "steps" or "once"')
+        raise ValueError(f'rounding is {abbreviate(rounding)}: give "steps" or "once"')
     if not is_half(call.dtype):
         what = f"the arguments are {call.dtype}"
         raise ValueError(f'rounding="once" is for code in float16 and bfloat16 that computes in float32, and {what}')

@@ -13,7 +13,7 @@ import numpy as np
 from goldformer.adapters.arrays import LIBRARIES, ArrayLibrary
 from goldformer.adapters.find_arrays import find_library
 from goldformer.adapters.protocol import DTYPES, Adapter
-from goldformer.conformance.api.arguments import advise, explain_foreign, read_mask
+from goldformer.conformance.api.arguments import advise, explain_foreign, read_mask, require_component
 from goldformer.conformance.judging.derivation import CannotDerive, derive_values, evaluate_values
 from goldformer.conformance.judging.expected import round_like
 from goldformer.conformance.reports.did_you_mean import describe_unknown
@@ -60,6 +60,7 @@ class OwnCall:
         `result` is an array of the answer: it shows the library and the dtype if no argument is an array of floats.
         """
         __tracebackhide__ = True  # the caller's own line is at fault
+        require_component(component)
         if message := describe_unknown([component], spec.components, "component"):
             raise ValueError(message)
         contract = spec.contracts[component]

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 
 
-def describe_unknown(given: Iterable[str], known: Collection[str], option: str, *, every: bool = False) -> str | None:
+def describe_unknown(
+    given: Iterable[object], known: Collection[str], option: str, *, every: bool = False
+) -> str | None:
     """Return a message about the first unknown word, or None; `every` lists all known words.
 
     Known cases are looked up one by one; only an unknown one makes this read all files of cases, for a guess.
     """
     import difflib  # only on the way to an error
 
-    for word in given:
+    for word in map(str, given):
         if word not in known:
             words = tuple(known)
             # People say sdpa for scaled_dot_product_attention.

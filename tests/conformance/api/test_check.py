@@ -451,12 +451,42 @@ def test_too_few_cases_are_no_success_unless_they_are_allowed():
         ({"cases": "sm-one-row-by-hanq"}, "cases sm-one-row-by-hanq: did you mean"),
         ({"properties": "softmax-shft"}, "properties softmax-shft: did you mean"),
         ({"arrays": "tensorflow"}, "arrays tensorflow: known are torch, numpy, jax"),
+        ({"timeout": -1}, "timeout is -1: give more than 0 seconds"),
+        ({"arrays": torch}, "arrays <module 'torch' from "),
+        ({"accept": "ignored"}, "accept ignored: did you mean ignore?"),
     ],
 )
 def test_an_unknown_word_is_guessed(options, says):
     with pytest.raises(ValueError) as caught:  # noqa: PT011 - the wording is compared below
         goldformer.check(softmax, **options)
     assert str(caught.value).startswith(says)
+
+
+@pytest.mark.parametrize(
+    ("what", "options", "says"),
+    [
+        ("softmax", {"component": softmax}, "component is function: give the name of a component as text, such as "),
+        (softmax, {"component": ["softmax"]}, "component is list: give the name of a component as text"),
+        (np.zeros(3), {"component": "softmax"}, "what is ndarray, a result: give the function that computes it; "),
+        (softmax, {"dtypes": np.float32}, "dtypes is <class 'numpy.float32'>: give a name as text, or several in a"),
+        (softmax, {"dtypes": [torch.float32]}, "dtypes is torch.float32: give a name as text"),
+        (softmax, {"cases": None}, "cases is None: give a name as text, or several in a list"),
+        (softmax, {"properties": 3}, "properties is 3: give a name as text"),
+        (softmax, {"accept": None}, "accept is None: give a name as text"),
+        (softmax, {"device": torch.device("cpu")}, "device is device(type='cpu'): give its name as text, such as"),
+        (softmax, {"timeout": "3"}, "timeout is '3': give seconds"),
+        (softmax, {"strict": "yes"}, "strict is 'yes': give True or False"),
+    ],
+)  # fmt: skip
+def test_an_argument_of_another_type_is_named(what, options, says):
+    with pytest.raises(TypeError) as caught:
+        goldformer.check(what, **options)
+    assert str(caught.value).startswith(says)
+
+
+def test_a_component_that_is_no_function_is_named():
+    with pytest.raises(AdapterError, match="the mapping's softmax is 3: give a function"):
+        goldformer.check({"softmax": 3})
 
 
 def test_an_unknown_convention_is_refused():

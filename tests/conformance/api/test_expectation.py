@@ -365,6 +365,9 @@ def test_the_inputs_are_left_as_they_are():
         ("layer_norm", {"x": [[1.0]]}, TypeError, "x is list: give an array of torch, numpy or jax"),
         ("layer_norm", {"x": draw(2, 3)}, ValueError, "layer_norm: gamma "),
         ("layer_norm", {"x": None}, ValueError, "layer_norm: x is missing"),
+        (draw(2, 3), {}, TypeError, "component is Tensor: give the name of a component as text, such as "),
+        (None, {}, TypeError, "component is NoneType: give the name of a component as text"),
+        ("layer_norm", {"params": {0: draw(12)}}, TypeError, "layer_norm() has no parameter 0: "),
         ("layer_norm", {"x": draw(2, 12).long()}, ValueError, "layer_norm: x is int64, not floating point"),
         ("layer_norm", {"x": np.zeros((2, 12))}, TypeError, "x is an array of numpy, beta is an array of torch: give"),
         ("layer_norm", {"x": draw(2, 12).double()}, TypeError, "x is float64, beta is float32: give them all in one"),
@@ -376,6 +379,11 @@ def test_bad_arguments_are_refused_by_name(component, changes, error, says):
     with pytest.raises(error) as caught:
         goldformer.expected(component, **{**norm(), **changes})
     assert str(caught.value).startswith(says)
+
+
+def test_a_result_and_a_component_in_the_other_order_are_told_apart():
+    with pytest.raises(TypeError, match=r"component is Tensor: .*; the name comes second: assert_correct\(result, "):
+        goldformer.assert_correct("layer_norm", draw(2, 12), **norm())
 
 
 def test_a_mask_of_another_form_is_refused():
