@@ -35,7 +35,7 @@ from goldformer.conformance.diagnosis.causes import find_cause
 from goldformer.conformance.diagnosis.explain import Diagnosis
 from goldformer.conformance.diagnosis.finding import MISTAKE_FOUND
 from goldformer.conformance.diagnosis.findings import diagnose
-from goldformer.conformance.wiring_search import EPS, Trial, WiringSearch
+from goldformer.conformance.wiring_search import Trial, WiringSearch
 from goldformer.spec import Spec, load_spec
 
 #: The next step where code has what goldformer does not judge.
@@ -66,11 +66,6 @@ class Inference:
         return self.is_proven and not self.failing
 
     @property
-    def has_other_eps(self) -> bool:
-        """Return True if its norms add another eps than any option of the convention."""
-        return any(id_.startswith(EPS) for id_ in self.mistakes)
-
-    @property
     def component(self) -> str:
         """The component that the target is."""
         return self.wiring.component
@@ -89,8 +84,6 @@ class Inference:
         """One sentence on what it rests on."""
         if self.fits:
             return "golden values fit."
-        if self.has_other_eps:
-            return "golden values fit with an eps that no option has."
         if self.mistakes:
             return f"golden values fit with a known mistake, {' or '.join(self.mistakes)}."
         if self.is_proven:
@@ -130,13 +123,15 @@ def infer_adapter(
         wiring = search.hold_axes(search.pass_padding(search.add_input(search.expect_causal(wiring))))
         if unsaid := [choice for choice in wiring.unsaid if choice not in accept]:
             raise ChoiceError(_ask_whether(wiring, unsaid[0]))
-        failing, mistakes = search.confirm(wiring)
+        wiring, failing, mistakes = search.confirm(wiring)
+        is_proven = True
     else:
-        wiring, mistakes = _find_mistaken(searches) or _guess(searches)
+        wiring, fitting = _find_mistaken(searches) or _guess(searches)
+        is_proven, mistakes = fitting is None, fitting or ()
         (search,) = (search for search in searches if search.component == wiring.component)
         wiring = search.declare_nan(wiring)
     trials = sum(search.trials for search in searches)
-    return Inference(wiring, load_wiring(wiring, spec), bool(found), mistakes, trials, failing)
+    return Inference(wiring, load_wiring(wiring, spec), is_proven, mistakes, trials, failing)
 
 
 def _drop_special_cases(searches: list[WiringSearch], spec: Spec) -> list[WiringSearch]:
@@ -155,8 +150,6 @@ def describe_fit(found: Inference, spec: Spec) -> str:
     if found.fits:
         return f"Golden values fit: {name} computes {component}, called in this way."
     causes = [find_cause(id_, spec) for id_ in found.mistakes]
-    if found.has_other_eps:
-        return f"{name} computes {component}, but {causes[0].title}. {causes[0].hint}"
     if causes:
         titles = " or ".join(cause.title for cause in causes)
         return f"{name} fits as {component} if a known mistake is made: {titles}."
@@ -178,14 +171,19 @@ def _find_mistaken(searches: Sequence[WiringSearch]) -> tuple[Wiring, tuple[str,
     return next(filter(None, searched), None)
 
 
-def _guess(searches: Sequence[WiringSearch]) -> tuple[Wiring, tuple[str, ...]]:
-    """Return the wiring that says what names say, and the eps with which it fits, or raise InferenceError."""
+def _guess(searches: Sequence[WiringSearch]) -> tuple[Wiring, tuple[str, ...] | None]:
+    """Return the wiring that says what names say, and a mistake with which it fits, or raise InferenceError.
+
+    None instead of mistakes means that it fits, with the eps that the wiring declares.
+    """
     called = next((search for search in searches if search.running), None)
     if called is None:
         raise MisfitError(_ask_how(searches[0]))
     wiring = called.guess()
     judgements = called.try_small(wiring)
-    return wiring, called.find_eps(judgements) or _diagnose(Trial(wiring, judgements), called.spec)
+    if declared := called.declare_eps(wiring, judgements):
+        return declared, None
+    return wiring, _diagnose(Trial(wiring, judgements), called.spec)
 
 
 def _diagnose(trial: Trial, spec: Spec) -> tuple[str, ...]:

@@ -306,7 +306,7 @@ def _infer(what: Any, reading: Reading, spec: Spec) -> Adapter:
         raise MisfitError(describe_fit(found, spec))
     called = "; ".join((f"{found.component} is called as {found.wiring.call}", *found.wiring.choices))
     # A known mistake is named by the check.
-    misfit = () if found.fits or (found.mistakes and not found.has_other_eps) else (describe_fit(found, spec),)
+    misfit = () if found.fits or found.mistakes else (describe_fit(found, spec),)
     return replace(found.adapter, hints=(*found.adapter.hints, called, *misfit))
 
 

@@ -34,8 +34,7 @@ from goldformer.adapters.inference import (
 from goldformer.conformance.diagnosis.candidates import Candidate, Imitations, Textbooks
 from goldformer.conformance.diagnosis.failure import FailingCase, estimate_cost
 from goldformer.conformance.diagnosis.mistakes import implementations
-from goldformer.conformance.diagnosis.neighbours import neighbours
-from goldformer.conformance.diagnosis.neighbours.solved import families, fit_number, name_solved, trying
+from goldformer.conformance.diagnosis.neighbours.solved import families, fit_number, trying
 from goldformer.conformance.judging.cases import Bench, Judgement, judge_case
 from goldformer.conformance.judging.expected import expect
 from goldformer.conformance.judging.invoke import Arguments, CallProblem, NotImplementedHere, Result
@@ -43,7 +42,9 @@ from goldformer.conformance.judging.measure import measure
 from goldformer.conformance.judging.verdict import Status
 from goldformer.spec import Case, Spec
 from goldformer.spec.call import Array
+from goldformer.spec.formulas.options import EPS
 from goldformer.spec.model import UNSPECIFIED
+from goldformer.spec.tables import write_number
 
 #: The most wirings of a component that are tried, and the most that a search for mistakes may cost, in numbers of
 #: cases: some seconds.
@@ -92,6 +93,10 @@ _NAMED: Final = {
     "norm_divisor": {"std_plus_eps": r"\bstd\b"},
 }
 
+#: A small number in code, and the largest that is tried as an eps: a rate of a dropout is larger.
+_NUMBER: Final = re.compile(r"(?<![\w.])(?:\d+\.?\d*[eE]-\d+|0?\.\d+)")
+_LARGEST_EPS: Final = 1e-2
+
 #: The reasons of failures that say nothing of values: the call does not work in this form.
 _MISFITS: Final = ("wrong-shape", "not-an-array", "raised", "nothing-returned", "wrong-parameters", "wrong-dtype")
 
@@ -109,9 +114,6 @@ _ROUNDING: Final = 1e-4
 
 #: The message of a call in float64 whose code makes float32.
 _DTYPES_DIFFER: Final = re.compile(r"same dtype|Double|FloatTensor|float32|scalar type")
-
-#: The beginning of the name of a norm with an eps that is no option.
-EPS: Final = "layer_norm.eps"
 
 
 @dataclass(frozen=True)
@@ -394,6 +396,8 @@ class WiringSearch:
         known = {name for case in self._cases for name in case.conventions}
         shown: dict[str, list[str]] = {n: list(self.spec.conventions[n].options) for n in _SHOWN if n in known}
         shown |= {name: options for name in _NAMED if name in known and (options := self._read(name))}
+        for name, options in shown.items():
+            options += [number for number in self._read_numbers(name) if number not in options]
         return [dict(zip(shown, options, strict=True)) for options in product(*shown.values())]
 
     def _read(self, convention: str) -> list[str]:
@@ -401,6 +405,13 @@ class WiringSearch:
         text = self.target.text
         named = [o for o, words in _NAMED[convention].items() if re.search(words, text, re.IGNORECASE)]
         return [*named, self.spec.conventions[convention].default] if named else []
+
+    def _read_numbers(self, convention: str) -> list[str]:
+        """Return the numbers in the code that may be the eps which a convention chooses."""
+        if not self.spec.conventions[convention].number:
+            return []
+        numbers = (float(text) for text in _NUMBER.findall(self.target.text))
+        return list(dict.fromkeys(filter(None, (write_number(n) for n in numbers if n <= _LARGEST_EPS))))
 
     def find_mistaken(self, dtype: str) -> tuple[Wiring, tuple[str, ...]] | None:
         """Return the first wiring that fits with known mistakes, and these; None if no wiring fits."""
@@ -476,26 +487,30 @@ class WiringSearch:
         held = (Trial(some, self.try_small(some)) for some in (replace(wiring, axes=axes) for axes in numbers))
         return next((trial.wiring for trial in held if trial.fits), wiring)
 
-    def confirm(self, wiring: Wiring) -> tuple[int, tuple[str, ...]]:
-        """Return how many small cases fail with a wiring that fits those that decide, and the mistakes that fit."""
+    def confirm(self, wiring: Wiring) -> tuple[Wiring, int, tuple[str, ...]]:
+        """Return a wiring that fits the cases that decide, how many small ones fail, and the mistakes that fit.
+
+        If the golden values of an eps fit that is not listed, the wiring declares it.
+        """
         judgements = self.try_small(wiring)
         failing = sum(judgement.verdict.bad for judgement in judgements)
-        if failing:
-            return failing, _Catalogue(self.spec, self.component).find(judgements)
-        coarse = sum(judgement.verdict.reason == "precision" for judgement in judgements)
-        other = self.find_eps(judgements) if coarse else ()
-        return (coarse, other) if other else (0, ())
+        declared = self.declare_eps(wiring, judgements)
+        if declared is None:
+            return wiring, failing, _Catalogue(self.spec, self.component).find(judgements) if failing else ()
+        return declared, 0, ()
+
+    def declare_eps(self, wiring: Wiring, judgements: Sequence[Judgement]) -> Wiring | None:
+        """Return the wiring that declares the eps with which all small cases fit; None if no other eps does it."""
+        names = [name for name in EPS if name in wiring.contract.conventions]
+        found = next(filter(None, (_Catalogue(self.spec, self.component).find_eps(n, judgements) for n in names)), {})
+        numbers = _AXES.get(self.component, (wiring.axes,)) if found else ()
+        declared = (replace(wiring, axes=n, conventions={**wiring.conventions, **found}) for n in numbers)
+        return next((some for some in declared if not any(j.verdict.bad for j in self.try_small(some))), None)
 
     def try_small(self, wiring: Wiring) -> tuple[Judgement, ...]:
         """Return the judgements of a wiring on all small cases."""
         small = [case for case in self._cases if case.size <= _LARGE]
         return self._try(wiring, small, most=len(small), thorough=True).judgements
-
-    def find_eps(self, judgements: Sequence[Judgement]) -> tuple[str, ...]:
-        """Return the eps that no option has and that gives the values, wrong or right only to float32; or ()."""
-        if "layer_norm_eps" not in self.spec.contracts[self.component].conventions:
-            return ()
-        return _Catalogue(self.spec, self.component).find_eps(judgements)
 
     def guess(self) -> Wiring:
         """Return the wiring that came furthest, with a form of the masks that can be called.
@@ -596,33 +611,33 @@ class _Catalogue:
         """Return the mistakes that reproduce every failing judgement and fail no passing one."""
         return tuple(id_ for id_ in self._ids if self._explains(id_, judgements))
 
-    def find_eps(self, judgements: Sequence[Judgement]) -> tuple[str, ...]:
+    def find_eps(self, convention: str, judgements: Sequence[Judgement]) -> dict[str, str]:
         """Return the eps that gives what is wrong or right to float32 only, and nothing else of what is right."""
         given = [(judgement.verdict, failing) for judgement in judgements if (failing := FailingCase.of(judgement))]
         wrong = [failing for verdict, failing in given if verdict.bad or verdict.reason == "precision"]
         right = [failing for verdict, failing in given if verdict.status is Status.PASSED]
         if not wrong or len(given) < len(judgements):
-            return ()
-        for candidate in self._list_eps(wrong[0]):
+            return {}
+        for candidate in self._list_eps(convention, wrong[0]):
             made = [self._textbooks.imitate(candidate, failing) for failing in wrong]
             if all(f.distance(imitation) is not None for f, imitation in zip(wrong, made, strict=True)) and not any(
                 passing.excludes(self._textbooks.imitate(candidate, passing)) for passing in right
             ):
-                return candidate.mistakes
-        return ()
+                return dict(candidate.options)
+        return {}
 
-    def _list_eps(self, failing: FailingCase) -> Iterator[Candidate]:
-        """Yield the values of eps in common use, then the one that is solved for, in as few digits as possible."""
-        yield from (Candidate((id_,)) for id_ in neighbours() if id_.startswith(EPS))
-        family = families()[EPS]
+    def _list_eps(self, convention: str, failing: FailingCase) -> Iterator[Candidate]:
+        """Yield the powers of ten, then the number that is solved for, in as few digits as possible."""
+        family = next(family for family in families().values() if family.convention == convention)
 
         def find_residual(value: float) -> float:
             with trying(value):
                 return failing.find_residual(self._textbooks.run(Candidate((family.id,)), failing))
 
         value = fit_number(find_residual, family)
-        for digits in range(1, 10) if value is not None else ():
-            yield Candidate((name_solved(family, float(f"{value:.{digits}g}")),))
+        solved = [float(f"{value:.{digits}g}") for digits in range(1, 10)] if value is not None else []
+        numbers = map(write_number, (*(10.0**-k for k in range(1, 13)), *solved))
+        yield from (Candidate(options=((convention, number),)) for number in numbers if number)
 
     def _explains(self, id_: str, judgements: Sequence[Judgement]) -> bool:
         explained = 0

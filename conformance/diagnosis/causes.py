@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from goldformer.conformance.judging.verdict import NONDETERMINISM
 from goldformer.spec import Spec
+from goldformer.spec.tables import write_number
 
 #: The ids of causes that act together, as a `Match` names them.
 Causes = tuple[str, ...]
@@ -68,6 +69,9 @@ def find_cause(id_: str, spec: Spec) -> Cause:
     from goldformer.conformance.diagnosis.neighbours import find_neighbour  # hundreds, which few reports need
 
     neighbour = find_neighbour(made)
+    if neighbour.number and not place and (number := write_number(neighbour.number[1])):
+        option_cause = make_option_cause(neighbour.number[0], number, spec)
+        return replace(option_cause, component=neighbour.component, generated=True, solved=neighbour.solved)
     title = f"{neighbour.title}, only in {place}" if place else neighbour.title
     # A name of the contract keeps its small letter.
     heading = title if "_" in title.split()[0] else title[0].upper() + title[1:]

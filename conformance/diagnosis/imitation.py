@@ -81,6 +81,10 @@ _CHOSEN_OF: Final = 60
 #: The time of a gradient, in forward passes.
 _SWEEP: Final = 4
 
+#: The family of the eps of RMS normalisation, and the option with which the authors' code adds 1e-8.
+_EPS: Final = "rms_norm.eps"
+_OUTSIDE: Final = ("rms_norm_eps_place", "outside")
+
 #: How far from a component a part is that was judged by itself.
 _JUDGED: Final = 2
 
@@ -511,6 +515,8 @@ class Imitator:
         # A part that was judged has shown its number there.
         mine.sort(key=lambda family: self._find_distance(family.component, component) == _JUDGED)
         trials = [Candidate((family.id,)) for family in mine[:most]]
+        outside = [trial.combine(Candidate(options=(_OUTSIDE,))) for trial in trials if trial.mistakes == (_EPS,)]
+        trials += [] if failure.options.get(_OUTSIDE[0]) == _OUTSIDE[1] else filter(None, outside)
         placed = self._catalogue.place_families(component) if most else ()
         for trial in (*trials, *placed):
             family = families()[trial.mistakes[0]]

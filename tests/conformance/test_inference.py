@@ -10,7 +10,7 @@ from torch import nn
 from goldformer.adapters import find_adapter
 from goldformer.adapters.imports import forget_modules
 from goldformer.adapters.inference import InferenceError
-from goldformer.conformance.inference import describe_fit, infer_adapter
+from goldformer.conformance.inference import infer_adapter
 from goldformer.conformance.judging.cases import Bench, judge_case
 from goldformer.conformance.judging.verdict import Status
 from goldformer.conformance.properties.judge import check_property
@@ -165,10 +165,6 @@ DEFECTS = {
     "RmsWithoutWeight": ("rms-no-weight",),
     "MismatchedRotary": ("rope-pair-mismatch",),
     "CountingRotary": ("rope-offset-missing",),
-    # Not the option next to it, which is right to float32.
-    "LayerOfOtherEps": ("layer_norm.eps.1e-10",),
-    "EncoderOfOtherEps": ("layer_norm.eps.1e-10",),
-    "NormOfOddEps": ("layer_norm.eps=3e-09",),
     # Turned, it would look like one that adds the encoding along the batch.
     "WavesOfEveryChannel": (),
     # What no mistake of the catalogue reproduces alone, the diagnosis of a check finds.
@@ -418,13 +414,41 @@ def test_an_object_is_inferred_by_its_class_and_the_choices_it_was_made_with(spe
     assert "norm_first of the constructor: True" in found.wiring.facts
 
 
-def test_an_eps_that_is_no_option_is_told_with_its_remedy(spec):
-    found = infer_adapter(f"{STYLES}/defective_parts.py:EncoderOfOtherEps", spec=spec)
-    assert found.summary == "golden values fit with an eps that no option has."
-    assert describe_fit(found, spec) == (
-        "EncoderOfOtherEps computes encoder, but the normalisation fits eps = 1e-10. Use the declared eps. If yours is "
-        "meant, no option has it: let the adapter give the norms one that is an option, such as norm.eps = 1e-5."
-    )
+#: The code of a norm whose class does not show its eps.
+HIDDEN_EPS = """
+import torch
+from torch import nn
+
+EPS = float("{eps}")
+
+class Norm(nn.Module):
+    def __init__(self, dim):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(dim))
+
+    def forward(self, x):
+        return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + EPS) * self.weight
+"""
+
+
+# Not the option next to it, which is right to float32.
+@pytest.mark.parametrize(
+    ("name", "convention", "number"),
+    [
+        ("LayerOfOtherEps", "layer_norm_eps", "1e-10"),
+        ("EncoderOfOtherEps", "layer_norm_eps", "1e-10"),
+        ("NormOfOddEps", "layer_norm_eps", "3e-9"),
+        ("Norm", "rms_norm_eps", "1e-8"),
+        ("Norm", "rms_norm_eps", "2.5e-4"),
+    ],
+)
+def test_an_eps_of_any_number_is_declared(name, convention, number, spec, tmp_path):
+    path = Path(STYLES) / "defective_parts.py"
+    if name == "Norm":
+        (path := tmp_path / "norm.py").write_text(HIDDEN_EPS.format(eps=number))
+    found = infer_adapter(f"{path}:{name}", spec=spec)
+    assert found.fits
+    assert found.wiring.declared[convention] == number
 
 
 def test_the_masks_of_the_librarys_decoder_layer_are_told_apart(spec):

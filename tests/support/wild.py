@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import ast
 import json
+import re
 import sys
 import tempfile
 import time
@@ -230,6 +231,7 @@ def _find_options(text: str, spec: Any) -> Iterator[str]:
         for option in convention.options:
             if f"{name}: {option} (" in text:
                 yield f"{name}: {option}"
+        yield from re.findall(rf"\b{name}: \d[\d.]*e-\d+\b(?! \()", text) if convention.number else ()
 
 
 # What the runs amount to

@@ -197,6 +197,6 @@ MISTAKES = {
         "self.LayerNorm = nn.LayerNorm(hidden_size, eps=1e-12)",
         "self.LayerNorm = nn.LayerNorm(hidden_size, eps=1e-3)",
         "A thousandth is added to the variance in the layers.",
-        ("layer_norm.eps.0.001", "layer_norm.eps=0.001"),
+        ("layer_norm_eps: 1e-3",),
     ),
 }

@@ -225,7 +225,7 @@ MISTAKES = {
         "beta, epsilon=1e-5):",
         "beta, epsilon=1e-3):",
         "A thousandth is added to the variance.",
-        ("layer_norm.eps.0.001",),
+        ("layer_norm_eps: 1e-3",),
     ),
     "scaled-twice": (
         'scores = torch.einsum("aecd,abcd->acbe", key, query)',

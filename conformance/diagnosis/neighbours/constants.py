@@ -85,11 +85,8 @@ def _change_divisors() -> Iterator[Neighbour]:
             )  # fmt: skip
 
 
-#: What to do about an eps that is no option of layer_norm_eps.
-OTHER_EPS: Final = (
-    "Use the declared eps. If yours is meant, no option has it: let the adapter give the norms one that is an option, "
-    "such as norm.eps = 1e-5."
-)
+#: What to do about an eps of one norm among several, or of 0.
+OTHER_EPS: Final = "Add the declared eps, the same in every norm."
 
 
 def _change_eps() -> Iterator[Neighbour]:
@@ -100,7 +97,7 @@ def _change_eps() -> Iterator[Neighbour]:
     for word, text, value in named:
         yield Neighbour(
             f"layer_norm.eps.{word}", f"the normalisation fits eps = {text}", OTHER_EPS,
-            {layer_norm_eps: instead(_return_value(value))},
+            {layer_norm_eps: instead(_return_value(value))}, number=("layer_norm_eps", value),
         )  # fmt: skip
 
 

@@ -33,6 +33,8 @@ class Neighbour:
     backward: bool = False
     #: True for code in blocks, which is right, or sums nothing, in calls that are shorter than one.
     in_blocks: bool = False
+    #: The convention of which it is an option, and the number.
+    number: tuple[str, float] | None = None
 
     @property
     def component(self) -> str:

@@ -19,6 +19,7 @@ from goldformer.conformance.diagnosis.mistakes import implementations
 from goldformer.conformance.diagnosis.mistakes.derivatives import keep_right_derivatives
 from goldformer.conformance.diagnosis.mistakes.registry import Mistaken
 from goldformer.conformance.diagnosis.neighbours.neighbour import EQUALS, Neighbour
+from goldformer.spec.formulas.options import EPS
 from goldformer.spec.formulas.steps import Replacements
 
 #: The modules with a function `generate`, the more common slips first: it decides between equals.
@@ -77,11 +78,19 @@ def find_neighbour(id_: str) -> Neighbour:
         return Neighbour(id_, family.title, family.hint, read_trial(family))
     value = float(number)
     title = family.title.format(f"{value:g}".replace("-", "−"))
-    return Neighbour(id_, title, family.hint, family.make(lambda: value))
+    chosen = (family.convention, value) if family.convention else None
+    return Neighbour(id_, title, family.hint, family.make(lambda: value), number=chosen)
+
+
+#: The place and the change of the edits that are a number of a convention, without the number, by convention.
+_NUMBERS: Final = {name: f"{step.__name__}/result@number:" for name, step in EPS.items()}
 
 
 def _make_of_edit(edit: Edit) -> Neighbour:
-    return Neighbour(edit.id, write_title(edit), write_hint(edit), edit.steps)
+    change = f"{edit.place}@{edit.change}"
+    numbers = ((name, change.removeprefix(start)) for name, start in _NUMBERS.items() if change.startswith(start))
+    chosen = next(((name, float(text)) for name, text in numbers), None)
+    return Neighbour(edit.id, write_title(edit), write_hint(edit), edit.steps, number=chosen)
 
 
 @cache

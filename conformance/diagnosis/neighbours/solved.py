@@ -25,8 +25,9 @@ from goldformer.spec.formulas.arrays import as_array
 from goldformer.spec.formulas.attention import fill_masked, mask_fill, scaled_dot_product_attention, score_divisor
 from goldformer.spec.formulas.checks import Array
 from goldformer.spec.formulas.embedding import add_encoding, token_embedding, wavelength_base
-from goldformer.spec.formulas.layers import activation, layer_norm_eps, norm_denominator
+from goldformer.spec.formulas.layers import activation, norm_denominator
 from goldformer.spec.formulas.losses import count_targets, find_words, score_targets
+from goldformer.spec.formulas.options import EPS
 from goldformer.spec.formulas.steps import Replacements, Step, around, hold, instead
 from goldformer.spec.formulas.transformer import log_softmax
 
@@ -45,7 +46,8 @@ Number = Callable[[], float]
 class Family:
     """Neighbours that differ in a number: `title` has braces in its place, and `make` takes what reads the number.
 
-    The number lies between the powers of ten `range`; if it is `signed`, its negation is tried too.
+    The number lies between the powers of ten `range`; if it is `signed`, its negation is tried too. With a
+    `convention` it is an option of it.
     """
 
     id: str
@@ -54,6 +56,7 @@ class Family:
     range: tuple[float, float]
     make: Callable[[Number], Replacements]
     signed: bool = False
+    convention: str = ""
 
     @property
     def component(self) -> str:
@@ -119,6 +122,10 @@ def _divide_by_power_of_variance(number: Number) -> Replacements:
     return {norm_denominator: around(divide)}
 
 
+def _add_eps(step: Step, number: Number) -> Replacements:
+    return {step: instead(number)}
+
+
 def _add_to_deviation(number: Number) -> Replacements:
     return {norm_denominator: instead(lambda variance: (np.sqrt(variance) + number()).astype(variance.dtype))}
 
@@ -178,10 +185,11 @@ OF_SUBLAYERS: Final = ("layer_norm.eps", "scaled_dot_product_attention.divisor")
 
 def _list_families() -> Iterator[Family]:
     attention, norm, embedding = "scaled_dot_product_attention", "layer_norm", "token_embedding"
-    yield Family(
-        f"{norm}.eps", "the normalisation fits eps = {}", OTHER_EPS, (-12, 0),
-        lambda number: {layer_norm_eps: instead(number)},
-    )  # fmt: skip
+    for convention, step in EPS.items():
+        yield Family(
+            f"{convention.removesuffix('_eps')}.eps", "the normalisation fits eps = {}", OTHER_EPS, (-12, 0),
+            partial(_add_eps, step), convention=convention,
+        )  # fmt: skip
     yield Family(
         "positional_encoding.base", "the base is {} instead of 10000",
         "The angle is pos/10000^(2i/d_model).", (0.5, 8), lambda number: {wavelength_base: instead(number)},

@@ -11,7 +11,7 @@ from goldformer.adapters.protocol import Adapter
 from goldformer.adapters.textbook.build import build_textbook
 from goldformer.conformance.diagnosis.catalogue import Catalogue
 from goldformer.conformance.diagnosis.explain import Diagnosis
-from goldformer.conformance.diagnosis.finding import BECAUSE, CLOSEST, MISTAKE_FOUND
+from goldformer.conformance.diagnosis.finding import BECAUSE, CLOSEST, MISTAKE_FOUND, OPTION_FOUND
 from goldformer.conformance.diagnosis.findings import diagnose
 from goldformer.conformance.diagnosis.imitation import Imitator
 from goldformer.conformance.diagnosis.mistakes import implementations
@@ -112,7 +112,6 @@ def test_none_changes_the_dtype(spec):
         "scaled_dot_product_attention.mask.always-causal",
         "scaled_dot_product_attention.mask.always-causal-too",
         "layer_norm.beta-first",
-        "layer_norm.eps.1e-08",
         "positional_encoding.exponent.odd",
         "feed_forward.activation.elu",
         "cross_entropy.log-of-softmax.1e-09",
@@ -231,13 +230,15 @@ def without_weights(steps, component, **conventions):
 @pytest.mark.parametrize(
     ("id_", "advice"),
     [
-        ("layer_norm.eps.1e-10", "let the adapter give the norms one that is an option, such as norm.eps = 1e-5"),
+        ("layer_norm.eps.1e-10", 'Declare CONVENTIONS = {"layer_norm_eps": "1e-10"} in the adapter, or fix it.'),
+        ("layer_norm.eps.zero", "Add the declared eps, the same in every norm."),
         ("positional_encoding.input-scaled", "declare embedding_scale: sqrt_d_model for the model"),
     ],
 )
 def test_what_may_be_meant_is_told_how_to_be_checked(id_, advice, spec):
     neighbour = neighbours()[id_]
-    (found,) = (f for f in find_said(spec, neighbour, neighbour.component, 12) if f.label == MISTAKE_FOUND)
+    said = find_said(spec, neighbour, neighbour.component, 12)
+    (found,) = (f for f in said if f.label in (MISTAKE_FOUND, OPTION_FOUND))
     assert advice in found.text
 
 

@@ -253,9 +253,8 @@ def without_output_projection_in_numpy(x, mask=None, *, num_heads, params):
 def test_one_eps_in_all_norms_is_named_before_one_norm_and_an_option(layer, arrays, spec):
     _, findings = run(spec, arrays=arrays, encoder_layer=layer)
     said = find_said(findings)
-    assert said.mistakes == ("wo-missing", "layer_norm.eps.1e-08")
-    assert "the output projection W_O is missing and the normalisation fits eps = 1e-08." in said.text
-    assert "layer_norm_eps:" not in said.text
+    assert said.mistakes == ("wo-missing",)
+    assert "The code also has layer_norm_eps: 1e-8, which is not declared." in said.text
 
 
 def test_no_cause_in_a_backward_pass_is_named_if_no_gradient_was_compared(spec):
@@ -572,22 +571,23 @@ def run_numpy_block(x, mask=None, *, num_heads, params):
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize(
-    ("arrays", "part", "layer", "said"),
+    ("arrays", "part", "layer", "label", "said"),
     [
         (
             "torch",
             attend_oddly,
             halve_the_network,
+            MISTAKE_FOUND,
             "The result of the feed-forward network is halved before it is ",
         ),
-        ("numpy", attend_oddly_in_numpy, run_numpy_block, "The normalisation fits eps = 0.001."),
+        ("numpy", attend_oddly_in_numpy, run_numpy_block, OPTION_FOUND, "layer_norm_eps: 1e-3."),
     ],
 )
-def test_a_part_that_nothing_explains_keeps_no_layer_from_being_searched(arrays, part, layer, said, spec):
+def test_a_part_that_nothing_explains_keeps_no_layer_from_being_searched(arrays, part, layer, label, said, spec):
     _, findings = run(spec, arrays=arrays, multi_head_attention=part, encoder_layer=layer)
     told = [(finding.label, finding.text) for finding in findings if not finding.inner]
     assert told == [("Fix first", "multi_head_attention"), ("Fix too", "encoder_layer")]
-    assert find_said(findings).text.startswith(said)
+    assert find_said(findings, label).text.startswith(said)
 
 
 # Options and mistakes in half types
