@@ -31,6 +31,9 @@ CUDA_SWITCHES: Final = (
 #: The setting of JAX that says in how many bits matrix products of float32 run.
 _MATMUL_PRECISION: Final = "jax_default_matmul_precision"
 
+#: The setting of JAX that says if there are arrays of 64 bits.
+_X64: Final = "jax_enable_x64"
+
 #: The GPUs of PyTorch, in words.
 _GPUS: Final = {"cuda": "CUDA GPU", "xpu": "XPU", "mps": "MPS GPU"}
 
@@ -69,6 +72,10 @@ class ArrayLibrary(ABC):
         """Restore the global settings of the library afterwards, which the suite changes."""
         yield
 
+    def choose_dtype(self, dtype: str) -> None:
+        """Set what the library needs for calls in a dtype, until that is restored."""
+        del dtype
+
     def choose_precision(self, *, tf32: bool) -> None:
         """Let matrix products of float32 run in TF32 on a GPU, or in full precision, until that is restored."""
         del tf32
@@ -91,7 +98,7 @@ class ArrayLibrary(ABC):
 
     @abstractmethod
     def make(self, array: Array, dtype: str, device: str) -> Any:
-        """Make a fresh array of the library: floats rounded to `dtype`, ids int64, masks boolean."""
+        """Make a fresh array of the library: floats rounded to `dtype`, ids as wide as it has, masks boolean."""
 
     def lay_out(self, array: Any, layout: Layout) -> Any:
         """Return the same values in a memory layout; unchanged if it has no views, or for one axis to transpose."""
@@ -450,7 +457,11 @@ def list_nodes(output: Any) -> set[Any]:
 
 
 class Jax(ArrayLibrary):
-    """jax.Array; importing this class does not import jax, using it does, and enables its 64 bits (jax_enable_x64)."""
+    """jax.Array; importing this class does not import jax, using it does.
+
+    Its 64 bits (jax_enable_x64) are enabled for float64 only. They decide what numbers without a dtype become, and
+    without them float64 silently becomes float32: most code for the other dtypes is written and run without them.
+    """
 
     name = "jax"
     type_name = "jax.Array"
@@ -458,15 +469,10 @@ class Jax(ArrayLibrary):
     differentiates = True
 
     @cached_property
-    def _module(self) -> Any:
+    def _jax(self) -> Any:
         import jax  # seconds, and an optional dependency
 
         return jax
-
-    @cached_property
-    def _jax(self) -> Any:
-        _enable_x64(self._module, enabled=True)
-        return self._module
 
     def unavailable(self, device: str) -> str | None:
         """Return the reason why there is no such device, or None; CUDA needs the CUDA build of jax."""
@@ -479,33 +485,38 @@ class Jax(ArrayLibrary):
 
     @contextlib.contextmanager
     def keep_settings(self) -> Iterator[None]:
-        """Enable 64 bits, and restore the caller's choice afterwards: it decides the dtype of all arrays."""
-        config = self._module.config
-        before, precision = bool(config.jax_enable_x64), getattr(config, _MATMUL_PRECISION)
-        _enable_x64(self._jax, enabled=True)
+        """Restore the precision of matrix products, and whether 64 bits are enabled."""
+        config = self._jax.config
+        before = {name: getattr(config, name) for name in (_MATMUL_PRECISION, _X64)}
         try:
             yield
         finally:
-            config.update(_MATMUL_PRECISION, precision)
-            _enable_x64(self._module, enabled=before)
+            for name, value in before.items():
+                config.update(name, value)
+
+    def choose_dtype(self, dtype: str) -> None:
+        """Enable 64 bits for float64, and disable them for every other dtype."""
+        self._jax.config.update(_X64, dtype == "float64")
 
     def choose_precision(self, *, tf32: bool) -> None:
         """Ask for full precision, or leave the choice to JAX, which takes TF32 on a GPU that has it."""
-        self._module.config.update(_MATMUL_PRECISION, None if tf32 else "highest")
+        self._jax.config.update(_MATMUL_PRECISION, None if tf32 else "highest")
 
     def read_settings(self) -> tuple[bool, int]:
         """Read the precision; JAX chooses its threads itself."""
-        return getattr(self._module.config, _MATMUL_PRECISION) is None, 1
+        return getattr(self._jax.config, _MATMUL_PRECISION) is None, 1
 
     def make(self, array: Array, dtype: str, device: str) -> Any:
-        """Make a fresh array; arrays of jax are immutable."""
+        """Make a fresh array, ids as int32 without 64 bits; arrays of jax are immutable."""
         kind, _, index = device.partition(":")
-        values = self._jax.numpy.array(array, dtype=dtype if array.dtype.kind == "f" else array.dtype)
+        if array.dtype.kind == "f":
+            self.choose_dtype(dtype)
+        values = self._jax.numpy.array(array, dtype=dtype if array.dtype.kind == "f" else None)
         return self._jax.device_put(values, self._jax.devices(kind)[int(index or 0)])
 
     def is_array(self, thing: Any) -> bool:
         """Return True for arrays, also for those traced for a gradient."""
-        return isinstance(thing, self._module.Array)
+        return isinstance(thing, self._jax.Array)
 
     def device(self, array: Any) -> str:
         """Return the platform; jax's gpu is cuda."""
@@ -514,7 +525,7 @@ class Jax(ArrayLibrary):
 
     def numpy(self, array: Any) -> Array:
         """Return the values, floats widened to float64."""
-        floating = self._module.numpy.issubdtype(array.dtype, np.floating)
+        floating = self._jax.numpy.issubdtype(array.dtype, np.floating)
         return np.asarray(array).astype(np.float64) if floating else np.asarray(array)
 
     def differentiate(
@@ -527,11 +538,6 @@ class Jax(ArrayLibrary):
         except (TypeError, ValueError) as error:  # the output differs from the cotangent in form, shape or dtype
             raise RuntimeError(str(error)) from error
         return dict(gradients)
-
-
-def _enable_x64(jax: Any, *, enabled: bool) -> None:
-    """Enable or disable the 64 bits of JAX; without them float64 silently becomes float32, and ids int32."""
-    jax.config.update("jax_enable_x64", enabled)
 
 
 class Wire(ArrayLibrary):

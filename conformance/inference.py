@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from goldformer.adapters import Adapter
+from goldformer.adapters.arrays import LIBRARIES
 from goldformer.adapters.inference import (
     COMPONENTS,
     ChoiceError,
@@ -99,9 +100,15 @@ def infer_adapter(
     `accept` are choices of CHOICES that are meant although the code does not say them. InferenceError is a question:
     what could not be inferred, and how to say it.
     """
-    spec, target = spec or load_spec(), read_target(what)
+    target = read_target(what)
     if component is not None and component not in COMPONENTS:
         raise InferenceError(f"{component}: no adapter is inferred for it; components are {', '.join(COMPONENTS)}")
+    with LIBRARIES[target.arrays].keep_settings():
+        return _infer(target, component, spec or load_spec(), accept)
+
+
+def _infer(target: Target, component: str | None, spec: Spec, accept: Collection[str]) -> Inference:
+    """Return the adapter of a target, found by calling it."""
     if component is None and not target.is_class and target.name in INFERRED_FUNCTIONS:
         component = target.name
     searches = [WiringSearch(spec, target, name) for name in ([component] if component else COMPONENTS)]

@@ -300,6 +300,8 @@ def convert_arguments(
     if library.name == Wire.name and key in arguments.sent:
         return dict(arguments.sent[key])
 
+    library.choose_dtype(dtype)
+
     def convert(arrays: Mapping[str, Array]) -> dict[str, Any]:
         fresh = {name: library.make(array, dtype, device) for name, array in arrays.items()}
         if layout == "contiguous":

@@ -428,3 +428,15 @@ def test_arrays_of_jax_are_judged_and_its_settings_kept(dtype):
         assert jax.config.jax_enable_x64 == (dtype == "float64")
     finally:
         jax.config.update("jax_enable_x64", before)
+
+
+def test_a_table_of_jax_that_is_float32_by_default_promotes_nothing():
+    jnp = pytest.importorskip("jax").numpy
+
+    def rotary_embedding(x, positions, base=10000.0):
+        angles = positions[..., None] * base ** (-jnp.arange(0, x.shape[-1], 2) / x.shape[-1])
+        cos, sin = jnp.cos(angles), jnp.sin(angles)
+        a, b = x[..., ::2], x[..., 1::2]
+        return jnp.stack((a * cos - b * sin, a * sin + b * cos), axis=-1).reshape(x.shape)
+
+    goldformer.check(rotary_embedding, arrays="jax", dtypes=["float32", "float64"]).raise_for_failures()

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from goldformer.adapters import find_adapter
-from goldformer.adapters.arrays import LIBRARIES, Wire
+from goldformer.adapters.arrays import LIBRARIES, Jax, Wire
 from goldformer.adapters.dtypes import WireArray
 from goldformer.conformance.judging import cases
 from goldformer.conformance.judging.applicability import select_plain_cases
@@ -66,6 +68,21 @@ def test_another_process_gets_the_same_arrays_again_and_no_other_library_does(sp
     numpy = LIBRARIES["numpy"]
     one, other = (convert_arguments(numpy, contract, arguments, "float32", "cpu")["scores"] for _ in range(2))
     assert not np.shares_memory(one, other)
+
+
+def test_jax_has_64_bits_in_calls_of_float64_alone(spec):
+    config = SimpleNamespace(jax_enable_x64=True, jax_default_matmul_precision=None)
+    config.update = partial(setattr, config)
+    library = Jax()
+    library.__dict__["_jax"] = SimpleNamespace(config=config)
+    contract, arguments = spec.contracts["causal_mask"], read_arguments(spec.cases["mask-causal-3"])
+    with library.keep_settings():
+        for dtype in ("float64", "float32", "float16", "bfloat16"):
+            convert_arguments(library, contract, arguments, dtype, "cpu")
+            assert config.jax_enable_x64 == (dtype == "float64")
+        library.choose_precision(tf32=False)
+        assert config.jax_default_matmul_precision == "highest"
+    assert (config.jax_enable_x64, config.jax_default_matmul_precision) == (True, None)
 
 
 def test_what_is_not_implemented_has_no_values_computed(spec, bench, adapter_file):
