@@ -124,7 +124,7 @@ class Adapter:
 
     def leaves_open(self, name: str, component: str) -> bool:
         """Return True if outputs that depend on the convention must not be compared."""
-        return _find_declaration(self.conventions, name, component) == UNSPECIFIED
+        return find_declaration(self.conventions, name, component) == UNSPECIFIED
 
     def options(self, component: str, spec: Spec) -> dict[str, str]:
         """Return the option for each convention of a component, as `convention` does for one."""
@@ -198,11 +198,12 @@ def find_options(conventions: Mapping[str, str], component: str, spec: Spec) -> 
 
 def find_option(conventions: Mapping[str, str], name: str, component: str, spec: Spec) -> str:
     """Return the option of one convention that CONVENTIONS declare for a component, or the documents' choice."""
-    declared = _find_declaration(conventions, name, component)
+    declared = find_declaration(conventions, name, component)
     return spec.conventions[name].default if declared in (None, UNSPECIFIED) else declared
 
 
-def _find_declaration(conventions: Mapping[str, str], name: str, component: str) -> str | None:
+def find_declaration(conventions: Mapping[str, str], name: str, component: str) -> str | None:
+    """Return what CONVENTIONS declare of one convention for a component, or None."""
     return conventions.get(f"{component}.{name}", conventions.get(name))
 
 

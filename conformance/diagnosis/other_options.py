@@ -13,7 +13,7 @@ from goldformer.conformance.judging.expected import expect, select_agreed
 from goldformer.conformance.judging.invoke import BadResult, Result
 from goldformer.conformance.judging.measure import measure, measure_ratio
 from goldformer.spec import Case, Spec
-from goldformer.spec.model import UNSPECIFIED, GoldenArray
+from goldformer.spec.model import REFUSED, UNSPECIFIED, GoldenArray
 from goldformer.spec.oracle.truth import make_call
 
 #: The most options besides the declared ones that are tried together.
@@ -128,12 +128,9 @@ def _advise_leaving_open(judgement: Judgement, case: Case, name: str, result: Re
 
 
 def _advise_refusing(judgement: Judgement, case: Case) -> str:
-    """Return the advice to declare the options that permit to refuse the call, or ""."""
-    bench = judgement.bench
-    declared = bench.options(case)
-    others = sorted(_list_other_combinations(judgement, case), key=len)
-    refusing = (options for options in others if case.refuses(declared | options))
-    return next((_declare(options, bench.spec) for options in refusing), "")
+    """Return the advice to declare the option that permits to refuse the call, or ""."""
+    name = judgement.bench.find_permission(case)
+    return _declare({name: REFUSED}, judgement.bench.spec) if name else ""
 
 
 def _declare(options: Mapping[str, str], spec: Spec) -> str:

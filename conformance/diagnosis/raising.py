@@ -28,8 +28,8 @@ from goldformer.spec.shapes import Axis
 
 _ABSENT: Final = "raise NotImplementedError in the adapter (a process answers −32001): that call is then skipped"
 _OF_ONE_WIDTH: Final = (
-    "call require_square_projections(params) of goldformer.adapters.layouts before the code is built or called, if "
-    "d_model is the width of all its projections (a process answers −32001): such calls are then skipped"
+    "call require_square_projections(params{}) of goldformer.adapters.layouts before the code is built or called, if "
+    "d_model is the width of all these projections (a process answers −32001): such calls are then skipped"
 )
 #: The traits of such calls, in words.
 _NOT_SQUARE: Final = "is not square"
@@ -69,8 +69,12 @@ def describe_limits(first: Verdict, judged: Sequence[Verdict], spec: Spec) -> It
     if first.reason == "raised":
         yield from _describe_helper(first, spec)
         if variant := _find_variant(judged, spec):
-            advice = _OF_ONE_WIDTH if _NOT_SQUARE in variant else _ABSENT
-            yield Finding(NO_VARIANT, f"{advice}. Only calls {variant} raise")
+            named = [names for names, whose in _WHOSE.items() if whose.removeprefix("whose ") in variant]
+            which = f", {named[0]}".replace("'", '"') if len(named) == 1 else ""
+            advice = _OF_ONE_WIDTH.format(which) if _NOT_SQUARE in variant else _ABSENT
+            cases = {v.check: v.reason == "raised" for v in judged if v.kind == "case" and _asks_for_result(v, spec)}
+            cost = f"This leaves out {sum(cases.values())} of {len(cases)} cases"
+            yield Finding(NO_VARIANT, f"{advice}. {cost}. Only calls {variant} raise")
         yield from _describe_errata(judged, spec)
     yield from _describe_dtypes(judged)
     yield from _describe_mask_axes(judged, spec)

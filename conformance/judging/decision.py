@@ -10,7 +10,8 @@ from typing import Final
 
 from goldformer.conformance.judging.invoke import BadResult, BaseFails, CallProblem, NotImplementedHere
 from goldformer.conformance.judging.measure import Measurement
-from goldformer.conformance.judging.verdict import ERRORS, UNANSWERED, WITHHELD, Reason, Status, Verdict
+from goldformer.conformance.judging.verdict import ERRORS, PERMITTED, UNANSWERED, WITHHELD, Reason, Status, Verdict
+from goldformer.spec.model import REFUSED
 
 #: The failures of a case that are tolerated if all of its clauses only advise. The rules of every call (CALL-1 to
 #: CALL-4) bind these cases too.
@@ -104,13 +105,17 @@ def _judge_problem(problem: CallProblem, measured: Measurement, policy: Policy) 
         # Where the call does not work without the fault either, cases that ask for values say so.
         answers = not isinstance(problem, BaseFails) and problem.reason in (*UNANSWERED, "no-error")
         return Status.SKIPPED, "robustness" if answers else "not-checkable"
+    if measured.permitted and policy.tolerates_bad_inputs:
+        return Status.SKIPPED, "convention"
     return (Status.ERRORED if problem.reason in ERRORS else Status.FAILED), problem.reason
 
 
 def _write_message(measured: Measurement, policy: Policy) -> str:
     withheld = policy.describe_withheld(measured.outputs, measured.missing)
     if measured.problem is not None and not withheld:
-        return f"{measured.problem}{getattr(measured.problem, 'hint', '')}"
+        permitted = measured.permitted and policy.tolerates_bad_inputs
+        head = f"{PERMITTED}{measured.permitted}: {REFUSED}: " if permitted else ""
+        return f"{head}{measured.problem}{getattr(measured.problem, 'hint', '')}"
     if not measured.wrong:
         return withheld
     if withheld:

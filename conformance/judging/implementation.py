@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from goldformer.adapters.arrays import LIBRARIES, Layout
-from goldformer.adapters.protocol import Adapter
+from goldformer.adapters.protocol import Adapter, find_declaration
 from goldformer.conformance.judging.gradient import invoke_gradient
 from goldformer.conformance.judging.invoke import (
     Arguments,
@@ -26,6 +26,7 @@ from goldformer.conformance.judging.invoke import (
 )
 from goldformer.conformance.judging.verdict import UNANSWERED, Reason
 from goldformer.spec import Case, Contract, Spec
+from goldformer.spec.model import REFUSED
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +79,12 @@ class Implementation:
             for name in case.only_with
             if name not in of_component
         }
+
+    def find_permission(self, case: Case) -> str:
+        """Return the undeclared convention of a case with an option that permits to refuse the call, or ""."""
+        refusable = (name for name, options in case.conventions.items() if REFUSED in options)
+        declared = self.adapter.conventions
+        return next((n for n in refusable if find_declaration(declared, n, case.component) is None), "")
 
     def call(
         self, component: str, arguments: Arguments, *, check_inputs: bool = True, layout: Layout = "contiguous"

@@ -49,9 +49,9 @@ class Measurement:
 
     `finding` describes the first of these, `reason` says whether they are finite, `rougher` to what rounding they are
     right. `outputs` are those of the contract, `missing` the expected ones that were not returned. `problem` is why
-    there is nothing to compare. A result in a half type is `rounded_once` if it is that of float32, and changes below
-    `visible` do not show in it. The call `asks_refusal` of a bad input, and it `is_advised` if all clauses of its case
-    only advise.
+    there is nothing to compare, and `permitted` the undeclared convention that permits a refusal. A result in a half
+    type is `rounded_once` if it is that of float32, and changes below `visible` do not show in it. The call
+    `asks_refusal` of a bad input, and it `is_advised` if all clauses of its case only advise.
     """
 
     outputs: tuple[str, ...] = ()
@@ -66,6 +66,7 @@ class Measurement:
     finding: str = ""
     reason: Reason = ""
     rougher: str = ""
+    permitted: str = ""
     rounded_once: bool | None = None
     visible: float | None = None
 
@@ -80,8 +81,9 @@ def measure_outcome(
     )
     if not isinstance(outcome, Result):
         refused = isinstance(outcome, BadResult) and outcome.reason == "raised" and case.golden is not None
-        is_right = refused and case.refuses(implementation.options(case))
-        return measured if is_right else replace(measured, problem=outcome)
+        if refused and case.refuses(implementation.options(case)):
+            return measured
+        return replace(measured, problem=outcome, permitted=implementation.find_permission(case) if refused else "")
     if expected and expected.keys().isdisjoint(outcome.outputs):
         absent = NotImplementedHere(f"{implementation.adapter.name} does not return {', '.join(expected)}")
         measured = replace(measured, problem=absent)

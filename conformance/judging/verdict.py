@@ -86,6 +86,9 @@ NONDETERMINISM: Final = "nondeterminism"
 #: The reasons of failures that no mistake in the code explains.
 NO_MISTAKE: Final[tuple[Reason, ...]] = ("wrapper", "bitwise")
 
+#: The beginning of the message if a call was refused, which an undeclared option permits; the option follows.
+PERMITTED: Final = "refused, which is permitted by "
+
 #: The beginning of the message if a transformation such as torch.compile cannot take a function.
 NOT_WRAPPED: Final = "not wrapped: "
 

@@ -8,15 +8,15 @@ from types import MappingProxyType
 from typing import Final
 
 from goldformer.adapters.process.patience import NOT_ASKED
-from goldformer.conformance.diagnosis.causes import write_declaration
+from goldformer.conformance.diagnosis.causes import find_cause, write_declaration
 from goldformer.conformance.diagnosis.declined import explain_declined
 from goldformer.conformance.diagnosis.diagnosed import DiagnosedRun
-from goldformer.conformance.diagnosis.finding import Finding, list_few
+from goldformer.conformance.diagnosis.finding import OPTION_FOUND, Finding, list_few
 from goldformer.conformance.diagnosis.findings import describe_faults, diagnose
 from goldformer.conformance.diagnosis.precision import find_precision
 from goldformer.conformance.diagnosis.raising import find_gpu_failures
 from goldformer.conformance.diagnosis.sizes import SIZE_WORDS
-from goldformer.conformance.judging.verdict import NOT_WRAPPED, Agreement, Verdict, Wrapped
+from goldformer.conformance.judging.verdict import NOT_WRAPPED, PERMITTED, Agreement, Verdict, Wrapped
 from goldformer.conformance.reports.counting import count_noun
 from goldformer.conformance.reports.results import NOT_IMPLEMENTED, PARTIAL, ComponentResult, Counts
 from goldformer.spec import Spec
@@ -68,6 +68,7 @@ def make_remarks(
     parts: tuple[Iterable[Finding], ...] = (
         _compare_wrapped(verdicts, whole=whole, more=more),
         (finding for finding in diagnose(run, spec) if finding.label != MISSING),
+        _describe_refusals(verdicts, spec),
         _list_not_run(verdicts, whole=whole, more=more),
         _describe_bits(verdicts, whole=whole),
         _describe_hidden_nan(verdicts, whole=whole),
@@ -85,6 +86,17 @@ def make_remarks(
         with run.keep_verdicts():
             found.extend(part)
     return [*found, *describe_faults(run)]
+
+
+def _describe_refusals(verdicts: Sequence[Verdict], spec: Spec) -> Iterator[Finding]:
+    """Yield the options that permit all calls of a component which raise, if the others are right."""
+    wrong = {v.component for v in verdicts if v.bad}
+    permitted = [v for v in verdicts if v.message.startswith(PERMITTED) and v.component not in wrong]
+    found = Counter((v.component, ": ".join(v.message.removeprefix(PERMITTED).split(": ")[:2])) for v in permitted)
+    for (component, option), count in found.items():
+        cause = find_cause(option, spec)
+        what = f"only {count_noun(count, 'call')} of {component} that it permits to refuse raise, and are not judged"
+        yield Finding(OPTION_FOUND, f"{cause.title}: {what}. To say so, {write_declaration([cause])}", inner=False)
 
 
 def _describe_half_types(verdicts: Sequence[Verdict]) -> Iterator[Finding]:

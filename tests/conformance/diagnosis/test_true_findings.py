@@ -320,19 +320,22 @@ def reshaped(query, key, value, mask=None, *, num_heads, params):
 
 
 @pytest.mark.parametrize(
-    ("attention", "arrays", "which"),
+    ("attention", "arrays", "one", "other"),
     [
-        (in_one_width, "torch", "whose w_k or w_v is not square"),
-        (reshaped, "numpy", "whose w_q or w_o is not square"),
+        (in_one_width, "torch", "w_k", "w_v"),
+        (reshaped, "numpy", "w_q", "w_o"),
     ],
 )
-def test_code_of_one_width_is_told_how_to_decline_other_widths(attention, arrays, which, spec):
+def test_code_of_one_width_is_told_how_to_decline_other_widths(attention, arrays, one, other, spec):
     verdicts, findings = run(spec, arrays=arrays, multi_head_attention=attention)
     raised = [v for v in verdicts if v.bad and v.reason == "raised" and v.asks != "refusal"]
     assert raised
     said = find_said(findings, NO_VARIANT).text
-    assert said.startswith("call require_square_projections(params) of goldformer.adapters.layouts before the code is ")
-    assert said.endswith(f"Only calls {which} raise")
+    called = f'require_square_projections(params, ("{one}", "{other}"))'
+    assert said.startswith(f"call {called} of goldformer.adapters.layouts before the code is ")
+    judged = {v.check for v in verdicts if v.kind == "case" and v.asks != "refusal" and v.is_judged}
+    cost = f"This leaves out {len({v.check for v in raised if v.kind == 'case'})} of {len(judged)} cases"
+    assert said.endswith(f"{cost}. Only calls whose {one} or {other} is not square raise")
 
 
 # Code that is right only where a mask is given

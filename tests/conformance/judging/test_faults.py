@@ -173,6 +173,37 @@ def multi_head_attention(query, key, value, params, num_heads, mask=None):
     assert match.causes == ("d-model-not-divisible",)
 
 
+@pytest.mark.parametrize(
+    ("declares", "policy", "status", "reason"),
+    [
+        ("", Policy(), Status.SKIPPED, "convention"),
+        ("", Policy(require_refusals=True), Status.ERRORED, "raised"),
+        ("", Policy(strict=True), Status.ERRORED, "raised"),
+        ('CONVENTIONS = {"odd_d_model": "extra_sine"}', Policy(), Status.ERRORED, "raised"),
+    ],
+)
+def test_a_refusal_that_an_undeclared_option_permits_is_no_failure(
+    declares, policy, status, reason, bench, adapter_file
+):
+    silent = bench(adapter_file(COMMON_ENCODING.replace('CONVENTIONS = {"odd_d_model": "refused"}', declares)))
+    at = replace(silent, policy=policy)
+    found = check_case(at.spec.cases["pe-odd-5"], at)
+    assert (found.status, found.reason) == (status, reason)
+    if status is Status.SKIPPED:
+        assert found.message.startswith("refused, which is permitted by odd_d_model: refused: raised RuntimeError: ")
+
+
+def test_the_option_that_permits_all_refusals_is_found_if_all_else_is_right(adapter_file):
+    silent = COMMON_ENCODING.replace('CONVENTIONS = {"odd_d_model": "refused"}', "")
+    found = {}
+    for text in (silent, silent.replace("return x", "if d_model == 6: raise ValueError\n    return x")):
+        report = goldformer.check(adapter_file(text))
+        found[bool(report.failures)] = [f.text for f in report.findings if f.label == "Option found"]
+    assert found[True] == []
+    assert "only 2 calls of positional_encoding that it permits to refuse raise, and are not judged" in found[False][0]
+    assert 'CONVENTIONS = {"odd_d_model": "refused"}' in found[False][0]
+
+
 def test_the_commonest_positional_encoding_conforms_where_it_declares_that_it_refuses_odd_widths(bench, adapter_file):
     """Assigned to every second column, the cosines fit neither three nor five nor seven columns, but one."""
     for dtype in ("float64", "float32", "float16", "bfloat16"):
