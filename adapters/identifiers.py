@@ -18,7 +18,8 @@ _FOREIGN: Final = frozenset({"goldformer", *sys.stdlib_module_names}) - {"__main
 def list_identifiers(thing: Any, *, switched_off: bool = True) -> frozenset[str]:
     """Return the names of functions, classes, attributes and variables in a function's or a class's own code.
 
-    What it uses of the same author is read too; libraries are not. Without `switched_off`, an argument of a function
+    What it uses of the same author is read too; libraries are not, nor class methods: they make objects, as from a
+    model of another library, whose names say nothing of this one. Without `switched_off`, an argument of a function
     that is None by default has no name: most calls leave it out.
     """
     names: set[str] = set()
@@ -37,7 +38,7 @@ def list_identifiers(thing: Any, *, switched_off: bool = True) -> frozenset[str]
             waiting += map(_read_cell, one.__closure__ or ())
         elif isinstance(one, type):
             names.add(one.__name__)
-            waiting += [*one.__bases__, *map(_unwrap, vars(one).values())]
+            waiting += [*one.__bases__, *(_unwrap(a) for a in vars(one).values() if not isinstance(a, classmethod))]
         elif isinstance(one, MethodType):
             waiting += [one.__func__, type(one.__self__)]
         elif isinstance(one, partial):
@@ -82,7 +83,7 @@ def _read_cell(cell: CellType) -> Any:
 
 def _unwrap(attribute: Any) -> Any:
     """Return the function of a method of any kind."""
-    if isinstance(attribute, (staticmethod, classmethod)):
+    if isinstance(attribute, staticmethod):
         return attribute.__func__
     return attribute.fget if isinstance(attribute, property) else attribute
 

@@ -7,6 +7,7 @@ computes, so that a mistake in it stays one: then the same proposals are compare
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -38,7 +39,10 @@ from goldformer.conformance.diagnosis.finding import MISTAKE_FOUND
 from goldformer.conformance.diagnosis.findings import diagnose
 from goldformer.conformance.wiring_search import Trial, WiringSearch
 from goldformer.spec import Spec, load_spec
+from goldformer.spec.scope import find_component_named
 
+#: The words of a class that has such parts, and is none itself.
+_WHOLE: Final = re.compile("att|block|layer|model|former|coder")
 #: The next step where code has what goldformer does not judge.
 _WITHOUT: Final = "Check a part that does not use it"
 #: The fewest failing cases that a mistake must reproduce to be found by the diagnosis: one case is like many mistakes.
@@ -151,8 +155,8 @@ def _drop_special_cases(searches: list[WiringSearch], spec: Spec) -> list[Wiring
     return [search for search in searches if search.component not in parts]
 
 
-def describe_fit(found: Inference, spec: Spec) -> str:
-    """Return what golden values say of an inferred adapter, as a sentence."""
+def describe_fit(found: Inference, spec: Spec, *, shows_adapter: bool = False) -> str:
+    """Return what golden values say of an inferred adapter, which the reader may see, as a sentence."""
     name, component = found.wiring.target.name, found.component
     if found.fits:
         return f"Golden values fit: {name} computes {component}, called in this way."
@@ -163,13 +167,22 @@ def describe_fit(found: Inference, spec: Spec) -> str:
     if found.is_proven:
         fail = "small case fails" if found.failing == 1 else "small cases fail"
         return f"Golden values decide it, but {found.failing} {fail}: `goldformer check` looks for the mistake."
-    if scope := found.wiring.target.explain_scope(found.component):
-        return f"No call of {name} that was tried gives golden values: {scope}. {_WITHOUT}."
+    if reason := _explain_by_names(found.wiring.target, component):
+        return reason
+    adapter = "The adapter is" if shows_adapter else "`goldformer infer` writes"
     return (
         f"No call of {name} that was tried gives golden values, with a known mistake or without. It has another "
-        f"mistake, or it is called in another way. `goldformer infer` writes the adapter that its names suggest: "
-        f"compare it with your code, and check it."
+        f"mistake, or it is called in another way. {adapter} what its names suggest: compare it with your code, and "
+        f"check it."
     )
+
+
+def _explain_by_names(target: Target, component: str) -> str:
+    """Return why no call of a target is right as a component, as far as names say; "" if they say nothing."""
+    itself, scope = _find_itself(target), target.explain_scope(component)
+    if itself not in (None, component):
+        return f"{_ask_what(target, itself)}."
+    return f"No call of {target.name} that was tried gives golden values: {scope}. {_WITHOUT}." if scope else ""
 
 
 def _find_mistaken(searches: Sequence[WiringSearch]) -> tuple[Wiring, tuple[str, ...]] | None:
@@ -228,7 +241,8 @@ def _ask_what(target: Target, component: str | None) -> str:
             f"parameters. In the paper each sub-layer has a norm with a gain and a shift of its own (LAYER-1, "
             f"LAYER-2): make {many} of them"
         )
-    if scope := target.explain_scope():
+    component = component or _find_itself(target)
+    if scope := target.explain_scope(*filter(None, [component])):
         return f"{target.name}: {scope}. {_WITHOUT}"
     unbuilt = explain_unbuilt(target) if target.is_class else ""
     arguments = ", ".join(argument.name for argument in target.list_arguments())
@@ -253,6 +267,12 @@ def _ask_what(target: Target, component: str | None) -> str:
     return f"{target.name} {problem}. `goldformer new` writes an adapter to fill in"
 
 
+def _find_itself(target: Target) -> str | None:
+    """Return the component that a part of another one is by itself, if that part is what the target's name says."""
+    itself = find_component_named(target.name)
+    return itself if itself in COMPONENTS and not _WHOLE.search(target.name.lower()) else None
+
+
 def _find_attention_roles(target: Target) -> set[str]:
     """Return which of query, key and value the arguments of a call say."""
     said = {role for argument in target.list_arguments() for role in list_roles(argument.name, ARGUMENTS)[:1]}
@@ -260,6 +280,8 @@ def _find_attention_roles(target: Target) -> set[str]:
 
 
 def _ask_how(search: WiringSearch) -> str:
+    if itself := _find_itself(search.target):
+        return _ask_what(search.target, itself)
     if scope := search.target.explain_scope(search.component):
         return f"{search.target.name}: {scope}. {_WITHOUT}"
     looks = f"{search.target.name} has the arguments and parameters of {search.component}"

@@ -28,6 +28,7 @@ from goldformer.adapters.inference import (
     InferenceError,
     MisfitError,
     Target,
+    explain_others,
     import_target,
     is_causal_switch,
     is_inferable,
@@ -172,9 +173,11 @@ def _read_module(module: types.ModuleType, name: str, reading: Reading, spec: Sp
         elif part.reason:
             notes.append(f"{part.name} is not checked: {part.reason}")
     if not found:
-        reasons = [*inspect.getattr_static(module, HINTS, ()), *notes]
+        left_out = explain_others(module)
+        reasons = [*inspect.getattr_static(module, HINTS, ()), *notes, *left_out]
         listed = "".join(f"\n  {reason}" for reason in reasons[:_MOST_REASONS])
-        has = "none of its functions and classes could be checked" if targets else "it defines no function and no class"
+        has_any = targets or left_out
+        has = "none of its functions and classes could be checked" if has_any else "it defines no function and no class"
         raise AdapterError(f"{name}: {has}{listed}")
     parts = [_look_for_whole(part, targets, found) if part.is_open else part for part in parts]
     joined = _join([part.adapter for part in dict.fromkeys(found.values()) if part.adapter], name)

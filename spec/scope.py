@@ -42,6 +42,12 @@ def _read() -> tuple[tuple[OutOfScope, re.Pattern[str]], ...]:
     return tuple((entry, re.compile("|".join(entry.names))) for entry in entries)
 
 
+def find_component_named(name: str) -> str | None:
+    """Return the component that code of this name is by itself, and is not judged as within others; None for others."""
+    plain = name.replace("_", "").lower()
+    return next((entry.but_as for entry, pattern in _read() if pattern.search(plain)), None)
+
+
 def explain_scope(names: Iterable[str], components: Collection[str] = ()) -> str:
     """Return what goldformer does not judge of code that has these names, as a sentence; "" if they show nothing.
 

@@ -419,13 +419,16 @@ def _read_sources(thing: Any, seen: set[Any]) -> Iterator[str]:
 def _read_source(thing: Any) -> str:
     """Return the source of a class or a function, with methods that the class got later; "" if there is none.
 
-    Of a class in a notebook it is the source of its methods.
+    Of a class in a notebook it is the source of its methods. Class methods are left out: they make objects, as from a
+    model of another library, whose names say nothing of this one.
     """
     methods = [a for a in vars(thing).values() if inspect.isfunction(a)] if inspect.isclass(thing) else []
     try:
         text = inspect.getsource(thing)
     except (OSError, TypeError):
         return "".join(map(_read_source, methods))
+    for maker in vars(thing).values() if inspect.isclass(thing) else ():
+        text = text.replace(_read_source(maker.__func__), "") if isinstance(maker, classmethod) else text
     later = (method for method in methods if not method.__qualname__.startswith(f"{thing.__qualname__}."))
     return "\n".join([text, *map(_read_source, later)])
 
@@ -628,6 +631,20 @@ def is_inferable(thing: Any) -> bool:
     if inspect.isclass(thing):
         return hasattr(thing, "forward") or "__call__" in vars(thing)
     return inspect.isfunction(thing) and not hasattr(thing, "ARRAYS")
+
+
+def explain_others(module: ModuleType) -> list[str]:
+    """Return the classes and functions of a module that `list_targets` leaves out, each with the reason."""
+    own = {n: v for n, v in vars(module).items() if getattr(v, "__module__", None) == module.__name__}
+    reasons = []
+    for name, thing in own.items():
+        if inspect.isclass(thing) and not is_inferable(thing):
+            reasons.append(f"{name} is not checked: it is a class without forward or __call__")
+        elif _takes_self(thing):
+            reasons.append(f"{name} is not checked: it takes self, as a method does")
+        elif name[0] == "_" and is_inferable(thing):
+            reasons.append(f"{name} is not checked: its name begins with _, as a helper's does. FILE:{name} checks it")
+    return reasons
 
 
 def _takes_self(thing: Any) -> bool:

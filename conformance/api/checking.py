@@ -104,7 +104,7 @@ def check(
     options = {"conventions": dict(conventions or {}), "device": device, "arrays": arrays, "strict": strict}
     run = found.run.repeat_with(partial(_describe_call, what, component, options))
     request = ComparisonRequest(selection.dtypes, selection.components, device, timeout=timeout)
-    return Report(Comparison(request, (replace(found, run=run),)), spec, printed.text)
+    return Report(Comparison(request, (replace(found, run=run, in_python=True),)), spec, printed.text)
 
 
 def _read_reading(what: Any, component: Any, arrays: Any, accept: Any, timeout: float) -> Reading:

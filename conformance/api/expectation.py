@@ -19,6 +19,7 @@ from goldformer.adapters.untrusted_text import abbreviate
 from goldformer.conformance.api.arguments import require_component, swap_heads
 from goldformer.conformance.api.own_call import OwnCall
 from goldformer.conformance.api.report import NonConformance
+from goldformer.conformance.diagnosis.causes import declare_in_python
 from goldformer.conformance.diagnosis.diagnosed import DiagnosedRun
 from goldformer.conformance.diagnosis.explain import Diagnosis
 from goldformer.conformance.diagnosis.finding import FIRST_SEEN, FIX_FIRST, Finding
@@ -212,7 +213,8 @@ def _describe(run: DiagnosedRun, spec: Spec) -> str:
     for difference in verdict.differences:
         lines += [f"  {line}" for line in format_difference(difference)]
     found: list[Finding] = [f for f in diagnose(run, spec) if f.label not in _OF_A_RUN]
-    lines += format_remarks([*found, *describe_faults(run)])
+    found += describe_faults(run)
+    lines += format_remarks(replace(finding, text=declare_in_python(finding.text)) for finding in found)
     return "\n".join(lines)
 
 

@@ -38,7 +38,7 @@ def infer(*, what: str, component: str | None, accept: tuple[str, ...], out: Pat
     say(f"{name}: {found.component}", "bold")
     for fact in found.wiring.facts:
         say(f"  {fact}")
-    say(describe_fit(found, spec))
+    say(describe_fit(found, spec, shows_adapter=True))
     if out is None:
         say(f"\n{text}")
     else:

@@ -92,6 +92,22 @@ def write_declaration(causes: Iterable[Cause]) -> str:
     return f"declare CONVENTIONS = {{{listed}}} in the adapter" if listed else ""
 
 
+#: What a hint tells to declare in an adapter, and what is said in its place where arguments of a call declare it.
+_IN_PYTHON: Final = (
+    (re.compile(r"Declare CONVENTIONS = (\{[^}]*\}) in the adapter"), r"Pass conventions=\1"),
+    (re.compile(r"declare CONVENTIONS = (\{[^}]*\}) in the adapter"), r"pass conventions=\1"),
+    (re.compile(r"declare DTYPES = (\([^)]*\)) in the adapter"), r"pass dtypes=\1"),
+    (re.compile(r"(raise NotImplementedError) in the adapter \(a process answers −32001\)"), r"\1 in your code"),
+)
+
+
+def declare_in_python(text: str) -> str:
+    """Return a text with hints for a reader who calls goldformer from Python, where there may be no adapter."""
+    for pattern, words in _IN_PYTHON:
+        text = pattern.sub(words, text)
+    return text
+
+
 def drop_declaration(text: str) -> str:
     """Return a text with hints that names no declaration, for readers whose adapter is not theirs to change."""
     return _DECLARED.sub("", text)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import platform
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Final, Literal
 
 from goldformer.adapters import Adapter
 from goldformer.adapters.process import TIMEOUT
+from goldformer.conformance.diagnosis.causes import declare_in_python
 from goldformer.conformance.diagnosis.diagnosed import DiagnosedRun
 from goldformer.conformance.diagnosis.finding import Finding
 from goldformer.conformance.judging import running
@@ -46,6 +47,7 @@ class Implementation:
     no verdict on it is possible, `stopped` that the run was interrupted. `pictures` show its output, `implemented` are
     its components, and `absent` those that were asked for and that it does not have. With `chosen`, the user chose
     single checks, so nothing is partial for being few. `unmatched` are its classes that no call fits.
+    With `in_python`, a call of Python asked for it, whose arguments declare what an adapter would.
     """
 
     given: str
@@ -63,6 +65,7 @@ class Implementation:
     stopped: bool = False
     chosen: bool = False
     unmatched: tuple[str, ...] = ()
+    in_python: bool = False
 
     @classmethod
     def of(
@@ -127,7 +130,10 @@ class Implementation:
     def remarks(self, spec: Spec, *, whole: bool = False, more: str = "-v") -> list[Finding]:
         """Return the remarks below its table, as `make_remarks` does."""
         results = [*self.results(spec).values()]
-        return make_remarks(self.run, results, spec, self.conventions, whole=whole, more=more)
+        found = make_remarks(self.run, results, spec, self.conventions, whole=whole, more=more)
+        return (
+            [replace(finding, text=declare_in_python(finding.text)) for finding in found] if self.in_python else found
+        )
 
     def clauses(self, spec: Spec) -> dict[str, Counts]:
         """Return the clauses that its checks are about, in the order of the spec."""

@@ -217,9 +217,45 @@ def test_a_file_without_anything_to_check_says_why(write, spec):
     with pytest.raises(AdapterError) as caught:
         load_implementation(path, spec)
     assert str(caught.value).startswith(f"{path}: none of its functions and classes could be checked\n  Rotary is not")
-    assert "goldformer does not judge rotary positions" in str(caught.value)
+    assert "Rotary has arguments or parameters that rotary_embedding has not" in str(caught.value)
     with pytest.raises(AdapterError, match=r"it defines no function and no class$"):
         load_implementation(write("x = 1", "empty.py"), spec)
+
+
+def test_a_file_of_which_nothing_can_be_checked_says_why_of_each(write, spec):
+    path = write("""
+        class KVCache:
+            pass
+
+        def _top_k(logits, k):
+            return logits
+
+        def forward(self, x):
+            return x
+    """)
+    with pytest.raises(AdapterError) as caught:
+        load_implementation(path, spec)
+    assert str(caught.value).splitlines() == [
+        f"{path}: none of its functions and classes could be checked",
+        "  KVCache is not checked: it is a class without forward or __call__",
+        "  _top_k is not checked: its name begins with _, as a helper's does. FILE:_top_k checks it",
+        "  forward is not checked: it takes self, as a method does",
+    ]
+
+
+def test_a_class_method_that_reads_a_model_of_another_library_says_nothing_of_the_class(write, spec):
+    text = ATTENTION.replace("d_model, num_heads", "config").replace("= num_heads", "= config.num_heads")
+    path = write(
+        text.replace("d_model", "config.d_model")
+        + """
+    @classmethod
+    def from_pretrained(cls, model):
+        config, rotary_emb = model.config, model.layers[0].rotary_emb
+        assert config.num_key_value_heads == config.num_attention_heads and rotary_emb is None
+        return cls(config)
+"""
+    )
+    assert load_implementation(path, spec).functions.keys() == {"multi_head_attention"}
 
 
 def test_a_function_named_as_a_component_may_have_other_arguments(write, spec):

@@ -179,6 +179,14 @@ def test_libraries_are_not_read():
     assert explain_scope(list_identifiers(Layer)) == ""
 
 
+@pytest.mark.parametrize("formula", ["x * cos + sin", "x.no_attribute"])
+def test_a_function_that_is_such_a_part_is_asked_for_its_arguments(run, formula):
+    Path("rope.py").write_text(f"def apply_rope(x, cos, sin):\n    return {formula}\n", encoding="utf-8")
+    said = " ".join(run("check", "rope.py").output.split())
+    assert "apply_rope takes (x, cos, sin), which are not the inputs and parameters that rotary_embedding has" in said
+    assert "does not judge" not in said
+
+
 def test_a_component_that_has_such_a_part_is_judged_with_it():
     names = ["num_kv_heads", "rotary_emb"]
     assert explain_scope(names, ("decoder_only_layer",)) == ""

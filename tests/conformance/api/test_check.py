@@ -53,6 +53,17 @@ def test_a_right_function_conforms():
     assert repr(report).startswith("✓ softmax: conforms")
 
 
+def test_an_option_is_declared_by_the_argument_of_the_call():
+    def token_embedding(ids, params):
+        return params["table"][ids] * math.sqrt(params["table"].shape[1])
+
+    report = goldformer.check(token_embedding)
+    said = " ".join(str(report).split())
+    assert 'Pass conventions={"embedding_scale": "sqrt_d_model"}, or fix it.' in said
+    assert "the adapter" not in said
+    assert goldformer.check(token_embedding, conventions={"embedding_scale": "sqrt_d_model"})
+
+
 def test_a_wrong_function_is_told_its_mistake(wrong):
     assert not wrong
     assert {v.component for v in wrong.failures} == {"scaled_dot_product_attention"}

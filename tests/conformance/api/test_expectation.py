@@ -258,8 +258,11 @@ def test_a_result_of_ids_is_compared_exactly():
 def test_a_convention_is_advised_and_may_be_followed():
     ids, table = torch.tensor([[3, 1, 2]]), draw(5, 6)
     scaled = F.embedding(ids, table) * math.sqrt(6)
-    with pytest.raises(AssertionError, match="Option found: embedding_scale: sqrt_d_model"):
+    with pytest.raises(AssertionError, match="Option found: embedding_scale: sqrt_d_model") as caught:
         goldformer.assert_correct(scaled, "token_embedding", ids=ids, params={"table": table})
+    said = " ".join(str(caught.value).split())
+    assert 'Pass conventions={"embedding_scale": "sqrt_d_model"}, or fix it.' in said
+    assert "adapter" not in said
     how = {"embedding_scale": "sqrt_d_model"}
     goldformer.assert_correct(scaled, "token_embedding", conventions=how, ids=ids, params={"table": table})
 

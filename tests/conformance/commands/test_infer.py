@@ -80,6 +80,9 @@ def test_an_unknown_mistake_leaves_what_the_names_say():
     assert result.exit_code == 2
     said = "No call of MedianNorm that was tried gives golden values, with a known mistake or without. It has another"
     assert said in result.stdout
+    # The adapter stands below it.
+    assert "The adapter is what its names suggest" in result.stdout
+    assert "`goldformer infer`" not in " ".join(result.stdout.partition('"""')[0].split())
 
 
 def test_a_mistake_that_few_cases_show_is_said(tmp_path):
