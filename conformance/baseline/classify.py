@@ -33,6 +33,7 @@ from goldformer.conformance.judging.invoke import Result
 from goldformer.conformance.judging.measure import find_tolerance, measure
 from goldformer.conformance.judging.verdict import Element
 from goldformer.spec import Case, Spec
+from goldformer.spec.model import GoldenArray
 
 _NEW: Final = "is new: the baseline does not have it"
 _NOT_KNOWN: Final = "no lower precision and no known mistake or option explains it"
@@ -178,10 +179,9 @@ class _Call:
     def _find_known(self, beyond: list[str]) -> tuple[str, tuple[Match, ...], bool] | None:
         """Return what explains the move, in words if nothing matches, the matches, and if they match the old result."""
         expected_then = self.classifier.expected.of(self.case, self.declared_then)
-        now, then = (
-            self._find_side(self.after, self._expected, beyond),
-            self._find_side(self.before, expected_then, beyond),
-        )
+        dtype = self._find_dtype(expected_then, beyond)
+        now = self._find_side(self.after, self._expected, beyond, dtype)
+        then = self._find_side(self.before, expected_then, beyond, dtype)
         if now.wrong:
             causes = {match.causes for match in then.matches}
             both = any(match.causes in causes for match in now.matches)
@@ -196,13 +196,25 @@ class _Call:
             return "other random numbers are drawn; their statistics are right", (), False
         return None
 
-    def _find_side(self, entry: Entry, right: ExpectedResult, beyond: list[str]) -> _Side:
-        whole = {name: o.stored.values for name, o in entry.outputs.items() if o.stored.digest is None}
-        result = Result(whole, 0.0)
-        expected = right.find_expected(name for name in beyond if name in whole)
-        if not any(d.wrong for d in measure(result, expected, self.case, right.contract, self.key.dtype)):
+    def _find_dtype(self, right: ExpectedResult, beyond: list[str]) -> str:
+        """Return the dtype in which the recorded result is right, which may be coarser than that of the call.
+
+        A norm that casts to float32 makes a result in float64 as coarse. Mistakes and options match it no closer.
+        """
+        names = (p.name for p in self._coarser if p.is_dtype)
+        dtypes = (self.key.dtype, *names)
+        return next((d for d in dtypes if not self._is_wrong(self.before, right, beyond, d)), self.key.dtype)
+
+    def _is_wrong(self, entry: Entry, right: ExpectedResult, beyond: list[str], dtype: str) -> bool:
+        """Return True if the expected values refute a result in a dtype."""
+        result, expected = _select_whole(entry, right, beyond)
+        return any(d.wrong for d in measure(result, expected, self.case, right.contract, dtype))
+
+    def _find_side(self, entry: Entry, right: ExpectedResult, beyond: list[str], dtype: str) -> _Side:
+        if not self._is_wrong(entry, right, beyond, dtype):
             return _Side(wrong=False, matches=())
-        failure = FailingCase(self.case, right.contract, result, expected, self.key.dtype, right.options)
+        result, expected = _select_whole(entry, right, beyond)
+        failure = FailingCase(self.case, right.contract, result, expected, dtype, right.options)
         # What only loses digits is a lower precision, and changes no meaning.
         made = implementations()
         found = self.classifier.imitator.find_matches(failure) or ()
@@ -280,6 +292,12 @@ class _Call:
             if compare(name, actual, golden.values, bound).wrong:
                 return False
         return True
+
+
+def _select_whole(entry: Entry, right: ExpectedResult, beyond: list[str]) -> tuple[Result, dict[str, GoldenArray]]:
+    """Return the outputs of a result that are stored in whole, and the values that are expected of them."""
+    whole = {name: o.stored.values for name, o in entry.outputs.items() if o.stored.digest is None}
+    return Result(whole, 0.0), right.find_expected(name for name in beyond if name in whole)
 
 
 def describe_numbers(shown: Mapping[str, Precision], precision: Precision) -> str:

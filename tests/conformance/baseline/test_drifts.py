@@ -325,6 +325,21 @@ def test_another_eps_is_an_option_that_is_named(spec, drift):
     assert "equals layer_norm_eps: 1e-6 (" in describe_move(sort_worst_first(found.moves)[0], spec)
 
 
+def test_another_eps_is_named_in_float64_where_the_norm_casts_to_float32(spec, drift):
+    def cast(eps):
+        def rms_norm(x, *, params):
+            wide = x.float()
+            return (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + eps)).type_as(x) * params["gamma"]
+
+        return on_torch(spec, rms_norm)
+
+    found = drift(cast(1e-6), cast(1e-5), "rms_norm", dtype="float64")
+    named = [move for move in found.moves if move.kind is Kind.SEMANTIC]
+    assert {move.reason for move in named} == {(Kind.SEMANTIC, ("rms_norm_eps: 1e-5",), False)}
+    assert len(named) > 10
+    assert Kind.UNEXPLAINED not in kinds(found)
+
+
 def test_gelu_for_relu_is_an_option_that_is_named(spec, drift):
     gelu = feed_forward(activation=torch.nn.functional.gelu)
     found = drift(on_torch(spec, feed_forward()), on_torch(spec, gelu), "feed_forward")
