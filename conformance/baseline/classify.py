@@ -14,6 +14,7 @@ from typing import Final
 
 import numpy as np
 
+from goldformer.adapters.protocol import find_options
 from goldformer.conformance.baseline.array_files import Array, StoredArray, draw_places
 from goldformer.conformance.baseline.expected import (
     ExpectedResult,
@@ -68,6 +69,8 @@ class Classifier:
         if before is None or after is None:
             entry = before or after
             assert entry is not None, "one of the two recorded it"
+            if before is None and (why := self._explain_new(key, entry, old, new)):
+                return [Move(key, entry.component, name, Kind.SEMANTIC, why) for name in entry.outputs]
             gone = f"is gone: {new.absent.get(key) or 'nothing returns it any more'}"
             return [Move(key, entry.component, "", Kind.FORM, _NEW if before is None else gone)]
         if before.ended is not None or after.ended is not None:
@@ -79,6 +82,29 @@ class Classifier:
         moves, pairs = _compare_forms(key, before, after)
         call = _Call(key, case, before, after, old.conventions(before), new.conventions(after), self)
         return [*moves, *call.moves(pairs)]
+
+    def _explain_new(self, key: Key, entry: Entry, old: Baseline, new: Baseline) -> str:
+        """Return the options of which a new call is, if other ones were declared, under which no such call is made."""
+        case, now = self.spec.cases.get(key.case), find_options(new.conventions(entry), entry.component, self.spec)
+        former = next(
+            (e for k, e in old.entries.items() if k.device == key.device and e.component == entry.component), None
+        )
+        if case is None or former is None:
+            return ""
+        then = find_options(old.conventions(former), entry.component, self.spec)
+        if not case.explain_unfit(then) or case.explain_unfit(now):
+            return ""
+        right = self.expected.of(case, new.conventions(entry))
+        result, wanted = _select_whole(entry, right, list(entry.outputs))
+        dtypes = (key.dtype, *(p.name for p in list_coarser(key.dtype, key.device) if p.is_dtype))
+        measured = (measure(result, wanted, right.case, right.contract, dtype) for dtype in dtypes[:2])
+        return _describe_declared(then, now) if any(not any(d.wrong for d in m) for m in measured) else ""
+
+
+def _describe_declared(then: Mapping[str, str], now: Mapping[str, str]) -> str:
+    """Return in words which options are declared now instead of others."""
+    changed = ", ".join(f"{n}: {o} instead of {then[n]}" for n, o in now.items() if o != then[n])
+    return f"{changed} is declared now, and the result agrees"
 
 
 def _compare_forms(key: Key, before: Entry, after: Entry) -> tuple[list[Move], Pairs]:
@@ -190,8 +216,7 @@ class _Call:
             return ("", then.matches, True) if then.matches else None
         was, declared = expected_then.options, self._expected.options
         if was != declared:
-            changed = ", ".join(f"{n}: {o} instead of {was[n]}" for n, o in declared.items() if o != was[n])
-            return f"{changed} is declared now, and the result agrees", (), False
+            return _describe_declared(was, declared), (), False
         if self.case.random:
             return "other random numbers are drawn; their statistics are right", (), False
         return None

@@ -326,18 +326,22 @@ def test_another_eps_is_an_option_that_is_named(spec, drift):
 
 
 def test_another_eps_is_named_in_float64_where_the_norm_casts_to_float32(spec, drift):
-    def cast(eps):
+    def cast(eps, **declared):
         def rms_norm(x, *, params):
             wide = x.float()
             return (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + eps)).type_as(x) * params["gamma"]
 
-        return on_torch(spec, rms_norm)
+        return on_torch(spec, rms_norm, CONVENTIONS=declared)
 
     found = drift(cast(1e-6), cast(1e-5), "rms_norm", dtype="float64")
     named = [move for move in found.moves if move.kind is Kind.SEMANTIC]
     assert {move.reason for move in named} == {(Kind.SEMANTIC, ("rms_norm_eps: 1e-5",), False)}
     assert len(named) > 10
     assert Kind.UNEXPLAINED not in kinds(found)
+    declared = drift(cast(1e-5, rms_norm_eps="1e-5"), cast(1e-6), "rms_norm", dtype="float64")
+    why = "rms_norm_eps: 1e-6 instead of 1e-5 is declared now, and the result agrees"
+    assert {move.why for move in declared.moves if move.kind > Kind.ROUNDING} == {why}
+    assert "rms-gradient-small" in {move.key.case for move in declared.moves if move.why == why}
 
 
 def test_gelu_for_relu_is_an_option_that_is_named(spec, drift):
