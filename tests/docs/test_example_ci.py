@@ -49,7 +49,7 @@ def test_one_job_checks_once_and_the_other_compares_two_versions_of_torch():
 @pytest.mark.parametrize("job", JOBS)
 def test_the_action_takes_what_it_is_given_and_its_owner_is_filled_in(job):
     step = used(JOBS[job])
-    assert step["uses"] == "FILL-IN-THE-OWNER/goldformer@v1"
+    assert step["uses"] == "FILL-IN-THE-OWNER/goldformer@FILL-IN-THE-COMMIT"
     required = {name for name, about in ACTION["inputs"].items() if about.get("required")}
     assert required <= step["with"].keys() <= ACTION["inputs"].keys()
 
