@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import codecs
+import contextlib
 import difflib
 import importlib
 import importlib.machinery
@@ -18,7 +20,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from goldformer.adapters.find_arrays import add_arrays
-from goldformer.adapters.imports import import_again
+from goldformer.adapters.imports import import_again, run_as_program
 from goldformer.adapters.notebook import SUFFIX, NotebookError, explain_missing, read_notebook, run_cells
 from goldformer.adapters.process import TIMEOUT
 from goldformer.adapters.process.faults import CallFault
@@ -235,7 +237,9 @@ def _import(name: str, target: str) -> Any:
         thing: Any = importlib.import_module(module)
         for part in filter(None, attribute.split(".")):
             thing = getattr(thing, part)
-    except (Exception, SystemExit) as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
         raise explain_import_error(name, error) from error
     return thing
 
@@ -272,8 +276,11 @@ def import_file(path: Path) -> Any:
     module = importlib.util.module_from_spec(spec)
     sys.modules[module_name] = module
     try:
-        spec.loader.exec_module(module)
-    except (Exception, SystemExit) as error:
+        with run_as_program(path):
+            spec.loader.exec_module(module)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
         del sys.modules[module_name]
         raise explain_import_error(str(path), error) from error
     return module
@@ -287,8 +294,11 @@ def _import_notebook(path: Path) -> Any:
     except NotebookError as error:
         raise AdapterError(str(error)) from error
     try:
-        module = run_cells(cells, str(path))
-    except (Exception, SystemExit) as error:
+        with run_as_program(path):
+            module = run_cells(cells, str(path))
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
         raise AdapterError(explain_missing(str(explain_import_error(str(path), error)), cells, path.stem)) from error
     # The names that its classes use are looked up in it.
     sys.modules[module.__name__] = module
@@ -299,6 +309,8 @@ def require_arrays(arrays: str, name: str) -> None:
     """Raise AdapterError, which says how to install it, if the array library of an adapter is not installed."""
     if arrays in NEEDED and not is_installed(arrays):
         raise _missing_package_error(name, arrays)
+    if arrays in NEEDED and (why := explain_hidden(arrays)):
+        raise AdapterError(f"{name}: {why}")
 
 
 def _missing_package_error(name: str, package: str) -> AdapterError:
@@ -314,12 +326,30 @@ def _describe_printed(line: str) -> str:
     )
 
 
+def explain_hidden(package: str) -> str:
+    """Return which file is imported in the place of an array library, or ""."""
+    place = importlib.util.find_spec(package) if is_installed(package) else None
+    # Each of these libraries is a folder.
+    if place is None or place.origin is None or Path(place.origin).name != f"{package}.py":
+        return ""
+    return f"{place.origin} is imported in the place of {NEEDED[package][0]}: give this file another name"
+
+
+def _describe_encoding(name: str) -> str:
+    """Return what to do about a file in UTF-16, which an editor marks as that, or ""."""
+    with contextlib.suppress(OSError):
+        if Path(name).read_bytes().startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+            return ". The file is in UTF-16: save it in UTF-8"
+    return ""
+
+
 def explain_import_error(name: str, error: BaseException) -> AdapterError:
     """Return the error for a failed import of a file or module; it names the line of it at fault."""
     if isinstance(error, ModuleNotFoundError) and error.name in NEEDED:
         return _missing_package_error(name, error.name)
     if isinstance(error, SyntaxError):
-        what = join_lines(f"{error.msg} ({error.filename}:{error.lineno})")
+        where = f" ({error.filename}:{error.lineno})" if error.lineno else _describe_encoding(name)
+        what = join_lines(f"{error.msg}{where}")
         # An adapter may raise one itself, with anything in it.
         text = error.text if isinstance(error.text, str) else ""
         line = f"\n    {join_lines(text)}{_describe_printed(text)}" if text else ""
@@ -332,4 +362,7 @@ def explain_import_error(name: str, error: BaseException) -> AdapterError:
     where = f" ({own[-1].filename}:{own[-1].lineno})" if own else ""
     relative = "relative import with no known parent" in describe_exception(error)
     hint = ". An adapter imports a file next to it by its plain name: `from my_model import …`" if relative else ""
+    if isinstance(error, SystemExit):
+        hint = '. It ends when it is imported: put what is a program under `if __name__ == "__main__":`'
+    hint = "".join(f". {why}" for why in map(explain_hidden, NEEDED & sys.modules.keys()) if why) or hint
     return AdapterError(f"{name} could not be imported: {join_lines(describe_exception(error) + where)}{hint}")

@@ -7,7 +7,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
-from typing import Final
+from typing import Any, Final
+
+import numpy as np
 
 #: The folders of what is installed, of Python and of Debian.
 INSTALLED: Final = frozenset({"site-packages", "dist-packages"})
@@ -30,6 +32,47 @@ def forget_modules(folder: Path, *, unless_done: bool = False) -> Iterator[None]
             # List all before removing one: a folder without __init__.py asks its parents for its place.
             for name in [name for name in set(sys.modules) - before if _is_own(name, sys.modules[name], place)]:
                 del sys.modules[name]
+
+
+#: How NumPy handles errors in somebody's code, which may choose that when it is imported.
+_errors: Final[dict[str, Any]] = {}
+#: The choice that stands before any of it is imported, in Python and in a notebook.
+_before: Final[dict[str, Any]] = {}
+
+
+@contextmanager
+def use_own_errors() -> Iterator[None]:
+    """Let NumPy handle errors as somebody's code has chosen it; goldformer computes without that choice."""
+    before = np.seterr(**_errors)
+    try:
+        yield
+    finally:
+        _errors.update(np.seterr(**before))
+
+
+@contextmanager
+def set_errors_aside() -> Iterator[None]:
+    """Let NumPy handle errors by its defaults; the choice that stands is that of the code which will be called."""
+    _before.update(np.geterr())
+    _errors.update(_before)
+    try:
+        with np.errstate(divide="warn", over="warn", under="ignore", invalid="warn"):
+            yield
+    finally:
+        _before.clear()
+
+
+@contextmanager
+def run_as_program(path: Path) -> Iterator[None]:
+    """Let code run as if by itself: the arguments of the command line are those of goldformer."""
+    before, sys.argv = sys.argv, [str(path)]
+    _errors.clear()
+    _errors.update(_before)
+    try:
+        with use_own_errors():
+            yield
+    finally:
+        sys.argv = before
 
 
 @contextmanager

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import io
 import os
 import signal
 import sys
 import threading
+import traceback
 from typing import Any, Final
 
 import click
@@ -37,6 +39,8 @@ class LazyGroup(click.Group):
     def main(self, *args: Any, **options: Any) -> Any:
         """Run the command line of this process, or the arguments given; a parent outlives somebody's code."""
         given = args or options.get("args") is not None
+        if not given:
+            _repair_streams()
         if given or not (sys.argv[1:] and sys.argv[1] in _CALLING and hasattr(os, "fork")):
             return super().main(*args, **options)
         fork_from_parent()
@@ -110,14 +114,27 @@ class LazyGroup(click.Group):
                 raise CannotRun(why) from error
             if isinstance(error, ModuleNotFoundError) and (package := name_package(error.name or "")) in PACKAGES[""]:
                 raise CannotRun(describe_missing([package])) from error
-            if not isinstance(error, AdapterError | BaselineError | SpecError):
-                raise
-            raise CannotRun(str(error)) from error
+            if isinstance(error, AdapterError | BaselineError | SpecError):
+                raise CannotRun(str(error)) from error
+            traceback.print_exc()
+            raise CannotRun("a fault in goldformer: please report it with the traceback above") from error
         if status == STOPPED:
             # Libraries make code of text by exec(). After a KeyboardInterrupt in it Python ends by SIGINT, also if it
             # was caught. The next exec() takes that back.
             exec("")
         ctx.exit(status)
+
+
+def _repair_streams() -> None:
+    """Let everything be printed: a letter that the terminal has no sign for as "?", and to nobody if it is closed."""
+    sys.stdout, sys.stderr = (
+        stream or os.fdopen(os.open(os.devnull, os.O_WRONLY), "w") for stream in (sys.stdout, sys.stderr)
+    )
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
+    if not os.environ.get("COLUMNS", "1").strip("0"):
+        del os.environ["COLUMNS"]  # no terminal is so narrow, and nothing would be printed
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})

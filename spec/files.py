@@ -85,7 +85,9 @@ def explain_os_error(error: OSError) -> str:
         advice = "; name a smaller file"
     else:
         advice = ""
-    return f"{error.filename or 'a file'}: {error.strerror or error}{advice}"
+    # Only the current folder is looked for without its name.
+    unnamed = "the current folder" if error.errno == errno.ENOENT else "a file"
+    return f"{error.filename or unnamed}: {error.strerror or error}{advice}"
 
 
 def replace_file(path: Path, content: str | bytes) -> None:

@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import Final
 
 from goldformer.adapters.find import explain_import_error, import_file
-from goldformer.adapters.imports import forget_modules
+from goldformer.adapters.imports import forget_modules, run_as_program
 from goldformer.adapters.protocol import AdapterError
 
 #: The largest number of folders above its own that a file is imported from.
@@ -46,7 +46,8 @@ def import_target(path: Path) -> Imported:
         try:
             with forget_modules(folder, unless_done=True):
                 sys.path.insert(0, str(folder))
-                return Imported(importlib.import_module(name), name, folder)
+                with run_as_program(path):
+                    return Imported(importlib.import_module(name), name, folder)
         except ImportError as error:
             # A package that is not installed is missing from everywhere, and says more than a relative import does. A
             # file next to this one is missing only from here.
@@ -54,7 +55,9 @@ def import_target(path: Path) -> Imported:
             if missing and missing not in name.split(".") and not any(_has_module(one, missing) for one in tried):
                 reason = explain_import_error(str(path), error)
             tried.append(folder)
-        except (Exception, SystemExit) as error:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
             raise explain_import_error(str(path), error) from error
     raise reason from first.__cause__
 

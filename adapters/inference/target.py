@@ -23,6 +23,7 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any, Final
 
+from goldformer.adapters.find import explain_hidden
 from goldformer.adapters.find_arrays import find_named_library
 from goldformer.adapters.identifiers import list_identifiers
 from goldformer.adapters.inference.names import SIZES, list_roles
@@ -333,7 +334,8 @@ def read_target(what: Any) -> Target:
     try:
         from torch import nn
     except ImportError as error:
-        raise InferenceError(f"inference needs torch ({error}): pip install torch, or write an adapter") from error
+        needs = f"inference needs torch ({error}): pip install torch, or write an adapter"
+        raise InferenceError(explain_hidden("torch") or needs) from error
     if getattr(what, "__name__", "") == "<lambda>":
         raise InferenceError("a lambda has no name that an adapter could import: give it one with def")
     if isinstance(what, nn.Module) or (hasattr(type(what), "forward") and not inspect.isclass(what)):

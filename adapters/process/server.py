@@ -168,7 +168,9 @@ class Server:
         except NotImplementedError as error:
             what = quote_message(error) or f"{contract.component} {RAISES_NOT_IMPLEMENTED}"
             raise _ErrorReply(NOT_IMPLEMENTED, what) from error
-        except (Exception, SystemExit) as error:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
             code = INVALID_PARAMS if isinstance(error, (ValueError, TypeError)) else RAISED
             raise _ErrorReply(code, describe_exception(error), self._format_trace(error)) from error
 

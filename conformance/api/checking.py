@@ -12,7 +12,7 @@ from typing import Any, Final
 from goldformer.adapters.arrays import LIBRARIES
 from goldformer.adapters.find import COMMAND, find_folder
 from goldformer.adapters.find_arrays import find_library
-from goldformer.adapters.imports import forget_modules
+from goldformer.adapters.imports import forget_modules, set_errors_aside
 from goldformer.adapters.process import TIMEOUT
 from goldformer.adapters.protocol import DTYPES
 from goldformer.conformance.api.arguments import read_words, require_component, require_type
@@ -86,6 +86,7 @@ def check(
         Printed() as printed,
         _forget_modules(what),
         trace_crash(),
+        set_errors_aside(),
         closing(load_implementation(what, spec, reading)) as loaded,
     ):
         adapter = loaded.declare(conventions or {}, spec)

@@ -72,7 +72,7 @@ def _write_markdown_lines(drift: Drift, allowed: Kind) -> Iterator[str]:
     title = drift.new.recordings[-1].title
     symbol = "✓" if drift.tally.worst <= allowed else "✗"
     yield f"## {symbol} {escape(title)} against its baseline\n"
-    yield f"Worst: {drift.tally.worst}; allowed: {allowed}.\n"
+    yield f"Worst: {drift.tally.worst}; allowed: {allowed} (`goldformer baseline check`).\n"
     for name, then, now in drift.environment:
         yield f"- {escape(name)}: {escape(then)} → {escape(now)}"
     for reason, components in drift.accepted:

@@ -183,6 +183,8 @@ def save(folder: Path, baseline: Baseline) -> list[Path]:
     try:
         if folder.is_dir() and not (folder / NAME).exists() and any(map(_is_foreign, folder.iterdir())):
             raise BaselineError(f"{folder}: holds other files and no {NAME}; name a folder that is empty or new")
+        if (folder / NAME).is_file() and b"goldformer" not in (folder / NAME).read_bytes():
+            raise BaselineError(f"{folder / NAME}: is no baseline; name a folder that is empty or new")
         folder.mkdir(parents=True, exist_ok=True)
         return _save(folder, baseline)
     except OSError as error:

@@ -7,7 +7,7 @@ import os
 import re
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout, suppress
 from fnmatch import filter as filter_names
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final, TypeVar
@@ -152,6 +152,26 @@ def require_folders(saved: Mapping[str, Path | None]) -> None:
             raise CannotRun(f"{option} {path}: the folder {path.parent} cannot be written to: name another one")
 
 
+def require_outputs(saved: Mapping[str, Path | None], *inputs: str | Path) -> None:
+    """Raise CannotRun for the first option whose file is an input, another output, or not one of goldformer's."""
+    require_folders(saved)
+    # Without the name of a class or a function in it.
+    read = {os.path.realpath(part) for name in map(str, inputs) for part in (name, name.rpartition(":")[0]) if part}
+    written: dict[str, str] = {}
+    for option, path in saved.items():
+        if path in (None, DASH) or (path.exists() and not path.is_file()):
+            continue
+        place = os.path.realpath(path)
+        if place in read:
+            raise CannotRun(f"{option} {path}: that is what the command reads: name another file")
+        if place in written:
+            raise CannotRun(f"{option} {path}: {written[place]} writes that file too: name another one")
+        content = path.read_bytes() if path.exists() else b""
+        if content and b"goldformer" not in content:
+            raise CannotRun(f"{option} {path}: goldformer did not write this file: name another one, or remove it")
+        written[place] = option
+
+
 def find_status(outcome: Outcome, implementations: Iterable[Implementation], *, allow_partial: bool) -> int:
     """Return the exit status of an outcome; say of which components too few cases were judged."""
     if outcome == "partial" and not allow_partial:
@@ -176,7 +196,10 @@ def save(path: Path, text: str) -> None:
 
 def save_json(path: Path, data: Any) -> None:
     """Write data, or a text that is JSON, as a file, and say so; print it if the file is "-"."""
-    text = data if isinstance(data, str) else json.dumps(replace_nonfinite(data), ensure_ascii=False) + "\n"
+    # A terminal may have no sign for a letter, and JSON can write it in ASCII.
+    is_ascii = path == DASH and "utf" not in _json_out.encoding
+    data = json.loads(data) if is_ascii and isinstance(data, str) else data
+    text = data if isinstance(data, str) else json.dumps(replace_nonfinite(data), ensure_ascii=is_ascii) + "\n"
     if path == DASH:
         # JSON escapes control characters by itself.
         _json_out.print(Text(text), end="")
@@ -186,12 +209,25 @@ def save_json(path: Path, data: Any) -> None:
 
 @contextmanager
 def silence() -> Iterator[None]:
-    """Print nothing but JSON on standard output inside."""
-    out.quiet = True
+    """Print nothing but JSON on standard output inside; what somebody's code prints goes to standard error."""
+    out.quiet, _json_out.file = True, _keep_stdout()
     try:
-        yield
+        with redirect_stdout(sys.stderr):
+            yield
     finally:
-        out.quiet = False
+        out.quiet, _json_out.file = False, sys.stdout
+
+
+def _keep_stdout() -> IO[str]:
+    """Return standard output under another number if 1 is that of this process, which native code prints to."""
+    with suppress(OSError, ValueError):
+        if sys.stdout.fileno() == 1 and sys.stderr.fileno() == 2:
+            kept = os.fdopen(os.dup(1), "w", encoding=sys.stdout.encoding, errors="replace")
+            sys.stdout.flush()
+            # It stays so: what is printed at the end of the process is no JSON either.
+            os.dup2(2, 1)
+            return kept
+    return sys.stdout
 
 
 def plain_table(*headings: str, right: Collection[str] = ()) -> PlainTable:

@@ -50,8 +50,8 @@ from goldformer.conformance.commands._console import (
     CannotRun,
     err,
     expand_patterns,
-    require_folders,
     require_known,
+    require_outputs,
     save_json,
     say,
     show_progress,
@@ -326,7 +326,7 @@ def check_baseline(
 
     Exit status 0 means that nothing is worse than --allow.
     """  # noqa: D301 - click reads \b
-    require_folders({"--json": json, "--markdown": markdown, "--html": html})
+    require_outputs({"--json": json, "--markdown": markdown, "--html": html}, adapter, folder / NAME)
     spec = load_spec()
     with contextlib.closing(load_implementation(adapter, spec, Reading(timeout=timeout))) as found:
         drift = measure_drift(found, spec, adapter, folder, part, other_device=True)

@@ -26,6 +26,7 @@ from goldformer.conformance.commands._console import (
     print_error,
     require_folders,
     require_known,
+    require_outputs,
     save,
     save_json,
     say,
@@ -142,7 +143,8 @@ def check(
         spec = bench.spec
         selection = replace(selection, cases=expand_patterns(selection.cases, spec.cases, "--case"))
         saved = {"--json": json, "--markdown": markdown, "--html": html, "--junit": junit}
-        require_folders(saved | {"--save-cases": case_folder})
+        require_folders({"--save-cases": case_folder})
+        require_outputs(saved, adapter, *files)
         Numerics(tf32, threads).apply(found.arrays)
         implementation = judge_implementation(
             bench, selection, _run_checks, keep_stopped=True, with_pictures=html is not None

@@ -20,8 +20,8 @@ from goldformer.conformance.commands._console import (
     plain_table,
     print_error,
     print_table,
-    require_folders,
     require_known,
+    require_outputs,
     save,
     save_json,
     say,
@@ -79,7 +79,7 @@ def compare(
     components = expand_patterns(components, spec.components, "--component")
     if twice := [name for name in adapters if adapters.count(name) > 1]:
         raise CannotRun(f"{twice[0]} is named twice: compare it once")
-    require_folders({"--html": html, "--json": json, "--markdown": markdown})
+    require_outputs({"--html": html, "--json": json, "--markdown": markdown}, *adapters)
     request = ComparisonRequest(dtypes, components, device, threads, timeout)
     watch = partial(show_progress, what="comparing")
     comparison = run_comparison(adapters, request, spec, jobs or os.cpu_count() or 1, watch)

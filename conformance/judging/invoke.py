@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from goldformer.adapters.arrays import LIBRARIES, ArrayLibrary, Layout, Wire
+from goldformer.adapters.imports import use_own_errors
 from goldformer.adapters.process.faults import CallFault
 from goldformer.adapters.protocol import RAISES_NOT_IMPLEMENTED, Adapter, bind_arguments, split_state
 from goldformer.adapters.untrusted_text import LONGEST_TRACE, clip_text, describe_exception, quote_message
@@ -372,7 +373,7 @@ def _call_once(
     component = contract.component
     try:
         given = bind_arguments(function, contract, given)
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), use_own_errors():
             warnings.simplefilter("ignore")
             start = time.perf_counter()
             returned = function(**given)
@@ -389,7 +390,9 @@ def _call_once(
             raise NotCheckable(str(fault)) from fault
         head = "raised " if fault.reason == "raised" else ""
         raise BadResult(fault.reason, f"{head}{fault}", fault.detail) from fault
-    except (Exception, SystemExit) as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
         hint = _list_parameters(error, given, contract)
         message = f"raised {describe_exception(error)}{_locate_error(error)}{hint}{_explain_cuda(error)}"
         bad = BadResult("raised", message, error)

@@ -222,7 +222,8 @@ def test_whatever_an_import_raises_gives_type_message_and_line_of_the_adapter(st
     path = adapter_file(f'ARRAYS = "numpy"\n\n{statement}\n')
     message = refused(path)
     assert message.startswith(f"{path} could not be imported: {says}")
-    assert message.endswith(f" ({path}:3)")
+    hint = '. It ends when it is imported: put what is a program under `if __name__ == "__main__":`'
+    assert message.endswith(f" ({path}:3){hint if 'exit' in statement else ''}")
 
 
 @pytest.mark.parametrize(

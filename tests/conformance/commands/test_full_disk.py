@@ -58,7 +58,7 @@ def test_a_file_that_cannot_be_written_is_a_sentence_and_status_2(place: Path, c
     words, name = COMMANDS[command]
     old = place / name
     if name.startswith("out."):
-        old.write_text("old", encoding="utf-8")
+        old.write_text("old, by goldformer", encoding="utf-8")
     before = {path for path in place.rglob("*") if path.is_file()}
     with full_disk():
         full = goldformer(*words)
@@ -67,7 +67,7 @@ def test_a_file_that_cannot_be_written_is_a_sentence_and_status_2(place: Path, c
     assert TOO_LARGE in full.stderr
     # The old content is whole, and nothing stands next to it.
     assert {path for path in place.rglob("*") if path.is_file()} - before == set()
-    assert not old.is_file() or old.read_text(encoding="utf-8") == "old"
+    assert not old.is_file() or old.read_text(encoding="utf-8") == "old, by goldformer"
     again = goldformer(*words)
     assert (again.exit_code, again.stderr) == (1 if "wrong.py" in words else 0, "")
     assert old.exists()
