@@ -105,6 +105,11 @@ class ArrayLibrary(ABC):
         del layout
         return array
 
+    def expand(self, array: Any, shape: tuple[int, ...], *, copies: bool) -> Any:
+        """Return an array that is broadcast to a shape, in its own memory or in a copy."""
+        wide = array.broadcast_to(shape) if hasattr(array, "broadcast_to") else np.broadcast_to(array, shape)
+        return (wide.clone() if hasattr(wide, "clone") else wide.copy()) if copies else wide
+
     def surround(self, array: Any, before: int, after: int, around: float) -> tuple[Any, Any]:
         """Return the same values as a contiguous part of a larger array, and that array, with one axis.
 

@@ -344,7 +344,7 @@ class WiringSearch:
         bench = Bench(self.spec, self._load(wiring), dtype or self.dtype, "cpu")
         judged: list[Judgement] = []
         for case in cases:
-            judgement = judge_case(case, bench)
+            judgement = judge_case(case, bench, in_ways=False)
             verdict = judgement.verdict
             if verdict.is_judged or verdict.is_fault:
                 judged.append(judgement)

@@ -71,6 +71,7 @@ from goldformer.conformance.judging.verdict import (
 )
 from goldformer.conformance.properties.relations import join_names
 from goldformer.spec import Spec
+from goldformer.spec.ways import WAYS
 
 _MOST_SUSPECTS: Final = 3
 _KEEP_NOTHING: Final = (
@@ -257,9 +258,10 @@ def _describe_not_run(run: DiagnosedRun) -> Iterator[Finding]:
 
 def _find_possible_causes(run: DiagnosedRun, bad: Sequence[Verdict], component: str, spec: Spec) -> Iterator[Finding]:
     """Yield possible causes of failures that no known mistake explains, or the place where values first go wrong."""
+    yield from _describe_ways([v for v in bad if v.reason == "way"])
     # The message of a missing output is enough, and so is that of a bad call that is accepted.
-    run = run.select(lambda v: v.reason not in (WITHHELD, ACCEPTED))
-    bad = [v for v in bad if v.reason not in (WITHHELD, ACCEPTED)]
+    run = run.select(lambda v: v.reason not in (WITHHELD, ACCEPTED, "way"))
+    bad = [v for v in bad if v.reason not in (WITHHELD, ACCEPTED, "way")]
     if not bad:
         return
     shown = [v for v in bad if v.reason == "property" and v.catches in SHOWN_BY_PROPERTY]
@@ -291,6 +293,14 @@ def _find_possible_causes(run: DiagnosedRun, bad: Sequence[Verdict], component: 
         fits = f"It fits {suspect.explains} of {suspect.failing} failing checks."
         text = f"{suspect.mistake.id}, {suspect.mistake.title}. {fits} {suspect.mistake.hint}"
         yield Finding(POSSIBLE_CAUSES, text, mistakes=(suspect.mistake.id,))
+
+
+def _describe_ways(wrong: Sequence[Verdict]) -> Iterator[Finding]:
+    """Yield the ways of being called in which right code is wrong."""
+    for way in WAYS.values():
+        checks = [v.check for v in wrong if v.message.startswith(way.describe(""))]
+        if checks:
+            yield Finding(MISTAKE_FOUND, f"{way.describe('')}{list_few(checks)}. {way.hint}")
 
 
 def _describe_unknown(

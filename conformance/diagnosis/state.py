@@ -67,7 +67,7 @@ def _may_depend_on_calls(verdict: Verdict, bench: Bench) -> bool:
     # Which call ended the device is known, and each new attempt would take another process, which is seconds.
     if verdict.reason == "crashed" and find_host(bench.adapter).is_apart:
         return False
-    return verdict.bad and verdict.reason not in (ACCEPTED, WITHHELD, "not-implemented") and not bench.wrapper
+    return verdict.bad and verdict.reason not in (ACCEPTED, WITHHELD, "not-implemented", "way") and not bench.wrapper
 
 
 def _write_command(after: Sequence[Case], case: Case, bench: Bench, calls: _Calls) -> str:

@@ -9,11 +9,13 @@ The diagnosis looks for the causes of failures afterwards, in the judgements.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
-from typing import Final
+from functools import cached_property, partial
+from typing import Any, Final
 
+from goldformer.adapters.arrays import LIBRARIES, ArrayLibrary, Wire
+from goldformer.adapters.modules import find_classes
 from goldformer.conformance.judging.applicability import explain_inapplicable
 from goldformer.conformance.judging.decision import (
     TOLERANT,
@@ -34,9 +36,13 @@ from goldformer.conformance.judging.verdict import Asks, Reason, Status, Verdict
 from goldformer.spec import Case
 from goldformer.spec.model import GoldenArray
 from goldformer.spec.oracle.rounding import TF32
+from goldformer.spec.ways import PLAIN, WAYS, Way, select_ways
 
 #: The most numbers of a passing result, or of its arguments, that a run keeps for its diagnosis: a megabyte.
 MOST_KEPT: Final = 1 << 17
+
+#: The reasons of a call that is wrong in some way; where it raises, code refuses the way.
+_WRONG: Final = ("wrong-value", "not-finite", "no-gradient")
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,10 +157,11 @@ def check_case(case: Case, bench: Bench) -> Verdict:
     return judge_case(case, bench).verdict
 
 
-def judge_case(case: Case, bench: Bench, prepared: PreparedCase | None = None) -> Judgement:
+def judge_case(case: Case, bench: Bench, prepared: PreparedCase | None = None, *, in_ways: bool = True) -> Judgement:
     """Call and judge one golden case; a fault of goldformer becomes an errored verdict, so that the run goes on.
 
-    `prepared` is the case for implementations with the declarations of this one.
+    `prepared` is the case for implementations with the declarations of this one. With `in_ways`, a case that passes is
+    called again in the ways that its id selects.
     """
     prepared = prepared or PreparedCase(case, bench)
     blank = _mark_by_hand(prepared.blank, case, bench)
@@ -163,7 +170,8 @@ def judge_case(case: Case, bench: Bench, prepared: PreparedCase | None = None) -
             return Judgement(skip_check(blank, *skip), bench, case)
         if missing := bench.explain_missing(case.component, gradient=case.cotangent is not None):
             return Judgement(report_problem(blank, NotImplementedHere(missing), bench.policy), bench, case)
-        return run_step(blank.step, lambda: judge_call(prepared, bench, blank))
+        judge = partial(_judge_ways if in_ways else judge_call, prepared, bench, blank)
+        return run_step(blank.step, judge)
     except Exception as error:
         return Judgement(report_fault(blank, error), bench, case)
 
@@ -177,6 +185,57 @@ def judge_call(prepared: PreparedCase, bench: Bench, blank: Verdict) -> Judgemen
     measured = measure_outcome(outcome, expected, case, bench, bench.rounds_to)
     verdict = decide(measured, bench.policy, blank)
     return Judgement(verdict, bench, case, outcome if case.error is None else None, expected)
+
+
+def _judge_ways(prepared: PreparedCase, bench: Bench, blank: Verdict) -> Judgement:
+    """Judge the call of a case, and if it passes, in the ways that its id selects; return what fails first.
+
+    A way that the implementation refuses, or in which its results vary, says nothing.
+    """
+    plain, component = judge_call(prepared, bench, blank), prepared.case.component
+    function = bench.adapter.functions.get(component)
+    if plain.verdict.status is not Status.PASSED or function is None:
+        return plain
+    library = LIBRARIES[bench.adapter.arrays]
+    for name in select_ways(component, bench.spec).get(prepared.whole.id, ()):
+        way = WAYS[name]
+        failing = _judge_way(way, plain, prepared) if _has_way(way, library, function) else plain
+        if not failing.verdict.bad:
+            continue
+        again = _judge_way(way, plain, prepared)
+        same_values = _judge_way(replace(way, copies=True) if way.expands else PLAIN, plain, prepared)
+        if again.verdict.bad and not same_values.verdict.bad and not (way.trains and _differ(failing, again)):
+            found = failing.verdict
+            verdict = replace(found, reason="way", message=way.describe(found.message))
+            return replace(failing, verdict=replace(verdict, reproduce=f"{found.reproduce}  # {name}"), outcome=None)
+    return plain
+
+
+def _has_way(way: Way, library: ArrayLibrary, function: Callable[..., Any]) -> bool:
+    """Return True if code in an array library can be called in a way."""
+    if way.repeats:
+        return bool(find_classes(function))
+    if way.trains or way.records or way.splits:
+        return library.name == "torch"
+    is_laid_out = way.kinds or way.expands or way.cotangent != "contiguous"
+    return library.views if is_laid_out else library.name != Wire.name
+
+
+def _judge_way(way: Way, plain: Judgement, prepared: PreparedCase) -> Judgement:
+    """Return the judgement of the call in some way, if its values are wrong, and the plain one if they are not."""
+    bench, case = plain.bench, prepared.case
+    outcome = bench.call_case(case, prepared.arguments, way=way)
+    measured = measure_outcome(outcome, plain.expected, case, bench, bench.rounds_to)
+    verdict = decide(measured, bench.policy, plain.verdict)
+    return replace(plain, verdict=verdict, outcome=outcome) if verdict.reason in _WRONG else plain
+
+
+def _differ(one: Judgement, other: Judgement) -> bool:
+    """Return True if the results of two calls differ, as where a dropout still draws."""
+    results = one.outcome, other.outcome
+    return not (
+        isinstance(results[0], Result) and isinstance(results[1], Result) and results[0].is_identical(results[1])
+    )
 
 
 def _mark_by_hand(blank: Verdict, case: Case, bench: Bench) -> Verdict:

@@ -26,6 +26,7 @@ from goldformer.conformance.judging.invoke import (
 )
 from goldformer.spec import Contract
 from goldformer.spec.model import ArraySpec
+from goldformer.spec.ways import PLAIN, Way
 
 #: What keeps gradients from an argument, in words.
 _CUTS: Final = "(detach, .data, a copy, no_grad)"
@@ -39,11 +40,12 @@ def invoke_gradient(
     wanted: Mapping[str, ArraySpec],
     dtype: str,
     device: str,
+    way: Way = PLAIN,
 ) -> Result:
     """Return the gradients of Σ cotangent·(first output) by the arguments in `wanted`, or raise CallProblem."""
     invocation = partial(
         _invoke_gradient, contract=contract, arguments=arguments, cotangent=cotangent, wanted=wanted, dtype=dtype,
-        device=device,
+        device=device, way=way,
     )  # fmt: skip
     result: Result = run_in_host(invocation, contract.component, adapter, device)
     return result
@@ -57,15 +59,19 @@ def _invoke_gradient(
     wanted: Mapping[str, ArraySpec],
     dtype: str,
     device: str,
+    way: Way,
 ) -> Result:
     by_hand = True
     binder = arguments.bind(contract)
     library = LIBRARIES[adapter.arrays]
-    given = convert_arguments(library, contract, arguments, dtype, device)
+    given, moved = (
+        convert_arguments(library, contract, arguments, dtype, device),
+        library.make(cotangent, dtype, device),
+    )
     start = time.perf_counter()
     if own := adapter.gradients.get(contract.component):
         backward = replace(adapter, functions={contract.component: own}, broken={})
-        returned, _ = call(backward, contract, {**given, "cotangent": library.make(cotangent, dtype, device)})
+        returned, _ = call(backward, contract, {**given, "cotangent": library.lay_out(moved, way.cotangent)})
         if not isinstance(returned, Mapping):
             what = f"{contract.component}_gradient returned a {type(returned).__name__}"
             raise BadResult("not-an-array", f"{what}: return a mapping of argument name to gradient")
@@ -73,8 +79,7 @@ def _invoke_gradient(
     elif adapter.forward_only:
         raise NotImplementedHere("the adapter declares GRADIENTS = False: it has no backward pass")
     else:
-        moved = library.make(cotangent, dtype, device)
-        gradients, by_hand = _differentiate(adapter, library, contract, given, moved)
+        gradients, by_hand = _differentiate(adapter, library, contract, given, moved, way)
         if wanted and not gradients:
             advice = "If it has no backward pass, as a kernel may, declare GRADIENTS = False"
             raise BadResult("no-gradient", f"the result has no graph {_CUTS}. {advice}")
@@ -91,7 +96,7 @@ def _invoke_gradient(
 
 
 def _differentiate(
-    adapter: Adapter, library: ArrayLibrary, contract: Contract, given: Mapping[str, Any], cotangent: Any
+    adapter: Adapter, library: ArrayLibrary, contract: Contract, given: Mapping[str, Any], cotangent: Any, way: Way
 ) -> tuple[dict[str, Any], bool]:
     """Return the gradients by automatic differentiation, and True if a part of the backward pass is written by hand."""
     params: Mapping[str, Any] = given.get("params", {})
@@ -104,14 +109,21 @@ def _differentiate(
         nonlocal by_hand
         inner = {n: tracked.get(n, a) for n, a in given.items()}
         if params:
-            inner["params"] = {n: tracked[n] for n in params}
+            inner["params"] = {n: tracked.get(n, a) for n, a in params.items()}
         returned, _ = call(adapter, contract, inner)
         output = name_outputs(returned, contract)[contract.first_output]
         by_hand = library.has_own_backward(output)
+        if way.cotangent != "contiguous" and output.requires_grad:
+            output.register_hook(lambda gradient: library.lay_out(gradient, way.cotangent))
         return output
 
+    gradients: Any = {}
     try:
-        gradients = library.differentiate(run, leaves, cotangent)
+        # Autograd notes in a tensor that it requires a gradient: those of each half are new ones, of the same memory.
+        halves = ({name: leaves[name].detach() for name in [*leaves][start::2]} for start in (0, 1))
+        for some in halves if way.splits else (leaves,):
+            found = library.differentiate(run, some, cotangent)
+            gradients = None if found is None else {**gradients, **found}
     except CallProblem:
         raise
     except Exception as error:  # a backward pass of the implementation may raise anything

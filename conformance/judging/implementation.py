@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from goldformer.adapters.arrays import LIBRARIES, Layout
+from goldformer.adapters.arrays import LIBRARIES
 from goldformer.adapters.protocol import Adapter, find_declaration
 from goldformer.conformance.judging.gradient import invoke_gradient
 from goldformer.conformance.judging.invoke import (
@@ -27,6 +27,7 @@ from goldformer.conformance.judging.invoke import (
 from goldformer.conformance.judging.verdict import UNANSWERED, Reason
 from goldformer.spec import Case, Contract, Spec
 from goldformer.spec.model import REFUSED
+from goldformer.spec.ways import PLAIN, Way
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,17 +87,17 @@ class Implementation:
         declared = self.adapter.conventions
         return next((n for n in refusable if find_declaration(declared, n, case.component) is None), "")
 
-    def call(
-        self, component: str, arguments: Arguments, *, check_inputs: bool = True, layout: Layout = "contiguous"
-    ) -> Result:
+    def call(self, component: str, arguments: Arguments, *, check_inputs: bool = True, way: Way = PLAIN) -> Result:
         """Call a component of the implementation; CallProblem when there is nothing to compare."""
         contract = self.spec.contracts[component]
-        return invoke(
-            self.adapter, contract, arguments, self.dtype, self.device, check_inputs=check_inputs, layout=layout
-        )
+        return invoke(self.adapter, contract, arguments, self.dtype, self.device, check_inputs=check_inputs, way=way)
 
     def call_case(
-        self, case: Case, arguments: Arguments | None = None, base: tuple[str, Arguments] | None = None
+        self,
+        case: Case,
+        arguments: Arguments | None = None,
+        base: tuple[str, Arguments] | None = None,
+        way: Way = PLAIN,
     ) -> Outcome:
         """Make the call of a case; return its outputs, the gradients of its arguments, or the problem.
 
@@ -110,10 +111,10 @@ class Implementation:
             arguments = arguments or read_arguments(case, as_given=True)
             if case.cotangent_array is None:
                 # Skip the check for changed inputs on full-size models, where it takes seconds: smaller cases cover it.
-                return self.call(case.component, arguments, check_inputs=not case.full_size)
+                return self.call(case.component, arguments, check_inputs=not case.full_size, way=way)
             return invoke_gradient(
                 self.adapter, contract, arguments, case.cotangent_array, contract.results_of(case), self.dtype,
-                self.device,
+                self.device, way=way,
             )  # fmt: skip
         except CallProblem as problem:
             return problem

@@ -13,16 +13,21 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+<<<<<<< HEAD
 from goldformer.adapters.arrays import LIBRARIES, ArrayLibrary, Layout, Wire
 from goldformer.adapters.imports import use_own_errors
+=======
+from goldformer.adapters.arrays import LIBRARIES, ArrayLibrary, Wire
+from goldformer.adapters.modules import keep_objects, train_modules
+>>>>>>> 3fdab067 (Call a case that passes in other ways that change no value)
 from goldformer.adapters.process.faults import CallFault
 from goldformer.adapters.protocol import RAISES_NOT_IMPLEMENTED, Adapter, bind_arguments, split_state
 from goldformer.adapters.untrusted_text import LONGEST_TRACE, clip_text, describe_exception, quote_message
@@ -36,6 +41,7 @@ from goldformer.spec.call import check_call
 from goldformer.spec.model import ArraySpec, Attribute
 from goldformer.spec.sessions import AFTER, STATE, drop_script
 from goldformer.spec.shapes import Binder
+from goldformer.spec.ways import PLAIN, Way, find_twins, widen
 
 Array = NDArray[Any]
 #: The most names of parameters that a message lists.
@@ -150,6 +156,14 @@ class Arguments:
         return self._bound[contract.component]
 
 
+def mirror(arguments: Arguments) -> Arguments:
+    """Return a call of the same sizes, in which every array is reversed along all of its axes."""
+    inputs, params = (
+        {name: np.flip(array) for name, array in group.items()} for group in (arguments.inputs, arguments.params)
+    )
+    return replace(arguments, inputs=inputs, params=params)
+
+
 def read_arguments(case: Case, *, as_given: bool = False) -> Arguments:
     """Return the arguments of a case; with `as_given`, those of the call that an implementation gets."""
     inputs = case.given_inputs if as_given else case.input_arrays
@@ -168,7 +182,7 @@ def invoke(
     device: str,
     *,
     check_inputs: bool = True,
-    layout: Layout = "contiguous",
+    way: Way = PLAIN,
     outputs: Collection[str] | None = None,
 ) -> Result:
     """Call a component and read its outputs, or those asked for; CallProblem if there is nothing to compare.
@@ -177,7 +191,7 @@ def invoke(
     """
     invocation = partial(
         _invoke, contract=contract, arguments=arguments, dtype=dtype, device=device, check_inputs=check_inputs,
-        layout=layout, outputs=outputs,
+        way=way, outputs=outputs,
     )  # fmt: skip
     result: Result = run_in_host(invocation, contract.component, adapter, device)
     return result
@@ -214,16 +228,24 @@ def _invoke(
     device: str,
     *,
     check_inputs: bool,
-    layout: Layout,
+    way: Way,
     outputs: Collection[str] | None,
 ) -> Result:
     arguments.bind(contract)
     library = LIBRARIES[adapter.arrays]
-    inputs = convert_arguments(library, contract, arguments, dtype, device, layout)
-    returned, seconds = call(adapter, contract, inputs)
+    convert = partial(convert_arguments, library, contract, dtype=dtype, device=device, way=way)
+    with ExitStack() as stack:
+        if way.trains:
+            stack.enter_context(train_modules())
+        if way.repeats:
+            begin_again = stack.enter_context(keep_objects(adapter.functions[contract.component], library))
+            call(adapter, contract, convert(replace(mirror(arguments), params=arguments.params)))
+            begin_again()
+        inputs = convert(arguments)
+        returned, seconds = call(adapter, contract, inputs)
     # Another process gets copies and cannot change these arrays.
     if check_inputs and adapter.arrays != Wire.name:
-        check_inputs_unchanged(library, inputs, convert_arguments(library, contract, arguments, dtype, device))
+        check_inputs_unchanged(library, inputs, convert(arguments))
     return Result(read_outputs(library, contract, arguments, returned, dtype, device, outputs), seconds)
 
 
@@ -290,7 +312,7 @@ def convert_arguments(
     arguments: Arguments,
     dtype: str,
     device: str,
-    layout: Layout = "contiguous",
+    way: Way = PLAIN,
 ) -> dict[str, Any]:
     """Make the keyword arguments of a call: arrays of the adapter's library, `params` as one mapping.
 
@@ -303,15 +325,25 @@ def convert_arguments(
 
     library.choose_dtype(dtype)
 
-    def convert(arrays: Mapping[str, Array]) -> dict[str, Any]:
+    def convert(arrays: Mapping[str, Array], group: str) -> dict[str, Any]:
         fresh = {name: library.make(array, dtype, device) for name, array in arrays.items()}
-        if layout == "contiguous":
+        if way is PLAIN:
             return fresh
-        return {name: library.lay_out(array, layout) for name, array in fresh.items()}
+        specs = contract.inputs if group == "inputs" else contract.params_for(arguments.attributes)
+        twins = find_twins(arrays) if way.joins and group == "inputs" else {}
+        for name, array in fresh.items():
+            spec, shape = specs[name], arrays[name].shape
+            if way.expands and (wide := widen(spec, shape, arguments.bind(contract))) != shape:
+                fresh[name] = library.expand(array, wide, copies=way.copies)
+            elif spec.kind in way.kinds:
+                fresh[name] = library.lay_out(array, way.layout)
+            elif group in way.records and spec.kind == "float":
+                array.requires_grad_()
+        return {name: fresh[twins.get(name, name)] for name in fresh}
 
     def make(inputs: Mapping[str, Array], attributes: Mapping[str, Any]) -> dict[str, Any]:
-        params = {"params": convert(arguments.params)} if contract.takes_params else {}
-        return {**convert(inputs), **attributes, **params}
+        params = {"params": convert(arguments.params, "params")} if contract.takes_params else {}
+        return {**convert(inputs, "inputs"), **attributes, **params}
 
     if contract.session is None:
         given = make(arguments.inputs, arguments.attributes)

@@ -37,6 +37,7 @@ Reason = Literal[
     "nothing-returned",
     "missing-output",
     "mutated-input",
+    "way",
     "no-error",
     "no-gradient",
     "property",

@@ -12,7 +12,6 @@ from typing import Any, Final
 
 import numpy as np
 
-from goldformer.adapters.arrays import Layout
 from goldformer.adapters.dtypes import choose_filler
 from goldformer.conformance.judging.applicability import find_working_case, select_plain_cases
 from goldformer.conformance.judging.invoke import (
@@ -21,6 +20,7 @@ from goldformer.conformance.judging.invoke import (
     BadResult,
     CallProblem,
     NotCheckable,
+    mirror,
     read_arguments,
 )
 from goldformer.conformance.properties.registry import holds
@@ -33,6 +33,7 @@ from goldformer.conformance.properties.subject import (
     Violation,
     with_all_digits,
 )
+from goldformer.spec.ways import LAYOUTS
 
 #: The numbers that stand around arrays, and in memory without values; and the elements before and after an array. With
 #: an odd number of them before it, it begins at no multiple of 16 bytes.
@@ -72,10 +73,9 @@ def memory_layout(subject: Subject) -> None:
 
 
 def _compare_layouts(subject: Subject, plain: PlainCall) -> None:
-    layouts: tuple[Layout, ...] = ("transposed", "strided")
-    for layout in layouts:
+    for layout, way in LAYOUTS.items():
         claim = f"{layout} views of the same values give something else"
-        run = partial(subject.call, subject.component, plain.arguments, layout)
+        run = partial(subject.call, subject.component, plain.arguments, way)
         try:
             subject.require_same(plain, run, claim, "non-contiguous", "memory layout")
         except BadResult as bad:
@@ -212,14 +212,6 @@ def _make_others(subject: Subject, arguments: Arguments) -> Iterator[Arguments]:
         with suppress(CallProblem):
             subject.call(subject.component, other)
             yield other
-
-
-def mirror(arguments: Arguments) -> Arguments:
-    """Return a call of the same sizes, in which every array is reversed along all of its axes."""
-    inputs, params = (
-        {name: np.flip(array) for name, array in group.items()} for group in (arguments.inputs, arguments.params)
-    )
-    return replace(arguments, inputs=inputs, params=params)
 
 
 def _overwrite(subject: Subject, given: Mapping[str, Any], other: Mapping[str, Any]) -> None:

@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from goldformer.adapters.arrays import LIBRARIES, ArrayLibrary, Layout, Wire
+from goldformer.adapters.arrays import LIBRARIES, ArrayLibrary, Wire
 from goldformer.conformance.judging.cases import Bench
 from goldformer.conformance.judging.comparator import compare
 from goldformer.conformance.judging.gradient import invoke_gradient
@@ -36,6 +36,7 @@ from goldformer.spec import Contract
 from goldformer.spec.draw import build
 from goldformer.spec.model import Attribute
 from goldformer.spec.tables import Setting
+from goldformer.spec.ways import PLAIN, Way
 
 Array = NDArray[Any]
 
@@ -115,9 +116,9 @@ class Subject:
         later = self.bench.spec.contracts[self.component].later_tokens
         return later is not None and bool(later.find_hiding(self.options(self.component)))
 
-    def call(self, component: str, arguments: Arguments, layout: Layout = "contiguous") -> Mapping[str, Array]:
+    def call(self, component: str, arguments: Arguments, way: Way = PLAIN) -> Mapping[str, Array]:
         """Return the outputs of one call; BadResult if one is missing that the bench requires."""
-        result = self.bench.call(component, arguments, layout=layout)
+        result = self.bench.call(component, arguments, way=way)
         outputs = self.bench.spec.contracts[component].outputs
         if component == self.component and (
             withheld := self.bench.policy.describe_withheld(outputs, outputs.keys() - result.outputs.keys())
