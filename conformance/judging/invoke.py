@@ -21,13 +21,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-<<<<<<< HEAD
-from goldformer.adapters.arrays import LIBRARIES, ArrayLibrary, Layout, Wire
-from goldformer.adapters.imports import use_own_errors
-=======
 from goldformer.adapters.arrays import LIBRARIES, ArrayLibrary, Wire
+from goldformer.adapters.imports import use_own_errors
 from goldformer.adapters.modules import keep_objects, train_modules
->>>>>>> 3fdab067 (Call a case that passes in other ways that change no value)
 from goldformer.adapters.process.faults import CallFault
 from goldformer.adapters.protocol import RAISES_NOT_IMPLEMENTED, Adapter, bind_arguments, split_state
 from goldformer.adapters.untrusted_text import LONGEST_TRACE, clip_text, describe_exception, quote_message
