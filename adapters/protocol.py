@@ -102,6 +102,8 @@ class Adapter:
     unmatched: tuple[str, ...] = ()
     #: True if DEVICES is declared: without it, `devices` are those of the array library.
     declares_devices: bool = False
+    #: The components whose function in `gradients` differentiates the forward pass in another process: not by hand.
+    differentiated: frozenset[str] = frozenset()
     #: True if the adapter declares GRADIENTS = False: its functions have no backward pass.
     forward_only: bool = False
 

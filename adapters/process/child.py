@@ -164,6 +164,10 @@ class Child(Pipes):
         pipes = (self._process.stdin, self._process.stdout, self._process.stderr)
         super().__init__(*(_descriptor(pipe) for pipe in pipes))
 
+    def measure_cpu(self) -> float:
+        """Return 0: nobody limits it."""
+        return 0.0
+
     def stop(self) -> None:
         """Kill it and the processes that it started, without waiting for their end."""
         if self._end.alive and os.getpid() == self.owner:

@@ -63,6 +63,9 @@ class Peer(Protocol):
     def exchange(self, message: bytes, seconds: float) -> bytes:
         """Send a line and return the next one; ChildFault if no line comes within `seconds`."""
 
+    def measure_cpu(self) -> float:
+        """Return the seconds of processor time that it has used; 0 if nobody limits them."""
+
     def stop(self) -> None:
         """Kill it without waiting for its end, because nothing more is asked of it."""
 

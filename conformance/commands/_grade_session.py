@@ -52,7 +52,7 @@ class Session:
         )
         limit = self.task.assignment.limits.total
         where = f"in {jobs} process{'' if jobs == 1 else 'es'}"
-        slow = f"those that never answer take up to {limit:g} s each"
+        slow = f"a component that never answers takes up to {limit:g} s more"
         say(f"{left} to grade {where}, {len(plan.checks)} checks each{about}; {slow}")
 
     def run(self) -> None:

@@ -27,6 +27,7 @@ from goldformer.conformance.grading.fresh import KINDS, FreshCases, draw_fresh, 
 from goldformer.conformance.grading.model import Assignment, Check, GradedComponent
 from goldformer.conformance.grading.python_files import SUBMISSION
 from goldformer.conformance.grading.results.words import shorten_to_line
+from goldformer.conformance.grading.sandbox import Sandbox, SandboxError, TooLittleMemory
 from goldformer.conformance.grading.score import find_declined
 from goldformer.conformance.grading.task import CheckPlan, GradingTask
 from goldformer.conformance.judging.cases import Bench
@@ -126,9 +127,10 @@ def check_assignment(*, path: Path, solution: Path | None) -> int:
     start = time.perf_counter()
     spec = load_spec()
     found = read_assignment(path, spec)
-    declared = read_declarations(found.adapter.read_bytes(), spec).conventions
-    fresh = draw_fresh(found, spec, found.seed or _SEED, declared)
+    declarations = read_declarations(found.adapter.read_bytes(), spec)
+    fresh = draw_fresh(found, spec, found.seed or _SEED, declarations.conventions)
     plan = CheckPlan.of(GradingTask.of(found, fresh.text, spec), spec)
+    memory = _measure_memory(found, declarations.arrays)
     solution = solution or found.path.parent / "solution.py"
     returned = AnswerRecorder(plan.spec)
     with _open_adapter(found, spec, solution) as adapter:
@@ -143,11 +145,26 @@ def check_assignment(*, path: Path, solution: Path | None) -> int:
         with _open_adapter(found, spec, found.starter) as adapter:
             started = _make_rows(found, plan, _judge(found, plan, adapter, AnswerRecorder(spec)))
     _print_results(found, pace, solved, started, time.perf_counter() - start)
+    say(memory)
     if required := summarize(returned.answers().outputs, spec):
         say(f"submissions have to return what {solution.name} returns: {required}")
     _print_left_out(plan, [check.verdict for check in checks if _is_left_out(check, answers)])
     _warn(found, fresh, solved, plan, spec, solution, present)
     return OK if _print_verdict(solution, solved, started) else FAILS
+
+
+def _measure_memory(assignment: Assignment, arrays: str) -> str:
+    """Say how much memory submissions have, by starting the sandbox; CannotRun if that is too little for the library.
+
+    Where no sandbox can be started, say that: only grading needs one.
+    """
+    try:
+        with Sandbox(assignment.limits, arrays) as sandbox:
+            return f"a submission may use {sandbox.memory} MiB of memory; {arrays} alone takes {sandbox.size} MiB here"
+    except TooLittleMemory as error:
+        raise CannotRun(f"{assignment.path}: {error}") from error
+    except SandboxError as error:
+        return f"how much memory {arrays} takes was not measured: no sandbox can be started here ({error})"
 
 
 @dataclass(frozen=True, slots=True)

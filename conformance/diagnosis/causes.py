@@ -28,8 +28,10 @@ SHOWN_BY_PROPERTY: Final = (
 )
 #: The word between a mistake's id and the one place where it is made, in the causes of a `Match`.
 IN: Final = " in "
-#: The hint to declare options, as `write_hint` writes it.
-_DECLARED: Final = re.compile(r" ?Declare CONVENTIONS = \{[^}]*\} in the adapter, or fix it\.")
+#: What is said of options that are not declared, and the hint to declare them, as `write_hint` writes it.
+_DECLARED: Final = re.compile(
+    r" ?Declare CONVENTIONS = \{[^}]*\} in the adapter, or fix it\.| The code also has .*?, which is not declared\."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +111,7 @@ def declare_in_python(text: str) -> str:
 
 
 def drop_declaration(text: str) -> str:
-    """Return a text with hints that names no declaration, for readers whose adapter is not theirs to change."""
+    """Return a text that says nothing of declarations, for readers whose adapter is not theirs to change."""
     return _DECLARED.sub("", text)
 
 

@@ -96,13 +96,18 @@ class FreshModel(StrictModel):
 
 
 class LimitsModel(StrictModel):
-    """The limits of a submission: times in seconds, sizes in MiB."""
+    """The limits of a submission: times in seconds, sizes in MiB.
+
+    Without `cpu`, a process may use as much as all components together; without `memory`, what its library needs and
+    as much again as small arrays need.
+    """
 
     call: Seconds = _LIMITS.call
     start: Seconds = _LIMITS.start
     total: Seconds = _LIMITS.total
-    cpu: Seconds = _LIMITS.cpu
-    memory: Count = _LIMITS.memory
+    wait: Seconds = _LIMITS.wait
+    cpu: Seconds | None = None
+    memory: Count | None = None
     processes: Annotated[int, Field(ge=1, le=MOST_PROCESSES)] = _LIMITS.processes
     output: Count = _LIMITS.output
     file: Count = _LIMITS.file
@@ -210,7 +215,7 @@ def read_assignment(path: Path, spec: Spec) -> Assignment:
         dtypes=tuple(model.dtypes),
         fresh=model.fresh.cases,
         seed=model.fresh.seed,
-        limits=SubmissionLimits(**model.limits.model_dump()),
+        limits=_make_limits(model),
         deductions=tuple(Deduction(**deduction.model_dump()) for deduction in model.deductions),
         feedback=Feedback(**model.feedback.model_dump()),
         without=(
@@ -235,6 +240,16 @@ def digest_assignment(assignment: Assignment) -> str:
         path: Path | None = fields[name]
         fields[name] = hashlib.sha256(path.read_bytes()).hexdigest() if path is not None else None
     return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
+
+
+def _make_limits(model: AssignmentFile) -> SubmissionLimits:
+    limits = SubmissionLimits(**model.limits.model_dump(exclude_none=True))
+    return limits if model.limits.cpu else replace(limits, cpu=_sum_times(model))
+
+
+def _sum_times(model: AssignmentFile) -> float:
+    """Return the processor time of the start and of all components, which one process may make."""
+    return model.limits.start + model.limits.total * max(1, len(model.list_worths()))
 
 
 def _make_parts(model: AssignmentFile) -> Iterator[GradedComponent]:
@@ -334,8 +349,11 @@ def _check_components(file: YamlFile, model: AssignmentFile, spec: Spec) -> Iter
             yield file.problem(("dtypes", index), f"{dtype} is listed twice")
     for field in ("call", "start"):
         if (seconds := getattr(model.limits, field)) > model.limits.total:
-            message = f"is {seconds:g} s, more than all of a submission may take (total, {model.limits.total:g} s)"
+            message = f"is {seconds:g} s, more than a component may take (total, {model.limits.total:g} s)"
             yield file.problem(("limits", field), message)
+    if model.limits.cpu is not None and model.limits.cpu < (least := _sum_times(model)):
+        message = f"is {model.limits.cpu:g} s: start and total for each component make {least:g} s; leave it out"
+        yield file.problem(("limits", "cpu"), message)
 
 
 def _is_left_out(case: Case, model: AssignmentFile) -> bool:

@@ -6,7 +6,7 @@ Such checks cost nothing themselves, unless the assignment says `carry: every`.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -25,6 +25,7 @@ class _Costs:
 
     causes: dict[str, Cause] = field(default_factory=dict)
     places: dict[str, str] = field(default_factory=dict)
+    loses_digits: bool = False
 
 
 def find_carried(
@@ -38,20 +39,26 @@ def find_carried(
     points = {part.component: part.points for part in assignment.parts}
     counted = {check.verdict.key for check in checks if kinds.counts(check)}
     run = run.select(lambda verdict: verdict.key in counted)
+    lost = {check.verdict.key for check in checks if check.outcome == "imprecise"}
     costs: dict[str, _Costs] = {}
     carried: dict[str, Carried] = {}
     # Parts come before what is built of them.
     for component in (name for name in spec.components if name in points):
         mine = run.select(partial(_is_of, component))
         known = _Costs()
+        imprecise: list[str] = []
         for part in spec.list_dependencies(component):
             if part in costs:
                 known.causes |= costs[part].causes
                 known.places |= costs[part].places
+                imprecise += [part] * costs[part].loses_digits
         inherited = find_inherited(mine, known.causes, spec) if known.causes else {}
-        carried[component] = _describe(inherited, known)
+        # No imitation rounds as the code does: what loses digits in a part loses them in all that is built of it.
+        digits = {v.key for v in mine if v.key in lost and v.key not in inherited} if imprecise else set()
+        carried[component] = _describe(inherited, known, digits, imprecise)
         if points[component]:
             costs[component] = _find_costs(component, run, inherited, spec)
+            costs[component].loses_digits = any(v.key in lost - inherited.keys() - digits for v in mine)
     return carried
 
 
@@ -59,7 +66,10 @@ def _is_of(component: str, verdict: Verdict) -> bool:
     return verdict.component == component
 
 
-def _describe(inherited: Mapping[CheckKey, tuple[Cause, ...]], known: _Costs) -> Carried:
+def _describe(
+    inherited: Mapping[CheckKey, tuple[Cause, ...]], known: _Costs, digits: Set[CheckKey], imprecise: Sequence[str]
+) -> Carried:
+    """Describe the failures that known causes explain, and those in which only `digits` are lost, as in these parts."""
     counts = Counter(inherited.values())
     mistakes = tuple(
         CarriedMistake(
@@ -67,7 +77,9 @@ def _describe(inherited: Mapping[CheckKey, tuple[Cause, ...]], known: _Costs) ->
         )
         for causes, count in counts.most_common()
     )
-    return Carried(frozenset(inherited), mistakes)
+    if digits:
+        mistakes += (CarriedMistake((), tuple(imprecise), len(digits)),)
+    return Carried(frozenset(inherited) | digits, mistakes)
 
 
 def _find_costs(

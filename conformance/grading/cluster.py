@@ -77,7 +77,7 @@ def _grade_all(task: GradingTask, submissions: Iterable[Submission], client: Any
         in_flight[future.key] = submission
         return future
 
-    #: Submissions that took too long next to others: each is graded once more, when nothing else runs.
+    #: Submissions that others may have disturbed: each is graded once more, when nothing else runs.
     disturbed: deque[Submission] = deque()
     alone = False
     done = as_completed([submit(s) for s in itertools.islice(left, _AHEAD * max(1, threads))], loop=client.loop)

@@ -19,13 +19,15 @@ _NAMES: Final = ("ARRAYS", "CONVENTIONS", "DTYPES")
 class Declarations:
     """The array library, the options of conventions, and the dtypes, which hold for every submission.
 
-    `gradients` are the components that have gradients, if the component exists.
+    `gradients` are the components that have gradients, if the component exists; `differentiated` are those whose
+    gradients the library derives.
     """
 
     arrays: str
     conventions: Mapping[str, str]
     dtypes: tuple[str, ...]
     gradients: frozenset[str]
+    differentiated: frozenset[str] = frozenset()
 
 
 def read_declarations(source: bytes, spec: Spec, components: Iterable[str] = ()) -> Declarations:
@@ -60,7 +62,8 @@ def read_declarations(source: bytes, spec: Spec, components: Iterable[str] = ())
         for name, contract in spec.contracts.items()
         if f"{name}_gradient" in functions or (differentiates and _is_float(contract))
     )
-    return Declarations(adapter.arrays, adapter.conventions, adapter.dtypes, gradients)
+    differentiated = frozenset(name for name in gradients if f"{name}_gradient" not in functions)
+    return Declarations(adapter.arrays, adapter.conventions, adapter.dtypes, gradients, differentiated)
 
 
 def _is_float(contract: Contract) -> bool:

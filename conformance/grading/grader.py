@@ -38,6 +38,8 @@ from goldformer.conformance.grading.model import (
     Grade,
     Outcome,
     Submission,
+    SubmissionLimits,
+    mark_imprecise,
 )
 from goldformer.conformance.grading.python_files import MAIN
 from goldformer.conformance.grading.sandbox import Isolation, SandboxClient
@@ -64,6 +66,7 @@ class _Head:
     submission: str
     key: str
     isolation: Isolation
+    limits: SubmissionLimits
     forbidden: tuple[ForbiddenUse, ...] = ()
     left_out: tuple[str, ...] = ()
 
@@ -75,6 +78,7 @@ class ClientFactory(Protocol):
     """Makes clients of submissions: a Sandbox, or something that takes its place in a test."""
 
     isolation: Isolation
+    memory: int
 
     def client(self, folder: Path) -> Client:
         """Return the client of the submission in a folder."""
@@ -109,12 +113,14 @@ class Grader:
             for planned in self._plan.checks
         ]
         self._explainer = Explainer(self._plan.spec)
+        self._out_of_time = _make_failing_adapter(self._plan, "timeout", "all of its time is used up")
         self._sandbox: ClientFactory | None = None
         self._running: Path | None = None
 
     def use_sandbox(self, sandbox: ClientFactory, running: Path | None = None) -> Grader:
         """Run submissions in a sandbox from now on, in folders below `running`; return this grader."""
         self._sandbox, self._running = sandbox, running
+        self._task = self._task.limit_memory(sandbox.memory)
         return self
 
     @property
@@ -165,9 +171,8 @@ class Grader:
         except pydantic.ValidationError as error:
             at = ".".join(map(str, error.errors()[0]["loc"]))
             raise BadTranscript(f"is no transcript: its first line is not as it was written: {at}") from error
-        limits = self._task.assignment.limits
-        replayer = Replayer(transcript, limits.total)
-        client = SandboxClient(replayer.spawn, limits)
+        replayer = Replayer(transcript, written.limits.total)
+        client = SandboxClient(replayer.spawn, written.limits)
         answers = AnswerRecorder(self.spec)
         grade = self._judge(written.submission, written.key, client, replayer, written.isolation, answers)
         grade = replace(grade, forbidden=written.forbidden, left_out=written.left_out)
@@ -187,7 +192,7 @@ class Grader:
             folder = Path(name).resolve()
             files = _write_files(submission, self._task.adapter, folder)
             hidden = (f"{folder}/submission/", f"{folder}/")
-            recorder = Recorder(transcript, self._task.assignment.limits.total, hidden, _read_main(submission))
+            recorder = Recorder(transcript, self._task.assignment.limits, hidden, _read_main(submission))
             client = self._sandbox.client(folder)
             client.watch(recorder.wrap)
             try:
@@ -225,7 +230,7 @@ class Grader:
         client.stop()
         run = self._explainer.explain([judged for _, judged in judgements])
         rated = zip(judgements, map(run.explain, run), strict=True)
-        checks = tuple(planned.rate(explained) for (planned, _), explained in rated)
+        checks = mark_imprecise([planned.rate(explained) for (planned, _), explained in rated])
         judged = {check.verdict.key for check in checks if check.outcome != "grader-error"}
         said = () if message else tuple(_diagnose(run.select(lambda v: v.key in judged), plan.spec))
         carried = find_carried(assignment, checks, run, plan.kinds, plan.spec)
@@ -243,15 +248,14 @@ class Grader:
     ) -> Iterator[tuple[PlannedCheck, Judgement]]:
         """Yield every planned check with its judgement, in order."""
         works: set[str] = set()
-        over = False
         for planned, prepared in zip(self._plan.checks, self._prepared, strict=True):
             bench = benches[planned.dtype]
             if planned.origin == "property" and planned.component not in works:
                 # Its component earns nothing, whatever properties hold.
                 yield planned, Judgement(planned.skip("not run: no golden case passes"), bench)
                 continue
-            over = over or recorder.is_time_over()
-            failing = _make_failing_adapter(self._plan, "timeout", "all of its time is used up") if over else None
+            has_time = recorder.begin_check(planned.component)
+            failing = None if has_time else self._out_of_time
             required = self._task.answers.outputs.get(planned.component, {}).get(planned.subject.id, ())
             if failing or required:
                 bench = replace(
@@ -289,7 +293,7 @@ class Grader:
         missing = {name: _raise_no_gradient for name in adapter.functions if name not in declarations.gradients}
         return replace(
             adapter, conventions=declarations.conventions, dtypes=declarations.dtypes,
-            gradients={**adapter.gradients, **missing}, hints=(),
+            gradients={**adapter.gradients, **missing}, differentiated=declarations.differentiated, hints=(),
         )  # fmt: skip
 
     @property

@@ -3,27 +3,29 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, Literal
 
 from goldformer.conformance.diagnosis.diagnosed import CheckDiagnosis
 from goldformer.conformance.diagnosis.finding import CODE_LABELS, MISTAKE_FOUND, OPTION_FOUND
-from goldformer.conformance.grading.sandbox import Isolation, Limits
+from goldformer.conformance.grading.sandbox import WAITS, Isolation, Limits
 from goldformer.conformance.judging.verdict import WITHHELD, Reason, Status, Verdict
+from goldformer.spec.oracle.rounding import UNIT_ROUNDOFF
 
-#: The outcome of a check or of a whole submission. `missing` is a component that was not written, or an output that was
-#: not returned; `grader-error` is never the submission's fault and costs it nothing.
+#: The outcome of a check or of a whole submission. `imprecise` is right but for its last digits, `missing` was not
+#: written or not returned, `not-judged` is code that waits instead of computing. `grader-error` is never the
+#: submission's fault and costs it nothing.
 Outcome = Literal[
-    "correct", "wrong", "missing", "error", "timeout", "memory", "output-limit", "killed", "protocol", "tampered",
-    "grader-error",
+    "correct", "imprecise", "wrong", "missing", "error", "timeout", "not-judged", "memory", "output-limit", "killed",
+    "protocol", "tampered", "grader-error",
 ]  # fmt: skip
 
 #: The outcomes in the order of their importance, the most important last.
 SEVERITY: Final[tuple[Outcome, ...]] = (
-    "correct", "wrong", "missing", "error", "protocol", "output-limit", "timeout", "memory", "killed", "tampered",
-    "grader-error",
+    "correct", "imprecise", "wrong", "missing", "error", "protocol", "output-limit", "timeout", "not-judged", "memory",
+    "killed", "tampered", "grader-error",
 )  # fmt: skip
 
 #: The origin of a check: a published golden case, one drawn with the assignment's seed, or a property.
@@ -50,9 +52,10 @@ _OUTCOMES: Final[Mapping[Reason, Outcome]] = {
 
 @dataclass(frozen=True, slots=True)
 class SubmissionLimits(Limits):
-    """The limits of a submission: those of its processes, the seconds of all its answers together, and of its files.
+    """The limits of a submission: those of its processes, of each component, and of its files.
 
-    `size` is the MiB of all files, and `files` their number.
+    `total` is the processor time of all answers of one component together, in seconds, so that no component takes time
+    from another. `size` is the MiB of all files, and `files` their number.
     """
 
     total: float = 120.0
@@ -199,7 +202,7 @@ class Check:
 class CarriedMistake:
     """Causes that cost points in other `components`, and the number of checks that fail here only because of them.
 
-    A cause is the id of a mistake, or an option such as "norm_placement: pre".
+    A cause is the id of a mistake, or an option such as "norm_placement: pre"; none where only last digits are lost.
     """
 
     causes: tuple[str, ...]
@@ -213,7 +216,7 @@ class ComponentGrade:
 
     Checks that fail only because of a mistake in `carried` cost nothing; `shares` counts them as failed. `kinds`
     are the numbers of passed and of counted golden cases of each kind by their origin, from which the points follow:
-    failures that cost nothing count as passed.
+    failures that cost nothing count as passed, and results that are right but for their last digits count 3/4.
     """
 
     component: str
@@ -222,7 +225,7 @@ class ComponentGrade:
     shares: Mapping[Origin, tuple[int, int]]
     deductions: tuple[Deduction, ...] = ()
     carried: tuple[CarriedMistake, ...] = ()
-    kinds: Mapping[Kind, Mapping[Origin, tuple[int, int]]] = field(default_factory=dict)
+    kinds: Mapping[Kind, Mapping[Origin, tuple[int | float, int]]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,10 +291,31 @@ UNDEFINED: Final = re.compile(
 )
 
 
+def mark_imprecise(checks: Sequence[Check]) -> tuple[Check, ...]:
+    """Return checks in which wrong results that are right but for their last digits are `imprecise`.
+
+    At least half of the digits of the dtype are right, in each dtype that fails: what rounding loses shrinks with the
+    dtype, and what a wrong formula loses does not.
+    """
+    far = {c.verdict.check for c in checks if c.outcome == "wrong" and not _is_near(c.verdict)}
+    return tuple(
+        replace(check, outcome="imprecise") if check.outcome == "wrong" and check.verdict.check not in far else check
+        for check in checks
+    )
+
+
+def _is_near(verdict: Verdict) -> bool:
+    """Return True if at least half of the digits that rounding leaves are right."""
+    ratio = verdict.ratio if verdict.kind == "case" and verdict.reason == "wrong-value" else None
+    return ratio is not None and ratio**2 * UNIT_ROUNDOFF[verdict.dtype] <= 1
+
+
 def derive_outcome(verdict: Verdict) -> Outcome:
     """Return what a verdict means for a grade."""
     if verdict.status is Status.ERRORED and UNDEFINED.search(verdict.message):
         return "missing"
+    if verdict.reason == "timeout" and WAITS in verdict.message:
+        return "not-judged"
     if verdict.reason in _OUTCOMES:
         return _OUTCOMES[verdict.reason]
     return "wrong" if verdict.status is Status.FAILED else "correct"

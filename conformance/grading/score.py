@@ -26,18 +26,22 @@ from goldformer.conformance.grading.model import (
 from goldformer.conformance.judging.verdict import CheckKey
 
 _CENT: Final = Decimal("0.01")
+#: The part of a check that counts as passed if its result is right but for its last digits.
+_IMPRECISE: Final = 0.75
 
 #: The reason of a check whose call was declined: the code raised NotImplementedError.
 _DECLINED: Final = "not-implemented"
 
 _MESSAGES: Final[Mapping[Outcome, str]] = {
     "correct": "Every check passes.",
+    "imprecise": "It runs; some results are right but for their last digits.",
     "wrong": "It runs; some results are wrong.",
     "missing": "Something that was asked for is not implemented or not returned.",
     "error": "Some calls raise an error.",
     "protocol": "Some answers cannot be read as results.",
     "output-limit": "It prints more than is allowed.",
     "timeout": "Some calls take longer than is allowed.",
+    "not-judged": "Some calls wait instead of computing, so they are not judged; the staff look at it.",
     "memory": "Some calls take more memory than is allowed.",
     "killed": "Its process ended in the middle of some calls.",
     "tampered": "It did what no honest answer needs; the staff look at it.",
@@ -111,12 +115,12 @@ def _grade_component(
     carried: Carried,
 ) -> ComponentGrade:
     counted = [check for check in checks if kinds.counts(check)]
-    kept = [c for c in counted if c.outcome == "correct" or c.verdict.key in carried.keys]
+    kept = [c for c in counted if c.outcome in ("correct", "imprecise") or c.verdict.key in carried.keys]
     works = _find_works(counted, kept, kinds)
     # Code that refuses every input also refuses the bad ones: that counts only if something else works.
     passed = [c for c in kept if works or c.verdict.check not in kinds.refusals]
     shares = {origin: (_count_correct(passed, origin), number) for origin, number in _count_origins(counted).items()}
-    counts = _count_kinds(counted, passed, kinds)
+    counts = _count_kinds(counted, passed, carried, kinds)
     earned = Decimal(0)
     if works:
         share = _compute_share(part, counted, passed, counts)
@@ -146,12 +150,15 @@ def _count_correct(checks: Iterable[Check], origin: Origin) -> int:
 
 
 def _count_kinds(
-    counted: Iterable[Check], passed: Iterable[Check], kinds: CheckKinds
-) -> dict[Kind, dict[Origin, tuple[int, int]]]:
+    counted: Iterable[Check], passed: Iterable[Check], carried: Carried, kinds: CheckKinds
+) -> dict[Kind, dict[Origin, tuple[float, int]]]:
     """Return the numbers of passed and of counted golden cases of each kind, by their origin."""
     among = Counter((kinds.find_kind(check), check.origin) for check in counted if check.origin != "property")
-    right = Counter((kinds.find_kind(check), check.origin) for check in passed)
-    counts: dict[Kind, dict[Origin, tuple[int, int]]] = {}
+    right: defaultdict[tuple[Kind, Origin], float] = defaultdict(int)
+    for check in passed:
+        costs = check.outcome == "imprecise" and check.verdict.key not in carried.keys
+        right[kinds.find_kind(check), check.origin] += _IMPRECISE if costs else 1
+    counts: dict[Kind, dict[Origin, tuple[float, int]]] = {}
     for kind, origin in sorted(among):
         counts.setdefault(kind, {})[origin] = (right[kind, origin], among[kind, origin])
     return counts
@@ -161,7 +168,7 @@ def _compute_share(
     part: GradedComponent,
     counted: Sequence[Check],
     passed: Sequence[Check],
-    counts: Mapping[Kind, Mapping[Origin, tuple[int, int]]],
+    counts: Mapping[Kind, Mapping[Origin, tuple[float, int]]],
 ) -> Fraction:
     """Return the share of its points that a component earns.
 
@@ -179,7 +186,7 @@ def _compute_share(
     return golden * (weight + other * held) / (weight + other)
 
 
-def _compute_golden_share(part: GradedComponent, counts: Mapping[Kind, Mapping[Origin, tuple[int, int]]]) -> Fraction:
+def _compute_golden_share(part: GradedComponent, counts: Mapping[Kind, Mapping[Origin, tuple[float, int]]]) -> Fraction:
     """Return the share of golden cases that pass, or all or nothing if that is the rule."""
     if part.rule == "all" or not counts:
         every = [passed == among for of_kind in counts.values() for passed, among in of_kind.values()]
@@ -189,7 +196,7 @@ def _compute_golden_share(part: GradedComponent, counts: Mapping[Kind, Mapping[O
 
 
 def compute_kind_shares(
-    part: GradedComponent, counts: Mapping[Kind, Mapping[Origin, tuple[int, int]]]
+    part: GradedComponent, counts: Mapping[Kind, Mapping[Origin, tuple[float, int]]]
 ) -> dict[Kind, tuple[Fraction, Fraction]]:
     """Return of each kind of cases the share that passes, and its weight; all weights add up to 1.
 
@@ -203,7 +210,7 @@ def compute_kind_shares(
         large = Fraction(repr(part.large_scores)) / Fraction(repr(part.points))
         weights = {k: large if k == "extreme" else w / others * (1 - large) for k, w in weights.items()}
     return {
-        kind: (_weigh_origins(part, {o: Fraction(*c) for o, c in counts[kind].items()}), weight)
+        kind: (_weigh_origins(part, {o: Fraction(right) / among for o, (right, among) in counts[kind].items()}), weight)
         for kind, weight in weights.items()
     }
 

@@ -62,6 +62,11 @@ class GradingTask:
         """Return the same task in which a submission must answer what these answers do, and nothing else."""
         return replace(self, answers=answers, digests=(*self.digests[:3], answers.digest))
 
+    def limit_memory(self, memory: int) -> GradingTask:
+        """Return the same task with the memory limit that is in force on this machine."""
+        limits = replace(self.assignment.limits, memory=memory)
+        return replace(self, assignment=replace(self.assignment, limits=limits))
+
     def key(self, submission: Submission) -> str:
         """Return the digest of everything that decides about a submission's grade."""
         return make_key(submission.digest, *self.digests)

@@ -14,6 +14,7 @@ import os
 import re
 import time
 import zlib
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, get_args
@@ -23,7 +24,9 @@ from goldformer.adapters.process.child import ChildFault
 from goldformer.adapters.process.client import Peer
 from goldformer.adapters.process.faults import CallFault, FaultReason, TooLarge, WireError
 from goldformer.adapters.process.messages import MAX_MESSAGE
+from goldformer.conformance.grading.model import SubmissionLimits
 from goldformer.conformance.grading.python_files import MAIN, SUBMISSION
+from goldformer.conformance.grading.sandbox import COMPUTING, WAITS
 from goldformer.spec.files import unpack_gzip
 
 #: An address in memory, which differs from run to run.
@@ -35,6 +38,10 @@ _MOST: Final = 3 * _LARGEST
 #: The additional size of a byte that JSON escapes.
 _ESCAPED: Final = len(r"\u0000") - 1
 _PLAIN: Final = bytes(range(0x20, 0x7F))
+#: The processor time of an answer that took more seconds is measured. One that took even more may have waited: a
+#: hundredth of that time is the shortest that the system measures.
+_LONG: Final = 0.1
+_WAITING: Final = 1.0
 #: Higher levels hardly compress numbers better.
 _LEVEL: Final = 1
 #: What a text has in it that names a line or a missing name of the submission.
@@ -105,17 +112,25 @@ class Transcript:
 
 
 class Recorder:
-    """Records the answers of a submission's processes, and limits the time that all answers together take.
+    """Records the answers of a submission's processes, and limits the time that the answers of each component take.
 
-    `total` is in seconds; `hidden` are texts to remove because they differ from run to run, such as the submission's
-    folder. `source` is submission.py, whose lines are named by cells if it was a notebook. `broken` is an error for
-    which no submission can be blamed.
+    `hidden` are texts to remove because they differ from run to run, such as
+    the submission's folder. `source` is submission.py, whose lines are named by cells if it was a notebook. `broken` is
+    an error for which no submission can be blamed.
     """
 
-    def __init__(self, transcript: Transcript, total: float, hidden: Iterable[str] = (), source: str = "") -> None:
+    def __init__(
+        self, transcript: Transcript, limits: SubmissionLimits, hidden: Iterable[str] = (), source: str = ""
+    ) -> None:
         self._transcript = transcript
-        self._total = total
-        self._left = total
+        self._limits = limits
+        #: The seconds that each component has used and waited, and the one that is judged.
+        self._used: defaultdict[str, float] = defaultdict(float)
+        self._waited: defaultdict[str, float] = defaultdict(float)
+        self._component = ""
+        #: The process that runs, and the seconds that it had used when it was last looked at.
+        self._peer: Peer | None = None
+        self._seen = 0.0
         self._size = 0
         self._hidden = [text.encode() for text in hidden]
         self._source = source
@@ -133,8 +148,8 @@ class Recorder:
 
         def spawn_recorded() -> Peer:
             try:
-                if self._left <= 0:
-                    raise _make_timeout(self._total)
+                self._charge()
+                self._require_time()
                 peer = spawn()
             except CallFault as fault:
                 message, detail = self.hide_text(str(fault)), self.hide_text(fault.detail)
@@ -145,39 +160,68 @@ class Recorder:
                 self.broken = error
                 raise
             self.note(start=True)
+            self._peer, self._seen = peer, 0.0
             return _RecordedPeer(peer, self)
 
         return spawn_recorded
 
-    def is_time_over(self) -> bool:
-        """Return True if no time is left; called between checks."""
-        over = self._left <= 0
+    def begin_check(self, component: str) -> bool:
+        """Charge to this component what is used from now on; return False if no time is left for it."""
+        if component != self._component:
+            self._charge()
+            self._component = component
+        over = self._is_over()
         if over:
             self.note(over=True)
-        return over
+        return not over
+
+    def _is_over(self) -> bool:
+        return self._used[self._component] >= self._limits.total
+
+    def _require_time(self) -> None:
+        if self._is_over():
+            raise _make_timeout(self._limits.total)
+
+    def _charge(self) -> float:
+        """Add what the process has used since the last look to the component that is judged, and return it."""
+        if self._peer is None:
+            return 0.0
+        before, self._seen = self._seen, self._peer.measure_cpu()
+        used = max(self._seen - before, 0.0)
+        self._used[self._component] += used
+        return used
+
+    def _charge_answer(self, seconds: float) -> None:
+        """Charge an answer that took some seconds of wall time; ChildFault if the component has waited too long.
+
+        A look takes longer than most answers: what short ones use is seen in the next look.
+        """
+        used = self._charge() if seconds > _LONG else 0.0
+        if seconds > _WAITING and used < COMPUTING * seconds:
+            self._waited[self._component] += seconds
+            if self._waited[self._component] > self._limits.wait:
+                raise ChildFault("timeout", f"hardly computed for {self._limits.wait:g} s in several calls: it {WAITS}")
 
     def exchange(self, peer: Peer, message: bytes, seconds: float) -> bytes:
         """Send a request, and record and return the reply."""
         digest = _digest(message)
+        if self._is_over():
+            self.note(request=digest, over=True)
+        self._require_time()
         start = time.monotonic()
         try:
-            reply = self.hide(peer.exchange(message, min(seconds, self._left)))
+            reply = self.hide(peer.exchange(message, seconds))
             self._size += len(reply) + _ESCAPED * len(reply.translate(None, _PLAIN))
             if self._size > _LARGEST:
                 raise ChildFault("output-limit", f"answered with more than {_LARGEST >> 20} MiB altogether")
+            self._charge_answer(time.monotonic() - start)
         except ChildFault as fault:
-            self._left -= time.monotonic() - start
             text = self.hide_text(str(fault))
-            if fault.reason == "timeout" and self._left <= 0:
-                self.note(request=digest, over=True)
-                raise _make_timeout(self._total) from fault
             self.note(request=digest, fault=fault.reason, message=text)
             raise ChildFault(fault.reason, text) from fault
         except WireError as error:
             self.note(request=digest, unreadable=type(error).__name__, message=str(error))
             raise
-        # Count only the time of the answers, and not the time that judging takes.
-        self._left -= time.monotonic() - start
         self.note(request=digest, reply=reply.decode("utf-8", "surrogateescape"))
         return reply
 
@@ -199,7 +243,8 @@ class Recorder:
 
 
 def _make_timeout(total: float) -> CallFault:
-    return CallFault("timeout", f"the {total:g} s that all answers together may take are used up")
+    what = f"the {total:g} s of processor time that all answers of a component together may take are used up"
+    return CallFault("timeout", what)
 
 
 @dataclass(frozen=True)
@@ -215,6 +260,9 @@ class _RecordedPeer:
 
     def exchange(self, message: bytes, seconds: float) -> bytes:
         return self.recorder.exchange(self.peer, message, seconds)
+
+    def measure_cpu(self) -> float:
+        return self.peer.measure_cpu()
 
     def stop(self) -> None:
         self.peer.stop()
@@ -253,12 +301,13 @@ class Replayer:
             raise CallFault(_parse_reason(event["reason"]), event["message"], event["detail"])
         return _ReplayedPeer(self)
 
-    def is_time_over(self) -> bool:
-        """Return True if no time was left at this point."""
+    def begin_check(self, component: str) -> bool:
+        """Return False if no time was left for the component at this point."""
+        del component
         over = self._next is not None and self._next.keys() == {"over"}
         if over:
             self.take("over")
-        return over
+        return not over
 
     def find_change(self) -> str:
         """Return the name of the file that the submission changed while it was graded, or nothing."""
@@ -302,6 +351,9 @@ class _ReplayedPeer:
             raise ChildFault(_parse_reason(event["fault"]), event["message"])
         reply: str = event["reply"]
         return reply.encode("utf-8", "surrogateescape")
+
+    def measure_cpu(self) -> float:
+        return 0.0
 
     def stop(self) -> None:
         """Do nothing: no process runs."""

@@ -59,10 +59,10 @@ class Worker:
         """Start the sandbox; SandboxError if it does not isolate as the task requires."""
         # The cases are small, and several workers share the cores.
         Numerics().apply("numpy")
-        self._task = task
         grader = Grader(task, spec)
         arrays, forbid = grader.declarations.arrays, task.assignment.forbid
         self._sandbox = Sandbox(task.assignment.limits, arrays, task.require, forbid=forbid)
+        self._task = task.limit_memory(self._sandbox.memory)
         self._grader = grader.use_sandbox(self._sandbox, running or self._sandbox.folder)
 
     def finish(self, submission: Submission) -> ResultFiles:
@@ -90,9 +90,8 @@ def write_results(graded: GradedSubmission, submission: Submission, task: Gradin
     }
     if graded.problem:
         files[PROBLEM] = graded.problem
-    disturbed = any(
-        check.outcome == "timeout" or _NO_PROCESS.search(check.verdict.message) for check in grade.checks
-    ) or bool(_NO_PROCESS.search(grade.message))
+    said = (grade.message, *(check.verdict.message for check in grade.checks))
+    disturbed = any(map(_NO_PROCESS.search, said))
     return ResultFiles(
         grade.submission, files, grade.outcome, grade.earned, grade.points, graded.answers, disturbed,
         _explain_error(grade),

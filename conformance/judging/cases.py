@@ -240,7 +240,8 @@ def _differ(one: Judgement, other: Judgement) -> bool:
 
 def _mark_by_hand(blank: Verdict, case: Case, bench: Bench) -> Verdict:
     """Note in the verdict if the gradients are those of the implementation's own backward pass."""
-    by_hand = case.cotangent is not None and case.component in bench.adapter.gradients
+    own = bench.adapter.gradients.keys() - bench.adapter.differentiated
+    by_hand = case.cotangent is not None and case.component in own
     return replace(blank, by_hand=True) if by_hand else blank
 
 

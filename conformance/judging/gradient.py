@@ -61,7 +61,7 @@ def _invoke_gradient(
     device: str,
     way: Way,
 ) -> Result:
-    by_hand = True
+    by_hand = contract.component not in adapter.differentiated
     binder = arguments.bind(contract)
     library = LIBRARIES[adapter.arrays]
     given, moved = (

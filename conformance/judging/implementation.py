@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 from goldformer.adapters.arrays import LIBRARIES
+from goldformer.adapters.process.patience import NOT_ASKED
 from goldformer.adapters.protocol import Adapter, find_declaration
 from goldformer.conformance.judging.gradient import invoke_gradient
 from goldformer.conformance.judging.invoke import (
@@ -126,7 +127,7 @@ class Implementation:
                 seconds = self.call(case.component, base[1]).seconds
             except BadResult as bad:
                 what = f"cannot be judged: {base[0]}, the same call without the fault, fails: {bad}"
-                return BaseFails(bad.reason, what, bad.detail)
+                return BaseFails(bad.reason, str(bad) if str(bad).startswith(NOT_ASKED) else what, bad.detail)
         returned, refusal = self.call_unchecked(case, arguments)
         if refusal is None:
             message = f"accepts a bad {case.error} and returns {returned}: raise an error that names the argument"

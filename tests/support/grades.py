@@ -22,6 +22,7 @@ from goldformer.conformance.grading.model import (
     Grade,
     GradedComponent,
     Origin,
+    SubmissionLimits,
     derive_outcome,
 )
 from goldformer.conformance.grading.sandbox import Isolation
@@ -45,6 +46,7 @@ ASSIGNMENT = Assignment(
     dtypes=("float32",),
     fresh=4,
     seed="cafe",
+    limits=SubmissionLimits(memory=2048),
 )
 ISOLATION = Isolation("full", ("rlimits", "landlock", "namespaces"), {"cgroup": "not writable here"})
 

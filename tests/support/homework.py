@@ -131,7 +131,10 @@ class OpenSandbox:
     def __init__(self, spec: Spec, limits: Limits | None = None) -> None:
         self._spec = spec
         self._limits = limits or Limits()
+        self.memory = self._limits.memory
         self.starts = 0
+        #: The seconds that a process says it has used.
+        self.cpu = 0.0
         #: Is called before each answer.
         self.before: Callable[[Path, bytes], None] = lambda folder, message: None
 
@@ -161,6 +164,9 @@ class _Inside:
             return self._server.answer(message).rstrip(b"\n")
         except (SyntaxError, ImportError, SystemExit) as error:
             raise ChildFault("crashed", f"ended: {error}") from error
+
+    def measure_cpu(self) -> float:
+        return self._sandbox.cpu
 
     def stop(self) -> None:
         pass

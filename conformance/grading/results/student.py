@@ -289,7 +289,7 @@ def build_feedback(grade: Grade, assignment: Assignment, spec: Spec) -> StudentF
     findings = tuple(_list_findings(remarks))
     # What to do is known: no general advice is needed, nor a formula where no value was compared.
     compared = any(check.verdict.differences for check in grade.checks if check.is_shown)
-    known = grade.outcome == "wrong" and (not compared or any(finding.certain for finding in findings))
+    known = grade.outcome in ("imprecise", "wrong") and (not compared or any(finding.certain for finding in findings))
     advice, stderr = "" if known else words.advise(grade.outcome, assignment), ""
     if not ran:
         failed = (failure.stderr for row in rows for failure in failures.describe(row.component))

@@ -42,10 +42,12 @@ _KINDS: Final[Mapping[Kind, str]] = {
 #: An outcome in a few words, for tables.
 BRIEF: Final[Mapping[Outcome, str]] = {
     "correct": "correct",
+    "imprecise": "loses digits",
     "wrong": "wrong values",
     "missing": "not written or not returned",
     "error": "raises an error",
     "timeout": "out of time",
+    "not-judged": "not judged: it waits",
     "memory": "out of memory",
     "output-limit": "prints too much",
     "killed": "ended early",
@@ -57,13 +59,17 @@ BRIEF: Final[Mapping[Outcome, str]] = {
 #: What the author of the code can do about an outcome; the grade's own message says what happened.
 _ADVICE: Final[Mapping[Outcome, str]] = {
     "correct": "",
+    "imprecise": "The formula is right, and some results lose digits, which costs a quarter of each check. Look for a "
+    "difference or a quotient of large numbers, which rounds away digits.",
     "wrong": "Compare your code with the formula, step by step, and look at the first step that differs.",
     "missing": "Functions are found by their names: look for a function that has another name, or that does not return "
     "everything that was asked for.",
     "error": "A call that raises an error earns nothing, however small its cause. Begin with the last line of the "
     "message: it says what is wrong, and the lines above it say where.",
-    "timeout": "A call may take {call:g} seconds of processor time, and everything together {total:g} seconds. The "
-    "arrays are small, so look for a loop that does not end, or for code that trains or waits when it is imported.",
+    "timeout": "A call may take {call:g} seconds of processor time, and all calls of a component together {total:g} "
+    "seconds. The arrays are small, so look for a loop that does not end, or for code that trains when it is imported.",
+    "not-judged": "A call hardly computed for {wait:g} seconds. Look for input(), for sleep(), and for a lock, a file "
+    "or another process that your code waits for. It earns nothing until the staff have looked at it.",
     "memory": "Your code may use {memory} MiB of memory. Look for an array with too many axes, such as a broadcast "
     "makes of shapes that do not match.",
     "output-limit": "Your code may print {output} MiB. Remove the prints that you used while you wrote it.",
@@ -108,7 +114,13 @@ _LONGEST_TAIL: Final = 4000
 def advise(outcome: Outcome, assignment: Assignment) -> str:
     """Tell the student what to do about an outcome, with the limits that were in force."""
     limits = assignment.limits
-    values = {"call": limits.call, "total": limits.total, "memory": limits.memory, "output": limits.output}
+    values = {
+        "call": limits.call,
+        "total": limits.total,
+        "wait": limits.wait,
+        "memory": limits.memory,
+        "output": limits.output,
+    }
     return _ADVICE[outcome].format(**values)
 
 
@@ -140,6 +152,8 @@ def describe_rule(asked: GradedComponent, part: ComponentGrade) -> tuple[str, ..
         held, among = part.shares["property"]
         percent = 100 * asked.properties / (asked.golden + asked.properties)
         sentences.append(f"{percent:.0f} % of this is for properties, and {held} of {among} hold")
+    if any(passed % 1 for counts in part.kinds.values() for passed, _ in counts.values()):
+        sentences.append("A result that is right but for its last digits counts three quarters")
     if part.carried:
         sentences.append("A check that is not deducted again counts as passed here")
     return (". ".join(sentences) + ".",)
@@ -156,19 +170,19 @@ def _describe_origins(asked: GradedComponent, part: ComponentGrade) -> Iterator[
         yield f"Published cases weigh {asked.visible:g}, and drawn ones {asked.hidden:g}"
 
 
-def _count_passed(counts: Mapping[Origin, tuple[int, int]]) -> str:
+def _count_passed(counts: Mapping[Origin, tuple[float, int]]) -> str:
     """Say how many cases of a kind pass, such as "66 of 110 published cases and 6 of 12 drawn ones pass"."""
     if all(passed == among for passed, among in counts.values()):
         return "all cases pass"
     drawn = "drawn ones" if "published" in counts else "drawn cases"
     names: Mapping[Origin, str] = {"published": "published cases", "fresh": drawn}
-    told = [f"{counts[o][0]} of {counts[o][1]} {name}" for o, name in names.items() if o in counts]
+    told = [f"{counts[o][0]:g} of {counts[o][1]} {name}" for o, name in names.items() if o in counts]
     return f"{' and '.join(told)} pass"
 
 
 def describe_carried(carried: CarriedMistake, *, named: bool = True) -> str:
     """Say which failures cost nothing, because their mistake costs points in another component already."""
-    mistakes = " and ".join(carried.causes) if named else "a mistake"
+    mistakes = (" and ".join(carried.causes) or "lost digits") if named else "a mistake"
     fail = "fails" if carried.checks == 1 else "fail"
     why = (
         f"{count_noun(carried.checks, 'check')} {fail} only because of {mistakes} in {' and '.join(carried.components)}"

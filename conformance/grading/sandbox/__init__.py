@@ -19,10 +19,20 @@ if TYPE_CHECKING:
     from goldformer.conformance.grading.sandbox._folders import SweptFolder
     from goldformer.conformance.grading.sandbox._linux import die_with_parent
     from goldformer.conformance.grading.sandbox._sandbox import Sandbox
-    from goldformer.conformance.grading.sandbox._types import LEVELS, Isolation, Level, Limits, SandboxError
+    from goldformer.conformance.grading.sandbox._types import (
+        LEVELS,
+        WAITS,
+        Isolation,
+        Level,
+        Limits,
+        SandboxError,
+        TooLittleMemory,
+    )
 
 __all__ = [
+    "COMPUTING",
     "LEVELS",
+    "WAITS",
     "Isolation",
     "Level",
     "Limits",
@@ -31,6 +41,7 @@ __all__ = [
     "SandboxError",
     "SandboxProcess",
     "SweptFolder",
+    "TooLittleMemory",
     "die_with_parent",
 ]
 
@@ -41,6 +52,6 @@ __getattr__, __dir__ = load_on_use(
         "_folders": ("SweptFolder",),
         "_linux": ("die_with_parent",),
         "_sandbox": ("Sandbox",),
-        "_types": ("Isolation", "LEVELS", "Level", "Limits", "SandboxError"),
+        "_types": ("COMPUTING", "Isolation", "LEVELS", "Level", "Limits", "SandboxError", "TooLittleMemory", "WAITS"),
     },
 )

@@ -15,22 +15,23 @@ from typing import Any, Final
 from goldformer.adapters.process.child import ChildFault, Pipes, prepare_pipe
 from goldformer.adapters.process.client import Client, Peer
 from goldformer.adapters.process.faults import CallFault, FaultReason, Unasked, WireError, describe_status
-from goldformer.conformance.grading.sandbox._types import Limits
+from goldformer.adapters.process.messages import MAX_MESSAGE
+from goldformer.adapters.process.patience import NOT_ASKED
+from goldformer.conformance.grading.sandbox._types import COMPUTING, WAITS, Limits
 
 #: Seconds that a process which closed its connection gets to end.
 _GRACE: Final = 1.0
-#: A call may take this many times its limit in all: the limit itself is of processor time, which another process on a
-#: busy machine does not take away.
-_PATIENCE: Final = 3.0
+#: Seconds between two looks at a process that keeps writing; at a silent one, the wait for its pipes looks.
+_POLL: Final = 0.2
 _MIB: Final = 1 << 20
 #: The end of a process: its status, seconds of cpu, and whether it was killed because it was out_of_memory.
 Ending = Mapping[str, Any]
 #: The state of a process: whether it has ended, and the seconds of cpu that it and those that it started have used.
 State = Mapping[str, Any]
 _LONGEST_HANDSHAKE: Final = 64 << 10
-#: The most numbers that an answer may write out, instead of as bytes. To decode 60 MiB of them takes seconds of the
-#: grader, which no limit counts, and a gigabyte.
-_MOST_WRITTEN: Final = 200_000
+#: The most numbers that an answer may write out, instead of as bytes: as many as fit into a message with all their
+#: digits. To decode a message full of zeros takes seconds of the grader, which no limit counts, and a gigabyte.
+MOST_WRITTEN: Final = MAX_MESSAGE // 16
 _MEMORY: Final = re.compile(
     r"(\S+:\d+: )?_?(Array)?MemoryError\b|.*(DefaultCPUAllocator: can't allocate memory|cannot allocate memory)", re.S
 )
@@ -56,9 +57,10 @@ class SandboxProcess(Pipes):
         self._limits = limits
         self._printed = 0
         self._look, self._kill, self._finish = look, kill, end
-        #: The seconds of processor time that the present call may take, and those that were used before it.
+        #: The seconds of processor time that the present call may take, those that were used before it, and its begin.
         self._most: float | None = None
         self._used_before: float | None = None
+        self._began = self._looked = 0.0
         self._has_answered = False
         self._ending: Ending | None = None
         self._descriptors = weakref.finalize(self, _close_descriptors, pipes, self.owner)
@@ -79,6 +81,7 @@ class SandboxProcess(Pipes):
             raise _make_unrequested_fault()
         self._most = self._limits.call if self._has_answered else self._limits.start
         self._used_before = None
+        self._began = self._looked = time.monotonic()
         try:
             line = super().exchange(message, seconds)
         finally:
@@ -89,6 +92,10 @@ class SandboxProcess(Pipes):
             while self._read_stderr():
                 pass
         return line
+
+    def measure_cpu(self) -> float:
+        """Return the seconds of processor time that the process and those that it started have used."""
+        return float((self._ending or self._look())["cpu"])
 
     def stop(self) -> None:
         """Kill the process without waiting for its end: its namespaces take a while to be removed."""
@@ -123,24 +130,31 @@ class SandboxProcess(Pipes):
         self._printed += len(chunk)
         if self._printed > self._limits.output * _MIB:
             raise ChildFault("output-limit", f"printed more than {self._limits.output} MiB")
+        if self._most is not None and time.monotonic() - self._looked > _POLL:
+            self._has_ended()
 
     def _has_ended(self) -> bool:
         if self._ending is not None:
             return True
         state = self._look()
         if self._most is not None and not state["ended"]:
-            self._check_cpu(state["cpu"], self._most)
+            self._check_time(state["cpu"], self._most)
         return bool(state["ended"])
 
-    def _check_cpu(self, used: float, most: float) -> None:
-        """Raise ChildFault if the present call has used more processor time than it may.
+    def _check_time(self, used: float, most: float) -> None:
+        """Raise ChildFault if the present call has used more processor time than it may, or waits for something.
 
-        The first look of a call, a fraction of a second after its beginning, says what was used before.
+        The load of the machine decides about neither. The first look of a call, a fraction of a second after its
+        beginning, says what was used before.
         """
+        self._looked = time.monotonic()
         if self._used_before is None:
             self._used_before = used
         if used - self._used_before > most:
-            raise ChildFault("timeout", f"used more than {most:g} s")
+            raise ChildFault("timeout", f"gave no answer within {most:g} s of processor time")
+        seconds = self._looked - self._began
+        if seconds > self._limits.wait and used - self._used_before < COMPUTING * seconds:
+            raise ChildFault("timeout", f"hardly computed for {self._limits.wait:g} s: it {WAITS}")
 
     def _explain_closed_pipe(self, size: int, which: str = "output") -> ChildFault:
         del which
@@ -194,6 +208,21 @@ class SandboxClient(Client):
         """Remember how to start a process; the first call starts it."""
         super().__init__(spawn, limits.call)
         self._limits = limits
+        self._waiting: set[str] = set()
+
+    def call(
+        self, method: str, arguments: Mapping[str, Any], most: int | None = None, *, has_state: bool = False
+    ) -> dict[str, Any] | None:
+        """Call a method as a Client does, but none of a component that waited once: it would wait again."""
+        component = method.removesuffix("_gradient")
+        if component in self._waiting:
+            raise CallFault("timeout", f"{NOT_ASKED}an earlier call of {component} {WAITS}")
+        try:
+            return super().call(method, arguments, most, has_state=has_state)
+        except CallFault as fault:
+            if fault.reason == "timeout" and WAITS in str(fault):
+                self._waiting.add(component)
+            raise
 
     def close(self) -> None:
         """End the process without a farewell."""
@@ -203,25 +232,19 @@ class SandboxClient(Client):
                 child.end()
 
     def _exchange(self, child: Peer, message: bytes, method: str) -> bytes:
-        line = child.exchange(message, self._find_patience(method))
+        most = self._limits.start if method == "initialize" else self._limits.call
+        # A process that computes has used its time by then, and one that does not is found to wait.
+        line = child.exchange(message, self._limits.wait + most / COMPUTING)
         if method == "initialize" and len(line) > _LONGEST_HANDSHAKE:
             # Its names are looked up, and quoted if they are unknown.
             raise ChildFault("protocol", f"says more of itself than {_LONGEST_HANDSHAKE >> 10} KiB")
-        if line.count(b",") > _MOST_WRITTEN:
-            raise ChildFault("protocol", f"writes out more than {_MOST_WRITTEN} numbers: they are sent as bytes")
+        if line.count(b",") > MOST_WRITTEN:
+            raise ChildFault("protocol", f"writes out more than {MOST_WRITTEN} numbers: they are sent as bytes")
         return line
-
-    def _find_patience(self, method: str) -> float:
-        """Return the seconds to wait for an answer at most."""
-        return _PATIENCE * (self._limits.start if method == "initialize" else self._limits.call)
 
     def _fault(self, fault: ChildFault, method: str, child: Peer) -> CallFault:
         doing = "while it was imported" if method == "initialize" else f"when it was asked for {method}"
         what = str(fault)
-        if fault.reason == "timeout" and "processor" not in what:
-            # One text for both limits: which of them is hit first depends on the load of the machine.
-            patience = self._find_patience(method)
-            what = f"gave no answer within {patience / _PATIENCE:g} s of processor time ({patience:g} s in all)"
         return CallFault(fault.reason, f"the process {what} {doing}", child.stderr_tail())
 
     def _no_answer(self, method: str, error: WireError, child: Peer) -> CallFault:

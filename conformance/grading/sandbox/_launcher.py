@@ -48,6 +48,8 @@ _BUFFER: Final = 1 << 16
 _PIPES: Final = 3
 #: The flag of a process that is on its way out (PF_EXITING).
 _EXITING: Final = 0x4
+#: MiB of the trial process.
+_TRIAL_MEMORY: Final = 256
 #: Seconds over which descendants of an ended process are searched for.
 _SWEEP: Final = 2.0
 
@@ -285,7 +287,7 @@ class Launcher:
     def _find_refused(self, config: dict[str, Any]) -> dict[str, str]:
         """Return the steps that this machine refuses with the reason, by a trial process."""
         reader, writer = os.pipe()
-        limits = Limits()
+        limits = Limits(memory=_measure_size() + _TRIAL_MEMORY)
         group = self._make_group(limits)
         groups = tuple(map(str, group.folders)) if group else ()
         setup = SandboxSetup(config["folder"], config["folder"], self._root, config["user"], limits, 0, groups)

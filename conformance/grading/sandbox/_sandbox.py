@@ -32,6 +32,7 @@ from goldformer.conformance.grading.sandbox._types import (
     Level,
     Limits,
     SandboxError,
+    TooLittleMemory,
     rate_isolation,
     require_level,
 )
@@ -40,11 +41,12 @@ from goldformer.conformance.grading.sandbox._types import (
 _USERS: Final = 1_900_000_000
 _PROCESSES: Final = 1 << 22
 _numbers: Final = itertools.count()
+#: The unit of the default memory in MiB: it is rounded up, so that small differences between machines do not count.
+_GIB: Final = 1024
 #: The least memory in MiB that a program needs in addition to its library.
 _LEAST_MEMORY: Final = 64
-#: Seconds that importing a library may take before the first process, and that one answer of the launcher may take.
-_IMPORTING: Final = 120.0
-_ANSWERING: Final = 30.0
+#: Seconds that the launcher may take to answer, also for importing the library: only one that hangs takes so long.
+_ANSWERING: Final = 300.0
 _CHUNK: Final = 1 << 16
 #: Seconds that the launcher gets to end by itself.
 _FAREWELL: Final = 5.0
@@ -99,7 +101,11 @@ class Sandbox:
             self.isolation = rate_isolation(self._launcher.features, {**self._launcher.refused, **left_out})
             if require is not None:
                 require_level(self.isolation, require)
-            self._check_memory(self._launcher.size)
+            #: The address space in MiB that the array library takes, and the memory that a program may use.
+            self.size: int = self._launcher.size
+            self.memory = limits.memory or (-(-self.size // _GIB) + 1) * _GIB
+            self._limits = dataclasses.replace(limits, memory=self.memory)
+            self._check_memory(self.size)
             if "pid-namespace" not in self.isolation.features and os.geteuid() != 0:
                 # The sandboxed process has the same user, and this process has the expected values in memory.
                 linux.refuse_tracers()
@@ -151,9 +157,9 @@ class Sandbox:
         return _LauncherProcess(self._arrays, self.folder, self._without, self._forbid, self._choose_user())
 
     def _check_memory(self, size: int) -> None:
-        if self._limits.memory < size + _LEAST_MEMORY:
-            what = f"limits.memory is {self._limits.memory} MiB, and {self._arrays} alone takes {size} MiB"
-            raise SandboxError(f"{what} of address space: give at least {size + _LEAST_MEMORY}")
+        if self.memory < size + _LEAST_MEMORY:
+            what = f"limits.memory is {self.memory} MiB, and {self._arrays} alone takes {size} MiB"
+            raise TooLittleMemory(f"{what} of address space: give at least {size + _LEAST_MEMORY}")
 
     def _choose_user(self) -> int:
         return _USERS + os.getpid() % _PROCESSES * 16 + next(_numbers) % 16
@@ -208,7 +214,7 @@ class _LauncherProcess:
         self._control = ours
         self._end = weakref.finalize(self, _end_launcher, self._process, ours, self._log, folder.name, os.getpid())
         try:
-            hello = self._read(_IMPORTING)
+            hello = self._read(_ANSWERING)
         except _LauncherLost as lost:
             raise SandboxError(f"the launcher of sandboxed processes {lost}{self._read_log()}") from lost
         #: The features that this machine refuses, with the reason; and those in force.

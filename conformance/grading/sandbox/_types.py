@@ -18,6 +18,13 @@ LEVELS: Final[tuple[Level, ...]] = ("process", "files", "full")
 #: The sum of the memory of all processes is measured again and again.
 MEMORY_WATCH: Final = "memory-watch"
 
+#: A program waits if it uses less than this share of the wall time. A program that computes gets more of a core, unless
+#: two hundred others compute too.
+COMPUTING: Final = 0.01
+
+#: Stands in the message of a call that was ended because it computed nothing for longer than `wait`.
+WAITS: Final = "sleeps or waits"
+
 #: The features that each level needs in addition to those before it; any feature of a group is enough.
 NEEDED: Final[Mapping[Level, tuple[tuple[str, ...], ...]]] = {
     "process": (("unprivileged-user",), ("limits",)),
@@ -59,19 +66,25 @@ class SandboxError(BaseException):
     """
 
 
+class TooLittleMemory(SandboxError):
+    """The array library alone takes more memory than a program may use."""
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
     """Limits of a sandboxed program. Times in seconds, sizes in MiB.
 
     `call` limits the processor time of one call, `start` that of everything until the first call (importing), and `cpu`
-    that of each process. `memory` is the address space of a process and the memory of all of them together, `output`
-    what it prints, `file` the size of one file that it writes.
+    that of each process. `wait` limits the wall time of an answer for which the program hardly computes. `memory` is
+    the address space of a process and the memory of all of them together, by default what the array library takes here
+    and a GiB more; `output` is what it prints, `file` the size of one file that it writes.
     """
 
     call: float = 5.0
     start: float = 20.0
+    wait: float = 60.0
     cpu: float = 120.0
-    memory: int = 2048
+    memory: int = 0
     processes: int = 16
     output: int = 1
     file: int = 16

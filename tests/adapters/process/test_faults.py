@@ -297,6 +297,9 @@ class Silent:
                 raise child.ChildFault("timeout", "gave no answer")
         return json.dumps({"jsonrpc": "2.0", "id": request["id"], "result": result}).encode()
 
+    def measure_cpu(self) -> float:
+        return 0.0
+
     def stop(self):
         """Nothing runs."""
 

@@ -180,7 +180,8 @@ def test_a_right_one_is_0_and_says_what_was_judged(small):
     assert re.fullmatch(
         r"a class of 100, half of it wrong, takes about \d+ \w+ in one process \(goldformer grade --jobs 1\)", lines[4]
     )
-    assert lines[5:] == ["solution.py earns all points", "the starter earns no points"]
+    assert re.fullmatch(r"a submission may use \d+ MiB of memory; \w+ alone takes \d+ MiB here", lines[5])
+    assert lines[6:] == ["solution.py earns all points", "the starter earns no points"]
 
 
 def test_a_component_that_the_adapter_has_and_nobody_asks_for_is_warned_of(small):

@@ -61,7 +61,7 @@ def test_everything_that_is_written_is_read(written, spec):
         GradedComponent("causal_mask", 0),
     )
     assert (read.dtypes, read.fresh, read.seed) == (("float32",), 2, "a well-kept secret")
-    assert read.limits == SubmissionLimits(call=2.5, memory=1024)
+    assert read.limits == SubmissionLimits(call=2.5, memory=1024, cpu=380.0)
     assert read.deductions == (
         Deduction(2, mistake="scale-missing", note="read section 3.2.1 again"),
         Deduction(1, reason="wrong-dtype"),
@@ -83,7 +83,8 @@ def test_what_is_not_written_is_what_the_command_that_students_run_does(written,
     read = read_assignment(written(SHORT), spec)
     assert (read.adapter.name, read.starter) == ("adapter.py", None)
     assert (read.dtypes, read.fresh, read.seed) == (("float64", "float32"), 4, None)
-    assert (read.limits, read.deductions, read.feedback, read.without) == (SubmissionLimits(), (), Feedback(), ())
+    limits = SubmissionLimits(cpu=140.0)  # of the start and of one component
+    assert (read.limits, read.deductions, read.feedback, read.without) == (limits, (), Feedback(), ())
 
 
 # ── what is wrong ──
@@ -187,7 +188,11 @@ WRONG = {
     ),
     "a call longer than all calls": (
         "call: 2.5", "call: 500", 10, "limits.call",
-        "is 500 s, more than all of a submission may take (total, 120 s)",
+        "is 500 s, more than a component may take (total, 120 s)",
+    ),
+    "less time for a process than for its components": (
+        "call: 2.5", "cpu: 120", 10, "limits.cpu",
+        "is 120 s: start and total for each component make 380 s; leave it out",
     ),
     "a case left out that is none": (
         "sm-several-rows", "sm-severl-rows", 14, "without[1]",
@@ -339,7 +344,8 @@ def test_the_page_lists_every_reason_and_every_limit(written, spec):
     assert ("wrong-value" + listed).split(", ") == list(REASONS)
     table = PAGE.split("## limits\n")[1].split("## feedback\n")[0]
     limits = {name: float(value) for name, value in re.findall(r"^\| `(\w+)` \| (\d+)", table, re.MULTILINE)}
-    assert limits == asdict(SubmissionLimits())
+    derived = {"cpu", "memory"}
+    assert limits == {name: limit for name, limit in asdict(SubmissionLimits()).items() if name not in derived}
 
 
 # ── its digest ──

@@ -144,3 +144,32 @@ def test_what_became_of_a_result_is_not_carried(graded, nothing):
     grade = graded(wrong)
     assert [m for part in grade.parts for m in part.carried] == []
     assert earned(grade)[MHA] < 4
+
+
+LOGSUMEXP = SOLUTION.replace(
+    "powers / powers.sum(dim=-1, keepdim=True)", "torch.exp(scores - torch.logsumexp(scores, dim=-1, keepdim=True))"
+)
+OVERFLOWS = SOLUTION.replace("scores - scores.max(dim=-1, keepdim=True).values", "scores")
+
+
+def test_lost_digits_cost_less_than_an_overflow_and_only_where_they_are_lost(spec, tmp_path):
+    """What is built of the softmax loses digits as it does, whether or not an imitation rounds alike."""
+    adapter = (READY / "attention" / "adapter.py").read_text(encoding="utf-8")
+    large = YAML.replace("{scaled_dot_product_attention: 60, multi_head_attention: 40}", "{softmax: 20, MHA: 80}")
+    task = make_task(tmp_path, spec, large.replace("MHA", MHA), adapter)
+    grader = Grader(task, spec).use_sandbox(OpenSandbox(spec))
+    digits, overflow = (grader.grade(submitted(source)).grade for source in (LOGSUMEXP, OVERFLOWS))
+    assert earned(digits)[MHA] == 80
+    assert earned(overflow)["softmax"] < earned(digits)["softmax"] < 20
+    assert (digits.outcome, overflow.outcome) == ("imprecise", "wrong")
+    assert from_json(to_json(digits)) == digits
+
+
+def test_two_mistakes_are_two_with_a_gradient_that_the_library_derives(graded, task, spec):
+    """No third one is found in the backward pass, and nobody is told to declare an option in the adapter."""
+    inverted = SOLUTION.replace("masked_fill(~mask", "masked_fill(mask")
+    grade = graded(inverted.replace("heads.transpose(1, 2).flatten(2)", "heads.reshape(*query.shape[:2], -1)"))
+    assert {id_ for said in grade.said for id_ in said.mistakes} == {"mask-inverted", "head-merge-view"}
+    _, page = feedback.write_both(grade, task.assignment, spec)
+    assert any("which is not declared" in said.text for said in grade.said)
+    assert "declare" not in page.lower()

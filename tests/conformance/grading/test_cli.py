@@ -92,7 +92,7 @@ def test_how_long_it_will_take_is_said_beforehand(run: Run) -> None:
     first, *_ = run("--jobs", "2").stdout.splitlines()
     assert re.fullmatch(
         r"3 to grade in 2 processes, \d+ checks each: about \d+ s if half of them are wrong; "
-        r"those that never answer take up to \d+ s each",
+        r"a component that never answers takes up to \d+ s more",
         first,
     )
     assert "to grade in" not in run().stdout

@@ -158,7 +158,12 @@ def test_some_drawn_cases_failing_while_published_ones_pass_is_said_with_how_man
 @pytest.mark.parametrize(
     ("outcome", "reason", "said"),
     [
-        ("timeout", "timeout", "A call may take 5 seconds of processor time, and everything together 120"),
+        (
+            "timeout",
+            "timeout",
+            "A call may take 5 seconds of processor time, and all calls of a component together 120",
+        ),
+        ("not-judged", "timeout", "A call hardly computed for 60 seconds. Look for input()"),
         ("memory", "memory", "Your code may use 2048 MiB of memory"),
         ("output-limit", "output-limit", "Your code may print 1 MiB"),
         ("killed", "crashed", "look for exit() or quit()"),

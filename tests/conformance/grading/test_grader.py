@@ -18,16 +18,18 @@ import homework
 from goldformer.adapters import AdapterError
 from goldformer.adapters.process.child import ChildFault
 from goldformer.conformance.diagnosis.candidates import Imitations
+from goldformer.conformance.diagnosis.findings import diagnose
 from goldformer.conformance.grading import grader as graders
 from goldformer.conformance.grading import task as exams
 from goldformer.conformance.grading.declarations import read_declarations
 from goldformer.conformance.grading.grader import GradedSubmission, Grader
 from goldformer.conformance.grading.model import Submission
+from goldformer.conformance.grading.sandbox import WAITS
 from goldformer.conformance.grading.store import to_json
 from goldformer.conformance.grading.task import GradingTask
 from goldformer.conformance.grading.transcript import BadTranscript, ReplayMismatch, Transcript
 from goldformer.conformance.grading.worker import write_results
-from goldformer.conformance.judging.cases import Judgement, judge_case
+from goldformer.conformance.judging.cases import Bench, Judgement, judge_case
 from goldformer.conformance.judging.decision import report_fault
 from goldformer.conformance.judging.verdict import Verdict
 from goldformer.conformance.properties.judge import judge_property
@@ -163,6 +165,31 @@ def test_after_three_late_checks_a_component_is_not_waited_for(grader: Grader, s
     assert [part.earned for part in grade.parts] == [0.0, 10.0]
 
 
+def test_a_component_that_waits_is_not_judged_and_takes_nothing_from_the_others(
+    grader: Grader, sandbox: OpenSandbox
+) -> None:
+    def before(folder: Path, message: bytes) -> None:
+        if b'"softmax"' in message:
+            raise ChildFault("timeout", f"hardly computed for 60 s: it {WAITS}")
+
+    sandbox.before = before
+    graded = grader.grade(submitted(CORRECT))
+    softmax = [c for c in graded.grade.checks if c.verdict.component == "softmax" and c.counts]
+    assert {c.outcome for c in softmax} == {"not-judged"}
+    assert sum("not run" not in c.verdict.message for c in softmax) == 1
+    assert earned(graded) == {"softmax": 0.0, "layer_norm": 10.0}
+    assert [said.text for said in graded.grade.said if said.label == "Fix first"] == ["softmax"]
+    assert to_json(grader.replay(Transcript.unpack(graded.transcript))) == to_json(graded.grade)
+
+
+def test_what_was_not_run_is_never_to_be_fixed_first(grader: Grader, spec: Spec) -> None:
+    """The refused calls of a component that is not run have a base that is not run either."""
+    bench = Bench(spec, grader._out_of_time, "float64", "cpu")
+    run = grader._explainer.explain([judge_case(case, bench) for case in spec.cases_of("softmax")])
+    assert sum(verdict.bad for verdict in run) > 10
+    assert [said for said in diagnose(run, spec) if said.label == "Fix first"] == []
+
+
 @pytest.mark.parametrize("answer", ["names", "id"])
 def test_after_three_answers_outside_the_protocol_a_component_is_not_asked_again(
     answer: str, grader: Grader, monkeypatch: pytest.MonkeyPatch
@@ -189,21 +216,24 @@ def test_after_three_answers_outside_the_protocol_a_component_is_not_asked_again
     assert [part.earned for part in grade.parts] == [0.0, 10.0]
 
 
-def test_all_answers_together_have_a_time(
+def test_a_slow_component_has_a_time_of_its_own(
     grader: Grader, sandbox: OpenSandbox, exam: GradingTask, spec: Spec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each answer takes a second of 10: after ten answers nothing is run."""
-    now = [0.0]
-    monkeypatch.setattr("goldformer.conformance.grading.transcript.time.monotonic", lambda: now[0])
-    sandbox.before = lambda folder, message: now.__setitem__(0, now[0] + 1.0)
+    """Each softmax takes a second of 10: after ten answers it is not run, and the other component is judged whole."""
+    monkeypatch.setattr("goldformer.conformance.grading.transcript._LONG", -1.0)
+
+    def before(folder: Path, message: bytes) -> None:
+        sandbox.cpu += b'"softmax"' in message
+
+    sandbox.before = before
     limited = replace(exam, assignment=replace(exam.assignment, limits=replace(exam.assignment.limits, total=10.0)))
     grader = Grader(limited, spec).use_sandbox(sandbox)
     graded = grader.grade(submitted(CORRECT))
-    counted = Counter(check.outcome for check in graded.grade.checks if check.counts)
-    assert counted["correct"] == 9
+    softmax = [c for c in graded.grade.checks if c.counts and c.verdict.component == "softmax"]
+    assert Counter(check.outcome for check in softmax)["correct"] <= 10
     assert graded.grade.outcome == "timeout"
-    last = [check for check in graded.grade.checks if check.counts][-1]
-    assert last.verdict.message == "not run: all of its time is used up"
+    assert softmax[-1].verdict.message == "not run: all of its time is used up"
+    assert earned(graded) == {"softmax": 0.0, "layer_norm": 10.0}
     assert to_json(grader.replay(Transcript.unpack(graded.transcript))) == to_json(graded.grade)
 
 

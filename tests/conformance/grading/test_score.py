@@ -217,5 +217,5 @@ def test_a_grade_is_read_as_it_was_written() -> None:
 def test_what_is_no_grade_is_refused() -> None:
     with pytest.raises(BadRecord, match="the record: Invalid JSON"):
         from_json("{")
-    with pytest.raises(BadRecord, match="outcome: Input should be 'correct', 'wrong'"):
+    with pytest.raises(BadRecord, match="outcome: Input should be 'correct', 'imprecise', 'wrong'"):
         from_json(to_json(whole()).replace('"outcome":"wrong","parts"', '"outcome":"fine","parts"'))
