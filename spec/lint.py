@@ -15,6 +15,7 @@ from goldformer.spec.model import ANY, Case, Contract, GoldenArray, read_count
 from goldformer.spec.strict import Location
 from goldformer.spec.tables import Property
 from goldformer.spec.vacuity import find_vacuous
+from goldformer.spec.ways import list_empty_squares
 from goldformer.spec.whole import Spec
 
 #: A document's digits agree if the value lies within half a unit of the last printed digit. The small
@@ -36,6 +37,7 @@ def lint(spec: Spec) -> list[Problem]:
         *_list_survivors(spec),
         *_check_errata_digits(spec),
         *_check_printed_digits(spec),
+        *_list_empty_squares(spec),
         *lint_cases(spec),
     ]
 
@@ -113,6 +115,14 @@ def _list_survivors(spec: Spec) -> Iterator[Problem]:
             if id_ not in case.kills:
                 message = f"{id_} is not among its kills: run goldformer mistakes {id_} --matrix --write"
                 yield case.place.problem(f"{case.id}.meant_for", message)
+
+
+def _list_empty_squares(spec: Spec) -> Iterator[Problem]:
+    """Yield the ways of being called in which no case of a component is called, and excuses that are not needed."""
+    for component, ways in list_empty_squares(spec).items():
+        place = Location(spec.root / "cases" / f"{component}.yaml", 1)
+        what = f"{', '.join(ways)}: add a case that such a call fits, or list the square with a reason in spec/ways.py"
+        yield place.problem(component, f"must have a case for each way of being called or an excuse, not both: {what}")
 
 
 def _check_refusals(spec: Spec) -> Iterator[Problem]:

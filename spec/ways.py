@@ -27,6 +27,8 @@ Group = Literal["inputs", "params"]
 #: The cases of a component that are called in one way, and those of them that have a mask.
 _MOST: Final = 3
 _WITH_MASK: Final = 2
+#: The fewest cases of a component that is judged.
+_FEWEST: Final = 10
 #: The most numbers of a case that is called again.
 _LARGEST: Final = 1 << 14
 
@@ -71,14 +73,33 @@ class Way:
                 widen(spec, case.inputs[name].shape, sizes) != case.inputs[name].shape for name, spec in inputs.items()
             )
         if self.kinds:
+            needed = 1 if self.layout == "strided" else 2
             shapes = [case.inputs[name].shape for name, spec in inputs.items() if spec.kind in self.kinds]
-            return any(min(shape[-2:]) > 1 and len(shape) > 1 for shape in shapes if shape)
+            return any(min(shape[-needed:]) > 1 for shape in shapes if len(shape) >= needed)
         if self.trains or self.records:
             # Fused code for inference and the code for training may disagree on rows without a key.
             tracked = {"inputs": any(spec.kind == "float" for spec in inputs.values()), "params": bool(case.params)}
             some = all(tracked.values()) if len(self.records) == 1 else any(tracked.values())
             return some and not _has_empty_row(case, inputs)
         return bool(inputs)
+
+    def admits(self, contract: Contract) -> bool:
+        """Return True if a call under a contract can have what this way changes."""
+        inputs = contract.inputs.values()
+        wide = [spec.kind for spec in inputs if len(spec.shape.axes) > (0 if self.layout == "strided" else 1)]
+        floats = sum(spec.kind == "float" for spec in inputs)
+        if self.splits or self.cotangent != "contiguous":
+            is_float = contract.outputs[contract.first_output].kind == "float"
+            return is_float and floats + contract.takes_params > self.splits
+        if self.joins:
+            return any(sum(spec.kind == kind for spec in inputs) > 1 for kind in ("float", "ids"))
+        if self.expands:
+            return contract.session is None and any(spec.broadcast and spec.kind == "bool" for spec in inputs)
+        if self.kinds:
+            return not set(self.kinds).isdisjoint(wide)
+        if len(self.records) == 1:
+            return floats > 0 and contract.takes_params
+        return bool(inputs) if self.repeats else floats > 0 or contract.takes_params
 
     def describe(self, finding: str) -> str:
         """Return the message about a case that is wrong in this way only."""
@@ -111,6 +132,24 @@ WAYS: Final[Mapping[str, Way]] = {
 }
 
 
+_COTANGENTS: Final = ("cotangent-transposed", "cotangent-strided")
+#: The squares of the table of ways and components that no case visits, with the reason.
+EMPTY: Final[Mapping[str, tuple[Collection[str], str]]] = {
+    "alibi_bias": (_COTANGENTS, "only the shape of its input counts"),
+    "dropout": (_COTANGENTS, "what it drops is drawn"),
+    "pad_or_truncate": (_COTANGENTS, "no clause speaks of its gradient"),
+    "positional_encoding": (_COTANGENTS, "no clause speaks of its gradient"),
+    "token_filter": (_COTANGENTS, "nobody differentiates the choice of a token"),
+    "kl_divergence": (("same-object",), "a distribution is not its own logits"),
+    "label_smoothing": (_COTANGENTS, "no clause speaks of its gradient"),
+    "cached_attention": (
+        (*_COTANGENTS, "some-gradients", "mask-transposed"), "a session has no gradient, and its mask has one row"
+    ),
+    "single_head_attention_step": ((*_COTANGENTS, "some-gradients", "same-object"), "it computes gradients itself"),
+    "cached_model": (_COTANGENTS, "a session has no gradient"),
+}  # fmt: skip
+
+
 @lru_cache(maxsize=1 << 7)
 def select_ways(component: str, spec: Spec) -> Mapping[str, tuple[str, ...]]:
     """Return the ways of each case of a component, by its id: a way takes the cases whose hash with it is smallest.
@@ -131,6 +170,23 @@ def select_ways(component: str, spec: Spec) -> Mapping[str, tuple[str, ...]]:
         masked = [case for case in fitting if not case.inputs.keys().isdisjoint(contract.masks)][:_WITH_MASK]
         for case in [*masked, *(c for c in fitting if c not in masked)][:_MOST]:
             found[case.id] = (*found.get(case.id, ()), name)
+    return found
+
+
+def list_empty_squares(spec: Spec) -> dict[str, list[str]]:
+    """Return the ways that a contract admits and no case visits, by component, or that EMPTY lists and a case visits.
+
+    Nothing is said to conform to a component of fewer cases.
+    """
+    found = {}
+    for component, contract in spec.contracts.items():
+        if len(spec.cases_of(component)) < _FEWEST:
+            continue
+        visited = {name for names in select_ways(component, spec).values() for name in names}
+        excused, _ = EMPTY.get(component, ((), ""))
+        missing = {name for name, way in WAYS.items() if way.admits(contract)} - visited
+        if missing ^ set(excused):
+            found[component] = sorted(missing ^ set(excused))
     return found
 
 

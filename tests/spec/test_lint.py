@@ -272,6 +272,14 @@ def test_a_seed_and_an_id_are_no_sizes(spec: Spec):
     assert sizes_problems(spec, case) == []
 
 
+def test_a_way_of_being_called_that_no_case_visits_is_found(spec: Spec):
+    forwards = {case.id: case for case in spec.cases_of("softmax") if case.cotangent is None}
+    assert [*rules._list_empty_squares(spec)] == []
+    (found,) = rules._list_empty_squares(replace(spec, cases=forwards))
+    assert "cases/softmax.yaml:1: softmax: must have a case for each way of being called" in str(found)
+    assert "cotangent-strided, cotangent-transposed: add a case that such a call fits" in str(found)
+
+
 def test_a_reason_for_equal_sizes_where_none_are_equal_is_found(spec: Spec):
     case = replace(spec.cases["sm-several-rows"], equal_sizes="both are short")
     assert sizes_problems(spec, case) == ["gives a reason, but no two sizes are equal: leave it out"]
