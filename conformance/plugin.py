@@ -6,12 +6,13 @@ torch nor hypothesis nor the spec) and it prints nothing unless tests of the sui
 
 from __future__ import annotations
 
+import pickle
 import time
 from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import pytest
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from goldformer.conformance.diagnosis.diagnosed import DiagnosedRun, Explained
     from goldformer.conformance.diagnosis.explain import Diagnosis
     from goldformer.conformance.judging.cases import Bench, Judgement
+    from goldformer.conformance.judging.executed import Executed
     from goldformer.conformance.judging.verdict import CheckKey, Verdict
     from goldformer.conformance.reports.comparison import Implementation
 
@@ -31,8 +33,12 @@ _BENCH: Final = pytest.StashKey["Bench"]()
 _DIAGNOSIS: Final = pytest.StashKey["Diagnosis"]()
 #: The judgements of this process.
 _JUDGED: Final = pytest.StashKey[dict["CheckKey", "Judgement"]]()
+#: What the golden cases ran, here and in the workers of pytest-xdist.
+_EXECUTED: Final = pytest.StashKey["Executed"]()
 _GUARD: Final = pytest.StashKey["Guard"]()
 _EXPLAINED: Final = pytest.StashKey["Explained"]()
+
+Value = TypeVar("Value")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -106,6 +112,7 @@ def _load_bench(config: pytest.Config) -> Bench:
         from goldformer.conformance.judging.cases import Bench
         from goldformer.conformance.judging.collector import sparing_collector
         from goldformer.conformance.judging.decision import Policy
+        from goldformer.conformance.judging.executed import record_calls
         from goldformer.conformance.loading import Reading, load_implementation
         from goldformer.conformance.selection import Numerics, Selection, add_declared_cases, list_present
         from goldformer.spec import SpecError, load_spec
@@ -133,15 +140,17 @@ def _load_bench(config: pytest.Config) -> Bench:
         config.stash[_BENCH] = bench
         config.stash[_DIAGNOSIS] = Diagnosis(bench.spec)
         config.stash[_JUDGED] = {}
+        config.stash[_EXECUTED] = _enter_until_end(config, record_calls())
         _load_guard(config)
         config.add_cleanup(adapter.close)
     return config.stash[_BENCH]
 
 
-def _enter_until_end(config: pytest.Config, context: AbstractContextManager[None]) -> None:
+def _enter_until_end(config: pytest.Config, context: AbstractContextManager[Value]) -> Value:
     stack = ExitStack()
-    stack.enter_context(context)
+    value = stack.enter_context(context)
     config.add_cleanup(stack.close)
+    return value
 
 
 def _load_guard(config: pytest.Config) -> None:
@@ -168,6 +177,21 @@ def _read_arguments(config: pytest.Config) -> list[str]:
 def pytest_configure_node(node: Any) -> None:
     """Send the command line to a worker of pytest-xdist."""
     node.workerinput[KEY] = [str(a) for a in node.config.invocation_params.args]
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Send the controller of pytest-xdist what ran here."""
+    output: dict[str, Any] | None = getattr(session.config, "workeroutput", None)
+    if output is not None and _EXECUTED in session.config.stash:
+        output[KEY] = pickle.dumps(session.config.stash[_EXECUTED])
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Add what ran in a worker of pytest-xdist, which is this Python with the same code."""
+    if KEY in (sent := getattr(node, "workeroutput", {})):
+        _load_bench(node.config)
+        node.config.stash[_EXECUTED].add(pickle.loads(sent[KEY]))
 
 
 def _check_known(given: list[str], known: tuple[str, ...], option: str) -> None:
@@ -368,7 +392,8 @@ class Summary:
         drawn = replace(bench, dtype=run.verdicts[0].dtype)
         seconds = time.perf_counter() - self.start
         chosen = self._has_chosen(bench)
-        return Implementation.of(drawn, run, seconds, self._list_absent(), chosen=chosen)
+        executed: Executed = self.config.stash[_EXECUTED]
+        return Implementation.of(drawn, run, seconds, self._list_absent(), executed, chosen=chosen)
 
     def _list_partial(self) -> tuple[str, ...]:
         """Return the components of which too few cases were judged."""

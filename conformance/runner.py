@@ -11,6 +11,7 @@ from goldformer.adapters import AdapterError
 from goldformer.conformance.diagnosis.diagnosed import DiagnosedRun
 from goldformer.conformance.diagnosis.explain import Diagnosis
 from goldformer.conformance.judging.cases import Bench, Judgement
+from goldformer.conformance.judging.executed import record_calls
 from goldformer.conformance.judging.running import describe_interrupted
 from goldformer.conformance.loading import Reading, load_implementation
 from goldformer.conformance.reports.comparison import Comparison, ComparisonRequest, Implementation
@@ -41,13 +42,15 @@ def judge_implementation(
     """
     start = time.perf_counter()
     todo = checks(bench, selection)
-    found, stopped = _judge(todo, run, bench.spec, keep_stopped=keep_stopped)
+    with record_calls() as executed:
+        found, stopped = _judge(todo, run, bench.spec, keep_stopped=keep_stopped)
     seconds, absent = time.perf_counter() - start, list_absent(bench, selection)
     return Implementation.of(
         bench,
         found,
         seconds,
         absent,
+        executed,
         stopped=stopped,
         with_pictures=with_pictures and not stopped,
         chosen=bool(selection.cases or selection.properties),

@@ -173,12 +173,11 @@ def require_outputs(saved: Mapping[str, Path | None], *inputs: str | Path) -> No
 
 
 def find_status(outcome: Outcome, implementations: Iterable[Implementation], *, allow_partial: bool) -> int:
-    """Return the exit status of an outcome; say of which components too few cases were judged."""
+    """Return the exit status of an outcome; say of which components too little was judged."""
     if outcome == "partial" and not allow_partial:
         for found in implementations:
             if found.partial:
-                few = f"too few cases were judged of {', '.join(found.partial)}"
-                print_error(f"{found.given} is partial: {few}. --allow-partial accepts that")
+                print_error(f"{found.given} is partial: {found.explain_partial()}. --allow-partial accepts that")
     statuses = {"conforms": OK, "partial": OK if allow_partial else PARTIAL, "fails": FAILS, "unusable": UNUSABLE}
     return statuses[outcome]
 

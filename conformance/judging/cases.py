@@ -10,6 +10,7 @@ The diagnosis looks for the causes of failures afterwards, in the judgements.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any, Final
@@ -25,6 +26,7 @@ from goldformer.conformance.judging.decision import (
     report_problem,
     skip_check,
 )
+from goldformer.conformance.judging.executed import follow_call
 from goldformer.conformance.judging.expected import select_expected
 from goldformer.conformance.judging.implementation import Implementation
 from goldformer.conformance.judging.invoke import Arguments, NotImplementedHere, Outcome, Result, read_arguments
@@ -179,7 +181,9 @@ def judge_case(case: Case, bench: Bench, prepared: PreparedCase | None = None, *
 def judge_call(prepared: PreparedCase, bench: Bench, blank: Verdict) -> Judgement:
     """Make the call of a case, compare its outcome with what is expected, and decide."""
     case = prepared.case
-    outcome = bench.call_case(case, prepared.arguments, prepared.base)
+    arguments, base = prepared.arguments, prepared.base
+    with follow_call(case.component):
+        outcome = bench.call_case(case, arguments, base)
     # What nobody implements is compared with nothing, and the values of a large call take seconds.
     expected = {} if isinstance(outcome, NotImplementedHere) else prepared.expected
     measured = measure_outcome(outcome, expected, case, bench, bench.rounds_to)
@@ -224,7 +228,9 @@ def _has_way(way: Way, library: ArrayLibrary, function: Callable[..., Any]) -> b
 def _judge_way(way: Way, plain: Judgement, prepared: PreparedCase) -> Judgement:
     """Return the judgement of the call in some way, if its values are wrong, and the plain one if they are not."""
     bench, case = plain.bench, prepared.case
-    outcome = bench.call_case(case, prepared.arguments, way=way)
+    # A second call of one object is no session, in which a cache is used.
+    with nullcontext() if way.repeats else follow_call(case.component):
+        outcome = bench.call_case(case, prepared.arguments, way=way)
     measured = measure_outcome(outcome, plain.expected, case, bench, bench.rounds_to)
     verdict = decide(measured, bench.policy, plain.verdict)
     return replace(plain, verdict=verdict, outcome=outcome) if verdict.reason in _WRONG else plain

@@ -17,12 +17,15 @@ from goldformer.conformance.diagnosis.diagnosed import DiagnosedRun
 from goldformer.conformance.diagnosis.finding import Finding
 from goldformer.conformance.judging import running
 from goldformer.conformance.judging.cases import Bench
+from goldformer.conformance.judging.executed import Executed
 from goldformer.conformance.judging.invoke import describe_missing
 from goldformer.conformance.judging.verdict import Status, Verdict
+from goldformer.conformance.reports.never_ran import NOTHING_MISSED, Cache, NeverRan, read_never_ran
 from goldformer.conformance.reports.pictures import Picture, make_pictures
 from goldformer.conformance.reports.remarks import make_remarks
 from goldformer.conformance.reports.results import (
     NOT_IMPLEMENTED,
+    PARTIAL,
     ComponentResult,
     Counts,
     list_partial,
@@ -46,8 +49,9 @@ class Implementation:
     `given` is the name by which it was asked for, `libraries` has the version of its array library, `problem` says why
     no verdict on it is possible, `stopped` that the run was interrupted. `pictures` show its output, `implemented` are
     its components, and `absent` those that were asked for and that it does not have. With `chosen`, the user chose
-    single checks, so nothing is partial for being few. `unmatched` are its classes that no call fits.
-    With `in_python`, a call of Python asked for it, whose arguments declare what an adapter would.
+    single checks, so nothing is partial for being few. `unmatched` are its classes that no call fits, and `never_ran`
+    is what no golden case ran of its code. With `in_python`, a call of Python asked for it, whose arguments declare
+    what an adapter would.
     """
 
     given: str
@@ -65,6 +69,7 @@ class Implementation:
     stopped: bool = False
     chosen: bool = False
     unmatched: tuple[str, ...] = ()
+    never_ran: NeverRan = NOTHING_MISSED
     in_python: bool = False
 
     @classmethod
@@ -74,6 +79,7 @@ class Implementation:
         run: DiagnosedRun,
         seconds: float,
         absent: Iterable[str] = (),
+        executed: Executed | None = None,
         *,
         stopped: str = "",
         with_pictures: bool = False,
@@ -86,7 +92,7 @@ class Implementation:
             run, seconds, stopped or _find_problem(run.verdicts, missing, adapter),
             make_pictures(bench) if with_pictures else (),
             frozenset(name for name in bench.spec.components if bench.has(name)), missing, bool(stopped), chosen,
-            adapter.unmatched,
+            adapter.unmatched, read_never_ran(executed, bench.spec) if executed else NOTHING_MISSED,
         )  # fmt: skip
 
     @property
@@ -113,14 +119,34 @@ class Implementation:
 
     @property
     def partial(self) -> tuple[str, ...]:
-        """The components of which too few cases were judged, and the classes of which none; none if something fails."""
+        """The components that conform only in part, and the classes that were not judged; none if something fails.
+
+        Too few cases were judged of such a component, or no case used its cache.
+        """
         few = list_partial(self.verdicts, self.implemented, chosen=self.chosen)
-        return few if self.chosen or self.bad else (*few, *self.unmatched)
+        return few if self.chosen or self.bad else tuple(dict.fromkeys((*few, *self.unmatched, *self.unused_caches)))
+
+    @property
+    def unused_caches(self) -> Mapping[str, Cache]:
+        """The caches that no golden case used, by component; none if the user chose single checks."""
+        judged = {verdict.component for verdict in self.verdicts if verdict.is_judged}
+        return {} if self.chosen else {name: c for name, c in self.never_ran.caches.items() if name in judged}
+
+    def explain_partial(self) -> str:
+        """Return why it conforms only in part, in words."""
+        cached = [name for name in self.partial if name in self.unused_caches]
+        few = [name for name in self.partial if name not in cached]
+        words = [f"too few cases were judged of {', '.join(few)}"] if few else []
+        words += [f"no golden case used the cache of {', '.join(cached)}"] if cached else []
+        return ", and ".join(words)
 
     def results(self, spec: Spec) -> dict[str, ComponentResult]:
         """Return the components that were asked for, in the order of the spec."""
         found = {row.component: row for row in summarize(self.run, spec, self.implemented, chosen=self.chosen)}
         found |= {name: ComponentResult(name, NOT_IMPLEMENTED) for name in self.absent if name not in found}
+        for name, cache in self.unused_caches.items():
+            if found[name].conforms or found[name].state == PARTIAL:
+                found[name] = replace(found[name], state=PARTIAL, unused_cache=str(cache))
         return {name: found[name] for name in spec.components if name in found}
 
     def editions(self, spec: Spec) -> tuple[Edition, ...]:
@@ -130,7 +156,7 @@ class Implementation:
     def remarks(self, spec: Spec, *, whole: bool = False, more: str = "-v") -> list[Finding]:
         """Return the remarks below its table, as `make_remarks` does."""
         results = [*self.results(spec).values()]
-        found = make_remarks(self.run, results, spec, self.conventions, whole=whole, more=more)
+        found = make_remarks(self.run, results, spec, self.conventions, self.never_ran, whole=whole, more=more)
         return (
             [replace(finding, text=declare_in_python(finding.text)) for finding in found] if self.in_python else found
         )

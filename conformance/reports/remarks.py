@@ -18,12 +18,14 @@ from goldformer.conformance.diagnosis.raising import find_gpu_failures
 from goldformer.conformance.diagnosis.sizes import SIZE_WORDS
 from goldformer.conformance.judging.verdict import NOT_WRAPPED, PERMITTED, Agreement, Verdict, Wrapped
 from goldformer.conformance.reports.counting import count_noun
+from goldformer.conformance.reports.never_ran import NOTHING_MISSED, NeverRan
 from goldformer.conformance.reports.results import NOT_IMPLEMENTED, PARTIAL, ComponentResult, Counts
 from goldformer.spec import Spec
 
 #: The labels of the lines below the diagnosis.
 TOO_FEW: Final = "Partial"
 FEW_CASES_APPLY: Final = "Few cases apply"
+NEVER_RAN: Final = "Never ran"
 JUDGED_UP_TO: Final = "Judged up to"
 PERHAPS_NOT_SHOWN: Final = "Perhaps not shown"
 ROBUSTNESS: Final = "Robustness"
@@ -42,9 +44,22 @@ HIDDEN_NAN: Final = "Hidden NaN"
 
 #: The labels that are no diagnosis of a failure.
 NOTES: Final = frozenset(
-    {BITS, HIDDEN_NAN, ROUNDING, TOO_FEW, FEW_CASES_APPLY, JUDGED_UP_TO, PERHAPS_NOT_SHOWN, ROBUSTNESS, MISSING}
+    {
+        BITS,
+        HIDDEN_NAN,
+        ROUNDING,
+        TOO_FEW,
+        FEW_CASES_APPLY,
+        NEVER_RAN,
+        JUDGED_UP_TO,
+        PERHAPS_NOT_SHOWN,
+        ROBUSTNESS,
+        MISSING,
+    }
 )
 
+#: The number of places that are named which no golden case ran.
+_MOST_LINES: Final = 6
 #: The number of components whose sizes are named.
 _MOST_SIZES: Final = 3
 #: The number of reasons that are given for what cannot be wrapped, or was not run.
@@ -56,6 +71,7 @@ def make_remarks(
     results: Sequence[ComponentResult],
     spec: Spec,
     conventions: Mapping[str, str] = MappingProxyType({}),
+    never_ran: NeverRan = NOTHING_MISSED,
     *,
     whole: bool = False,
     more: str = "-v",
@@ -76,6 +92,7 @@ def make_remarks(
         _describe_half_types(verdicts),
         find_gpu_failures(verdicts, spec),
         _explain_coverage(verdicts, results, conventions, spec),
+        _describe_never_ran(never_ran, whole=whole, more=more),
         _list_sizes(results, whole=whole, more=more),
         _list_unseen(results, whole=whole, more=more),
         _describe_robustness(verdicts, whole=whole, more=more),
@@ -215,6 +232,12 @@ def _explain_coverage(
                 text = f"{result.component}, {result.coverage}. Skipped: {'; '.join(result.coverage.lost)}"
                 yield Finding(FEW_CASES_APPLY, text, inner=False)
             continue
+        if result.unused_cache:
+            text = f"{result.component}: no golden case used its cache ({result.unused_cache}). "
+            text += "What it returns for later calls is not judged: let an adapter call it as cached_model"
+            yield Finding(TOO_FEW, text, inner=False)
+        if result.coverage.is_enough:
+            continue
         coverage, mine = result.coverage, [v for v in verdicts if v.component == result.component]
         text = f"{result.component}, {coverage.judged} of {count_noun(coverage.admitted, 'case')} that the declared "
         text += f"options admit were judged, and at least {coverage.needed} must be"
@@ -222,6 +245,13 @@ def _explain_coverage(
         if cause := explain_declined(mine, conventions, spec):
             text += f". All calls that it declines have what {cause.id} leaves out: {write_declaration([cause])}"
         yield Finding(TOO_FEW, text, inner=False)
+
+
+def _describe_never_ran(never_ran: NeverRan, *, whole: bool, more: str) -> Iterator[Finding]:
+    """Yield what no golden case ran of the code."""
+    if text := never_ran.describe(None if whole else _MOST_LINES):
+        rest = "" if whole or len(never_ran.places) <= _MOST_LINES else f" ({more} lists all)"
+        yield Finding(NEVER_RAN, f"{text}{rest}", inner=False)
 
 
 def _list_sizes(results: Sequence[ComponentResult], *, whole: bool, more: str) -> Iterator[Finding]:

@@ -33,7 +33,7 @@ NOT_RUN: Final = "not run"
 #: All that was judged of it is right, some of it only to a coarser dtype.
 COARSE: Final = "conforms to float32"
 
-#: Nothing wrong was found, in too few cases.
+#: Nothing wrong was found, in too few cases, or in none that uses its cache.
 PARTIAL: Final = "partial"
 
 
@@ -194,7 +194,8 @@ def _list_losses(verdicts: Iterable[Verdict]) -> Iterable[str]:
 class ComponentResult:
     """One component of one implementation: its state, its counts, also by dtype, and the cases that apply.
 
-    `judged_up_to` is the largest size of each axis among the cases whose values were judged.
+    `judged_up_to` is the largest size of each axis among the cases whose values were judged. `unused_cache` is a cache
+    of keys and values that no golden case used.
     """
 
     component: str
@@ -203,6 +204,7 @@ class ComponentResult:
     coverage: CaseCoverage = field(default_factory=CaseCoverage)
     dtypes: Mapping[str, Counts] = field(default_factory=dict)
     judged_up_to: Mapping[str, int] = field(default_factory=dict)
+    unused_cache: str = ""
 
     @property
     def conforms(self) -> bool:
@@ -213,7 +215,8 @@ class ComponentResult:
     def verdict(self) -> str:
         """The state, and the number of cases that it stands on."""
         if self.state == PARTIAL:
-            return f"{PARTIAL}: nothing wrong was found in {self.stands_on}"
+            cache = ", and its cache was not judged" if self.unused_cache else ""
+            return f"{PARTIAL}: nothing wrong was found in {self.stands_on}{cache}"
         if self.conforms and not self.coverage.judged:
             return f"{self.state}, on properties only"
         has_number = self.stands_on and (self.conforms or self.state.startswith("fails"))
