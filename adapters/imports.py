@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sys
+import sysconfig
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
@@ -13,6 +15,7 @@ import numpy as np
 
 #: The folders of what is installed, of Python and of Debian.
 INSTALLED: Final = frozenset({"site-packages", "dist-packages"})
+_FOREIGN: Final = (sysconfig.get_path("stdlib"), str(Path(__file__).parents[1]))
 
 
 @contextmanager
@@ -101,3 +104,11 @@ def _is_own(name: str, module: ModuleType, folder: Path) -> bool:
     known = vars(module)
     places = [Path(place) for place in (known.get("__file__"), *known.get("__path__", ())) if place is not None]
     return any(p.resolve().is_relative_to(folder) and not INSTALLED.intersection(p.parts) for p in places)
+
+
+@cache
+def is_own_file(name: str) -> bool:
+    """Return True for a file, a notebook's cell included, outside Python, its libraries and goldformer."""
+    if name.startswith("<"):  # code without a file, but for what is typed into IPython
+        return name.startswith("<ipython-input-")
+    return not (name.startswith(_FOREIGN) or INSTALLED.intersection(Path(name).parts))

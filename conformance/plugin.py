@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import pytest
 
 if TYPE_CHECKING:
+    from goldformer.adapters.executed import Executed
     from goldformer.conformance.baseline.guard import Guard
     from goldformer.conformance.diagnosis.diagnosed import DiagnosedRun, Explained
     from goldformer.conformance.diagnosis.explain import Diagnosis
     from goldformer.conformance.judging.cases import Bench, Judgement
-    from goldformer.conformance.judging.executed import Executed
     from goldformer.conformance.judging.verdict import CheckKey, Verdict
     from goldformer.conformance.reports.comparison import Implementation
 
@@ -108,11 +108,11 @@ def _load_bench(config: pytest.Config) -> Bench:
     """Load the adapter once; a usage error ends the run with pytest's exit code 4."""
     if _BENCH not in config.stash:
         from goldformer.adapters import DTYPES, AdapterError
+        from goldformer.adapters.executed import record_calls
         from goldformer.conformance.diagnosis.explain import Diagnosis
         from goldformer.conformance.judging.cases import Bench
         from goldformer.conformance.judging.collector import sparing_collector
         from goldformer.conformance.judging.decision import Policy
-        from goldformer.conformance.judging.executed import record_calls
         from goldformer.conformance.loading import Reading, load_implementation
         from goldformer.conformance.selection import Numerics, Selection, add_declared_cases, list_present
         from goldformer.spec import SpecError, load_spec
@@ -191,7 +191,9 @@ def pytest_testnodedown(node: Any) -> None:
     """Add what ran in a worker of pytest-xdist, which is this Python with the same code."""
     if KEY in (sent := getattr(node, "workeroutput", {})):
         _load_bench(node.config)
-        node.config.stash[_EXECUTED].add(pickle.loads(sent[KEY]))
+        from goldformer.conformance.reports.never_ran import add_executed
+
+        add_executed(node.config.stash[_EXECUTED], pickle.loads(sent[KEY]))
 
 
 def _check_known(given: list[str], known: tuple[str, ...], option: str) -> None:

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from goldformer.adapters import AdapterError
+from goldformer.adapters.executed import record_calls
 from goldformer.conformance.diagnosis.diagnosed import DiagnosedRun
 from goldformer.conformance.diagnosis.explain import Diagnosis
 from goldformer.conformance.judging.cases import Bench, Judgement
-from goldformer.conformance.judging.executed import record_calls
 from goldformer.conformance.judging.running import describe_interrupted
 from goldformer.conformance.loading import Reading, load_implementation
 from goldformer.conformance.reports.comparison import Comparison, ComparisonRequest, Implementation

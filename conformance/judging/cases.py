@@ -16,6 +16,7 @@ from functools import cached_property, partial
 from typing import Any, Final
 
 from goldformer.adapters.arrays import LIBRARIES, ArrayLibrary, Wire
+from goldformer.adapters.executed import follow_call
 from goldformer.adapters.modules import find_classes
 from goldformer.conformance.judging.applicability import explain_inapplicable
 from goldformer.conformance.judging.decision import (
@@ -26,7 +27,6 @@ from goldformer.conformance.judging.decision import (
     report_problem,
     skip_check,
 )
-from goldformer.conformance.judging.executed import follow_call
 from goldformer.conformance.judging.expected import select_expected
 from goldformer.conformance.judging.implementation import Implementation
 from goldformer.conformance.judging.invoke import Arguments, NotImplementedHere, Outcome, Result, read_arguments

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Final, Literal
 
 from goldformer.adapters import Adapter
+from goldformer.adapters.executed import Executed
 from goldformer.adapters.process import TIMEOUT
 from goldformer.conformance.diagnosis.causes import declare_in_python
 from goldformer.conformance.diagnosis.diagnosed import DiagnosedRun
 from goldformer.conformance.diagnosis.finding import Finding
 from goldformer.conformance.judging import running
 from goldformer.conformance.judging.cases import Bench
-from goldformer.conformance.judging.executed import Executed
 from goldformer.conformance.judging.invoke import describe_missing
 from goldformer.conformance.judging.verdict import Status, Verdict
 from goldformer.conformance.reports.never_ran import NOTHING_MISSED, Cache, NeverRan, read_never_ran

@@ -1,6 +1,6 @@
 """Read what no golden case ran of the user's code: lines, methods, arguments with one value, and caches.
 
-`judging.executed` notes what ran, and the source says what else there is. A line that only raises, prints or makes a
+`adapters.executed` notes what ran, and the source says what else there is. A line that only raises, prints or makes a
 loss is left out: nobody asks whether it was judged.
 """
 
@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, TypeGuard
 
-from goldformer.conformance.judging.executed import OBJECTS, SEVERAL, Executed, Use
+from goldformer.adapters.executed import OBJECTS, SEVERAL, Executed, Use
 from goldformer.conformance.reports.object_state import find_state, is_attribute
 from goldformer.spec import Spec
 
@@ -102,6 +102,18 @@ class NeverRan:
 
 
 NOTHING_MISSED: Final = NeverRan()
+
+
+def add_executed(whole: Executed, other: Executed) -> None:
+    """Add what ran in another process."""
+    for file, lines in other.lines.items():
+        whole.lines.setdefault(file, set()).update(lines)
+    for place, use in other.functions.items():
+        mine = whole.functions.setdefault(place, Use())
+        mine.components |= use.components
+        mine.is_repeated |= use.is_repeated
+        for name, value in use.arguments.items():
+            mine.note(name, value)
 
 
 def read_never_ran(executed: Executed, spec: Spec) -> NeverRan:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeGuard
 
-from goldformer.conformance.judging.executed import OBJECTS, Use
+from goldformer.adapters.executed import OBJECTS, Use
 
 #: The attributes and functions that give sizes and kinds of arrays, and no data of them.
 _SIZES: Final = frozenset({"shape", "size", "dim", "ndim", "numel", "device", "dtype", "type", "len", "range"})

@@ -11,10 +11,11 @@ import pytest
 from click.testing import CliRunner
 
 import goldformer
+from goldformer.adapters.executed import Executed, follow_call, record_calls
 from goldformer.adapters.find import import_file
+from goldformer.adapters.imports import is_own_file
 from goldformer.conformance.cli import main
-from goldformer.conformance.judging.executed import Executed, follow_call, is_own_file, record_calls
-from goldformer.conformance.reports.never_ran import read_never_ran
+from goldformer.conformance.reports.never_ran import add_executed, read_never_ran
 from repository import REPOSITORY
 
 ATTENTION = "multi_head_attention"
@@ -204,8 +205,8 @@ def test_an_object_that_is_called_twice_uses_its_cache(tmp_path, spec):
 def test_adds_what_ran_in_another_process(tmp_path, spec):
     text, calls, _ = SAID["a branch"]
     whole = Executed()
-    whole.add(follow(tmp_path / "mine.py", text, calls))
-    whole.add(follow(tmp_path / "mine.py", text, lambda m: m.f(1, 2)))
+    add_executed(whole, follow(tmp_path / "mine.py", text, calls))
+    add_executed(whole, follow(tmp_path / "mine.py", text, lambda m: m.f(1, 2)))
     assert read_never_ran(whole, spec).describe() == ""
 
 

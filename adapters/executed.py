@@ -8,16 +8,13 @@ it too and goes first: then nothing is noted.
 from __future__ import annotations
 
 import sys
-import sysconfig
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
-from functools import cache
-from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, Final
 
-from goldformer.adapters.imports import INSTALLED
+from goldformer.adapters.imports import is_own_file
 
 #: The value of an argument that was an array or another object at least once, and of one that had several values.
 OBJECTS: Final = "an object"
@@ -25,7 +22,6 @@ SEVERAL: Final = "several"
 
 #: The types of arguments that hold no data: sizes, switches, places.
 _PLAIN: Final = frozenset({"NoneType", "bool", "int", "float", "str", "device", "dtype", "Size"})
-_FOREIGN: Final = (sysconfig.get_path("stdlib"), str(Path(__file__).parents[2]))
 
 
 @dataclass
@@ -51,17 +47,6 @@ class Executed:
 
     lines: dict[str, set[int]] = field(default_factory=dict)
     functions: dict[tuple[str, int], Use] = field(default_factory=dict)
-
-    def add(self, other: Executed) -> None:
-        """Add what ran in another process."""
-        for file, lines in other.lines.items():
-            self.lines.setdefault(file, set()).update(lines)
-        for place, use in other.functions.items():
-            mine = self.functions.setdefault(place, Use())
-            mine.components |= use.components
-            mine.is_repeated |= use.is_repeated
-            for name, value in use.arguments.items():
-                mine.note(name, value)
 
 
 class _Recorder:
@@ -178,14 +163,6 @@ def record_calls() -> Iterator[Executed]:
 def follow_call(component: str) -> AbstractContextManager[None]:
     """Note what runs inside the context for a component, if anybody asks for it."""
     return _RECORDERS[-1].follow(component) if _RECORDERS else nullcontext()
-
-
-@cache
-def is_own_file(name: str) -> bool:
-    """Return True for a file, a notebook's cell included, outside Python, its libraries and goldformer."""
-    if name.startswith("<"):  # code without a file, but for what is typed into IPython
-        return name.startswith("<ipython-input-")
-    return not (name.startswith(_FOREIGN) or INSTALLED.intersection(Path(name).parts))
 
 
 def _describe(value: Any) -> str:
