@@ -42,6 +42,12 @@ def small(tmp_path: Path):
     return write
 
 
+def test_a_memory_limit_below_what_the_library_takes_is_said_before_grading(small):
+    result = assignment("check", small(assignment_yaml=f"{SMALL}limits: {{memory: 100}}\n"))
+    assert result.exit_code == 2
+    assert re.search(r"limits\.memory is 100 MiB, and \w+ alone takes \d+ MiB .*: give at least \d+", result.stderr)
+
+
 # ── new ──
 
 

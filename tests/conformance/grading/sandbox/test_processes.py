@@ -280,6 +280,21 @@ def test_a_memory_limit_below_what_python_takes_is_refused():
         Sandbox(Limits(memory=16), "numpy")
 
 
+@pytest.mark.parametrize(("size", "memory"), [(663, 2048), (3220, 5120)])
+def test_the_default_memory_follows_what_the_library_takes(monkeypatch, size, memory):
+    """PyTorch with CUDA takes 3220 MiB of address space, and without it 663."""
+    start = Sandbox._start_launcher
+
+    def measure(sandbox):
+        launcher = start(sandbox)
+        launcher.size = size
+        return launcher
+
+    monkeypatch.setattr(Sandbox, "_start_launcher", measure)
+    with Sandbox(Limits(), "numpy") as sandbox:
+        assert (sandbox.size, sandbox.memory) == (size, memory)
+
+
 def test_each_level_has_what_those_before_it_have_and_says_what_it_lacks():
     have = []
     for level in LEVELS:
