@@ -11,7 +11,7 @@ from comparisons import remark_lines
 from goldformer.adapters import find_adapter
 from goldformer.conformance.diagnosis.diagnosed import Explained
 from goldformer.conformance.diagnosis.suspects import find_failing_roots, rank_suspects
-from goldformer.conformance.judging.cases import Bench
+from goldformer.conformance.judging.cases import Bench, check_case
 from goldformer.conformance.reports.text import explain_verdict
 
 ATTENTION = "scaled_dot_product_attention"
@@ -104,3 +104,34 @@ def test_every_break_is_caught_named_and_placed(edit, broken_reference, spec, ve
     report = explain_verdict(Explained(next(v for v in bad if v.differences)), spec)
     for part in ("expected", "actual", "Clause", "Source", "Repeat      goldformer check"):
         assert part in report
+
+
+#: What is right in float32 and wrong in a half type: the edit, the cases that show it, and the dtypes they show it in.
+HALF_BREAKS = {
+    "angle": (
+        ("decoder_only.py", "row, rest = widen(x[..., :width])", "row, rest = (x[..., :width])"),
+        ("dom-three-hundred-positions", "lmc-three-hundred-positions"),
+        ("float16", "bfloat16"),
+    ),
+    "position": (
+        ("decoder_only.py", "positions[..., None].to(row.dtype)", "positions[..., None].to(x.dtype).to(row.dtype)"),
+        ("dom-three-hundred-positions", "lmc-three-hundred-positions"),
+        ("bfloat16",),
+    ),
+    "exponent": (
+        ("parts.py", "lambda x: x * x.sigmoid()", "lambda x: x / (1 + (-x).half().exp())"),
+        ("dol-gates-of-minus-twelve", "moe-ffn-gates-of-minus-twelve"),
+        ("float16",),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", HALF_BREAKS)
+def test_what_is_computed_in_a_half_type_fails_in_whole_components(name, broken_reference, spec):
+    edit, cases, dtypes = HALF_BREAKS[name]
+    implementations = [find_adapter("reference", spec), find_adapter(broken_reference(*edit), spec)]
+    for dtype in dtypes:
+        right, wrong = (Bench(spec, implementation, dtype, "cpu") for implementation in implementations)
+        for id_ in cases:
+            assert check_case(spec.cases[id_], right).ratio < 0.5
+            assert check_case(spec.cases[id_], wrong).ratio > 5
