@@ -33,10 +33,12 @@ from goldformer.adapters.inference import (
 from goldformer.adapters.inference.names import ARGUMENTS, list_roles
 from goldformer.adapters.protocol import INFERRED_FUNCTIONS
 from goldformer.conformance.choices import CHOICES
-from goldformer.conformance.diagnosis.causes import find_cause
+from goldformer.conformance.diagnosis.causes import DROPOUT, find_cause
+from goldformer.conformance.diagnosis.dropping import find_dropout
 from goldformer.conformance.diagnosis.explain import Diagnosis
 from goldformer.conformance.diagnosis.finding import MISTAKE_FOUND
 from goldformer.conformance.diagnosis.findings import diagnose
+from goldformer.conformance.judging.cases import Bench
 from goldformer.conformance.wiring_search import Trial, WiringSearch
 from goldformer.spec import Spec, load_spec
 from goldformer.spec.scope import find_component_named
@@ -203,7 +205,10 @@ def _guess(searches: Sequence[WiringSearch]) -> tuple[Wiring, tuple[str, ...] | 
     judgements = called.try_small(wiring)
     if declared := called.declare_eps(wiring, judgements):
         return declared, None
-    return wiring, _diagnose(Trial(wiring, judgements), called.spec)
+    mistakes = _diagnose(Trial(wiring, judgements), called.spec)
+    # Where results vary, golden values decide nothing. What a dropout leaves of a call is plain to see all the same.
+    bench = Bench(called.spec, load_wiring(wiring, called.spec), called.dtype, "cpu")
+    return wiring, mistakes or ((DROPOUT,) if find_dropout(called.component, bench) else ())
 
 
 def _diagnose(trial: Trial, spec: Spec) -> tuple[str, ...]:

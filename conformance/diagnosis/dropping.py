@@ -46,13 +46,13 @@ def name_dropout(judgements: Sequence[Judgement | None], verdicts: Sequence[Verd
     """
     return [
         replace(v, catches=(DROPOUT,), message=f"{v.message}: {found}")
-        if j is not None and v.bad and v.catches == (NONDETERMINISM,) and (found := _find_dropout(v.component, j.bench))
+        if j is not None and v.bad and v.catches == (NONDETERMINISM,) and (found := find_dropout(v.component, j.bench))
         else v
         for j, v in zip(judgements, verdicts, strict=True)
     ]
 
 
-def _find_dropout(component: str, bench: Bench) -> str:
+def find_dropout(component: str, bench: Bench) -> str:
     """Return in words what dropout makes of a call; an empty text if the result is not that of dropout."""
     options, output = bench.adapter.options(component, bench.spec), bench.spec.contracts[component].first_output
     try:

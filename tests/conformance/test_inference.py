@@ -296,6 +296,17 @@ def test_rows_without_a_key_are_no_second_mistake(spec, tmp_path):
     assert found.wiring.declared["empty_row"] == "nan"
 
 
+def test_dropout_that_stays_on_is_named_in_a_class_too(spec, tmp_path):
+    text = (STYLES / "separate_attention.py").read_text(encoding="utf-8")
+    right = "torch.matmul(self.dropout(self.attn), value)"
+    assert right in text
+    wrong = "torch.matmul(torch.dropout(self.attn, 0.1, True), value)"
+    (tmp_path / "drops.py").write_text(text.replace(right, wrong), encoding="utf-8")
+    with forget_modules(tmp_path):
+        found = infer_adapter(f"{tmp_path}/drops.py:ClonedLinears", spec=spec)
+    assert (found.component, found.mistakes) == ("multi_head_attention", ("dropout-in-evaluation",))
+
+
 def test_hidden_states_are_no_logits(spec):
     with pytest.raises(InferenceError, match="LlamaModel: goldformer does not judge"):
         infer_adapter(f"{STYLES}/llama_of_halves.py:LlamaModel", spec=spec)
