@@ -59,14 +59,22 @@ class Way:
     records: Collection[Group] = ()
     cotangent: Layout = "contiguous"
     splits: bool = False
+    #: Leave out the mask of code that always hides later tokens, where it is just the causal one.
+    omits: bool = False
 
     def fits(self, case: Case, contract: Contract) -> bool:
         """Return True if a case has what this way changes."""
         if (self.splits or self.cotangent != "contiguous") != (case.cotangent is not None):
             return False
         inputs = {name: contract.inputs[name] for name in case.inputs}
-        if self.joins:
-            return bool(find_twins(case.input_arrays))
+        if self.joins or self.omits:
+            later = contract.later_tokens
+            is_square = later is not None and len({*later.shape.sizes(case.sizes, case.lead)[-2:]}) == 1
+            return (
+                bool(find_twins(case.input_arrays))
+                if self.joins
+                else is_square and not case.inputs.keys() & {*contract.masks}
+            )
         if self.expands:
             sizes = Binder(dict(case.sizes), case.lead)
             return not contract.session and any(
@@ -91,8 +99,9 @@ class Way:
         if self.splits or self.cotangent != "contiguous":
             is_float = contract.outputs[contract.first_output].kind == "float"
             return is_float and floats + contract.takes_params > self.splits
-        if self.joins:
-            return any(sum(spec.kind == kind for spec in inputs) > 1 for kind in ("float", "ids"))
+        if self.joins or self.omits:
+            twins = any(sum(spec.kind == kind for spec in inputs) > 1 for kind in ("float", "ids"))
+            return twins if self.joins else contract.later_tokens is not None
         if self.expands:
             return contract.session is None and any(spec.broadcast and spec.kind == "bool" for spec in inputs)
         if self.kinds:
@@ -128,6 +137,7 @@ WAYS: Final[Mapping[str, Way]] = {
     "recording-parameters": Way("gradients of the parameters only are recorded", _FORWARD, records=["params"]),
     "cotangent-transposed": Way("the gradient of the output is transposed in memory", _STRIDES, cotangent="transposed"),
     "cotangent-strided": Way("the gradient of the output is a strided view", _STRIDES, cotangent="strided"),
+    "no-mask": Way("no mask is given, as later tokens are always hidden", "Hide them without a mask too.", omits=True),
     "some-gradients": Way("only some arguments require a gradient", _FORWARD, splits=True),
 }
 

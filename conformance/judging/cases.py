@@ -203,7 +203,8 @@ def _judge_ways(prepared: PreparedCase, bench: Bench, blank: Verdict) -> Judgeme
     library = LIBRARIES[bench.adapter.arrays]
     for name in select_ways(component, bench.spec).get(prepared.whole.id, ()):
         way = WAYS[name]
-        failing = _judge_way(way, plain, prepared) if _has_way(way, library, function) else plain
+        is_possible = _has_way(way, library, function) and (prepared.case.hiding == "only" or not way.omits)
+        failing = _judge_way(way, plain, prepared) if is_possible else plain
         if not failing.verdict.bad:
             continue
         again = _judge_way(way, plain, prepared)
@@ -227,10 +228,13 @@ def _has_way(way: Way, library: ArrayLibrary, function: Callable[..., Any]) -> b
 
 def _judge_way(way: Way, plain: Judgement, prepared: PreparedCase) -> Judgement:
     """Return the judgement of the call in some way, if its values are wrong, and the plain one if they are not."""
-    bench, case = plain.bench, prepared.case
+    bench, case, arguments = plain.bench, prepared.case, prepared.arguments
+    if way.omits and case.later_tokens is not None:
+        inputs = {name: array for name, array in arguments.inputs.items() if name != case.later_tokens.mask}
+        arguments = replace(arguments, inputs=inputs)
     # A second call of one object is no session, in which a cache is used.
     with nullcontext() if way.repeats else follow_call(case.component):
-        outcome = bench.call_case(case, prepared.arguments, way=way)
+        outcome = bench.call_case(case, arguments, way=way)
     measured = measure_outcome(outcome, plain.expected, case, bench, bench.rounds_to)
     verdict = decide(measured, bench.policy, plain.verdict)
     return replace(plain, verdict=verdict, outcome=outcome) if verdict.reason in _WRONG else plain

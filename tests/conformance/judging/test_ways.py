@@ -78,6 +78,7 @@ WRONG: dict[str, Callable[[Call], bool]] = {
     "mask-expanded": lambda call: call.mask is not None and 0 in call.mask.stride(),
     "inputs-transposed": lambda call: is_transposed(call.first),
     "inputs-strided": lambda call: call.first.stride()[-2:] == (2 * call.first.shape[-1], 2),
+    "no-mask": lambda call: call.mask is None,
     "same-object": lambda call: len({*map(id, call.inputs)}) < len(call.inputs),
     "training": lambda call: call.module.training,
     "second-call": keeps_first,
@@ -175,6 +176,7 @@ PROGRAMS = {
     "inputs-transposed": (ATTEND, NETWORK),
     "inputs-strided": (ATTEND, NETWORK),
     "same-object": (ATTEND, HEADS),
+    "no-mask": (ATTEND, HEADS),
     "training": (HEADS, NETWORK),
     "second-call": (HEADS, NETWORK),
     "recording": (ATTEND, NETWORK),
@@ -186,10 +188,11 @@ PROGRAMS = {
 }
 
 
-def judge_ways(function, wrong, spec):
+def judge_ways(function, wrong, spec, **declared):
     """Return the failing verdicts of the cases that are called in some way, and how many passed."""
     NOW[0], component = wrong, function.__name__
-    adapter = Adapter.from_object(SimpleNamespace(ARRAYS="torch", **{component: function}), "program", spec)
+    program = SimpleNamespace(ARRAYS="torch", CONVENTIONS=declared, **{component: function})
+    adapter = Adapter.from_object(program, "program", spec)
     bench = Bench(spec, adapter, "float32", "cpu")
     verdicts = [judge_case(spec.cases[id_], bench).verdict for id_ in select_ways(component, spec)]
     return [v for v in verdicts if v.bad], sum(not v.bad and v.is_judged for v in verdicts)
@@ -202,7 +205,8 @@ def test_every_way_has_two_wrong_programs():
 @pytest.mark.parametrize(("way", "function"), [(way, one) for way, both in PROGRAMS.items() for one in both])
 def test_code_that_is_wrong_in_one_way_fails_and_the_way_is_named(way, function, spec):
     wrong = Wrong(WRONG[way]) if way in WRONG else Wrong(gradient=WRONG_BACKWARD[way])
-    bad, passed = judge_ways(function, wrong, spec)
+    declared = {"later_tokens": "hidden_only"} if way == "no-mask" else {}
+    bad, passed = judge_ways(function, wrong, spec, **declared)
     assert bad
     assert passed
     assert {(v.reason, v.message.partition(": ")[0] + ": ") for v in bad} == {("way", WAYS[way].describe(""))}
