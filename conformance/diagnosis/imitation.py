@@ -460,7 +460,7 @@ class Imitator:
         """
         fewer = dict.fromkeys(one for c in found for one in c.leave_one_out() if one not in found)
         simpler = self._match_possible(fewer, failure)
-        if simpler or not found or any(len(candidate.mistakes) < 2 for candidate in found):
+        if simpler or not found or any(len(candidate.causes) < 2 for candidate in found):
             return simpler
         parts = {find_cause(id_, self.spec).component for candidate in found for id_ in candidate.mistakes}
         component = failure.case.component

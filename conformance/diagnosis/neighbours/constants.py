@@ -10,6 +10,7 @@ import numpy as np
 
 from goldformer.conformance.diagnosis.neighbours.arguments import Given, change_argument, change_result
 from goldformer.conformance.diagnosis.neighbours.neighbour import Neighbour
+from goldformer.spec.formulas.arrays import as_array
 from goldformer.spec.formulas.attention import score_divisor, sum_values, weigh_keys
 from goldformer.spec.formulas.checks import Array
 from goldformer.spec.formulas.embedding import (
@@ -21,8 +22,9 @@ from goldformer.spec.formulas.embedding import (
     token_positions,
     wavelength_base,
 )
-from goldformer.spec.formulas.layers import activation, layer_norm_eps
-from goldformer.spec.formulas.steps import Step, instead
+from goldformer.spec.formulas.layers import activation, layer_norm_eps, norm_denominator
+from goldformer.spec.formulas.rms import rms_divisor, rms_eps
+from goldformer.spec.formulas.steps import Step, around, instead
 from goldformer.spec.formulas.transformer import output_logits
 
 _SDPA: Final = "scaled_dot_product_attention"
@@ -93,12 +95,26 @@ def _change_eps() -> Iterator[Neighbour]:
     # 1e-5, 1e-6 and 1e-12 are options of layer_norm_eps.
     values = [float(f"1e-{k}") for k in (2, 3, 4, 7, 8, 9, 10)]
     named = [(f"{value:g}", f"{value:g}", value) for value in values]
-    named += [("zero", "0", 0.0), ("float32", "1.19e-7, that of float32,", float(np.finfo(np.float32).eps))]
+    named += [("float32", "1.19e-7, that of float32,", float(np.finfo(np.float32).eps))]
     for word, text, value in named:
         yield Neighbour(
             f"layer_norm.eps.{word}", f"the normalisation fits eps = {text}", OTHER_EPS,
             {layer_norm_eps: instead(_return_value(value))}, number=("layer_norm_eps", value),
         )  # fmt: skip
+    for component, eps, divisor in (
+        ("layer_norm", layer_norm_eps, norm_denominator), ("rms_norm", rms_eps, rms_divisor),
+    ):  # fmt: skip
+        # The code may have no place for it, so that it is no number.
+        yield Neighbour(
+            f"{component}.eps.zero", "eps is left out, or 0", OTHER_EPS,
+            {eps: instead(_return_value(0.0)), divisor: around(_lose_zero_rows)},
+        )  # fmt: skip
+
+
+def _lose_zero_rows(original: Callable[[Array], Array], square: Array) -> Array:
+    """Return the divisor of each row; NaN of a row of zeros, so that its gradients are NaN too."""
+    root = original(square)
+    return as_array(root / (square != 0).astype(root.dtype))
 
 
 def _return_value(value: Any) -> Step:

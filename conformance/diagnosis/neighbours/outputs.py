@@ -16,7 +16,7 @@ from goldformer.conformance.diagnosis.neighbours.array_changes import (
     shift_last_axis,
 )
 from goldformer.conformance.diagnosis.neighbours.neighbour import Neighbour
-from goldformer.spec.formulas.attention import padding_mask
+from goldformer.spec.formulas.attention import causal_mask, padding_mask
 from goldformer.spec.formulas.checks import Array
 from goldformer.spec.formulas.layers import run_stack
 from goldformer.spec.formulas.steps import Step, around
@@ -43,6 +43,10 @@ def generate() -> Iterator[Neighbour]:
          lambda m: np.broadcast_to(m.all(0, keepdims=True), m.shape)),
         ("all-true", "the padding mask hides nothing", np.ones_like),
         ("inverted", "the padding mask is True at the padding and False at the words", np.logical_not),
+    )  # fmt: skip
+    yield Neighbour(
+        "causal_mask.all-true", "the causal mask hides nothing", "True where the key is not after the query.",
+        {causal_mask: change_array(np.ones_like)},
     )  # fmt: skip
     for word, title, change in masks:
         yield Neighbour(

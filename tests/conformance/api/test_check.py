@@ -83,6 +83,31 @@ def test_the_text_is_short_and_begins_with_the_finding(wrong):
     assert len(lines) < 20
 
 
+def norm_without_eps(x, *, params):
+    return x / x.square().mean(-1, keepdim=True).sqrt() * params["gamma"]
+
+
+def mask_without_window(*, q_seq, kv_seq, window):
+    return torch.ones(q_seq, kv_seq, dtype=torch.bool).tril()
+
+
+def mask_of_ones(*, q_seq, kv_seq):
+    return torch.ones(q_seq, kv_seq, dtype=torch.bool)
+
+
+@pytest.mark.parametrize(
+    ("function", "component", "says"),
+    [
+        (norm_without_eps, "rms_norm", "Eps is left out, or 0. It reproduces your output in 14 of 14"),
+        (mask_without_window, "sliding_window_mask", "window-sign, the window is ignored, as by a wrong sign, so that"),
+        (mask_of_ones, "causal_mask", "The causal mask hides nothing. It reproduces"),
+    ],
+)
+def test_what_is_left_out_is_not_described_as_if_it_were_there(function, component, says):
+    (found,) = (f.text for f in goldformer.check(function, component).findings if f.label == "Mistake found")
+    assert found.startswith(says)
+
+
 def test_what_only_a_command_line_has_is_said_as_python_has_it(wrong):
     def softmax(scores):
         powers = np.exp(scores - scores.max(-1, keepdims=True)) if scores.size else scores
