@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
@@ -55,7 +56,8 @@ def _advise_fitting(judgement: Judgement, case: Case, result: Result) -> str:
         if case.refuses(chosen) or not _may_fit(result, chosen, judgement, case):
             continue
         ratio = _measure_under(result, chosen, case, bench)
-        if ratio is not None:
+        # An option that leaves most of the error is as near as the declared one: rounding does not tell the two apart.
+        if ratio is not None and ratio <= (judgement.verdict.ratio or math.inf) / 2:
             fitting.append((len(options), ratio, options))
     return _declare(min(fitting, key=lambda found: found[:2])[2], bench.spec) if fitting else ""
 

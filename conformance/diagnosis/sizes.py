@@ -8,7 +8,7 @@ from typing import Final
 
 from goldformer.conformance.diagnosis.finding import DEPENDS_ON_SIZE, Finding
 from goldformer.conformance.diagnosis.neighbours.blocks import SHORTEST
-from goldformer.conformance.judging.verdict import Status, Verdict
+from goldformer.conformance.judging.verdict import Limit, Status, Verdict
 from goldformer.spec import Case, Spec
 
 #: What a size counts, by the name of its axis: those that code cuts into blocks come first.
@@ -50,6 +50,8 @@ def describe_size(judged: Sequence[Verdict], spec: Spec) -> Iterator[Finding]:
     """Yield the size on which the failures of a component depend, if they do."""
     compared = [v for v in judged if v.asks == "values" and v.check in spec.cases]
     failures = [v for v in compared if v.bad]
+    if failures and all(d.limit is not Limit.ELEMENT for v in failures for d in v.differences):
+        return  # what only many elements together show, it shows in large calls
     bad = [spec.cases[v.check] for v in failures]
     good = [spec.cases[v.check] for v in compared if v.status is Status.PASSED]
     raises = all(v.reason == "raised" for v in failures)

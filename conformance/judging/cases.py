@@ -35,7 +35,7 @@ from goldformer.conformance.judging.repeat import repeat_cases
 from goldformer.conformance.judging.running import run_step
 from goldformer.conformance.judging.tolerance import COARSER
 from goldformer.conformance.judging.verdict import Asks, Reason, Status, Verdict
-from goldformer.spec import Case
+from goldformer.spec import Case, Spec
 from goldformer.spec.model import GoldenArray
 from goldformer.spec.oracle.rounding import TF32
 from goldformer.spec.ways import PLAIN, WAYS, Way, select_ways
@@ -118,7 +118,8 @@ class PreparedCase:
         command = repeat_cases(bench, bench.policy, [case])
         return Verdict(
             case.id, "case", case.component, case.title, Status.PASSED, "", "", bench.dtype, bench.device,
-            case.clauses, str(case.source or "derived"), case.kills, reproduce=command, asks=_find_asked(case),
+            case.clauses, str(case.source or "derived"), case.kills, reproduce=command,
+            asks=_find_asked(case, bench.spec),
         )  # fmt: skip
 
     @cached_property
@@ -255,8 +256,10 @@ def _mark_by_hand(blank: Verdict, case: Case, bench: Bench) -> Verdict:
     return replace(blank, by_hand=True) if by_hand else blank
 
 
-def _find_asked(case: Case) -> Asks:
+def _find_asked(case: Case, spec: Spec) -> Asks:
     """Return what a case asks for."""
     if case.error is not None:
         return "refusal"
-    return "shape" if case.shape_only else "gradients" if case.cotangent is not None else "values"
+    if case.shape_only:
+        return "shape"
+    return "advice" if spec.is_advice(case) else "gradients" if case.cotangent is not None else "values"

@@ -97,21 +97,27 @@ def _find_ratios(actual: NDArray[np.generic], expected: NDArray[np.generic], lim
 
 
 def _judge_whole(actual: NDArray[np.generic], expected: NDArray[np.generic], limits: Tolerance) -> tuple[float, Limit]:
-    """Return the larger share of the tolerance that all errors use together, and which it is."""
+    """Return the largest share of the tolerance that all errors use together, or those of a row, and which it is."""
     if limits.row is None:
         return 0.0, Limit.ELEMENT
-    count, squares, size, shared = 0, 0.0, 0.0, 0.0
+    count, squares, size, shared, in_row = 0, 0.0, 0.0, 0.0, 0.0
     for made, right, variance in _cut(actual, expected, limits.row):
         there = np.isfinite(right) & (variance > 0)
-        wanted, row = right[there].astype(np.float64), variance[there]
-        error = made[there].astype(np.float64) - wanted
-        count += len(row)
-        squares += float(np.sum(error**2 / row))
-        size += float(np.sum(wanted**2 / row))
-        shared += float(np.sum(error * wanted / row))
-    average = math.sqrt(squares / max(count, 1)) / limits.average
-    common = abs(shared) / size / limits.common if size else 0.0
-    return (common, Limit.COMMON) if common > average else (average, Limit.AVERAGE)
+        weight = np.divide(1.0, variance, where=there, out=np.zeros(there.shape))
+        wanted = np.where(there, right, 0.0)
+        error = np.where(there, made, 0.0) - wanted
+        sizes, factors = (np.sum(wanted * other * weight, axis=-1) for other in (wanted, error))
+        count += int(np.count_nonzero(there))
+        squares += float(np.sum(error**2 * weight))
+        size += float(sizes.sum())
+        shared += float(factors.sum())
+        in_row += float(np.sum(np.divide(factors**2, sizes, where=sizes > 0, out=np.zeros(sizes.shape))))
+    return max(
+        (math.sqrt(squares / max(count, 1)) / limits.average, Limit.AVERAGE),
+        (abs(shared) / size / limits.common if size else 0.0, Limit.COMMON),
+        (math.sqrt(in_row / limits.rows) / (limits.average * limits.in_row), Limit.ROW),
+        key=lambda share: share[0],
+    )
 
 
 def _cut(*arrays: NDArray[Any]) -> Iterator[tuple[NDArray[Any], ...]]:

@@ -35,6 +35,7 @@ GRADIENT_OF: Final = "gradient of "
 _AS_A_WHOLE: Final = {
     Limit.AVERAGE: "no value is far off, but all of them together are",
     Limit.COMMON: "all values are too large or too small by the same factor",
+    Limit.ROW: "in a row all values are off by the same factor, as if what divides it had been rounded to a half type",
 }
 
 #: The fewest digits of a number in a sentence, of a number by itself, and those that show every number exactly.

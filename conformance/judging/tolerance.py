@@ -1,16 +1,16 @@
 """The largest distance of an honest result from its golden value: arithmetic, not taste.
 
 What rounding explains of an output follows from the formula (spec/oracle/rounding.py): a variance for each element. A
-result is judged by its largest error, and in half types also by the mean of the squares of all of them, and by the
-factor that all of its elements have in common. No mistake is as small as the rounding of finer types, where a constant
-that is rounded once, or terms that are lost beside a long sum, are errors that all elements share. Gradients and
-statistics have one error scale for all of an output instead.
+result is judged by its largest error. In half types it is also judged by the mean of the squares of all errors, and by
+the factor that all of its elements have in common, or those of a row where only single elements are rounded. No mistake
+is as small as the rounding of finer types, where a constant that is rounded once, or terms that are lost beside a long
+sum, are errors that all elements share. Gradients and statistics have one error scale for all of an output instead.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from goldformer.spec.model import GoldenArray
 from goldformer.spec.oracle.rounding import ELEMENT, SLACK, SMALLEST, UNIT_ROUNDOFF, is_half
+from goldformer.spec.oracle.truth import OutputRounding
 
 Array = NDArray[Any]
 
@@ -49,13 +50,15 @@ class Tolerance:
     """The limits of what rounding explains in an output.
 
     `element` is the largest error of each element, or of all; 0 means exact. `row` is the mean variance of the row of
-    each element, None if only elements are judged. `rows` is their number, `common` the largest common factor.
+    each element, None if only elements are judged. `rows` is their number, `common` the largest common factor, and
+    `in_row` the largest root mean square of those of single rows, in standard deviations of that of independent errors.
     """
 
     element: Array | float
     row: Array | None = None
     rows: int = 1
     common: float = math.inf
+    in_row: float = math.inf
 
     @property
     def largest(self) -> float:
@@ -75,6 +78,8 @@ def limit_rounding(golden: GoldenArray, at_least: str | None, dtype: str) -> Tol
     variance = golden.rounding(dtype)
     if variance is None:
         return Tolerance(0.0)
+    # Where the errors of scores overflow their exponentials, rounding explains any result.
+    variance = np.nan_to_num(variance, nan=math.inf, posinf=math.inf)
     # An element near 0 by chance has a small variance, which holds only to first order: its row counts for half.
     row = np.broadcast_to(variance.mean(-1, keepdims=True) if variance.ndim else variance, variance.shape)
     element = np.asarray(variance + row)
@@ -86,7 +91,23 @@ def limit_rounding(golden: GoldenArray, at_least: str | None, dtype: str) -> Tol
     if golden.indices is not None:
         rows = len({place[:-1] for place in golden.indices})
     common = COMMON * UNIT_ROUNDOFF[dtype] if rows >= LEAST_ROWS else math.inf
-    return Tolerance(golden.select(element), golden.select(row), max(rows, 1), common)
+    in_row = math.inf
+    if at_least is not None and golden.indices is None and isinstance(golden.rounding, OutputRounding):
+        in_row = _spread_rows(golden.rounding.call.inputs.values(), dtype)
+    return Tolerance(golden.select(element), golden.select(row), max(rows, 1), common, in_row)
+
+
+def _spread_rows(inputs: Iterable[Array], dtype: str) -> float:
+    """Return the spread of the factor that a row's errors share where only single elements are rounded, in deviations.
+
+    Equal digits are rounded alike: the errors of a row are as independent as it has elements of different digits.
+    """
+    largest = 0.0
+    for rows in (np.atleast_1d(array) for array in inputs if array.dtype.kind == "f" and array.size):
+        digits = np.sort(np.rint(np.abs(np.frexp(rows)[0]) / UNIT_ROUNDOFF[dtype]), axis=-1)
+        different = 1 + np.count_nonzero(np.diff(digits, axis=-1), axis=-1).min()
+        largest = max(largest, math.sqrt(rows.shape[-1] / different))
+    return largest or math.inf
 
 
 def find_visible(golden: GoldenArray, limits: Tolerance) -> float | None:

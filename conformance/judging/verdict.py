@@ -69,7 +69,8 @@ Reason = Literal[
 ]
 
 #: The kinds of checks: values, gradients, shapes only, an error for bad input, or a law that holds for every input.
-Asks = Literal["values", "gradients", "shape", "refusal", "law"]
+#: A case all of whose clauses are SHOULD asks for "advice".
+Asks = Literal["values", "gradients", "advice", "shape", "refusal", "law"]
 
 #: The reasons of departures that are reported but fail only if they are required: a departure from advice, a bad input
 #: that is accepted, a result that is right to a coarser dtype, and code that is right here and would fail on a GPU.
@@ -131,11 +132,12 @@ class Grid:
 
 
 class Limit(StrEnum):
-    """The limit that an output exceeds: of single elements, of all on average, or of a factor that they share."""
+    """The limit that an output exceeds: of elements, of all on average, or of a factor that all share or a row."""
 
     ELEMENT = "element"
     AVERAGE = "average"
     COMMON = "common"
+    ROW = "row"
 
 
 @dataclass(frozen=True, slots=True)

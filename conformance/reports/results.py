@@ -109,12 +109,13 @@ def _find_end(verdict: Verdict) -> _End:
 
 @dataclass(frozen=True, slots=True)
 class CaseCoverage:
-    """The number of judged cases of a component with golden values, each counted once for all dtypes.
+    """The number of judged cases of a component with golden values, in the dtype in which the fewest were judged.
 
-    `admitted` are those that the declared options admit: the judged and the declined ones. A gradient that is declined
-    is not counted, nor is what the dtype or the device of the run cannot hold. `needed` is the number of judged cases
-    on which the component conforms. If fewer are judged, `lost` says why, the declined ones first; if the dtype or the
-    device took most away, it says that. `unseen` are the known mistakes that no check which ran is known to show.
+    Advice is not counted. `admitted` are those that the declared options admit: the judged and the declined ones. A
+    gradient that is declined is not counted, nor is what the dtype or the device of the run cannot hold. `needed` is
+    the number of judged cases on which the component conforms. If fewer are judged, `lost` says why, the declined ones
+    first; if the dtype or the device took most away, it says that. `unseen` are the known mistakes that no check which
+    ran is known to show.
     """
 
     judged: int = 0
@@ -126,24 +127,32 @@ class CaseCoverage:
 
     @classmethod
     def of(cls, verdicts: Iterable[Verdict], unseen: Iterable[str] = ()) -> CaseCoverage:
-        """Count the cases of one component that have golden values."""
-        cases: dict[str, Verdict] = {}
+        """Count the cases of one component that have golden values; each dtype is counted by itself."""
+        by_dtype: defaultdict[str, list[Verdict]] = defaultdict(list)
         for verdict in verdicts:
             if verdict.asks in ("values", "gradients"):
-                other = cases.get(verdict.check, verdict)
-                cases[verdict.check] = min(other, verdict, key=lambda v: _ENDS.index(_find_end(v)))
+                by_dtype[verdict.dtype].append(verdict)
+        found = [cls._of_dtype(listed, tuple(unseen)) for listed in by_dtype.values() or [[]]]
+        # A dtype that can hold no case, and need not, says nothing.
+        telling = [coverage for coverage in found if coverage.judged or not coverage.is_enough] or found
+        return min(telling, key=lambda coverage: (coverage.judged - coverage.needed, coverage.judged))
+
+    @classmethod
+    def _of_dtype(cls, verdicts: Sequence[Verdict], unseen: tuple[str, ...]) -> CaseCoverage:
+        """Count the cases of one component in one dtype."""
         ends: dict[_End, list[Verdict]] = {end: [] for end in _ENDS}
-        for verdict in cases.values():
+        for verdict in {v.check: v for v in sorted(verdicts, key=lambda v: -_ENDS.index(_find_end(v)))}.values():
             ends[_find_end(verdict)].append(verdict)
         judged, admitted = len(ends["judged"]), len(ends["judged"]) + len(ends["declined"])
-        needed = _count_needed(admitted, len(ends["excluded"]), len(ends["unreachable"]))
+        narrow = sum(v.reason == "dtype" for v in ends["unreachable"])
+        needed = _count_needed(admitted, len(ends["excluded"]), len(ends["unreachable"]), narrow)
         lost: list[_End] = []
         if judged < needed:
-            lost = ["declined", "excluded"] if admitted < needed else ["declined"]
+            lost = [*_ENDS[1:-1]] if admitted < needed else ["declined"]
         elif judged < _LEAST_SHARE * (admitted + len(ends["unreachable"])):
             lost = ["unreachable"]
         losses = tuple(loss for end in lost for loss in _list_losses(ends[end]))
-        return cls(judged, admitted, needed, len(cases), losses, tuple(unseen))
+        return cls(judged, admitted, needed, sum(map(len, ends.values())), losses, unseen)
 
     @property
     def is_enough(self) -> bool:
@@ -155,15 +164,16 @@ class CaseCoverage:
         return f"{self.judged} of {self.cases} cases apply" if self.cases else ""
 
 
-def _count_needed(admitted: int, excluded: int, unreachable: int) -> int:
+def _count_needed(admitted: int, excluded: int, unreachable: int, narrow: int) -> int:
     """Return how many cases must be judged: 6 in 10 of the admitted ones, and 10, or all if the spec has fewer.
 
-    If the declared options leave fewer than 10, too few can be judged. What the dtype or the device of the run cannot
-    hold is not the implementation's choice, so it is never missing.
+    If the declared options leave fewer than 10, too few can be judged, and so they can in a dtype that is too narrow
+    for all but a few. Otherwise what the dtype or the device of the run cannot hold is not missing: it is not the
+    implementation's choice.
     """
     reachable = admitted + unreachable
-    if reachable < FEWEST_CASES <= reachable + excluded:
-        return FEWEST_CASES
+    if admitted + narrow >= FEWEST_CASES or reachable < FEWEST_CASES <= reachable + excluded:
+        return max(ceil(_LEAST_SHARE * admitted), FEWEST_CASES)
     return max(ceil(_LEAST_SHARE * admitted), min(FEWEST_CASES, admitted), 0 if unreachable else 1)
 
 

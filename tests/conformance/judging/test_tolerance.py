@@ -11,7 +11,7 @@ import torch
 from goldformer.adapters import BUILT_IN, DTYPES, find_adapter
 from goldformer.conformance.judging.cases import Bench
 from goldformer.conformance.judging.tolerance import LARGEST, find_smallest_normal, tolerance
-from goldformer.conformance.judging.verdict import Status
+from goldformer.conformance.judging.verdict import Limit, Status
 from goldformer.spec.oracle.rounding import SLACK, SMALLEST, UNIT_ROUNDOFF
 
 
@@ -81,3 +81,22 @@ def test_a_wrong_implementation_lies_far_beyond(spec, verdicts_of, adapter_file)
     verdicts = verdicts_of(Bench(spec, find_adapter(path, spec), "float32", "cpu"), "softmax")
     worst = max(v.ratio or 0 for v in verdicts if v.status is Status.FAILED)
     assert worst > 100
+
+
+def test_a_norm_that_is_computed_in_bfloat16_is_wrong_in_its_rows(spec, verdicts_of, adapter_file):
+    path = adapter_file(
+        "import torch\nARRAYS = 'torch'\ndef rms_norm(x, params):\n"
+        "    return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6) * params['gamma']\n"
+    )
+    verdicts = verdicts_of(Bench(spec, find_adapter(path, spec), "bfloat16", "cpu"), "rms_norm")
+    wrong = {v.check: [d.limit for d in v.differences] for v in verdicts if v.status is Status.FAILED}
+    assert wrong["rms-rows-of-many-sizes"] == [Limit.ROW]
+
+
+def test_words_that_are_all_zero_are_wrong_in_bfloat16(spec, verdicts_of, adapter_file):
+    path = adapter_file(
+        "import torch\nARRAYS = 'torch'\ndef generate(ids, *, max_new_tokens, **more):\n"
+        "    return torch.zeros(len(ids), max_new_tokens, dtype=torch.long)\n"
+    )
+    verdicts = verdicts_of(Bench(spec, find_adapter(path, spec), "bfloat16", "cpu"), "generate")
+    assert sum(v.status is Status.FAILED for v in verdicts) >= 10

@@ -89,13 +89,18 @@ def test_what_is_tolerated_was_checked():
 # Cases that apply
 
 
-def test_a_case_is_judged_if_one_dtype_judges_it():
-    cases = [verdict("a", "softmax", "skipped", "dtype"), verdict("a", "softmax", dtype="float64")]
-    assert (CaseCoverage.of(cases).judged, CaseCoverage.of(cases[::-1]).judged, CaseCoverage.of(cases).cases) == (
-        1,
-        1,
-        1,
-    )
+def test_each_dtype_is_counted_by_itself_and_the_one_with_the_fewest_judged_cases_decides():
+    few = [*values(3, "softmax", dtype="bfloat16"), *values(9, "softmax", "skipped", "dtype", "bfloat16")]
+    for cases in ([*values(12), *few], [*few, *values(12)]):
+        coverage = CaseCoverage.of(cases)
+        assert (coverage.judged, coverage.needed, coverage.is_enough) == (3, 10, False)
+        assert coverage.lost == ("9 not in bfloat16 (add a dtype with --dtype)",)
+    whole = CaseCoverage.of([*values(12), *values(11, "softmax", dtype="bfloat16")])
+    assert (whole.judged, whole.is_enough) == (11, True)
+
+
+def test_advice_is_no_case_that_counts():
+    assert str(CaseCoverage.of([*values(2), replace(verdict("b", "softmax"), asks="advice")])) == "2 of 2 cases apply"
 
 
 def test_only_cases_that_ask_for_values_count():
@@ -114,9 +119,14 @@ def test_what_takes_too_many_cases_away_is_told_what_is_declined_first():
 
 
 def test_what_the_dtype_takes_away_is_told_and_is_not_held_against_the_code():
-    coverage = CaseCoverage.of([*values(2), *values(8, "softmax", "skipped", "dtype", "bfloat16", message="1e5")])
+    coverage = CaseCoverage.of(
+        [
+            *values(2, "softmax", dtype="bfloat16"),
+            *values(7, "softmax", "skipped", "dtype", "bfloat16", message="1e5"),
+        ]
+    )
     assert (coverage.judged, coverage.admitted, coverage.needed, coverage.is_enough) == (2, 2, 2, True)
-    assert coverage.lost == ("8 not in bfloat16 (add a dtype with --dtype)",)
+    assert coverage.lost == ("7 not in bfloat16 (add a dtype with --dtype)",)
 
 
 def test_what_derived_cases_show_is_not_said_to_be_unseen():
@@ -149,8 +159,9 @@ def declined(count):
         (20, values(100, "softmax", "skipped", "convention", message=EPS), 12),  # not what other options have
         (9, values(9, "softmax", "skipped", "convention", message=EPS), 10),  # unless the declared ones leave too few
         (8, values(1, "softmax", "skipped", "convention", message=EPS), 8),
-        (4, values(9, "softmax", "skipped", "dtype"), 4),  # not what the run cannot hold
-        (4, [*values(3, "softmax", "skipped", "convention"), *values(9, "softmax", "skipped", "dtype")], 4),
+        (4, values(5, "softmax", "skipped", "dtype"), 4),  # not what the dtype cannot hold
+        (4, values(9, "softmax", "skipped", "dtype"), 10),  # unless it leaves too few of ten
+        (4, [*values(3, "softmax", "skipped", "convention"), *values(9, "softmax", "skipped", "dtype")], 10),
         (4, values(9, "softmax", "skipped", "not-checkable"), 4),
         (0, values(9, "softmax", "skipped", "dtype"), 0),
         (0, declined(3), 3),
