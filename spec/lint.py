@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from goldformer.spec.coverage import cover
+from goldformer.spec.edges import list_unvisited
 from goldformer.spec.errors import Problem
 from goldformer.spec.model import ANY, Case, Contract, GoldenArray, read_count
 from goldformer.spec.strict import Location
@@ -38,6 +39,7 @@ def lint(spec: Spec) -> list[Problem]:
         *_check_errata_digits(spec),
         *_check_printed_digits(spec),
         *_list_empty_squares(spec),
+        *_list_unvisited_edges(spec),
         *lint_cases(spec),
     ]
 
@@ -123,6 +125,14 @@ def _list_empty_squares(spec: Spec) -> Iterator[Problem]:
         place = Location(spec.root / "cases" / f"{component}.yaml", 1)
         what = f"{', '.join(ways)}: add a case that such a call fits, or list the square with a reason in spec/ways.py"
         yield place.problem(component, f"must have a case for each way of being called or an excuse, not both: {what}")
+
+
+def _list_unvisited_edges(spec: Spec) -> Iterator[Problem]:
+    """Yield the edges of contracts that no case visits, and excuses that are not needed."""
+    for component, edges in list_unvisited(spec).items():
+        place = Location(spec.root / "cases" / f"{component}.yaml", 1)
+        what = f"{', '.join(edges)}: add a case, or list the edge with a reason in spec/edges.yaml"
+        yield place.problem(component, f"must have a case for each edge of its contract or an excuse, not both: {what}")
 
 
 def _check_refusals(spec: Spec) -> Iterator[Problem]:

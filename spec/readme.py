@@ -32,6 +32,7 @@ Begin with [transformer.md](transformer.md): its first part explains how to read
 | [properties.yaml](properties.yaml) | relations that hold for every input |
 | [conventions.yaml](conventions.yaml) | choices that correct code makes differently |
 | [out_of_scope.yaml](out_of_scope.yaml) | parts of today's models that no clause covers |
+| [edges.yaml](edges.yaml) | edges of contracts that no case visits, each with the reason |
 | [documents.yaml](documents.yaml) | the source documents, their origin, and what each of them defines, row by row |
 | [errata.yaml](errata.yaml) | wrong statements of the documents, with proofs |
 | [mistakes.yaml](mistakes.yaml) | mistakes that people really make, with symptoms and fixes |

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from goldformer.spec.case_schema import CasesFile
 from goldformer.spec.contractfile import ContractFile
+from goldformer.spec.edges import EdgesFile
 from goldformer.spec.edition import VersionFile
 from goldformer.spec.exported import CallsFile
 from goldformer.spec.files import replace_file
@@ -25,6 +26,7 @@ SCHEMAS: Final[Mapping[str, type[StrictModel]]] = {
     "contract": ContractFile,
     "conventions": ConventionsFile,
     "documents": DocumentsFile,
+    "edges": EdgesFile,
     "errata": ErrataFile,
     "golden": GoldenFileModel,
     "ids": IdsFile,

@@ -280,6 +280,14 @@ def test_a_way_of_being_called_that_no_case_visits_is_found(spec: Spec):
     assert "cotangent-strided, cotangent-transposed: add a case that such a call fits" in str(found)
 
 
+def test_an_edge_that_no_case_visits_is_found(spec: Spec):
+    assert [*rules._list_unvisited_edges(spec)] == []
+    others = {id_: case for id_, case in spec.cases.items() if id_ not in ("dom-one-head", "mask-padding-one-token")}
+    padding, model = rules._list_unvisited_edges(replace(spec, cases=others))
+    assert "must have a case for each edge of its contract or an excuse, not both: num_heads least: add a" in str(model)
+    assert "batch = 1, seq = 1: add a case, or list the edge with a reason in spec/edges.yaml" in str(padding)
+
+
 def test_a_reason_for_equal_sizes_where_none_are_equal_is_found(spec: Spec):
     case = replace(spec.cases["sm-several-rows"], equal_sizes="both are short")
     assert sizes_problems(spec, case) == ["gives a reason, but no two sizes are equal: leave it out"]
