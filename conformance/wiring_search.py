@@ -467,14 +467,14 @@ class WiringSearch:
         if arguments is None:
             return wiring
         padded = replace(wiring, arguments=arguments)
-        return wiring if self.confirm(padded)[0] else padded
+        return wiring if self.confirm(padded)[1] else padded
 
     def add_input(self, wiring: Wiring) -> Wiring:
         """Return the wiring that adds x to the result if a positional encoding fits only so: some cases have x = 0."""
-        if self.component != "positional_encoding" or not self.confirm(wiring)[0]:
+        if self.component != "positional_encoding" or not self.confirm(wiring)[1]:
             return wiring
         added = replace(wiring, returns="addend")
-        return wiring if self.confirm(added)[0] else added
+        return wiring if self.confirm(added)[1] else added
 
     def hold_axes(self, wiring: Wiring) -> Wiring:
         """Return the wiring that declines arrays of other numbers of axes, if all that fails raises for those."""

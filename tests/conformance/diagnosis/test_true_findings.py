@@ -581,7 +581,7 @@ def run_numpy_block(x, mask=None, *, num_heads, params):
             attend_oddly,
             halve_the_network,
             MISTAKE_FOUND,
-            "The result of the feed-forward network is halved before it is ",
+            "The code halves the first result of feed_through. ",
         ),
         ("numpy", attend_oddly_in_numpy, run_numpy_block, OPTION_FOUND, "layer_norm_eps: 1e-3."),
     ],

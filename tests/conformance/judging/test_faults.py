@@ -119,7 +119,7 @@ def test_a_fault_of_the_diagnosis_changes_no_verdict(phase, monkeypatch, check):
     monkeypatch.setattr(f"goldformer.conformance.diagnosis.{phase}", explode)
     broken = check(WRONG, "--dtype", "float32", "--component", "softmax")
     assert broken.exit_code == 1
-    assert re.search(r"^softmax +8 +19 .* fails", broken.stdout, re.MULTILINE)
+    assert re.search(r"^softmax +8 +[1-9][0-9]+ .* fails", broken.stdout, re.MULTILINE)
     said = " ".join(broken.stdout.split())
     assert "Diagnosis failed: a fault in goldformer ended the search for the cause of sm-" in said
     assert "LookupError: of our own (test_faults.py:" in said
@@ -201,7 +201,7 @@ def test_the_option_that_permits_all_refusals_is_found_if_all_else_is_right(adap
         found[bool(report.failures)] = [f.text for f in report.findings if f.label == "Option found"]
     assert found[True] == []
     assert "only 2 calls of positional_encoding that it permits to refuse raise, and are not judged" in found[False][0]
-    assert 'CONVENTIONS = {"odd_d_model": "refused"}' in found[False][0]
+    assert 'conventions={"odd_d_model": "refused"}' in found[False][0]
 
 
 def test_the_commonest_positional_encoding_conforms_where_it_declares_that_it_refuses_odd_widths(bench, adapter_file):
