@@ -58,7 +58,7 @@ class StatementNames:
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """What is missing without a statement: the names that it binds, and what it may change of kept ones."""
+    """The loss without a statement: the names that it binds, and what it may change of kept ones."""
 
     bound: frozenset[str]
     changed: frozenset[str]

@@ -74,7 +74,7 @@ class Cache:
 
 @dataclass(frozen=True, slots=True)
 class NeverRan:
-    """What no golden case ran: lines, methods of judged classes, arguments with their only value, and caches.
+    """The code that no golden case ran: lines, methods of judged classes, arguments with their only value, and caches.
 
     The caches are by the component that has them.
     """

@@ -409,7 +409,7 @@ def choose_eps(eps: Step, value: Fraction) -> Replacements:
     def choose() -> Any:
         chosen, divisor = number(value.numerator), value.denominator
         while divisor > 1:  # an integer of NumPy has at most 18 digits
-            part = math.gcd(divisor, 10**18)
+            part = divisor if divisor <= 10**18 else math.gcd(divisor, 10**18)
             chosen, divisor = number(chosen) / number(part), divisor // part
         return chosen
 

@@ -37,8 +37,8 @@ def judge_textbook(spec, component, conventions):
     """Return the verdicts on the textbook under some options; it joins the causal mask where code does so."""
     layers = [OPTIONS[item] for item in conventions.items() if item in OPTIONS]
     function = getattr(build_textbook(*layers, only=component), component)
-    if conventions["later_tokens"] == "hidden_too":
-        function = join_causal_mask(function, spec.contracts[component].later_tokens.mask)
+    # Code under hidden_only hides later tokens without a mask too.
+    function = join_causal_mask(function, spec.contracts[component].later_tokens.mask)
     adapter = Adapter.from_trusted(SimpleNamespace(**{component: function}), "textbook", spec, arrays="numpy")
     bench = Bench(spec, adapter.declare(conventions, spec), "float64", "cpu")
     return [judge_case(case, bench).verdict for case in spec.cases_of(component)]

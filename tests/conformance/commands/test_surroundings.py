@@ -1,4 +1,4 @@
-"""What stands around the code and the command: other files, streams, settings. Each gets a true sentence and status."""
+"""The surroundings of code and command: other files, streams, settings. Each gets a true sentence and status."""
 
 from __future__ import annotations
 

@@ -153,7 +153,7 @@ OVERFLOWS = SOLUTION.replace("scores - scores.max(dim=-1, keepdim=True).values",
 
 
 def test_lost_digits_cost_less_than_an_overflow_and_only_where_they_are_lost(spec, tmp_path):
-    """What is built of the softmax loses digits as it does, whether or not an imitation rounds alike."""
+    """A part built of the softmax loses digits as it does, whether or not an imitation rounds alike."""
     adapter = (READY / "attention" / "adapter.py").read_text(encoding="utf-8")
     large = YAML.replace("{scaled_dot_product_attention: 60, multi_head_attention: 40}", "{softmax: 20, MHA: 80}")
     task = make_task(tmp_path, spec, large.replace("MHA", MHA), adapter)

@@ -20,7 +20,7 @@ from goldformer.spec.ways import WAYS, select_ways
 
 @dataclass
 class Call:
-    """What a program can tell one call from another by."""
+    """The traits by which a program can tell one call from another."""
 
     inputs: tuple[Any, ...]
     mask: Any = None
@@ -58,7 +58,7 @@ class Finish(torch.autograd.Function):
 
 
 class Gradient(NamedTuple):
-    """What a backward pass can tell one call from another by."""
+    """The traits by which a backward pass can tell one call from another."""
 
     first: Any
     needed: tuple[bool, bool]

@@ -1,4 +1,4 @@
-"""What no golden case ran of the user's code, and the caches that nobody judged."""
+"""The lines that no golden case ran of the user's code, and the caches that nobody judged."""
 
 from __future__ import annotations
 
