@@ -176,13 +176,19 @@ def test_a_ready_one_conforms_in_fresh_cases(tmp_path):
 # ── check ──
 
 
-def test_a_right_one_is_0_and_says_what_was_judged(small):
+def published(spec, *without):
+    """How many published checks count in two dtypes: a refusal earns nothing."""
+    return 2 * sum(case.error is None and case.id not in without for case in spec.cases_of("softmax"))
+
+
+def test_a_right_one_is_0_and_says_what_was_judged(small, spec):
     result = assignment("check", small())
     assert (result.exit_code, result.stderr) == (0, "")
     lines = result.stdout.splitlines()
     assert lines[0] == "Softmax: 10 points, in float64 and float32"
-    assert lines[2].split() == ["softmax", "10", "40", "of", "40", "6", "of", "6"]
-    assert lines[3].startswith("92 checks in ")
+    count = published(spec)
+    assert lines[2].split() == f"softmax 10 {count} of {count} 6 of 6".split()
+    assert lines[3].startswith(f"{2 * (count + 6)} checks in ")  # those of the solution and of the starter
     assert re.fullmatch(
         r"a class of 100, half of it wrong, takes about \d+ \w+ in one process \(goldformer grade --jobs 1\)", lines[4]
     )
@@ -214,20 +220,24 @@ def test_a_kind_of_case_that_a_table_can_answer_is_reported(small):
     assert said in " ".join(result.stderr.split())
 
 
-def test_a_solution_that_is_wrong_is_1_and_its_failures_are_listed(small):
+def test_a_solution_that_is_wrong_is_1_and_its_failures_are_listed(small, spec):
     result = assignment(
         "check", small(solution_py=SOLUTION.replace("scores - scores.max(-1, keepdim=True).values", "scores"))
     )
     assert result.exit_code == 1
     assert "sm-a-thousand" in result.stdout
-    assert "solution.py fails 10 checks: fix it, or leave them out with `without`" in result.stdout
+    right, count, fresh_right, fresh = map(int, re.findall(r"(\d+) of (\d+) +(\d+) of (\d+)", result.stdout)[0])
+    assert (count, fresh) == (published(spec), 6)
+    assert right < count
+    fails = count - right + fresh - fresh_right
+    assert f"solution.py fails {fails} checks: fix it, or leave them out with `without`" in result.stdout
     assert "earns all points" not in result.stdout
 
 
-def test_what_a_solution_has_not_written_fails(small):
+def test_what_a_solution_has_not_written_fails(small, spec):
     result = assignment("check", small(solution_py=STARTER))
     assert result.exit_code == 1
-    assert result.stdout.splitlines()[2].split() == ["softmax", "10", "0", "of", "40", "0", "of", "6"]
+    assert result.stdout.splitlines()[2].split() == f"softmax 10 0 of {published(spec)} 0 of 6".split()
 
 
 def test_a_starter_that_earns_points_is_1(small):
@@ -257,10 +267,11 @@ def test_fewer_fresh_cases_than_asked_for_are_warned_of(small):
     assert "Warning: softmax has fewer fresh cases: 0 of 1: no published case can be drawn again" in result.stderr
 
 
-def test_fresh_cases_are_drawn_from_what_is_left_in(small):
+def test_fresh_cases_are_drawn_from_what_is_left_in(small, spec):
     result = assignment("check", small(assignment_yaml=SMALL + "without: [sm-gradient, sm-no-elements]\n"))
     assert result.exit_code == 0
-    assert result.stdout.splitlines()[2].split() == ["softmax", "10", "38", "of", "38", "4", "of", "4"]
+    count = published(spec, "sm-gradient", "sm-no-elements")
+    assert result.stdout.splitlines()[2].split() == f"softmax 10 {count} of {count} 4 of 4".split()
 
 
 def test_a_property_can_be_left_out(small):

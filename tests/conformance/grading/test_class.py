@@ -64,11 +64,11 @@ def test_a_slip_that_no_catalogue_lists_stands_on_the_page_in_words(lines, spec)
 
 
 def test_a_line_keeps_what_a_class_needs_and_no_check(lines):
-    ben = lines[1]
-    assert (ben.submission, ben.earned, ben.points, ben.outcome) == ("ben", 4.95, 10.0, "wrong")
+    ben, (earned, attention) = lines[1], grades.earned_by_failing()
+    assert (ben.submission, ben.earned, ben.points, ben.outcome) == ("ben", earned, 10.0, "wrong")
     assert [(part.component, part.earned, part.outcome) for part in ben.parts] == [
         ("softmax", 4.0, "correct"),
-        (ATTENTION, 0.95, "wrong"),
+        (ATTENTION, attention, "wrong"),
     ]
     assert ben.mistakes == ("scale-missing",)
     assert ("published", "sdpa-walkthrough-3x2") in ben.failed
@@ -102,7 +102,8 @@ def test_an_exception_counts_in_the_component_that_raises_it_only():
 def test_the_figures_and_the_bars_count_every_student(page, lines):
     figures = next(text for attributes, text in page.all("dl") if attributes.get("class") == "figures")
     mean = points(sum(line.earned for line in lines) / 6)
-    assert figures == f"students6 mean{mean} median4.95 all points1 no points0"
+    median, _ = grades.earned_by_failing()
+    assert figures == f"students6 mean{mean} median{points(median)} all points1 no points0"
     (bars,) = [attributes["aria-label"] for attributes, _ in page.all("svg")]
     counts = re.findall(r"(\d+) to (?:below )?(\d+): (\d+)", bars)
     assert [(low, high) for low, high, _ in counts] == [(str(n), str(n + 1)) for n in range(10)]
@@ -149,7 +150,8 @@ def test_every_student_is_linked_in_a_row(page):
     assert "students/ada/feedback.html" in [attributes.get("href") for attributes, _ in page.all("a")]
     rows = [text for _, text in page.all("tr")]
     packed = {row.replace(" ", "") for row in rows}
-    assert "benfeedback4.95wrongvaluesscale-missing✓40.95" in packed
+    earned, attention = map(points, grades.earned_by_failing())
+    assert f"benfeedback{earned}wrongvaluesscale-missing✓4{attention}" in packed
     assert "fayfeedback4outoftime✓4✗0" in packed
 
 
@@ -206,7 +208,7 @@ def test_questions_are_the_columns_of_the_table(spec, lines):
     heads = [text for attributes, text in page.all("th") if attributes.get("class") == "n c"]
     assert heads == ["Attention, all of it10"]
     cells = [attributes["data-value"] for attributes, _ in page.all("td") if "data-value" in attributes]
-    assert cells == ["10.0", "10.0", "4.95", "4.95"]
+    assert cells == ["10.0", "10.0", *2 * [str(grades.earned_by_failing()[0])]]
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on PATH")
@@ -269,7 +271,7 @@ def test_a_row_for_each_student_and_a_column_for_each_component(lines):
                              "mistakes", "diagnosis", "message"]  # fmt: skip
     ben = rows[1]
     assert [ben[name] for name in ("id", "name", "email", "points", "earned", ATTENTION)] == [
-        "ben", "Ben Ō", "ben@example.org", "10", "4.95", "0.95",
+        "ben", "Ben Ō", "ben@example.org", "10", *map(points, grades.earned_by_failing()),
     ]  # fmt: skip
     assert ben["mistakes"] == "scale-missing"
     assert [row["id"] for row in rows] == ["ada", "ben", "cai", "dee", "eli", "fay"]
@@ -292,16 +294,16 @@ def test_commas_and_quotes_come_back_as_they_were(lines, id_):
 
 
 def test_the_data_has_these_keys(lines):
-    data = json.loads(to_json(lines, ASSIGNMENT))
+    data, (earned, attention) = json.loads(to_json(lines, ASSIGNMENT)), grades.earned_by_failing()
     assert data["components"] == {"softmax": 4.0, ATTENTION: 6.0}
     assert data["students"][1]["mistakes"] == ["scale-missing"]
-    assert data["students"][1]["components"] == {"softmax": 4.0, ATTENTION: 0.95}
+    assert data["students"][1]["components"] == {"softmax": 4.0, ATTENTION: attention}
     assert list(data) == ["assignment", "points", "components", "questions", "students"]
     assert list(data["students"][0]) == [
         "id", "name", "email", "points", "earned", "outcome", "components", "mistakes",
         "could_be", "diagnosis", "message", "isolation", "key",
     ]  # fmt: skip
-    assert data["students"][1]["earned"] == 4.95
+    assert data["students"][1]["earned"] == earned
 
 
 # ── JUnit ──
@@ -313,7 +315,9 @@ def test_a_suite_for_each_student_and_a_case_for_each_component(lines):
     assert [(suite.get("tests"), suite.get("failures"), suite.get("errors")) for suite in (suites["ada"], suites["ben"])
             ] == [("2", "0", "0"), ("2", "1", "0")]  # fmt: skip
     (failure,) = suites["ben"].iter("failure")
-    assert failure.get("message").startswith("0.95 of 6 points: wrong values, 16 of 101 published cases")
+    attention = points(grades.earned_by_failing()[1])
+    said = f"{attention} of 6 points: wrong values, 16 of {grades.published()} published cases"
+    assert failure.get("message").startswith(said)
     assert "Divide QKᵀ by √d_k" in failure.text
 
 

@@ -150,7 +150,7 @@ def test_what_is_no_students_work_is_named_and_not_graded(run: Run, tmp_path: Pa
     result = run()
     said = "goldformer: not graded, because it is no student's work: README.md, __init__.py, gradebook.CSV"
     assert (result.exit_code, " ".join(result.stderr.split())) == (0, said)
-    assert read_earned(tmp_path / "out") == {"alice": "20", "bob": "15.75", "carol": "10", "dora": "0"}
+    assert read_earned(tmp_path / "out") == {"alice": "20", "bob": "15.35", "carol": "10", "dora": "0"}
 
 
 PLOTTED = """import matplotlib.pyplot as plt

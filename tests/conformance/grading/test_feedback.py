@@ -68,7 +68,7 @@ def test_who_passes_gets_a_short_friendly_page(both):
 def test_who_fails_is_told_the_mistake_the_step_and_how_to_see_it(both):
     page, text = both(grades.failing())
     for shown in (page, text):
-        assert "4.95 of 10 points." in shown
+        assert f"{points(grades.earned_by_failing()[0])} of 10 points." in shown
         assert "scale-missing, the scores are not divided by √d_k" in shown
         assert "Divide QKᵀ by √d_k before the softmax." in shown
         assert (
@@ -76,7 +76,7 @@ def test_who_fails_is_told_the_mistake_the_step_and_how_to_see_it(both):
         )
         assert "goldformer check adapter.py --case sdpa-walkthrough-3x2 --dtype float32" in shown
         assert "/course" not in shown
-    assert "16 of 101" in text
+    assert f"16 of {grades.published()}" in text
     assert "the standard deviation √d_k, which is 8 at d_k = 64" in page
 
 
@@ -140,7 +140,7 @@ def test_the_first_check_that_is_shown_is_the_one_to_repeat(spec):
 def test_published_right_and_drawn_wrong_is_said_as_a_fact(both):
     for shown in both(grades.cheating()):
         assert "The published cases pass, cases drawn for grading do not." in shown
-        assert "101 of 101" in shown
+        assert "{0} of {0}".format(grades.published()) in shown
         assert "0 of 4" in shown
         assert not re.search(r"cheat|copied|dishonest|hard-?cod|plagia", shown, re.IGNORECASE)
         # There is no published case that fails, so nothing to repeat.
@@ -182,7 +182,7 @@ def test_what_ended_without_a_result_is_said_in_words_that_help(both, outcome, r
 def test_checks_that_fail_alike_are_said_once(both):
     _, text = both(grades.with_outcome("eva", "timeout", "timeout", "no answer"))
     assert text.partition("## What fails")[2].count("no answer") == 1
-    assert "(100 more alike)" in text
+    assert f"({grades.published() - 1} more alike)" in text
 
 
 def test_what_cannot_be_started_says_why_once(both):

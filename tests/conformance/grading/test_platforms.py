@@ -19,6 +19,7 @@ import yaml
 
 import grades
 from goldformer.conformance.grading.results.gradebook import GradeSummary, to_csv, to_json
+from goldformer.conformance.grading.results.words import points
 from grades import ASSIGNMENT
 from repository import REPOSITORY
 
@@ -54,7 +55,7 @@ def test_the_script_fills_the_points_into_a_table_of_a_platform(id_, export, nth
         cwd=tmp_path, capture_output=True, text=True, check=True, timeout=30,
     )  # fmt: skip
     rows = list(csv.DictReader(io.StringIO(done.stdout)))
-    assert [row[words[2]] for row in rows] == ["1", "4.95"]
+    assert [row[words[2]] for row in rows] == ["1", points(grades.earned_by_failing()[0])]
     assert done.stderr == "submissions without a row: nobody\n"
 
 
@@ -88,6 +89,7 @@ def autograder(tmp_path):
 @needs_jq
 def test_the_autograder_grades_the_submission_into_the_result(autograder, tmp_path):
     (tmp_path / "made").mkdir()
+    earned, attention = grades.earned_by_failing()
     text = to_json([GradeSummary.of(grades.failing())], ASSIGNMENT)
     (tmp_path / "made" / "grades.json").write_text(text, encoding="utf-8")
     found = autograder(
@@ -96,11 +98,11 @@ def test_the_autograder_grades_the_submission_into_the_result(autograder, tmp_pa
         'echo well >"$AUTOGRADER/graded/students/ben/feedback.md"'
     )
     assert found == {
-        "score": 4.95, "output": "well\n", "output_format": "md", "visibility": "visible",
+        "score": earned, "output": "well\n", "output_format": "md", "visibility": "visible",
         "stdout_visibility": "hidden",
         "tests": [
             {"name": "softmax", "score": 4.0, "max_score": 4.0, "visibility": "visible"},
-            {"name": ATTENTION, "score": 0.95, "max_score": 6.0, "visibility": "visible"},
+            {"name": ATTENTION, "score": attention, "max_score": 6.0, "visibility": "visible"},
         ],
     }  # fmt: skip
     assert (tmp_path / "called").read_text(encoding="utf-8").splitlines() == [

@@ -467,9 +467,10 @@ def test_a_solution_that_is_not_right_is_warned_of(run, tmp_path):
     result = run()
     assert result.exit_code == 0, result.stderr
     said = " ".join(result.stderr.split())
-    assert said.startswith(
-        f"goldformer: {tmp_path / 'solution.py'} fails 72 of 104 checks (wrong), and a submission need"
-    )
+    failing = re.match(r"goldformer: (\S+) fails (\d+) of (\d+) checks \(wrong\), and a submission need", said)
+    assert failing[1] == str(tmp_path / "solution.py")
+    # Twice the output shows everywhere but in 32 checks: of the weights, of refusals and of laws.
+    assert int(failing[3]) - int(failing[2]) == 32
     assert said.endswith("need not return what it does not return; see: goldformer assignment check")
     assert outcomes(tmp_path) == {"alice": "correct", "bob": "missing"}
 

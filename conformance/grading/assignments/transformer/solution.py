@@ -20,7 +20,7 @@ def positional_encoding(seq: int, d_model: int, dtype: torch.dtype) -> Tensor:
     """Return sines in the even channels and cosines in the odd ones: (seq, d_model)."""
     position = torch.arange(seq, dtype=torch.float64)[:, None]
     angles = position / 10000 ** (torch.arange(0, d_model, 2, dtype=torch.float64) / d_model)
-    return torch.stack([torch.sin(angles), torch.cos(angles)], dim=-1).flatten(1).to(dtype)
+    return torch.stack([torch.sin(angles), torch.cos(angles)], dim=-1).flatten(1)[:, :d_model].to(dtype)
 
 
 class MultiHeadAttention(nn.Module):
