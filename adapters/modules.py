@@ -30,9 +30,7 @@ def train_modules() -> Iterator[None]:
         for part in module.modules():
             modes.append((part, part.training))
             own = vars(part)
-            rates.extend(
-                (own, name, rate) for name, rate in own.items() if type(rate) is float and _RATE.fullmatch(name)
-            )
+            rates.extend((own, name, rate) for name, rate in own.items() if _RATE.fullmatch(name) and _is_rate(rate))
         module.train()
         for own, name, _ in rates:
             own[name] = 0.0
@@ -46,6 +44,10 @@ def train_modules() -> Iterator[None]:
             part.training = mode
         for own, name, rate in reversed(rates):
             own[name] = rate
+
+
+def _is_rate(value: object) -> bool:
+    return type(value) is float or (type(value) is int and value in (0, 1))
 
 
 def find_classes(function: Callable[..., Any]) -> dict[str, type]:

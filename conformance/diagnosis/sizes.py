@@ -50,7 +50,8 @@ def describe_size(judged: Sequence[Verdict], spec: Spec) -> Iterator[Finding]:
     """Yield the size on which the failures of a component depend, if they do."""
     compared = [v for v in judged if v.asks == "values" and v.check in spec.cases]
     failures = [v for v in compared if v.bad]
-    if failures and all(d.limit is not Limit.ELEMENT for v in failures for d in v.differences):
+    limits = {d.limit for v in failures for d in v.differences}
+    if limits and Limit.ELEMENT not in limits:
         return  # what only many elements together show, it shows in large calls
     bad = [spec.cases[v.check] for v in failures]
     good = [spec.cases[v.check] for v in compared if v.status is Status.PASSED]

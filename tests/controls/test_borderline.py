@@ -85,6 +85,7 @@ UNDERFLOW = "sdpa-hidden-scores-twelve-thousand-above"
 LARGE = {"sm-a-thousand", "sm-ten-thousand", "sm-about-minus-twelve-thousand", "sm-shifted-past-the-exponential"}
 SHIFTED = LARGE | {
     "sm-all-about-minus-twenty",
+    "sm-all-below-minus-a-million",
     "sm-saturated",
     "sm-shifted-pair",
     "sm-equal-elements",
@@ -103,7 +104,13 @@ RULED_OUT: dict[str, tuple[Any, ...]] = {
         {"sdpa-gradient-exactly-zero", "sdpa-hidden-gradient"},
     ),
     "GRAD-3 gradients of an empty row": (MHA, lowest_number_added, {}, ("float32", *HALF), {"mha-gradient-empty-row"}),
-    "SM-4 digits lost": ("softmax", exponent_less_the_logarithm, {}, ("float64", "float32", *HALF), LARGE, SHIFTED),
+    "SM-4 digits lost": (
+        "softmax", exponent_less_the_logarithm, {}, ("float64", "float32", "float16"), LARGE, SHIFTED,
+    ),
+    # The logarithm of the length of a long row is rounded to 8 bits.
+    "SM-4 digits lost in 8 bits": (
+        "softmax", exponent_less_the_logarithm, {}, ("bfloat16",), LARGE, SHIFTED | {"sm-long-row"},
+    ),
     "SM-4 digits lost in a gradient": (
         "cross_entropy", log_sum_exp_less_the_logit, {}, ("bfloat16",), {"ce-gradient-saturated"},
     ),

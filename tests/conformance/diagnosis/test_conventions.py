@@ -18,7 +18,8 @@ from goldformer.conformance.diagnosis.mistakes import implementations
 from goldformer.conformance.judging import applicability
 from goldformer.conformance.judging.applicability import explain_inapplicable
 from goldformer.conformance.judging.cases import Bench, check_case, judge_case
-from goldformer.conformance.judging.verdict import Status
+from goldformer.conformance.judging.decision import Policy
+from goldformer.conformance.judging.verdict import PERMITTED, Status
 from goldformer.conformance.reports.text import explain_verdict
 from goldformer.spec import load_spec
 from goldformer.spec.formulas.attention import fill_masked, sum_values, weigh_keys
@@ -352,6 +353,13 @@ def test_the_commonest_table_refuses_odd_widths_but_1(dtype, spec):
     declared = bench_with(odd_d_model="refused")
     assert [check_case(case, declared).status for case in cases] == [Status.PASSED] * 3
     undeclared = [explained(case, bench_with()) for case in cases]
+    assert [verdict.status for verdict, _ in undeclared] == [Status.PASSED, Status.SKIPPED, Status.SKIPPED]
+    for verdict, _ in undeclared[1:]:
+        assert (verdict.reason, verdict.message.startswith(f"{PERMITTED}odd_d_model: refused: ")) == (
+            "convention",
+            True,
+        )
+    undeclared = [explained(case, replace(bench_with(), policy=Policy(strict=True))) for case in cases]
     assert [verdict.status for verdict, _ in undeclared] == [Status.PASSED, Status.ERRORED, Status.ERRORED]
     for _, found in undeclared[1:]:
         assert found.advice.startswith("this is odd_d_model: refused")
@@ -359,7 +367,11 @@ def test_the_commonest_table_refuses_odd_widths_but_1(dtype, spec):
 
 
 def test_a_refusal_that_another_option_allows_names_it(bench_of, spec):
-    verdict, found = explained(spec.cases["pe-odd-5"], bench_of(under("odd_d_model", "refused")))
+    bench = bench_of(under("odd_d_model", "refused"))
+    verdict, _ = explained(spec.cases["pe-odd-5"], bench)
+    assert (verdict.status, verdict.reason) == (Status.SKIPPED, "convention")
+    assert verdict.message.startswith(f"{PERMITTED}odd_d_model: refused: ")
+    verdict, found = explained(spec.cases["pe-odd-5"], replace(bench, policy=Policy(strict=True)))
     assert verdict.status is Status.ERRORED
     assert found.advice.startswith("this is odd_d_model: refused")
 

@@ -17,7 +17,8 @@ NOT_RECORDED = {"beam_search", "greedy_decode", "xavier_uniform", "cached_attent
 
 def list_calls(spec, component, dtype):
     for case in spec.cases_of(component):
-        if case.error is None and case.cotangent is None and not case.random and case.size < 5000:
+        is_held = case.golden is None or case.golden.peak <= float(np.finfo(dtype).max)
+        if case.error is None and case.cotangent is None and not case.random and case.size < 5000 and is_held:
             yield convert_arguments(
                 LIBRARIES["numpy"], spec.contracts[component], read_arguments(case), dtype, "cpu"
             )  # fmt: skip
