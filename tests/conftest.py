@@ -51,6 +51,17 @@ def spec() -> Spec:
     return load_spec()
 
 
+@pytest.fixture(scope="session")
+def golden_cases(spec: Spec) -> Callable[..., int]:
+    """The number of cases of a component with golden values, without advice and, if asked, without gradients."""
+
+    def count(component: str, *, gradients: bool = True) -> int:
+        cases = [case for case in spec.cases_of(component) if case.error is None and not case.shape_only]
+        return sum(not spec.is_advice(case) and (gradients or case.cotangent is None) for case in cases)
+
+    return count
+
+
 @pytest.fixture
 def unread_spec(monkeypatch: pytest.MonkeyPatch) -> None:
     """Send grading processes a spec of which nothing has been read, as a command does: all of it takes a second."""

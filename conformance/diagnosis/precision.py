@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from statistics import median
 from typing import Final
 
 from goldformer.conformance.diagnosis.finding import Finding
@@ -47,10 +48,12 @@ def find_precision(verdicts: Sequence[Verdict], spec: Spec) -> Iterator[Finding]
         return
     affected = {v.component for v in coarse}
     entered = [c for c in spec.components if c in affected and affected.isdisjoint(spec.list_dependencies(c))]
-    worst = max(v.ratio for v in coarse if v.ratio is not None)
+    ratios = [v.ratio for v in coarse if v.ratio is not None]
+    worst = max(ratios)
     first = next(v for v in coarse if v.component == entered[0])
     dtype = first.dtype
-    in_float32 = worst > _HALF_WAY
+    # Float32 loses as much everywhere; a lossy formula does so only where the scores are very large.
+    in_float32 = median(ratios) > _HALF_WAY
     label = "Computes in float32" if in_float32 else f"Loses digits in {dtype}"
     known = _ENTRANCES if in_float32 else _ENTRANCES | _LOSSY
     causes = " or ".join(dict.fromkeys(known.get(c, _ANYWHERE) for c in entered))

@@ -129,22 +129,27 @@ class CaseCoverage:
     def of(cls, verdicts: Iterable[Verdict], unseen: Iterable[str] = ()) -> CaseCoverage:
         """Count the cases of one component that have golden values; each dtype is counted by itself."""
         by_dtype: defaultdict[str, list[Verdict]] = defaultdict(list)
+        usable = set()
         for verdict in verdicts:
+            if verdict.reason != "dtype":
+                usable.add(verdict.dtype)
             if verdict.asks in ("values", "gradients"):
                 by_dtype[verdict.dtype].append(verdict)
-        found = [cls._of_dtype(listed, tuple(unseen)) for listed in by_dtype.values() or [[]]]
+        # In a dtype in which the implementation does not work at all, nothing is missing: it says so itself.
+        found = [cls._of_dtype(mine, tuple(unseen), usable=dtype in usable) for dtype, mine in by_dtype.items()]
+        found = found or [cls._of_dtype((), tuple(unseen), usable=False)]
         # A dtype that can hold no case, and need not, says nothing.
         telling = [coverage for coverage in found if coverage.judged or not coverage.is_enough] or found
         return min(telling, key=lambda coverage: (coverage.judged - coverage.needed, coverage.judged))
 
     @classmethod
-    def _of_dtype(cls, verdicts: Sequence[Verdict], unseen: tuple[str, ...]) -> CaseCoverage:
-        """Count the cases of one component in one dtype."""
+    def _of_dtype(cls, verdicts: Sequence[Verdict], unseen: tuple[str, ...], *, usable: bool) -> CaseCoverage:
+        """Count the cases of one component in one dtype, `usable` if the implementation works in it."""
         ends: dict[_End, list[Verdict]] = {end: [] for end in _ENDS}
         for verdict in {v.check: v for v in sorted(verdicts, key=lambda v: -_ENDS.index(_find_end(v)))}.values():
             ends[_find_end(verdict)].append(verdict)
         judged, admitted = len(ends["judged"]), len(ends["judged"]) + len(ends["declined"])
-        narrow = sum(v.reason == "dtype" for v in ends["unreachable"])
+        narrow = sum(v.reason == "dtype" for v in ends["unreachable"]) if usable else 0
         needed = _count_needed(admitted, len(ends["excluded"]), len(ends["unreachable"]), narrow)
         lost: list[_End] = []
         if judged < needed:
