@@ -135,12 +135,12 @@ def failing(id_="ben", mistake="scale-missing"):
 
 @cache
 def published():
-    """How many published cases of attention count."""
+    """Return the number of published cases of attention that count."""
     return passing().parts[1].shares["published"][1]
 
 
 def earned_by_failing():
-    """What `failing` earns for softmax and attention together, and for attention: 16 cases do not show the scale."""
+    """Return the points of `failing` for both components, and for attention: 16 cases do not show the scale."""
     attention = round(6 * 16 / published(), 2)
     return round(4 + attention, 2), attention
 

@@ -177,7 +177,7 @@ def test_a_ready_one_conforms_in_fresh_cases(tmp_path):
 
 
 def published(spec, *without):
-    """How many published checks count in two dtypes: a refusal earns nothing."""
+    """Return the number of published checks that count in two dtypes: a refusal earns nothing."""
     return 2 * sum(case.error is None and case.id not in without for case in spec.cases_of("softmax"))
 
 
