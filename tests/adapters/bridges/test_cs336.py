@@ -125,7 +125,7 @@ def test_of_a_solution_in_progress_what_it_has_is_judged(folder):
     done = "def run_cross_entropy(inputs, targets):\n    return torch.nn.functional.cross_entropy(inputs, targets)\n"
     file.write_text(f"import torch\n\n\n{STUBS}\n\n{done}", encoding="utf-8")
     result = run("cs336:mine/tests/adapters.py")
-    assert (result.exit_code, " conforms (20 of 20 cases apply)" in result.stdout) == (0, True), result.output
+    assert (result.exit_code, " conforms (" in result.stdout) == (0, True), result.output
 
 
 def test_weights_loaded_without_gradients_are_no_mistake(folder):
