@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import CodeType, FrameType
 from typing import Any, Final
@@ -49,8 +49,8 @@ class Executed:
     functions: dict[tuple[str, int], Use] = field(default_factory=dict)
 
 
-class _Recorder:
-    """Fills an Executed during the calls that it follows."""
+class Recorder:
+    """Notes what runs in the calls of a component that it follows, while it monitors."""
 
     def __init__(self) -> None:
         self.executed = Executed()
@@ -142,27 +142,6 @@ class _Recorder:
                 monitoring.free_tool_id(tool)
         else:
             yield
-
-
-#: The recorders of this process, the latest last.
-_RECORDERS: Final[list[_Recorder]] = []
-
-
-@contextmanager
-def record_calls() -> Iterator[Executed]:
-    """Note what the golden cases inside the context run."""
-    recorder = _Recorder()
-    _RECORDERS.append(recorder)
-    try:
-        with recorder.monitor():
-            yield recorder.executed
-    finally:
-        _RECORDERS.remove(recorder)
-
-
-def follow_call(component: str) -> AbstractContextManager[None]:
-    """Note what runs inside the context for a component, if anybody asks for it."""
-    return _RECORDERS[-1].follow(component) if _RECORDERS else nullcontext()
 
 
 def _describe(value: Any) -> str:

@@ -108,7 +108,7 @@ def _load_bench(config: pytest.Config) -> Bench:
     """Load the adapter once; a usage error ends the run with pytest's exit code 4."""
     if _BENCH not in config.stash:
         from goldformer.adapters import DTYPES, AdapterError
-        from goldformer.adapters.executed import record_calls
+        from goldformer.adapters.executed import Recorder
         from goldformer.conformance.diagnosis.explain import Diagnosis
         from goldformer.conformance.judging.cases import Bench
         from goldformer.conformance.judging.collector import sparing_collector
@@ -137,10 +137,12 @@ def _load_bench(config: pytest.Config) -> Bench:
         except (AdapterError, SpecError) as error:
             raise pytest.UsageError(f"goldformer: {error}") from error
         Numerics(policy.tf32, config.getoption("--threads")).apply(adapter.arrays)
-        config.stash[_BENCH] = bench
+        recorder = Recorder()
+        config.stash[_BENCH] = replace(bench, recorder=recorder)
         config.stash[_DIAGNOSIS] = Diagnosis(bench.spec)
         config.stash[_JUDGED] = {}
-        config.stash[_EXECUTED] = _enter_until_end(config, record_calls())
+        config.stash[_EXECUTED] = recorder.executed
+        _enter_until_end(config, recorder.monitor())
         _load_guard(config)
         config.add_cleanup(adapter.close)
     return config.stash[_BENCH]

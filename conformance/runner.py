@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from goldformer.adapters import AdapterError
-from goldformer.adapters.executed import record_calls
+from goldformer.adapters.executed import Recorder
 from goldformer.conformance.diagnosis.diagnosed import DiagnosedRun
 from goldformer.conformance.diagnosis.explain import Diagnosis
 from goldformer.conformance.judging.cases import Bench, Judgement
@@ -41,8 +42,9 @@ def judge_implementation(
     more calls.
     """
     start = time.perf_counter()
-    todo = checks(bench, selection)
-    with record_calls() as executed:
+    recorder = Recorder()
+    todo = checks(replace(bench, recorder=recorder), selection)
+    with recorder.monitor():
         found, stopped = _judge(todo, run, bench.spec, keep_stopped=keep_stopped)
     seconds, absent = time.perf_counter() - start, list_absent(bench, selection)
     return Implementation.of(
@@ -50,7 +52,7 @@ def judge_implementation(
         found,
         seconds,
         absent,
-        executed,
+        recorder.executed,
         stopped=stopped,
         with_pictures=with_pictures and not stopped,
         chosen=bool(selection.cases or selection.properties),

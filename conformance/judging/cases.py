@@ -10,13 +10,13 @@ The diagnosis looks for the causes of failures afterwards, in the judgements.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any, Final
 
 from goldformer.adapters.arrays import LIBRARIES, ArrayLibrary, Wire
-from goldformer.adapters.executed import follow_call
+from goldformer.adapters.executed import Recorder
 from goldformer.adapters.modules import find_classes
 from goldformer.conformance.judging.applicability import explain_inapplicable
 from goldformer.conformance.judging.decision import (
@@ -49,9 +49,10 @@ _WRONG: Final = ("wrong-value", "not-finite", "no-gradient")
 
 @dataclass(frozen=True, slots=True)
 class Bench(Implementation):
-    """An implementation, and the policy by which it is judged."""
+    """An implementation, the policy by which it is judged, and what notes the lines that run, if anybody asks."""
 
     policy: Policy = TOLERANT
+    recorder: Recorder | None = field(default=None, compare=False, repr=False)
 
     @property
     def rounds_to(self) -> str:
@@ -63,6 +64,10 @@ class Bench(Implementation):
         """Return True if code fails that is right on the CPU and would fail on a GPU: if one is asked for."""
         declared = self.adapter.declares_devices and any(device != "cpu" for device in self.adapter.devices)
         return self.policy.strict or self.device != "cpu" or declared
+
+    def follow(self, case: Case) -> AbstractContextManager[None]:
+        """Note what runs inside the context for a case, if anybody asks for it."""
+        return self.recorder.follow(case.component) if self.recorder else nullcontext()
 
     def find_coarser(self) -> Bench | None:
         """Return the same bench with the tolerances of the next coarser dtype, or None if its results must be exact."""
@@ -183,7 +188,7 @@ def judge_call(prepared: PreparedCase, bench: Bench, blank: Verdict) -> Judgemen
     """Make the call of a case, compare its outcome with what is expected, and decide."""
     case = prepared.case
     arguments, base = prepared.arguments, prepared.base
-    with follow_call(case.component):
+    with bench.follow(case):
         outcome = bench.call_case(case, arguments, base)
     # What nobody implements is compared with nothing, and the values of a large call take seconds.
     expected = {} if isinstance(outcome, NotImplementedHere) else prepared.expected
@@ -234,7 +239,7 @@ def _judge_way(way: Way, plain: Judgement, prepared: PreparedCase) -> Judgement:
         inputs = {name: array for name, array in arguments.inputs.items() if name != case.later_tokens.mask}
         arguments = replace(arguments, inputs=inputs)
     # A second call of one object is no session, in which a cache is used.
-    with nullcontext() if way.repeats else follow_call(case.component):
+    with nullcontext() if way.repeats else bench.follow(case):
         outcome = bench.call_case(case, arguments, way=way)
     measured = measure_outcome(outcome, plain.expected, case, bench, bench.rounds_to)
     verdict = decide(measured, bench.policy, plain.verdict)

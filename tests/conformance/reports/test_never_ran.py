@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 import goldformer
-from goldformer.adapters.executed import Executed, follow_call, record_calls
+from goldformer.adapters.executed import Executed, Recorder
 from goldformer.adapters.find import import_file
 from goldformer.adapters.imports import is_own_file
 from goldformer.conformance.cli import main
@@ -25,9 +25,19 @@ def follow(path, text, calls, component=ATTENTION):
     """Return what no call ran of a file; `calls` get its module."""
     path.write_text(textwrap.dedent(text).lstrip())
     module = import_file(path)
-    with record_calls() as executed, follow_call(component):
+    recorder = Recorder()
+    with recorder.monitor(), recorder.follow(component):
         calls(module)
-    return executed
+    return recorder.executed
+
+
+def test_of_two_runs_each_notes_its_own_calls(tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text("def f(x):\n    return x\n")
+    module, mine, other = import_file(path), Recorder(), Recorder()
+    with mine.monitor(), other.monitor(), other.follow(ATTENTION):
+        module.f(1)
+    assert (mine.executed.lines, other.executed.lines) == ({}, {str(path): {2}})
 
 
 #: By name: the code, the calls, and what is said.
