@@ -63,7 +63,7 @@ bench: $(STAMP)  ## What it all costs, with ratios measured side by side, into b
 
 diagnosis: $(STAMP)  ## How many mistakes are caught, placed and named: on the textbook, then in code of many styles, in a quarter of an hour
 	@$(BIN)/python -m benchmarks.diagnosis
-	@$(BIN)/python -m tests.support.wild --runs declared --small --seconds 3600
+	@$(BIN)/python -m benchmarks.wild --runs declared --small --seconds 3600
 
 example: $(STAMP)  ## "je suis étudiant" → "i am a student <eos>": train, decode, look at the attention
 	@$(BIN)/python examples/translate.py

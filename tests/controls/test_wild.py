@@ -7,6 +7,19 @@ from dataclasses import asdict, replace
 from functools import cache
 
 import pytest
+from benchmarks.wild import (
+    DECLARED,
+    DEFAULT,
+    Settings,
+    describe_verdict,
+    format_table,
+    judge_mistake,
+    list_remarks,
+    main,
+    make_table,
+    run,
+)
+from tests.support.wild import TESTED, Mistake, read_bench, split_declaration
 
 from goldformer.adapters import find_adapter
 from goldformer.conformance.diagnosis.edits.edit import is_edit
@@ -17,41 +30,18 @@ from goldformer.conformance.diagnosis.neighbours.solved import families
 from goldformer.conformance.judging.applicability import plan
 from goldformer.conformance.judging.cases import Bench, check_case
 from goldformer.spec import load_spec
-from wild import (
-    DECLARED,
-    DEFAULT,
-    FOLDER,
-    Mistake,
-    Settings,
-    describe_verdict,
-    format_table,
-    judge_mistake,
-    list_remarks,
-    main,
-    make_table,
-    read_bench,
-    run,
-    split_declaration,
-)
 
-BENCH = read_bench()
+BENCH = [wild for wild in read_bench() if wild.path.parent == TESTED]
 CORRECT = [wild for wild in BENCH if wild.is_correct]
-#: With what they declare they are correct too: what deviates on purpose is no convention.
-DECLARABLE = [wild for wild in BENCH if wild.declares and not wild.on_purpose]
+#: Programs that conform with what they declare.
+CONVENTIONAL = [wild for wild in BENCH if not wild.on_purpose]
+VARIANTS = [wild for wild in BENCH if not wild.is_correct]
 
 
-@pytest.mark.sample(10)
 @pytest.mark.parametrize("wild", BENCH, ids=lambda wild: wild.name)
 def test_each_mistake_changes_one_place_and_leaves_python(wild):
     for name in wild.mistakes:
         compile(wild.apply_mistake(name), wild.path.name, "exec")
-
-
-def test_the_bench_is_wide():
-    assert len(BENCH) >= 30
-    assert len(CORRECT) >= 20
-    assert all(len(wild.mistakes) >= 4 for wild in BENCH)
-    assert all(wild.adapter_lines >= 10 for wild in BENCH)
 
 
 def test_each_id_is_one_of_the_catalogue_or_an_option(spec):
@@ -63,84 +53,43 @@ def test_each_id_is_one_of_the_catalogue_or_an_option(spec):
     assert {id_ for wild in BENCH for id_ in wild.on_purpose} <= spec.mistakes.keys()
 
 
-def judge_values(wild, spec, conventions, dtype="float32"):
-    """The number of an implementation's cases of values that are judged, and its failures in them."""
-    adapter = find_adapter(str(wild.path), spec)
-    adapter = replace(adapter, conventions={**adapter.conventions, **conventions})
-    bench = Bench(spec, adapter, dtype, "cpu")
-    verdicts = [check_case(case, bench) for case in plan(spec, adapter.functions) if case.error is None]
-    return sum(v.is_judged for v in verdicts), [(v.check, v.reason, v.message) for v in verdicts if v.bad]
-
-
-@pytest.mark.sample(1)
-@pytest.mark.parametrize("wild", CORRECT, ids=lambda wild: wild.name)
-def test_no_number_of_correct_code_is_called_wrong(wild, spec):
-    judged, wrong = judge_values(wild, spec, {})
-    assert (wrong, judged > 0) == ([], True)
-
-
-@pytest.mark.sample(1)
-@pytest.mark.parametrize("wild", DECLARABLE, ids=lambda wild: wild.name)
-def test_no_number_of_a_declared_variant_is_called_wrong(wild, spec):
-    declared, unknown = split_declaration(wild.declares, spec)
-    if unknown:
-        pytest.skip(f"the spec has no {unknown}")
-    _, wrong = judge_values(wild, spec, declared)
-    assert wrong == []
-
-
-@pytest.mark.sample(0)
-@pytest.mark.xfail(
-    reason="in bfloat16 nothing tells a variance of d_model − 1 from a deviation plus eps in a whole model", strict=True
-)
-def test_what_is_wrong_on_purpose_gets_no_second_name_from_rounding(spec):
-    (translator,) = read_bench(["plotting_translator"])
-    record = run(translator, DECLARED, None, Settings("bfloat16", cases_only=True, small=True), spec)
-    assert {id_ for _, _, ids in record["findings"] for id_ in ids} == {*translator.on_purpose}
-
-
 #: Code that fails in half types for a reason of its own: a fill of −1e9 raises, or is −∞ and makes NaN of empty rows,
 #: and a scale that is a tensor of float32 meets halves.
 FAILS_IN = {
-    "bfloat16": {"float_tensor_scale_course"},
-    "float16": {
-        "annotated_clones", "beam_log_probs", "conv_feed_forward", "einsum_learned_positions",
-        "float_tensor_scale_course",
-        "free_width_decoding", "fused_interleaved_course", "head_module_list", "keras_like_attention",
-        "keras_like_layers", "lengths_masked_softmax", "numpy_from_scratch", "numpy_lengths_and_losses",
-        "numpy_manual_backward", "post_norm_clones", "tied_final_norms",
-    },
-}  # fmt: skip
+    "float32": (),
+    "bfloat16": (),
+    "float16": (
+        "annotated_clones",
+        "free_width_decoding",
+        "keras_like_layers",
+        "numpy_from_scratch",
+        "post_norm_clones",
+    ),
+}
 
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("dtype", FAILS_IN)
-@pytest.mark.parametrize(
-    "wild", [wild for wild in BENCH if not wild.on_purpose], ids=lambda wild: getattr(wild, "name", wild)
-)
-def test_no_number_is_called_wrong_in_a_half_type(wild, dtype, spec):
-    declared, _ = split_declaration(wild.declares, spec)
-    _, bad = judge_values(wild, spec, declared, dtype)
-    assert {reason for _, reason, _ in bad} <= {"raised", "not-finite"}
+@pytest.mark.parametrize("wild", CONVENTIONAL, ids=lambda wild: wild.name)
+def test_no_number_is_called_wrong(wild, dtype, spec):
+    adapter = find_adapter(str(wild.path), spec)
+    declared, unknown = split_declaration(wild.declares, spec)
+    assert unknown == {}
+    adapter = replace(adapter, conventions={**adapter.conventions, **declared})
+    bench = Bench(spec, adapter, dtype, "cpu")
+    verdicts = [check_case(case, bench) for case in plan(spec, adapter.functions) if case.error is None]
+    assert any(v.is_judged for v in verdicts)
+    bad = {v.reason for v in verdicts if v.bad}
+    assert bad <= {"raised", "not-finite"}
     assert bool(bad) == (wild.name in FAILS_IN[dtype])
 
 
-# What the bench asks for: `python -m tests.support.wild` runs all of it and prints the table
+# What the bench asks for: `python -m benchmarks.wild` runs all of it and prints the table
 
 
-#: Implementations that conform with what they declare.
-CONVENTIONAL = [wild for wild in BENCH if not wild.on_purpose]
-VARIANTS = [wild for wild in BENCH if not wild.is_correct]
 MISTAKES = [(wild, name) for wild in BENCH for name in wild.mistakes]
 #: Code that has not every form that cases ask for, such as masks that are no lengths, or a second sentence of a beam.
-KEEPS_FEWER = {
-    "beam_log_probs", "bert_style_encoder", "conv_feed_forward", "gpt_blocks_thirds", "gpt_without_masks",
-    "greedy_with_cache",
-    "keras_like_tied_blocks", "lengths_masked_softmax", "losses_kl_padding", "numpy_lengths_and_losses",
-    "sequence_first_greedy",
-}  # fmt: skip
-#: Mistakes that no check shows, or not in the component that is to be fixed first: "implementation: mistake".
-MISSED = frozenset[str]()
+KEEPS_FEWER = {"bert_style_encoder", "gpt_blocks_thirds", "gpt_without_masks", "losses_kl_padding"}
 
 
 @cache
@@ -179,12 +128,8 @@ def test_a_mistake_is_caught_where_it_is_and_not_misnamed(wild, mistake):
     record = run(wild, DECLARED, mistake, Settings(small=True), load_spec())
     outcome = judge_mistake(wild.mistakes[mistake], record, run_clean(wild.name, DECLARED))
     assert (outcome.misnamed, outcome.said if outcome.misnamed else ()) == (False, ())
-    assert (outcome.caught and outcome.placed) == (f"{wild.name}: {mistake}" not in MISSED)
-
-
-def test_few_mistakes_are_missed():
-    assert {f"{wild.name}: {mistake}" for wild, mistake in MISTAKES} >= MISSED
-    assert len(MISSED) <= 0.03 * len(MISTAKES)
+    assert outcome.caught
+    assert outcome.placed
 
 
 # The table
@@ -297,7 +242,7 @@ def test_the_command_reads_earlier_results_and_says_what_is_left(tmp_path, capsy
 
 
 def test_the_command_names_an_implementation_that_is_not_there():
-    with pytest.raises(ValueError, match=f"no implementation 'einsum' in {FOLDER.name}; there are annotated_clones"):
+    with pytest.raises(ValueError, match="no implementation 'einsum'; there are annotated_clones"):
         main(["einsum"])
 
 

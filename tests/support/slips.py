@@ -1,6 +1,6 @@
 """The trial of the isolation: the slips of slips.yaml, each in an implementation that has one component alone.
 
-`python tests/support/slips.py` runs all of them as `goldformer check` does and prints what it says, the share with the
+`python -m tests.support.slips` runs all of them as `goldformer check` does and prints what it says, the share with the
 right place, the calls, and the CPU time that the isolation took.
 """
 
@@ -17,10 +17,10 @@ from typing import Any
 from unittest import mock
 
 import yaml
+from tests.support.wild import load_adapter, read_bench, split_declaration
 
 from goldformer.conformance.judging.cases import Bench
 from goldformer.conformance.selection import Numerics
-from wild import load_adapter, read_bench, split_declaration
 
 
 @dataclass(frozen=True)

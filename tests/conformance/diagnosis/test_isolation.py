@@ -13,9 +13,9 @@ from typing import ClassVar
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from tests.support import wild
 from tests.support.runs import change, make_run
 
-import wild
 from goldformer.adapters.find import find_adapter
 from goldformer.adapters.protocol import Adapter
 from goldformer.adapters.textbook.build import build_textbook
@@ -60,7 +60,7 @@ ISOLATED = (
     "transformer",
     "beam_search",
 )
-#: One slip in six: `python tests/support/slips.py` runs all.
+#: One slip in six: `python -m tests.support.slips` runs all.
 SOME = read_slips()[::6]
 
 

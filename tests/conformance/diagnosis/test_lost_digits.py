@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from tests.support.wild import make_bench
+
 from goldformer.conformance.diagnosis.explain import Diagnosis
 from goldformer.conformance.diagnosis.finding import MISTAKE_FOUND
 from goldformer.conformance.diagnosis.findings import diagnose
 from goldformer.conformance.judging.cases import judge_case
-from wild import make_bench
 
 
 def test_a_variance_of_two_tokens_is_named_although_it_loses_digits(spec, tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from tests.support.wild import make_bench
 
 from goldformer.adapters import Adapter
 from goldformer.adapters.textbook.build import build_textbook
@@ -14,7 +15,6 @@ from goldformer.conformance.diagnosis.findings import diagnose
 from goldformer.conformance.diagnosis.neighbours import find_made
 from goldformer.conformance.diagnosis.twins import Twins
 from goldformer.conformance.judging.cases import Bench, judge_case
-from wild import make_bench
 
 ATTENTION = "scaled_dot_product_attention"
 #: Without a mask both give the same; with padding they do not.
