@@ -573,7 +573,7 @@ FORWARD = {
     ),
 }  # fmt: skip
 
-#: Autograd cannot make these. tests/conformance/diagnosis/mistakes/test_gradients.py has them, in hand-written code.
+#: Autograd cannot make these. tests/conformance/diagnosis/mistakes/mistakes.json holds their numbers.
 BY_HAND = {"ln-bwd-rank", "emb-bwd-overwrite"}
 
 #: It shows in float16 only, and these tests compute in float64.
