@@ -15,7 +15,7 @@ from typing import Any, Final, get_args
 from weakref import WeakKeyDictionary
 
 from goldformer.adapters.arrays import DEVICES, LIBRARIES, DType, Wire
-from goldformer.spec import Contract, Spec
+from goldformer.spec import Contract, Family, Spec
 from goldformer.spec.model import UNSPECIFIED
 from goldformer.spec.sessions import STATE
 
@@ -137,6 +137,13 @@ class Adapter:
         added = _read_conventions(conventions, self.origin, spec)
         return replace(self, conventions={**self.conventions, **added})
 
+    def declare_family(self, name: str, spec: Spec) -> Adapter:
+        """Return the adapter with the options of a family; AdapterError for one that is unknown.
+
+        What it declares stays where usual code of the family has it too.
+        """
+        return replace(self, conventions=_read_family(name, self.origin, spec).choose(self.conventions))
+
     @classmethod
     def from_object(cls, thing: Any, origin: str, spec: Spec) -> Adapter:
         """Read the names that an adapter module (or any object) defines; AdapterError for a bad declaration."""
@@ -159,7 +166,7 @@ class Adapter:
             unchecked,
             name=str(getattr(thing, "NAME", origin)),
             version=str(getattr(thing, "VERSION", "")),
-            conventions=_read_conventions(getattr(thing, "CONVENTIONS", {}), origin, spec),
+            conventions=_read_options(thing, origin, spec),
             dtypes=_read_choice(getattr(thing, "DTYPES", library.dtypes), library.dtypes, f"{origin}: DTYPES"),
             devices=_read_choice(getattr(thing, "DEVICES", library.devices), DEVICES, f"{origin}: DEVICES"),
             declares_devices=hasattr(thing, "DEVICES"),
@@ -228,6 +235,18 @@ def _quote(declared: Any) -> str:
     """Return a short representation: another process may declare names of any length."""
     text = repr(declared)
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
+
+
+def _read_options(thing: Any, origin: str, spec: Spec) -> Mapping[str, str]:
+    """Return the options that FAMILY and CONVENTIONS declare; AdapterError for an unknown one."""
+    declared, family = _read_conventions(getattr(thing, "CONVENTIONS", {}), origin, spec), getattr(thing, "FAMILY", "")
+    return {**(_read_family(family, origin, spec).own if family else {}), **declared}
+
+
+def _read_family(declared: Any, origin: str, spec: Spec) -> Family:
+    if not isinstance(declared, str) or declared not in spec.families:
+        raise AdapterError(f"{origin}: FAMILY is {_quote(declared)}; families are {', '.join(spec.families)}")
+    return spec.families[declared]
 
 
 def _read_conventions(declared: Any, origin: str, spec: Spec) -> Mapping[str, str]:
@@ -406,6 +425,7 @@ _DECLARED_VALUES: Final[Mapping[str, Callable[[Any], bool]]] = {
     "ARRAYS": lambda value: isinstance(value, str) and value in LIBRARIES,
     "CONVENTIONS": _is_mapping_of_words,
     "DTYPES": lambda value: isinstance(value, tuple | list) and bool(value) and set(map(str, value)) <= {*DTYPES},
+    "FAMILY": lambda value: isinstance(value, str),
 }
 
 

@@ -67,6 +67,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=60.0,
         help="seconds for each call of an implementation that is a process; default 60",
     )
+    group.addoption("--family", help="the model whose options the implementation has, such as llama-3")
     group.addoption("--baseline", help="a folder that `goldformer baseline record` wrote: what moved since then fails")
     group.addoption("--threads", type=int, default=1, help="threads on the CPU, of PyTorch and BLAS; default 1")
 
@@ -128,6 +129,8 @@ def _load_bench(config: pytest.Config) -> Bench:
             if config.getoption("--dtype") != [ALL]:
                 _check_known(_split_words(config.getoption("--dtype")), DTYPES, "--dtype")
             adapter = load_implementation(config.getoption("--adapter"), spec, Reading(timeout=timeout))
+            if family := config.getoption("--family"):
+                adapter = adapter.declare_family(family, spec)
             policy = Policy(strict="--strict" in _read_arguments(config), tf32=config.getoption("--tf32"))
             bench = Bench(spec, adapter, adapter.default_dtype, config.getoption("--device"), policy)
             if config.getoption("--baseline") is None:  # which was recorded of stored cases

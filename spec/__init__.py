@@ -14,7 +14,7 @@ from goldformer.spec.model import (
     Wanted,
 )
 from goldformer.spec.strict import Location
-from goldformer.spec.tables import Citation, Clause, Convention, Document, Erratum, Level, Mistake, Property
+from goldformer.spec.tables import Citation, Clause, Convention, Document, Erratum, Family, Level, Mistake, Property
 from goldformer.spec.whole import Spec
 
 __all__ = [
@@ -30,6 +30,7 @@ __all__ = [
     "Convention",
     "Document",
     "Erratum",
+    "Family",
     "Golden",
     "GoldenArray",
     "Level",

@@ -95,7 +95,7 @@ class PlainCallModel(StrictModel):
 
 
 class CallsFile(StrictModel):
-    """All cases of one component as plain calls."""
+    """All cases of one component as plain calls, with the options of the families that have it."""
 
     edition: str
     version: str
@@ -103,5 +103,6 @@ class CallsFile(StrictModel):
     component: Name
     number_of_cases: int
     first_output: Name
+    families: dict[Id, dict[Name, Option]]
     conventions: dict[Name, list[Option]]
     cases: list[PlainCallModel]

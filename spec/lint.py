@@ -12,6 +12,7 @@ import numpy as np
 from goldformer.spec.coverage import cover
 from goldformer.spec.edges import list_unvisited
 from goldformer.spec.errors import Problem
+from goldformer.spec.families import lint_families
 from goldformer.spec.model import ANY, Case, Contract, GoldenArray, read_count
 from goldformer.spec.strict import Location
 from goldformer.spec.tables import Property
@@ -40,6 +41,7 @@ def lint(spec: Spec) -> list[Problem]:
         *_check_printed_digits(spec),
         *_list_empty_squares(spec),
         *_list_unvisited_edges(spec),
+        *lint_families(spec),
         *lint_cases(spec),
     ]
 

@@ -21,12 +21,14 @@ from goldformer.spec.tables import (
     Convention,
     Document,
     Erratum,
+    Family,
     Mistake,
     Property,
     name_texts,
     read_conventions,
     read_documents,
     read_errata,
+    read_families,
     read_mistakes,
     read_properties,
 )
@@ -51,7 +53,8 @@ def load_spec(root: Path = ROOT, *, underived: bool = False, whole: bool = False
     files = SpecFiles(root, underived=underived, whole=whole)
     spec = Spec(
         root, Table(files, "editions"), Table(files, "documents"), Table(files, "clauses"), Table(files, "errata"),
-        files.conventions, Table(files, "mistakes"), Table(files, "properties"), files.contracts, Cases(files),
+        files.conventions, Table(files, "families"), Table(files, "mistakes"), Table(files, "properties"),
+        files.contracts, Cases(files),
     )  # fmt: skip
     if whole:
         files.read_everything()
@@ -95,7 +98,7 @@ class SpecFiles:
 
     def read_everything(self) -> None:
         """Read every file; SpecError for the first table, or for all files of cases, that has problems."""
-        _ = self.mistakes, self.properties
+        _ = self.mistakes, self.properties, self.families
         cases = self.read_all()
         # `explain` and `Repeat` lines name cases and properties only by their ids.
         if shared := [p for p in self.properties.values() if p.id in cases]:
@@ -129,6 +132,11 @@ class SpecFiles:
         """The contracts, each after those it depends on."""
         files = [YamlFile.read(path) for path in _list_folder(self._root / "contracts")]
         return read_contracts(files, self.conventions, tuple(self.editions))
+
+    @cached_property
+    def families(self) -> Mapping[str, Family]:
+        """The families of models."""
+        return read_families(self._table("families"), self.contracts, self.conventions)
 
     @cached_property
     def mistakes(self) -> Mapping[str, Mistake]:

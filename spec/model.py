@@ -469,7 +469,13 @@ class Case:
 
     def read_key(self, key: str) -> dict[str, str]:
         """Return the combination of options that has a key."""
-        return dict(zip(self.conventions, key.split(_AND), strict=True))
+        return dict(zip(self.conventions, key.split(_AND), strict=True)) if self.conventions else {}
+
+    def has_key(self, key: str) -> bool:
+        """Return True if a combination of its options has this key."""
+        chosen = key.split(_AND)
+        known = len(chosen) == len(self.conventions) and all(map(tuple.__contains__, self.conventions.values(), chosen))
+        return known and self.key(self.read_key(key)) == key
 
     def _find_first(self, name: str, option: str) -> str:
         """Return the first option of a convention that makes the same call; the option itself if no parameter says."""
@@ -479,7 +485,7 @@ class Case:
         return next(other for other in self.conventions[name] if absent[name, other] == absent[name, option])
 
     def combine_stored(self) -> list[dict[str, str]]:
-        """Return the combinations of options for which golden values are stored: they show every pair of options.
+        """Return combinations of options that show every pair of options: golden values are stored for each.
 
         Of a case whose values are computed it is the first one: the documents' own.
         """
@@ -509,6 +515,11 @@ class Case:
                 if reason := self._explain_unfit_array(array, name, allowed, options):
                     return reason
         return self._explain_unfit_later(options)
+
+    def admits(self, options: Mapping[str, str]) -> bool:
+        """Return True if the case applies to an implementation with these options, with the mask that it has."""
+        hiding = self.later_tokens.find_hiding(options) if self.later_tokens is not None else ""
+        return not (self.explain_unfit(options) or self.changes_mask(hiding))
 
     def _explain_unfit_later(self, options: Mapping[str, str]) -> str:
         """Return why nothing of a case holds where later tokens are always hidden, or ""."""

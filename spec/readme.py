@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from goldformer.spec.coverage import Coverage, Proofs, RowCoverage, count_totals, cover
 from goldformer.spec.edition import Edition
+from goldformer.spec.families import count_cases, list_variants
 from goldformer.spec.model import UNSPECIFIED, Case
 from goldformer.spec.tables import Clause, Document, Property
 from goldformer.spec.whole import Spec
@@ -31,6 +32,7 @@ Begin with [transformer.md](transformer.md): its first part explains how to read
 | [golden/](golden) | for each component the generated part of its cases: golden values, error scales, kills |
 | [properties.yaml](properties.yaml) | relations that hold for every input |
 | [conventions.yaml](conventions.yaml) | choices that correct code makes differently |
+| [families.yaml](families.yaml) | models that people name, such as Llama 3: their components and their options |
 | [out_of_scope.yaml](out_of_scope.yaml) | parts of today's models that no clause covers |
 | [edges.yaml](edges.yaml) | edges of contracts that no case visits, each with the reason |
 | [documents.yaml](documents.yaml) | the source documents, their origin, and what each of them defines, row by row |
@@ -69,6 +71,12 @@ _CONVENTIONS = """\
 Choices that correct code makes differently. The first option is the default, the choice of the documents.
 """
 
+_FAMILIES = """\
+## Families
+
+Models that people name. For each component that one has: the number of cases with stored golden values for its options.
+"""
+
 
 def readme(spec: Spec) -> str:
     """Render the whole page; the same data gives the same page."""
@@ -81,6 +89,7 @@ def readme(spec: Spec) -> str:
         *(document_table(document, coverage) for document in spec.documents.values()),
         _ERRATA + "\n" + errata_table(coverage),
         _CONVENTIONS + "\n" + _conventions(spec),
+        _FAMILIES + "\n" + families_table(spec),
     ]
     return "\n".join(parts)
 
@@ -168,6 +177,21 @@ def _conventions(spec: Spec) -> str:
             options += f"<br>any number {escape(convention.number)}"
         lines.append((convention.id, escape(convention.title), link(spec.clauses[convention.clause]), options))
     return markdown_table(("convention", "what it decides", "clause", "options"), lines)
+
+
+def families_table(spec: Spec) -> str:
+    """Render the number of cases with values for each component of each family, by its own options."""
+    families = spec.families.values()
+    options = {family.id: list_variants(family, spec)[0] for family in families}
+    lines = [
+        (component, *(
+            _count(count_cases(component, options[family.id], spec)) if component in family.components else ""
+            for family in families
+        ))
+        for component in spec.contracts
+        if any(component in family.components for family in families)
+    ]  # fmt: skip
+    return markdown_table(("component", *options), lines)
 
 
 def link(clause: Clause) -> str:

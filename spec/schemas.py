@@ -17,7 +17,14 @@ from goldformer.spec.goldenfile import GoldenFileModel
 from goldformer.spec.promises import IdsFile
 from goldformer.spec.scope import ScopeFile
 from goldformer.spec.strict import StrictModel
-from goldformer.spec.tables import ConventionsFile, DocumentsFile, ErrataFile, MistakesFile, PropertiesFile
+from goldformer.spec.tables import (
+    ConventionsFile,
+    DocumentsFile,
+    ErrataFile,
+    FamiliesFile,
+    MistakesFile,
+    PropertiesFile,
+)
 
 #: The models of the files of the spec, and of those that `goldformer export` writes, by the names of their kinds.
 SCHEMAS: Final[Mapping[str, type[StrictModel]]] = {
@@ -28,6 +35,7 @@ SCHEMAS: Final[Mapping[str, type[StrictModel]]] = {
     "documents": DocumentsFile,
     "edges": EdgesFile,
     "errata": ErrataFile,
+    "families": FamiliesFile,
     "golden": GoldenFileModel,
     "ids": IdsFile,
     "mistakes": MistakesFile,

@@ -1,4 +1,4 @@
-"""The tables of the spec: documents, errata, conventions, mistakes and properties, and the clauses that they name.
+"""The tables of the spec: documents, errata, conventions, families, mistakes and properties, and their clauses.
 
 Each class is both the schema of an entry and the frozen object that the program uses. Unknown keys are refused.
 """
@@ -75,7 +75,7 @@ def name_texts(clauses: Mapping[str, Clause] | None) -> str:
     return " or ".join(dict.fromkeys(clause.place.file.name for clause in (clauses or {}).values()))
 
 
-# ── the entries of documents.yaml, errata.yaml, conventions.yaml, mistakes.yaml and properties.yaml ──
+# ── the entries of documents.yaml, errata.yaml, conventions.yaml, families.yaml, mistakes.yaml and properties.yaml ──
 
 
 class DocumentRow(TableEntry):
@@ -200,6 +200,33 @@ def find_address(place: str) -> str:
 Link = Annotated[str, AfterValidator(_check_link), Field(json_schema_extra={"pattern": _LINK})]
 
 
+class Family(TableEntry):
+    """A model that people name, such as Llama 3: the components that it has, and its options of their conventions.
+
+    The first option of a convention is that of the family; golden values are stored for the others too, which usual
+    code of it has. A convention that it does not name has its default. `sources` are the files that say so.
+    """
+
+    id: Id
+    title: Text
+    components: Annotated[Items[Name], Field(min_length=1)]
+    options: dict[Name, Annotated[Items[Option], Field(min_length=1)]]
+    sources: Annotated[Items[Link], Field(min_length=1)]
+
+    @property
+    def own(self) -> dict[str, str]:
+        """Its option of each convention that it names."""
+        return {name: options[0] for name, options in self.options.items()}
+
+    def choose(self, declared: Mapping[str, str]) -> dict[str, str]:
+        """Return its options, after those among the declared ones that it has too; keys may name a component."""
+        kept = {key: option for key, option in declared.items() if self._allows(key.rpartition(".")[2], option)}
+        return self.own | kept
+
+    def _allows(self, name: str, option: str) -> bool:
+        return name not in self.options or option in self.options[name]
+
+
 #: Wrong code, perhaps in two ways, for right code, and what may follow.
 _WRITTEN_FOR: Final = re.compile(r"`([^`]+)`(?:,? or `[^`]+`)?,? for `([^`]+)`")
 
@@ -273,6 +300,12 @@ class ConventionsFile(StrictModel):
     conventions: Items[Convention]
 
 
+class FamiliesFile(StrictModel):
+    """The schema of families.yaml."""
+
+    families: Items[Family]
+
+
 class MistakesFile(StrictModel):
     """The schema of mistakes.yaml."""
 
@@ -285,7 +318,7 @@ class PropertiesFile(StrictModel):
     properties: Items[Property]
 
 
-AnyEntry = TypeVar("AnyEntry", Document, Erratum, Convention, Mistake, Property)
+AnyEntry = TypeVar("AnyEntry", Document, Erratum, Convention, Family, Mistake, Property)
 
 
 def _index_entries(file: YamlFile, group: str, entries: Iterable[AnyEntry]) -> dict[str, AnyEntry]:
@@ -331,6 +364,21 @@ def read_conventions(file: YamlFile, clauses: Mapping[str, Clause] | None) -> di
             message = f"is {convention.default!r}, but {first!r} stands first: write the default option first"
             raise SpecError([file.problem((*where, "default"), message)])
     return conventions
+
+
+def read_families(
+    file: YamlFile, contracts: Collection[str], conventions: Mapping[str, Convention]
+) -> dict[str, Family]:
+    """Read families.yaml."""
+    families = _index_entries(file, "families", file.parse(FamiliesFile).families)
+    for index, family in enumerate(families.values()):
+        where: Where = ("families", index)
+        _check_names(file, (*where, "components"), family.components, contracts, "contracts/")
+        for name, options in family.options.items():
+            inner: Where = (*where, "options", name)
+            _check_names(file, inner, [name], conventions, "conventions.yaml")
+            _check_names(file, inner, options, conventions[name].options, f"conventions.yaml under {name}")
+    return families
 
 
 def read_mistakes(file: YamlFile, contracts: Collection[str]) -> dict[str, Mistake]:

@@ -10,7 +10,7 @@ from typing import Protocol, TypeVar
 
 from goldformer.spec.edition import Edition
 from goldformer.spec.model import Case, Contract
-from goldformer.spec.tables import Clause, Convention, Document, Erratum, Level, Mistake, Property
+from goldformer.spec.tables import Clause, Convention, Document, Erratum, Family, Level, Mistake, Property
 
 Entry = TypeVar("Entry")
 
@@ -93,6 +93,7 @@ class Spec:
     clauses: Mapping[str, Clause]
     errata: Mapping[str, Erratum]
     conventions: Mapping[str, Convention]
+    families: Mapping[str, Family]
     mistakes: Mapping[str, Mistake]
     properties: Mapping[str, Property]
     contracts: Mapping[str, Contract]

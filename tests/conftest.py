@@ -306,6 +306,7 @@ properties:
   - {id: sm-shift, component: softmax, title: a shift changes nothing, clauses: [SM-3]}
   - {id: any-shape, component: "*", title: shapes are kept, clauses: [CALL-1]}
 """,
+    "families.yaml": "families: []\n",
     "conventions.yaml": """\
 conventions:
   - {id: root, title: Which root, clause: SM-4, default: none, options: {none: n, square: "√n | n"}}

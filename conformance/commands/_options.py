@@ -75,6 +75,12 @@ def _list_components() -> Iterable[str]:
     return load_spec().components
 
 
+def _list_families() -> Iterable[str]:
+    from goldformer.spec import load_spec
+
+    return load_spec().families
+
+
 def _list_cases() -> Iterable[str]:
     from goldformer.spec import load_spec
 
@@ -159,6 +165,12 @@ CONVENTIONS: Final = click.option(
     callback=_read_pairs,
     metavar="NAME=OPTION",
     help="A choice that the implementation makes, such as empty_row=zeros (repeatable, or a,b).",
+)
+FAMILY: Final = click.option(
+    "--family",
+    metavar="NAME",
+    shell_complete=complete(_list_families),
+    help="The model whose options the implementation has, such as llama-3; --convention changes one.",
 )
 ARRAYS: Final = click.option(
     "--arrays",

@@ -69,6 +69,7 @@ from goldformer.spec.load import load_own_cases
 @options.WRAP
 @options.BITWISE
 @options.TIMEOUT
+@options.FAMILY
 @options.CONVENTIONS
 @options.ARRAYS
 @options.BRIDGE
@@ -101,6 +102,7 @@ def check(
     wrapper: str | None,
     bitwise: bool,
     timeout: float,
+    family: str | None,
     conventions: dict[str, str],
     arrays: str | None,
     bridge: str | None,
@@ -125,7 +127,7 @@ def check(
     adapter = join_bridge(bridge, adapter) if bridge else adapter
     reading = Reading(components[0] if len(components) == 1 else None, arrays, accept, timeout)
     with contextlib.closing(load_implementation(adapter, spec, reading)) as loaded:
-        found = loaded.declare(conventions, spec)
+        found = (loaded.declare_family(family, spec) if family else loaded).declare(conventions, spec)
         own = _read_own_cases(files, spec)
         spec = spec.with_cases(own)
         dtypes = found.dtypes if dtypes == (options.ALL,) else dtypes or (found.default_dtype,)

@@ -17,9 +17,10 @@ from goldformer.conformance.commands._console import OK, CannotRun, require_know
 from goldformer.spec import Case, Contract, Spec, load_spec
 from goldformer.spec.coverage import Coverage, RowCoverage, cover
 from goldformer.spec.draw import Values
+from goldformer.spec.families import count_cases, list_variants
 from goldformer.spec.model import UNSPECIFIED, GoldenArray
 from goldformer.spec.scope import explain_scope
-from goldformer.spec.tables import Clause, Convention, Document, Erratum, Mistake, Property, find_address
+from goldformer.spec.tables import Clause, Convention, Document, Erratum, Family, Mistake, Property, find_address
 
 Entry = dict[str, Any]
 
@@ -30,7 +31,7 @@ Entry = dict[str, Any]
 def explain(*, name: str, json: Path | None) -> int:
     """Explain an id: case, clause, component, mistake and so on.
 
-    Conventions, documents and their rows, errata and properties have ids too.
+    Conventions, families of models, documents and their rows, errata and properties have ids too.
     """
     spec = load_spec()
     entry = find_entry(name, spec) or find_entry(name.upper(), spec)
@@ -52,6 +53,7 @@ def find_entry(name: str, spec: Spec) -> Entry | None:
         (spec.documents, _describe_document),
         (spec.clauses, _describe_clause),
         (spec.conventions, _describe_convention),
+        (spec.families, _describe_family),
         (spec.properties, _describe_property),
         (spec.mistakes, _describe_mistake),
         (spec.errata, _describe_erratum),
@@ -74,7 +76,8 @@ def _list_ids(spec: Spec) -> Iterator[str]:
     yield from spec.documents
     yield from (covered.row.id for covered in _cover(spec).rows)
     for table in (
-        spec.clauses, spec.conventions, spec.properties, spec.mistakes, spec.errata, spec.contracts, spec.cases,
+        spec.clauses, spec.conventions, spec.families, spec.properties, spec.mistakes, spec.errata, spec.contracts,
+        spec.cases,
     ):  # fmt: skip
         yield from table
 
@@ -107,6 +110,16 @@ def _describe_convention(convention: Convention, _: Spec) -> Entry:
     return {
         "convention": convention.id, "title": convention.title, "clause": convention.clause,
         "default": convention.default, "options": options,
+    }  # fmt: skip
+
+
+def _describe_family(family: Family, spec: Spec) -> Entry:
+    own = list_variants(family, spec)[0]
+    return {
+        "family": family.id, "title": family.title,
+        "options": {name: " or ".join(options) for name, options in family.options.items()},
+        "cases with values": {component: count_cases(component, own, spec) for component in family.components},
+        "sources": {place: find_address(place) for place in family.sources},
     }  # fmt: skip
 
 

@@ -12,7 +12,7 @@ from goldformer.adapters.arrays import LIBRARIES, Wire
 from goldformer.adapters.protocol import Adapter, AdapterError
 from goldformer.spec import Contract, Spec
 
-_NAMES: Final = ("ARRAYS", "CONVENTIONS", "DTYPES")
+_NAMES: Final = ("ARRAYS", "CONVENTIONS", "DTYPES", "FAMILY")
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from goldformer.adapters import DTYPES
 from goldformer.conformance.judging.applicability import explain_lost_eps, explain_out_of_reach
 from goldformer.conformance.judging.tolerance import tolerance
 from goldformer.spec import draw
+from goldformer.spec.families import list_stored_options, list_variants
 from goldformer.spec.model import NOT_FINITE, Array, ArraySpec, Case, Contract, GoldenArray, Kind
 from goldformer.spec.whole import Spec
 
@@ -34,6 +35,11 @@ def export_component(component: str, spec: Spec) -> Json:
         "component": component,
         "number_of_cases": len(cases),
         "first_output": contract.first_output,
+        "families": {
+            family.id: list_variants(family, spec)[0]
+            for family in spec.families.values()
+            if component in family.components
+        },
         "conventions": {name: _order_options(name, spec) for name in contract.conventions},
         "cases": [_export_case(case, contract, spec) for case in cases],
     }
@@ -91,7 +97,7 @@ def _list_expectations(case: Case, contract: Contract, spec: Spec) -> Iterator[J
     """Yield what a case expects, for each combination of options whose values are stored."""
     shared = _list_admitted(case, contract, spec)
     base = _list_defaults(spec) | {name: admitted[0] for name, admitted in shared.items()}
-    for chosen in case.combine_stored():
+    for chosen in list_stored_options(case, spec):
         called, own = case.under(chosen), {name: _list_equal(case, base | chosen, name) for name in chosen}
         # Under some options the parameter at fault does not exist.
         if not all(own.values()):
@@ -127,7 +133,7 @@ def _list_equal(case: Case, options: Mapping[str, str], name: str) -> list[str]:
     """Return the options of a convention that make the same call as the chosen one, if the case holds under them."""
     key = case.key(options)
     equal = [option for option in case.conventions[name] if case.key({**options, name: option}) == key]
-    return [option for option in equal if _is_admitted(case, {**options, name: option})]
+    return [option for option in equal if case.admits({**options, name: option})]
 
 
 def _list_admitted(case: Case, contract: Contract, spec: Spec) -> dict[str, list[str]]:
@@ -142,14 +148,9 @@ def _list_admitted(case: Case, contract: Contract, spec: Spec) -> dict[str, list
         if array.name in case.params:
             start |= {n: allowed[0] for n, allowed in array.only_with.items() if start[n] not in allowed}
     return {
-        name: [option for option in spec.conventions[name].options if _is_admitted(case, {**start, name: option})]
+        name: [option for option in spec.conventions[name].options if case.admits({**start, name: option})]
         for name in sorted(deciding - case.conventions.keys())
     }
-
-
-def _is_admitted(case: Case, options: Mapping[str, str]) -> bool:
-    hiding = case.later_tokens.find_hiding(options) if case.later_tokens is not None else ""
-    return not (case.explain_unfit(options) or case.changes_mask(hiding))
 
 
 def _write_output(

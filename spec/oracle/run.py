@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from goldformer.spec.casefile import derivation_digest
+from goldformer.spec.families import list_stored_options
 from goldformer.spec.files import replace_file
 from goldformer.spec.goldenfile import golden_path
 from goldformer.spec.model import Case, Contract, Golden, GoldenArray
@@ -126,7 +127,9 @@ def write_all(outcomes: Iterable[Outcome], spec: Spec) -> list[Path]:
     for outcome in outcomes:
         path = golden_path(outcome.case.place.file)
         components[path] = outcome.case.component
-        by_file.setdefault(path, {})[outcome.case.id] = (outcome.digest, outcome.derived)
+        keys = map(outcome.case.key, list_stored_options(outcome.case, spec))
+        stored = {key: outcome.derived.options[key] for key in keys}
+        by_file.setdefault(path, {})[outcome.case.id] = (outcome.digest, replace(outcome.derived, options=stored))
     return [
         path
         for path, derived in by_file.items()
@@ -148,7 +151,7 @@ def describe_move(outcome: Outcome) -> str | None:
         stored, now = getattr(golden, name), getattr(outcome.derived, name)
         if _has_drifted(stored, now):
             return f"{name} {stored} is {now} now"
-    for option in map(outcome.case.key, outcome.case.combine_stored()):
+    for option in golden.options:
         stored, outputs = golden.options[option], outcome.derived.options[option]
         if stored is None or outputs is None:
             if (stored is None) != (outputs is None):

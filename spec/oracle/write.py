@@ -48,8 +48,7 @@ def golden_entry(digest: str, derived: Derived, case: Case) -> dict[str, Any]:
         key: "refused"
         if outputs is None
         else {name: _array(array, case.expect[name]) for name, array in outputs.items()}
-        for key in map(case.key, case.combine_stored())
-        for outputs in [derived.options[key]]
+        for key, outputs in derived.options.items()
     }
     return entry | ({"outputs": options[ANY]} if set(options) == {ANY} else {"options": options})
 

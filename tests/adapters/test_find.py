@@ -345,6 +345,21 @@ def test_a_convention_must_be_known_with_its_option_and_component(conventions, s
     assert refused(path) == f"{path}: {says}"
 
 
+def test_a_family_declares_its_options_and_conventions_change_one(spec, adapter_file, refused):
+    path = adapter_file(f"{SOFTMAX}FAMILY = 'llama-3'\nCONVENTIONS = {{'rms_norm_eps': '1e-6'}}\n")
+    declared = find_adapter(str(path), spec).conventions
+    assert declared == {**spec.families["llama-3"].own, "rms_norm_eps": "1e-6"}
+    path = adapter_file(f"{SOFTMAX}FAMILY = ['llama-3']\n")
+    assert refused(path) == f"{path}: FAMILY is ['llama-3']; families are {', '.join(spec.families)}"
+
+
+def test_a_family_that_is_asked_for_keeps_an_option_that_its_usual_code_has(spec, adapter_file):
+    declared = "{'rope_pairing': 'half', 'rms_norm.rms_norm_eps': '1e-6', 'empty_row': 'nan'}"
+    adapter = find_adapter(str(adapter_file(f"{SOFTMAX}CONVENTIONS = {declared}\n")), spec)
+    changed = {**spec.families["llama-3"].own, "rope_pairing": "half", "empty_row": "nan"}
+    assert adapter.declare_family("llama-3", spec).conventions == changed
+
+
 @pytest.mark.parametrize(
     ("written", "option"),
     [
@@ -393,6 +408,7 @@ def test_private_data_and_far_names_are_no_hints(adapter_file, spec):
     [
         ("DTYPE = ('float32',)", ("DTYPE declares nothing: did you mean DTYPES?",)),
         ("CONVENTION = {'empty_row': 'nan'}", ("CONVENTION declares nothing: did you mean CONVENTIONS?",)),
+        ("FAMLY = 'llama-3'", ("FAMLY declares nothing: did you mean FAMILY?",)),
         ("DYTPES = ['float32']", ("DYTPES declares nothing: did you mean DTYPES?",)),
         ("CONVENTONS = {'empty_row': 'nan'}", ("CONVENTONS declares nothing: did you mean CONVENTIONS?",)),
         ("DTYPE = float", ()),

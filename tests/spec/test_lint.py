@@ -15,6 +15,7 @@ from goldformer.conformance.cli import main
 from goldformer.spec import ROOT, Case, Level, Spec, load_spec
 from goldformer.spec import lint as rules
 from goldformer.spec.coverage import EVERY_CALL, cover
+from goldformer.spec.families import lint_families
 from goldformer.spec.lint import lint
 from goldformer.spec.vacuity import find_vacuous
 from spoiling import keep, load
@@ -50,6 +51,19 @@ def line(root: Path, file: str, beginning: str) -> int:
 
 
 # ── the rules ──
+
+
+def test_a_family_needs_ten_cases_with_values_in_each_of_its_components(spec: Spec):
+    llama = spec.families["llama-3"]
+    options = {**llama.options, "rms_norm_eps": ("float32_eps",), "rms_norm_weight": ("one_plus_w",)}
+    rare = llama.model_copy(update={"options": options})
+    rare.set_place(llama.place)
+    found = [str(problem) for problem in lint_families(replace(spec, families={"rare": rare}))]
+    few = [line for line in found if "cases of rms_norm with values" in line]
+    assert few
+    assert "rms_norm_eps: float32_eps" in few[0]
+    assert any("run goldformer derive --case rms-" in line for line in found)
+    assert not [*lint_families(spec)]
 
 
 def test_a_must_that_nothing_shows_is_found(copy: Path):

@@ -20,6 +20,7 @@ def titles(spec):
         *rows,
         *((c.id, ("clause", c.title)) for c in spec.clauses.values()),
         *((c.id, ("convention", c.title)) for c in spec.conventions.values()),
+        *((f.id, ("family", f.title)) for f in spec.families.values()),
         *((p.id, ("property", p.title)) for p in spec.properties.values()),
         *((m.id, ("mistake", m.title)) for m in spec.mistakes.values()),
         *((e.id, ("erratum", e.why)) for e in spec.errata.values()),
@@ -55,7 +56,17 @@ def test_every_id_of_the_spec_is_explained(start, spec):
 
 
 def test_every_entry_is_json_too(spec):
-    for id_ in ("walkthrough", "W1", "SDPA-2", "empty_row", "sm-shift", "scale-missing", "softmax", "sdpa-causal"):
+    for id_ in (
+        "walkthrough",
+        "W1",
+        "SDPA-2",
+        "empty_row",
+        "llama-3",
+        "sm-shift",
+        "scale-missing",
+        "softmax",
+        "sdpa-causal",
+    ):
         entry = json.loads(explain(id_, "--json", "-").stdout)
         assert id_ in entry.values()
 

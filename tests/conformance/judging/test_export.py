@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import jsonschema
@@ -18,6 +19,7 @@ from goldformer.conformance.cli import main
 from goldformer.conformance.judging.export import export_component
 from goldformer.conformance.judging.tolerance import tolerance
 from goldformer.spec import ROOT, Spec, load_spec
+from goldformer.spec.families import FEWEST, list_stored_options
 from goldformer.spec.schemas import locate_schema
 from repository import REPOSITORY
 
@@ -96,7 +98,7 @@ def test_expectations_are_the_golden_values_under_each_option(plain, spec: Spec)
     compared = 0
     for id_, call in plain.items():
         case = spec.cases[id_]
-        for chosen, expected in zip(case.combine_stored(), call["expect"], strict=True):
+        for chosen, expected in zip(list_stored_options(case, spec), call["expect"], strict=True):
             assert {name: expected["options"][name][0] for name in chosen} == chosen
             assert expected.get("refuses") == case.error
             for name, output in expected.get("outputs", {}).items():
@@ -193,3 +195,18 @@ def test_a_reader_finds_a_mistake_in_a_component(folder: Path, tmp_path: Path, r
     assert (result.returncode, result.stderr) == (1, "")
     (line,) = [line for line in result.stdout.splitlines() if line.startswith(f"{component}: ")]
     assert int(re.search(r" (\d+) disagree", line)[1]) > 0
+
+
+def test_a_reader_of_sixty_lines_agrees_in_every_case_of_llama_3(tmp_path: Path, spec: Spec):
+    reader = READER.with_name("llama.py")
+    components = ("rms_norm", "decoder_only_layer", "decoder_only_model")
+    for component in components:
+        data = json.dumps(export_component(component, spec))
+        (tmp_path / f"{component}.json").write_text(data, encoding="utf-8")
+    words = [sys.executable, str(reader), str(tmp_path)]
+    printed = subprocess.run(words, capture_output=True, text=True, check=True, timeout=120).stdout.splitlines()
+    found = [re.fullmatch(r"(\w+): (\d+) of \2 cases agree", line) for line in printed]
+    assert [match and match[1] for match in found] == [*components]
+    assert all(match and int(match[2]) >= FEWEST for match in found)
+    code = [line.strip() for line in reader.read_text(encoding="utf-8").splitlines()]
+    assert len([line for line in code if line and not line.startswith(('"""', "import", "from"))]) <= 60
