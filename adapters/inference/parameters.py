@@ -1,19 +1,35 @@
-"""The parameters of a module by our names: names decide first, shapes next, and only what neither says is permuted."""
+"""The parameters of a module by our names: the contract gives their shapes, names decide, only the rest is permuted."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import lru_cache, partial
 from itertools import permutations, product
-from typing import Final, Literal
+from typing import Any, Final, Literal
+
+import numpy as np
 
 from goldformer.adapters.inference.names import GAIN, SHIFT, find_part, find_projection, says, split_words
 from goldformer.adapters.inference.target import PROBE, Construction, Leaf
-from goldformer.adapters.layouts import Names
+from goldformer.adapters.layouts import Names, join_gate_and_up, join_projections, split_by_head, stack_heads
+from goldformer.spec import Contract, load_spec
 
 _ORDERS: Final = ("qkv", "kqv", "qvk", "kvq", "vqk", "vkq")
+
+#: Our parameters by name as arrays, of which only the shapes count.
+_Arrays = Mapping[str, Any]
+
+#: The parts of a layer that a name may say, by the blocks of the contracts; the attention of some stands in the layer.
+_PARTS: Final = {"": "self", "self_attention": "self", "cross_attention": "cross", "feed_forward": "feed"}
+
+#: The sizes of tables.
+_ENDS: Final = ("vocab", "positions")
+
+#: The parameters of a layer that inference does not look for.
+_LEFT_OUT: Final = re.compile(r"gamma_[qk]$|post_norm_")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,62 +55,33 @@ class Naming:
     turned: bool = False
     conventions: Mapping[str, str] = field(default_factory=dict)
 
-    def nest(self, prefix: str) -> Naming:
-        """Return the naming of a part by the names of what it is a part of; "" is the whole itself."""
-        return replace(self, names={f"{prefix}.{ours}".lstrip("."): theirs for ours, theirs in self.names.items()})
-
-    def join(self, other: Naming) -> Naming | None:
-        """Return both namings at once; None if they disagree on a layout."""
-        if self.order and other.order and (self.order, self.per_head) != (other.order, other.per_head):
-            return None
-        return Naming(
-            {**self.names, **other.names},
-            order=self.order or other.order,
-            per_head=self.per_head or other.per_head,
-            branches=self.branches or other.branches,
-            in_turn=self.in_turn or other.in_turn,
-            head_list=self.head_list or other.head_list,
-        )
-
 
 @dataclass(frozen=True, slots=True)
-class _Sizes:
-    """The widths of a module that was built to be looked at."""
+class _Scope:
+    """Our parameters of a layer, of a component without layers, or of a model outside of its layers.
 
-    width: int
-    reads: int
-    keys: int
-    values: int
-    heads: int
-    #: The number of heads of keys and of values.
-    kv_heads: int
-    #: True if matrices that the class made itself are (out, in).
-    turned: bool = False
+    `blocks` are the shapes of matrices by block and by their names in it, `norms` the starts of the names of gains, and
+    of shifts if the norms have any.
+    """
+
+    blocks: Mapping[str, Mapping[str, tuple[int, ...]]]
+    norms: Sequence[str]
+    has_shifts: bool
 
     @classmethod
-    def of(cls, construction: Construction, *, turned: bool) -> _Sizes:
-        width, heads = PROBE["width"], PROBE["heads"]
-        reads = PROBE["input_width"] if construction.has("input_width") else width
-        keys = heads * PROBE["head_width"] if construction.has("head_width") else width
-        values = heads * PROBE["value_width"] if construction.has("value_width") else keys
-        kv_heads = PROBE["kv_heads"] if construction.has("kv_heads") else heads
-        return cls(width, reads, keys, values, heads, kv_heads, turned)
+    def of(cls, shapes: Mapping[str, tuple[int, ...]]) -> _Scope:
+        """Return the scope of parameters with these names and shapes."""
+        blocks: dict[str, dict[str, tuple[int, ...]]] = {}
+        for name, shape in shapes.items():
+            if matrix := re.fullmatch(r"(.*?)((?:heads\.\*\.)?w_\w+|table)", name):
+                blocks.setdefault(matrix[1], {})[matrix[2]] = shape
+        norms = [name.removesuffix("gamma") for name in shapes if name.endswith("gamma")]
+        return cls(blocks, norms, any(name.endswith("beta") for name in shapes))
 
-    def shape(self, role: str, *, of_head: bool = False) -> tuple[int, int]:
-        """Return (in, out) of a projection, or of that of one head."""
-        if of_head:
-            return (self.reads, (self.values if role == "v" else self.keys) // self.heads)
-        own_keys, own_values = (size * self.kv_heads // self.heads for size in (self.keys, self.values))
-        return {
-            "q": (self.reads, self.keys), "k": (self.reads, own_keys), "v": (self.reads, own_values),
-            "o": (self.values, self.width), "kv": (self.reads, own_keys + own_values),
-            "qkv": (self.reads, self.keys + own_keys + own_values),
-        }[role]  # fmt: skip
 
-    def is_attention(self, leaf: Leaf) -> bool:
-        """Return True if a matrix has the sizes of a projection of attention, whole or of one head."""
-        some = {self.width, self.reads, self.keys, self.values, self.keys + self.values, 2 * self.keys + self.values}
-        return set(leaf.shape[:2]) <= some | {self.keys // self.heads, self.values // self.heads}
+#: A layout in which a module may have its parameters, and our parameters in it by the start of their names: "layers.*."
+#: for those of a stack, "" for the others.
+_View = tuple[dict[str, Any], dict[str, _Scope]]
 
 
 def name_parameters(component: str, leaves: Sequence[Leaf], construction: Construction) -> Iterator[Naming]:
@@ -110,295 +97,185 @@ def name_parameters(component: str, leaves: Sequence[Leaf], construction: Constr
 
 
 def _name_all(component: str, leaves: Sequence[Leaf], construction: Construction) -> Iterator[Naming]:
-    """Yield the namings in which each parameter has a name of ours."""
-    heads = [_drop_head_axis(leaf, _Sizes.of(construction, turned=False)) for leaf in leaves]
-    changed = {leaf.path for leaf, flat in zip(leaves, heads, strict=True) if flat != leaf}
-    stacked = bool(changed)
-    has_matrices = not stacked and any(leaf.kind == "raw" and len(leaf.shape) == 2 for leaf in leaves)
-    for turned in (False, True) if has_matrices else (False,):
-        sizes = _Sizes.of(construction, turned=turned)
-        for naming in _NAMERS[component](heads, sizes):
-            if _count(naming, leaves) == len(leaves):
-                conventions = _find_conventions(component, naming)
-                outputs = [theirs for ours, theirs in naming.names.items() if ours.endswith("w_o")]
-                flat = stacked and not changed & {*outputs}
-                yield replace(naming, turned=turned, stacked=stacked, flat_output=flat, conventions=conventions)
-
-
-def _drop_head_axis(leaf: Leaf, sizes: _Sizes) -> Leaf:
-    """Return a parameter that has an axis for the heads, as code that projects by einsum has it, without that axis."""
-    if leaf.kind != "raw" or len(leaf.shape) < 2 or leaf.shape[0] != sizes.heads:
-        return leaf
-    heads, *inner, last = leaf.shape
-    if not inner and last in (sizes.keys // heads, sizes.values // heads):
-        return replace(leaf, shape=(heads * last,))
-    if inner in ([sizes.reads], [sizes.width]):
-        return replace(leaf, shape=(*inner, heads * last))
-    return replace(leaf, shape=(heads * inner[0], last)) if len(inner) == 1 and last == sizes.width else leaf
-
-
-def _count(naming: Naming, leaves: Sequence[Leaf]) -> int:
-    """Return how many parameters have a name of ours."""
-    named = {place for value in naming.names.values() for place in ((value,) if isinstance(value, str) else value)}
-    patterns = [re.compile(re.escape(place).replace(r"\*", r"\d+")) for place in named]
-    return sum(any(pattern.fullmatch(leaf.path) for pattern in patterns) for leaf in leaves)
-
-
-# The parts
-
-
-def _name_attention(leaves: list[Leaf], sizes: _Sizes) -> Iterator[Naming]:
-    """Yield the namings of one attention, with a list of heads or of projections, which may be as long."""
-    by_head = _collapse(leaves, sizes.heads)
-    for read in [by_head, leaves] if len(by_head) < len(leaves) else [leaves]:
-        weights = [leaf for leaf in read if len(leaf.shape) > 1]
-        in_heads = [leaf for leaf in weights if leaf not in leaves]
-        for roles in (("q", "k", "v", "o"), ("qkv", "o"), ("q", "kv", "o")):
-            if in_heads and (len(roles), len(in_heads)) != (4, 3):
-                continue
-            shapes = {role: sizes.shape(role, of_head=bool(in_heads) and role != "o") for role in roles}
-            for chosen in _assign(weights, shapes, sizes, find_projection):
-                yield from _arrange(
-                    _name_maps(read, chosen), chosen, {leaf.path for leaf in read if leaf not in leaves}
-                )
-
-
-def _arrange(naming: Naming, chosen: Mapping[str, Leaf], in_heads: Collection[str]) -> Iterator[Naming]:
-    """Yield the layouts of projections that are fused or in a list of heads."""
-    if in_heads:
-        names = {f"heads.*.{ours}" if path in in_heads else ours: path for ours, path in naming.names.items()}
-        yield Naming(names, head_list=True)
+    """Yield the namings in which each parameter has a name of ours, in each layout."""
+    # Separate projections are one of the layouts.
+    contract = load_spec().contracts["multi_head_attention" if component == "fused_multi_head_attention" else component]
+    if not contract.takes_params:
+        yield from () if leaves else [Naming({})]
         return
-    fused = next((role for role in chosen if role in ("kv", "qkv")), "")
-    for order, per_head in product(_list_orders(chosen[fused]) if fused == "qkv" else (fused,), (False, True)):
-        if fused or not per_head:
-            names = {ours.replace("_qkv", f"_{order}"): theirs for ours, theirs in naming.names.items()}
-            yield Naming(names, order, per_head)
-
-
-def _list_orders(leaf: Leaf) -> tuple[str, ...]:
-    """Return the orders of the columns of a fused projection; one if its name says it."""
-    order = re.search(r"(?=[qkv]{3})(qkv|kqv|qvk|kvq|vqk|vkq)", leaf.stem.lower())
-    return (order.group(),) if order else _ORDERS
-
-
-def _name_feed_forward(leaves: list[Leaf], sizes: _Sizes) -> Iterator[Naming]:
-    width, inner = sizes.width, _find_inner(leaves, sizes)
-    for chosen in _assign(leaves, {"1": (width, inner), "2": (inner, width)}, sizes):
-        yield _name_maps(leaves, chosen)
-
-
-def _name_gated_feed_forward(leaves: list[Leaf], sizes: _Sizes) -> Iterator[Naming]:
-    """Yield the namings of a gated network with three matrices, or with two, of which one makes gate and up."""
-    width, inner = sizes.width, _find_inner(leaves, sizes)
-    three = {"gate": (width, inner), "up": (width, inner), "down": (inner, width)}
-    for chosen in _assign(leaves, three, sizes, _find_branch):
-        yield _name_maps(leaves, chosen)
-    orders: tuple[Literal["gate_up", "up_gate"], ...] = ("gate_up", "up_gate")
-    for in_turn, order in product((False, True), orders):
-        for chosen in _assign(leaves, {order: (width, 2 * inner), "down": (inner, width)}, sizes):
-            yield replace(_name_maps(leaves, chosen), branches=order, in_turn=in_turn)
-
-
-def _find_inner(leaves: Sequence[Leaf], sizes: _Sizes) -> int:
-    """Return the width inside of a network: the smallest size of its matrices that is not the model's width, or 0."""
-    return min(
-        (size for leaf in leaves for size in leaf.shape[:2] if leaf.shape[1:] and size != sizes.width), default=0
-    )
-
-
-def _find_branch(stem: str) -> str | None:
-    """Return the branch of a gated network that a name says; None if it says nothing."""
-    return next((word for word in split_words(stem) if word in ("gate", "up")), None)
-
-
-def _name_maps(leaves: Sequence[Leaf], roles: Mapping[str, Leaf]) -> Naming:
-    """Return the naming of weights and of their biases."""
-    paths = {leaf.path for leaf in leaves if len(leaf.shape) == 1}
-    biases = {f"b_{role}": _name_bias_of(leaf) for role, leaf in roles.items()}
-    weights = {f"w_{role}": leaf.path for role, leaf in roles.items()}
-    return Naming(weights | {ours: theirs for ours, theirs in biases.items() if theirs in paths})
-
-
-def _name_norm(leaves: list[Leaf], sizes: _Sizes) -> Iterator[Naming]:
-    if len(leaves) != 2 or any(leaf.shape != (sizes.width,) for leaf in leaves):
-        return
-    for gain, shift in permutations(leaves):
-        matches = [says(leaf.path.rpartition(".")[2], pattern) for leaf in (gain, shift) for pattern in (GAIN, SHIFT)]
-        if matches in ([True, False, False, True], [False] * 4):
-            yield Naming({"gamma": gain.path, "beta": shift.path})
-
-
-def _name_rms_norm(leaves: list[Leaf], sizes: _Sizes) -> Iterator[Naming]:
-    if len(leaves) == 1 and leaves[0].shape == (sizes.width,) and says(leaves[0].path.rpartition(".")[2], GAIN):
-        yield Naming({"gamma": leaves[0].path})
-
-
-def _name_embedding(leaves: list[Leaf], sizes: _Sizes) -> Iterator[Naming]:
-    if len(leaves) == 1 and leaves[0].shape == (PROBE["vocab"], sizes.width):
-        yield Naming({"table": leaves[0].path})
-
-
-def _name_nothing(leaves: list[Leaf], sizes: _Sizes) -> Iterator[Naming]:
-    del sizes
-    if not leaves:
-        yield Naming({})
-
-
-# Layers and what is built of them
-
-
-def _name_layer(
-    leaves: list[Leaf], sizes: _Sizes, attentions: Sequence[str], *, gated: bool = False
-) -> Iterator[Naming]:
-    """Yield the namings of a layer: attentions, a network and a norm for each; gated with norms without a shift."""
-    weights = [leaf for leaf in leaves if len(leaf.shape) > 1]
-    of_attention = [leaf for leaf in weights if sizes.is_attention(leaf)]
-    wide = [leaf for leaf in weights if leaf not in of_attention]
-    biases = [leaf for leaf in leaves if len(leaf.shape) == 1 and _owns_weight(leaf, weights)]
-    vectors = [leaf for leaf in leaves if len(leaf.shape) == 1 and leaf not in biases]
-    groups = _split_attentions(of_attention, attentions)
-    orders = _order_norms(_pair_norms(vectors, sizes, shifts=not gated), [*attentions, "feed_forward"])
-    if groups is None or not orders:
-        return
-    owned = [[*group, *(bias for bias in biases if _owns_weight(bias, group))] for group in (*groups, wide)]
-    read = [
-        [naming.nest(name) for naming in _name_attention(group, sizes)]
-        for name, group in zip(attentions, owned[:-1], strict=True)
-    ]
-    network = (_name_gated_feed_forward if gated else _name_feed_forward)(owned[-1], sizes)
-    for norms, chosen, last in product(orders, [*_combine(read)], [*network]):
-        joined: Naming | None = Naming(
-            {f"norm_{i}.{ours}": leaf.path for i, pair in enumerate(norms, 1) for ours, leaf in pair.items()}
+    read = _collapse(leaves, PROBE["layers"]) if contract.layers else list(leaves)
+    views = _list_views(_find_shapes(contract, leaves, construction), _list_orders(leaves))
+    has_own = any(leaf.kind == "raw" and len(leaf.shape) == 2 for leaf in leaves)
+    for turned, (layout, scopes) in product((False, True) if has_own else (False,), views):
+        if turned and layout.get("stacked"):
+            continue
+        own = _collapse(read, PROBE["heads"]) if layout.get("head_list") else read
+        named = (
+            _name_model(own, scopes, turned=turned) if contract.layers else _name_layer(own, scopes[""], turned=turned)
         )
-        for part in (*chosen, last.nest("feed_forward")):
-            joined = joined.join(part) if joined else None
-        if joined:
-            yield joined
+        for names in named:
+            used = {path for place in names.values() for path in ((place,) if isinstance(place, str) else place)}
+            if used == {leaf.path for leaf in own}:
+                yield Naming(names, **layout, turned=turned, conventions=_find_conventions(contract, names))
 
 
-_name_encoder_layer = partial(_name_layer, attentions=["self_attention"])
-_name_decoder_layer = partial(_name_layer, attentions=["self_attention", "cross_attention"])
-_name_decoder_only_layer = partial(_name_layer, attentions=[""], gated=True)
+def _list_orders(leaves: Sequence[Leaf]) -> Sequence[str]:
+    """Return the orders of the columns of a fused projection; one if a name says it."""
+    said = (re.search("|".join(_ORDERS), leaf.stem.lower()) for leaf in leaves)
+    return next(((order.group(),) for order in said if order), _ORDERS)
 
 
-def _says_output(leaf: Leaf) -> bool:
-    """Return True for the map to the vocabulary: a linear map, or a matrix that its name says to be that."""
-    said = {"head", "output", "out", "unembed", "unembedding", "logits", "proj", "projection", "classifier"}
-    if len(leaf.shape) == 1 or leaf.kind == "table":
-        return False
-    return leaf.kind == "linear" or bool(said & {*split_words(leaf.path)})
+# Our parameters
 
 
-def _name_stack(
-    leaves: list[Leaf], sizes: _Sizes, prefix: str, layer: Callable[..., Iterator[Naming]]
-) -> Iterator[Naming]:
-    """Yield the namings of a stack: layers under a number each, and perhaps a norm."""
-    collapsed = _collapse(leaves, PROBE["layers"])
-    inside = [leaf for leaf in collapsed if "*" in leaf.path]
-    norms = _pair_norms([leaf for leaf in collapsed if "*" not in leaf.path], sizes)
-    if not inside or len(norms) > 1:
+def _find_shapes(
+    contract: Contract, leaves: Sequence[Leaf], construction: Construction
+) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    """Return the shapes of our parameters in a module of probing sizes, with * for the number of a layer."""
+    width, heads = PROBE["width"], PROBE["heads"]
+    reads = PROBE["input_width"] if construction.has("input_width") else width
+    d_k = PROBE["head_width"] if construction.has("head_width") else width // heads
+    sizes: dict[str, Any] = {
+        "d_model": width, "heads": heads, "d_k": d_k, "pairs": d_k / 2,
+        "d_v": PROBE["value_width"] if construction.has("value_width") else d_k,
+        "kv_heads": PROBE["kv_heads"] if construction.has("kv_heads") else heads,
+        **dict.fromkeys(("d_query", "d_key", "d_value"), reads), **{name: PROBE[name] for name in _ENDS},
+    }  # fmt: skip
+    # The smallest other size of a matrix is the width inside of a network.
+    keys, values = heads * d_k, heads * sizes["d_v"]
+    known = {width, reads, d_k, sizes["d_v"], keys, values, keys + values, 2 * keys + values, *map(PROBE.get, _ENDS)}
+    known = {0, *known} if "num_heads" in contract.attributes else {0, width}
+    inner = (size for leaf in leaves if leaf.shape[1:] for size in leaf.shape[:2] if size not in known)
+    sizes["d_ff"] = min(inner, default=width)
+    own = contract.params_for(dict.fromkeys(contract.attributes, 1))
+    params = {name.replace(".0.", ".*."): spec for name, spec in own.items() if not _LEFT_OUT.search(name)}
+    return tuple((name, tuple(int(size) for size in spec.shape.sizes(sizes))) for name, spec in params.items())
+
+
+@lru_cache(maxsize=256)
+def _list_views(shapes: tuple[tuple[str, tuple[int, ...]], ...], orders: Sequence[str]) -> tuple[_View, ...]:
+    """Return the layouts in which a module may have its parameters, each with our parameters in it."""
+    params, heads = {name: np.empty(shape, np.bool_) for name, shape in shapes}, PROBE["heads"]
+
+    def list_heads() -> _Arrays:
+        return {re.sub(r"heads\.\d+", "heads.*", name): array for name, array in split_by_head(params, heads).items()}
+
+    def keep_outputs() -> _Arrays:
+        return stack_heads(params, heads) | {name: array for name, array in params.items() if name.endswith("w_o")}
+
+    ways: list[tuple[dict[str, Any], Any]] = [({}, lambda: params)]
+    if any(name.endswith("w_q") for name in params):
+        ways.insert(0, ({"head_list": True}, list_heads))
+        ways += [
+            ({"order": order, "per_head": per_head}, partial(join_projections, params, heads, order, per_head=per_head))
+            for order, per_head in product((*orders, "kv"), (False, True))
+        ]
+        ways += [({"stacked": True}, partial(stack_heads, params, heads))]
+        ways += [({"stacked": True, "flat_output": True}, keep_outputs)]
+    branches: list[dict[str, Any]] = [{}]
+    if any(name.endswith("w_gate") for name in params):
+        branches += [{"branches": b, "in_turn": i} for i, b in product((False, True), ("gate_up", "up_gate"))]
+    views = []
+    for layout, make in ways:
+        with suppress(ValueError, NotImplementedError):  # these sizes have no such layout
+            made = make()
+            for joined in branches:
+                both = join_gate_and_up(made, joined["branches"], interleaved=joined["in_turn"]) if joined else made
+                views.append(({**layout, **joined}, _split_scopes(both)))
+    return tuple(views)
+
+
+def _split_scopes(params: _Arrays) -> dict[str, _Scope]:
+    """Return our parameters by the stack that has them."""
+    shapes: dict[str, dict[str, tuple[int, ...]]] = {"": {}}
+    for name, array in params.items():
+        stack = re.match(r"(?!heads\.)\w+\.\*\.", name)
+        start = stack[0] if stack else ""
+        shapes.setdefault(start, {})[name.removeprefix(start)] = array.shape
+    return {start: _Scope.of(own) for start, own in shapes.items()}
+
+
+# Layers, and what is none
+
+
+def _name_layer(leaves: Sequence[Leaf], scope: _Scope, *, turned: bool) -> Iterator[dict[str, str]]:
+    """Yield our names for the parameters of a layer or of a smaller component: of matrices, of biases and of norms."""
+    biases = {bias for leaf in leaves if len(leaf.shape) > 1 and (bias := _name_bias_of(leaf)) != leaf.path}
+    weights = [leaf for leaf in leaves if len(leaf.shape) > 1 and leaf.path not in biases]
+    groups = _split_weights(weights, scope.blocks, turned=turned)
+    if groups is None:
         return
-    final = {f"norm.{ours}": leaf.path for pair in norms for ours, leaf in pair.items()}
-    for naming in layer(inside, sizes):
-        yield replace(naming, names={**naming.nest(f"{prefix}.*").names, **final})
+    paths = {leaf.path for leaf in leaves if leaf not in weights} & biases
+    norms = list(_name_norms([leaf for leaf in leaves if leaf not in weights and leaf.path not in paths], scope))
+    named: list[list[dict[str, str]]] = []
+    for (block, shapes), group in zip(scope.blocks.items(), groups, strict=True):
+        named.append([])
+        for chosen in _assign(group, shapes, turned=turned):
+            own = {block + role: leaf.path for role, leaf in chosen.items()}
+            shifts = {f"{block}{role.replace('w_', 'b_')}": _name_bias_of(leaf) for role, leaf in chosen.items()}
+            named[-1].append(own | {ours: path for ours, path in shifts.items() if path in paths})
+    attentions = [part for block, part in zip(scope.blocks, named, strict=True) if "feed" not in block]
+    networks = [part for block, part in zip(scope.blocks, named, strict=True) if "feed" in block]
+    for norm, attention, network in product(norms, _combine(attentions), _combine(networks)):
+        yield {ours: path for part in (norm, *attention, *network) for ours, path in part.items()}
 
 
-def _name_model(
-    leaves: list[Leaf], sizes: _Sizes, stacks: Mapping[str, Callable[..., Iterator[Naming]]], norms: Sequence[str]
-) -> Iterator[Naming]:
-    """Yield the namings of a whole model: its stacks, one table or two equal ones, norms and the output layer."""
-    collapsed = _collapse(leaves, PROBE["layers"])
-    inside = [leaf for leaf in collapsed if "*" in leaf.path]
-    roots = sorted({leaf.path.partition("*")[0] for leaf in inside}, key=lambda root: (_is_decoder(root), root))
-    names = _name_ends([leaf for leaf in collapsed if "*" not in leaf.path], sizes, norms)
-    if len(roots) != len(stacks) or names is None:
-        return
-    layers = [
-        [naming.nest(f"{prefix}.*") for naming in layer([leaf for leaf in inside if leaf.path.startswith(root)], sizes)]
-        for root, (prefix, layer) in zip(roots, stacks.items(), strict=True)
-    ]
-    for chosen in _combine(layers):
-        joined: Naming | None = chosen[0]
-        for other in chosen[1:]:
-            joined = joined.join(other) if joined else None
-        if joined:
-            yield replace(joined, names={**joined.names, **names})
-
-
-def _name_ends(leaves: list[Leaf], sizes: _Sizes, names_of_norms: Sequence[str]) -> Names | None:
-    """Return the names of what a model has in addition to its stacks; None if something else is there.
-
-    A model of one stack is one of today: without a map to the vocabulary it gives hidden states, and no logits.
-    """
-    vocab, width, is_of_today = PROBE["vocab"], sizes.width, len(names_of_norms) == 1
-    vectors = [leaf for leaf in leaves if leaf.shape == (width,)]
-    outputs = [leaf for leaf in leaves if _says_output(leaf) and _orient(leaf, sizes) == (width, vocab)]
-    tables = [leaf for leaf in leaves if leaf not in outputs and leaf.kind != "linear" and leaf.shape == (vocab, width)]
-    tied = [leaf for leaf in outputs if leaf.first in {table.first for table in tables}]
-    places = [leaf for leaf in leaves if leaf.shape == (PROBE["positions"], width)]
-    biases = [leaf for leaf in leaves if leaf.shape == (vocab,)]
-    norms = _pair_norms(vectors, sizes, shifts=not is_of_today)
-    norms.sort(key=lambda pair: _is_decoder(pair["gamma"].path))
-    counts = len(tables), len(outputs), len(norms), len(places) + len(biases)
-    if is_of_today and counts != (1, 1, 1, 0):
+def _split_weights(
+    weights: Sequence[Leaf], blocks: Mapping[str, Mapping[str, tuple[int, ...]]], *, turned: bool
+) -> list[list[Leaf]] | None:
+    """Return the weights of each block: by shape, then as their paths say or in the order in which they were made."""
+    left, groups = list(weights), dict[str, list[Leaf]]()
+    if len(weights) != sum(map(len, blocks.values())):
         return None
-    outputs, tables = [leaf for leaf in outputs if leaf not in tied], tables + tied
-    if not tables or len(outputs) > 1 or len(norms) not in (0, len(names_of_norms)) or len(biases) > 1:
-        return None
-    names: dict[str, str | tuple[str, ...]] = {"table": tuple(t.path for t in tables) if tables[1:] else tables[0].path}
-    names |= {ours: found[0].path for ours, found in (("w_vocab", outputs), ("b_vocab", biases)) if found}
-    if places:
-        names["position_table"] = tuple(leaf.path for leaf in places) if places[1:] else places[0].path
-    for norm, pair in zip(names_of_norms, norms, strict=False):
-        names |= {f"{norm}.{ours}": leaf.path for ours, leaf in pair.items()}
-    return names
+    for block, shapes in blocks.items():
+        groups[block] = [leaf for leaf in left if any(_fits(leaf, shape, turned=turned) for shape in shapes.values())]
+        if block != "self_attention." or "cross_attention." not in blocks:
+            left = [leaf for leaf in left if leaf not in groups[block]]
+    if "cross_attention." in groups:
+        both = groups["cross_attention."]
+        crossing = [leaf for leaf in both if find_part(leaf.path) == "cross"]
+        crossing = crossing if 2 * len(crossing) == len(both) else both[len(both) // 2 :]
+        groups["cross_attention."] = crossing
+        groups["self_attention."] = [leaf for leaf in both if leaf not in crossing]
+    fits = all(len(groups[block]) == len(shapes) for block, shapes in blocks.items())
+    return list(groups.values()) if fits else None
 
 
-def _is_decoder(path: str) -> bool:
-    return any(re.match(r"dec|tgt|trg|target", word) for word in split_words(path))
-
-
-# What several of them need
-
-
-def _combine(parts: Sequence[Sequence[Naming]]) -> Iterator[tuple[Naming, ...]]:
-    """Yield a naming of each part. Parts with equally many namings are of one class, and get the same one."""
-    counts = sorted({len(part) for part in parts})
-    for index in range(max(counts, default=0)):
-        if counts[0]:
-            yield tuple(part[index % len(part)] for part in parts)
-
-
-def _orient(leaf: Leaf, sizes: _Sizes) -> tuple[int, int]:
-    """Return (in, out) of a matrix."""
-    first, second = leaf.shape[:2]
-    return (second, first) if leaf.kind == "linear" or sizes.turned else (first, second)
+def _fits(leaf: Leaf, shape: tuple[int, ...], *, turned: bool) -> bool:
+    """Return True if a parameter has the shape of ours, (in, out) for a matrix; nn.Linear has (out, in)."""
+    if len(shape) > 2 or shape[0] == PROBE["vocab"]:
+        return leaf.shape == shape and leaf.kind in ("raw", "table")
+    own = leaf.shape[:2]
+    return (own[::-1] if leaf.kind == "linear" or turned else own) == shape
 
 
 def _assign(
-    leaves: Sequence[Leaf],
-    shapes: Mapping[str, tuple[int, int]],
-    sizes: _Sizes,
-    find_role: Callable[[str], str | None] | None = None,
+    weights: Sequence[Leaf], shapes: Mapping[str, tuple[int, ...]], *, turned: bool
 ) -> Iterator[dict[str, Leaf]]:
     """Yield the matrix of each role: as names and shapes say, and in every order where neither decides."""
-    weights = [leaf for leaf in leaves if len(leaf.shape) > 1]
-    said = {leaf.path: role for leaf in weights if find_role and (role := find_role(leaf.stem)) in shapes}
+    said = {leaf.path: role for leaf in weights if (role := _find_role(leaf.stem, shapes))}
     if len({*said.values()}) < len(said):
         said = {}  # two names mean one role, so neither decides
-    for chosen in permutations(weights) if len(weights) == len(shapes) else ():
+    for chosen in permutations(weights):
         matrices = dict(zip(shapes, chosen, strict=True))
         if all(
-            _orient(leaf, sizes) == shapes[role] and said.get(leaf.path, role) == role
+            _fits(leaf, shapes[role], turned=turned) and said.get(leaf.path, role) == role
             for role, leaf in matrices.items()
         ):
             yield matrices
 
 
-def _owns_weight(bias: Leaf, weights: Sequence[Leaf]) -> bool:
-    """Return True if a vector is the bias of one of these weights, by its name."""
-    return any(_name_bias_of(leaf) == bias.path for leaf in weights)
+def _find_role(stem: str, shapes: Mapping[str, tuple[int, ...]]) -> str | None:
+    """Return which of our matrices of a block a name says; None if it says none of them."""
+    branch = next((word for word in split_words(stem) if word in ("gate", "up")), None)
+    return next((name for name in shapes if name.rpartition("w_")[2] in (find_projection(stem), branch)), None)
+
+
+def _combine(parts: Sequence[Sequence[dict[str, str]]]) -> Iterator[tuple[dict[str, str], ...]]:
+    """Yield a naming of each part. Parts with equally many namings are of one class, and get the same one."""
+    counts = {len(part) for part in parts} or {1}
+    for index in range(max(counts) if min(counts) else 0):
+        yield tuple(part[index % len(part)] for part in parts)
 
 
 def _name_bias_of(weight: Leaf) -> str:
@@ -410,59 +287,123 @@ def _name_bias_of(weight: Leaf) -> str:
     return f"{start}{dot}{re.sub(f'^{old}', new, last, flags=re.IGNORECASE)}"
 
 
-def _pair_norms(leaves: list[Leaf], sizes: _Sizes, *, shifts: bool = True) -> list[dict[str, Leaf]]:
-    """Return the gain and the shift, if there are shifts, of each norm in the order in which they were made.
-
-    Return [] if they do not pair up.
-    """
-    owners: dict[str, list[Leaf]] = {}
-    for leaf in leaves:
-        owners.setdefault(leaf.owner if shifts else leaf.path, []).append(leaf)
-    by_path = {leaf.path: leaf for leaf in leaves}
-    namings = [next((_name_norm if shifts else _name_rms_norm)(group, sizes), None) for group in owners.values()]
-    pairs = [{ours: by_path[str(theirs)] for ours, theirs in naming.names.items()} for naming in namings if naming]
-    return pairs if len(pairs) == len(namings) else []
+# Norms
 
 
-def _order_norms(norms: list[dict[str, Leaf]], parts: Sequence[str]) -> list[list[dict[str, Leaf]]]:
-    """Return the orders of a layer's norms that may be that of its parts; [] if it has not one norm for each part.
+def _name_norms(vectors: Sequence[Leaf], scope: _Scope) -> Iterator[dict[str, str]]:
+    """Yield the names of gains and shifts in the orders that may be that of a layer's parts.
 
     Names decide it if they say parts, and numbers if they have any. Otherwise a norm may have been made anywhere.
     """
-    if len(norms) != len(parts):
-        return []
-    wanted = {"": "self", "self_attention": "self", "cross_attention": "cross", "feed_forward": "feed"}
+    pairs = _pair_norms(vectors, shifts=scope.has_shifts)
+    if pairs is None or len(pairs) != len(scope.norms):
+        return
+    for order in _order_norms(pairs, [_PARTS[block.rstrip(".")] for block in scope.blocks]):
+        named = zip(scope.norms, order, strict=True)
+        yield {norm + name: leaf.path for norm, pair in named for name, leaf in pair.items()}
+
+
+def _order_norms(norms: Sequence[dict[str, Leaf]], parts: Sequence[str]) -> list[Sequence[dict[str, Leaf]]]:
+    """Return the orders of norms that may be that of the parts of their layer."""
     owners = [pair["gamma"].owner for pair in norms]
     if [owner.rpartition(".")[2] for owner in owners] == ["input_layernorm", "post_attention_layernorm"]:
         return [norms]  # as in transformers: the second one comes after the attention, and is not its norm
-    found, order = [find_part(owner) for owner in owners], [wanted[part] for part in parts]
-    if sorted(map(str, found)) == sorted(order):
-        return [[norms[found.index(part)] for part in order]]
+    found = [find_part(owner) for owner in owners]
+    if sorted(map(str, found)) == sorted(parts):
+        return [[norms[found.index(part)] for part in parts]]
     if any(re.search(r"\d", owner.rpartition(".")[2]) for owner in owners):
         return [norms]
-    return [list(chosen) for chosen in permutations(norms)]
+    return [*permutations(norms)]
 
 
-def _split_attentions(weights: list[Leaf], attentions: Sequence[str]) -> list[list[Leaf]] | None:
-    """Return the weights of each attention: as their paths say, or in the order in which they were made."""
-    if len(attentions) == 1:
-        return [weights]
-    half, odd = divmod(len(weights), 2)
-    crossing = [leaf for leaf in weights if find_part(leaf.path) == "cross"]
-    crossing = crossing if len(crossing) == half else weights[half:]
-    return None if odd else [[leaf for leaf in weights if leaf not in crossing], crossing]
+def _pair_norms(vectors: Sequence[Leaf], *, shifts: bool = True) -> list[dict[str, Leaf]] | None:
+    """Return the gain, and the shift if there are shifts, of each norm in the order in which they were made."""
+    owners: dict[str, list[Leaf]] = {}
+    for leaf in vectors:
+        owners.setdefault(leaf.owner if shifts else leaf.path, []).append(leaf)
+    pairs = []
+    for group in owners.values():
+        said = [[says(leaf.path.rpartition(".")[2], pattern) for pattern in (GAIN, SHIFT)] for leaf in group]
+        if any(leaf.shape != (PROBE["width"],) for leaf in group) or len(group) != 1 + shifts:
+            return None
+        if shifts and said == [[False, True], [True, False]]:
+            group.reverse()
+        elif (shifts and said not in ([[True, False], [False, True]], [[False] * 2] * 2)) or (
+            not shifts and not said[0][0]
+        ):
+            return None
+        pairs.append(dict(zip(("gamma", "beta"), group, strict=False)))
+    return pairs
+
+
+# Stacks and models
+
+
+def _name_model(leaves: Sequence[Leaf], scopes: Mapping[str, _Scope], *, turned: bool) -> Iterator[dict[str, Any]]:
+    """Yield our names for the parameters of a model: of its stacks, and of what stands before and after them."""
+    inside = [leaf for leaf in leaves if "*" in leaf.path]
+    roots = sorted({leaf.path.partition("*")[0] for leaf in inside}, key=lambda root: (_is_decoder(root), root))
+    stacks = [start for start in scopes if start]
+    if len(roots) != len(stacks):
+        return
+    ends = _name_ends([leaf for leaf in leaves if leaf not in inside], scopes[""], turned=turned)
+    if ends is None:
+        return
+    layers = []
+    for root, start in zip(roots, stacks, strict=True):
+        own = [leaf for leaf in inside if leaf.path.startswith(root)]
+        named = _name_layer(own, scopes[start], turned=turned)
+        layers.append([{start + ours: path for ours, path in names.items()} for names in named])
+    for chosen in _combine(layers):
+        yield {ours: path for names in (*chosen, ends) for ours, path in names.items()}
+
+
+def _name_ends(leaves: Sequence[Leaf], scope: _Scope, *, turned: bool) -> dict[str, Any] | None:
+    """Return the names of what a model has in addition to its stacks; None if something else is there.
+
+    A decoder-only model without a map to the vocabulary gives hidden states, and no logits.
+    """
+    norms = _pair_norms([leaf for leaf in leaves if leaf.shape == (PROBE["width"],)], shifts=scope.has_shifts)
+    if norms is None or len(norms) not in (0, len(scope.norms)):
+        return None
+    found: dict[str, list[Leaf]] = {}
+    if scope.blocks:
+        vocab, places = scope.blocks[""]["table"], (PROBE["positions"], PROBE["width"])
+        outputs = [leaf for leaf in leaves if _says_output(leaf) and _fits(leaf, vocab[::-1], turned=turned)]
+        tables = [leaf for leaf in leaves if leaf not in outputs and leaf.kind != "linear" and leaf.shape == vocab]
+        if not ((outputs and norms) or scope.has_shifts):
+            return None
+        first = {leaf.first for leaf in tables}
+        found = {"table": tables + [leaf for leaf in outputs if leaf.first in first]}
+        found["w_vocab"] = [leaf for leaf in outputs if leaf.first not in first]
+        found["b_vocab"] = [leaf for leaf in leaves if leaf.shape == vocab[:1]]
+        found["position_table"] = [leaf for leaf in leaves if leaf.shape == places]
+        if not tables or any(len(found[name]) > 1 for name in ("w_vocab", "b_vocab")):
+            return None
+    names = {
+        name: tuple(leaf.path for leaf in some) if some[1:] else some[0].path for name, some in found.items() if some
+    }
+    norms.sort(key=lambda pair: _is_decoder(pair["gamma"].path))
+    return names | {n + e: leaf.path for n, pair in zip(scope.norms, norms, strict=False) for e, leaf in pair.items()}
+
+
+def _says_output(leaf: Leaf) -> bool:
+    """Return True for the map to the vocabulary: a linear map, or a matrix that its name says to be that."""
+    said = {"head", "output", "out", "unembed", "unembedding", "logits", "proj", "projection", "classifier"}
+    return leaf.kind == "linear" or (leaf.kind != "table" and bool(said & {*split_words(leaf.path)}))
+
+
+def _is_decoder(path: str) -> bool:
+    return any(re.match(r"dec|tgt|trg|target", word) for word in split_words(path))
 
 
 def has_shared_norm(component: str, leaves: Sequence[Leaf], construction: Construction) -> bool:
     """Return True if the parameters are those of a layer, but for one norm where a layer has two or three."""
-    sizes = _Sizes.of(construction, turned=False)
-    weights = [leaf for leaf in leaves if len(leaf.shape) > 1]
-    norms = [leaf for leaf in leaves if len(leaf.shape) == 1 and not _owns_weight(leaf, weights)]
-    if component not in ("encoder_layer", "decoder_layer") or len(_pair_norms(norms, sizes)) != 1:
-        return False
-    copies = [replace(leaf, path=f"copy{i}.{leaf.path}") for i in range(1, 3) for leaf in norms]
-    more = copies if component == "decoder_layer" else copies[: len(norms)]
-    return any(name_parameters(component, [*leaves, *more], construction))
+    biases = {_name_bias_of(leaf) for leaf in leaves if len(leaf.shape) > 1}
+    norm = [leaf for leaf in leaves if len(leaf.shape) == 1 and leaf.path not in biases]
+    more = {"encoder_layer": 1, "decoder_layer": 2}.get(component, 0) if len(_pair_norms(norm) or ()) == 1 else 0
+    copies = [replace(leaf, path=f"copy{i}.{leaf.path}") for i in range(more) for leaf in norm]
+    return bool(copies) and any(name_parameters(component, [*leaves, *copies], construction))
 
 
 def _collapse(leaves: Sequence[Leaf], count: int) -> list[Leaf]:
@@ -486,66 +427,30 @@ def _collapse(leaves: Sequence[Leaf], count: int) -> list[Leaf]:
     return list(collapsed.values())
 
 
-def _find_conventions(component: str, naming: Naming) -> dict[str, str]:
-    """Return the conventions that the parameters decide: which biases, which norms and which output layer there are."""
-    lasts = [ours.rpartition(".")[2] for ours in naming.names]
+# What parameters decide
+
+
+def _find_conventions(contract: Contract, names: Iterable[str]) -> dict[str, str]:
+    """Return the options under which a call has the parameters of a module: its biases, norms and output layer."""
+    named = {*names}
+    for name in names:
+        start, kind, roles = name.replace("heads.*.", "").rpartition("b_")
+        separate = [*roles] if roles in (*_ORDERS, "kv") else roles.split("_")
+        named |= {f"{start}{kind}{role}" for role in separate if kind}
+    own = contract.params_for(dict.fromkeys(contract.attributes, 1))
+    params = {n.replace(".0.", ".*."): one for n, one in own.items() if not one.blind and not _LEFT_OUT.search(n)}
     conventions = {}
-    bias = {role: any(last == f"b_{role}" for last in lasts) for role in ("o", "1", "2", naming.order, "q")}
-    reads = bias["q"] or bias[naming.order]
-    if "w_o" in lasts or "w_1" in lasts:
-        feeds = bias["1"] and bias["2"] if "w_1" in lasts else reads or bias["o"]
-        conventions["biases"] = _choose_biases(reads=reads, gives=bias["o"], feeds=feeds)
-        if "w_o" not in lasts:
-            conventions["biases"] = "all" if bias["1"] or bias["2"] else "none"
-    if component in ("decoder_only_layer", "decoder_only_model"):
-        # A bias of which a call has none is 0 in it.
-        conventions["biases"] = "all" if all(f"b_{role}" in lasts for role in ("q", "k", "v", "o", "down")) else "none"
-        if component == "decoder_only_model":
-            conventions["output_layer"] = "without_bias" if "w_vocab" in lasts else "tied"
-        return conventions
-    if "w_down" in lasts:
-        conventions["biases"] = "all" if any(last.startswith("b_") for last in lasts) else "none"
-    if component in ("encoder", "decoder", "transformer"):
-        has_norm = any(ours.endswith("norm.gamma") for ours in naming.names)
-        conventions["final_norm"] = "after_stack" if has_norm else "none"
-    if component == "transformer":
-        output = ("w_vocab" in lasts, any("vocab" in last for last in lasts if last != "w_vocab"))
-        options = {(True, True): "separate", (True, False): "without_bias", (False, True): "tied_with_bias"}
-        conventions["output_layer"] = options.get(output, "tied")
-        conventions["positions"] = "learned" if "position_table" in lasts else "sinusoidal"
+    for convention in sorted(contract.conventions_of_params - {"block_order", "qk_norm"}):
+        depending = {n: one for n, one in params.items() if convention in one.only_with}
+        existing = {
+            option: {n for n, one in depending.items() if option in one.only_with[convention]}
+            for option in load_spec().conventions[convention].options
+        }
+        if convention == "biases":
+            # A module may have none that another convention decides, and a call none of those that a module has.
+            sure = {n for n, one in depending.items() if len(one.only_with) == 1}
+            fitting = [option for option, some in existing.items() if some & sure and some & sure <= named]
+            conventions[convention] = fitting[0] if fitting else "none"
+        else:
+            conventions[convention] = [o for o, some in existing.items() if some == named & depending.keys()][-1]
     return conventions
-
-
-def _choose_biases(*, reads: bool, gives: bool, feeds: bool) -> str:
-    if reads:
-        return "all"
-    if gives:
-        return "not_in_q_k_v"
-    return "not_in_attention" if feeds else "none"
-
-
-_NAMERS: Final[Mapping[str, Callable[[list[Leaf], _Sizes], Iterator[Naming]]]] = {
-    "multi_head_attention": _name_attention,
-    "fused_multi_head_attention": _name_attention,
-    "feed_forward": _name_feed_forward,
-    "gated_feed_forward": _name_gated_feed_forward,
-    "layer_norm": _name_norm,
-    "rms_norm": _name_rms_norm,
-    "token_embedding": _name_embedding,
-    "rotary_embedding": _name_nothing,
-    "positional_encoding": _name_nothing,
-    "grouped_query_attention": _name_nothing,
-    "scaled_dot_product_attention": _name_nothing,
-    "softmax": _name_nothing,
-    "decoder_only_layer": _name_decoder_only_layer,
-    "decoder_only_model": partial(_name_model, stacks={"layers": _name_decoder_only_layer}, norms=["norm"]),
-    "encoder_layer": _name_encoder_layer,
-    "decoder_layer": _name_decoder_layer,
-    "encoder": partial(_name_stack, prefix="encoder", layer=_name_encoder_layer),
-    "decoder": partial(_name_stack, prefix="decoder", layer=_name_decoder_layer),
-    "transformer": partial(
-        _name_model,
-        stacks={"encoder": _name_encoder_layer, "decoder": _name_decoder_layer},
-        norms=["encoder_norm", "decoder_norm"],
-    ),
-}
