@@ -7,7 +7,7 @@ import json
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
 
@@ -36,6 +36,11 @@ MOST_LAYERS = 1000
 
 #: In a gradient case this name stands for every floating-point argument.
 _ALL = "gradients"
+
+#: The convention of code that has one width for inputs, all heads together and outputs, and the number of axes of each
+#: projection that have it: heads of keys that queries share are narrower.
+_WIDTHS: Final = "projection_widths"
+_AXES_OF_ONE_WIDTH: Final[Mapping[str, int]] = {"w_q": 2, "w_k": 1, "w_v": 1, "w_qkv": 1, "w_o": 2}
 
 #: The axes along which a sequence is padded.
 _ROWS = ("seq", "q_seq", "source_seq")
@@ -179,6 +184,8 @@ def _build(
     case = replace(case, expect=_read_expectation(model.expect, case, contract))
     if not case.shape_only:
         case = replace(case, only_with={**_list_silent_defaults(case, contract, conventions), **case.only_with})
+    if _WIDTHS in contract.conventions and _has_several_widths(params):
+        case = replace(case, only_with={_WIDTHS: conventions[_WIDTHS].default, **case.only_with})
     _check_decimals(case)
     return _check_blind(replace(case, blind=model.blind))
 
@@ -195,6 +202,12 @@ def _list_silent_defaults(case: Case, contract: Contract, conventions: Mapping[s
         for name in contract.conventions
         if name not in shown and not conventions[name].on_some_inputs
     }
+
+
+def _has_several_widths(params: Mapping[str, Recipe]) -> bool:
+    """Return True if the inputs, all heads together and the outputs of the attentions of a call differ in width."""
+    of_one = ((recipe, _AXES_OF_ONE_WIDTH.get(name.rpartition(".")[2], 0)) for name, recipe in params.items())
+    return len({size for recipe, axes in of_one for size in recipe.shape[:axes]}) > 1
 
 
 def _check_decimals(case: Case) -> None:

@@ -11,7 +11,7 @@ from goldformer.conformance.diagnosis.causes import make_option_cause, write_dec
 from goldformer.conformance.diagnosis.failure import CLEAR
 from goldformer.conformance.judging.cases import Bench, Judgement
 from goldformer.conformance.judging.expected import expect, select_agreed
-from goldformer.conformance.judging.invoke import BadResult, Result
+from goldformer.conformance.judging.invoke import Result
 from goldformer.conformance.judging.measure import measure, measure_ratio
 from goldformer.spec import Case, Spec
 from goldformer.spec.model import REFUSED, UNSPECIFIED, GoldenArray
@@ -24,11 +24,11 @@ _MOST_OPTIONS: Final = 2
 def advise_option(judgement: Judgement) -> str:
     """Return the advice to declare the options of the case's conventions that a failure fits best, or ""."""
     case, outcome = judgement.case, judgement.outcome
-    if case is None or not case.conventions or case.golden is None:
+    if case is None:
         return ""
-    if isinstance(outcome, BadResult) and outcome.reason == "raised":
-        return _advise_refusing(judgement, case)
-    if isinstance(outcome, Result):
+    if name := judgement.bench.find_permission(case, outcome):
+        return _declare({name: REFUSED}, judgement.bench.spec)
+    if isinstance(outcome, Result) and case.conventions and case.golden is not None:
         left_open = (_advise_leaving_open(judgement, case, name, outcome) for name in case.conventions)
         return _advise_fitting(judgement, case, outcome) or next(filter(None, left_open), "")
     return ""
@@ -127,12 +127,6 @@ def _advise_leaving_open(judgement: Judgement, case: Case, name: str, result: Re
         return ""
     said = f'declare CONVENTIONS = {{"{name}": "{UNSPECIFIED}"}}, and {convention.left_open}'
     return f"only what depends on {name} is wrong, and it is none of the options; {said}"
-
-
-def _advise_refusing(judgement: Judgement, case: Case) -> str:
-    """Return the advice to declare the option that permits to refuse the call, or ""."""
-    name = judgement.bench.find_permission(case)
-    return _declare({name: REFUSED}, judgement.bench.spec) if name else ""
 
 
 def _declare(options: Mapping[str, str], spec: Spec) -> str:

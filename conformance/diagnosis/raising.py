@@ -28,12 +28,12 @@ from goldformer.spec.shapes import Axis
 
 _ABSENT: Final = "raise NotImplementedError in the adapter (a process answers −32001): that call is then skipped"
 _OF_ONE_WIDTH: Final = (
-    "call require_square_projections(params{}) of goldformer.adapters.layouts before the code is built or called, if "
-    "d_model is the width of all these projections (a process answers −32001): such calls are then skipped"
+    'call require_square_projections(params, ("w_k", "w_v")) of goldformer.adapters.layouts before the code is built '
+    "or called, if no heads share keys in it (a process answers −32001): such calls are then skipped"
 )
-#: The traits of such calls, in words.
-_NOT_SQUARE: Final = "is not square"
-_WHOSE: Final = {("w_q", "w_o"): "whose w_q or w_o", ("w_k", "w_v"): "whose w_k or w_v"}
+#: The trait of such calls, in words. Where heads share no keys, the convention projection_widths permits them to raise.
+_OF_KEYS: Final = ("w_k", "w_v")
+_NOT_SQUARE: Final = "whose w_k or w_v is not square"
 #: Exceptions of code that is not finished, whatever the call.
 _NO_VARIANT: Final = tuple(
     f"raised {name}" for name in ("NameError", "UnboundLocalError", "AttributeError", "ImportError", "ModuleNotFound")
@@ -69,9 +69,7 @@ def describe_limits(first: Verdict, judged: Sequence[Verdict], spec: Spec) -> It
     if first.reason == "raised":
         yield from _describe_helper(first, spec)
         if variant := _find_variant(judged, spec):
-            named = [names for names, whose in _WHOSE.items() if whose.removeprefix("whose ") in variant]
-            which = f", {named[0]}".replace("'", '"') if len(named) == 1 else ""
-            advice = _OF_ONE_WIDTH.format(which) if _NOT_SQUARE in variant else _ABSENT
+            advice = _OF_ONE_WIDTH if variant == _NOT_SQUARE else _ABSENT
             cases = {v.check: v.reason == "raised" for v in judged if v.kind == "case" and _asks_for_result(v, spec)}
             cost = f"This leaves out {sum(cases.values())} of {len(cases)} cases"
             yield Finding(NO_VARIANT, f"{advice}. {cost}. Only calls {variant} raise")
@@ -158,8 +156,7 @@ def _find_variant(judged: Sequence[Verdict], spec: Spec) -> str:
         return ""
     # Where calls of many kinds raise and none is common to all, the kinds say nothing.
     listed = set.intersection(*unusual) or set().union(*unusual)
-    words = " or ".join(sorted(listed)) if len(listed) <= FEW else ""
-    return words.replace(f" {_NOT_SQUARE} or whose ", " or ")
+    return " or ".join(sorted(listed)) if len(listed) <= FEW else ""
 
 
 def _find_unusual(
@@ -202,11 +199,10 @@ def _list_traits(case: Case, spec: Spec) -> set[str]:
 
 
 def _list_projections(case: Case, spec: Spec) -> set[str]:
-    """Return which projections are not square in the call of a case: those of one width may take others for keys."""
+    """Return whether the projections of keys or values are not square in the call of a case, in words."""
     del spec
-    shapes = {name.rpartition(".")[2]: recipe.shape for name, recipe in case.params.items()}
-    wide = {name for name, shape in shapes.items() if name in ("w_q", "w_k", "w_v", "w_o") and shape[0] != shape[-1]}
-    return {f"{_WHOSE[names]} {_NOT_SQUARE}" for names in _WHOSE if not wide.isdisjoint(names)}
+    shapes = (recipe.shape for name, recipe in case.params.items() if name.rpartition(".")[2] in _OF_KEYS)
+    return {_NOT_SQUARE} if any(shape[0] != shape[-1] for shape in shapes) else set()
 
 
 def _list_widths(case: Case, spec: Spec) -> set[str]:

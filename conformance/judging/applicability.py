@@ -9,7 +9,7 @@ from typing import Final
 
 from goldformer.adapters.protocol import Adapter
 from goldformer.conformance.judging.implementation import Implementation
-from goldformer.conformance.judging.invoke import NotImplementedHere, read_arguments
+from goldformer.conformance.judging.invoke import CallProblem, NotImplementedHere, read_arguments
 from goldformer.conformance.judging.tolerance import LARGEST, find_smallest_normal, least_margin
 from goldformer.conformance.judging.verdict import Reason
 from goldformer.spec import Case, Contract, Spec
@@ -108,14 +108,17 @@ def _list_plain_cases(component: str, spec: Spec) -> list[Case]:
 def find_working_case(component: str, implementation: Implementation, cases: Iterable[Case] | None = None) -> Case:
     """Return the first case, of these or of the component, that the implementation runs; else NotImplementedHere.
 
-    Its message is that of the last call that was declined, or says why there was none.
+    Its message is that of the last call that was declined, or says why there was none. A call counts as declined too
+    if an undeclared option permits it to raise.
     """
     last = None
     for case in select_plain_cases(component, implementation) if cases is None else cases:
         try:
             implementation.call(component, read_arguments(case))
-        except NotImplementedHere as absent:
-            last = absent
+        except CallProblem as problem:
+            if not isinstance(problem, NotImplementedHere) and not implementation.find_permission(case, problem):
+                raise
+            last = problem
             continue
         return case
     raise last or NotImplementedHere(_explain_no_case(component, implementation))

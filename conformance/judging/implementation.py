@@ -82,9 +82,12 @@ class Implementation:
             if name not in of_component
         }
 
-    def find_permission(self, case: Case) -> str:
-        """Return the undeclared convention of a case with an option that permits to refuse the call, or ""."""
-        refusable = (name for name, options in case.conventions.items() if REFUSED in options)
+    def find_permission(self, case: Case, outcome: Outcome | None) -> str:
+        """Return the undeclared convention of a case with an option that permits its call to raise, or "" if none."""
+        if not (isinstance(outcome, BadResult) and outcome.reason == "raised" and case.error is None):
+            return ""
+        named = (*case.conventions, *case.only_with)
+        refusable = (name for name in named if REFUSED in self.spec.conventions[name].options)
         declared = self.adapter.conventions
         return next((n for n in refusable if find_declaration(declared, n, case.component) is None), "")
 

@@ -84,7 +84,7 @@ def measure_outcome(
         refused = isinstance(outcome, BadResult) and outcome.reason == "raised" and case.golden is not None
         if refused and case.refuses(implementation.options(case)):
             return measured
-        return replace(measured, problem=outcome, permitted=implementation.find_permission(case) if refused else "")
+        return replace(measured, problem=outcome, permitted=implementation.find_permission(case, outcome))
     if expected and expected.keys().isdisjoint(outcome.outputs):
         absent = NotImplementedHere(f"{implementation.adapter.name} does not return {', '.join(expected)}")
         measured = replace(measured, problem=absent)

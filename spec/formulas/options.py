@@ -469,8 +469,9 @@ OPTIONS: Final[Mapping[tuple[str, str], Replacements]] = {
     ("alibi_form", "absolute"): {bias_distance: around(count_both_ways)},
     ("alibi_form", "key_index"): {bias_distance: instead(count_from_first_key)},
     ("alibi_form", "from_last_key"): {bias_distance: instead(count_from_last_key)},
-    # It says which calls are made.
+    # They say which calls are made.
     ("cache_state", "consumed"): {},
+    ("projection_widths", "refused"): {},
     ("rms_norm_eps", "1e-6"): {},
     ("rms_norm_eps", "1e-5"): choose_eps(rms_eps, Fraction("1e-5")),
     ("rms_norm_eps", "float32_eps"): choose_eps(rms_eps, Fraction(1, 2**23)),

@@ -125,7 +125,10 @@ def test_every_option_of_every_convention_is_tried_here(spec):
     of_masks = {("later_tokens", option) for option in ("as_masked", "hidden_too", "hidden_only")}
     # tests/conformance/judging/test_sessions.py tries the options that decide which calls are made.
     of_states = {("cache_state", option) for option in ("kept", "consumed")}
-    assert known == {key[:2] for key in CHOICES} | CASES_OF_PARAMS.keys() | of_biases | of_masks | of_states
+    # tests/conformance/diagnosis/test_true_findings.py tries the options that decide which widths a call has.
+    of_widths = {("projection_widths", option) for option in ("any", "refused")}
+    elsewhere = of_biases | of_masks | of_states | of_widths
+    assert known == {key[:2] for key in CHOICES} | CASES_OF_PARAMS.keys() | elsewhere
 
 
 @pytest.mark.parametrize(("choice", "case"), CASES_OF_PARAMS.items(), ids=[".".join(key) for key in CASES_OF_PARAMS])

@@ -16,6 +16,7 @@ from tests.support.runs import change, make_run, rank_explanations
 from torch import nn
 from torch.func import functional_call
 
+from comparisons import remark_lines
 from goldformer.adapters import textbook
 from goldformer.adapters.builtin._torch_nn_layers import map_stack
 from goldformer.adapters.layouts import map_state, require_square_projections
@@ -39,7 +40,10 @@ from goldformer.conformance.diagnosis.finding import (
 )
 from goldformer.conformance.diagnosis.findings import diagnose
 from goldformer.conformance.diagnosis.isolation.sentences import find_contradiction
+from goldformer.conformance.judging.applicability import explain_inapplicable
 from goldformer.conformance.judging.cases import Bench, check_case, judge_case
+from goldformer.conformance.judging.verdict import PERMITTED, Status
+from goldformer.conformance.reports.results import summarize
 from goldformer.spec import Spec
 from goldformer.spec.formulas.heads import merge_heads
 from goldformer.spec.formulas.steps import instead
@@ -319,23 +323,51 @@ def reshaped(query, key, value, mask=None, *, num_heads, params):
     return (joined @ params["w_o"] + params.get("b_o", 0)).astype(query.dtype)
 
 
-@pytest.mark.parametrize(
-    ("attention", "arrays", "one", "other"),
-    [
-        (in_one_width, "torch", "w_k", "w_v"),
-        (reshaped, "numpy", "w_q", "w_o"),
-    ],
-)
-def test_code_of_one_width_is_told_how_to_decline_other_widths(attention, arrays, one, other, spec):
-    verdicts, findings = run(spec, arrays=arrays, multi_head_attention=attention)
-    raised = [v for v in verdicts if v.bad and v.reason == "raised" and v.asks != "refusal"]
-    assert raised
+def unfinished(query, key, value, mask=None, *, num_heads, params):
+    if query.shape[1] == 3:
+        raise ValueError("three queries do not fit")
+    return in_one_width(query, key, value, mask, num_heads=num_heads, params=params)
+
+
+@pytest.mark.parametrize(("attention", "arrays"), [(in_one_width, "torch"), (reshaped, "numpy"), (unfinished, "torch")])
+def test_code_of_one_width_conforms_with_a_note_if_only_other_widths_raise(attention, arrays, spec):
+    verdicts, _ = run(spec, arrays=arrays, multi_head_attention=attention)
+    wide = [c.id for c in spec.cases_of("multi_head_attention") if "projection_widths" in c.only_with]
+    refused = {v.check: v for v in verdicts if v.message.startswith(f"{PERMITTED}projection_widths: refused: raised ")}
+    assert refused.keys() <= {*wide}
+    assert {(v.status, v.reason) for v in refused.values()} == {(Status.SKIPPED, "convention")}
+    (result,) = summarize(verdicts, spec, ["multi_head_attention"])
+    said = " ".join(" ".join(remark_lines(verdicts, spec)).split())
+    assert result.conforms is (attention is not unfinished)
+    assert said.count("Option found") == result.conforms
+    note = f"only {len(refused)} calls of multi_head_attention that it permits to refuse raise, and are not judged"
+    assert said.count(note) == result.conforms
+
+
+def test_enough_cases_of_every_component_have_one_width(spec):
+    for name in [name for name, contract in spec.contracts.items() if "projection_widths" in contract.conventions]:
+        code = SimpleNamespace(
+            ARRAYS="numpy", CONVENTIONS={"projection_widths": "refused"}, **{name: getattr(textbook, name)}
+        )
+        at = Bench(spec, Adapter.from_object(code, "mine.py", spec), "float32", "cpu")
+        fitting = [case for case in spec.cases_of(name) if not explain_inapplicable(case, at)]
+        assert sum(case.golden is not None for case in fitting) >= 10, name
+
+
+def test_layer_whose_heads_share_no_keys_is_told_how_to_decline_those_that_do(spec):
+    def layer(*args, params, **options):
+        if params["w_k"].shape[0] != params["w_k"].shape[1]:
+            raise ValueError("keys of another width do not fit")
+        return textbook.decoder_only_layer(*args, params=params, **options)
+
+    verdicts, findings = run(spec, arrays="numpy", decoder_only_layer=layer)
+    raised = {v.check for v in verdicts if v.bad and v.reason == "raised" and v.asks != "refusal"}
     said = find_said(findings, NO_VARIANT).text
-    called = f'require_square_projections(params, ("{one}", "{other}"))'
-    assert said.startswith(f"call {called} of goldformer.adapters.layouts before the code is ")
+    assert said.startswith('call require_square_projections(params, ("w_k", "w_v")) of goldformer.adapters.layouts ')
     judged = {v.check for v in verdicts if v.kind == "case" and v.asks != "refusal" and v.is_judged}
-    cost = f"This leaves out {len({v.check for v in raised if v.kind == 'case'})} of {len(judged)} cases"
-    assert said.endswith(f"{cost}. Only calls whose {one} or {other} is not square raise")
+    assert said.endswith(
+        f"leaves out {len(raised)} of {len(judged)} cases. Only calls whose w_k or w_v is not square raise"
+    )
 
 
 # Code that is right only where a mask is given
