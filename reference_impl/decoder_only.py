@@ -308,9 +308,10 @@ class Cache(NamedTuple):
 
 
 def attend_with_cache(
-    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, cache: Cache | None
-) -> tuple[Tensor, Tensor, Cache]:
-    """Attend from new tokens to all so far; output, weights, and the cache for the next call. CACHE-1."""
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, cache: Cache | None, window: int | None = None,
+    **scores: Any,
+) -> tuple[Tensor, Tensor, Cache]:  # fmt: skip
+    """Attend from new tokens to all so far, or to those in the window; output, weights, and the next cache. CACHE-1."""
     if cache is not None:  # the first call has none (CACHE-4)
         # cat makes new tensors: the old cache stays as it was, and another call may continue it too (CACHE-5).
         key, value = torch.cat([cache.key, key], dim=2), torch.cat([cache.value, value], dim=2)
@@ -318,7 +319,10 @@ def attend_with_cache(
     # The triangle ends in the last column: the first new token sees the cached ones and itself (CACHE-2). is_causal of
     # PyTorch starts in the first column instead.
     seen = torch.ones(new, so_far, dtype=torch.bool, device=query.device).tril(so_far - new)
-    return *grouped_query_attention(query, key, value, seen if mask is None else seen & mask), Cache(key, value)
+    if window is not None:  # the new tokens are the last rows of the whole sequence's mask (BLOCK-8)
+        seen = seen & sliding_window_mask(so_far, so_far, window, device=query.device)[-new:]
+    seen = seen if mask is None else seen & mask
+    return *grouped_query_attention(query, key, value, seen, **scores), Cache(key, value)
 
 
 @checked
@@ -338,7 +342,8 @@ class DecoderOnlyLayer(Module):
     """Causal attention, then the gated network, each behind a norm. Touvron et al., 2023, section 2.2. BLOCK-1.
 
     A head is d_model / num_heads wide unless head_width says otherwise, and qk_norm=True normalises queries and keys
-    (QKN-4); settings go to the norms (eps), to the network (activation) and to all (device, dtype).
+    (QKN-4). With a window a token sees the last keys only (BLOCK-8); scale and softcap change the scores (BLOCK-9).
+    Settings go to the norms (eps), to the network (activation) and to all (device, dtype).
     """
 
     w_q: Float[Tensor, "d_model heads*d_k"]
@@ -351,9 +356,11 @@ class DecoderOnlyLayer(Module):
     def __init__(
         self, d_model: Size, num_heads: Size, num_kv_heads: Size, d_ff: Size, *, head_width: Size | None = None,
         base: Positive = 10000.0, order: Order = "pre", pairing: Pairing = "interleaved", eps: Positive = 1e-6,
-        activation: Activation = "silu", bias: bool = False, qk_norm: bool = False, **like: Any,
+        activation: Activation = "silu", bias: bool = False, qk_norm: bool = False, window: Size | None = None,
+        scale: Positive | None = None, softcap: Positive | None = None, **like: Any,
     ) -> None:  # fmt: skip
         super().__init__()
+        self.window, self.scores = window, {"scale": scale, "softcap": softcap}
         self.num_heads, self.num_kv_heads, self.base, self.pairing = num_heads, num_kv_heads, base, pairing
         self.eps = eps
         check_groups(num_heads, num_kv_heads)
@@ -384,7 +391,8 @@ class DecoderOnlyLayer(Module):
         start = 0 if cache is None else cache.key.shape[2]  # cached keys are turned already (LMC-2)
         positions = torch.arange(start, start + x.shape[1], device=x.device)
         q, k = (rotary_embedding(heads, positions, self.base, pairing=self.pairing) for heads in (q, k))
-        heads, weights, cache = attend_with_cache(q, k, v, mask, cache)  # causal: a mask only hides more (BLOCK-4)
+        # Causal: a mask and a window only hide more (BLOCK-4).
+        heads, weights, cache = attend_with_cache(q, k, v, mask, cache, self.window, **self.scores)
         return affine(merge_heads(heads), self.w_o, self.b_o), weights, cache
 
     def forward(

@@ -357,12 +357,16 @@ def decoder_only_layer(
     num_heads: int,
     num_kv_heads: int,
     base: float = 10000.0,
+    window: int | None = None,
+    scale: float | None = None,
+    softcap: float | None = None,
     params: Params,
 ) -> reference_impl.DecoderOnlyLayerResult:
     """Return output, attended and weights."""
     sizes, settings = (1, num_heads, num_kv_heads, 1), {"head_width": 1, "base": base, "bias": True, "qk_norm": True}
+    scores = {"window": window, "scale": scale, "softcap": softcap}
     result: reference_impl.DecoderOnlyLayerResult = call_with_params(
-        reference_impl.DecoderOnlyLayer, sizes, params, x, mask, settings=settings, num_heads=num_heads
+        reference_impl.DecoderOnlyLayer, sizes, params, x, mask, settings={**settings, **scores}, num_heads=num_heads
     )
     return result
 

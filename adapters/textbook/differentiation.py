@@ -45,7 +45,8 @@ def make_gradient(component: Step) -> Step:
 
     gradient.__name__ = f"{component.__name__}_gradient"
     parameter = Parameter("cotangent", Parameter.KEYWORD_ONLY)
-    given = [p.replace(kind=Parameter.KEYWORD_ONLY) for p in signature(component).parameters.values()]
+    taken = signature(component).parameters.values()
+    given = [p if p.kind is p.VAR_KEYWORD else p.replace(kind=Parameter.KEYWORD_ONLY) for p in taken]
     # `inspect` reads the attribute; the type of a function does not list it.
     gradient.__signature__ = signature(gradient).replace(parameters=[parameter, *given])  # type: ignore[attr-defined]
     return step(gradient)

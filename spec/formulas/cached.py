@@ -6,7 +6,7 @@ from typing import Final
 import numpy as np
 
 from goldformer.spec.formulas.checks import Array, axis_sizes
-from goldformer.spec.formulas.grouped import grouped_query_attention
+from goldformer.spec.formulas.grouped import Scores, attend_to_seen, grouped_query_attention
 from goldformer.spec.formulas.steps import step
 
 # The axes of the arguments, as axis_sizes reads them
@@ -14,6 +14,7 @@ TOKENS: Final = {"query": "batch heads seq d_k", "key": "batch kv_heads seq d_k"
 
 #: The keys and the values so far, (batch, kv_heads, so_far, width).
 Cache = tuple[Array, Array]
+AS_IT_IS: Final = Scores()
 
 
 @step
@@ -57,14 +58,14 @@ def attend_with_cache(
 
 @step
 def attend_to_cache(
-    query: Array, key: Array, value: Array, mask: Array | None, cache: Cache | None
+    query: Array, key: Array, value: Array, mask: Array | None, cache: Cache | None, scores: Scores = AS_IT_IS
 ) -> tuple[Array, Cache]:
-    """Return the output of new tokens, and the cache with their keys and values; also within a layer."""
+    """Return the output of new tokens, and the cache with their keys and values; a layer says more of the scores."""
     cache = extend_cache(start_cache(key, value) if cache is None else cache, key, value)
     new = query.shape[2]
     seen = see_cached(new, cache[0].shape[2])
     seen = seen if mask is None else seen & fit_padding(mask, new)
-    return grouped_query_attention(query, *cache, seen)["output"], cache
+    return attend_to_seen(query, *cache, seen, scores)["output"], cache
 
 
 @step

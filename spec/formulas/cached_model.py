@@ -13,15 +13,17 @@ from goldformer.spec.formulas.decoder_only import (
     decoder_only_model,
     feed_through_gate,
     finish_layers,
+    fit_layer,
     hide_padding,
     make_heads,
+    make_logits,
     run_block,
 )
 from goldformer.spec.formulas.embedding import token_embedding
+from goldformer.spec.formulas.grouped import Scores
 from goldformer.spec.formulas.heads import Params, merge_heads, project_attention
 from goldformer.spec.formulas.layers import layer_params, run_stack
 from goldformer.spec.formulas.steps import step
-from goldformer.spec.formulas.transformer import output_logits
 
 #: The padding mask of all tokens so far, (batch, 1, 1, so_far) or None without a pad_id, and the cache of each layer.
 ModelState = tuple[Array | None, tuple[Cache, ...]]
@@ -48,22 +50,20 @@ def continue_model(
     ids: Array,
     state: ModelState | None = None,
     *,
-    num_heads: int,
-    num_kv_heads: int,
     num_layers: int,
-    base: float | None = None,
+    logit_softcap: float | None = None,
     pad_id: int | None = None,
     params: Params,
+    **settings: Any,
 ) -> dict[str, Array | ModelState]:
     """Return the logits of one call, (batch, new, vocab), and the state with its tokens."""
     check_model(ids, num_layers, params)
     padding, caches = (None, ()) if state is None else state
     mask = extend_padding(padding, hide_padding(ids, pad_id))
-    heads: dict[str, Any] = {"num_heads": num_heads, "num_kv_heads": num_kv_heads, "base": base}
     kept: list[Cache] = []
-    layer = partial(run_cached_layer, mask=mask, caches=caches, kept=kept, **heads, params=params)
+    layer = partial(run_cached_layer, mask=mask, caches=caches, kept=kept, params=params, **settings)
     x = run_stack(token_embedding(ids, params={"table": params["table"]}), layer, num_layers)["output"]
-    return {"logits": output_logits(finish_layers(x, params), params), "state": (mask, tuple(kept))}
+    return {"logits": make_logits(finish_layers(x, params), logit_softcap, params), "state": (mask, tuple(kept))}
 
 
 def extend_padding(so_far: Array | None, new: Array | None) -> Array | None:
@@ -79,15 +79,13 @@ def run_cached_layer(
     mask: Array | None,
     caches: tuple[Cache, ...],
     kept: list[Cache],
-    num_heads: int,
-    num_kv_heads: int,
-    base: float | None,
     params: Params,
+    **settings: Any,
 ) -> Array:
     """Return the output of one layer for new tokens, (batch, new, d_model), and add its cache to `kept`."""
     mine, sums = layer_params(params, "layers", index), [x]
-    heads: dict[str, Any] = {"num_heads": num_heads, "num_kv_heads": num_kv_heads, "base": base}
-    attend = partial(attend_in_layer, mask=mask, cache=find_cache(caches, index), kept=kept, **heads, params=mine)
+    fitted = fit_layer(index, **settings)
+    attend = partial(attend_in_layer, mask=mask, cache=find_cache(caches, index), kept=kept, params=mine, **fitted)
     attended, _ = run_block(x, attend, number=1, sums=sums, params=mine)
     output, _ = run_block(attended, partial(feed_through_gate, params=mine), number=2, sums=sums, params=mine)
     return output
@@ -109,13 +107,16 @@ def attend_in_layer(
     num_heads: int,
     num_kv_heads: int,
     base: float | None,
+    window: int | None = None,
+    scale: float | None = None,
+    softcap: float | None = None,
     params: Params,
 ) -> tuple[Array, Array]:
     """Return the output of the attention of new tokens to all so far, twice, and add its cache to `kept`."""
     start = find_start(cache)
     heads: dict[str, Any] = {"num_heads": num_heads, "num_kv_heads": num_kv_heads, "base": base}
     query, key, value = make_heads(x, **heads, start=start, params=params)
-    attended, cache = attend_to_cache(query, key, value, mask, cache)
+    attended, cache = attend_to_cache(query, key, value, mask, cache, Scores(window, scale, softcap))
     kept.append(cache)
     output = project_attention(merge_heads(attended), params, "o")
     return output, output

@@ -6,12 +6,12 @@ from typing import Any, Final
 
 import numpy as np
 
-from goldformer.spec.formulas.arrays import as_array
-from goldformer.spec.formulas.attention import causal_mask, padding_mask
+from goldformer.spec.formulas.arrays import as_array, number
+from goldformer.spec.formulas.attention import cap_scores, causal_mask, padding_mask
 from goldformer.spec.formulas.checks import Array, axis_sizes, broadcast_mask, check_ids, require_one
 from goldformer.spec.formulas.embedding import token_embedding
 from goldformer.spec.formulas.gated import GATED_FEED_FORWARD, gated_feed_forward
-from goldformer.spec.formulas.grouped import QK_NORM, group_size, grouped_query_attention, normalise_heads
+from goldformer.spec.formulas.grouped import QK_NORM, Scores, attend_to_seen, group_size, normalise_heads
 from goldformer.spec.formulas.heads import Params, merge_heads, project_attention, project_heads
 from goldformer.spec.formulas.layers import TOKENS, SubLayer, add_residual, layer_params, norm_params, run_stack
 from goldformer.spec.formulas.parts import add_prefix, part
@@ -52,6 +52,9 @@ def decoder_only_layer(
     num_heads: int,
     num_kv_heads: int,
     base: float | None = None,
+    window: int | None = None,
+    scale: float | None = None,
+    softcap: float | None = None,
     params: Params,
 ) -> dict[str, Array]:
     """Return output and attended (batch, seq, d_model), and weights (batch, heads, seq, seq)."""
@@ -61,7 +64,8 @@ def decoder_only_layer(
         broadcast_mask("mask", mask, (sizes["batch"], num_heads, sizes["seq"], sizes["seq"]))
     sums = [x]
     heads: dict[str, Any] = {"num_heads": num_heads, "num_kv_heads": num_kv_heads, "base": base}
-    attend = partial(attend_to_earlier, mask=mask, **heads, params=params)
+    scores = Scores(window, scale, softcap)
+    attend = partial(attend_to_earlier, mask=mask, **heads, scores=scores, params=params)
     attended, weights = run_block(x, attend, number=1, sums=sums, params=params)
     output, _ = run_block(attended, partial(feed_through_gate, params=params), number=2, sums=sums, params=params)
     return {"output": output, "attended": attended, "weights": weights}
@@ -102,11 +106,18 @@ def finish_block(output: Array, *, number: int, params: Params) -> Array:
 
 @step
 def attend_to_earlier(
-    x: Array, mask: Array | None, *, num_heads: int, num_kv_heads: int, base: float | None, params: Params
+    x: Array,
+    mask: Array | None,
+    *,
+    num_heads: int,
+    num_kv_heads: int,
+    base: float | None,
+    scores: Scores,
+    params: Params,
 ) -> tuple[Array, Array]:
     """Return the output of the attention of x to itself and to earlier tokens, and its weights."""
     query, key, value = make_heads(x, num_heads=num_heads, num_kv_heads=num_kv_heads, base=base, params=params)
-    attended = grouped_query_attention(query, key, value, hide_later(mask, x.shape[1]))
+    attended = attend_to_seen(query, key, value, hide_later(mask, x.shape[1]), scores)
     return project_attention(merge_heads(attended["output"]), params, "o"), attended["weights"]
 
 
@@ -168,20 +179,18 @@ def feed_through_gate(x: Array, *, params: Params) -> tuple[Array, Array]:
 def decoder_only_model(
     ids: Array,
     *,
-    num_heads: int,
-    num_kv_heads: int,
     num_layers: int,
-    base: float | None = None,
+    logit_softcap: float | None = None,
     pad_id: int | None = None,
     params: Params,
+    **settings: Any,
 ) -> dict[str, Array]:
-    """Return logits (batch, seq, vocab), and decoded and embedded (batch, seq, d_model)."""
+    """Return logits (batch, seq, vocab), and decoded and embedded (batch, seq, d_model); settings go to the layers."""
     check_model(ids, num_layers, params)
     embedded = token_embedding(ids, params={"table": params["table"]})
-    heads: dict[str, Any] = {"num_heads": num_heads, "num_kv_heads": num_kv_heads, "base": base}
-    layer = partial(run_decoder_only_layer, mask=hide_padding(ids, pad_id), **heads, params=params)
+    layer = partial(run_decoder_only_layer, mask=hide_padding(ids, pad_id), params=params, **settings)
     decoded = finish_layers(run_stack(embedded, layer, num_layers)["output"], params)
-    return {"logits": output_logits(decoded, params), "decoded": decoded, "embedded": embedded}
+    return {"logits": make_logits(decoded, logit_softcap, params), "decoded": decoded, "embedded": embedded}
 
 
 def check_model(ids: Array, num_layers: int, params: Params) -> None:
@@ -201,22 +210,43 @@ def hide_padding(ids: Array, pad_id: int | None) -> Array | None:
 
 
 @step
-def run_decoder_only_layer(
-    x: Array,
-    *,
-    index: int,
-    mask: Array | None,
-    num_heads: int,
-    num_kv_heads: int,
-    base: float | None,
-    params: Params,
-) -> Array:
+def run_decoder_only_layer(x: Array, *, index: int, mask: Array | None, params: Params, **settings: Any) -> Array:
     """Return the output of one layer, with parameters of its own and the mask of all, (batch, seq, d_model)."""
-    mine, heads = layer_params(params, "layers", index), {"num_heads": num_heads, "num_kv_heads": num_kv_heads}
-    return decoder_only_layer(x, mask, **heads, base=base, params=mine)["output"]
+    mine = layer_params(params, "layers", index)
+    return decoder_only_layer(x, mask, **fit_layer(index, **settings), params=mine)["output"]
+
+
+@step
+def fit_layer(
+    index: int, *, base: float | None = None, local_base: float | None = None, window: int | None = None, **rest: Any
+) -> dict[str, Any]:
+    """Return the settings of one layer, which has the window and the local base if it is local (LM-5, LM-6)."""
+    if is_local(index):
+        return {**rest, "base": base if local_base is None else local_base, "window": window}
+    return {**rest, "base": base, "window": None}
+
+
+@step
+def is_local(index: int) -> bool:
+    """Return True: each layer is local (LM-7)."""
+    del index
+    return True
 
 
 @step
 def finish_layers(x: Array, params: Params) -> Array:
     """Return the output of the last layer, normalised."""
     return rms_norm(x, params=part(params, "norm"))
+
+
+@step
+def make_logits(x: Array, softcap: float | None, params: Params) -> Array:
+    """Return the logits of the normalised output of the last layer, capped if the call says so (LM-8)."""
+    logits = output_logits(x, params)
+    return logits if softcap is None else cap_logits(logits, softcap)
+
+
+@step
+def cap_logits(logits: Array, softcap: float) -> Array:
+    """Return softcap·tanh(logits/softcap)."""
+    return cap_scores(logits, number(softcap))

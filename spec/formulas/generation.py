@@ -36,21 +36,18 @@ class Generation:
 def generate(
     ids: Array,
     *,
-    num_heads: int,
-    num_kv_heads: int,
     num_layers: int,
-    base: float | None = None,
     pad_id: int | None = None,
     eos_id: int,
     max_new_tokens: int,
     params: Params,
+    **settings: Any,
 ) -> dict[str, Array]:
     """Return new_ids, the tokens that follow each prompt, (batch, max_new_tokens)."""
     check_model(ids, num_layers, params)
     check_ids("eos_id", np.asarray(eos_id), len(params["table"]), "the rows of table")
     require_one("max_new_tokens", max_new_tokens, "a call generates at least one token")
-    heads: dict[str, Any] = {"num_heads": num_heads, "num_kv_heads": num_kv_heads}
-    model = {**heads, "num_layers": num_layers, "base": base, "pad_id": pad_id, "params": params}
+    model = {**settings, "num_layers": num_layers, "pad_id": pad_id, "params": params}
     task = Generation(model, eos_id, max_new_tokens)
     rows = [fill_row(row, tokens, task) for row, tokens in zip(ids, generate_rows(ids, task), strict=True)]
     return {"new_ids": np.array(rows, dtype=np.int64)}

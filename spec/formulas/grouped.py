@@ -1,11 +1,14 @@
 """Grouped-query attention, in which several query heads share one head of keys and values."""
 
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
+from goldformer.spec.formulas.arrays import as_array
 from goldformer.spec.formulas.attention import Adjustment, scaled_dot_product_attention
 from goldformer.spec.formulas.checks import Array, axis_sizes
+from goldformer.spec.formulas.distance import sliding_window_mask
 from goldformer.spec.formulas.rms import rms_norm
 from goldformer.spec.formulas.steps import step
 
@@ -91,3 +94,30 @@ def group_size(heads: int, kv_heads: int) -> int:
     if heads % kv_heads:
         raise ValueError(f"key: {heads} heads of queries do not divide into {kv_heads} equal groups")
     return heads // kv_heads
+
+
+# Within a layer
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """Settings of the scores of a layer: the window of keys that a query sees, the scale and the soft cap."""
+
+    window: int | None = None
+    scale: float | None = None
+    softcap: float | None = None
+
+
+@step
+def attend_to_seen(query: Array, key: Array, value: Array, seen: Array, scores: Scores) -> dict[str, Array]:
+    """Return the results of attention to the keys that are seen and in the window, with the scores of the layer."""
+    if scores.window is not None:
+        seen = hide_far(seen, scores.window)
+    return grouped_query_attention(query, key, value, seen, scale=scores.scale, softcap=scores.softcap)
+
+
+@step
+def hide_far(seen: Array, window: int) -> Array:
+    """Return the mask without the keys before the window of each query; the last queries are those of a call."""
+    new, so_far = seen.shape[-2:]
+    return as_array(seen & sliding_window_mask(q_seq=so_far, kv_seq=so_far, window=window)[-new:])

@@ -192,6 +192,7 @@ def test_a_component_that_has_such_a_part_is_judged_with_it():
     assert explain_scope(names, ("decoder_only_layer",)) == ""
     assert explain_scope(["num_kv_heads"], ("cached_attention",)) == ""
     assert "rotary_emb" in explain_scope(names, ("cached_attention",))
+    assert explain_scope(["sliding_window", "softcap"], ("decoder_only_layer",)) == ""
     assert explain_scope(["experts"], ("expert_router",)) == ""
 
 

@@ -117,7 +117,7 @@ CAPPED, BIASED = "softcap * (scores / softcap).tanh()", "scores = scores + bias"
 SUNK, SINK = "torch.cat([scores, sinks", "sinks[:, None, None]"
 
 #: Lines of the norms of queries and keys: of a head, and of the keys of an attention and of a layer.
-NORMED = "rms_norm(heads, gamma, eps)"
+NORMED_ROW = "rms_norm(heads, gamma, eps)"
 NORMED_KEYS = "normalise_heads(key, gamma_k, eps)"
 NORMED_K = "normalise_heads(k, self.gamma_k, self.eps)"
 NORMED_HEADS = f"q, k = normalise_heads(q, self.gamma_q, self.eps), {NORMED_K}"
@@ -129,6 +129,7 @@ SANDWICH = ('order: Order = "pre"', 'order: Order = "sandwich"')
 READ = "h = self.norm_1(x)"
 POSTED = "(update if self.post_norm_{0} is None else self.post_norm_{0}(update))"
 READ_ON = "update = self.feed_forward(h if self.norm_2 is None else self.norm_2(attended)).output"
+UNREAD = "update = self.feed_forward(attended).output"
 #: The sums after the two blocks, with the network between them.
 SUMS = f"attended = {{0}}\n        {READ_ON}\n        output = {{1}}"
 ADDITIONS = SUMS.format(f"x + {POSTED.format(1)}", f"attended + {POSTED.format(2)}")
@@ -327,10 +328,10 @@ FORWARD = {
     "sinks-dropped": (MODERN, "softmax(scores)[..., : key.shape[-2]]", "softmax(scores[..., : key.shape[-2]])"),
     "sinks-max-shift": (MODERN, SUNK, SUNK.replace("scores", "scores - scores.amax(-1, keepdim=True).detach()")),
     "sinks-twice": (MODERN, SINK, f"(sinks + math.log(2)){SINK.removeprefix('sinks')}"),
-    "qk-norm-dropped": (MODERN, NORMED, "heads + 0 * gamma"),
-    "qk-norm-without-gain": (MODERN, NORMED, NORMED.replace("gamma", "1 + 0 * gamma")),
+    "qk-norm-dropped": (MODERN, NORMED_ROW, "heads + 0 * gamma"),
+    "qk-norm-without-gain": (MODERN, NORMED_ROW, NORMED_ROW.replace("gamma", "1 + 0 * gamma")),
     "qk-norm-over-all-heads": (
-        MODERN, NORMED, f"{TOGETHER}.unflatten(-1, (heads.shape[1], -1)).transpose(1, 2)",
+        MODERN, NORMED_ROW, f"{TOGETHER}.unflatten(-1, (heads.shape[1], -1)).transpose(1, 2)",
     ),
     "qk-norm-queries-only": (
         MODERN, NORMED_KEYS, "(key if gamma_k is None else key + 0 * gamma_k)",
@@ -361,11 +362,25 @@ FORWARD = {
     "block-output-norm-missing": (
         MODERN, *SANDWICH, MODERN, ADDITIONS, SUMS.format("x + update", "attended + update"),
     ),
+    "block-norm-after": (
+        MODERN, READ, "h = x",
+        MODERN, ADDITIONS,
+        SUMS.format("self.norm_1(x + update)", "self.norm_2(attended + update)").replace(READ_ON, UNREAD),
+    ),
+    "block-residual-normed": (
+        MODERN, ADDITIONS,
+        SUMS.format(f"h + {POSTED.format(1)}", f"self.norm_2(attended) + {POSTED.format(2)}"),
+    ),
     "block-network-missing": (MODERN, ADDITIONS, SUMS.format(f"x + {POSTED.format(1)}", "attended")),
     "block-not-turned": (MODERN, TURN_BOTH, "pass"),
     "block-keys-not-turned": (MODERN, TURN_BOTH, TURN_HEADS.format("q,")),
     "block-queries-not-turned": (MODERN, TURN_BOTH, TURN_HEADS.format("k,")),
     "block-values-turned": (MODERN, TURN_BOTH, TURN_HEADS.format("q, k, v")),
+    "block-turned-before-split": (
+        MODERN, TURN_BOTH,
+        TURN_BOTH.replace("(rotary_embedding(heads,", "(split_heads(rotary_embedding(merge_heads(heads),")
+        .replace("self.pairing)", "self.pairing), heads.shape[1])"),
+    ),
     "block-keys-laid-out-by-query-heads": (
         MODERN, BLOCK_KEYS,
         "columns = torch.arange(self.w_k.shape[1])\n"
@@ -374,7 +389,7 @@ FORWARD = {
         + BLOCK_KEYS.replace("self.b_k)", "self.b_k)[..., halves[own.argsort()]]"),
     ),
     "block-keys-values-swapped": (MODERN, BLOCK_VALUES, f"{BLOCK_VALUES}\n        k, v = v, k"),
-    "block-mask-ignored": (MODERN, "with_cache(q, k, v, mask, cache)", "with_cache(q, k, v, None, cache)"),
+    "block-mask-ignored": (MODERN, "with_cache(q, k, v, mask, cache,", "with_cache(q, k, v, None, cache,"),
     "block-causal-self-hidden": (MODERN, ".tril(so_far - new)", ".tril(so_far - new - 1)"),
     "lm-final-norm-missing": (MODERN, "decoded = self.norm(x)", "decoded = x"),
     # The norm after the last layer stays where it is.

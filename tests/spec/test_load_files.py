@@ -153,7 +153,7 @@ CONTRACTS = {
     ),
     "a multiple of no attribute": (
         "decoder_only_layer", "multiple_of: num_kv_heads", "multiple_of: kv_heads", "attributes.num_heads.multiple_of",
-        "kv_heads is no attribute: write one of num_heads, num_kv_heads, base, or a number",
+        "kv_heads is no attribute: write one of num_heads, num_kv_heads, base, window, scale, softcap, or a number",
     ),
     "a limit that is no axis": (
         "rotary_embedding", "at_most: 2*pairs", "at_most: 2+pairs", "attributes.rotary_width.at_most",

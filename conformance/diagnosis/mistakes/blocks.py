@@ -161,8 +161,8 @@ def reorder_by_query_heads(
     *,
     num_heads: int,
     num_kv_heads: int,
-    base: float | None,
     params: Params,
+    **rest: Any,
 ) -> tuple[Array, Array]:
     """Return the attention whose keys are put from one pairing into the other as if there were as many as queries.
 
@@ -174,7 +174,7 @@ def reorder_by_query_heads(
         by_queries, by_keys = (_list_halves(columns, heads) for heads in (num_heads, num_kv_heads))
         order = by_queries[np.argsort(by_keys)]
     moved = {name: params[name][..., order] for name in ("w_k", "b_k") if name in params}
-    return original(x, mask, num_heads=num_heads, num_kv_heads=num_kv_heads, base=base, params={**params, **moved})
+    return original(x, mask, num_heads=num_heads, num_kv_heads=num_kv_heads, params={**params, **moved}, **rest)
 
 
 def _list_halves(columns: int, heads: int) -> Array:

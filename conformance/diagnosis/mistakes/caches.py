@@ -188,7 +188,7 @@ def keep_last_text(original: Attended) -> Attended:
 
 @mistake("cache-append-lost", around=continue_model)
 def keep_prompt_of_model_only(
-    original: Attended, ids: Array, state: ModelState | None = None, **model: Any
+    original: Attended, /, ids: Array, state: ModelState | None = None, **model: Any
 ) -> dict[str, Any]:
     """Return the logits of the call, and the state that it was given, if it was given one."""
     called = original(ids, state, **model)

@@ -39,13 +39,13 @@ def leave_normalised_output(x: Array, params: Params) -> Array:
 
 
 @mistake("lm-final-norm-each-layer", around=run_decoder_only_layer)
-def normalise_each_layer(original: Callable[..., Array], x: Array, *, params: Params, **rest: Any) -> Array:
+def normalise_each_layer(original: Callable[..., Array], /, x: Array, *, params: Params, **rest: Any) -> Array:
     """Return the output of a layer, normalised as only that of the last should be."""
     return rms_norm(original(x, params=params, **rest), params=part(params, "norm"))
 
 
 @mistake("lm-layers-reversed", around=decoder_only_model)
-def reverse_layers(original: Model, ids: Array, *, num_layers: int, params: Params, **rest: Any) -> dict[str, Array]:
+def reverse_layers(original: Model, /, ids: Array, *, num_layers: int, params: Params, **rest: Any) -> dict[str, Array]:
     """Return the model whose layers run from the last to the first."""
 
     def run(layer: Callable[..., Array], x: Array, *, index: int, **given: Any) -> Array:
@@ -56,7 +56,7 @@ def reverse_layers(original: Model, ids: Array, *, num_layers: int, params: Para
 
 
 @mistake("lm-output-tied-anyway", around=decoder_only_model)
-def ignore_output_weight(original: Model, ids: Array, *, params: Params, **rest: Any) -> dict[str, Array]:
+def ignore_output_weight(original: Model, /, ids: Array, *, params: Params, **rest: Any) -> dict[str, Array]:
     """Return the model whose table maps to the vocabulary, whatever w_vocab is."""
     return original(ids, params=select_read(params, ("w_vocab",)), **rest)
 
@@ -67,7 +67,7 @@ def hide_nothing(ids: Array, pad_id: int | None) -> None:
 
 
 @mistake("lm-embedding-scaled-twice", around=decoder_only_model, conventions=SCALED)
-def scale_embedding_twice(original: Model, *ids: Array, **rest: Any) -> dict[str, Array]:
+def scale_embedding_twice(original: Model, /, *ids: Array, **rest: Any) -> dict[str, Array]:
     """Return the model whose embedding is multiplied by √d_model twice."""
     once = {token_embedding: around(scale_embedding)}
     with replacing(once, once):
@@ -75,7 +75,7 @@ def scale_embedding_twice(original: Model, *ids: Array, **rest: Any) -> dict[str
 
 
 @mistake("lm-softmax-in-model", around=decoder_only_model)
-def return_probabilities(original: Model, *ids: Array, **rest: Any) -> dict[str, Array]:
+def return_probabilities(original: Model, /, *ids: Array, **rest: Any) -> dict[str, Array]:
     """Return the softmax of the logits in their place."""
     given = original(*ids, **rest)
     return given | {"logits": softmax(given["logits"])}

@@ -462,10 +462,10 @@ def rms_row(m, row, gamma, rms_norm_eps, rms_norm_eps_place, rms_norm_weight):
 def decoder_only_layer(
     m, x, num_heads, num_kv_heads, mask=None, base=None, block_order="pre", rms_norm_eps="1e-6",
     rms_norm_eps_place="inside", rms_norm_weight="w", rope_pairing="interleaved", rope_direction="positive",
-    gqa_groups="interleave", gate_activation="silu",
+    gqa_groups="interleave", gate_activation="silu", window=None, scale=None, softcap=None, window_size="with_oneself",
     empty_row="uniform", **params,
 ):  # fmt: skip
-    """BLOCK-1 … BLOCK-5: norms row by row, heads column by column."""
+    """BLOCK-1 … BLOCK-9: norms row by row, heads column by column."""
     (batch, seq, _), d_k = x.shape, params["w_q"].shape[1] // num_heads
 
     norm = (rms_norm_eps, rms_norm_eps_place, rms_norm_weight)
@@ -486,13 +486,19 @@ def decoder_only_layer(
         return rotary_embedding(m, heads, np.arange(seq), base, **turned)["output"]
 
     h = normalise(x, "norm_1")
+    near = np.full((seq, seq), fill_value=True)
+    if window is not None:
+        near = sliding_window_mask(m, seq, seq, window, window_size=window_size)["mask"]
     seen = np.array(
-        [[[j <= i and allowed(mask, (b, 0, i, j)) for j in range(seq)] for i in range(seq)] for b in range(batch)]
+        [
+            [[j <= i and near[i, j] and allowed(mask, (b, 0, i, j)) for j in range(seq)] for i in range(seq)]
+            for b in range(batch)
+        ]
     )
     attended = grouped_query_attention(
         m, turn(heads_of(h, "q", num_heads), params.get("gamma_q")),
         turn(heads_of(h, "k", num_kv_heads), params.get("gamma_k")), heads_of(h, "v", num_kv_heads),
-        seen[:, None], empty_row=empty_row, gqa_groups=gqa_groups,
+        seen[:, None], empty_row=empty_row, gqa_groups=gqa_groups, scale=scale, softcap=softcap,
     )  # fmt: skip
     joined = np.concatenate([attended["output"][:, head] for head in range(num_heads)], axis=-1)
     update = project(joined, params["w_o"], params.get("b_o"))
@@ -850,6 +856,14 @@ SMALL = {
             {"empty_row": row, "rms_norm_eps": "1e-5", "gate_activation": "gelu_tanh"},
         )
         for row in ROWS
+    },
+    **{
+        f"decoder-only layer with {scores}, {size}": (
+            "decoder_only_layer", X, LAYER, {"num_heads": 4, "num_kv_heads": 2, "base": 50, **scores},
+            {"window_size": size},
+        )
+        for scores in ({"window": 2}, {"window": 3, "scale": 0.75, "softcap": 1.5})
+        for size in ("with_oneself", "before_oneself")
     },
     **{
         f"decoder-only layer with normalised queries and keys, {pairing}": (
