@@ -106,6 +106,8 @@ class Adapter:
     differentiated: frozenset[str] = frozenset()
     #: True if the adapter declares GRADIENTS = False: its functions have no backward pass.
     forward_only: bool = False
+    #: The dtypes of components that work in fewer than `dtypes`.
+    own_dtypes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def default_dtype(self) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final
 
 from goldformer.adapters import Adapter
@@ -124,7 +124,7 @@ def _infer(target: Target, component: str | None, spec: Spec, accept: Collection
     found = [(search, wiring) for search in searches for wiring in search.find()]
     for search in () if found else [search for search in searches if search.is_of_float32]:
         search.dtype = "float32"
-        found += [(search, replace(wiring, dtypes=("float32",))) for wiring in search.find()]
+        found += [(search, search.find_dtypes(wiring)) for wiring in search.find()]
     if not target.is_class:
         searches = _drop_special_cases(searches, spec)
         found = [(search, wiring) for search, wiring in found if search in searches]

@@ -37,7 +37,7 @@ from goldformer.adapters.inference import (
     split_target,
 )
 from goldformer.adapters.process import TIMEOUT
-from goldformer.adapters.protocol import HINTS, INFERRED_FUNCTIONS, Adapter, AdapterError, read_signature
+from goldformer.adapters.protocol import DTYPES, HINTS, INFERRED_FUNCTIONS, Adapter, AdapterError, read_signature
 from goldformer.adapters.untrusted_text import abbreviate
 from goldformer.conformance.judging.running import LOADING, run_step
 from goldformer.conformance.reports.did_you_mean import describe_unknown
@@ -245,7 +245,9 @@ def _join(adapters: Sequence[Adapter], origin: str) -> Adapter:
             conventions=_scope_conventions(first) | _scope_conventions(other),
             hints=(*first.hints, *other.hints),
         )
-    return replace(first, origin=origin, name=origin)
+    dtypes = tuple(dtype for dtype in DTYPES if any(dtype in adapter.dtypes for adapter in adapters))
+    own = {component: adapter.dtypes for adapter in adapters for component in adapter.functions}
+    return replace(first, origin=origin, name=origin, dtypes=dtypes, own_dtypes=own)
 
 
 def _scope_conventions(adapter: Adapter) -> dict[str, str]:

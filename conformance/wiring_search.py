@@ -15,6 +15,7 @@ from typing import Any, Final
 import numpy as np
 
 from goldformer.adapters import Adapter
+from goldformer.adapters.arrays import LIBRARIES
 from goldformer.adapters.inference import (
     MaskForm,
     Returns,
@@ -358,6 +359,12 @@ class WiringSearch:
         elif judged:
             self.running.append(trial)
         return trial
+
+    def find_dtypes(self, wiring: Wiring) -> Wiring:
+        """Return a wiring that works in float32, and not in float64, with all dtypes in which it can be called."""
+        halves = [dtype for dtype in ("float16", "bfloat16") if dtype in LIBRARIES[self.target.arrays].dtypes]
+        works = [d for d in halves if not self._try(wiring, self._plain(wiring.mask), most=1, dtype=d).is_misfit]
+        return replace(wiring, dtypes=("float32", *works))
 
     def _try_masks(self, wiring: Wiring, dtype: str = "") -> Trial:
         """Judge cases whose masks are passed on; a causal one that a switch replaces says nothing of their form."""

@@ -705,7 +705,7 @@ def _describe_layout(wiring: Wiring) -> list[str]:
     if wiring.axes:
         facts.append(f"arrays of {wiring.axes} axes")
     if wiring.dtypes:
-        facts.append(f"it works in {' and '.join(wiring.dtypes)}, not in float64")
+        facts.append(f"it works in {', '.join(wiring.dtypes)}, not in float64")
     return facts
 
 

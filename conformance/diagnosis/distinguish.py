@@ -193,7 +193,7 @@ def _select_cases(
             continue
         left -= cost
         failing, bench = FailingCase.of(judgements[index]), replace(judgements[index].bench, dtype=FINEST)
-        if failing is None or bench.explain_unusable():
+        if failing is None or bench.explain_unusable(case.component):
             return
         yield judgements[index], bench, replace(failing, dtype=FINEST)
 

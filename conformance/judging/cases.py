@@ -174,7 +174,7 @@ def judge_case(case: Case, bench: Bench, prepared: PreparedCase | None = None, *
     prepared = prepared or PreparedCase(case, bench)
     blank = _mark_by_hand(prepared.blank, case, bench)
     try:
-        if skip := bench.explain_unusable() or prepared.skip:
+        if skip := bench.explain_unusable(case.component) or prepared.skip:
             return Judgement(skip_check(blank, *skip), bench, case)
         if missing := bench.explain_missing(case.component, gradient=case.cotangent is not None):
             return Judgement(report_problem(blank, NotImplementedHere(missing), bench.policy), bench, case)

@@ -54,10 +54,12 @@ class Implementation:
         """Return True if the adapter has a component, or its gradient."""
         return component in self.adapter.functions or component in self.adapter.gradients
 
-    def explain_unusable(self) -> tuple[Reason, str] | None:
-        """Return the reason why nothing can run here, or None."""
-        if self.dtype not in self.adapter.dtypes:
-            return ("dtype", f"{self.adapter.name} works in {', '.join(self.adapter.dtypes)}, not in {self.dtype}")
+    def explain_unusable(self, component: str = "") -> tuple[Reason, str] | None:
+        """Return the reason why nothing can run here, or nothing of a component, or None."""
+        own = self.adapter.own_dtypes
+        name, works_in = (component, own[component]) if component in own else (self.adapter.name, self.adapter.dtypes)
+        if self.dtype not in works_in:
+            return ("dtype", f"{name} works in {', '.join(works_in)}, not in {self.dtype}")
         kind, adapter = self.device.partition(":")[0], self.adapter
         if not (adapter.is_device_agnostic if kind == "pretend" else kind in adapter.devices):
             return ("device", f"{adapter.name} works on {', '.join(adapter.devices)}, not on {self.device}")

@@ -35,6 +35,7 @@ from goldformer.conformance.judging.verdict import Reason
 from goldformer.spec import Case, Contract
 from goldformer.spec.call import check_call
 from goldformer.spec.model import ArraySpec, Attribute
+from goldformer.spec.oracle.rounding import is_half
 from goldformer.spec.sessions import AFTER, STATE, drop_script
 from goldformer.spec.shapes import Binder
 from goldformer.spec.ways import PLAIN, Way, find_twins, widen
@@ -493,6 +494,8 @@ def check_inputs_unchanged(library: ArrayLibrary, inputs: Mapping[str, Any], fre
             raise BadResult("mutated-input", message)
 
 
+#: The outputs that code often keeps in float32 where a call is of a half type (CALL-1).
+_KEPT_WIDE: Final = ("logits", "probabilities", "loss")
 #: The floats with fewer bits than a dtype. No promotion leads to them.
 _NARROWER: Final = {"float64": ("float32", "float16", "bfloat16"), "float32": ("float16", "bfloat16")}
 
@@ -534,6 +537,8 @@ def read_array(library: ArrayLibrary, spec: ArraySpec, value: Any, binder: Binde
     if actual != shape:
         raise BadResult("wrong-shape", f"{name} has shape {actual}, must be {spec.shape} = {shape}")
     wanted = {"float": dtype, "bool": "bool", "ids": "an integer dtype"}[spec.kind]
+    if got == "float32" and is_half(dtype) and name in _KEPT_WIDE:
+        wanted = got
     if not (got.startswith(("int", "uint")) if spec.kind == "ids" else got == wanted):
         raise BadResult("wrong-dtype", f"{name} is {got}, must be {wanted}" + _hint_at_dtype(spec, wanted, got))
     if spec.kind == "float" and place != device.partition(":")[0]:

@@ -38,7 +38,7 @@ def check_property(prop: Property, component: str, bench: Bench) -> Verdict:
 
 
 def _check_property(prop: Property, component: str, bench: Bench, blank: Verdict) -> Verdict:
-    if unusable := bench.explain_unusable():
+    if unusable := bench.explain_unusable(component):
         return skip_check(blank, *unusable)
     subject = Subject(bench, component)
     try:

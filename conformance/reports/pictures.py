@@ -219,7 +219,7 @@ def make_pictures(bench: Bench) -> tuple[Picture, ...]:
 
 def _take_weights(component: str, bench: Bench) -> Iterator[Picture]:
     """Yield the weights of the largest case that fits into a picture."""
-    if component not in bench.adapter.functions or bench.explain_unusable():
+    if component not in bench.adapter.functions or bench.explain_unusable(component):
         return
     fitting = [case for case in select_plain_cases(component, bench) if 0 < _count_weights(case) <= _SIDE**2]
     if not fitting:
@@ -249,7 +249,7 @@ def _count_weights(case: Case) -> int:
 
 def _take_encodings(bench: Bench) -> Iterator[Picture]:
     component = "positional_encoding"
-    if component not in bench.adapter.functions or bench.explain_unusable():
+    if component not in bench.adapter.functions or bench.explain_unusable(component):
         return
     arguments = Arguments({"x": np.zeros((1, *_ENCODED))}, {}, {})
     try:

@@ -12,9 +12,11 @@ from click.testing import CliRunner
 from torch import nn
 
 import goldformer
-from goldformer.adapters import AdapterError
+from goldformer.adapters import DTYPES, AdapterError
 from goldformer.adapters.imports import forget_modules
 from goldformer.conformance.cli import main
+from goldformer.conformance.judging.cases import Bench, check_case
+from goldformer.conformance.judging.verdict import Status
 from goldformer.conformance.loading import Reading, list_own, load_implementation
 from repository import REPOSITORY
 
@@ -463,3 +465,15 @@ def test_a_class_too_large_to_be_built_is_refused_at_once(write, spec):
     )
     with pytest.raises(AdapterError):
         load_implementation(f"{path}:Llama", spec)
+
+
+def test_each_part_of_a_file_has_its_own_dtypes(spec):
+    adapter = load_implementation(REPOSITORY / "tests" / "support" / "styles" / "llama_of_complex_turns.py", spec)
+    assert adapter.dtypes == DTYPES
+    # Its logits are float32, whatever its weights are, and the golden values of float64 ask for more.
+    assert adapter.own_dtypes["decoder_only_model"] == ("float32", "float16", "bfloat16")
+    case = next(case for case in spec.cases_of("decoder_only_model") if not case.error and not case.cotangent)
+    found = {dtype: check_case(case, Bench(spec, adapter, dtype, "cpu")) for dtype in ("bfloat16", "float64")}
+    assert found["bfloat16"].status is Status.PASSED
+    assert (found["float64"].status, found["float64"].reason) == (Status.SKIPPED, "dtype")
+    assert found["float64"].message == "decoder_only_model works in float32, float16, bfloat16, not in float64"

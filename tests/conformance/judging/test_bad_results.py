@@ -344,6 +344,24 @@ def test_interrupting_the_run_is_no_verdict(bench_of, spec):
 # Masks
 
 
+@pytest.mark.parametrize(
+    ("component", "case", "dtype", "status"),
+    [
+        ("output_probabilities", "out-distinct-sizes", "bfloat16", Status.PASSED),
+        ("output_probabilities", "out-distinct-sizes", "float64", FAILED),
+        ("softmax", "sm-several-rows", "bfloat16", FAILED),
+    ],
+)
+def test_logits_and_probabilities_of_a_half_type_may_be_float32(component, case, dtype, status, spec):
+    def keep_wide(*args, **options):
+        returned = getattr(HONEST["torch"], component)(*args, **options)
+        return tuple(a.float() for a in returned) if isinstance(returned, tuple) else returned.float()
+
+    adapter = Adapter.from_object(SimpleNamespace(ARRAYS="torch", **{component: keep_wide}), "mine.py", spec)
+    verdict = check_case(spec.cases[case], Bench(spec, adapter, dtype, "cpu"))
+    assert (verdict.status, verdict.reason) == (status, "wrong-dtype" if status is FAILED else "")
+
+
 @every_library
 @pytest.mark.parametrize(
     ("convert", "dtype"),
