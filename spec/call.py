@@ -98,6 +98,8 @@ def _check_attribute(attribute: AttributeSpec, given: Mapping[str, Attribute], b
         return
     if attribute.minimum is not None and value < attribute.minimum:
         raise ContractViolation(f"{name} is {value}, less than {attribute.minimum}", (name,))
+    if attribute.above is not None and value <= attribute.above:
+        raise ContractViolation(f"{name} is {value}, not above {attribute.above}", (name,))
     if attribute.maximum is not None and value > attribute.maximum:
         raise ContractViolation(f"{name} is {value}, more than {attribute.maximum}", (name,))
     if attribute.multiple_of is not None and isinstance(value, int):

@@ -39,6 +39,7 @@ class AttributeEntry(StrictModel):
 
     kind: Literal["int", "bool", "float", "ints"]
     minimum: int | float | None = None
+    above: int | float | None = None
     maximum: int | float | None = None
     size: Name | None = None
     below: Name | None = None

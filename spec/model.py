@@ -105,13 +105,15 @@ class ArraySpec:
 class AttributeSpec:
     """A plain argument of a contract, an int, a bool, a float or several ints; `size` is the axis it fixes.
 
-    An id is at least 0 and less than the size `below`. A number is not more than `at_most`, which names an attribute or
-    an axis, and a whole number is a multiple of `multiple_of`, a number or an attribute.
+    A number is at least `minimum`, more than `above` and at most `maximum`. An id is at least 0 and less than the size
+    `below`. A number is not more than `at_most`, which names an attribute or an axis, and a whole number is a multiple
+    of `multiple_of`, a number or an attribute.
     """
 
     name: str
     kind: Literal["int", "bool", "float", "ints"]
     minimum: float | None = None
+    above: float | None = None
     maximum: float | None = None
     size: str | None = None
     below: str | None = None

@@ -41,6 +41,8 @@ def grouped_query_attention(
     softcap: float | None = None,
 ) -> dict[str, Array]:
     """Return output (batch, heads, q_seq, d_v); weights, scores and scaled_scores, (batch, heads, q_seq, kv_seq)."""
+    if softcap is not None and not float(softcap) > 0:
+        raise ValueError(f"softcap: {float(softcap)} is not above 0; leave it out for scores without a cap")
     axis_sizes(GROUPED, query=query, key=key, value=value, bias=bias, sinks=sinks, gamma_q=gamma_q, gamma_k=gamma_k)
     query, key, value = normalise_heads(query, key, value, gamma_q, gamma_k)
     heads = query.shape[1]

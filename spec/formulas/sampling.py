@@ -56,7 +56,7 @@ def token_filter(
     repetition_penalty: float | None = None,
 ) -> dict[str, Array]:
     """Return the probabilities of the tokens that are left, 0 for all others, (batch, vocab)."""
-    check_settings(logits, previous, temperature, top_k, {"top_p": top_p, "min_p": min_p})
+    check_settings(logits, previous, temperature, repetition_penalty, top_k, {"top_p": top_p, "min_p": min_p})
     if previous is not None and repetition_penalty is not None:
         logits = penalise_repetition(logits, previous, number(repetition_penalty))
     order = rank_tokens(logits)
@@ -68,7 +68,12 @@ def token_filter(
 
 
 def check_settings(
-    logits: Array, previous: Array | None, temperature: float | None, top_k: int | None, shares: dict[str, float | None]
+    logits: Array,
+    previous: Array | None,
+    temperature: float | None,
+    penalty: float | None,
+    top_k: int | None,
+    shares: dict[str, float | None],
 ) -> None:
     """Raise unless the arguments fit one another and every setting is one that its filter can have."""
     sizes = axis_sizes({"logits": "batch vocab", "previous": "? batch seq"}, logits=logits, previous=previous)
@@ -76,6 +81,8 @@ def check_settings(
         check_ids("previous", previous, sizes["vocab"], "the tokens of logits")
     if temperature is not None and float(temperature) < 0:
         raise ValueError(f"temperature: {float(temperature)}, but logits are divided by 0 or more")
+    if penalty is not None and not float(penalty) > 0:
+        raise ValueError(f"repetition_penalty: {float(penalty)} is not above 0")
     if top_k is not None:
         require_one("top_k", top_k, "at least one token is kept")
     for name, share in shares.items():

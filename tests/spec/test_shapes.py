@@ -292,6 +292,20 @@ def test_an_attribute_keeps_within_an_axis(spec: Spec, value, message, arguments
     assert violation.value.arguments == arguments
 
 
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("repetition_penalty", "repetition_penalty is 0, not above 0"),
+        ("top_k", "top_k is 0, less than 1"),
+    ],
+)
+def test_a_filter_without_a_meaning_is_refused(spec: Spec, name, says):
+    contract, arrays = spec.contracts["token_filter"], {"logits": np.zeros((1, 3)), "previous": np.zeros((1, 2), int)}
+    check_call(contract, arrays, {}, {name: 1})
+    with pytest.raises(ContractViolation, match=f"^{says}$"):
+        check_call(contract, arrays, {}, {name: 0})
+
+
 @pytest.mark.parametrize("value", [1, 0, None, "yes"])
 def test_an_int_is_no_bool(spec: Spec, value):
     contract, square = spec.contracts["single_head_attention"], np.zeros((2, 2))

@@ -155,6 +155,7 @@ class _ComponentWriter:
                 "optional" if a.optional else "",
                 f"is the size `{a.size}`" if a.size else "",
                 f"at least {a.minimum:g}" if a.minimum is not None else "",
+                f"above {a.above:g}" if a.above is not None else "",
                 f"at most {a.maximum:g}" if a.maximum is not None else "",
                 f"at most `{a.at_most}`" if a.at_most else "",
                 f"a multiple of {a.multiple_of if isinstance(a.multiple_of, int) else f'`{a.multiple_of}`'}"
