@@ -197,6 +197,9 @@ def _list_silent_defaults(case: Case, contract: Contract, conventions: Mapping[s
     some inputs.
     """
     shown = contract.conventions_of_params | contract.conventions_of_masks | {*case.conventions}
+    of_inputs = {name: {*spec.conventions} for name, spec in contract.inputs.items()}
+    given = set[str]().union(*(names for name, names in of_inputs.items() if name in case.inputs))
+    shown |= set[str]().union(*of_inputs.values()) - given
     return {
         name: conventions[name].default
         for name in contract.conventions

@@ -32,6 +32,7 @@ class ArrayEntry(StrictModel):
     covers: Items[Name] = ()
     causal_with: dict[Name, Items[Option]] = {}
     only_causal_with: dict[Name, Items[Option]] = {}
+    conventions: Items[Name] = ()
 
 
 class AttributeEntry(StrictModel):
@@ -99,6 +100,12 @@ def read_contracts(
             problems.append(file.problem(("component",), f"is {contract.component!r} in a file named {file.path.name}"))
         for names, known, field, home in (
             (contract.conventions, conventions, "conventions", "in conventions.yaml"),
+            (
+                [n for a in contract.inputs.values() for n in a.conventions],
+                contract.conventions,
+                "inputs",
+                "among them",
+            ),
             (contract.flow, contract.outputs, "flow", "among the outputs"),
             ([contract.edition], editions, "edition", f"in version.json, which has {' and '.join(editions)}"),
         ):
@@ -251,7 +258,7 @@ def _read_arrays(file: YamlFile, group: str, models: Mapping[str, ArrayEntry]) -
             raise SpecError([file.problem(where, str(error))]) from error
         flags = (
             model.broadcast is not None, model.optional, model.below, model.blind, model.only_with, model.covers,
-            model.causal_with, model.only_causal_with,
+            model.causal_with, model.only_causal_with, model.conventions,
         )  # fmt: skip
         specs[name] = ArraySpec(name, model.kind, shape, *flags)
     return specs

@@ -73,7 +73,7 @@ class ArraySpec:
     `blind` says why no result depends on its elements; a step on the way may repeat them. `only_with` maps conventions
     to the options under which the array exists. `covers` are the sizes that its first axis must at least have.
     `causal_with` maps conventions to the options under which a mask always hides later tokens too, `only_causal_with`
-    to those under which it hides nothing else.
+    to those under which it hides nothing else. `conventions` are those that matter only where a call has the array.
     """
 
     name: str
@@ -87,12 +87,13 @@ class ArraySpec:
     covers: tuple[str, ...] = ()
     causal_with: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     only_causal_with: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    conventions: tuple[str, ...] = ()
 
     def rename(self, name: str) -> ArraySpec:
         """Return the same array under another name: a deep model has thousands, and dataclasses.replace is slow."""
         flags = (
             self.broadcast, self.optional, self.below, self.blind, self.only_with, self.covers, self.causal_with,
-            self.only_causal_with,
+            self.only_causal_with, self.conventions,
         )  # fmt: skip
         return ArraySpec(name, self.kind, self.shape, *flags)
 

@@ -108,10 +108,11 @@ def normalise_heads(m, heads, gamma, *options):
 
 def grouped_query_attention(
     m, query, key, value, mask=None, bias=None, sinks=None, gamma_q=None, gamma_k=None, scale=None, softcap=None,
-    empty_row="uniform", gqa_groups="interleave",
+    empty_row="uniform", gqa_groups="interleave", rms_norm_eps="1e-6", rms_norm_eps_place="inside", rms_norm_weight="w",
 ):  # fmt: skip
     """GQA-1, GQA-3: each query head by itself, with the keys and values that it reads."""
-    query, key = normalise_heads(m, query, gamma_q), normalise_heads(m, key, gamma_k)
+    norm = rms_norm_eps, rms_norm_eps_place, rms_norm_weight
+    query, key = normalise_heads(m, query, gamma_q, *norm), normalise_heads(m, key, gamma_k, *norm)
     (batch, heads), kv_heads = query.shape[:2], key.shape[1]
     out = None
     for h in range(heads):
