@@ -312,15 +312,6 @@ def test_code_that_computes_in_float32_is_rounded_once(component):
         goldformer.assert_correct(upcast(code)(call), component, rounding="once", **call)
 
 
-def test_rounded_once_is_only_for_half_types():
-    call = draw_call("softmax", (8, 64), "float32")
-    with pytest.raises(ValueError, match=r'rounding="once" is for code in float16 .*, and the arguments are float32'):
-        goldformer.assert_correct(call["scores"], "softmax", rounding="once", **call)
-    other: Any = "twice"
-    with pytest.raises(ValueError, match='rounding is \'twice\': give "steps" or "once"'):
-        goldformer.assert_correct(call["scores"], "softmax", rounding=other, **call)
-
-
 # coarse sums
 
 

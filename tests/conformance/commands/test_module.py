@@ -94,15 +94,3 @@ def test_a_python_adapter_is_checked_without_the_modules_of_posix(words, code, s
         [sys.executable, "-c", _WITHOUT_POSIX, *words], cwd=tmp_path, capture_output=True, text=True, check=False
     )
     assert (done.returncode, done.stderr) == (code, says)
-
-
-@pytest.mark.parametrize("command", ["check", "compare", "smoke", "serve"])
-def test_a_command_without_an_adapter_says_what_to_give(command):
-    result = CliRunner().invoke(main, [command])
-    assert result.exit_code == 2
-    assert "Give the file of your functions, or a built-in name such as reference; `goldformer new " in result.stderr
-
-
-def test_a_command_without_another_argument_is_left_to_its_usage():
-    result = CliRunner().invoke(main, ["explain"])
-    assert (result.exit_code, "Give the file" in result.stderr) == (2, False)
