@@ -1,14 +1,14 @@
 """The quality of the diagnosis: known mistakes, hidden ones, unknown ones, and two at once.
 
-Run with `make diagnosis`. Mistakes are made on the textbook, and the suite's golden cases and properties are run on it
-in float32:
+Run with `make diagnosis`. Mistakes are made on the textbook, or stand in programs. The golden cases and properties of
+the suite are run on them in float32:
 
 - catalogue: each mistake that NumPy can express, its component there and those that it is built of;
 - hidden: only the smallest component that contains it is there, as in an implementation that exposes whole layers;
 - unknown: one mistake of the catalogue in five, drawn at random, is left out of the diagnosis;
-- neighbours: the generated changes of a step, all of them known to the diagnosis;
-- held out: one neighbour in five, drawn at random, is left out of the diagnosis;
-- pairs: two mistakes of the catalogue or the neighbours at once, in one component, or one of them in a part of it.
+- pairs: two mistakes of the catalogue at once, in one component, or one of them in a part of it;
+- programs: the programs of the table of named mistakes, with what was said of them when it was written;
+- bugs: programs in many styles, each with a mistake or two that its first line says, in the same form.
 
 Each bench is drawn in a random order, and ends after `--cpu` seconds. A finding is right if it is what
 was made, or if the code with it instead gives the same results for arguments that no case has. With `--outside` the
@@ -21,7 +21,7 @@ import random
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
@@ -32,6 +32,7 @@ from statistics import median
 from typing import Final
 
 import click
+from tests.support.named import PROGRAMS, Entry, judge, read_entries
 
 from benchmarks.truth import Claim, build_mistaken, is_true
 from goldformer.adapters import find_adapter
@@ -49,7 +50,6 @@ from goldformer.conformance.diagnosis.finding import (
 )
 from goldformer.conformance.diagnosis.findings import diagnose
 from goldformer.conformance.diagnosis.mistakes import implementations
-from goldformer.conformance.diagnosis.neighbours import find_made, neighbours
 from goldformer.conformance.diagnosis.suspects import rank_explanations
 from goldformer.conformance.judging.cases import Bench
 from goldformer.conformance.selection import Numerics, Selection, checks
@@ -69,7 +69,13 @@ PLACED: Final = {
     "loop": {"greedy_decode", "beam_search"},
 }
 #: The benches, in the order in which they are printed.
-BENCHES: Final = ("catalogue", "hidden", "unknown", "neighbours", "held out", "pairs")
+BENCHES: Final = ("catalogue", "hidden", "unknown", "pairs", "programs", "bugs")
+_ROOT: Final = Path(__file__).resolve().parents[1]
+#: Tables of programs with the folder of their files.
+TABLES: Final = {
+    "programs": (_ROOT / "tests" / "conformance" / "diagnosis" / "named.yaml", PROGRAMS),
+    "bugs": (_ROOT / "benchmarks" / "bugs.yaml", _ROOT / "benchmarks" / "bugs"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,9 +113,8 @@ def spec_() -> Spec:
 
 @cache
 def find_component(id_: str) -> str:
-    """Return the component in which a mistake or a neighbour is made."""
-    mistakes = spec_().mistakes
-    return (mistakes[id_] if id_ in mistakes else neighbours()[id_]).component
+    """Return the component in which a mistake is made."""
+    return spec_().mistakes[id_].component
 
 
 #: An adapter that another process serves; the ids are filled in.
@@ -203,11 +208,11 @@ def list_claims(run: DiagnosedRun, remarks: list[Finding], spec: Spec, *labels: 
 def list_tasks(bench: str, seed: int) -> Iterator[DiagnosisTask]:
     """Yield the tasks of a bench in a random order."""
     rng = random.Random(seed)
-    known = list(implementations() if bench in ("catalogue", "hidden", "unknown") else neighbours())
+    known = list(implementations())
     drawn = rng.sample(known, len(known))
     if bench == "pairs":
         yield from draw_pairs(rng)
-    elif bench in ("unknown", "held out"):
+    elif bench == "unknown":
         left_out = frozenset(drawn[: len(drawn) // FOLDS])
         yield from (DiagnosisTask((id_,), left_out) for id_ in drawn[: len(drawn) // FOLDS])
     else:
@@ -216,26 +221,62 @@ def list_tasks(bench: str, seed: int) -> Iterator[DiagnosisTask]:
 
 def draw_pairs(rng: random.Random) -> Iterator[DiagnosisTask]:
     """Yield two mistakes that can show at once, the second one in the component of the first or in a part of it."""
-    ids = [*implementations(), *neighbours()]
+    made = implementations()
+    ids = list(made)
     while True:
         first = rng.choice(ids)
         home = find_component(first)
         homes = {home, *spec_().list_dependencies(home)}
         second = rng.choice([id_ for id_ in ids if find_component(id_) in homes])
-        if first != second and find_made(first).can_be_made_with(find_made(second)):
+        if first != second and made[first].can_be_made_with(made[second]):
             yield DiagnosisTask((first, second))
+
+
+def examine_program(entry: Entry) -> DiagnosisOutcome:
+    """Judge a program, and compare what is said of it with what its table says."""
+    start = time.process_time()
+    said = judge(entry, spec_())
+    seconds = time.process_time() - start
+    expected, found = (set(_list_names(finds)) for finds in (entry.finds or (), said.finds))
+    return DiagnosisOutcome(
+        DiagnosisTask((entry.id,)),
+        is_caught=bool(said.failing),
+        is_named=bool(expected) and expected <= found,
+        is_placed=bool(entry.place) and entry.place in said.whole,
+        is_isolated="Place" in said.finds,
+        wrong=tuple(Claim(entry.components[-1], ids) for ids in sorted(found - expected)),
+        findings="\n".join(map(": ".join, zip(said.finds, said.texts, strict=True))),
+        seconds=seconds,
+    )
+
+
+def _list_names(finds: Iterable[str]) -> Iterator[tuple[str, ...]]:
+    """Yield the ids of each mistake or option that was found; an option's is its label."""
+    for find in finds:
+        label, _, ids = find.partition(": ")
+        if label in (MISTAKE_FOUND, OPTION_FOUND):
+            yield tuple(ids.split(" + ")) if ids else (label,)
 
 
 def run_bench(bench: str, seed: int, cpu: float, most: int, *, is_outside: bool) -> list[DiagnosisOutcome]:
     """Return the outcomes of a bench's first tasks: at most `most`, begun within `cpu` seconds of CPU time."""
     outcomes = []
     start = time.process_time()
-    for task in islice(list_tasks(bench, seed), most):
+    for task in islice(_list_examined(bench, seed), most):
         if time.process_time() - start > cpu:
             break
-        if outcome := examine(task, is_hidden=bench == "hidden", is_outside=is_outside):
+        if isinstance(task, Entry):
+            outcomes.append(examine_program(task))
+        elif outcome := examine(task, is_hidden=bench == "hidden", is_outside=is_outside):
             outcomes.append(outcome)
     return outcomes
+
+
+def _list_examined(bench: str, seed: int) -> Iterator[DiagnosisTask | Entry]:
+    if bench in TABLES:
+        yield from (entry for entry in read_entries(*TABLES[bench]) if entry.finds)
+    else:
+        yield from list_tasks(bench, seed)
 
 
 def describe(bench: str, outcomes: list[DiagnosisOutcome]) -> str:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import sys
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -63,12 +63,12 @@ def pin(outputs: Mapping[str, Any]) -> Pin:
     return [number, lost] if lost else number
 
 
-def measure(mistake: str, spec: Spec) -> dict[str, Pin]:
+def measure(mistake: str, cases: Iterable[Case], spec: Spec) -> dict[str, Pin]:
     made = implementations()[mistake]
     adapter = Adapter.from_object(made.make(), mistake, spec)
     bench = Bench(spec, adapter, made.find_dtype("float64"), "cpu", Policy(strict=True))
     found = {}
-    for case in choose_cases(mistake, spec):
+    for case in cases:
         prepared = PreparedCase(case, bench)
         if not prepared.skip:
             outcome = bench.call_case(prepared.case, prepared.arguments)
@@ -77,7 +77,7 @@ def measure(mistake: str, spec: Spec) -> dict[str, Pin]:
 
 
 def is_same(one: Pin, other: Pin, rtol: float) -> bool:
-    if isinstance(one, str) or isinstance(other, str):
+    if isinstance(one, str) or isinstance(other, str | None):
         return bool(one == other)
     return np.shape(one) == np.shape(other) and np.allclose(one, other, rtol=rtol, atol=rtol / 1000)
 
@@ -99,7 +99,8 @@ def test_every_mistake_of_the_catalogue_is_made_once_and_pinned(spec):
 def test_a_mistake_gives_the_numbers_of_code_with_it(component, spec):
     wrong = {}
     for id_ in list_by_component(spec)[component]:
-        found, rtol = measure(id_, spec), SAME[implementations()[id_].find_dtype("float64")]
+        rtol = SAME[implementations()[id_].find_dtype("float64")]
+        found = measure(id_, [spec.cases[case] for case in TABLE[id_] if case in spec.cases], spec)
         for case, pinned in TABLE[id_].items():
             if not is_same(pinned, found.get(case), rtol):
                 wrong[id_, case] = (pinned, found.get(case))
@@ -110,9 +111,10 @@ def write_table(known: Mapping[str, Mapping[str, Pin]]) -> None:
     """Write a line for each mistake: those that are known stay, but for what differs from call to call."""
     spec, lines = load_spec(), []
     for id_ in implementations():
-        line = known[id_] if id_ in known else measure(id_, spec)
+        line = known.get(id_, {})
         if id_ not in known:
-            again = measure(id_, spec)
+            cases = [*choose_cases(id_, spec)]
+            line, again = (measure(id_, cases, spec) for _ in range(2))
             line = {case: number for case, number in line.items() if is_same(number, again[case], SAME["float64"])}
         lines.append(f"{json.dumps(id_)}: {json.dumps(line)}")
     FILE.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")

@@ -1,6 +1,6 @@
 """The trial of the isolation: the slips of slips.yaml, each in an implementation that has one component alone.
 
-`python -m tests.support.slips` runs all of them as `goldformer check` does and prints what it says, the share with the
+`python -m benchmarks.slips` runs all of them as `goldformer check` does and prints what it says, the share with the
 right place, the calls, and the CPU time that the isolation took.
 """
 

@@ -1,4 +1,4 @@
-"""Right losses in plain NumPy functions, into which tests put slips."""
+"""Right losses in plain NumPy functions, which named.yaml edits."""
 
 import numpy as np
 

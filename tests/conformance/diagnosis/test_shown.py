@@ -1,0 +1,71 @@
+"""What a finding tells a reader to run shows the mistake: a command, and a call that is a case."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.support.named import Entry
+
+from goldformer.adapters import find_adapter
+from goldformer.conformance.diagnosis.explain import Diagnosis
+from goldformer.conformance.diagnosis.finding import MISTAKE_FOUND, PLACE, REPEAT
+from goldformer.conformance.diagnosis.findings import diagnose
+from goldformer.conformance.judging.cases import Bench, judge_case
+from goldformer.spec import Spec, load_own_cases
+from goldformer.spec.oracle.run import derive_golden
+
+#: A norm that keeps the statistics of the first call of each shape.
+KEEPING = """
+import numpy as np
+
+ARRAYS = "numpy"
+kept = {}
+
+def layer_norm(x, params):
+    if x.shape not in kept:
+        kept[x.shape] = x.mean(-1, keepdims=True), x.var(-1, keepdims=True)
+    mean, variance = kept[x.shape]
+    return params["gamma"] * (x - mean) / np.sqrt(variance + 1e-5) + params["beta"]
+"""
+RELU = 'np.maximum(linear(x, p, "1"), 0)'
+CLIPPED = Entry(
+    ("encoder_layer",), file="functions", edits=((RELU, f"np.minimum({RELU}, x.dtype.type(0.5))"),)
+)  # fmt: skip
+
+
+def run_command(command: str, folder: Path) -> int:
+    """Return the exit status of a command that a report prints, in a new process."""
+    name, *options = shlex.split(command)
+    assert name == "goldformer"
+    arguments = [sys.executable, "-m", "goldformer", *options]
+    return subprocess.run(arguments, cwd=folder, capture_output=True, timeout=300, check=False).returncode
+
+
+def test_the_printed_command_shows_state_between_calls(adapter_file, spec: Spec, tmp_path):
+    path = adapter_file(KEEPING)
+    bench = Bench(spec, find_adapter(path, spec), "float32", "cpu")
+    cases = [case for case in spec.cases_of("layer_norm") if not case.full_size]
+    found = list(diagnose(Diagnosis(spec).explain_all(judge_case(case, bench) for case in cases), spec))
+    said = {finding.label: finding.text for finding in found}
+    shown, after = re.search(
+        r"(\S+) is right when it is called first, and wrong after (\S+)\. ", said[MISTAKE_FOUND]
+    ).groups()
+    assert said[REPEAT] == f"goldformer check {path} --case {after},{shown} --dtype float32"
+    assert run_command(said[REPEAT], tmp_path) == 1
+    assert run_command(f"goldformer check {path} --case {shown} --dtype float32", tmp_path) == 0
+
+
+def test_the_smallest_wrong_call_is_a_case_that_fails_alone(spec: Spec, tmp_path):
+    run = Diagnosis(spec).explain_all(CLIPPED.run_checks(spec))
+    found = {finding.label: finding.text for finding in diagnose(run, spec)}
+    assert found[PLACE] == "the activation of the feed-forward network"
+    (text,) = {explained.example for explained in map(run.explain, run) if "isolated-" in explained.example}
+    path = tmp_path / "cases.yaml"
+    path.write_text(text, encoding="utf-8")
+    (case,) = load_own_cases(path, spec)
+    bench = Bench(spec, CLIPPED.make_adapter(spec), "float32", "cpu")
+    assert judge_case(derive_golden(case, spec), bench).verdict.bad
