@@ -111,7 +111,7 @@ def _print_comparison(comparison: Comparison, spec: Spec) -> None:
         title = f"{name} {found.version}".strip()
         took = f" ({found.seconds:.1f} s)" if found.verdicts else ""
         say(f"\n{title}: {comparison_data.describe_outcome(found, spec)}{took}", "bold")
-        for line in (*list_remarks(found.remarks(spec)), *list_declarations(found)):
+        for line in (*list_remarks(found.remarks(spec)), *list_declarations(found, spec)):
             say(line.text, line.style)
     edition = make_edition_line(comparison.editions(spec))
     say(f"\n{edition.text}", edition.style)

@@ -6,12 +6,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from goldformer.adapters.protocol import find_options
 from goldformer.conformance.diagnosis.diagnosed import Explained
 from goldformer.conformance.diagnosis.finding import MISTAKE_FOUND, OPTION_FOUND, RIGHT_HERE, Finding
 from goldformer.conformance.diagnosis.suspects import ACCEPTED
 from goldformer.conformance.reports.comparison import Implementation
 from goldformer.conformance.reports.counting import count_noun
 from goldformer.conformance.reports.remarks import MISSING, NOTES
+from goldformer.conformance.reports.results import NOT_IMPLEMENTED
 from goldformer.conformance.reports.text import (
     describe_failing,
     explain_verdict,
@@ -60,7 +62,7 @@ def summarise(
     if not failing:
         yield from list_rows(implementation, spec)
         yield from list_remarks(remarks)
-        yield from list_declarations(implementation)
+        yield from list_declarations(implementation, spec)
         if implementation.verdicts:
             yield make_edition_line(implementation.editions(spec))
         return
@@ -69,7 +71,7 @@ def summarise(
     findings = [remark for remark in remarks if remark.label not in beside]
     if whole:
         yield from list_remarks(remark for remark in remarks if remark.label in beside)
-        yield from list_declarations(implementation)
+        yield from list_declarations(implementation, spec)
         yield make_edition_line(implementation.editions(spec))
     else:
         yield from list_hints(implementation)
@@ -132,11 +134,25 @@ def make_edition_line(editions: Iterable[Edition]) -> Line:
     return Line(f"Spec: {join_editions(editions)}", "dim")
 
 
-def list_declarations(implementation: Implementation) -> Iterator[Line]:
-    """Yield what an adapter declares, and what may be wrong with its declarations."""
+def list_declarations(implementation: Implementation, spec: Spec) -> Iterator[Line]:
+    """Yield what an adapter declares, the families that do the same, and what may be wrong with its declarations."""
     for name, option in implementation.conventions.items():
         yield Line(f"Convention declared: {name}: {option}", "dim")
+    if implementation.conventions and (families := _list_families(implementation, spec)):
+        yield from map(Line, wrap(f"as in {', '.join(families)}", "Options: ", indent=2))
     yield from list_hints(implementation)
+
+
+def _list_families(implementation: Implementation, spec: Spec) -> list[str]:
+    """Return the families that have the components that were run, with the same options."""
+    there = [name for name, result in implementation.results(spec).items() if result.state != NOT_IMPLEMENTED]
+    chosen = [item for name in there for item in find_options(implementation.conventions, name, spec).items()]
+    return [
+        family.id
+        for family in spec.families.values()
+        if {*there} <= {*family.components}
+        and all(option in family.options.get(name, (spec.conventions[name].default,)) for name, option in chosen)
+    ]
 
 
 def list_hints(implementation: Implementation) -> Iterator[Line]:

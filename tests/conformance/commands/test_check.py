@@ -107,3 +107,16 @@ def test_the_json_is_what_its_schema_says_and_can_be_read_back(source, check):
     RunReport.model_validate_json(text)
     for data in json.loads(text)["verdicts"]:
         assert Verdict.from_json(data).check == data["check"]
+
+
+def test_options_that_are_those_of_a_family_are_named_so(check):
+    norm = """ARRAYS = "numpy"
+CONVENTIONS = {"rms_norm_eps": "1e-5"}
+def rms_norm(x, params):
+    return x / ((x * x).mean(-1, keepdims=True) + 1e-5) ** 0.5 * params["gamma"]
+"""
+    case = ("--case", "rms-distinct-sizes", "--component", "rms_norm")
+    assert re.search("^Options: as in .*llama-3", check(norm, *case).stdout, re.MULTILINE)
+    assert "Options: as in" not in check(norm.replace("1e-5", "1e-4"), *case).stdout
+    chosen = check(norm.replace('"1e-5"', '"1e-6"'), *case, "--family", "llama-3").stdout
+    assert "Convention declared: rms_norm_eps: 1e-5" in chosen
