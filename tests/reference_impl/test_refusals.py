@@ -520,7 +520,6 @@ REFUSALS: list[tuple[Callable[..., Any], dict[str, Any], Exception]] = [
 # fmt: on
 
 
-@pytest.mark.sample(60)
 @pytest.mark.parametrize(("function", "changed", "error"), REFUSALS)
 def test_arguments_that_do_not_fit_are_refused(function, changed, error):
     with refused(type(error), str(error)):

@@ -156,7 +156,6 @@ def test_seed_and_name_each_select_another_stream(seed, name):
     assert not set(draw.stream(3, "query", 50)) & set(draw.stream(seed, name, 50))
 
 
-@pytest.mark.sample(8)
 @pytest.mark.parametrize("component", COMPONENTS)
 def test_every_drawn_argument_of_the_spec_has_a_stream_of_its_own_name(component: str, spec: Spec):
     """One recipe for all parameters draws each under its own name, an argument of a refused call too."""
@@ -252,7 +251,6 @@ def test_every_component_that_computes_with_floats_has_a_case_whose_numbers_fill
         assert all(isinstance(recipe, Uniform) for recipe in drawn), case.id
 
 
-@pytest.mark.sample(8)
 @pytest.mark.parametrize("component", COMPONENTS)
 def test_every_drawn_or_filled_number_of_the_spec_is_exact_in_float16_and_bfloat16(component: str, spec: Spec):
     for case in spec.cases_of(component):
