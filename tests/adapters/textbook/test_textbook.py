@@ -1,209 +1,156 @@
-"""The textbook's model and output layer, against the reference and against what they promise."""
+"""The textbook gives the golden values: its formulas, read by NumPy, against numbers that balls have proven."""
 
-import math
+import re
+from dataclasses import replace
+from itertools import islice
 
 import numpy as np
 import pytest
+import torch
 
-from arrays import UNIT_ROUNDOFF, drawn, outputs, tensors
+import reference_functions
 from goldformer.adapters.builtin import reference
 from goldformer.adapters.builtin import textbook as textbook_adapter
 from goldformer.adapters.protocol import Adapter
 from goldformer.adapters.textbook.build import build_textbook
-from goldformer.conformance.diagnosis.mistakes import implementations
-from goldformer.spec.formulas.attention import padding_mask
-from goldformer.spec.formulas.embedding import positional_encoding, token_embedding
-from goldformer.spec.formulas.layers import (
-    DECODER_LAYER,
-    ENCODER_LAYER,
-    run_decoder_layer,
-    run_encoder_layer,
-    stack_params,
-)
-from goldformer.spec.formulas.steps import around
-from goldformer.spec.formulas.transformer import OUTPUT_LAYER, TRANSFORMER, embed, embed_target, target_mask
-from spoiled import Spoiled, spoil
+from goldformer.conformance.judging.cases import Bench, check_case
+from goldformer.conformance.judging.decision import Policy
+from goldformer.spec import load_spec
+from goldformer.spec.formulas.options import OPTIONS, find_steps
 
-# No two alike, but where one number stands for a product.
-BATCH, SEQ, SOURCE_SEQ, VOCAB, PAD = 3, 5, 7, 19, 4
-SIZES = {"batch": BATCH, "seq": SEQ, "source_seq": SOURCE_SEQ, "vocab": VOCAB, "d_model": 14, "d_ff": 17}
-HEADS, ENCODER_LAYERS, DECODER_LAYERS = 2, 2, 3
-SIZES |= {"heads*d_k": HEADS * 11, "heads*d_v": HEADS * 13}
-LENGTHS, SOURCE_LENGTHS = np.array([5, 4, 2]), np.array([3, 7, 5])
-
+SPEC = load_spec()
+#: The most numbers of a call: larger calls have the same formulas, and take a hundred times as long.
+LARGEST = 3000
+#: The most cases of a component, every second or third one if there are more: each is a model that decodes.
+MOST = 60
+#: The options that replace a step, each with the first two components that have it.
+CHOICES = [
+    (name, option, component)
+    for (name, option), steps in OPTIONS.items()
+    if steps and option != SPEC.conventions[name].default
+    for component in [c for c, contract in SPEC.contracts.items() if name in contract.conventions][:2]
+]
 textbook = build_textbook()
 
 
-def padded_ids(seed, lengths, seq):
-    """Words and, from each length on, padding; its id is not 0 and no word's."""
-    ids = np.random.default_rng(seed).integers(PAD + 1, VOCAB, (len(lengths), seq))
-    return np.where(np.arange(seq) < lengths[:, None], ids, PAD)
+def judge(component, dtype, *layers, most=None, seeds=(), **declared):
+    """The verdicts of the small cases of a component, on the textbook with steps replaced."""
+    made = build_textbook(*layers, only=component, CONVENTIONS=declared)
+    bench = Bench(SPEC, Adapter.from_object(made, "mine", SPEC), dtype, "cpu", Policy(strict=True))
+    cases = [case for case in SPEC.cases_of(component) if case.size <= LARGEST or case.random]
+    if seeds:
+        cases = [replace(c, attributes={**c.attributes, "seed": seed}) for c in cases if c.random for seed in seeds]
+    cases = cases[:: 1 + len(cases) // MOST]
+    judged = (verdict for case in cases if (verdict := check_case(case, bench)).reason != "convention")
+    return list(islice(judged, most))
 
 
-SOURCE, TARGET = padded_ids(1, SOURCE_LENGTHS, SOURCE_SEQ), padded_ids(2, LENGTHS, SEQ)
-MODEL = {name: TRANSFORMER[name] for name in ("table", "w_vocab", "b_vocab")}
-MODEL |= stack_params("encoder", ENCODER_LAYER, ENCODER_LAYERS) | stack_params("decoder", DECODER_LAYER, DECODER_LAYERS)
+def list_bad(verdicts):
+    return [(verdict.check, verdict.message) for verdict in verdicts if verdict.bad]
 
 
-def model_arguments(dtype="float64"):
-    layers = {"num_heads": HEADS, "num_encoder_layers": ENCODER_LAYERS, "num_decoder_layers": DECODER_LAYERS}
-    params = drawn(MODEL, SIZES, seed=100, dtype=dtype, end=0.5)
-    return {"source": SOURCE, "target": TARGET, "pad_id": PAD, "params": params} | layers
-
-
-def output_arguments(dtype="float64"):
-    return drawn({"x": "batch seq d_model"}, SIZES, dtype=dtype) | {
-        "params": drawn(OUTPUT_LAYER, SIZES, 9, dtype, end=0.5)
-    }
-
-
-ARGUMENTS = {"transformer": model_arguments, "output_probabilities": output_arguments}
-
-
-def test_every_word_keeps_some_probability():
-    given = output_arguments()
-    got = textbook.output_probabilities(**given)
-    np.testing.assert_allclose(got["logits"], given["x"] @ given["params"]["w_vocab"] + given["params"]["b_vocab"])
-    np.testing.assert_allclose(got["probabilities"].sum(-1), np.ones((BATCH, SEQ)), rtol=1e-15)
-    assert (got["probabilities"] > 0).all()
-
-
-# The reference in float64
-
-
-@pytest.mark.parametrize("component", ARGUMENTS)
-def test_the_adapters_of_textbook_and_reference_agree(component):
-    given = ARGUMENTS[component]()
-    got = outputs(getattr(textbook_adapter, component)(**given))
-    expected = outputs(getattr(reference, component)(**tensors(given)))
-    for mine, other in zip(got, expected, strict=True):
-        np.testing.assert_allclose(mine, other.numpy(), rtol=0, atol=1e-13)
-
-
-@pytest.mark.parametrize("name", ["textbook_adapter", "reference"])
-def test_the_adapters_have_every_component(name, spec):
-    adapter = Adapter.from_object(globals()[name], name, spec)
+@pytest.mark.parametrize("module", [textbook_adapter, reference], ids=["textbook", "reference"])
+def test_the_adapters_have_every_component(module, spec):
+    adapter = Adapter.from_object(module, "mine", spec)
     assert [*adapter.functions] == [*spec.contracts]
     assert not adapter.broken
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float16"])
-@pytest.mark.parametrize("component", ARGUMENTS)
-def test_dtype_is_kept(component, dtype):
-    # Inputs are equal in all dtypes; 16 unit roundoffs are nearly three times the most that was seen, 5.6.
-    exact = outputs(getattr(textbook, component)(**ARGUMENTS[component]()))
-    rounded = outputs(getattr(textbook, component)(**ARGUMENTS[component](dtype=dtype)))
-    for want, got in zip(exact, rounded, strict=True):
-        assert got.dtype == dtype
-        bound = 16 * UNIT_ROUNDOFF[dtype] * max(1, np.abs(want).max())
-        np.testing.assert_allclose(got, want, rtol=0, atol=bound)
+@pytest.mark.parametrize("component", SPEC.contracts)
+def test_the_textbook_gives_the_golden_values(component):
+    verdicts = judge(component, "float64")
+    assert any(verdict.is_judged for verdict in verdicts)
+    assert list_bad(verdicts) == []
 
 
-# The model
+@pytest.mark.parametrize("component", SPEC.contracts)
+def test_the_textbook_keeps_to_half_types(component):
+    assert list_bad(judge(component, "float16", most=12)) == []
 
 
-def test_a_later_target_changes_no_earlier_logits():
-    given = model_arguments()
-    changed = given["target"].copy()
-    changed[0, 3] = VOCAB - 1 if changed[0, 3] != VOCAB - 1 else VOCAB - 2
-    before, after = (textbook.transformer(**given | {"target": ids})["logits"] for ids in (given["target"], changed))
-    assert np.array_equal(before[0, :3], after[0, :3])
-    assert np.abs(before[0, 3] - after[0, 3]).max() > 0.01
+@pytest.mark.parametrize(("name", "option", "component"), CHOICES, ids=lambda part: part)
+def test_the_textbook_gives_the_golden_values_of_an_option(name, option, component):
+    assert list_bad(judge(component, "float64", find_steps(name, option), most=8, **{name: option})) == []
 
 
-def test_a_sample_alone_without_its_padding():
-    given = model_arguments()
-    batch = textbook.transformer(**given)
-    alone = textbook.transformer(**given | {"source": SOURCE[:1, :3], "target": TARGET[:1]})
-    np.testing.assert_allclose(alone["logits"][0], batch["logits"][0], rtol=0, atol=1e-13)
-    np.testing.assert_allclose(alone["memory"][0], batch["memory"][0, :3], rtol=0, atol=1e-13)
+@pytest.mark.parametrize("component", ["dropout", "scaled_dot_product_attention", "xavier_uniform"])
+def test_random_results_pass_with_other_seeds_too(component):
+    verdicts = judge(component, "float32", seeds=range(10))
+    assert len(verdicts) >= 10
+    assert list_bad(verdicts) == []
 
 
-# Refusals: a component, what is changed of its arguments, and how it says so
+def test_a_last_norm_without_parameters_scales_by_1_and_shifts_by_0():
+    case = SPEC.cases["encs-two-layers"]
+    given = {**case.input_arrays, **case.attributes, "params": case.param_arrays}
+    normed = build_textbook(find_steps("final_norm", "after_stack")).encoder(**given)["output"]
+    plain = textbook.encoder(**given)["output"]
+    unit = {"gamma": np.ones(plain.shape[-1]), "beta": np.zeros(plain.shape[-1])}
+    assert np.array_equal(normed, textbook.layer_norm(plain, params=unit))
 
+
+# Gradients: an independent witness of those that no golden value holds
+
+
+def gradients_of(function, given, cotangent):
+    """The gradients of PyTorch with respect to each array of numbers, by name."""
+
+    def track(thing):
+        if isinstance(thing, dict):
+            return {name: track(value) for name, value in thing.items()}
+        return torch.tensor(thing, requires_grad=thing.dtype == float) if isinstance(thing, np.ndarray) else thing
+
+    given = track(given)
+    function(given).backward(torch.tensor(cotangent))
+    leaves = {**given, **given["params"]}
+    return {n: t.grad for n, t in leaves.items() if isinstance(t, torch.Tensor) and t.grad is not None}
+
+
+@pytest.mark.parametrize("component", ["encoder_layer", "decoder"])
+def test_gradients_under_the_option_pre_are_those_of_autograd(component):
+    case = next(c for c in SPEC.cases_of(component) if c.cotangent is not None)
+    given = {**case.input_arrays, **case.attributes, "params": case.param_arrays}
+    function = getattr(reference_functions, component)
+    expected = gradients_of(lambda g: function(**g, norm_first=True).output, given, case.cotangent_array)
+    book = build_textbook(OPTIONS["norm_placement", "pre"])
+    got = getattr(book, f"{component}_gradient")(**given, cotangent=case.cotangent_array)
+    assert got.keys() == expected.keys()
+    for name, gradient in got.items():
+        np.testing.assert_allclose(gradient, expected[name], rtol=0, atol=1e-10, err_msg=name)
+
+
+def test_under_the_option_fixed_the_row_of_the_padding_has_no_gradient():
+    book = build_textbook(OPTIONS["pad_row", "fixed"])
+    given = {"ids": np.array([[0, 4, 4], [1, 4, 0]]), "params": {"table": np.arange(18.0).reshape(6, 3)}}
+    cotangent = np.ones((2, 3, 3))
+    got = book.token_embedding_gradient(**given, cotangent=cotangent, pad_id=4)["table"]
+    assert got.tolist() == [[2] * 3, [1] * 3, [0] * 3, [0] * 3, [0] * 3, [0] * 3]
+
+
+# Refusals: golden cases say which argument is refused, and these what is said of it
+
+X = np.ones((3, 5, 4))
 REFUSED = [
-    ("transformer", {"source": SOURCE + VOCAB}, "source: 23 is not in 0 … 18, the rows of table"),
-    ("transformer", {"target": -TARGET}, "target: -[0-9]+ is not in 0 … 18, the rows of table"),
-    ("transformer", {"target": np.ones((3, 5))}, "target: dtype float64, but ids are integers"),
-    ("transformer", {"target": TARGET[:2]}, "target: shape .* batch is 3 in source"),
-    ("transformer", {"num_encoder_layers": 0}, "encoder layers: 0, but a stack has at least one"),
-    ("transformer", {"num_decoder_layers": 4}, "decoder.3.self_attention.w_q: missing"),
-    ("transformer", {"num_heads": 3}, "num_heads: 22 columns do not divide into 3 equal parts"),
-    ("transformer", {"params": {}}, r"table: missing; it is \(vocab, d_model\)"),
-    ("output_probabilities", {"params": {"w_vocab": np.ones((4, 19))}}, "w_vocab: shape .* d_model is 14 in x"),
-]
+    (lambda: textbook.layer_norm(X, params={}), "gamma: missing; it is (d_model)"),
+    (lambda: textbook.layer_norm(X, params={"gamma": np.ones(3), "beta": np.ones(3)}),
+     "gamma: shape (3,) is not (d_model): d_model is 4 in x"),
+    (lambda: textbook.one_hot(np.array([[18]]), vocab=18), "ids: 18 is not in 0 … 17, the words of vocab"),
+    (lambda: textbook.one_hot(np.array([[-1]]), vocab=18), "ids: -1 is not in 0 … 17, the words of vocab"),
+    (lambda: textbook.one_hot(np.array([[0]]), vocab=0), "vocab: 0, but a vocabulary has at least one word"),
+    (lambda: textbook.shift_right(np.ones((2, 3)), bos_id=0), "ids: dtype float64, but ids are integers"),
+    (lambda: textbook.scaled_dot_product_attention(X, X, X, np.ones((7, 5), bool)),
+     "mask: shape (7, 5) does not broadcast to the scores' (3, 5, 5)"),
+    (lambda: textbook.scaled_dot_product_attention(X, X, X, np.ones((5, 5))),
+     "mask: dtype float64, but a mask is boolean, True = may attend"),
+    (lambda: textbook.dropout(X, rate=1.5, training=True, seed=1), "rate: 1.5 is not in 0 … 1"),
+    (lambda: textbook.dropout(X, rate=-0.1, training=True, seed=1), "rate: -0.1 is not in 0 … 1"),
+    (lambda: textbook.dropout(X[:, :0], rate=0, training=True, seed=1), "x: shape (3, 0, 4) is empty along ..."),
+    (lambda: textbook.kl_divergence(np.ones((3, 5, 4)), np.ones((5, 4))),
+     "logits: shape (5, 4) is not (..., n): ... is (3, 5) in target"),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(("component", "changed", "message"), REFUSED)
-def test_refusals_name_the_argument(component, changed, message):
-    with pytest.raises((ValueError, TypeError, IndexError), match=message):
-        getattr(textbook, component)(**ARGUMENTS[component]() | changed)
-
-
-# Every step can be replaced: a mistake is a function of a line or two
-
-
-@spoil(instead_of=target_mask)
-def causal_missing(target, pad_id):
-    return padding_mask(target, pad_id=pad_id)
-
-
-@spoil(around=padding_mask)
-def padding_is_zero(original, ids, *, pad_id):
-    return original(ids, pad_id=0)
-
-
-@spoil(around=embed_target)
-def tables_apart(original, target, pad_id, params):
-    return original(target, pad_id, params | {"table": params["w_vocab"].T})
-
-
-@spoil(around=token_embedding)
-def embedding_scaled(original, ids, *, params, pad_id=None):
-    return original(ids, params=params, pad_id=pad_id) * math.sqrt(params["table"].shape[1])
-
-
-@spoil(around=embed)
-def scaled_after_position(original, ids, pad_id, params):
-    return original(ids, pad_id, params) * math.sqrt(params["table"].shape[1])
-
-
-def add_position(original, x, *, index, **rest):
-    return original(x if index == 0 else positional_encoding(x), index=index, **rest)
-
-
-position_in_every_layer = Spoiled(
-    "position_in_every_layer", {run_encoder_layer: around(add_position), run_decoder_layer: around(add_position)}
-)
-
-
-# Those of the catalogue by their ids.
-MISTAKES = [
-    "causal-in-encoder",
-    "causal-in-cross",
-    "cross-mask-absent",
-    "tgt-pad-replaces-causal",
-    "pad-from-embedding-sum",
-    "pad-mask-zeroes-positions",
-    "cross-raw-src",
-    "memory-per-layer",
-    "softmax-in-model",
-    "tied-logit-scale",
-    "layers-shared",
-    causal_missing,
-    padding_is_zero,
-    tables_apart,
-    embedding_scaled,
-    scaled_after_position,
-    position_in_every_layer,
-]
-
-
-@pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_replaced_step_is_a_mistake(mistake):
-    given = model_arguments()
-    right = textbook.transformer(**given)["logits"]
-    make = implementations()[mistake].make if isinstance(mistake, str) else mistake
-    wrong = make().transformer(**given)["logits"]
-    assert wrong.shape == right.shape
-    assert np.abs(wrong - right).max() > 0.01
+@pytest.mark.parametrize(("call", "message"), REFUSED)
+def test_refusals_name_the_argument(call, message):
+    with pytest.raises((ValueError, TypeError, IndexError), match=f"^{re.escape(message)}$"):
+        call()
