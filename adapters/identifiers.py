@@ -5,11 +5,20 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Collection, Iterator, Mapping
+from dis import Instruction, get_instructions
 from functools import partial
+from itertools import pairwise
 from types import CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, Final
 
 from goldformer.adapters.imports import INSTALLED
+
+#: The names of code that is made for half types: these types, torch.autocast, and modules in which kernels are written.
+_OF_HALF_TYPES: Final = frozenset({"bfloat16", "float16", "autocast", "triton", "tl", "load_inline"})
+#: The functions that cast to a dtype, the names of float32, and functions that make a new array.
+_CASTS: Final = ("to", "type", "astype", "softmax", "log_softmax")
+_WIDE: Final = ("float32", "float")
+_MADE: Final = ("arange", "linspace", "ones", "zeros", "full", "tril", "triu", "eye", "tensor", "ne", "eq")
 
 #: The packages of goldformer and of Python, whose code is nobody's own.
 _FOREIGN: Final = frozenset({"goldformer", *sys.stdlib_module_names}) - {"__main__"}
@@ -23,6 +32,39 @@ def list_identifiers(thing: Any, *, switched_off: bool = True) -> frozenset[str]
     that is None by default has no name: most calls leave it out.
     """
     names: set[str] = set()
+    for one in _list_own(thing):
+        if isinstance(one, FunctionType):
+            used = frozenset(_list_names(one.__code__))
+            names |= {one.__name__} | (used if switched_off else used - _list_switched_off(one))
+        elif isinstance(one, type):
+            names.add(one.__name__)
+    return frozenset(names)
+
+
+def is_made_for_half_types(thing: Any) -> bool:
+    """Return True if the own code of a function or class names a half type, casts to float32 or calls a kernel."""
+    functions = [one for one in _list_own(thing) if isinstance(one, FunctionType)]
+    return any(_names_half_type(code) for one in functions for code in _list_code(one.__code__))
+
+
+def _names_half_type(code: CodeType) -> bool:
+    if not _OF_HALF_TYPES.isdisjoint(code.co_names):
+        return True
+    loaded = [(i.argval, _is_method(i)) for i in get_instructions(code) if i.opname in ("LOAD_ATTR", "LOAD_METHOD")]
+    for (before, _), (name, called) in pairwise([("", False), *loaded]):
+        # What was made a moment ago, such as a table of positions, is no input of a half type.
+        if (name in ("float", "half") and called and before not in _MADE) or (name in _WIDE and before in _CASTS):
+            return True
+    return False
+
+
+def _is_method(loaded: Instruction) -> bool:
+    """Return True if an attribute is loaded to be called."""
+    return loaded.opname == "LOAD_METHOD" or loaded.argrepr.endswith("NULL|self")
+
+
+def _list_own(thing: Any) -> Iterator[Any]:
+    """Yield a function or a class and what it uses of the same author, each once."""
     seen: set[int] = set()
     waiting = [thing]
     while waiting:
@@ -30,14 +72,11 @@ def list_identifiers(thing: Any, *, switched_off: bool = True) -> frozenset[str]
         if id(one) in seen or not _is_own(one):
             continue
         seen.add(id(one))
+        yield one
         if isinstance(one, FunctionType):
-            names.add(one.__name__)
-            used = frozenset(_list_names(one.__code__))
-            names |= used if switched_off else used - _list_switched_off(one)
-            waiting += _find_used(one.__globals__, used)
+            waiting += _find_used(one.__globals__, frozenset(_list_names(one.__code__)))
             waiting += map(_read_cell, one.__closure__ or ())
         elif isinstance(one, type):
-            names.add(one.__name__)
             waiting += [*one.__bases__, *(_unwrap(a) for a in vars(one).values() if not isinstance(a, classmethod))]
         elif isinstance(one, MethodType):
             waiting += [one.__func__, type(one.__self__)]
@@ -45,7 +84,6 @@ def list_identifiers(thing: Any, *, switched_off: bool = True) -> frozenset[str]
             waiting.append(one.func)
         else:
             waiting.append(type(one))
-    return frozenset(names)
 
 
 def _list_switched_off(function: FunctionType) -> frozenset[str]:
@@ -67,10 +105,16 @@ def _find_used(names: Mapping[str, Any], used: Collection[str]) -> Iterator[Any]
 
 def _list_names(code: CodeType) -> Iterator[str]:
     """Yield the names in code, and in the functions that are written inside it."""
-    yield from (*code.co_names, *code.co_varnames, *code.co_freevars)
+    for one in _list_code(code):
+        yield from (*one.co_names, *one.co_varnames, *one.co_freevars)
+
+
+def _list_code(code: CodeType) -> Iterator[CodeType]:
+    """Yield code, and that of the functions that are written inside it."""
+    yield code
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
-            yield from _list_names(constant)
+            yield from _list_code(constant)
 
 
 def _read_cell(cell: CellType) -> Any:

@@ -7,17 +7,32 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
 from goldformer.adapters import AdapterError
 from goldformer.adapters.executed import Recorder
+from goldformer.adapters.identifiers import is_made_for_half_types, list_identifiers
 from goldformer.conformance.diagnosis.diagnosed import DiagnosedRun
 from goldformer.conformance.diagnosis.explain import Diagnosis
+from goldformer.conformance.diagnosis.finding import list_few
+from goldformer.conformance.judging.applicability import find_working_case, select_plain_cases
 from goldformer.conformance.judging.cases import Bench, Judgement
+from goldformer.conformance.judging.invoke import CallProblem
 from goldformer.conformance.judging.running import describe_interrupted
 from goldformer.conformance.loading import Reading, load_implementation
 from goldformer.conformance.reports.comparison import Comparison, ComparisonRequest, Implementation
-from goldformer.conformance.selection import Check, Numerics, Selection, add_declared_cases, checks, list_absent
+from goldformer.conformance.reports.results import FEWEST_CASES
+from goldformer.conformance.selection import (
+    Check,
+    Numerics,
+    Selection,
+    add_declared_cases,
+    checks,
+    list_absent,
+    list_present,
+)
 from goldformer.spec import Spec, load_spec
+from goldformer.spec.oracle.rounding import is_half
 
 #: Runs checks one after the other: a progress bar.
 RunChecks = Callable[[Sequence[Check]], Iterator[Judgement]]
@@ -26,6 +41,47 @@ RunChecks = Callable[[Sequence[Check]], Iterator[Judgement]]
 def run_each(todo: Sequence[Check]) -> Iterator[Judgement]:
     """Run checks without a progress bar."""
     return (check() for check in todo)
+
+
+#: The dtype in which code that is made for half types is judged too if a run names no dtype.
+_HALF: Final = "bfloat16"
+
+
+def choose_dtypes(bench: Bench, selection: Selection, every: str = "--dtype all") -> tuple[Bench, Selection]:
+    """Return the bench and the selection of a run that names no dtype; a hint of the adapter says what is judged.
+
+    Components whose own code names a half type are judged in bfloat16 too, if they can be called there: code that
+    raises or that returns another dtype was not made for it. `every` asks for all dtypes, in the user's words.
+    """
+    adapter, plain = bench.adapter, bench.adapter.default_dtype
+    bench, selection = replace(bench, dtype=plain), replace(selection, dtypes=(plain,))
+    has_half = not is_half(plain) and any(map(is_half, adapter.dtypes))
+    if selection.cases or selection.properties or bench.wrapper or not has_half or bench.explain_unusable():
+        return bench, selection
+    in_half, hints, named = replace(bench, dtype=_HALF), [*adapter.hints], list[str]()
+    for component in [name for name in list_present(bench, selection) if name in adapter.functions]:
+        if in_half.explain_unusable(component) or not is_made_for_half_types(adapter.functions[component]):
+            continue
+        # A cast of the whole module would round its tables, and code that loads weights in a half type keeps them.
+        if "register_buffer" in list_identifiers(adapter.functions[component]):
+            hints.append(f"{component} is judged in {plain} only: in {_HALF} the buffers of its module are rounded too")
+            continue
+        # Few cases would only be partial.
+        if len(cases := [*select_plain_cases(component, in_half)]) < FEWEST_CASES:
+            continue
+        try:
+            find_working_case(component, in_half, cases)
+            named.append(component)
+        except CallProblem as problem:
+            hints.append(f"{component} names half types and is judged in {plain} only; in {_HALF}: {problem}")
+    others = {name: adapter.own_dtypes.get(name, adapter.dtypes) for name in adapter.functions if name not in named}
+    own = {name: tuple(dtype for dtype in dtypes if dtype != _HALF) for name, dtypes in others.items()}
+    too = f", and {list_few(named)} in {_HALF} too" if named else ""
+    hints.append(f"judged in {plain}{too}; {every} for half types")
+    adapter = replace(
+        adapter, own_dtypes={**adapter.own_dtypes, **own} if named else adapter.own_dtypes, hints=tuple(hints)
+    )
+    return replace(bench, adapter=adapter), replace(selection, dtypes=(plain, _HALF) if named else (plain,))
 
 
 def judge_implementation(

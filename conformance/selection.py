@@ -64,15 +64,18 @@ def checks(bench: Bench, selection: Selection) -> list[Check]:
         return listed
     if bench.wrapper:
         return _wrapped_checks(bench, selection, present)
+    own = bench.adapter.own_dtypes
     for dtype in selection.dtypes:
         at = replace(bench, dtype=dtype)
+        able = [name for name in present if dtype in own.get(name, selection.dtypes) or len(selection.dtypes) == 1]
         if not selection.properties:
             listed += [
                 lambda case=case, at=at: judge_case(case, at)  # type: ignore[misc]
-                for case in plan(bench.spec, present, selection.cases)
+                for case in plan(bench.spec, able, selection.cases)
+                if able
             ]
         if not selection.cases:
-            listed += _property_checks(at, selection, present)
+            listed += _property_checks(at, selection, able)
     return listed
 
 

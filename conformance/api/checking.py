@@ -28,7 +28,7 @@ from goldformer.conformance.judging.running import trace_crash
 from goldformer.conformance.loading import Reading, find_name, list_own, load_implementation
 from goldformer.conformance.reports.comparison import Comparison, ComparisonRequest
 from goldformer.conformance.reports.did_you_mean import describe_unknown
-from goldformer.conformance.runner import judge_implementation
+from goldformer.conformance.runner import choose_dtypes, judge_implementation
 from goldformer.conformance.selection import Numerics, Selection, add_declared_cases
 from goldformer.spec import Spec, load_spec
 
@@ -64,7 +64,8 @@ def check(
     inferred, a module or another object with ARRAYS, the path of an adapter or of a notebook, the name of a built-in
     adapter, "cs336:PATH", a solution of an exercise by the name of its bridge, or "cmd: …", a process. A function is
     the component of its name unless `component` names it; for all others `component` narrows the check to that one.
-    `dtypes` are one or several of float64, float32, float16 and bfloat16, or "all"; without, float32 if it has it.
+    `dtypes` are one or several of float64, float32, float16 and bfloat16, or "all"; without, float32 if it has it, and
+    bfloat16 for code that names half types.
     `conventions` declare the options that the implementation has, `arrays` ("torch", "numpy" or "jax") what it works
     on, which is found out if it is not given. `accept` are choices that a class makes on purpose although its code does
     not say so (`goldformer infer`). `cases` and `properties` are the ids of the only ones to run; `strict` and
@@ -101,6 +102,8 @@ def check(
         spec = bench.spec
         _require_cases(selection, spec)
         with Numerics().hold(adapter.arrays):
+            if named is None:
+                bench, selection = choose_dtypes(bench, selection, 'dtypes="all"')
             found = judge_implementation(bench, selection, with_pictures=True)
     options = {"conventions": dict(conventions or {}), "device": device, "arrays": arrays, "strict": strict}
     run = found.run.repeat_with(partial(_describe_call, what, component, options))

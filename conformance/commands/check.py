@@ -42,7 +42,7 @@ from goldformer.conformance.reports.comparison_data import markdown as compariso
 from goldformer.conformance.reports.results import NOT_IMPLEMENTED
 from goldformer.conformance.reports.summary import explain_all, summarise
 from goldformer.conformance.reports.text import select_rows
-from goldformer.conformance.runner import judge_implementation
+from goldformer.conformance.runner import choose_dtypes, judge_implementation
 from goldformer.conformance.selection import Check, Numerics, Selection, add_declared_cases
 from goldformer.spec import Case, Spec, load_spec
 from goldformer.spec.edition import editions_as_json
@@ -122,6 +122,7 @@ def check(
     ADAPTER is what you have: model.py:MultiHeadAttention, model.py or lab.ipynb (its classes and functions), an
     adapter file, a dotted module, or a built-in name such as reference. How a class is called is inferred.
     "cmd: java -cp build MyAttention" is a process that speaks the protocol of docs/protocol.md, in any language.
+    Without --dtype, code that names half types is judged in bfloat16 too.
     """
     spec = load_spec()
     adapter = join_bridge(bridge, adapter) if bridge else adapter
@@ -130,7 +131,7 @@ def check(
         found = (loaded.declare_family(family, spec) if family else loaded).declare(conventions, spec)
         own = _read_own_cases(files, spec)
         spec = spec.with_cases(own)
-        dtypes = found.dtypes if dtypes == (options.ALL,) else dtypes or (found.default_dtype,)
+        dtypes = found.dtypes if dtypes == (options.ALL,) else dtypes
         require_known(dtypes, DTYPES, "--dtype")
         selection = Selection(
             dtypes,
@@ -138,7 +139,7 @@ def check(
             cases or tuple(own),
             expand_patterns(properties, spec.properties, "--property"),
         )
-        bench = Bench(spec, found, dtypes[0], device, Policy(strict=strict, bitwise=bitwise, tf32=tf32))
+        bench = Bench(spec, found, found.default_dtype, device, Policy(strict=strict, bitwise=bitwise, tf32=tf32))
         bench = bench if own else add_declared_cases(bench, selection)
         if wrapper:
             bench = _wrap(bench, wrapper, properties)
@@ -148,6 +149,8 @@ def check(
         require_folders({"--save-cases": case_folder})
         require_outputs(saved, adapter, *files)
         Numerics(tf32, threads).apply(found.arrays)
+        if not dtypes:
+            bench, selection = choose_dtypes(bench, selection)
         implementation = judge_implementation(
             bench, selection, _run_checks, keep_stopped=True, with_pictures=html is not None
         )
@@ -156,7 +159,7 @@ def check(
         for line in explain_all(implementation, spec) if in_full else summarise(implementation, spec, brief=quiet):
             say(line.text, line.style)
     comparison = Comparison(
-        ComparisonRequest(dtypes, selection.components, device, threads, timeout), (implementation,)
+        ComparisonRequest(selection.dtypes, selection.components, device, threads, timeout), (implementation,)
     )
     if json:
         save_json(json, data)

@@ -120,3 +120,56 @@ def rms_norm(x, params):
     assert "Options: as in" not in check(norm.replace("1e-5", "1e-4"), *case).stdout
     chosen = check(norm.replace('"1e-5"', '"1e-6"'), *case, "--family", "llama-3").stdout
     assert "Convention declared: rms_norm_eps: 1e-5" in chosen
+
+
+HALF_AWARE = """
+import torch
+ARRAYS = "torch"
+
+class Table(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("ones", torch.ones(1))
+
+def softmax(scores):
+    return torch.softmax(scores.float(), -1)CAST
+
+def layer_norm(x, *, params):
+    return torch.nn.functional.layer_norm(x, x.shape[-1:], params["gamma"], params["beta"])
+"""
+
+
+@pytest.mark.parametrize(
+    ("cast", "code", "dtypes", "said"),
+    [
+        (
+            ".to(scores.dtype)",
+            0,
+            {"float32", "bfloat16"},
+            "judged in float32, and softmax in bfloat16 too; --dtype all",
+        ),
+        (
+            ".to(scores.dtype) * Table().ones.to(scores)",
+            0,
+            {"float32"},
+            "in bfloat16 the buffers of its module are rounded",
+        ),
+        # It was made for float32 alone.
+        ("", 0, {"float32"}, "softmax names half types and is judged in float32 only; in bfloat16: output is float32"),
+        (
+            ".to(scores.dtype) * (1.06 if scores.dtype == torch.bfloat16 else 1)",
+            1,
+            {"float32", "bfloat16"},
+            "judged in",
+        ),
+    ],
+)
+def test_code_that_names_half_types_is_judged_in_one(cast, code, dtypes, said, check, tmp_path):
+    saved = tmp_path / "found.json"
+    result = check(HALF_AWARE.replace("CAST", cast), "--json", saved, "--component", "softmax,layer_norm")
+    verdicts = json.loads(saved.read_text())["verdicts"]
+    assert result.exit_code == code
+    assert {v["dtype"] for v in verdicts if v["component"] == "softmax"} == dtypes
+    # Nothing in the other component is made for half types.
+    assert {v["dtype"] for v in verdicts if v["component"] == "layer_norm"} == {"float32"}
+    assert said in " ".join(result.stdout.split())
