@@ -16,8 +16,8 @@ def test_no_id_stands_for_two_things_and_some_of_every_kind_are_explained(spec):
     rows = {row.id: row for document in spec.documents.values() for row in document.rows}
     kinds = {
         "document": spec.documents, "row": rows, "clause": spec.clauses, "convention": spec.conventions,
-        "family": spec.families, "property": spec.properties, "mistake": spec.mistakes, "erratum": spec.errata, "component": spec.contracts,
-        "case": spec.cases,
+        "family": spec.families, "property": spec.properties, "mistake": spec.mistakes, "erratum": spec.errata,
+        "component": spec.contracts, "case": spec.cases,
     }  # fmt: skip
     ids = [*chain(*kinds.values())]
     assert len(set(ids)) == len(ids)
