@@ -422,7 +422,9 @@ class DecoderOnlyModel(Module):
     """The model: ids to logits, through layers with parameters of their own. Touvron et al., 2023. LM-1, LM-2.
 
     The settings go to the layers. tied=True makes the table the weight of the output too (MODEL-7), scaled=True
-    multiplies the embedding by √d_model (EMB-3), and pad_id hides a word from all others (LM-4).
+    multiplies the embedding by √d_model (EMB-3), pad_id hides a word from all others (LM-4), and logit_softcap bounds
+    the logits (LM-8). All layers have the window and local_base, or, with global_every=n, all but each n-th (LM-7):
+    Gemma 2 has 2, and Gemma 3 has 6.
     """
 
     table: Float[Tensor, "vocab d_model"]
@@ -430,14 +432,19 @@ class DecoderOnlyModel(Module):
 
     def __init__(
         self, vocab: Size, d_model: Size, num_heads: Size, num_kv_heads: Size, d_ff: Size, num_layers: Size, *,
-        pad_id: int | None = None, tied: bool = False, scaled: bool = False, eps: Positive = 1e-6, **settings: Any,
+        pad_id: int | None = None, tied: bool = False, scaled: bool = False, eps: Positive = 1e-6,
+        base: Positive = 10000.0, local_base: Positive | None = None, window: Size | None = None,
+        global_every: Size | None = None, logit_softcap: Positive | None = None, **settings: Any,
     ) -> None:  # fmt: skip
         super().__init__()
         like = {name: settings[name] for name in ("device", "dtype") if name in settings}
         self.pad_id, self.factor = pad_id, math.sqrt(d_model) if scaled else 1.0
         self.table = nn.Parameter(torch.randn(vocab, d_model, **like))
         sizes = (d_model, num_heads, num_kv_heads, d_ff)
-        self.layers: Any = nn.ModuleList(DecoderOnlyLayer(*sizes, eps=eps, **settings) for _ in range(num_layers))
+        self.logit_softcap = logit_softcap
+        far, near = {"base": base}, {"base": base if local_base is None else local_base, "window": window}
+        kinds = [far if global_every and (i + 1) % global_every == 0 else near for i in range(num_layers)]  # LM-5, LM-6
+        self.layers: Any = nn.ModuleList(DecoderOnlyLayer(*sizes, eps=eps, **(settings | kind)) for kind in kinds)
         self.norm = RMSNorm(d_model, eps, **like)
         self.w_vocab = None if tied else xavier_weight(d_model, vocab, **like)
 
@@ -467,6 +474,8 @@ class DecoderOnlyModel(Module):
         # The output of a layer is a sum that no norm has brought to one size: one norm follows the last (LM-3).
         decoded = self.norm(x)
         logits = decoded @ (self.table.T if self.w_vocab is None else self.w_vocab)
+        if self.logit_softcap is not None:
+            logits = self.logit_softcap * (logits / self.logit_softcap).tanh()
         return DecoderOnlyModelResult(logits, decoded, embedded), ModelState(so_far, tuple(caches))
 
 

@@ -392,14 +392,12 @@ def decoder_only_model(
     num_heads: int,
     num_kv_heads: int,
     num_layers: int,
-    base: float = 10000.0,
-    pad_id: int | None = None,
     params: Params,
+    **settings: Any,
 ) -> reference_impl.DecoderOnlyModelResult:
     """Return logits, decoded and embedded."""
-    settings, run = {"base": base, "pad_id": pad_id}, nn.Module.__call__
     result: reference_impl.DecoderOnlyModelResult = _run_decoder_only(
-        run, params, (num_heads, num_kv_heads), num_layers, settings, ids
+        nn.Module.__call__, params, (num_heads, num_kv_heads), num_layers, settings, ids
     )
     return result
 
@@ -411,12 +409,11 @@ def cached_model(
     num_heads: int,
     num_kv_heads: int,
     num_layers: int,
-    base: float = 10000.0,
-    pad_id: int | None = None,
     params: Params,
+    **settings: Any,
 ) -> tuple[Tensor, reference_impl.ModelState]:
     """Return logits and the state."""
-    settings, run = {"base": base, "pad_id": pad_id}, reference_impl.DecoderOnlyModel.extend
+    run = reference_impl.DecoderOnlyModel.extend
     result, state = _run_decoder_only(run, params, (num_heads, num_kv_heads), num_layers, settings, ids, state)
     return result.logits, state
 
@@ -427,15 +424,13 @@ def generate(
     num_heads: int,
     num_kv_heads: int,
     num_layers: int,
-    base: float = 10000.0,
-    pad_id: int | None = None,
     eos_id: int,
     max_new_tokens: int,
     params: Params,
+    **settings: Any,
 ) -> Tensor:
     """Return the new ids."""
-    settings, run = {"base": base, "pad_id": pad_id}, reference_impl.generate
-    limits = {"eos_id": eos_id, "max_new_tokens": max_new_tokens}
+    run, limits = reference_impl.generate, {"eos_id": eos_id, "max_new_tokens": max_new_tokens}
     new_ids: Tensor = _run_decoder_only(run, params, (num_heads, num_kv_heads), num_layers, settings, ids, **limits)
     return new_ids
 

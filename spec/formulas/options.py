@@ -13,7 +13,7 @@ import numpy as np
 from goldformer.spec.formulas.arrays import arithmetic, as_array, number, ratio, root
 from goldformer.spec.formulas.attention import causal_mask, mask_fill, query_positions, softmax, weigh_keys
 from goldformer.spec.formulas.checks import Array
-from goldformer.spec.formulas.decoder_only import LAYER, finish_block, layer_axes, normalise_block
+from goldformer.spec.formulas.decoder_only import LAYER, finish_block, is_local, layer_axes, normalise_block
 from goldformer.spec.formulas.decoding import Sentence, Task, has_ended, length_penalty, next_beam, rank_sentences
 from goldformer.spec.formulas.distance import bias_distance, geometric_slope, head_slope, place_padding, window_length
 from goldformer.spec.formulas.embedding import (
@@ -461,6 +461,8 @@ OPTIONS: Final[Mapping[tuple[str, str], Replacements]] = {
         finish_block: instead(normalise_output_of_block),
     },
     ("gqa_groups", "tile"): {find_shared_heads: instead(tile_heads)},
+    ("local_layers", "every_second"): {is_local: instead(lambda index: index % 2 == 0)},
+    ("local_layers", "five_of_six"): {is_local: instead(lambda index: index % 6 != 5)},
     ("window_size", "before_oneself"): {window_length: around(leave_out_oneself)},
     ("padded_position", "zero"): {place_padding: instead(lambda mask, counted: np.where(mask, counted, 0))},
     ("padded_position", "counted"): {place_padding: instead(lambda mask, counted: counted)},  # noqa: ARG005 - a step's

@@ -9,9 +9,12 @@ from goldformer.conformance.diagnosis.mistakes.registry import mistake
 from goldformer.spec.formulas.attention import softmax
 from goldformer.spec.formulas.checks import Array
 from goldformer.spec.formulas.decoder_only import (
+    cap_logits,
     decoder_only_model,
     finish_layers,
+    fit_layer,
     hide_padding,
+    is_local,
     run_decoder_only_layer,
 )
 from goldformer.spec.formulas.embedding import token_embedding
@@ -24,6 +27,7 @@ from goldformer.spec.formulas.steps import around, replacing
 Model = Callable[..., dict[str, Array]]
 
 SCALED: Final = {"embedding_scale": "sqrt_d_model"}
+EVERY_SECOND: Final = {"local_layers": "every_second"}
 
 
 @mistake("lm-final-norm-missing", instead_of=finish_layers)
@@ -79,3 +83,41 @@ def return_probabilities(original: Model, /, *ids: Array, **rest: Any) -> dict[s
     """Return the softmax of the logits in their place."""
     given = original(*ids, **rest)
     return given | {"logits": softmax(given["logits"])}
+
+
+# Local layers, and the cap of the logits
+
+
+@mistake("lm-local-layers-shifted", around=is_local, conventions=EVERY_SECOND)
+def count_from_one(original: Callable[[int], bool], index: int) -> bool:
+    """Return True if the next layer is local."""
+    return original(index + 1)
+
+
+@mistake("lm-one-base", around=fit_layer)
+def ignore_local_base(
+    original: Callable[..., dict[str, Any]], /, index: int, *, local_base: float | None = None, **rest: Any
+) -> dict[str, Any]:
+    """Return the settings of a layer that has the base of the others."""
+    return original(index, **rest)
+
+
+@mistake("lm-bases-swapped", around=fit_layer)
+def swap_bases(
+    original: Callable[..., dict[str, Any]],
+    /,
+    index: int,
+    *,
+    base: float | None = None,
+    local_base: float | None = None,
+    **rest: Any,
+) -> dict[str, Any]:
+    """Return the settings of a layer that has the local base if it is not local."""
+    swapped = {"base": base} if local_base is None else {"base": local_base, "local_base": base}
+    return original(index, **swapped, **rest)
+
+
+@mistake("lm-logit-cap-missing", instead_of=cap_logits)
+def leave_logits(logits: Array, softcap: float) -> Array:
+    """Return the logits as they are."""
+    return logits

@@ -52,6 +52,7 @@ CASES = {
     "block_order": "dol-four-heads-two-groups",
     "gqa_groups": "gqa-four-heads-two-groups",
     "window_size": "win-3-2",
+    "local_layers": "dom-seven-layers",
     "padded_position": "pos-both-ends",
     "alibi_slopes": "alibi-three-heads",
     "alibi_form": "alibi-four-heads",

@@ -513,27 +513,28 @@ def decoder_only_layer(
 
 def decoder_only_model(
     m, ids, num_heads, num_kv_heads, num_layers, table, base=None, pad_id=None, embedding_scale="none",
-    output_layer="separate", **rest,
+    output_layer="separate", window=None, local_base=None, logit_softcap=None, local_layers="every", **rest,
 ):  # fmt: skip
-    """LM-1 … LM-4: layer by layer."""
+    """LM-1 … LM-8: layer by layer."""
     params = {name: rest.pop(name) for name in [name for name in rest if isinstance(rest[name], np.ndarray)]}
     embedded = x = token_embedding(m, ids, table, embedding_scale=embedding_scale)["output"]
     mask = None if pad_id is None else padding_mask(m, ids, pad_id)["mask"]
     for index in range(num_layers):
         start = f"layers.{index}."
         own = {name.removeprefix(start): w for name, w in params.items() if name.startswith(start)}
-        x = decoder_only_layer(m, x, num_heads, num_kv_heads, mask, base, **own, **rest)["output"]
+        is_global = {"every": False, "every_second": index % 2 == 1, "five_of_six": index in (5, 11)}[local_layers]
+        theta, reach = (base, None) if is_global else (local_base or base, window)
+        x = decoder_only_layer(m, x, num_heads, num_kv_heads, mask, theta, window=reach, **own, **rest)["output"]
     norm = [{"rms_norm_eps": "1e-6", "rms_norm_eps_place": "inside", "rms_norm_weight": "w", **rest}[name]
             for name in ("rms_norm_eps", "rms_norm_eps_place", "rms_norm_weight")]  # fmt: skip
     decoded = empty(*x.shape)
     for place in np.ndindex(x.shape[:2]):
         decoded[place] = rms_row(m, x[place], params["norm.gamma"], *norm)
     tied = output_layer.startswith("tied") or "w_vocab" not in params
-    return {
-        "logits": project(decoded, table.T if tied else params["w_vocab"]),
-        "decoded": decoded,
-        "embedded": embedded,
-    }
+    logits = project(decoded, table.T if tied else params["w_vocab"])
+    if logit_softcap is not None:
+        logits = np.frompyfunc(lambda z: logit_softcap * m.tanh(z / logit_softcap), 1, 1)(logits)
+    return {"logits": logits, "decoded": decoded, "embedded": embedded}
 
 
 def cached_model(m, ids, calls, after=None, **model):
@@ -886,6 +887,19 @@ SMALL = {
             {"output_layer": output, "embedding_scale": scale},
         )
         for output, scale in (("separate", "none"), ("tied", "sqrt_d_model"))
+    },
+    **{
+        f"decoder-only model, local layers {local}": (
+            "decoder_only_model", {"ids": np.array([[1, 0, 2, 1]])},
+            {
+                "table": drawn(71, 3, 4), "norm.gamma": drawn(72, 4),
+                **{f"layers.{i}.{name}": w * (1 - i / 16) for i in range(6) for name, w in LAYER.items()},
+            },
+            {"num_heads": 4, "num_kv_heads": 2, "num_layers": 6, "base": 50, "local_base": 10, "window": 2,
+             "scale": 0.75, "softcap": 1.5, "logit_softcap": 2.0},
+            {"output_layer": "tied", "local_layers": local},
+        )
+        for local in ("every", "every_second", "five_of_six")
     },
     **{
         f"a model with caches, {calls} after {after}": (
