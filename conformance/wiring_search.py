@@ -469,12 +469,19 @@ class WiringSearch:
         return wiring
 
     def pass_padding(self, wiring: Wiring) -> Wiring:
-        """Return the wiring that makes the mask of a language model of pad_id, if no small case fails so."""
+        """Return the wiring that makes the mask of a language model of pad_id, if no small case fails so that did not.
+
+        In float32: the least number of float64, which hides keys, is infinite in a softmax that is computed in float32.
+        """
         arguments = pass_padding(wiring.arguments, self.target, wiring.contract)
         if arguments is None:
             return wiring
         padded = replace(wiring, arguments=arguments)
-        return wiring if self.confirm(padded)[1] else padded
+        before, after = (
+            {judgement.verdict.check for judgement in self.try_small(one, "float32") if judgement.verdict.bad}
+            for one in (wiring, padded)
+        )
+        return padded if after <= before else wiring
 
     def add_input(self, wiring: Wiring) -> Wiring:
         """Return the wiring that adds x to the result if a positional encoding fits only so: some cases have x = 0."""
@@ -514,10 +521,10 @@ class WiringSearch:
         declared = (replace(wiring, axes=n, conventions={**wiring.conventions, **found}) for n in numbers)
         return next((some for some in declared if not any(j.verdict.bad for j in self.try_small(some))), None)
 
-    def try_small(self, wiring: Wiring) -> tuple[Judgement, ...]:
+    def try_small(self, wiring: Wiring, dtype: str = "") -> tuple[Judgement, ...]:
         """Return the judgements of a wiring on all small cases."""
         small = [case for case in self._cases if case.size <= _LARGE]
-        return self._try(wiring, small, most=len(small), thorough=True).judgements
+        return self._try(wiring, small, most=len(small), thorough=True, dtype=dtype).judgements
 
     def guess(self) -> Wiring:
         """Return the wiring that came furthest, with a form of the masks that can be called.
