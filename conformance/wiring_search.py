@@ -469,19 +469,12 @@ class WiringSearch:
         return wiring
 
     def pass_padding(self, wiring: Wiring) -> Wiring:
-        """Return the wiring that makes the mask of a language model of pad_id, if no small case fails so that did not.
-
-        In float32: the least number of float64, which hides keys, is infinite in a softmax that is computed in float32.
-        """
+        """Return the wiring that makes the mask of a language model of pad_id, if no small case fails so."""
         arguments = pass_padding(wiring.arguments, self.target, wiring.contract)
         if arguments is None:
             return wiring
         padded = replace(wiring, arguments=arguments)
-        before, after = (
-            {judgement.verdict.check for judgement in self.try_small(one, "float32") if judgement.verdict.bad}
-            for one in (wiring, padded)
-        )
-        return padded if after <= before else wiring
+        return wiring if self.confirm(padded)[1] else padded
 
     def add_input(self, wiring: Wiring) -> Wiring:
         """Return the wiring that adds x to the result if a positional encoding fits only so: some cases have x = 0."""
@@ -521,10 +514,18 @@ class WiringSearch:
         declared = (replace(wiring, axes=n, conventions={**wiring.conventions, **found}) for n in numbers)
         return next((some for some in declared if not any(j.verdict.bad for j in self.try_small(some))), None)
 
-    def try_small(self, wiring: Wiring, dtype: str = "") -> tuple[Judgement, ...]:
-        """Return the judgements of a wiring on all small cases."""
+    def try_small(self, wiring: Wiring) -> tuple[Judgement, ...]:
+        """Return the judgements of a wiring on all small cases.
+
+        What fails in float64 by NaN alone is judged in float32: the least number of float64, which hides keys in some
+        code, is infinite in a softmax that is computed in float32.
+        """
         small = [case for case in self._cases if case.size <= _LARGE]
-        return self._try(wiring, small, most=len(small), thorough=True, dtype=dtype).judgements
+        judgements = self._try(wiring, small, most=len(small), thorough=True).judgements
+        reasons = {judgement.verdict.reason for judgement in judgements if judgement.verdict.bad}
+        if reasons != {"not-finite"} or self.dtype == "float32":
+            return judgements
+        return self._try(wiring, small, most=len(small), thorough=True, dtype="float32").judgements
 
     def guess(self) -> Wiring:
         """Return the wiring that came furthest, with a form of the masks that can be called.
