@@ -117,7 +117,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Said:
-    """What the diagnosis says of the program of an entry."""
+    """Return what the diagnosis says of the program of an entry."""
 
     failing: tuple[str, ...]
     finds: tuple[str, ...]

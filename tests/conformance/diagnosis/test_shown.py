@@ -1,4 +1,4 @@
-"""What a finding tells a reader to run shows the mistake: a command, and a call that is a case."""
+"""Run what a finding tells a reader to run: a command, and a call that is a case; both show the mistake."""
 
 from __future__ import annotations
 

@@ -205,4 +205,5 @@ def test_attention_in_blocks_fails_for_its_mistake_and_only_for_that(spec, bench
     cases = [case for case in spec.cases_of("scaled_dot_product_attention") if not case.cotangent and not case.random]
     failing = [case.id for case in cases if case.error is None and check_case(case, here).bad]
     assert bool(failing) == bool(bug), failing
-    assert all("-size-" in id_ for id_ in failing)
+    # A tail is left out of rows that are longer than a block, which some other cases have too.
+    assert all("-size-" in id_ or spec.cases[id_].sizes["kv_seq"] > block for id_ in failing), failing
