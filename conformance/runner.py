@@ -21,7 +21,6 @@ from goldformer.conformance.judging.invoke import CallProblem
 from goldformer.conformance.judging.running import describe_interrupted
 from goldformer.conformance.loading import Reading, load_implementation
 from goldformer.conformance.reports.comparison import Comparison, ComparisonRequest, Implementation
-from goldformer.conformance.reports.results import FEWEST_CASES
 from goldformer.conformance.selection import (
     Check,
     Numerics,
@@ -33,6 +32,10 @@ from goldformer.conformance.selection import (
 )
 from goldformer.spec import Spec, load_spec
 from goldformer.spec.oracle.rounding import is_half
+from goldformer.spec.whole import FEWEST_CASES
+
+#: The dtype in which code that is made for half types is judged too if a run names no dtype.
+_HALF: Final = "bfloat16"
 
 #: Runs checks one after the other: a progress bar.
 RunChecks = Callable[[Sequence[Check]], Iterator[Judgement]]
@@ -41,10 +44,6 @@ RunChecks = Callable[[Sequence[Check]], Iterator[Judgement]]
 def run_each(todo: Sequence[Check]) -> Iterator[Judgement]:
     """Run checks without a progress bar."""
     return (check() for check in todo)
-
-
-#: The dtype in which code that is made for half types is judged too if a run names no dtype.
-_HALF: Final = "bfloat16"
 
 
 def choose_dtypes(bench: Bench, selection: Selection, every: str = "--dtype all") -> tuple[Bench, Selection]:

@@ -8,10 +8,7 @@ from itertools import product
 from goldformer.spec.errors import Problem
 from goldformer.spec.model import Case
 from goldformer.spec.tables import Family
-from goldformer.spec.whole import Spec
-
-#: The fewest cases with values of a component that an implementation may be said to conform to.
-FEWEST = 10
+from goldformer.spec.whole import FEWEST_CASES, Spec
 
 Options = dict[str, str]
 
@@ -40,7 +37,7 @@ def list_stored_options(case: Case, spec: Spec) -> list[Options]:
 def count_cases(component: str, options: Options, spec: Spec) -> int:
     """Return the number of cases of a component that have stored golden values for these options."""
     return sum(
-        case.admits(options) and case.key(options) in set(case.golden.options)
+        case.admits(options) and case.key(options) in case.golden.options
         for case in spec.cases_of(component)
         if case.golden is not None
     )
@@ -51,12 +48,10 @@ def lint_families(spec: Spec) -> Iterator[Problem]:
     for family in spec.families.values():
         for component in family.components:
             for options in list_variants(family, spec):
-                if (count := count_cases(component, options, spec)) < FEWEST:
+                if (count := count_cases(component, options, spec)) < FEWEST_CASES:
                     chosen = ", ".join(f"{name}: {options[name]}" for name in family.options)
-                    message = (
-                        f"has {count} cases of {component} with values ({chosen}): add cases until it has {FEWEST}"
-                    )
-                    yield family.place.problem(family.id, message)
+                    found = f"has {count} cases of {component} with values ({chosen})"
+                    yield family.place.problem(family.id, f"{found}: add cases until it has {FEWEST_CASES}")
     for case in spec.cases.values():
         if case.golden is not None:
             missing = {*map(case.key, list_stored_options(case, spec))} - {*case.golden.options}

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from goldformer.spec.model import ArraySpec, Case, Contract
 from goldformer.spec.shapes import Binder
-from goldformer.spec.whole import Spec
+from goldformer.spec.whole import FEWEST_CASES, Spec
 
 #: How an array lies in memory.
 Layout = Literal["contiguous", "transposed", "strided"]
@@ -27,8 +27,6 @@ Group = Literal["inputs", "params"]
 #: The cases of a component that are called in one way, and those of them that have a mask.
 _MOST: Final = 3
 _WITH_MASK: Final = 2
-#: The fewest cases of a component that is judged.
-_FEWEST: Final = 10
 #: The most numbers of a case that is called again.
 _LARGEST: Final = 1 << 14
 
@@ -190,7 +188,7 @@ def list_empty_squares(spec: Spec) -> dict[str, list[str]]:
     """
     found = {}
     for component, contract in spec.contracts.items():
-        if len(spec.cases_of(component)) < _FEWEST:
+        if len(spec.cases_of(component)) < FEWEST_CASES:
             continue
         visited = {name for names in select_ways(component, spec).values() for name in names}
         excused, _ = EMPTY.get(component, ((), ""))

@@ -6,13 +6,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Final, Protocol, TypeVar
 
 from goldformer.spec.edition import Edition
 from goldformer.spec.model import Case, Contract
 from goldformer.spec.tables import Clause, Convention, Document, Erratum, Family, Level, Mistake, Property
 
 Entry = TypeVar("Entry")
+
+#: The fewest judged cases of a component on which an implementation conforms.
+FEWEST_CASES: Final = 10
 
 
 class _CaseFiles(Protocol):

@@ -16,9 +16,9 @@ from goldformer.conformance.judging.verdict import Reason, Status, Verdict
 from goldformer.conformance.reports.counting import count_noun
 from goldformer.spec import Spec
 from goldformer.spec.oracle.declared import AS_DECLARED
+from goldformer.spec.whole import FEWEST_CASES
 
-#: The fewest judged cases on which a component conforms, and their share of those that its declared options admit.
-FEWEST_CASES: Final = 10
+#: The least share of judged cases on which a component conforms, of those that its declared options admit.
 _LEAST_SHARE: Final = Fraction(6, 10)
 
 #: The number of reasons that are given for cases that were not judged.
