@@ -14,8 +14,7 @@ import torch
 from threadpoolctl import threadpool_limits
 
 from controls import ROOM, TALLY, Control, Tally, judge, tallies
-from goldformer.adapters import Adapter, find_adapter
-from goldformer.conformance.diagnosis.mistakes import implementations
+from goldformer.adapters import find_adapter
 from goldformer.conformance.judging.applicability import plan
 from goldformer.conformance.judging.cases import Bench, check_case
 from goldformer.conformance.judging.decision import Policy
@@ -125,23 +124,6 @@ def verdicts_of(spec: Spec) -> Callable[..., list[Verdict]]:
 
     def run(bench: Bench, *components: str) -> list[Verdict]:
         return [check_case(case, bench) for case in plan(spec, components)]
-
-    return run
-
-
-@pytest.fixture
-def verdicts_on_mistake(spec: Spec) -> Callable[[str, str], list[Verdict]]:
-    """The verdicts on the implementation of a mistake, of all golden cases that kill it.
-
-    Cases of a convention that it does not declare are left out.
-    """
-
-    def run(mistake: str, dtype: str) -> list[Verdict]:
-        adapter = Adapter.from_object(implementations()[mistake].make(), mistake, spec)
-        # Strictly, as a case of what is only advised may list it too.
-        bench = Bench(spec, adapter, dtype, "cpu", Policy(strict=True))
-        listing = [case for case in spec.cases.values() if mistake in case.kills]
-        return [verdict for case in listing if (verdict := check_case(case, bench)).reason != "convention"]
 
     return run
 

@@ -1,16 +1,15 @@
-"""Spoils copies of the spec, and tells what the loader says of them."""
+"""Spoils copies of the spec, and loads them."""
 
 from __future__ import annotations
 
 import functools
-import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from goldformer.spec import ROOT, Spec, SpecError, load_spec
+from goldformer.spec import ROOT, Spec, load_spec
 from goldformer.spec.yamlfile import YamlFile
 
 
@@ -74,32 +73,3 @@ def edit_golden(root: Path, id_: str, old: str, new: str) -> str:
             path.write_text(text[:place] + new + text[place + len(old) :], encoding="utf-8")
             return f"golden/{path.name}"
     raise LookupError(id_)
-
-
-def golden_line_of(root: Path, file: str, id_: str, key: str = "") -> int:
-    """The line of an entry of a golden file, or of a key in it."""
-    text = (root / file).read_text(encoding="utf-8")
-    place = text.index(f'"{id_}": {{')
-    return text.count("\n", 0, text.index(f'"{key}":', place) if key else place) + 1
-
-
-def line_of(root: Path, file: str, id_: str, *keys: str) -> int:
-    """The line of a field, found in the text alone: an id, then key after key."""
-    text = (root / file).read_text(encoding="utf-8")
-    place = text.index(f"id: {id_}\n") if id_ else 0
-    for key in keys:
-        place = re.compile(rf"\b{key}:").search(text, place).start()
-    return text.count("\n", 0, place) + 1
-
-
-def index_of(root: Path, file: str, id_: str) -> int:
-    text = (root / file).read_text(encoding="utf-8")
-    return text[: text.index(f"id: {id_}\n")].count("\n  - id: ")
-
-
-def refusals(root: Path, *, underived: bool = False) -> list[str]:
-    """Return the error of load_spec, without the folder in front."""
-    with pytest.raises(SpecError, match=re.escape(str(root))) as error:
-        load(root, underived=underived)
-    assert str(error.value) == "\n".join(map(str, error.value.problems))
-    return [str(problem).removeprefix(f"{root}/") for problem in error.value.problems]
