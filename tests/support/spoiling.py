@@ -1,15 +1,16 @@
-"""Spoils copies of the spec, and loads them."""
+"""Spoils copies of the spec, and tells what the loader says of them."""
 
 from __future__ import annotations
 
 import functools
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from goldformer.spec import ROOT, Spec, load_spec
+from goldformer.spec import ROOT, Spec, SpecError, load_spec
 from goldformer.spec.yamlfile import YamlFile
 
 
@@ -73,3 +74,11 @@ def edit_golden(root: Path, id_: str, old: str, new: str) -> str:
             path.write_text(text[:place] + new + text[place + len(old) :], encoding="utf-8")
             return f"golden/{path.name}"
     raise LookupError(id_)
+
+
+def refusals(root: Path, *, underived: bool = False) -> list[str]:
+    """Return the error of load_spec, without the folder in front."""
+    with pytest.raises(SpecError, match=re.escape(str(root))) as error:
+        load(root, underived=underived)
+    assert str(error.value) == "\n".join(map(str, error.value.problems))
+    return [str(problem).removeprefix(f"{root}/") for problem in error.value.problems]
