@@ -19,6 +19,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 from unittest import mock
 
+import click
 import yaml
 from click.testing import CliRunner
 
@@ -165,8 +166,12 @@ def _run_command(line: str) -> tuple[str, str, int]:
 
 
 def _goldformer(*words: str) -> tuple[str, str, int]:
-    for command in main.commands.values():
+    command: click.Command = main
+    for word in words:
+        if not isinstance(command, click.Group) or (inner := command.get_command(click.Context(main), word)) is None:
+            break
         # click keeps the words for help of the first call, which may be that of a test without the group.
+        command = inner
         vars(command)["_help_option"] = None
     result = CliRunner().invoke(main, words, prog_name="goldformer")
     return result.stdout, result.stderr, result.exit_code
