@@ -18,7 +18,6 @@ import pytest
 
 if TYPE_CHECKING:
     from goldformer.adapters.executed import Executed
-    from goldformer.conformance.baseline.guard import Guard
     from goldformer.conformance.diagnosis.diagnosed import DiagnosedRun, Explained
     from goldformer.conformance.diagnosis.explain import Diagnosis
     from goldformer.conformance.judging.cases import Bench, Judgement
@@ -35,7 +34,6 @@ _DIAGNOSIS: Final = pytest.StashKey["Diagnosis"]()
 _JUDGED: Final = pytest.StashKey[dict["CheckKey", "Judgement"]]()
 #: What the golden cases ran, here and in the workers of pytest-xdist.
 _EXECUTED: Final = pytest.StashKey["Executed"]()
-_GUARD: Final = pytest.StashKey["Guard"]()
 _EXPLAINED: Final = pytest.StashKey["Explained"]()
 
 Value = TypeVar("Value")
@@ -68,7 +66,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="seconds for each call of an implementation that is a process; default 60",
     )
     group.addoption("--family", help="the model whose options the implementation has, such as llama-3")
-    group.addoption("--baseline", help="a folder that `goldformer baseline record` wrote: what moved since then fails")
     group.addoption("--threads", type=int, default=1, help="threads on the CPU, of PyTorch and BLAS; default 1")
 
 
@@ -133,8 +130,7 @@ def _load_bench(config: pytest.Config) -> Bench:
                 adapter = adapter.declare_family(family, spec)
             policy = Policy(strict="--strict" in _read_arguments(config), tf32=config.getoption("--tf32"))
             bench = Bench(spec, adapter, adapter.default_dtype, config.getoption("--device"), policy)
-            if config.getoption("--baseline") is None:  # which was recorded of stored cases
-                bench = add_declared_cases(bench, Selection((), tuple(chosen)))
+            bench = add_declared_cases(bench, Selection((), tuple(chosen)))
             for name in list_present(bench, Selection((), chosen)):
                 spec.cases_of(name)  # reads them, since every one becomes a test
         except (AdapterError, SpecError) as error:
@@ -146,7 +142,6 @@ def _load_bench(config: pytest.Config) -> Bench:
         config.stash[_JUDGED] = {}
         config.stash[_EXECUTED] = recorder.executed
         _enter_until_end(config, recorder.monitor())
-        _load_guard(config)
         config.add_cleanup(adapter.close)
     return config.stash[_BENCH]
 
@@ -156,20 +151,6 @@ def _enter_until_end(config: pytest.Config, context: AbstractContextManager[Valu
     value = stack.enter_context(context)
     config.add_cleanup(stack.close)
     return value
-
-
-def _load_guard(config: pytest.Config) -> None:
-    """Compare with a baseline, if --baseline names one."""
-    folder = config.getoption("--baseline")
-    if folder is None:
-        return
-    from goldformer.conformance.baseline.guard import Guard
-    from goldformer.conformance.baseline.model import BaselineError
-
-    try:
-        config.stash[_GUARD] = Guard(Path(folder), config.stash[_BENCH])
-    except BaselineError as error:
-        raise pytest.UsageError(f"goldformer: --baseline {error}") from error
 
 
 def _read_arguments(config: pytest.Config) -> list[str]:
@@ -215,10 +196,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     from goldformer.conformance.selection import Selection, list_present
 
     bench = _load_bench(config)
-    guard = config.stash.get(_GUARD, None)
-    # What a baseline recorded is compared unless an option says something else.
-    default = guard.old.request.dtypes if guard is not None else (bench.adapter.default_dtype,)
-    dtypes = _split_words(config.getoption("--dtype")) or list(default)
+    dtypes = _split_words(config.getoption("--dtype")) or [bench.adapter.default_dtype]
     dtypes = list(bench.adapter.dtypes) if dtypes == [ALL] else dtypes
     metafunc.parametrize("bench", [replace(bench, dtype=d) for d in dtypes], ids=dtypes)
     # A component that the adapter does not have is one line of the summary, and its files are not read.
@@ -259,9 +237,6 @@ def settle(request: pytest.FixtureRequest) -> Callable[[Judgement], None]:
         kept = judgement.drop_large_arrays()
         explained = request.config.stash[_DIAGNOSIS].explain(kept)
         request.config.stash[_JUDGED][kept.verdict.key] = kept
-        guard: Guard | None = request.config.stash.get(_GUARD, None)
-        if guard is not None:
-            explained = explained._replace(verdict=guard.check_verdict(judgement, explained.verdict))
         request.node.stash[_EXPLAINED] = explained
         verdict = explained.verdict
         request.node.user_properties += _list_properties(verdict)

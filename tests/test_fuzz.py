@@ -180,9 +180,7 @@ def a_baseline(folder: Path) -> Path:
     """Save a small baseline, and return the file of its arrays."""
     array = StoredArray.of(np.array([0.25, 0.75]), "float32")
     entry = Entry("softmax", "0" * 16, {"output": Output(array, 0.5, 0)})
-    request = BaselineRequest(
-        dtypes=("float32",), devices=("cpu",), components=("softmax",), drawn=0, threads=1, tf32=False
-    )
+    request = BaselineRequest(dtypes=("float32",), devices=("cpu",), components=("softmax",), threads=1, tf32=False)
     recording = Recording(
         given="mine", name="mine", version="1", arrays="numpy", conventions={}, environment={"a": "b"}
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -161,26 +161,3 @@ def from_bytes(raw: bytes) -> dict[str, tuple[str, Array]]:
         except ValueError as error:
             raise BadArrays(f"{name}: is {dtype} of shape {list(shape)}, which no array has: {error}") from error
     return found
-
-
-# ── as text ──
-
-#: The number of values on a line, so that a line of a diff is short.
-_ON_A_LINE: Final = 8
-
-
-def to_text(arrays: Mapping[str, tuple[str, Array]]) -> Iterator[str]:
-    """Yield arrays as lines: name, dtype and shape, then the values, row by row and in their shortest digits."""
-    for name, (dtype, values) in sorted(arrays.items()):
-        yield f"{name}: {dtype} {list(values.shape)}"
-        rows = values.reshape(-1, values.shape[-1]) if values.ndim and values.size else values.reshape(-1, 1)
-        for row in rows:
-            words = [_format_value(value, dtype) for value in row]
-            yield from ("  " + " ".join(words[i : i + _ON_A_LINE]) for i in range(0, len(words), _ON_A_LINE))
-
-
-def _format_value(value: Any, dtype: str) -> str:
-    """Return the fewest digits that tell a value from its neighbours in its dtype."""
-    if dtype == "bfloat16":
-        return f"{value:.4g}"  # 8 significant bits
-    return str(value.astype(dtype))

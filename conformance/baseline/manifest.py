@@ -34,7 +34,7 @@ from goldformer.spec.yamlfile import YamlFile
 NAME: Final = "manifest.yaml"
 
 #: The format of the whole folder; another one is refused. In format 2 one file had the arrays of all components.
-FORMAT: Final = 3
+FORMAT: Final = 4
 
 AGAIN: Final = "record it again: goldformer baseline record ADAPTER --out"
 
@@ -191,7 +191,6 @@ def _write_lines(manifest: Manifest) -> Iterator[str]:
     yield "request:"
     for name in ("dtypes", "devices", "components"):
         yield f"  {name}: {_write_list(map(_quote, getattr(request, name)))}"
-    yield f"  drawn: {request.drawn}"
     yield f"  threads: {request.threads}"
     yield f"  tf32: {str(request.tf32).lower()}"
     yield "files:" if manifest.files else "files: {}"

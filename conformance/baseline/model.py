@@ -15,8 +15,6 @@ from goldformer.conformance.baseline.array_files import StoredArray
 from goldformer.spec.strict import StrictModel
 
 #: A check repeats a recording: a manifest must not ask for endless calls, or for more threads or devices than any
-#: machine has.
-MOST_DRAWN: Final = 1000
 MOST_THREADS: Final = 1024
 MOST_DEVICES: Final = 64
 
@@ -59,15 +57,11 @@ class Key(NamedTuple):
 
 
 class BaselineRequest(StrictModel):
-    """The calls to record; no components means all of them.
-
-    `drawn` is the number of random calls of realistic size that each component gets in addition to its golden cases.
-    """
+    """The calls to record; no components means all of them."""
 
     dtypes: Annotated[Words, Field(min_length=1, max_length=len(DTYPES))]
     devices: Annotated[Words, Field(min_length=1, max_length=MOST_DEVICES)]
     components: Words
-    drawn: Annotated[int, Field(ge=0, le=MOST_DRAWN)]
     threads: Annotated[int, Field(ge=1, le=MOST_THREADS)]
     tf32: bool
 

@@ -1,4 +1,4 @@
-"""Record an implementation: every output of golden cases and of random calls, bit for bit."""
+"""Record an implementation: every output of golden cases, bit for bit."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ import numpy as np
 
 from goldformer.adapters import Adapter
 from goldformer.conformance.baseline.array_files import StoredArray
-from goldformer.conformance.baseline.drawn import draw_cases
 from goldformer.conformance.baseline.environment import describe_run
 from goldformer.conformance.baseline.model import Baseline, BaselineError, BaselineRequest, Ended, Entry, Key, Output
 from goldformer.conformance.judging.applicability import plan
@@ -47,7 +46,7 @@ def record(
     Random outputs are stored if a second call repeats them bit for bit.
     """
     Numerics(request.tf32, request.threads).apply(adapter.arrays)
-    spec = add_drawn_cases(spec, request)
+    require_components(spec, request)
     cases = [case for case in list_recordable(spec, adapter, request) if not only or case.id in only]
     collector = ResultCollector()
     bench = Bench(spec, adapter, request.dtypes[0], request.devices[0])
@@ -76,7 +75,7 @@ def find_unrepeatable(adapter: Adapter, spec: Spec, baseline: Baseline) -> list[
 
     It is the one with the most numbers, except full-size models: randomness and the order of threads show there first.
     """
-    cases = add_drawn_cases(spec, baseline.request).cases
+    cases = spec.cases
     results = {
         key: entry
         for key, entry in baseline.entries.items()
@@ -93,15 +92,13 @@ def find_unrepeatable(adapter: Adapter, spec: Spec, baseline: Baseline) -> list[
     return [key for key in largest.values() if not _gave_same(results[key], again.entries.get(key))]
 
 
-def add_drawn_cases(spec: Spec, request: BaselineRequest) -> Spec:
-    """Return the spec with the random calls of a request as cases; BaselineError if it has no such component."""
-    components = request.components or spec.components
-    if unknown := [name for name in components if name not in spec.contracts]:
+def require_components(spec: Spec, request: BaselineRequest) -> None:
+    """Raise BaselineError if the spec has no component of a name in a request."""
+    if unknown := [name for name in request.components if name not in spec.contracts]:
         raise BaselineError(
             f"request.components: {unknown[0]!r} is no component of this spec: record the baseline again, or use the "
             "goldformer that wrote it"
         )
-    return spec.with_cases({c.id: c for c in draw_cases(spec, components, request.drawn)})
 
 
 def list_recordable(spec: Spec, adapter: Adapter, request: BaselineRequest) -> list[Case]:

@@ -1,93 +1,46 @@
-"""Updates of a baseline: each kind of change is asked for by its name, and the rest stays as it is."""
+"""Updates of a baseline: the calls in which something moved are replaced, and the rest stays as it is."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
-from typing import Final, Literal
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
-from goldformer.conformance.baseline.model import Baseline, Entry, Key, Output, Recording
+from goldformer.conformance.baseline.model import Baseline, Entry, Key, Recording
 from goldformer.conformance.baseline.moves import Kind, Move
 
-#: create adds what is new, trim removes what is gone, fix replaces what moved further than allowed and what else moved
-#: in the same calls, update replaces all that moved.
-Act = Literal["create", "trim", "fix", "update"]
-ACTS: Final[tuple[Act, ...]] = ("create", "trim", "fix", "update")
 
+def list_acceptable(moves: Iterable[Move], allowed: Kind) -> list[Move]:
+    """Return the moves of all calls in which an output moved further than allowed.
 
-@dataclass(frozen=True, slots=True)
-class Change:
-    """One move that an act accepts."""
-
-    act: Act
-    move: Move
-
-
-def list_changes(
-    old: Baseline, new: Baseline, moves: Iterable[Move], acts: Iterable[Act], allowed: Kind
-) -> list[Change]:
-    """Return the moves that the acts accept.
-
-    Outputs of one call that stayed within what is allowed would be left from code that no longer exists.
+    An output of such a call that stayed within what is allowed would be left from code that no longer exists.
     """
-    wanted, listed = set(acts), list(moves)
-    fixed = {move.key for move in listed if move.kind > allowed} if "fix" in wanted else set()
-    found = []
-    for move in listed:
-        act = _choose_act(old, new, move, fixed)
-        if act in wanted:
-            found.append(Change(act, move))
-    return found
+    moved = [move for move in moves if move.kind is not Kind.IDENTICAL]
+    beyond = {move.key for move in moved if move.kind > allowed}
+    return [move for move in moved if move.key in beyond]
 
 
-def _choose_act(old: Baseline, new: Baseline, move: Move, fixed: set[Key]) -> Act | None:
-    """Return the act that accepts a move; None if nothing moved. `fixed` are the calls of which all that moved is."""
-    before, after = _has(old, move), _has(new, move)
-    if not before:
-        return "create"
-    if not after:
-        return "trim"
-    if move.kind is Kind.IDENTICAL:
-        return None
-    return "fix" if move.key in fixed else "update"
+def apply_moves(old: Baseline, new: Baseline, accepted: Iterable[Move], reason: str = "") -> Baseline:
+    """Return the old baseline with the calls of the accepted moves as in the new recording, which says why.
 
-
-def _has(baseline: Baseline, move: Move) -> bool:
-    entry = baseline.entries.get(move.key)
-    return entry is not None and (not move.output or move.output in entry.outputs)
-
-
-def apply_changes(old: Baseline, new: Baseline, accepted: Iterable[Change], reason: str = "") -> Baseline:
-    """Return the old baseline with the accepted changes, which refer to the new recording and say why.
-
-    Everything else keeps its recording.
+    Calls that are gone are removed. Everything else keeps its recording.
     """
     entries = dict(old.entries)
     index = len(old.recordings)
-    for change in accepted:
-        key, output = change.move.key, change.move.output
-        mine, theirs = entries.get(key), new.entries.get(key)
-        if change.act == "trim":
-            left = {name: o for name, o in mine.outputs.items() if name != output} if mine and output else {}
-            if mine is not None and left:
-                entries[key] = replace(mine, outputs=left)
-            else:
-                entries.pop(key, None)
-        elif theirs is not None:
-            entries[key] = _replace_outputs(mine, theirs, output, index)
+    for key in dict.fromkeys(move.key for move in accepted):
+        if key in new.entries:
+            entries[key] = _stamp(new.entries[key], index)
+        else:
+            del entries[key]
     recordings = (*old.recordings, *(one.model_copy(update={"reason": reason}) for one in new.recordings))
     made = replace(old, goldformer=new.goldformer, spec=new.spec, recordings=recordings)
     return _compact(replace(made, entries=_sort_entries(entries, old, new)))
 
 
-def _replace_outputs(mine: Entry | None, theirs: Entry, output: str, index: int) -> Entry:
-    """Return an entry with one output of the new one, or with all of them."""
-    stamped = {name: replace(o, recording=index) for name, o in theirs.outputs.items()}
-    if mine is None or not output:
-        ended = theirs.ended.model_copy(update={"recording": index}) if theirs.ended else None
-        return replace(theirs, outputs=stamped, ended=ended)
-    outputs: dict[str, Output] = {**mine.outputs, output: stamped[output]}
-    return replace(mine, outputs={name: outputs[name] for name in (*theirs.outputs, *outputs) if name in outputs})
+def _stamp(entry: Entry, index: int) -> Entry:
+    """Return an entry of which everything refers to one recording."""
+    outputs = {name: replace(output, recording=index) for name, output in entry.outputs.items()}
+    ended = entry.ended.model_copy(update={"recording": index}) if entry.ended else None
+    return replace(entry, outputs=outputs, ended=ended)
 
 
 def _sort_entries(entries: Mapping[Key, Entry], old: Baseline, new: Baseline) -> dict[Key, Entry]:
@@ -114,12 +67,3 @@ def _compact(baseline: Baseline) -> Baseline:
         for key, entry in baseline.entries.items()
     }
     return replace(baseline, entries=entries, recordings=tuple(kept))
-
-
-def count_changes(accepted: Iterable[Change]) -> Iterator[tuple[Act, dict[Kind, int]]]:
-    """Yield each act with the number of its changes in each class."""
-    listed = list(accepted)
-    for act in ACTS:
-        mine = [change.move.kind for change in listed if change.act == act]
-        if mine:
-            yield act, {kind: mine.count(kind) for kind in Kind if kind in mine}

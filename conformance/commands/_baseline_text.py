@@ -13,7 +13,6 @@ from goldformer.conformance.baseline.drift import Drift, describe_cause, describ
 from goldformer.conformance.baseline.drift_data import format_tally
 from goldformer.conformance.baseline.model import Baseline, Key
 from goldformer.conformance.baseline.moves import KINDS, Kind, Move, MoveGroup, group_by_reason, sort_worst_first
-from goldformer.conformance.baseline.update import ACTS, Change, count_changes, list_changes
 from goldformer.conformance.commands._console import plain_table, print_table, say
 from goldformer.conformance.reports.text import format_ratio, format_remarks, wrap
 
@@ -62,34 +61,9 @@ def print_drift(drift: Drift, folder: Path, allow: Kind, *, everything: bool) ->
     say(f"\n{verdict}, allowed: {allow}", "bold")
 
 
-def suggest_update(drift: Drift, adapter: str, folder: Path, allow: Kind) -> str:
+def suggest_update(adapter: str, folder: Path) -> str:
     """Return the command that accepts what moved further than allowed."""
-    acts = _list_options(_list_acceptable(drift, allow))
-    return f"If this is intended, accept it: goldformer baseline update {shlex.join([adapter, str(folder), *acts])}"
-
-
-def describe_left(drift: Drift, accepted: list[Change], allow: Kind) -> str:
-    """Return the sentence that counts what moved further than allowed and is not accepted; "" if all of it is."""
-    places = {change.move.place for change in accepted}
-    left = [change for change in _list_acceptable(drift, allow) if change.move.place not in places]
-    if not left:
-        return ""
-    moved = (
-        f"{len(left)} outputs that moved further than allowed stay" if len(left) > 1 else "1 output that moved stays"
-    )
-    return f"{moved} as recorded: to accept, add {' '.join(_list_options(left))}"
-
-
-def _list_acceptable(drift: Drift, allow: Kind) -> list[Change]:
-    """Return what moved further than allowed, each with the narrowest act that accepts it."""
-    beyond = [move for move in drift.moves if move.kind > allow]
-    return list_changes(drift.old, drift.new, beyond, ("create", "trim", "fix"), allow)
-
-
-def _list_options(changes: list[Change]) -> list[str]:
-    """Return the options of `update` that accept some changes."""
-    asked = {change.act for change in changes}
-    return [f"--{act}" for act in ACTS if act in asked]
+    return f"If this is intended, accept it: goldformer baseline update {shlex.join([adapter, str(folder)])}"
 
 
 def describe_failed_calls(made: Baseline, adapter: str) -> Iterator[str]:
@@ -131,18 +105,18 @@ def _print_remarks(drift: Drift) -> None:
         say(line)
 
 
-def print_changes(accepted: list[Change], drift: Drift) -> None:
-    """Print what an update changes: counts by act and class, and the changes by their cause."""
-    for act, kinds in count_changes(accepted):
-        say(f"{act}: " + ", ".join(f"{count} {kind}" for kind, count in kinds.items()), "bold")
-        mine = [change.move for change in accepted if change.act == act]
-        for head, moves in _group_by_cause(mine, drift):
-            say(f"  {head}")
-            by_call: defaultdict[Key, list[str]] = defaultdict(list)
-            for move in moves:
-                by_call[move.key].append(_format_distance(move))
-            for key, outputs in by_call.items():
-                say(f"    {key.case} ({key.dtype} on {key.device}): {', '.join(outputs)}")
+def print_changes(accepted: list[Move], drift: Drift) -> None:
+    """Print what an update changes: the number of each class, and the moves by their cause."""
+    kinds = [move.kind for move in accepted]
+    if kinds:
+        say("update: " + ", ".join(f"{kinds.count(kind)} {kind}" for kind in Kind if kind in kinds), "bold")
+    for head, moves in _group_by_cause(accepted, drift):
+        say(f"  {head}")
+        by_call: defaultdict[Key, list[str]] = defaultdict(list)
+        for move in moves:
+            by_call[move.key].append(_format_distance(move))
+        for key, outputs in by_call.items():
+            say(f"    {key.case} ({key.dtype} on {key.device}): {', '.join(outputs)}")
 
 
 def _group_by_cause(moves: list[Move], drift: Drift) -> Iterator[tuple[str, tuple[Move, ...]]]:

@@ -16,13 +16,11 @@ import click
 
 from goldformer.adapters import DTYPES, Adapter
 from goldformer.conformance.baseline import drift_data
-from goldformer.conformance.baseline.array_files import BadArrays, from_bytes, to_text
 from goldformer.conformance.baseline.classify import Classifier
 from goldformer.conformance.baseline.drift import Drift
 from goldformer.conformance.baseline.drift_page import page as drift_page
 from goldformer.conformance.baseline.manifest import NAME
 from goldformer.conformance.baseline.model import (
-    MOST_DRAWN,
     MOST_THREADS,
     Baseline,
     BaselineError,
@@ -30,15 +28,13 @@ from goldformer.conformance.baseline.model import (
     Key,
 )
 from goldformer.conformance.baseline.moves import KINDS, Kind
-from goldformer.conformance.baseline.other_device import is_of_other_device, keep_shared, read_as_device
-from goldformer.conformance.baseline.record import add_drawn_cases, find_unrepeatable, record
+from goldformer.conformance.baseline.record import find_unrepeatable, record, require_components
 from goldformer.conformance.baseline.store import load, lock, save
-from goldformer.conformance.baseline.update import ACTS, Act, apply_changes, list_changes
+from goldformer.conformance.baseline.update import apply_moves, list_acceptable
 from goldformer.conformance.commands import _options as options
 from goldformer.conformance.commands._baseline_text import (
     describe_failed_calls,
     describe_files,
-    describe_left,
     print_changes,
     print_drift,
     print_recording,
@@ -59,15 +55,12 @@ from goldformer.conformance.commands._console import (
 from goldformer.conformance.commands._console import save as save_text
 from goldformer.conformance.loading import Reading, load_implementation
 from goldformer.spec import Spec, load_spec
-from goldformer.spec.files import read_regular_file
 
 STATUSES: Final = options.list_statuses(ok="done, or nothing moved too far", fails="something moved")
 _UNSTEADY: Final = (
     "goldformer: a second call gave other numbers: {}. Later checks will report them as moved: find out why with "
     "`goldformer check --property repeat-calls`, or leave the component out with --component."
 )
-#: The most bytes of a file that is shown.
-MOST_SHOWN: Final = 2**30
 _FILTERS: Final = (
     options.COMPONENTS,
     options.CASES,
@@ -79,7 +72,7 @@ _FILTERS: Final = (
         "devices",
         multiple=True,
         callback=options.split_words(),
-        help="Only this device of those recorded; `check` compares another one with the one recorded.",
+        help="Only this device of those recorded.",
     ),
     click.option(
         "--tf32", is_flag=True, help="Allow TF32 in matrix products of float32, also if the recording did not."
@@ -123,10 +116,6 @@ class Filter:
     devices: tuple[str, ...]
     tf32: bool
     threads: int | None
-
-    def finds_other_device(self, old: Baseline) -> bool:
-        """Return True if this asks for one device, and a baseline has another one."""
-        return len(self.devices) == 1 and self.devices[0] not in old.request.devices
 
     def expand(self, spec: Spec, folder: Path, old: Baseline) -> Filter:
         """Return this filter with names for its patterns; CannotRun for the first word that fits nothing."""
@@ -182,19 +171,12 @@ def _add_filters(command: Callable[..., Any]) -> Callable[..., Any]:
     return select_part
 
 
-def measure_drift(
-    adapter: Adapter, spec: Spec, given: str, folder: Path, part: Filter, *, other_device: bool = False
-) -> Drift:
-    """Record an adapter, and compare it with the baseline of a folder; with `other_device`, also with another one's."""
+def measure_drift(adapter: Adapter, spec: Spec, given: str, folder: Path, part: Filter) -> Drift:
+    """Record an adapter, and compare it with the baseline of a folder."""
     old = load(folder)
-    spec = add_drawn_cases(spec, old.request)
-    is_moved = other_device and part.finds_other_device(old)
-    if is_moved:
-        old = read_as_device(old, part.devices[0], spec)
+    require_components(spec, old.request)
     part = part.expand(spec, folder, old)
     new = record(adapter, spec, part.narrow(old.request), partial(show_progress, what="recording"), part.cases)
-    if is_moved:
-        new = keep_shared(new, old)
     keys = part.select(old, new)
     if not keys:
         raise BaselineError(f"{folder}: has nothing that fits all of these options")
@@ -242,9 +224,6 @@ def baseline() -> None:
     help=f"{options.DEVICES_IN_WORDS} (repeatable, or a,b).  [default: cpu]",
 )
 @click.option(
-    "--drawn", type=click.IntRange(0, MOST_DRAWN), default=0, help="Random calls of realistic size, for each component."
-)
-@click.option(
     "--threads", type=click.IntRange(1, MOST_THREADS), default=1, show_default=True, help="Threads on the CPU."
 )
 @options.TF32
@@ -256,7 +235,6 @@ def record_baseline(
     components: tuple[str, ...],
     dtypes: tuple[str, ...],
     devices: tuple[str, ...],
-    drawn: int,
     threads: int,
     tf32: bool,
     timeout: float,
@@ -271,7 +249,7 @@ def record_baseline(
     require_known(dtypes, DTYPES, "--dtype")
     request = BaselineRequest(
         dtypes=dtypes, devices=devices, components=expand_patterns(components, spec.components, "--component"),
-        drawn=drawn, threads=threads, tf32=tf32,
+        threads=threads, tf32=tf32,
     )  # fmt: skip
     with contextlib.closing(load_implementation(adapter, spec, Reading(timeout=timeout))) as found, lock(folder):
         made = record(found, spec, request, partial(show_progress, what="recording"))
@@ -329,11 +307,11 @@ def check_baseline(
     require_outputs({"--json": json, "--markdown": markdown, "--html": html}, adapter, folder / NAME)
     spec = load_spec()
     with contextlib.closing(load_implementation(adapter, spec, Reading(timeout=timeout))) as found:
-        drift = measure_drift(found, spec, adapter, folder, part, other_device=True)
+        drift = measure_drift(found, spec, adapter, folder, part)
         print_drift(drift, folder, allow, everything=everything)
         fails = drift.tally.worst > allow
-        if fails and not is_of_other_device(drift.old):  # which has no place for these results
-            say(suggest_update(drift, adapter, folder, allow))
+        if fails:
+            say(suggest_update(adapter, folder))
         if json:
             save_json(json, drift_data.as_json(drift, allow))
         if markdown:
@@ -349,10 +327,6 @@ def check_baseline(
 @baseline.command("update", epilog=STATUSES)
 @_ADAPTER
 @click.argument("folder", metavar="DIR", type=options.FOLDER)
-@click.option("--create", is_flag=True, help="Add what is new. This is done if no other change is asked for.")
-@click.option("--fix", is_flag=True, help="Replace what moved further than allowed, with all of its call.")
-@click.option("--trim", is_flag=True, help="Remove what is gone.")
-@click.option("--update", is_flag=True, help="Replace all that moved.")
 @_add_filters
 @click.option(
     "--reason", default="", help="Why this is accepted: it is kept in manifest.yaml, and later checks say it."
@@ -363,10 +337,6 @@ def update_baseline(
     *,
     adapter: str,
     folder: Path,
-    create: bool,
-    fix: bool,
-    trim: bool,
-    update: bool,
     part: Filter,
     timeout: float,
     allow: Kind,
@@ -374,17 +344,16 @@ def update_baseline(
     dry_run: bool,
     yes: bool,
 ) -> int:
-    """Accept what moved into the baseline in DIR.
+    """Accept what moved into the baseline in DIR: calls with a new result, new calls, and calls that are gone.
 
-    Each kind of change is asked for by its name, and listed before it is written. Nothing is written if CI is set.
+    Options such as --component restrict it. What moved is listed before it is written; a move that --allow allows stays
+    as recorded, unless another output of its call moved further. Nothing is written if CI is set.
     """
     if not dry_run and os.environ.get("CI", "").lower() not in ("", "0", "false"):
         raise CannotRun(
             "baseline update writes nothing where CI is set: run it on a machine of your own, read what it lists, "
             f"and commit {folder}; --dry-run only lists it"
         )
-    wanted: dict[Act, bool] = {"create": create, "trim": trim, "fix": fix, "update": update}
-    acts = tuple(act for act in ACTS if wanted[act]) or ("create",)
     spec = load_spec()
     with contextlib.ExitStack() as stack:
         found = stack.enter_context(contextlib.closing(load_implementation(adapter, spec, Reading(timeout=timeout))))
@@ -392,10 +361,8 @@ def update_baseline(
         if not dry_run and folder.is_dir():
             stack.enter_context(lock(folder))
         drift = measure_drift(found, spec, adapter, folder, part)
-        accepted = list_changes(drift.old, drift.new, drift.moves, acts, allow)
+        accepted = list_acceptable(drift.moves, allow)
         print_changes(accepted, drift)
-        if left := describe_left(drift, accepted, allow):
-            say(left)
         if not accepted or dry_run:
             say("nothing to change" if not accepted else "nothing was written: --dry-run")
             return OK
@@ -403,7 +370,7 @@ def update_baseline(
             raise CannotRun("nothing was written: there is no terminal to ask on; --yes writes without asking")
         if not yes and not click.confirm(f"Write this to {folder}?"):
             raise CannotRun("nothing was written")
-        changed = save(folder, apply_changes(drift.old, drift.new, accepted, reason))
+        changed = save(folder, apply_moves(drift.old, drift.new, accepted, reason))
         say(f"- wrote {folder / NAME}{describe_files(changed)}")
     return OK
 
@@ -411,22 +378,3 @@ def update_baseline(
 def is_interactive() -> bool:
     """Return True if a person can be asked on the terminal."""
     return sys.stdin.isatty()
-
-
-# ── show ──
-
-
-@baseline.command("show", epilog=STATUSES)
-@click.argument("file", type=options.FILE)
-def show_arrays(*, file: Path) -> int:
-    """Print the numbers of a file of arrays.
-
-    git diff shows them after: git config diff.goldformer.textconv 'goldformer baseline show'
-    """
-    try:
-        arrays = from_bytes(read_regular_file(file, MOST_SHOWN))
-    except BadArrays as error:
-        raise CannotRun(f"{file}: {error}: name a file of arrays of a baseline") from error
-    for line in to_text(arrays):
-        say(line)
-    return OK

@@ -98,14 +98,14 @@ def test_who_writes_keeps_writers_out_and_readers_in(adapter_file, tmp_path, fir
     assert baseline(*recording(other, folder)).exit_code == 0
     (tmp_path / "called").unlink()
     before = contents(folder)
-    command = recording(slow, folder) if first == "record" else ("update", slow, folder, "--update", "--yes")
+    command = recording(slow, folder) if first == "record" else ("update", slow, folder, "--yes")
     with at_work(*command, beside=tmp_path) as process:
-        for refused in (recording(other, folder), ("update", other, folder, "--update", "--yes")):
+        for refused in (recording(other, folder), ("update", other, folder, "--yes")):
             done = baseline(*refused)
             assert (done.exit_code, done.stdout) == (2, "")
             assert IN_USE in done.stderr
         assert baseline("check", other, folder).exit_code == 0
-        assert baseline("update", other, folder, "--update", "--dry-run").exit_code == 0
+        assert baseline("update", other, folder, "--dry-run").exit_code == 0
         assert contents(folder) == before
         (tmp_path / "go").touch()
         assert process.wait(SECONDS) == 0

@@ -380,19 +380,6 @@ def test_another_option_is_named_whether_it_is_declared_or_not(spec, drift):
     assert gone.why == "is gone: only for empty_row: uniform; the adapter declares nan"
 
 
-def test_drawn_calls_of_realistic_size_are_classed_as_golden_ones_are(spec, drift):
-    pairs = [
-        (on_torch(spec, feed_forward()), on_torch(spec, feed_forward(reversed_sums)), Kind.ROUNDING),
-        (on_torch(spec, feed_forward()), on_torch(spec, feed_forward(tf32)), Kind.PRECISION),
-        (textbook(spec), textbook(spec, "activation: gelu"), Kind.SEMANTIC),
-    ]
-    for old, new, kind in pairs:
-        found = drift(old, new, "feed_forward", drawn=1)
-        drawn = [move for move in found.moves if move.key.case == "drawn-feed-forward-1"]
-        assert {move.output for move in drawn} == {"output", "hidden"}
-        assert Tally.of(drawn).worst is kind
-
-
 # ── form ──
 
 

@@ -311,9 +311,7 @@ def test_pytest_runs_every_test(adapter_file, tmp_path):
 
 
 def test_a_baseline_has_every_other_call(adapter_file, spec):
-    request = BaselineRequest(
-        dtypes=("float32",), devices=("cpu",), components=("softmax",), drawn=0, threads=1, tf32=False
-    )
+    request = BaselineRequest(dtypes=("float32",), devices=("cpu",), components=("softmax",), threads=1, tf32=False)
     entries = {}
     for source in (DYING, LASTING):
         found = find_adapter(adapter_file(source), spec)

@@ -14,13 +14,9 @@ from goldformer.adapters.skeleton import sign, write_example, write_stub
 from goldformer.adapters.textbook.build import build_textbook
 from goldformer.conformance.api.expectation import assert_correct
 from goldformer.conformance.api.report import NonConformance
-from goldformer.conformance.baseline.drawn import draw_cases
 from goldformer.conformance.diagnosis.mistakes import implementations
 from goldformer.conformance.judging.cases import Bench, check_case
-from goldformer.conformance.judging.invoke import read_arguments
 from goldformer.conformance.judging.verdict import Status
-from goldformer.spec.call import check_call
-from goldformer.spec.sessions import read_script
 
 TEXTBOOK = build_textbook().cached_attention
 CASE = "cache-prompt-chunk-steps"
@@ -224,11 +220,3 @@ def test_an_adapter_of_a_session_is_written_with_a_state(spec):
     assert "Returns output (batch, kv_heads*group, seq, d_v), state, which a later call is given." in write_stub(
         contract
     )
-
-
-def test_a_drawn_session_is_a_call_of_its_contract(spec):
-    (case,) = draw_cases(spec, ["cached_attention"], 1)
-    contract = spec.contracts["cached_attention"]
-    given = read_arguments(case)
-    binder = check_call(contract, given.inputs, given.params, given.attributes)
-    assert binder.sizes["seq"] == read_script(given.attributes)[-1].stop
