@@ -22,7 +22,7 @@ from typing import Any, Final, Protocol
 from goldformer.adapters.arrays import Wire
 from goldformer.adapters.process import TIMEOUT
 from goldformer.adapters.process.child import TAIL, Child, ChildFault
-from goldformer.adapters.process.faults import CallFault, FaultReason, NoSuchMethod, Stray, TooLarge, WireError
+from goldformer.adapters.process.faults import CallFault, FaultReason, Stray, TooLarge, WireError
 from goldformer.adapters.process.messages import (
     INVALID_REQUEST,
     METHOD_NOT_FOUND,
@@ -219,8 +219,7 @@ class Client:
             return reply
         message_text = printable(clip_text(reply.message, LONGEST_MESSAGE))
         if reply.code in (METHOD_NOT_FOUND, NOT_IMPLEMENTED):
-            absent = NoSuchMethod if reply.code == METHOD_NOT_FOUND else NotImplementedError
-            raise absent(message_text or f"{method} is not implemented")
+            raise NotImplementedError(message_text or f"{method} is not implemented")
         detail = printable(clip_text(reply.data, TAIL)) if isinstance(reply.data, str) else ""
         if reply.code in (PARSE_ERROR, INVALID_REQUEST):
             raise _protocol_fault(f"could not read the request {method}: {message_text}", child)

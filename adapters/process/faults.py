@@ -5,7 +5,6 @@ WireError     a message that does not follow the protocol
 ├── Stray     a line that is no message, such as a line of a log
 └── Unasked   a reply to no request
 CallFault     a call without a result, and the reason
-NoSuchMethod  a process denies a method that it listed
 """
 
 from __future__ import annotations
@@ -84,10 +83,6 @@ class CallFault(Exception):
         super().__init__(message)
         self.reason: FaultReason = reason
         self.detail = detail
-
-
-class NoSuchMethod(NotImplementedError):
-    """The process denies a method that it listed in its handshake."""
 
 
 def describe_status(status: int) -> str:

@@ -10,7 +10,6 @@ __all__ = [
     "BaselineRequest",
     "Classifier",
     "Drift",
-    "Guard",
     "Kind",
     "Move",
     "load",
@@ -22,7 +21,6 @@ __getattr__, __dir__ = load_on_use(
     __name__,
     {
         "drift": ("Drift",),
-        "guard": ("Guard",),
         "classify": ("Classifier",),
         "model": ("Baseline", "BaselineError", "BaselineRequest"),
         "moves": ("Kind", "Move"),

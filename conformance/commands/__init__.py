@@ -10,7 +10,6 @@ SUMMARIES: Final = {
     "baseline": "Record an implementation's results, and say later what moved.",
     "check": "Check an implementation.",
     "compare": "Run the same checks on several implementations.",
-    "components": "List what is judged.",
     "coverage": "Show which checks cover each row of the documents.",
     "derive": "Derive golden values, or prove that no value moved.",
     "explain": "Explain an id: case, clause, component, mistake and so on.",
@@ -22,12 +21,11 @@ SUMMARIES: Final = {
     "new": "Write a commented adapter to start from.",
     "schema": "Print the JSON Schema of a kind of file.",
     "serve": "Answer for a Python adapter in the protocol.",
-    "smoke": "Call every component of an implementation once.",
 }
 
 #: The commands by the people who need them.
 GROUPS: Final = {
-    "Check": ("check", "compare", "explain", "components", "infer", "new", "baseline", "smoke", "serve"),
+    "Check": ("check", "compare", "explain", "infer", "new", "baseline", "serve"),
     "Grade": ("assignment", "grade"),
     "Make the spec": ("derive", "lint", "coverage", "mistakes", "export", "schema"),
 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from json import dumps
@@ -13,7 +13,15 @@ import click
 
 from goldformer.adapters.skeleton import sign, write_example
 from goldformer.conformance.commands import _options as options
-from goldformer.conformance.commands._console import OK, CannotRun, require_known, save_json, say
+from goldformer.conformance.commands._console import (
+    OK,
+    CannotRun,
+    plain_table,
+    print_table,
+    require_known,
+    save_json,
+    say,
+)
 from goldformer.spec import Case, Contract, Spec, load_spec
 from goldformer.spec.coverage import Coverage, RowCoverage, cover
 from goldformer.spec.draw import Values
@@ -26,14 +34,17 @@ Entry = dict[str, Any]
 
 
 @click.command(epilog=options.list_statuses())
-@click.argument("name", shell_complete=options.complete(lambda: _list_ids(load_spec())))
+@click.argument("name", required=False, shell_complete=options.complete(lambda: _list_ids(load_spec())))
 @options.JSON
-def explain(*, name: str, json: Path | None) -> int:
+def explain(*, name: str | None, json: Path | None) -> int:
     """Explain an id: case, clause, component, mistake and so on.
 
-    Conventions, families of models, documents and their rows, errata and properties have ids too.
+    Conventions, families of models, documents and their rows, errata and properties have ids too. Without an id, list
+    the components, which are what is judged.
     """
     spec = load_spec()
+    if name is None:
+        return _list_components(spec)
     entry = find_entry(name, spec) or find_entry(name.upper(), spec)
     if entry is None:
         if scope := explain_scope([name]):
@@ -44,6 +55,16 @@ def explain(*, name: str, json: Path | None) -> int:
         save_json(json, dumps(entry, ensure_ascii=False, default=str) + "\n")
     for line in format_entry(entry):
         say(line)
+    return OK
+
+
+def _list_components(spec: Spec) -> int:
+    """Print each component with the number of its golden cases and its title."""
+    cases = Counter(case.component for case in spec.cases.values())
+    table = plain_table("component", "cases", "title", right=("cases",))
+    for component, contract in spec.contracts.items():
+        table.add_row(component, str(cases[component]), contract.title)
+    print_table(table)
     return OK
 
 

@@ -1,4 +1,4 @@
-"""goldformer serve, smoke and check with a process, and pytest with one in each worker; none is left behind."""
+"""goldformer serve and check with a process, and pytest with one in each worker; none is left behind."""
 
 from __future__ import annotations
 
@@ -53,101 +53,6 @@ def hanging(tmp_path):
     """The name of an adapter that hangs at its first call, and the file by which its processes are found."""
     file = tmp_path / "done"
     return "cmd: " + shlex.join([sys.executable, "-S", str(MISBEHAVING), "hang", str(file)]), file
-
-
-# smoke
-
-
-def test_smoke_calls_every_component_of_an_adapter_in_this_process():
-    result = CliRunner().invoke(main, ["smoke", "textbook"])
-    assert (result.exit_code, result.stderr) == (0, "")
-    first, *lines, last = result.stdout.splitlines()
-    assert first.startswith("textbook ")
-    assert {tuple(line.split()) for line in lines} >= {("softmax", "ok"), ("softmax_gradient", "ok"), ("decoder", "ok")}
-    assert re.fullmatch(
-        r"\d+ ok, 0 with a problem, 0 not implemented; spec \S+ s, start \S+ s, calls \S+ s, end \S+ s", last
-    )
-
-
-def test_smoke_says_what_is_wrong_with_each_component(adapter_file):
-    source = 'ARRAYS = "numpy"\ndef softmax(scores):\n    return str(scores)\n'
-    source += "def one_hot(ids, *, vocab):\n    raise NotImplementedError('later')\n"
-    source += "def shift_right(ids, *, bos_id):\n    return ids\n"
-    result = CliRunner().invoke(main, ["smoke", adapter_file(source)])
-    assert result.exit_code == 1
-    lines = dict(line.split(maxsplit=1) for line in result.stdout.splitlines()[1:])
-    assert lines["softmax"] == "problem: output is a str: return a numpy.ndarray"
-    assert lines["one_hot"] == "not implemented: later"
-    assert lines["shift_right"] == "ok", "whether it is right is not asked"
-    assert lines["1"].startswith("ok, 1 with a problem, ")
-
-
-def test_smoke_calls_no_kernel_on_a_device_that_it_does_not_declare(adapter_file):
-    source = 'ARRAYS = "torch"\nDEVICES = ("cuda",)\nNAME = "kernel"\ndef softmax(scores):\n    return scores\n'
-    result = CliRunner().invoke(main, ["smoke", adapter_file(source)])
-    assert result.exit_code == 2
-    assert result.stderr == (
-        "goldformer: kernel works on cuda, not on cpu, where smoke makes its calls: "
-        "use goldformer check with --device cuda\n"
-    )
-
-
-def test_smoke_begins_no_line_with_the_message_of_an_error(adapter_file):
-    """Build servers run commands at the start of a line."""
-    source = 'ARRAYS = "numpy"\ndef softmax(scores):\n    raise ValueError("a\\n::error::b")\n'
-    source += "def one_hot(ids, *, vocab):\n    raise NotImplementedError('a\\n::error::b')\n"
-    lines = CliRunner().invoke(main, ["smoke", adapter_file(source)]).stdout.splitlines()
-    assert any(line.startswith(f"{'softmax':36} problem: raised ValueError: a ::error::b (") for line in lines)
-    assert f"{'one_hot':36} not implemented: a ::error::b" in lines
-    assert not any(line.startswith("::") for line in lines)
-
-
-def test_smoke_says_of_a_process_what_it_said_last(tmp_path):
-    name = shlex.join([sys.executable, "-S", str(MISBEHAVING), "exit_3", str(tmp_path / "done")])
-    result = CliRunner().invoke(main, ["smoke", f"cmd: {name}"])
-    assert result.exit_code == 1
-    assert result.stdout.splitlines()[:4] == [
-        "misbehaving",
-        f"{'softmax':36} problem: the process ended with exit status 3 when it was asked for softmax. "
-        'Last on standard error: "who took the weights?"',
-        "    reading the weights",
-        "    who took the weights?",
-    ]
-    assert processes_of(tmp_path / "done") == []
-
-
-def test_smoke_finds_a_method_that_is_listed_and_not_there(tmp_path):
-    lines = [
-        '{"jsonrpc":"2.0","id":1,"result":{"protocol":1,"name":"mine","components":["softmax"]}}',
-        '{"jsonrpc":"2.0","id":2,"error":{"code":-32601,"message":"there is no softmax"}}',
-    ]
-    script = "; ".join(f"read line; echo '{line}'" for line in lines)
-    result = CliRunner().invoke(main, ["smoke", f"cmd: {shlex.join(['sh', '-c', script])}"])
-    assert result.exit_code == 1
-    assert result.stdout.splitlines()[1] == (
-        f"{'softmax':36} problem: initialize lists it, and the process has no such method (-32601): there is no softmax"
-    )
-
-
-@pytest.mark.parametrize(
-    ("source", "says"),
-    [
-        ('ARRAYS = "numpy"\n', "implements nothing that could be called"),
-        ("ARRAYS = 3\n", "ARRAYS is '3': write ARRAYS = \"torch\" or "),
-    ],
-)
-def test_smoke_of_what_cannot_be_called_is_2(source, says, adapter_file):
-    result = CliRunner().invoke(main, ["smoke", adapter_file(source)])
-    assert result.exit_code == 2
-    assert says in result.stderr
-
-
-def test_smoke_waits_no_longer_than_it_is_told(hanging):
-    start = time.monotonic()
-    result = CliRunner().invoke(main, ["smoke", hanging[0], "--timeout", "0.3"])
-    assert result.exit_code == 1
-    assert "gave no answer within 0.3 s" in result.stdout
-    assert time.monotonic() - start < 20
 
 
 # serve
