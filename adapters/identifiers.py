@@ -66,7 +66,7 @@ def _is_method(loaded: Instruction) -> bool:
 def _list_own(thing: Any) -> Iterator[Any]:
     """Yield a function or a class and what it uses of the same author, each once."""
     seen: set[int] = set()
-    waiting = [thing]
+    waiting = [inspect.unwrap(thing)]
     while waiting:
         one = waiting.pop()
         if id(one) in seen or not _is_own(one):

@@ -83,8 +83,7 @@ class Inference:
         `detour` is the folder of the class as seen from the file, if it stands in another one.
         """
         name = self.wiring.target.name
-        lines = [f"Adapter of {name}, inferred by `goldformer infer`: {self.summary}", "", *self.wiring.facts]
-        return self.wiring.write("\n".join(lines) + "\n", detour)
+        return self.wiring.write(f"Adapter of {name}, inferred by `goldformer infer`: {self.summary}", detour)
 
     @property
     def summary(self) -> str:
@@ -301,11 +300,12 @@ def _ask_whether(wiring: Wiring, choice: str) -> str:
 
 
 def _ask_which(target: Target, found: Sequence[Wiring]) -> str:
-    first, second = (set(wiring.facts) for wiring in found[:2])
     names = list(dict.fromkeys(wiring.component for wiring in found))
     if len(names) > 1:
         how = f"Pass --component {names[0]}, or component={names[0]!r} in Python"
         return f"{target.name} fits {' and '.join(names)}. Which is it? {how}"
-    differences = [" · ".join(sorted(facts)) for facts in (first - second, second - first)]
+    first, second = ([line.strip(" ,") for line in wiring.write("").splitlines()] for wiring in found[:2])
+    both = ((first, second), (second, first))
+    differences = [" · ".join(line for line in some if line not in others) for some, others in both]
     ways = f"{differences[0]}, or {differences[1]}"
     return f"{target.name} fits in two ways: {ways}. Which is meant? `goldformer new` writes an adapter that can say it"

@@ -250,10 +250,9 @@ class WiringSearch:
 
     def _list_rivals(self, found: Wiring) -> list[Wiring]:
         """Return the wirings that fit as well, of those that name the parameters in another way."""
-        switch, form = found.arguments.switch, found.arguments.table_form
         likely = self.wirings[:_MOST_RIVALS]
         # Tables of another form hold the same numbers.
-        arguments = [replace(wiring.arguments, switch=switch, table_form=form) for wiring in likely]
+        arguments = [wiring.arguments.agree(found.arguments) for wiring in likely]
         others = (
             replace(found, naming=wiring.naming, arguments=own, construction=wiring.construction)
             for wiring, own in zip(likely, arguments, strict=True)
@@ -288,7 +287,7 @@ class WiringSearch:
             return wiring
         cases = [case for case in self._masked if switches_mask(wiring, case.input_arrays)]
         is_hint = self._try(wiring, cases, thorough=True).is_misfit
-        return replace(wiring, arguments=replace(wiring.arguments, switch="")) if is_hint else wiring
+        return replace(wiring, arguments=wiring.arguments.leave_out_switch()) if is_hint else wiring
 
     def _takes_four_axes(self, trial: Trial) -> bool:
         """Return False if a mask that fits cannot come with all four axes, and the adapter does not decline that.

@@ -20,12 +20,12 @@ from goldformer.adapters.inference.proposals import (
     find_shared_norm,
     find_shared_projections,
     has_fixed_sizes,
-    load_wiring,
     propose,
 )
 from goldformer.adapters.inference.target import (
     ChoiceError,
     InferenceError,
+    Made,
     MisfitError,
     Target,
     as_module,
@@ -35,18 +35,20 @@ from goldformer.adapters.inference.target import (
     read_target,
     split_target,
 )
-from goldformer.adapters.inference.writing import Returns, Wiring, switches_mask
+from goldformer.adapters.inference.wiring import Returns, Wiring, adapt, load_wiring, switches_mask
 
 __all__ = [
     "COMPONENTS",
     "ChoiceError",
     "InferenceError",
+    "Made",
     "MaskForm",
     "MisfitError",
     "Returns",
     "TableForm",
     "Target",
     "Wiring",
+    "adapt",
     "as_module",
     "explain_others",
     "explain_parts",

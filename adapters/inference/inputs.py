@@ -5,9 +5,9 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import permutations
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from goldformer.adapters.inference.names import ARGUMENTS, SIZES, list_roles, says, split_words
 from goldformer.adapters.inference.target import Argument, Target
@@ -60,32 +60,56 @@ class TableForm:
 
 @dataclass(frozen=True, slots=True)
 class ForwardArguments:
-    """The arguments of a call by their names: the input that each takes, and the masks in the order of ours.
+    """What each argument of a call gets: a role of ours, which is a string, or a constant such as an eps.
 
-    `masks` maps our masks to their arguments, and `paddings` those whose padded keys have an argument of their own.
-    `caches` are arguments without a default for the keys and values of earlier calls, `constants` those that are no
-    inputs, such as an eps, each with its number. `attributes` maps arguments to attributes of the contract, such as a
-    base. `switch` is a boolean such as is_causal, which hides later tokens instead of a mask. `tables` take the rotary
-    tables that a model makes for its layers, and `places` their positions, with True for an axis of the batch.
+    A role is an input, a parameter of a function, a mask, an attribute of the contract, or one of these:
+    "self_mask_of_keys" for the padded keys of a mask that have an argument of their own, "is_causal" for a boolean that
+    hides later tokens in the place of a mask, "words" for a mask of words made of pad_id, "rotary_cosines",
+    "rotary_sines" and "rotary" for the tables that a model makes for its layers, and "positions_of_tokens" or
+    "positions_of_batch" for their positions. An empty cache is None.
     """
 
-    inputs: Mapping[str, str]
-    masks: Mapping[str, str]
-    pad: str = ""
-    paddings: Mapping[str, str] = field(default_factory=dict)
-    caches: tuple[str, ...] = ()
-    constants: Mapping[str, float] = field(default_factory=dict)
-    switch: str = ""
-    attributes: Mapping[str, str] = field(default_factory=dict)
-    tables: tuple[str, ...] = ()
+    call: Mapping[str, Any]
     table_form: TableForm | None = None
-    places: Mapping[str, bool] = field(default_factory=dict)
+
+    @property
+    def masks(self) -> dict[str, str]:
+        """Their arguments by our masks."""
+        return {role: name for name, role in self.call.items() if isinstance(role, str) and role.endswith("mask")}
+
+    @property
+    def paddings(self) -> dict[str, str]:
+        """Their arguments of padded keys by our masks."""
+        roles = {name: role for name, role in self.call.items() if isinstance(role, str)}
+        return {r.removesuffix(OF_KEYS): name for name, r in roles.items() if r.endswith(OF_KEYS)}
+
+    @property
+    def switch(self) -> str:
+        """Their boolean that hides later tokens, or ""."""
+        return next((name for name, role in self.call.items() if role == "is_causal"), "")
+
+    @property
+    def tables(self) -> bool:
+        """True if an argument takes rotary tables."""
+        return any(str(role).startswith("rotary") and role != "rotary_width" for role in self.call.values())
 
     @property
     def all_masks(self) -> tuple[str, ...]:
         """Their arguments that are masks."""
         return (*self.masks.values(), *self.paddings.values())
 
+    def leave_out_switch(self) -> ForwardArguments:
+        """Return the arguments without the switch."""
+        return replace(self, call={name: role for name, role in self.call.items() if name != self.switch})
+
+    def agree(self, other: ForwardArguments) -> ForwardArguments:
+        """Return the arguments with the switch and the rotary tables of others."""
+        without = self if other.switch else self.leave_out_switch()
+        return replace(without, table_form=other.table_form)
+
+
+#: The end of the role of padded keys.
+OF_KEYS: Final = "_of_keys"
 
 #: The roles of arguments that say where a token stands.
 _OF_POSITIONS: Final = ("cosines", "sines", "tables", "places")
@@ -104,13 +128,13 @@ def list_arguments(target: Target, contract: Contract) -> Iterator[ForwardArgume
     can_switch = takes_masks and "source" not in contract.inputs
     switch = next((a.name for a in given if can_switch and a not in masks and is_causal_switch(a)), "")
     pad = next((a.name for a in given if says(a.name, ARGUMENTS["pad"])), "")
-    caches = tuple(a.name for a in given if a.is_required and says(a.name, ARGUMENTS["cache"]))
-    constants = {a.name: a.constant for a in given if a.is_required and type(a.constant) in (int, float)}
-    named_attributes = {
-        a.name: role for a in given for role in list_roles(a.name, SIZES) if role in contract.attributes
-    }
-    tables, places = _name_tables(given) if contract.component == "decoder_only_layer" else ((), {})
-    apart = (pad, switch, *caches, *constants, *named_attributes, *tables, *places)
+    others: dict[str, Any] = {a.name: None for a in given if a.is_required and says(a.name, ARGUMENTS["cache"])}
+    others |= {a.name: a.constant for a in given if a.is_required and type(a.constant) in (int, float)}
+    others |= {a.name: role for a in given for role in list_roles(a.name, SIZES) if role in contract.attributes}
+    tables = _name_tables(given) if contract.component == "decoder_only_layer" else {}
+    apart = {pad, switch, *others, *tables}
+    others |= {pad: "pad_id"} if pad and "pad_id" in contract.attributes else {}
+    others |= {switch: "is_causal"} if switch else {}
     # The targets of a language model only make a loss.
     reads_ids = "ids" in contract.inputs
     data = [
@@ -126,25 +150,27 @@ def list_arguments(target: Target, contract: Contract) -> Iterator[ForwardArgume
     if wanted == ["query", "key", "value"] and len(data) == 2:
         wanted = list(_ONE_CONTEXT)
     names = [a.name for a in data]
+    own_masks = {theirs: ours for ours, theirs in named[0].items()}
+    own_masks |= {theirs: f"{ours}{OF_KEYS}" for ours, theirs in named[1].items()}
     for inputs in _match(names, wanted) if len(data) == len(wanted) else _match_repeated(names, contract):
-        read = {theirs: f'params["{ours}"]' if ours in contract.params else ours for theirs, ours in inputs.items()}
-        own_pad = pad if "pad_id" in contract.attributes else ""
-        found = ForwardArguments(
-            read, named[0], own_pad, named[1], caches, constants, switch, named_attributes, tables, None, places
-        )
-        yield from (replace(found, table_form=form) for form in _list_table_forms(tables))
+        roles = {**inputs, **own_masks, **others, **tables}
+        in_order = {a.name: roles[a.name] for a in given if a.name in roles}
+        yield from (ForwardArguments(in_order, form) for form in _list_table_forms([*tables.items()]))
 
 
-def _name_tables(given: list[Argument]) -> tuple[tuple[str, ...], dict[str, bool]]:
-    """Return the arguments of rotary tables, cosines before sines, and those of positions, True with a batch axis."""
+def _name_tables(given: list[Argument]) -> dict[str, str]:
+    """Return the arguments of rotary tables and of their positions, with their roles."""
     named = {role: [a.name for a in given if says(a.name, ARGUMENTS[role])] for role in _OF_POSITIONS}
-    places = {name: name.endswith(("ids", "id")) for name in named["places"]}
-    pair = (*named["cosines"], *named["sines"])
-    return pair if len(pair) == len(_OF_POSITIONS[:2]) else tuple(named["tables"][:1]), places
+    pair = [*named["cosines"], *named["sines"]]
+    places = {n: f"positions_of_{'batch' if n.endswith(('ids', 'id')) else 'tokens'}" for n in named["places"]}
+    if len(pair) == len(_OF_POSITIONS[:2]):
+        return dict(zip(pair, ("rotary_cosines", "rotary_sines"), strict=True)) | places
+    return dict.fromkeys(named["tables"][:1], "rotary") | places
 
 
-def _list_table_forms(tables: tuple[str, ...]) -> list[TableForm | None]:
+def _list_table_forms(roles: list[tuple[str, str]]) -> list[TableForm | None]:
     """Return the forms in which rotary tables may come, those first that their names suggest."""
+    tables = [name for name, role in roles if role.startswith("rotary")]
     pairs = [TableForm(columns, axes) for columns in ("halves", "doubled", "in_turn") for axes in (2, 3, 4)]
     turns = [TableForm("turns"), TableForm("turns", 4), TableForm("stacked")]
     if len(tables) != 1:
@@ -157,7 +183,7 @@ def pass_padding(arguments: ForwardArguments, target: Target, contract: Contract
     if "ids" not in contract.inputs or "pad_id" not in contract.attributes:
         return None
     names = [a.name for a in target.list_arguments() if says(a.name, ARGUMENTS["mask"]) and a.default is None]
-    return replace(arguments, attributes={**arguments.attributes, names[0]: "pad_id"}) if len(names) == 1 else None
+    return replace(arguments, call={**arguments.call, names[0]: "words"}) if len(names) == 1 else None
 
 
 def list_forms(arguments: ForwardArguments, contract: Contract, target: Target) -> Iterator[MaskForm]:

@@ -6,17 +6,15 @@ import inspect
 import re
 import warnings
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from itertools import islice, product
-from types import ModuleType
 from typing import Any, Final
 
 from goldformer.adapters.inference.inputs import list_arguments
 from goldformer.adapters.inference.names import SIZES, find_part, find_projection, list_roles, split_words
 from goldformer.adapters.inference.parameters import has_shared_norm, name_parameters
-from goldformer.adapters.inference.target import PROBE, Construction, Leaf, Part, Target, list_leaves
-from goldformer.adapters.inference.writing import Wiring
-from goldformer.adapters.protocol import INFERRED_FUNCTIONS, Adapter
+from goldformer.adapters.inference.target import PROBE, Construction, Leaf, Made, Target, list_leaves
+from goldformer.adapters.inference.wiring import Wiring
+from goldformer.adapters.protocol import INFERRED_FUNCTIONS
 from goldformer.spec import Spec
 
 #: The components whose adapter can be inferred, the largest first: a class with many parts is no smaller component.
@@ -157,13 +155,13 @@ def _find_kinds(target: Target, component: str) -> dict[str, str]:
     return kinds
 
 
-def _list_parts(target: Target, kind: str, users: tuple[Any, ...] = ()) -> Iterator[Part]:
+def _list_parts(target: Target, kind: str, users: tuple[Any, ...] = ()) -> Iterator[Made]:
     """Yield the classes next to a target whose parameters are those of a component, each with a way to build it."""
     for other in (other for other in target.list_neighbours() if other.thing not in users):
         for construction in _list_constructions(other, kind, users=(*users, target.thing)):
-            module = None if construction.config else _try_to_build(other, construction)
+            module = _try_to_build(other, construction)
             if module is not None and any(name_parameters(kind, list_leaves(module), construction)):
-                yield Part(other, construction)
+                yield Made(other.thing, construction.arguments)
                 break
 
 
@@ -202,7 +200,7 @@ def explain_unbuilt(target: Target) -> str:
         try:
             target.build(construction, PROBE)
         except Exception as error:
-            given = ", ".join(f"{name}={PROBE[role]}" for name, role in construction.sizes.items())
+            given = ", ".join(f"{name}={PROBE[role]}" for name, role in construction.list_sizes())
             reasons.append(f"{target.name}({given}) raises {type(error).__name__}: {error}")
         else:
             return ""
@@ -215,7 +213,7 @@ def has_fixed_sizes(target: Target) -> bool:
     arguments = target.list_sizes()
     if any(list_roles(a.name, SIZES) or (a.is_required and a.constant is None) for a in arguments):
         return False
-    module = _try_to_build(target, Construction({}, {a.name: a.constant for a in arguments if a.is_required}))
+    module = _try_to_build(target, Construction({a.name: a.constant for a in arguments if a.is_required}))
     return module is not None and bool(list_leaves(module))
 
 
@@ -250,17 +248,3 @@ def find_embedding_stack(target: Target) -> str:
             if len(others) < len(leaves) and any(name_parameters(stack, others, construction)):
                 return stack
     return ""
-
-
-def load_wiring(wiring: Wiring, spec: Spec) -> Adapter:
-    """Return the adapter that the text of a wiring defines, with the target itself in the place of its import."""
-    target, config = wiring.target, wiring.construction.config
-    module = ModuleType(f"inferred_{target.name}")
-    vars(module)[wiring.local_name] = target.thing
-    vars(module).update({part.name: part.thing for part in wiring.construction.list_parts()})
-    if config:
-        vars(module)[config.kind.__name__] = config.kind
-    exec(compile(wiring.code, f"<inferred adapter of {target.name}>", "exec"), vars(module))
-    # Our own text needs no checks, and there may be hundreds.
-    adapter = Adapter.from_trusted(module, target.name, spec, arrays=target.arrays)
-    return replace(adapter, conventions=wiring.declared, dtypes=wiring.dtypes or adapter.dtypes)

@@ -46,11 +46,11 @@ class ChoiceError(InferenceError):
 
 
 #: A number for each size, all different, also times the heads, so that a shape shows which sizes it has.
-PROBE: Final[Mapping[str, int]] = {
+PROBE: Final[Mapping[str, Any]] = {
     "width": 12, "heads": 3, "kv_heads": 1, "head_width": 5, "value_width": 7, "input_width": 14, "inner": 20,
     "expansion": 5, "vocab": 17, "source_vocab": 17, "target_vocab": 17, "layers": 5, "encoder_layers": 5,
     "decoder_layers": 5, "positions": 64, "pad": 0, "temperature": 2, "width_by_heads": 4, "width_of_heads": 12,
-    "word_width": 12, "base": 100, "rotary_width": 4,
+    "word_width": 12, "base": 100, "rotary_width": 4, "device": "cpu",
 }  # fmt: skip
 
 
@@ -124,41 +124,66 @@ class Argument:
         # A switch such as causal: what it adds to the documents' form is off.
         if self.says_boolean or re.fullmatch(r"(is_)?(causal|masked)|(use_)?mask", lowered):
             return False
-        return "cpu" if is_device(self.name) else None
+        return "device" if is_device(self.name) else None
 
 
 @dataclass(frozen=True, slots=True)
 class Construction:
-    """A way to call a constructor: the size, the constant or the ready module that each argument stands for.
+    """A way to call a constructor: each argument is a size by its role, a constant, or `Made`."""
 
-    `config` is a config object that holds the sizes and the constants, if there is one.
-    """
-
-    sizes: Mapping[str, str]
-    constants: Mapping[str, Any]
-    config: Config | None = None
-    parts: Mapping[str, Part] = dataclasses.field(default_factory=dict)
-
-    @property
-    def others(self) -> Mapping[str, Any]:
-        """The constants next to the config object."""
-        return self.config.others if self.config else {}
+    arguments: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def has(self, *roles: str) -> bool:
-        """Return True if an argument stands for one of these sizes, here or in a part."""
+        """Return True if an argument stands for one of these sizes, here or in what is made for it."""
         return any(role in roles for role in self.list_roles())
 
     def list_roles(self) -> Iterator[str]:
-        """Yield the sizes that arguments stand for, here and in the parts."""
-        yield from self.sizes.values()
-        for part in self.parts.values():
-            yield from part.construction.list_roles()
+        """Yield the sizes that arguments stand for."""
+        yield from (role for _, role in self.list_sizes())
 
-    def list_parts(self) -> Iterator[Target]:
-        """Yield the classes of the parts, and of theirs."""
-        for part in self.parts.values():
-            yield part.target
-            yield from part.construction.list_parts()
+    def list_sizes(self) -> Iterator[tuple[str, str]]:
+        """Yield the arguments that are sizes, each with its role, here and in what is made."""
+        for name, value in self.arguments.items():
+            if isinstance(value, Made):
+                yield from Construction(value.arguments).list_sizes()
+            elif is_role(value):
+                yield name, value
+
+    def list_made(self) -> Iterator[Made]:
+        """Yield the objects that are made for its arguments, and those that are made for theirs."""
+        for value in self.arguments.values():
+            if isinstance(value, Made):
+                yield value
+                yield from Construction(value.arguments).list_made()
+
+    @property
+    def constants(self) -> dict[str, Any]:
+        """Its arguments that are constants."""
+        return {n: v for n, v in self.arguments.items() if not (is_role(v) or isinstance(v, Made))}
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """An object that a constructor takes, a ready module or a config: its class, and the arguments to make it of."""
+
+    kind: type
+    arguments: Mapping[str, Any]
+
+
+def is_role(value: Any) -> bool:
+    """Return True for the name of a size, and False for a constant."""
+    return isinstance(value, str) and value in PROBE
+
+
+def construct(kind: Any, construction: Construction, find_size: Callable[[str], Any]) -> Any:
+    """Return an object of a class; the constructor's own exceptions are passed on."""
+
+    def resolve(value: Any) -> Any:
+        if isinstance(value, Made):
+            return construct(value.kind, Construction(value.arguments), find_size)
+        return find_size(value) if is_role(value) else value
+
+    return kind(**{name: resolve(value) for name, value in construction.arguments.items()})
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,14 +194,6 @@ class Config:
     kind: type
     fields: Sequence[Argument]
     others: Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """A ready module that a constructor takes: its class, and the way to build it."""
-
-    target: Target
-    construction: Construction
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,7 +281,7 @@ class Target:
     def list_constructions(
         self,
         roles: Collection[str],
-        parts: Mapping[str, Part] | None = None,
+        parts: Mapping[str, Made] | None = None,
         *,
         guesses: bool = True,
         shared: bool = False,
@@ -277,8 +294,11 @@ class Target:
         arguments = [a for a in self.list_sizes() if a.name not in (parts or {})]
         config = None if parts else _read_config(self)
         fields = config.fields if config else arguments
-        for construction in _choose_sizes(fields, self, roles, guesses=guesses, shared=shared):
-            yield dataclasses.replace(construction, config=config, parts=parts or {})
+        for chosen in _choose_sizes(fields, self, roles, guesses=guesses, shared=shared):
+            made = (
+                {config.argument: Made(config.kind, chosen), **config.others} if config else {**chosen, **(parts or {})}
+            )
+            yield Construction(made)
 
     def list_silent(self) -> list[str]:
         """Return the required arguments of the constructor, or of its config, that no name explains."""
@@ -287,14 +307,10 @@ class Target:
         required = [a for a in arguments if a.is_required and a.name not in self.kept]
         return [a.name for a in required if not list_roles(a.name, SIZES) and a.constant is None]
 
-    def build(self, construction: Construction, sizes: Mapping[str, int]) -> Any:
+    def build(self, construction: Construction, sizes: Mapping[str, Any]) -> Any:
         """Return a module of these sizes; the constructor's own exceptions are passed on."""
-        given = {name: sizes[role] for name, role in construction.sizes.items()} | dict(construction.constants)
-        given |= {name: part.target.build(part.construction, sizes) for name, part in construction.parts.items()}
-        if config := construction.config:
-            given = {config.argument: config.kind(**given), **config.others}
         with _refuse_large():
-            return self.thing(**given)
+            return construct(self.thing, construction, sizes.__getitem__)
 
 
 @contextlib.contextmanager
@@ -473,11 +489,11 @@ def _is_short(default: Any) -> bool:
 
 def _choose_sizes(
     arguments: Sequence[Argument], target: Target, roles: Collection[str], *, guesses: bool, shared: bool
-) -> Iterator[Construction]:
+) -> Iterator[dict[str, Any]]:
     """Yield the sizes that the arguments may stand for: those that names say, then guesses for the names left."""
     constants = {a.name: target.kept[a.name] for a in arguments if a.name in target.kept}
     # A table that is made where the caller says belongs where the inputs are.
-    constants |= {a.name: a.constant for a in arguments if is_device(a.name) and a.name not in constants}
+    constants |= {a.name: "device" for a in arguments if is_device(a.name) and a.name not in constants}
     roles_of: dict[str, list[str]] = {}
     for argument in arguments:
         own = [role for role in list_roles(argument.name, SIZES) if role in roles]
@@ -493,10 +509,10 @@ def _choose_sizes(
             else:
                 roles_of[argument.name] = []
     ways = list(_assign(roles_of, [role for role in _UNNAMED if role in roles] if guesses else []))
-    yield from (Construction(sizes, constants) for sizes in ways)
+    yield from ({**sizes, **constants} for sizes in ways)
     # A switch that nothing explains may turn on what the documents have.
     for switch in (a.name for a in arguments if constants.get(a.name) is False and a.says_boolean):
-        yield from (Construction(sizes, constants | {switch: True}) for sizes in ways)
+        yield from ({**sizes, **constants, switch: True} for sizes in ways)
 
 
 def _share_width(name: str, roles: list[str]) -> list[str]:

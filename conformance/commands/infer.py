@@ -36,8 +36,9 @@ def infer(*, what: str, component: str | None, accept: tuple[str, ...], out: Pat
     text = found.write(detour)
     name = found.wiring.target.name
     say(f"{name}: {found.component}", "bold")
-    for fact in found.wiring.facts:
-        say(f"  {fact}")
+    declared = (f"{name}: {option}" for name, option in found.wiring.declared.items())
+    for line in (found.wiring.call, *found.wiring.choices, *declared):
+        say(f"  {line}")
     say(describe_fit(found, spec, shows_adapter=True))
     if out is None:
         say(f"\n{text}")

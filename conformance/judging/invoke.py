@@ -51,7 +51,7 @@ NOT_RUN: Final = "cannot run"
 _LIBRARY: Final = re.compile(r"site-packages|adapters[/\\]pretend_device\.py$")
 
 #: The file that hands functions to PyTorch's transformations: its lines are not the implementation's.
-_WRAPPING: Final = re.compile(r"adapters[/\\]wrapping\.py$")
+_WRAPPING: Final = re.compile(r"adapters[/\\](wrapping|inference[/\\]wiring)\.py$")
 
 #: The messages of torch about CUDA where it is missing.
 _WITHOUT_CUDA: Final = re.compile("not compiled with CUDA|Found no NVIDIA driver|No CUDA GPUs are available")

@@ -9,7 +9,7 @@ from torch import nn
 
 from goldformer.adapters import find_adapter
 from goldformer.adapters.imports import forget_modules
-from goldformer.adapters.inference import InferenceError
+from goldformer.adapters.inference import InferenceError, TableForm
 from goldformer.conformance.inference import infer_adapter
 from goldformer.conformance.judging.cases import Bench, judge_case
 from goldformer.conformance.judging.verdict import Status
@@ -206,7 +206,7 @@ def test_code_that_always_hides_the_future_is_called_on_the_meta_device_too(spec
 
 def test_code_of_float32_is_called_in_float32(spec):
     found = infer_adapter(f"{STYLES}/separate_attention.py:SoftmaxInFloat32", spec=spec)
-    assert "it works in float32, not in float64" in found.wiring.facts
+    assert "it works in float32, not in float64" in found.wiring.choices
     assert found.adapter.dtypes == ("float32",)
     assert 'DTYPES = ["float32"]' in found.write()
 
@@ -217,7 +217,7 @@ def test_tables_are_made_on_the_device_of_the_call(place, spec):
     bench = Bench(spec, found.adapter, "float32", "cpu")
     verdict = check_property(spec.properties["device-hygiene"], found.component, bench)
     assert verdict.status is Status.PASSED, verdict.message
-    assert "device of the constructor: that of the inputs" in found.wiring.facts
+    assert found.wiring.construction.arguments["device"] == "device"
 
 
 @pytest.mark.parametrize(
@@ -236,7 +236,7 @@ def test_a_switch_is_set_where_the_mask_is_causal(name, switched, declined, spec
     assert [verdicts[check].status for check in switched] == [Status.PASSED] * len(switched)
     assert all("takes no mask but the causal one" in verdicts[check].message for check in declined)
     switch = found.wiring.arguments.switch
-    assert f"{switch} of the call: True where the mask is causal, with as many queries as keys" in found.wiring.facts
+    assert f"{switch} of the call: True where the mask is causal, with as many queries as keys" in found.wiring.choices
 
 
 @pytest.mark.parametrize("name", ["flash_one_too_far", "attend_with_both_one_too_far"])
@@ -250,23 +250,22 @@ def test_a_mistake_that_only_a_switch_shows_fails(name, spec):
 
 def test_the_mask_of_a_language_model_is_made_of_its_padding(spec):
     found = infer_adapter(f"{STYLES}/llama_of_halves.py:LlamaForCausalLM", spec=spec)
-    assert "attention_mask of the call: pad id" in found.wiring.facts
-    assert "attention_mask=None if pad_id is None else ids != pad_id" in found.write()
+    assert found.wiring.arguments.call["attention_mask"] == "words"
     verdict = judge_case(spec.cases["dom-padding-between-words"], Bench(spec, found.adapter, "float32", "cpu")).verdict
     assert verdict.status is Status.PASSED
 
 
 def test_tables_and_positions_are_said(spec):
     found = infer_adapter(f"{STYLES}/layers_of_tables.py:StackedTables", spec=spec)
-    assert {
-        "layer_idx of the constructor: 0",
-        "start_pos of the call: 0",
-        "freqs_cis of the call: rotary tables, cosine and sine of each pair",
-    } <= set(found.wiring.facts)
+    wiring = found.wiring
+    assert wiring.construction.constants["layer_idx"] == 0
+    assert {"start_pos": 0, "freqs_cis": "rotary"}.items() <= wiring.arguments.call.items()
+    assert wiring.arguments.table_form == TableForm("stacked")
     found = infer_adapter(f"{STYLES}/layers_of_tables.py:CosinesOfHeads", spec=spec)
-    assert "cos_sin of the call: rotary tables, cosines and sines of each pair, 4 axes" in found.wiring.facts
+    assert found.wiring.arguments.call["cos_sin"] == "rotary"
+    assert found.wiring.arguments.table_form == TableForm("halves", 4)
     found = infer_adapter(f"{STYLES}/layers_of_tables.py:TablesOfPositions", spec=spec)
-    assert "position_ids of the call: positions from 0 on" in found.wiring.facts
+    assert found.wiring.arguments.call["position_ids"] == "positions_of_batch"
 
 
 def test_tables_of_another_form_hide_no_mistake(spec):
@@ -314,7 +313,7 @@ def test_hidden_states_are_no_logits(spec):
 
 def test_an_empty_cache_is_said(spec):
     found = infer_adapter(f"{STYLES}/cached_calls.py:CachedAttention", spec=spec)
-    assert "layer_past of the call: None, an empty cache" in found.wiring.facts
+    assert found.wiring.arguments.call["layer_past"] is None
 
 
 @pytest.mark.sample(4)
@@ -422,7 +421,7 @@ def test_a_pair_of_mistaken_weights_is_not_permuted_into_a_right_one(spec):
 def test_an_object_is_inferred_by_its_class_and_the_choices_it_was_made_with(spec):
     found = infer_adapter(nn.TransformerEncoderLayer(16, 2, 32, norm_first=True), spec=spec)
     assert (found.is_proven, found.wiring.declared["norm_placement"]) == (True, "pre")
-    assert "norm_first of the constructor: True" in found.wiring.facts
+    assert found.wiring.construction.constants["norm_first"] is True
 
 
 #: The code of a norm whose class does not show its eps.
@@ -478,15 +477,12 @@ def test_a_mask_of_padded_keys_that_is_lost_fails(spec):
 
 def test_a_mask_that_is_not_used_is_said(spec):
     found = infer_adapter(f"{STYLES}/masks_of_keys.py:JoinsMasks", spec=spec)
-    assert "tgt_padding_mask of the call: not used, all masks go to the other argument" in found.wiring.facts
+    assert "tgt_padding_mask of the call: not used, all masks go to the other argument" in found.wiring.choices
 
 
 def test_ready_modules_are_said_with_the_calls_that_build_them(spec):
     found = infer_adapter(f"{STYLES}/ready_modules.py:ReadyLayer", spec=spec)
-    assert {
-        "self_attn of the constructor: ClonedLinears(h=heads, d_model=width)",
-        "feed_forward of the constructor: Positionwise(d_model=width, d_ff=inner)",
-    } <= set(found.wiring.facts)
+    assert '"self_attn": Made(ClonedLinears, {"h": "heads", "d_model": "width"' in found.write()
     assert "from ready_modules import ReadyLayer, ClonedLinears, Positionwise" in found.write().splitlines()
 
 

@@ -10,7 +10,7 @@ from goldformer.adapters.inference.inputs import ForwardArguments, list_argument
 from goldformer.adapters.inference.target import Argument, Target
 from goldformer.spec import load_spec
 
-ARGUMENTS = ForwardArguments({"q": "query", "k": "key", "v": "value"}, {"mask": "m"})
+ARGUMENTS = ForwardArguments({"q": "query", "k": "key", "v": "value", "m": "mask"})
 
 
 def says(comment, monkeypatch):

@@ -3,7 +3,7 @@
 import pytest
 from torch import nn
 
-from goldformer.adapters.inference.target import PROBE, Construction, read_target
+from goldformer.adapters.inference.target import PROBE, Construction, Made, read_target
 
 
 class Wide(nn.Module):
@@ -26,15 +26,16 @@ class Block(nn.Module):
 
 def test_a_module_that_is_too_large_is_refused_before_it_is_filled():
     with pytest.raises(ValueError, match="more than 10,000,000 parameters: give it arguments, or smaller defaults"):
-        read_target(Wide).build(Construction({"d_model": "width"}, {}), PROBE)
+        read_target(Wide).build(Construction({"d_model": "width"}), PROBE)
     # The next module is counted by itself.
-    small = read_target(Wide).build(Construction({"d_model": "width"}, {"d_ff": 1}), PROBE)
+    small = read_target(Wide).build(Construction({"d_model": "width", "d_ff": 1}), PROBE)
     assert len(small.maps) == 1000
 
 
 def test_a_config_may_stand_next_to_the_number_of_a_layer():
     target = read_target(Block)
     first = next(target.list_constructions(["width", "inner"]))
-    assert (dict(first.sizes), dict(first.others)) == ({"d_model": "width", "d_ff": "inner"}, {"layer_idx": 0})
+    config = Made(dict, {"d_model": "width", "d_ff": "inner"})
+    assert first.arguments == {"config": config, "layer_idx": 0}
     module = target.build(first, PROBE)
     assert (module.layer_idx, module.maps.weight.shape) == (0, (PROBE["inner"], PROBE["width"]))
