@@ -13,7 +13,6 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 
 from goldformer.conformance.commands._console import err, say
 from goldformer.conformance.grading.cluster import grade_on_cluster
-from goldformer.conformance.grading.duration import Pace, describe_duration
 from goldformer.conformance.grading.model import Submission
 from goldformer.conformance.grading.pool import grade_in_pool
 from goldformer.conformance.grading.store import Store
@@ -41,19 +40,16 @@ class Session:
     outcomes: Counter[str] = field(default_factory=Counter)
     seconds: float = 0.0
 
-    def announce(self, plan: CheckPlan, pace: Pace | None) -> None:
-        """Print how many submissions have no grade, if several, and how long they take, if that was measured."""
+    def announce(self, plan: CheckPlan) -> None:
+        """Print how many submissions have no grade, if several."""
         left = sum(self.again or not self.store.has_grade(handed.id) for handed in self.found.handed)
         if left < 2 or not self.visible or self.scheduler is not None:
             return
         jobs = min(self._count_jobs(), left)
-        about = (
-            f": about {describe_duration(pace.estimate_seconds(left, jobs))} if half of them are wrong" if pace else ""
-        )
         limit = self.task.assignment.limits.total
         where = f"in {jobs} process{'' if jobs == 1 else 'es'}"
         slow = f"a component that never answers takes up to {limit:g} s more"
-        say(f"{left} to grade {where}, {len(plan.checks)} checks each{about}; {slow}")
+        say(f"{left} to grade {where}, {len(plan.checks)} checks each; {slow}")
 
     def run(self) -> None:
         """Grade what is not finished, and store each grade as it is done."""

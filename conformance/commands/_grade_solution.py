@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -12,7 +11,6 @@ from typing import Any, Final
 from goldformer.conformance.commands._console import err, say
 from goldformer.conformance.commands._grade_session import grade_all
 from goldformer.conformance.grading.answers import NOTHING_REQUIRED, Answers, summarize
-from goldformer.conformance.grading.duration import Pace
 from goldformer.conformance.grading.model import NOT_STARTED, Assignment, Submission
 from goldformer.conformance.grading.pool import Unusable
 from goldformer.conformance.grading.python_files import MAIN
@@ -62,17 +60,17 @@ def can_withhold(assignment: Assignment, spec: Spec) -> bool:
 
 def require_answers(
     task: GradingTask, solution: Solution | None, spec: Spec, store: Store, scheduler: str | None, *, quiet: bool
-) -> tuple[GradingTask, CheckPlan, Pace | None]:
+) -> tuple[GradingTask, CheckPlan]:
     """Return the task that requires what the solution answers and leaves out what it declines, and its plan.
 
-    The answers are stored for the next run. The pace is that of the solution, if it was run now.
+    The answers are stored for the next run.
     """
-    key, answers, pace = "", NOTHING_REQUIRED, None
+    key, answers = "", NOTHING_REQUIRED
     if solution is not None:
         key = task.key(solution.submission)
         stored_key, answers = _read(store.folder / ANSWERS)
         if stored_key != key:
-            answers, pace = _grade_solution(solution, task, spec, store, scheduler)
+            answers = _grade_solution(solution, task, spec, store, scheduler)
         if not quiet and (returned := summarize(answers.outputs, spec)):
             say(f"required, because {solution.path.name} returns it: {returned}")
     elif can_withhold(task.assignment, spec):
@@ -84,12 +82,7 @@ def require_answers(
         say(left_out)
     for warning in plan.warn_of_tables():
         err.print(f"goldformer: {warning}", style="yellow", markup=False)
-    return task, plan, pace
-
-
-def read_answers(folder: Path) -> Answers:
-    """Return the answers that were required when a folder of results was graded."""
-    return _read(folder / ANSWERS)[1]
+    return task, plan
 
 
 def _read(path: Path) -> tuple[str, Answers]:
@@ -103,13 +96,9 @@ def _read(path: Path) -> tuple[str, Answers]:
         raise Unusable(f"{path}: is no record of required answers ({error}): remove it, and grade again") from error
 
 
-def _grade_solution(
-    solution: Solution, task: GradingTask, spec: Spec, store: Store, scheduler: str | None
-) -> tuple[Answers, Pace]:
-    """Grade the solution, and return its answers and its pace; Unusable if it does not run."""
-    begin = time.monotonic()
+def _grade_solution(solution: Solution, task: GradingTask, spec: Spec, store: Store, scheduler: str | None) -> Answers:
+    """Grade the solution, and return its answers; Unusable if it does not run."""
     (finished,) = grade_all(task, [solution.submission], store, 1, scheduler)
-    pace = Pace(time.monotonic() - begin - finished.seconds, finished.seconds)
     packed = finished.files[GRADE]
     assert isinstance(packed, bytes), "grades are compressed"
     grade = unpack_grade(packed)
@@ -130,4 +119,4 @@ def _grade_solution(
             style="yellow",
             markup=False,
         )
-    return answers, pace
+    return answers

@@ -21,7 +21,6 @@ from goldformer.conformance.diagnosis.diagnosed import Explained
 from goldformer.conformance.grading.answers import AnswerRecorder, Answers, summarize
 from goldformer.conformance.grading.assignment import list_published_cases, read_assignment
 from goldformer.conformance.grading.declarations import read_declarations
-from goldformer.conformance.grading.duration import Pace, describe_duration
 from goldformer.conformance.grading.forbidden import find_forbidden_uses, list_unmentioned
 from goldformer.conformance.grading.fresh import KINDS, FreshCases, draw_fresh, list_unmatched_kinds, load_fresh
 from goldformer.conformance.grading.model import Assignment, Check, GradedComponent
@@ -46,8 +45,6 @@ READY_KINDS: Final = sorted(path.parent.name for path in READY.glob("*/assignmen
 #: The seed of the fresh cases of an assignment without one; grading draws a secret seed.
 _SEED: Final = "check"
 
-#: The size of the class whose duration is estimated.
-_CLASS: Final = 100
 
 #: The number of failing checks that are listed, and of reasons for what is left out.
 _LISTED: Final = 8
@@ -134,9 +131,7 @@ def check_assignment(*, path: Path, solution: Path | None) -> int:
     solution = solution or found.path.parent / "solution.py"
     returned = AnswerRecorder(plan.spec)
     with _open_adapter(found, spec, solution) as adapter:
-        begin = time.perf_counter()
         checks, present = _judge(found, plan, adapter, returned), adapter.functions.keys()
-    pace = Pace.of_checks(time.perf_counter() - begin)
     answers = Answers(left_out=find_declined(checks, plan.kinds))
     plan = plan.leave_out(answers)
     solved = _make_rows(found, plan, [c for c in checks if not _is_left_out(c, answers)])
@@ -144,7 +139,7 @@ def check_assignment(*, path: Path, solution: Path | None) -> int:
     if found.starter:
         with _open_adapter(found, spec, found.starter) as adapter:
             started = _make_rows(found, plan, _judge(found, plan, adapter, AnswerRecorder(spec)))
-    _print_results(found, pace, solved, started, time.perf_counter() - start)
+    _print_results(found, solved, started, time.perf_counter() - start)
     say(memory)
     if required := summarize(returned.answers().outputs, spec):
         say(f"submissions have to return what {solution.name} returns: {required}")
@@ -238,7 +233,7 @@ def _open_adapter(assignment: Assignment, spec: Spec, submission: Path) -> Itera
             sys.modules[SUBMISSION] = before
 
 
-def _print_results(assignment: Assignment, pace: Pace, solved: list[_Row], started: list[_Row], seconds: float) -> None:
+def _print_results(assignment: Assignment, solved: list[_Row], started: list[_Row], seconds: float) -> None:
     say(f"{assignment.title}: {assignment.points:g} points, in {' and '.join(assignment.dtypes)}", "bold")
     table = plain_table("component", "points", "published", "fresh", right=("points", "published", "fresh"))
     for row in solved:
@@ -246,8 +241,6 @@ def _print_results(assignment: Assignment, pace: Pace, solved: list[_Row], start
     print_table(table)
     judged = sum(len(row.checks) for row in (*solved, *started))
     say(f"{judged} checks in {seconds:.1f} s, including the drawing of the fresh cases", "dim")
-    whole = describe_duration(pace.estimate_seconds(_CLASS, 1))
-    say(f"a class of {_CLASS}, half of it wrong, takes about {whole} in one process (goldformer grade --jobs 1)", "dim")
 
 
 def _print_left_out(plan: CheckPlan, declined: Sequence[Verdict]) -> None:

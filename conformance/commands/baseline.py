@@ -344,10 +344,11 @@ def update_baseline(
     dry_run: bool,
     yes: bool,
 ) -> int:
-    """Accept what moved into the baseline in DIR: calls with a new result, new calls, and calls that are gone.
+    """Accept what moved into the baseline in DIR.
 
-    Options such as --component restrict it. What moved is listed before it is written; a move that --allow allows stays
-    as recorded, unless another output of its call moved further. Nothing is written if CI is set.
+    New calls are added, and calls that are gone are removed. Options such as --component restrict it. What moved is
+    listed before it is written; a move that --allow allows stays as recorded, unless another output of its call moved
+    further. Nothing is written if CI is set.
     """
     if not dry_run and os.environ.get("CI", "").lower() not in ("", "0", "false"):
         raise CannotRun(

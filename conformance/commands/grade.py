@@ -30,7 +30,6 @@ from goldformer.conformance.commands._console import (
 )
 from goldformer.conformance.commands._grade_class import list_people, require_graded, write_class
 from goldformer.conformance.commands._grade_packages import require_packages
-from goldformer.conformance.commands._grade_replay import replay_grade
 from goldformer.conformance.commands._grade_session import Session
 from goldformer.conformance.commands._grade_solution import Solution, require_answers
 from goldformer.conformance.grading.assignment import digest_assignment, read_assignment
@@ -70,8 +69,8 @@ _DRAWN_FOR: Final = "fresh/drawn-for.json"
 
 @click.command(
     epilog=options.list_statuses(
-        ok="every submission has a grade; with --replay: the same grade",
-        fails="grading itself failed for some; with --replay: another grade",
+        ok="every submission has a grade",
+        fails="grading itself failed for some",
         bad="bad assignment or option, no submissions, no isolation, or a package is missing",
     )
 )
@@ -123,12 +122,6 @@ _DRAWN_FOR: Final = "fresh/drawn-for.json"
     help="Take submissions that are no longer there out of the gradebook; without this, they are an error.",
 )
 @click.option("--again", is_flag=True, help="Grade finished submissions again.")
-@click.option(
-    "--replay",
-    type=click.Path(path_type=Path, file_okay=False, exists=True),
-    metavar="OUT/students/ID",
-    help="Run nothing: judge again what a submission answered, and say whether its grade is the same.",
-)
 @options.JSON
 def grade(
     *,
@@ -144,7 +137,6 @@ def grade(
     holds: Holds | None,
     drop: bool,
     again: bool,
-    replay: Path | None,
     json: Path | None,
 ) -> int:
     """Grade a class.
@@ -154,10 +146,8 @@ def grade(
     single file, a zip, or a folder with submission.py is a class of one.
     """
     try:
-        if replay is not None:
-            return replay_grade(replay)
         if submissions is None or assignment_file is None or folder is None:
-            raise CannotRun("grade needs SUBMISSIONS, --assignment and --out (or --replay)")
+            raise CannotRun("grade needs SUBMISSIONS, --assignment and --out")
         if packages := list_missing():
             raise CannotRun(describe_missing(packages))
         require_folders({"--json": json})
@@ -181,9 +171,9 @@ def grade(
             fresh = _draw_fresh_cases(assignment, declarations.conventions, seed, spec, store)
             task = GradingTask.of(assignment, fresh, spec, require or _LEAST)
             _store_assignment(assignment, store)
-            task, plan, pace = require_answers(task, solution, spec, store, scheduler, quiet=json == DASH)
+            task, plan = require_answers(task, solution, spec, store, scheduler, quiet=json == DASH)
             session = Session(task, chosen, store, again, jobs, scheduler, visible=json != DASH)
-            session.announce(plan, pace)
+            session.announce(plan)
             session.run()
             lines = [GradeSummary.of(grade) for grade in _read_grades(found, chosen, task, store)]
             written = write_class(lines, task, plan, found, spec, store)

@@ -16,12 +16,11 @@ if TYPE_CHECKING:
     from goldformer.conformance.grading.store import Store, pack_grade, unpack_grade
     from goldformer.conformance.grading.submissions import NoSubmissions, find_submissions
     from goldformer.conformance.grading.task import CheckPlan, GradingTask
-    from goldformer.conformance.grading.transcript import Transcript
     from goldformer.conformance.grading.worker import ResultFiles, Worker
 
 __all__ = [
     "Assignment", "Check", "CheckPlan", "Grade", "Grader", "GradingTask", "NoSubmissions", "ResultFiles", "Store",
-    "Submission", "Transcript", "Unusable", "Worker", "draw_fresh", "find_submissions", "grade_in_pool",
+    "Submission", "Unusable", "Worker", "draw_fresh", "find_submissions", "grade_in_pool",
     "grade_on_cluster", "pack_grade", "read_assignment", "unpack_grade",
 ]  # fmt: skip
 
@@ -37,7 +36,6 @@ __getattr__, __dir__ = load_on_use(
         "store": ("Store", "pack_grade", "unpack_grade"),
         "submissions": ("NoSubmissions", "find_submissions"),
         "task": ("CheckPlan", "GradingTask"),
-        "transcript": ("Transcript",),
         "worker": ("ResultFiles", "Worker"),
     },
 )

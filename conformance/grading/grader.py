@@ -8,12 +8,9 @@ from __future__ import annotations
 import tempfile
 import traceback
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
-from importlib.metadata import version
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Protocol
-
-import pydantic
 
 from goldformer.adapters import Adapter, AdapterError
 from goldformer.adapters.arrays import Wire
@@ -23,6 +20,7 @@ from goldformer.adapters.process.faults import CallFault, FaultReason
 from goldformer.adapters.process.patience import NOT_ASKED
 from goldformer.conformance.diagnosis.diagnosed import DiagnosedRun, Explained
 from goldformer.conformance.diagnosis.findings import diagnose
+from goldformer.conformance.grading.answer_limits import AnswerLimiter
 from goldformer.conformance.grading.answers import NOTHING_REQUIRED, AnswerRecorder, Answers
 from goldformer.conformance.grading.carry import find_carried
 from goldformer.conformance.grading.compact import compact_checks
@@ -34,18 +32,15 @@ from goldformer.conformance.grading.model import (
     Check,
     ComponentGrade,
     DiagnosisLine,
-    ForbiddenUse,
     Grade,
     Outcome,
     Submission,
-    SubmissionLimits,
     mark_imprecise,
 )
 from goldformer.conformance.grading.python_files import MAIN
-from goldformer.conformance.grading.sandbox import Isolation, SandboxClient
+from goldformer.conformance.grading.sandbox import Isolation
 from goldformer.conformance.grading.score import grade_components, round_points, summarize_outcomes
 from goldformer.conformance.grading.task import CheckPlan, GradingTask, PlannedCheck, make_strict
-from goldformer.conformance.grading.transcript import BadTranscript, Recorder, Replayer, ReplayMismatch, Transcript
 from goldformer.conformance.judging.cases import Bench, Judgement, PreparedCase
 from goldformer.conformance.judging.verdict import WITHHELD, Status, Verdict
 from goldformer.spec import Case, Spec
@@ -57,21 +52,6 @@ _MOST_LEFT_OUT: Final = 8
 #: The isolation of a submission that did not run.
 _NOT_RUN: Final = Isolation("process", ())
 _BROKEN: Final = Check("published", "grader-error", Verdict("", "case", "", "", Status.SKIPPED, "", "", "", "", (), ""))
-
-
-@dataclass(frozen=True, slots=True)
-class _Head:
-    """The part of a transcript's head that a replay reads."""
-
-    submission: str
-    key: str
-    isolation: Isolation
-    limits: SubmissionLimits
-    forbidden: tuple[ForbiddenUse, ...] = ()
-    left_out: tuple[str, ...] = ()
-
-
-_HEAD: Final = pydantic.TypeAdapter(_Head)
 
 
 class ClientFactory(Protocol):
@@ -86,13 +66,12 @@ class ClientFactory(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class GradedSubmission:
-    """A grade with its transcript; `problem` is an error of the grader itself, for the staff.
+    """A grade; `problem` is an error of the grader itself, for the staff.
 
     `answers` are what the submission answered.
     """
 
     grade: Grade
-    transcript: bytes
     problem: str = ""
     answers: Answers = NOTHING_REQUIRED
 
@@ -101,7 +80,7 @@ class Grader:
     """Grades submissions for one task, each independently of the others."""
 
     def __init__(self, task: GradingTask, spec: Spec) -> None:
-        """Plan the checks; without a sandbox, the grader can only judge transcripts."""
+        """Plan the checks; `use_sandbox` must come before the first submission."""
         self._task = task
         self._plan = CheckPlan.of(task, spec)
         declared = Bench(self._plan.spec, _make_failing_adapter(self._plan, "crashed", "nothing runs"), "", "cpu")
@@ -138,73 +117,39 @@ class Grader:
         key = self._task.key(submission)
         forbidden = find_forbidden_uses(submission.files, self._task.assignment.forbid)
         left_out = CellNames(_read_main(submission)).reasons[:_MOST_LEFT_OUT]
-        head = self._make_head(submission, key) | {"forbidden": list(map(asdict, forbidden)), "left_out": left_out}
-        transcript = Transcript(head)
         try:
             if submission.problem:
                 message = f"It cannot be graded: {submission.problem}."
                 grade = _grade_without_checks(self._task, submission, "error", message, self._isolation)
-                return GradedSubmission(grade, transcript.pack())
+                return GradedSubmission(grade)
             answers = AnswerRecorder(self.spec)
-            grade = self._run(submission, key, transcript, answers)
+            grade = self._run(submission, key, answers)
             grade = replace(grade, forbidden=forbidden, left_out=left_out)
         except Exception as error:  # it is an error of the grader
             if isinstance(error, OSError) and error.errno in DISK_FAULTS:
                 raise
             text = "".join(traceback.format_exception(error))
             grade = _grade_broken(self._task, submission, self._isolation)
-            return GradedSubmission(grade, transcript.pack(), text)
+            return GradedSubmission(grade, text)
         problems = [c.verdict.detail if c.outcome == "grader-error" else c.diagnosis.fault for c in grade.checks]
-        return GradedSubmission(
-            grade, transcript.pack(), "\n".join(dict.fromkeys(filter(None, problems))), answers.answers()
-        )
+        return GradedSubmission(grade, "\n".join(dict.fromkeys(filter(None, problems))), answers.answers())
 
-    def replay(self, transcript: Transcript) -> Grade:
-        """Judge the answers of a transcript without running anything; ReplayMismatch if other calls are made now.
-
-        BadTranscript if it is not as it was written.
-        """
-        if not transcript.events:
-            raise ReplayMismatch("nothing was run, so there is nothing to judge again")
-        try:
-            written = _HEAD.validate_python(transcript.head)
-        except pydantic.ValidationError as error:
-            at = ".".join(map(str, error.errors()[0]["loc"]))
-            raise BadTranscript(f"is no transcript: its first line is not as it was written: {at}") from error
-        replayer = Replayer(transcript, written.limits.total)
-        client = SandboxClient(replayer.spawn, written.limits)
-        answers = AnswerRecorder(self.spec)
-        grade = self._judge(written.submission, written.key, client, replayer, written.isolation, answers)
-        grade = replace(grade, forbidden=written.forbidden, left_out=written.left_out)
-        changed = replayer.find_change()
-        replayer.finish()
-        return _mark_tampered(grade, changed) if changed else grade
-
-    def _make_head(self, submission: Submission, key: str) -> dict[str, Any]:
-        return {
-            "submission": submission.id, "key": key, "goldformer": version("goldformer"),
-            "limits": asdict(self._task.assignment.limits), "isolation": asdict(self._isolation),
-        }  # fmt: skip
-
-    def _run(self, submission: Submission, key: str, transcript: Transcript, answers: AnswerRecorder) -> Grade:
-        assert self._sandbox is not None, "only transcripts are judged without one"
+    def _run(self, submission: Submission, key: str, answers: AnswerRecorder) -> Grade:
+        assert self._sandbox is not None, "it is set before the first submission"
         with tempfile.TemporaryDirectory(prefix="submission-", dir=self._running) as name:
             folder = Path(name).resolve()
             files = _write_files(submission, self._task.adapter, folder)
             hidden = (f"{folder}/submission/", f"{folder}/")
-            recorder = Recorder(transcript, self._task.assignment.limits, hidden, _read_main(submission))
+            limiter = AnswerLimiter(self._task.assignment.limits, hidden, _read_main(submission))
             client = self._sandbox.client(folder)
-            client.watch(recorder.wrap)
+            client.watch(limiter.wrap)
             try:
-                grade = self._judge(submission.id, key, client, recorder, self._sandbox.isolation, answers)
+                grade = self._judge(submission.id, key, client, limiter, self._sandbox.isolation, answers)
             finally:
                 changed = _find_changed(files)
-                if changed:
-                    recorder.note(changed=changed)
-                recorder.ended = True
                 client.close()
-            if recorder.broken is not None:
-                raise recorder.broken
+            if limiter.broken is not None:
+                raise limiter.broken
             return _mark_tampered(grade, changed) if changed else grade
 
     def _judge(
@@ -212,7 +157,7 @@ class Grader:
         id_: str,
         key: str,
         client: Client,
-        recorder: Recorder | Replayer,
+        limiter: AnswerLimiter,
         isolation: Isolation,
         answers: AnswerRecorder,
     ) -> Grade:
@@ -225,7 +170,7 @@ class Grader:
             message = f"{NOT_STARTED}: {fault}"
             adapter = _make_failing_adapter(plan, fault.reason, "the submission cannot be started", fault.detail)
         benches = {dtype: make_strict(Bench(plan.spec, adapter, dtype, "cpu")) for dtype in assignment.dtypes}
-        judgements = list(self._judge_all(benches, recorder, answers))
+        judgements = list(self._judge_all(benches, limiter, answers))
         # The system removes the process meanwhile.
         client.stop()
         run = self._explainer.explain([judged for _, judged in judgements])
@@ -244,7 +189,7 @@ class Grader:
         return Grade(id_, key, outcome, message or sentence, points, earned, parts, said, kept, isolation)
 
     def _judge_all(
-        self, benches: Mapping[str, Bench], recorder: Recorder | Replayer, answers: AnswerRecorder
+        self, benches: Mapping[str, Bench], limiter: AnswerLimiter, answers: AnswerRecorder
     ) -> Iterator[tuple[PlannedCheck, Judgement]]:
         """Yield every planned check with its judgement, in order."""
         works: set[str] = set()
@@ -254,7 +199,7 @@ class Grader:
                 # Its component earns nothing, whatever properties hold.
                 yield planned, Judgement(planned.skip("not run: no golden case passes"), bench)
                 continue
-            has_time = recorder.begin_check(planned.component)
+            has_time = limiter.begin_check(planned.component)
             failing = None if has_time else self._out_of_time
             required = self._task.answers.outputs.get(planned.component, {}).get(planned.subject.id, ())
             if failing or required:
@@ -303,7 +248,7 @@ class Grader:
 
 def fail_submission(task: GradingTask, submission: Submission, why: str) -> GradedSubmission:
     """Return the grade of a submission for which grading broke down entirely."""
-    return GradedSubmission(_grade_broken(task, submission, _NOT_RUN), b"", why)
+    return GradedSubmission(_grade_broken(task, submission, _NOT_RUN), why)
 
 
 def _grade_broken(task: GradingTask, submission: Submission, isolation: Isolation) -> Grade:

@@ -35,7 +35,6 @@ _VERSION: Final = version("goldformer")
 
 GRADE: Final = "grade.json.gz"
 #: The file of what passed between the grader and the submission.
-TRANSCRIPT: Final = "transcript.jsonl.gz"
 #: The error of the grader itself, if there was one.
 PROBLEM: Final = "grader-error.txt"
 #: The folder of the assignment, so that it can be judged again.

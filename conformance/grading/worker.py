@@ -15,7 +15,7 @@ from goldformer.conformance.grading.results import feedback, staff
 from goldformer.conformance.grading.results.source import SubmissionSource
 from goldformer.conformance.grading.results.words import shorten_to_line
 from goldformer.conformance.grading.sandbox import Sandbox
-from goldformer.conformance.grading.store import GRADE, PROBLEM, TRANSCRIPT, pack_grade
+from goldformer.conformance.grading.store import GRADE, PROBLEM, pack_grade
 from goldformer.conformance.grading.task import GradingTask
 from goldformer.conformance.selection import Numerics
 from goldformer.spec import Spec
@@ -60,8 +60,7 @@ class Worker:
         # The cases are small, and several workers share the cores.
         Numerics().apply("numpy")
         grader = Grader(task, spec)
-        arrays, forbid = grader.declarations.arrays, task.assignment.forbid
-        self._sandbox = Sandbox(task.assignment.limits, arrays, task.require, forbid=forbid)
+        self._sandbox = Sandbox(task.assignment.limits, grader.declarations.arrays, task.require)
         self._task = task.limit_memory(self._sandbox.memory)
         self._grader = grader.use_sandbox(self._sandbox, running or self._sandbox.folder)
 
@@ -86,7 +85,6 @@ def write_results(graded: GradedSubmission, submission: Submission, task: Gradin
         "feedback.html": page,
         "feedback.md": text,
         "staff.html": staff.html(grade, assignment, spec, source),
-        TRANSCRIPT: graded.transcript,
     }
     if graded.problem:
         files[PROBLEM] = graded.problem

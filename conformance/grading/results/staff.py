@@ -13,7 +13,6 @@ from goldformer.conformance.grading.model import Assignment, Check, Grade, Origi
 from goldformer.conformance.grading.results import words
 from goldformer.conformance.grading.results.gradebook import find_outcome
 from goldformer.conformance.grading.results.source import Snippet, SubmissionSource
-from goldformer.conformance.grading.store import TRANSCRIPT
 from goldformer.conformance.judging.verdict import Verdict
 from goldformer.conformance.reports.fixes import put_fixes_first
 from goldformer.conformance.reports.page import render
@@ -75,7 +74,6 @@ def html(grade: Grade, assignment: Assignment, spec: Spec, source: SubmissionSou
             sections=list(_list_components(grade, spec, source)),
             files=list(source.list_files()),
             limits=_list_limits(assignment),
-            transcript=TRANSCRIPT,
             words=words,
         )
     )

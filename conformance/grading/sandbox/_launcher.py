@@ -65,11 +65,9 @@ def main() -> None:
     if linux.PID_NAMESPACE in features:
         _continue_in_fork(control, config["parent"], config["folder"])
     # Only now: a library may start threads, and a process with threads cannot make a user namespace.
-    from goldformer.conformance.grading.sandbox._forbid import forbid_names
     from goldformer.conformance.grading.sandbox._preload import preload
 
     spec = preload(config["arrays"])
-    forbid_names(config["forbid"])
     launcher = Launcher(control, config, features, refused, spec)
     launcher.answer({"refused": launcher.refused, "features": launcher.features, "size": _measure_size()})
     launcher.serve()

@@ -77,17 +77,14 @@ class Sandbox:
         require: Level | None = None,
         *,
         without: Collection[str] = (),
-        forbid: Sequence[str] = (),
     ) -> None:
         """Start the launcher; SandboxError if that fails, or if it does not reach the required level.
 
-        `arrays` is the library that adapters use; `without` names features to leave out; `forbid` names functions,
-        classes and modules that raise an error when they are used.
+        `arrays` is the library that adapters use; `without` names features to leave out.
         """
         self._limits = limits
         self._arrays = arrays
         self._without = tuple(without)
-        self._forbid = tuple(forbid)
         self._owner = os.getpid()
         self._lock = threading.Lock()
         swept = SweptFolder("goldformer-sandbox-", 0o755)
@@ -154,7 +151,7 @@ class Sandbox:
         self.close()
 
     def _start_launcher(self) -> _LauncherProcess:
-        return _LauncherProcess(self._arrays, self.folder, self._without, self._forbid, self._choose_user())
+        return _LauncherProcess(self._arrays, self.folder, self._without, self._choose_user())
 
     def _check_memory(self, size: int) -> None:
         if self.memory < size + _LEAST_MEMORY:
@@ -191,12 +188,12 @@ class _LauncherLost(Exception):
 class _LauncherProcess:
     """The parent's end of the launcher. Several threads may use it; it answers one request at a time."""
 
-    def __init__(self, arrays: str, folder: Path, without: Sequence[str], forbid: Sequence[str], user: int) -> None:
+    def __init__(self, arrays: str, folder: Path, without: Sequence[str], user: int) -> None:
         """Start it; SandboxError if that fails."""
         ours, theirs = socket.socketpair()
         config = {
             "control": theirs.fileno(), "parent": os.getpid(), "arrays": arrays, "folder": str(folder),
-            "without": list(without), "forbid": list(forbid), "user": user,
+            "without": list(without), "user": user,
         }  # fmt: skip
         self._folder = folder
         (folder / "root").mkdir(exist_ok=True)

@@ -1,8 +1,7 @@
-"""One submission's grade: fair, explained, the same whoever was graded before, and made again from what was said."""
+"""One submission's grade: fair, explained, and the same whoever was graded before."""
 
 from __future__ import annotations
 
-import gzip
 import json
 import os
 import subprocess
@@ -27,14 +26,13 @@ from goldformer.conformance.grading.model import Submission
 from goldformer.conformance.grading.sandbox import WAITS
 from goldformer.conformance.grading.store import to_json
 from goldformer.conformance.grading.task import GradingTask
-from goldformer.conformance.grading.transcript import BadTranscript, ReplayMismatch, Transcript
 from goldformer.conformance.grading.worker import write_results
 from goldformer.conformance.judging.cases import Bench, Judgement, judge_case
 from goldformer.conformance.judging.decision import report_fault
 from goldformer.conformance.judging.verdict import Verdict
 from goldformer.conformance.properties.judge import judge_property
 from goldformer.spec import Spec
-from homework import ADAPTER, CORRECT, NORM, SOFTMAX, UNKNOWN, UNSTABLE, YAML, OpenSandbox, make_task, submitted
+from homework import ADAPTER, CORRECT, NORM, SOFTMAX, UNKNOWN, UNSTABLE, OpenSandbox, make_task, submitted
 
 #: What a property draws, told to a process that has imported other things.
 DRAWS = """
@@ -179,7 +177,6 @@ def test_a_component_that_waits_is_not_judged_and_takes_nothing_from_the_others(
     assert sum("not run" not in c.verdict.message for c in softmax) == 1
     assert earned(graded) == {"softmax": 0.0, "layer_norm": 10.0}
     assert [said.text for said in graded.grade.said if said.label == "Fix first"] == ["softmax"]
-    assert to_json(grader.replay(Transcript.unpack(graded.transcript))) == to_json(graded.grade)
 
 
 def test_what_was_not_run_is_never_to_be_fixed_first(grader: Grader, spec: Spec) -> None:
@@ -220,7 +217,7 @@ def test_a_slow_component_has_a_time_of_its_own(
     grader: Grader, sandbox: OpenSandbox, exam: GradingTask, spec: Spec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each softmax takes a second of 10: after ten answers it is not run, and the other component is judged whole."""
-    monkeypatch.setattr("goldformer.conformance.grading.transcript._LONG", -1.0)
+    monkeypatch.setattr("goldformer.conformance.grading.answer_limits._LONG", -1.0)
 
     def before(folder: Path, message: bytes) -> None:
         sandbox.cpu += b'"softmax"' in message
@@ -234,7 +231,6 @@ def test_a_slow_component_has_a_time_of_its_own(
     assert graded.grade.outcome == "timeout"
     assert softmax[-1].verdict.message == "not run: all of its time is used up"
     assert earned(graded) == {"softmax": 0.0, "layer_norm": 10.0}
-    assert to_json(grader.replay(Transcript.unpack(graded.transcript))) == to_json(graded.grade)
 
 
 @pytest.mark.parametrize("where", ["judge_case", "judge_property", "diagnose", "grade_components"])
@@ -294,7 +290,6 @@ def test_a_submission_that_changes_itself_earns_nothing(grader: Grader, sandbox:
     graded = grader.grade(submitted(CORRECT))
     assert (graded.grade.outcome, graded.grade.earned) == ("tampered", 0.0)
     assert "changed submission.py" in graded.grade.message
-    assert to_json(grader.replay(Transcript.unpack(graded.transcript))) == to_json(graded.grade)
 
 
 def test_a_pipe_in_the_place_of_a_file_is_found_without_waiting(grader: Grader, sandbox: OpenSandbox) -> None:
@@ -313,9 +308,9 @@ def test_a_pipe_in_the_place_of_a_file_is_found_without_waiting(grader: Grader, 
 CLASS = {"a": CORRECT, "b": UNSTABLE, "c": UNKNOWN, "d": SOFTMAX, "e": "def softmax(:\n", "f": UNSTABLE + "# f\n"}
 
 
-def class_of(grader: Grader, order: str) -> dict[str, tuple[str, bytes]]:
+def class_of(grader: Grader, order: str) -> dict[str, str]:
     graded = {id_: grader.grade(submitted(CLASS[id_], id_)) for id_ in order}
-    return {id_: (to_json(g.grade), g.transcript) for id_, g in sorted(graded.items())}
+    return {id_: to_json(g.grade) for id_, g in sorted(graded.items())}
 
 
 def test_who_was_graded_before_does_not_matter(exam: GradingTask, spec: Spec) -> None:
@@ -333,91 +328,12 @@ def test_kept_imitations_change_nothing(exam: GradingTask, spec: Spec, monkeypat
     assert kept_twice == [class_of(forgetful, "abcf"), class_of(without, "abcf")]
 
 
-@pytest.mark.parametrize("id_", sorted(CLASS))
-def test_a_grade_is_made_again_from_what_was_said(id_: str, exam: GradingTask, spec: Spec) -> None:
-    sandbox = OpenSandbox(spec)
-    graded = Grader(exam, spec).use_sandbox(sandbox).grade(submitted(CLASS[id_], id_))
-    starts = sandbox.starts
-    assert to_json(Grader(exam, spec).replay(Transcript.unpack(graded.transcript))) == to_json(graded.grade)
-    assert sandbox.starts == starts
-
-
-def test_a_transcript_that_answers_other_questions_is_refused(
-    exam: GradingTask, grader: Grader, spec: Spec, tmp_path: Path
-) -> None:
-    graded = grader.grade(submitted(CORRECT))
-    other = make_task(tmp_path, spec, YAML.replace("seed: a", "seed: b"))
-    with pytest.raises(ReplayMismatch, match="another call is made now than the transcript has"):
-        Grader(other, spec).replay(Transcript.unpack(graded.transcript))
-    fewer = make_task(
-        tmp_path / "fewer", spec, YAML.replace("cases: 2", "cases: 0").replace("properties: 0.25", "properties: 0")
-    )
-    with pytest.raises(ReplayMismatch, match=r"after the last check|another call is made now"):
-        Grader(fewer, spec).replay(Transcript.unpack(graded.transcript))
-    whole = Transcript.unpack(graded.transcript)
-    with pytest.raises(ReplayMismatch, match="goes on with the end where request was expected"):
-        grader.replay(Transcript(whole.head, whole.events[:20]))
-    damaged = bytearray(graded.transcript)
-    damaged[20:40] = bytes(20)
-    texts = (b"[]\n1\n", b"{", b"[" * 100_000)
-    for bad in (b"", b"no gzip", bytes(damaged), *(gzip.compress(text) for text in texts)):
-        with pytest.raises(BadTranscript, match="is no transcript"):
-            Transcript.unpack(bad)
-    with pytest.raises(BadTranscript, match="is no transcript: it is empty"):
-        Transcript.unpack(gzip.compress(b""))
-    unpacked = gzip.decompress(graded.transcript)
-    for cut in (graded.transcript[:-20], gzip.compress(unpacked[: len(unpacked) // 2])):
-        with pytest.raises(
-            BadTranscript, match=r"^is no transcript: it was cut short; restore it from a copy, or grade"
-        ):
-            Transcript.unpack(cut)
-    isolation = whole.head["isolation"]
-    changes: tuple[dict[str, object], ...] = (
-        {"isolation": 5}, {"forbidden": [{"a": 1}]}, {"forbidden": [{"file": 1, "line": "x", "name": None}]},
-        {"submission": 5}, {"key": None}, {"isolation": {**isolation, "level": "divine"}},
-        {"isolation": {**isolation, "features": [[1]]}}, {"isolation": {**isolation, "missing": {"x": 1}}},
-    )  # fmt: skip
-    for head in ({}, *({**whole.head, **change} for change in changes)):
-        with pytest.raises(BadTranscript, match="is no transcript: its first line is not as it was written"):
-            grader.replay(Transcript(head, whole.events))
-
-
-@pytest.mark.parametrize(
-    "event",
-    [
-        {"request": "0"}, {"request": "0", "reply": None}, {"start": False}, {"start": True, "reason": "x"},
-        {"over": 1}, {"stderr": ["x"]}, {"request": "0", "fault": "timeout"}, {"unknown": "x"},
-    ],
-)  # fmt: skip
-def test_an_event_that_was_never_written_is_not_blamed_on_the_submission(event: object) -> None:
-    data = gzip.compress(f"{{}}\n{json.dumps(event)}\n".encode())
-    with pytest.raises(BadTranscript, match="is no transcript: a line is no event as it was written"):
-        Transcript.unpack(data)
-
-
-def test_a_transcript_that_unpacks_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("goldformer.conformance.grading.transcript._MOST", 1 << 20)
-    assert Transcript.unpack(gzip.compress(b"{}" + b" " * ((1 << 20) - 2))).events == []
-    with pytest.raises(BadTranscript, match="is no transcript: it unpacks to more than 1 MiB"):
-        Transcript.unpack(gzip.compress(b"{}" + b" " * (1 << 20)))
-
-
 def test_nothing_that_differs_from_run_to_run_is_kept(exam: GradingTask, spec: Spec) -> None:
     source = "def softmax(scores):\n    raise ValueError(f'{object()} in {__file__}')\n"
     one, other = (Grader(exam, spec).use_sandbox(OpenSandbox(spec)).grade(submitted(source)) for _ in range(2))
     assert to_json(one.grade) == to_json(other.grade)
-    assert one.transcript == other.transcript
     message = next(c.verdict.message for c in one.grade.checks if c.verdict.component == "softmax")
     assert message == "raised ValueError: <object object at 0x0> in submission.py"
-
-
-def test_a_transcript_keeps_requests_as_digests_and_replies_as_they_came(grader: Grader) -> None:
-    lines = gzip.decompress(grader.grade(submitted(CORRECT)).transcript).decode().splitlines()
-    head, start, hello, *_ = map(json.loads, lines)
-    assert (head["submission"], head["isolation"]["level"]) == ("alice", "process")
-    assert start == {"start": True}
-    assert len(hello["request"]) == 64
-    assert json.loads(hello["reply"])["result"]["components"] == ["layer_norm", "softmax"]
 
 
 def test_a_submission_cannot_declare_anything(exam: GradingTask, spec: Spec) -> None:

@@ -18,7 +18,6 @@ from goldformer.conformance.grading.results.classroom import anonymous_page, cla
 from goldformer.conformance.grading.results.gradebook import GradeSummary
 from goldformer.conformance.grading.score import CheckKinds, find_declined
 from goldformer.conformance.grading.task import CheckPlan, GradingTask
-from goldformer.conformance.grading.transcript import ReplayMismatch, Transcript
 from goldformer.conformance.judging.verdict import Reason, Status, Verdict
 from goldformer.spec import Spec
 from homework import OpenSandbox, make_task, submitted
@@ -123,14 +122,6 @@ def test_what_a_submission_declines_costs_points(task, spec):
     assert any(check.outcome == "missing" and check.counts for check in grade.checks)
     # Its own answers decide nothing: the plan is the one of the solution.
     assert list_ids(grade) == {check.subject.id for check in CheckPlan.of(task, spec).checks}
-
-
-def test_it_is_judged_again_from_the_transcript_alike(task, optional, spec):
-    graded = grade_for(task, spec)(SOLUTION)
-    transcript = Transcript.unpack(graded.transcript)
-    assert Grader(task, spec).replay(transcript) == graded.grade
-    with pytest.raises(ReplayMismatch):
-        Grader(optional, spec).replay(transcript)
 
 
 def test_it_decides_about_the_key_and_is_stored_with_the_answers(task, optional):

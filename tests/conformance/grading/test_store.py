@@ -51,10 +51,10 @@ def test_only_its_owner_reads_fresh_cases_answers_and_results(store: Store) -> N
 
 def test_what_is_kept_is_finished(store: Store) -> None:
     assert not store.is_finished("alice", "k")
-    store.keep("alice", {"grade.json.gz": pack_grade(grade()), "transcript.jsonl.gz": b"\x1f\x8b"})
+    store.keep("alice", {"grade.json.gz": pack_grade(grade()), "problem.txt": "x"})
     assert store.is_finished("alice", "k")
     assert not store.is_finished("alice", "other")
-    assert store.student("alice").joinpath("transcript.jsonl.gz").read_bytes() == b"\x1f\x8b"
+    assert store.student("alice").joinpath("problem.txt").read_text() == "x"
     assert (store.grade("zoe"), store.grade("alice").submission) == (None, "alice")
 
 
@@ -141,7 +141,7 @@ def test_what_a_dead_writer_left_is_taken_over_and_removed(tmp_path: Path) -> No
         holder.send_signal(signal.SIGKILL)
     alice = tmp_path / "students" / "alice"
     alice.mkdir(parents=True)
-    left = [alice / ".grade.json.ab12cd_9", tmp_path / ".grades.csv.ab12cd_9", alice / ".transcript.jsonl.gz.ab12cd_9"]
+    left = [alice / ".grade.json.ab12cd_9", tmp_path / ".grades.csv.ab12cd_9", alice / ".feedback.html.ab12cd_9"]
     others = [tmp_path / ".gitlab-ci.yml", tmp_path / ".grades.csv", alice / "feedback.html"]
     for path in (*left, *others):
         path.write_text("x")

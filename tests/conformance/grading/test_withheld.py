@@ -23,7 +23,6 @@ from goldformer.conformance.grading.pool import grade_in_pool
 from goldformer.conformance.grading.results import feedback, staff
 from goldformer.conformance.grading.results.gradebook import GradeSummary
 from goldformer.conformance.grading.task import GradingTask
-from goldformer.conformance.grading.transcript import ReplayMismatch, Transcript
 from goldformer.conformance.grading.worker import ResultFiles
 from goldformer.conformance.judging.cases import Bench, check_case
 from goldformer.conformance.judging.decision import Policy
@@ -251,16 +250,6 @@ def test_withheld_outputs_earn_no_more_than_wrong_ones(how, grade):
     assert all(check.counts for check in missing)
 
 
-def test_it_is_judged_again_from_the_transcript_alike(grade, exam, spec):
-    graded = grade(withholding("None in the tuple"))
-    again = Grader(exam, spec).replay(Transcript.unpack(graded.transcript))
-    assert again == graded.grade
-    # Without the record of what is required it is another exam, in which properties are run too.
-    with pytest.raises(ReplayMismatch, match="another call is made now than the transcript has"):
-        Grader(exam.require_answers(NOTHING_REQUIRED), spec).replay(Transcript.unpack(graded.transcript))
-    assert exam.key(submitted("")) != exam.require_answers(NOTHING_REQUIRED).key(submitted(""))
-
-
 def withholding_unless(known: Iterable[Case]) -> str:
     """A submission that returns the weights for the queries of some cases alone."""
     queries = {case.input_arrays["query"].tobytes() for case in known if "query" in case.input_arrays}
@@ -402,24 +391,6 @@ def test_a_class_is_graded_by_what_the_solution_returns(run, runs, tmp_path):
     assert runs[2:] == [[]]
 
 
-@pytest.mark.parametrize("student", ["alice", "bob"])
-def test_a_replay_requires_the_same(student, run, tmp_path):
-    run()
-    (tmp_path / "solution.py").unlink()
-    result = CliRunner().invoke(main, ["grade", "--replay", str(tmp_path / "out" / "students" / student)])
-    assert (result.exit_code, "the same grade" in result.stdout) == (0, True)
-
-
-def test_a_replay_does_not_guess_what_was_required(run, tmp_path):
-    run()
-    record = tmp_path / "out" / "assignment" / "answers.json"
-    record.write_text("[]")
-    result = CliRunner().invoke(main, ["grade", "--replay", str(tmp_path / "out" / "students" / "bob")])
-    assert result.exit_code == 2
-    assert f"{record}: is no record of required answers" in result.stderr
-    assert "remove it, and grade again" in result.stderr
-
-
 def test_another_solution_is_run_and_the_class_graded_again(run, runs, tmp_path):
     run()
     (tmp_path / "solution.py").write_text(withholding("the output alone"))
@@ -492,9 +463,6 @@ def test_it_holds_for_submissions_that_are_kept_apart(run, tmp_path, monkeypatch
     result = run("--jobs", "1")
     assert (result.exit_code, result.stderr) == (0, "")
     assert outcomes(tmp_path) == {"alice": "correct", "bob": "missing"}
-    # Numbers of long calls too: a replay counts with as many threads as grading.
-    again = CliRunner().invoke(main, ["grade", "--replay", str(tmp_path / "out" / "students" / "alice")])
-    assert "the same grade" in again.stdout, again.stdout
 
 
 # ── the ready assignments ──
