@@ -169,6 +169,8 @@ def register() -> str | None:
         by_name.impl("empty_strided", partial(_run, torch.ops.aten.empty_strided.default), "PrivateUse1")
         by_name.impl("_copy_from", _copy_from, "PrivateUse1")
         by_name.impl("_local_scalar_dense", _read_scalar, "PrivateUse1")
+        # PyTorch writes it as other operations where a device has no kernel: they round differently.
+        by_name.impl("silu_backward", partial(_run, torch.ops.aten.silu_backward.default), "PrivateUse1")
         _registered.extend((for_all, by_name))
         return None if _works() else f"this PyTorch ({torch.__version__}) runs a device written in Python differently"
     except (AttributeError, RuntimeError, TypeError) as error:
