@@ -108,6 +108,8 @@ class Adapter:
     forward_only: bool = False
     #: The dtypes of components that work in fewer than `dtypes`.
     own_dtypes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    #: The words of a command line that declare a family and conventions in addition to those of the adapter itself.
+    declared: tuple[str, ...] = ()
 
     @property
     def default_dtype(self) -> str:
@@ -137,14 +139,16 @@ class Adapter:
     def declare(self, conventions: Mapping[str, str], spec: Spec) -> Adapter:
         """Return the adapter with further conventions declared; AdapterError for one that is unknown."""
         added = _read_conventions(conventions, self.origin, spec)
-        return replace(self, conventions={**self.conventions, **added})
+        words = [word for name, option in added.items() for word in ("--convention", f"{name}={option}")]
+        return replace(self, conventions={**self.conventions, **added}, declared=(*self.declared, *words))
 
     def declare_family(self, name: str, spec: Spec) -> Adapter:
         """Return the adapter with the options of a family; AdapterError for one that is unknown.
 
         What it declares stays where usual code of the family has it too.
         """
-        return replace(self, conventions=_read_family(name, self.origin, spec).choose(self.conventions))
+        chosen = _read_family(name, self.origin, spec).choose(self.conventions)
+        return replace(self, conventions=chosen, declared=("--family", name))
 
     @classmethod
     def from_object(cls, thing: Any, origin: str, spec: Spec) -> Adapter:

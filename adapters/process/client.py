@@ -302,6 +302,7 @@ def adapter_object(client: Client, contracts: Mapping[str, Contract]) -> Any:
         ARRAYS=Wire.name,
         NAME=printable_name(handshake.name),
         VERSION=printable_name(handshake.version),
+        FAMILY=handshake.family,
         CONVENTIONS=handshake.conventions,
         DTYPES=tuple(handshake.dtypes),
         DEVICES=("cpu",),

@@ -100,6 +100,7 @@ class Handshake(ProtocolObject):
     language: str = ""
     components: Annotated[list[Name], _DIFFERENT]
     gradients: Annotated[list[Name], _DIFFERENT] = []
+    family: str = ""
     conventions: dict[str, str | float] = {}
     dtypes: Annotated[list[FloatDType], Field(min_length=1), _DIFFERENT] = ["float64", "float32"]
     encoding: Encoding = "numbers"

@@ -18,17 +18,18 @@ def write_command(implementation: Implementation, policy: Policy, *check: str) -
     adapter = implementation.adapter
     switches = {"--tf32": policy.tf32, "--bitwise": policy.bitwise, "--strict": policy.strict}
     given = tuple(name for name, is_on in switches.items() if is_on)
-    options = _join_options(implementation.dtype, implementation.device, adapter.timeout, implementation.wrapper, given)
+    device, declared = implementation.device, adapter.declared
+    options = _join_options(implementation.dtype, device, adapter.timeout, implementation.wrapper, (*declared, *given))
     return f"goldformer check {shlex.quote(adapter.origin)} {shlex.join(check)} {options}"
 
 
 @lru_cache
-def _join_options(dtype: str, device: str, timeout: float | None, wrapper: str, switches: tuple[str, ...]) -> str:
+def _join_options(dtype: str, device: str, timeout: float | None, wrapper: str, others: tuple[str, ...]) -> str:
     """Join the options of a command line that repeats a check; cached, because every verdict has one."""
     words = ["--dtype", dtype, *(["--device", device] if device != "cpu" else [])]
     words += ["--timeout", f"{timeout:.15g}"] if timeout not in (None, TIMEOUT) else []
     words += ["--wrap", wrapper] if wrapper else []
-    return shlex.join([*words, *switches])
+    return shlex.join([*words, *others])
 
 
 def repeat_cases(implementation: Implementation, policy: Policy, cases: Sequence[Case]) -> str:

@@ -549,6 +549,10 @@ def test_an_answer_to_another_request_is_no_log_line(misbehaving, spec):
             "CONVENTIONS has 'empty_row': 'none'; its options are uniform, zeros, nan",
         ),
         (
+            '{"protocol":1,"name":"a","components":[],"family":"llama"}',
+            "FAMILY is 'llama'; families are gpt-2, bert, ",
+        ),
+        (
             '{"protocol":1,"name":"a","components":[],"dtypes":["float8"]}',
             'result.dtypes[0] is "float8", expected "float64", ',
         ),
@@ -565,14 +569,15 @@ def test_a_handshake_that_does_not_fit_is_refused(handshake, says, spec, tmp_pat
     assert children() == before
 
 
-def test_a_handshake_may_say_little(spec, tmp_path):
-    file = tmp_path / "answer"
-    file.write_text(
-        '{"jsonrpc":"2.0","id":1,"result":{"protocol":1,"name":"mine","components":["softmax"]}}\r\n', encoding="utf-8"
-    )
+@pytest.mark.parametrize("family", [None, "llama-3"])
+def test_a_handshake_may_say_little(family, spec, tmp_path):
+    file, more = tmp_path / "answer", f',"family":"{family}","conventions":{{"empty_row":"nan"}}' if family else ""
+    result = f'{{"protocol":1,"name":"mine","components":["softmax"]{more}}}'
+    file.write_text(f'{{"jsonrpc":"2.0","id":1,"result":{result}}}\r\n', encoding="utf-8")
     adapter = find_adapter(f"cmd: sh -c '{ANSWER_ONCE}' sh {file}", spec, 10)
     adapter.close()
     assert (adapter.name, adapter.version, adapter.dtypes) == ("mine", "", ("float64", "float32"))
+    assert adapter.conventions == ({**spec.families[family].own, "empty_row": "nan"} if family else {})
     assert (list(adapter.functions), dict(adapter.gradients), adapter.devices) == (["softmax"], {}, ("cpu",))
 
 
