@@ -252,6 +252,9 @@ def _check_call(case: Case, contract: Contract) -> Binder:
     inputs, params = (
         {name: _make_shaped(recipe, name) for name, recipe in g.items()} for g in (case.inputs, case.params)
     )
+    for name, attribute in contract.attributes.items():
+        if attribute.is_missing(case.attributes, case.only_with):
+            raise ContractViolation(f"{name} is missing, though {attribute.needed_with} is there", (name,))
     return check_call(contract, inputs, params, case.attributes)
 
 

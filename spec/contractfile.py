@@ -47,6 +47,8 @@ class AttributeEntry(StrictModel):
     at_most: str | None = None
     multiple_of: Annotated[int, Field(ge=2)] | Name | None = None
     optional: bool = False
+    needed_with: Name | None = None
+    needed_under: dict[Name, Items[Option]] = {}
 
 
 class BlockEntry(StrictModel):
@@ -186,6 +188,7 @@ def _list_unknown_options(
         ("params", name, "only_with"): entry.only_with for name, entry in model.params.items()
     }
     entries |= {("blocks", name, "only_with"): entry.only_with for name, entry in model.blocks.items()}
+    entries |= {("attributes", name, "needed_under"): entry.needed_under for name, entry in model.attributes.items()}
     entries |= {("inputs", name, "causal_with"): entry.causal_with for name, entry in model.inputs.items()}
     entries |= {("inputs", name, "only_causal_with"): entry.only_causal_with for name, entry in model.inputs.items()}
     for where, depends in entries.items():

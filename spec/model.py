@@ -108,7 +108,8 @@ class AttributeSpec:
 
     A number is at least `minimum`, more than `above` and at most `maximum`. An id is at least 0 and less than the size
     `below`. A number is not more than `at_most`, which names an attribute or an axis, and a whole number is a multiple
-    of `multiple_of`, a number or an attribute.
+    of `multiple_of`, a number or an attribute. A call that has the attribute `needed_with` needs it under the options
+    of `needed_under`.
     """
 
     name: str
@@ -121,6 +122,13 @@ class AttributeSpec:
     at_most: str | None = None
     multiple_of: int | str | None = None
     optional: bool = False
+    needed_with: str | None = None
+    needed_under: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def is_missing(self, given: Mapping[str, Attribute], options: Mapping[str, str]) -> bool:
+        """Return True if a call with these attributes needs this one under the options and does not have it."""
+        needed = all(options.get(name) in allowed for name, allowed in self.needed_under.items())
+        return needed and self.needed_with in given and self.name not in given
 
 
 @dataclass(frozen=True, slots=True)
