@@ -94,6 +94,14 @@ def count_from_one(original: Callable[[int], bool], index: int) -> bool:
     return original(index + 1)
 
 
+@mistake("lm-window-in-all-layers", around=fit_layer, conventions=EVERY_SECOND)
+def keep_window(
+    original: Callable[..., dict[str, Any]], /, index: int, *, window: int | None = None, **rest: Any
+) -> dict[str, Any]:
+    """Return the settings of a layer that has the window, local or not."""
+    return original(index, window=window, **rest) | {"window": window}
+
+
 @mistake("lm-one-base", around=fit_layer)
 def ignore_local_base(
     original: Callable[..., dict[str, Any]], /, index: int, *, local_base: float | None = None, **rest: Any
