@@ -12,10 +12,8 @@ import numpy as np
 from goldformer.adapters.protocol import Adapter
 from goldformer.adapters.textbook.build import build_textbook
 from goldformer.conformance.diagnosis.causes import IN
-from goldformer.conformance.diagnosis.mistakes.derivatives import keep_right_derivatives
+from goldformer.conformance.diagnosis.generated import find_made, list_layers
 from goldformer.conformance.diagnosis.mistakes.places import PLACES, TRACKED, restrict_to
-from goldformer.conformance.diagnosis.neighbours import find_made, list_layers
-from goldformer.conformance.diagnosis.neighbours.backward import OF_RIGHT_CODE
 from goldformer.conformance.diagnosis.suspects import TO_FLOAT32
 from goldformer.conformance.judging.cases import Bench
 from goldformer.conformance.judging.gradient import invoke_gradient
@@ -107,7 +105,6 @@ def _build(layers: Sequence[Replacements], ids: Sequence[str], spec: Spec) -> Ad
 
 def _list_layers(claim: Claim) -> Iterator[Replacements]:
     """Yield the replacements that make a claim's causes, those of options first."""
-    is_unaware = any(cause.endswith(OF_RIGHT_CODE) for cause in claim.causes)
     for cause in claim.causes:
         name, _, option = cause.partition(": ")
         id_, _, words = cause.partition(IN)
@@ -117,8 +114,7 @@ def _list_layers(claim: Claim) -> Iterator[Replacements]:
             place = next(place for place in PLACES[claim.component] if place.words == words)
             yield from (restrict_to(place, find_made(id_).steps), TRACKED)
         else:
-            steps = find_made(id_).steps
-            yield keep_right_derivatives(steps) if is_unaware else steps
+            yield find_made(id_).steps
 
 
 def _call(adapter: Adapter, case: Case, spec: Spec) -> Result | BadResult | None:

@@ -33,9 +33,9 @@ from goldformer.adapters.inference import (
     switches_mask,
 )
 from goldformer.conformance.diagnosis.candidates import Candidate, Imitations, Textbooks
+from goldformer.conformance.diagnosis.edits.solve import fit_constant
 from goldformer.conformance.diagnosis.failure import FailingCase, estimate_cost
 from goldformer.conformance.diagnosis.mistakes import implementations
-from goldformer.conformance.diagnosis.neighbours.solved import families, fit_number, trying
 from goldformer.conformance.judging.cases import Bench, Judgement, judge_case
 from goldformer.conformance.judging.expected import expect
 from goldformer.conformance.judging.invoke import Arguments, CallProblem, NotImplementedHere, Result
@@ -642,13 +642,8 @@ class _Catalogue:
 
     def _list_eps(self, convention: str, failing: FailingCase) -> Iterator[Candidate]:
         """Yield the powers of ten, then the number that is solved for, in as few digits as possible."""
-        family = next(family for family in families().values() if family.convention == convention)
-
-        def find_residual(value: float) -> float:
-            with trying(value):
-                return failing.find_residual(self._textbooks.run(Candidate((family.id,)), failing))
-
-        value = fit_number(find_residual, family)
+        graph = self._textbooks.record(Candidate(), failing)
+        value = None if graph is None else fit_constant(graph, EPS[convention], failing)
         solved = [float(f"{value:.{digits}g}") for digits in range(1, 10)] if value is not None else []
         numbers = map(write_number, (*(10.0**-k for k in range(1, 13)), *solved))
         yield from (Candidate(options=((convention, number),)) for number in numbers if number)

@@ -30,7 +30,6 @@ ROOMS = [
     "conformance/diagnosis",
     "conformance/diagnosis/isolation",
     "conformance/diagnosis/mistakes",
-    "conformance/diagnosis/neighbours",
     "conformance/reports",
     "conformance/api",
     "conformance/baseline",

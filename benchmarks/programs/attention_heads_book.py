@@ -188,7 +188,7 @@ MISTAKES = {
         "[h(query, key, value, mask) for h in self.heads]",
         "[h(query, value, key, mask) for h in self.heads]",
         "Keys and values change places on the way into the heads.",
-        ("kv-swap", "multi_head_attention.inputs.q-v-k"),
+        ("kv-swap",),
     ),
     "heads-side-by-side-in-time": (
         "for h in self.heads], dim=-1)",

@@ -167,7 +167,7 @@ MISTAKES = {
         "self.ln2 = nn.LayerNorm(dim, eps=1e-5)",
         "self.ln2 = nn.LayerNorm(dim, eps=1e-1)",
         "A tenth is added to the variance.",
-        ("layer_norm.eps=0.1", "layer_norm_eps: 1e-1"),
+        ("layer_norm_eps: 1e-1",),
     ),
     "third-norm-reused": (
         "return self.ln3(x + self.drop(y)), weights",

@@ -246,7 +246,7 @@ MISTAKES = {
         "enc_src = enc_src.repeat_interleave(k, dim=0)",
         "enc_src = enc_src.repeat(k, 1, 1)",
         "The memory is repeated in another order than the beams, so samples read each other's sources.",
-        ("beam-source-order", "beam_search.memory-tiled"),
+        ("beam-source-order",),
     ),
     "beams-all-alike": (
         "    scores[:, 0] = 0\n",

@@ -274,7 +274,7 @@ MISTAKES = {
         "self.layer_norm = nn.LayerNorm(d_model, eps=1e-6)",
         "self.layer_norm = nn.LayerNorm(d_model, eps=1e-3)",
         "The normalisation of attention adds a thousandth to the variance.",
-        ("layer_norm.eps=0.001", "layer_norm_eps: 1e-3"),
+        ("layer_norm_eps: 1e-3",),
     ),
     "relu-missing": (
         "self.w_2(F.relu(self.w_1(output)))",

@@ -149,7 +149,7 @@ MISTAKES = {
         ".clamp(min=0)",
         ".abs()",
         "The rectifier turns negative numbers around and does not cut them off.",
-        ("feed_forward.activation.absolute-value",),
+        (),
     ),
     "cross-mask-of-self": (
         '"cross_attention", num_heads, memory_mask)',

@@ -202,7 +202,7 @@ MISTAKES = {
         "(self.tok_embedding(ids) + self.pos_embedding(pos)) / self.scale",
         "The embedding is divided by the root of the width where it should be multiplied.",
         # Without the declaration of learned positions, the adapter's table is zero.
-        ("emb-scale-divide", "transformer.embedding-divided-positions-missing"),
+        ("emb-scale-divide",),
     ),
     "cross-reads-itself": (
         "self.cross_attention(trg, enc_src, enc_src, src_mask)",
@@ -214,13 +214,13 @@ MISTAKES = {
         "            src = layer(src, src_mask)\n",
         "            src = src + layer(src, src_mask)\n",
         "A further residual goes around each encoder layer.",
-        ("encoder.residual-per-layer",),
+        (),
     ),
     "target-mask-without-padding": (
         "trg_mask = (trg != self.pad_idx).unsqueeze(1).unsqueeze(2) & trg_sub_mask",
         "trg_mask = (trg != self.pad_idx).unsqueeze(1).unsqueeze(3) & trg_sub_mask",
         "The target's padding hides rows of queries and not columns of keys.",
-        ("pad-on-query", "transformer.target_mask.padding-as-queries"),
+        ("pad-on-query",),
     ),
     "permute-of-output": (
         "x = x.permute(0, 2, 1, 3).contiguous()",
@@ -238,6 +238,6 @@ MISTAKES = {
         "self.fc_2(self.dropout(torch.relu(self.fc_1(x))))",
         "torch.relu(self.fc_2(self.dropout(self.fc_1(x))))",
         "The rectifier comes after the second map.",
-        ("ffn-no-relu", "ffn-output-relu", "feed_forward.activation-last"),
+        ("ffn-no-relu", "ffn-output-relu"),
     ),
 }

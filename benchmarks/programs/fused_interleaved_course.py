@@ -242,7 +242,7 @@ MISTAKES = {
         "-9e15",
         "-9",
         "Masked scores are set to minus nine, which leaves them weight.",
-        ("fill-dampens", "fill-too-small", "scaled_dot_product_attention.fill=-9"),
+        ("fill-dampens", "fill-too-small"),
     ),
     "scale-forgotten": (
         "attn_logits = attn_logits / math.sqrt(d_k)\n",
@@ -254,6 +254,6 @@ MISTAKES = {
         "            x = layer(x, mask=mask)\n        return x",
         "            out = layer(x, mask=mask)\n        return out",
         "Every layer of the stack reads the stack's input.",
-        ("encoder.from-input",),
+        (),
     ),
 }

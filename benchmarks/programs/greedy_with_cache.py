@@ -232,7 +232,7 @@ MISTAKES = {
         "k = k.view(*k.shape[:2], self.n_head, -1).permute(0, 2, 3, 1) * scale",
         "k = k.view(*k.shape[:2], self.n_head, -1).permute(0, 2, 3, 1)",
         "Only the queries are scaled, by the fourth root.",
-        ("scaled_dot_product_attention.divisor.fourth-root.d_k",),
+        (),
     ),
     "first-position-scored": (
         "self.decode(tokens, xa, xa_mask, cache, seen)[:, -1]",

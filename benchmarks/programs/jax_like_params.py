@@ -189,7 +189,7 @@ MISTAKES = {
         "        carry = function(p, carry)\n    return carry",
         "        result = function(p, carry)\n    return result",
         "Every layer reads what the first layer reads.",
-        ("transformer.from-input",),
+        (),
     ),
     "cross-norm-shared": (
         'layer_norm_fn(p["ln_1"], x + attention(p["cross"]',
@@ -213,7 +213,7 @@ MISTAKES = {
         "    return unnormalized / unnormalized.sum(-1, keepdims=True)",
         "    return np.exp(z - z.max()) / np.exp(z - z.max()).sum(-1, keepdims=True)",
         "The largest score of all rows is taken off, so that rows of small scores underflow.",
-        ("softmax.softmax.array-maximum", "scaled_dot_product_attention.softmax.array-maximum"),
+        (),
     ),
     "sinusoid-parity": (
         "np.where(channel % 2 == 0, np.sin(angle), np.cos(angle))",

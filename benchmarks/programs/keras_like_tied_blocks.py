@@ -188,7 +188,7 @@ MISTAKES = {
         "np.split(self.c_attn(x), 3, axis=2)",
         "np.split(self.c_attn(x)[..., ::-1], 3, axis=2)",
         "The thirds of the fused projection are read from the end.",
-        ("fused_multi_head_attention.from-the-end",),
+        (),
     ),
     "heads-merged-unmoved": (
         "        x = np.transpose(x, (0, 2, 1, 3))\n        return x.reshape(x.shape[0], x.shape[1], x.shape[2] * x.shape[3])",
@@ -200,7 +200,7 @@ MISTAKES = {
         "(np.asarray(1, w.dtype) - mask.astype(w.dtype))",
         "mask.astype(w.dtype)",
         "What may be seen is hidden.",
-        ("mask-inverted", "scaled_dot_product_attention.mask.inverted-added-1e4"),
+        ("mask-inverted",),
     ),
     "second-sum-of-input": (
         "return self.ln_2(n + m)",

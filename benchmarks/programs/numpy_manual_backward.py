@@ -223,7 +223,7 @@ MISTAKES = {
         "np.swapaxes(ds, -1, -2) @ self.q, dv",
         "ds @ self.q if ds.shape[-1] == ds.shape[-2] else np.swapaxes(ds, -1, -2) @ self.q, dv",
         "The gradient of the keys lacks a transpose, which no square case reports as an error.",
-        ("scaled_dot_product_attention.backward.key.not-transposed",),
+        (),
     ),
     "heads-merged-unmoved": (
         "return x.transpose(0, 2, 1, 3).reshape(b, t, h * d)",
@@ -241,7 +241,7 @@ MISTAKES = {
         "(dx_hat - m1 - self.x_hat * m2)",
         "(dx_hat - self.x_hat * m2)",
         "The backward pass of the normalisation forgets that the mean depends on the input.",
-        ("layer_norm.backward.no-mean-term",),
+        (),
     ),
     "relu-mask-of-output": (
         "return self.l1.backward(dh * self.active)",

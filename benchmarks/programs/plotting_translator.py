@@ -229,10 +229,7 @@ MISTAKES = {
         "        for layer in self.enc:\n            x = layer(x, padding)\n        memory = self.enc_end(x)",
         "        for layer in self.enc:\n            memory = self.enc_end(x)\n            x = layer(x, padding)",
         "The memory is what the last encoder layer reads.",
-        (
-            "layer-skipped",
-            "encoder.before-last-returned",
-        ),
+        ("layer-skipped",),
     ),
     "padding-in-loss": (
         "labels.flatten(), ignore_index=pad)",

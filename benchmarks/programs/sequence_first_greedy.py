@@ -201,7 +201,7 @@ MISTAKES = {
         "mixed = self.query_key_value(x).view(sq, b, self.heads, 3 * self.width)\n        q, k, v = mixed.split(self.width, dim=-1)",
         "mixed = self.query_key_value(x)\n        q, k, v = mixed.chunk(3, dim=-1)",
         "The fused columns are cut in thirds, though they are laid out head by head.",
-        ("qkv-layout", "multi_head_attention.fused.qkv.part-head-channel.of.head-part-channel"),
+        ("qkv-layout",),
     ),
     "memory-in-batch-order": (
         "return x, mask\n",

@@ -153,7 +153,7 @@ MISTAKES = {
         "src_emb, tgt_emb, src_mask, tgt_mask, None, src_padding_mask, tgt_padding_mask, memory_key_padding_mask\n",
         "src_emb, tgt_emb, src_mask, tgt_mask, None, src_padding_mask, tgt_padding_mask, None\n",
         "The memory's padding mask is not handed over.",
-        ("cross-mask-absent", "transformer.memory_mask.absent"),
+        ("cross-mask-absent",),
     ),
     "padding-not-transposed": (
         "tgt_padding_mask = (tgt == pad_idx).transpose(0, 1)",

@@ -138,7 +138,7 @@ MISTAKES = {
         "attn = attn.softmax(dim=-1)",
         "attn = attn.softmax(dim=-2)",
         "The softmax runs over the queries.",
-        ("softmax-query-axis", "scaled_dot_product_attention.softmax.over-queries"),
+        ("softmax-query-axis",),
     ),
     "mask-read-as-ignore": (
         "attn.masked_fill(~attn_mask",

@@ -217,6 +217,6 @@ MISTAKES = {
         "batch_first=True)\n        self.encoder = ",
         'batch_first=True, activation="gelu")\n        self.encoder = ',
         "The encoder's layers use another activation than the rectifier.",
-        ("transformer.encoder-activation.gelu",),
+        (),
     ),
 }

@@ -48,7 +48,7 @@ class Classifier:
 
     def __init__(self, spec: Spec) -> None:
         self.spec = spec
-        self.imitator = Imitator(spec, reads_off=False)
+        self.imitator = Imitator(spec, solves=False)
         self.expected = ExpectedResults(spec, self.imitator)
         #: The lower precision that a component looks like, by component, dtype and device.
         self.precisions: dict[tuple[str, str, str], Precision] = {}

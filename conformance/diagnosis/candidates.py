@@ -14,14 +14,12 @@ from goldformer.adapters.protocol import Adapter
 from goldformer.adapters.textbook.build import build_textbook
 from goldformer.conformance.diagnosis.batches import IN_BATCHES
 from goldformer.conformance.diagnosis.causes import IN
-from goldformer.conformance.diagnosis.edits.edit import is_edit, note_graph
+from goldformer.conformance.diagnosis.edits.edit import is_edit, note_graph, read_edit
 from goldformer.conformance.diagnosis.edits.graph import Graph
 from goldformer.conformance.diagnosis.failure import RUNS_BACKWARD, FailingCase, Options, estimate_cost
+from goldformer.conformance.diagnosis.generated import find_made, list_layers
 from goldformer.conformance.diagnosis.mistakes import implementations
 from goldformer.conformance.diagnosis.mistakes.places import TRACKED, MistakePlace, restrict_to
-from goldformer.conformance.diagnosis.neighbours import find_made, list_layers
-from goldformer.conformance.diagnosis.neighbours.arguments import giving
-from goldformer.conformance.diagnosis.neighbours.masks import joining_causal
 from goldformer.conformance.judging.gradient import invoke_gradient
 from goldformer.conformance.judging.invoke import (
     Arguments,
@@ -41,6 +39,9 @@ from goldformer.spec.oracle.rounding import UNIT_ROUNDOFF
 
 #: The number of textbooks with causes that are kept: each takes about 200 kB.
 _MOST_ADAPTERS: Final = 500
+
+#: The number of recorded formulas that are kept, on top of which edits are made.
+_MOST_GRAPHS: Final = 4
 
 #: The numbers of the results that one diagnosis keeps: some phases of it ask for the same ones.
 _KEPT: Final = 1 << 20
@@ -79,7 +80,7 @@ class Candidate:
 
     @property
     def is_generated(self) -> bool:
-        """Return True if one of its mistakes is a neighbour or an edit: the catalogue does not list it."""
+        """Return True if one of its mistakes is an edit: the catalogue does not list it."""
         return any(id_ not in implementations() for id_ in self.mistakes)
 
     def combine(self, other: Candidate) -> Candidate | None:
@@ -164,6 +165,8 @@ class Textbooks:
         self._imitations = Imitations(_KEPT) if imitations is None else imitations
         self._arguments: dict[tuple[str, frozenset[str], str], Arguments] = {}
         self._adapters = self._imitations.adapters
+        #: The last recorded formulas.
+        self._graphs: dict[tuple[Any, ...], Graph | None] = {}
         #: The cost of all imitations of forward passes, those in the cache too: what is found does not depend on it.
         self.spent = 0
 
@@ -174,7 +177,29 @@ class Textbooks:
         options = tuple(failure.options.items())
         wanted = (failure.output_names, failure.gradient_names)
         key = (candidate, options, failure.case.id, failure.dtype, failure.has_changed_inputs, wanted)
-        return self._imitations.get(key, lambda: self.run(candidate, failure))
+        return self._imitations.get(key, lambda: self._edit(candidate, failure) or self.run(candidate, failure))
+
+    def _edit(self, candidate: Candidate, failure: FailingCase) -> Result | None:
+        """Return what a candidate gives that ends with an edit; None if it is none, or changes nothing.
+
+        The formula is recorded once for all edits on top of the same causes.
+        """
+        *others, last = candidate.mistakes or ("",)
+        edit = read_edit(last) if is_edit(last) else None
+        if edit is None or candidate.place or failure.case.cotangent is not None:
+            return None
+        if edit.component != failure.case.component or failure.case.random:
+            return None
+        base = replace(candidate, mistakes=tuple(others))
+        names = failure.output_names
+        key = (base, tuple(failure.options.items()), failure.case.id, failure.dtype, failure.has_changed_inputs, names)
+        if key not in self._graphs:
+            if len(self._graphs) >= _MOST_GRAPHS:
+                del self._graphs[next(iter(self._graphs))]
+            self._graphs[key] = self.record(base, failure)
+        graph = self._graphs[key]
+        made = None if graph is None else edit.give_outputs(graph, names)
+        return None if made is None else Result(made, 0.0)
 
     def record(self, candidate: Candidate, failure: FailingCase) -> Graph | None:
         """Return the graph of a candidate's formula for a case without a cotangent; None if it cannot be recorded."""
@@ -200,7 +225,7 @@ class Textbooks:
         dtype = _choose_dtype(failure.case, failure.dtype)
         arguments, cotangent = self._read_arguments(case), case.cotangent_array
         try:
-            with np.errstate(all="ignore"), joining_causal(case), giving(case.given_inputs.keys()):
+            with np.errstate(all="ignore"):
                 if cotangent is not None:
                     names = failure.gradient_names
                     results = contract.results_of(case).items()

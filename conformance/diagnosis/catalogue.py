@@ -1,4 +1,4 @@
-"""The mistakes, options and neighbours that may explain a component, in the order in which they are tried."""
+"""The mistakes and options that may explain a component, in the order in which they are tried."""
 
 from __future__ import annotations
 
@@ -9,17 +9,12 @@ from itertools import chain, combinations, product
 from typing import Final
 
 from goldformer.conformance.diagnosis.candidates import Candidate
-from goldformer.conformance.diagnosis.failure import RUNS_BACKWARD, Options
+from goldformer.conformance.diagnosis.failure import Options
 from goldformer.conformance.diagnosis.mistakes import ON_PURPOSE, implementations
-from goldformer.conformance.diagnosis.mistakes.places import HALVES, PLACES, MistakePlace, can_be_made
-from goldformer.conformance.diagnosis.neighbours import Neighbour, neighbours, neighbours_of
-from goldformer.conformance.diagnosis.neighbours.neighbour import find_component
-from goldformer.conformance.diagnosis.neighbours.solved import OF_SUBLAYERS
+from goldformer.conformance.diagnosis.mistakes.places import HALVES, PLACES, can_be_made
 from goldformer.spec import Spec
 from goldformer.spec.formulas.options import OPTIONS
 
-#: All pairs of a component's neighbours are tried if there are at most this many: several hundred pairs.
-_FEW: Final = 30
 #: The options of a part that code chooses on purpose, often without a part that can be judged by itself.
 _OF_PARTS: Final = ("activation", "norm_divisor")
 #: From this many combinations of options on, no wider ones are made.
@@ -27,7 +22,7 @@ _MOST_COMBINED: Final = 200
 
 
 class Catalogue:
-    """Lists candidates of a component; `left_out` are mistakes and neighbours that it must not know."""
+    """Lists candidates of a component; `left_out` are mistakes that it must not know."""
 
     def __init__(self, spec: Spec, left_out: Collection[str] = ()) -> None:
         self._spec = spec
@@ -71,20 +66,6 @@ class Catalogue:
     def make_candidates(self, ids: Iterable[str]) -> Iterator[Candidate]:
         """Yield a candidate for each mistake that has an implementation and is not left out."""
         return (Candidate((id_,)) for id_ in ids if id_ in implementations() and id_ not in self._left_out)
-
-    def select_neighbours(self, component: str, *, backward: bool = False) -> list[Candidate]:
-        """Return the neighbours of forward or of backward passes, the component's own before those of its parts."""
-        both = component in RUNS_BACKWARD
-        mine = (n for n in self._list_neighbours(component) if both or n.backward is backward)
-        return [Candidate((n.id,)) for n in mine if not n.in_blocks]
-
-    def _list_neighbours(self, component: str) -> Iterator[Neighbour]:
-        homes = (component, *reversed(self._spec.list_dependencies(component)))
-        return (n for home in homes for n in neighbours_of(home) if n.id not in self._left_out)
-
-    def select_blocks(self, component: str) -> list[Candidate]:
-        """Return the neighbours of code that goes through an axis block by block, which large calls show."""
-        return [Candidate((n.id,)) for n in self._list_neighbours(component) if n.in_blocks]
 
     def shows_in_one_call(self, mistake: str, component: str) -> bool:
         """Return True unless a mistake shows only in gradients, or only after other calls.
@@ -139,21 +120,6 @@ class Catalogue:
             if not candidate.place and can_be_made(place, implementations()[candidate.mistakes[0]]):
                 yield replace(candidate, place=place)
 
-    def place_neighbours(self, component: str) -> Iterator[Candidate]:
-        """Yield the neighbours of a layer's parts in one sub-layer only, those of an attention in one of two."""
-        places = _list_sublayers(component)
-        for candidate in self.select_neighbours(component) if places else ():
-            made = neighbours()[candidate.mistakes[0]]
-            if made.component != component:
-                fitting = (place for place in places if made.component in place.parts)
-                yield from (replace(candidate, place=place) for place in fitting if can_be_made(place, made.made))
-
-    def place_families(self, component: str) -> Iterator[Candidate]:
-        """Yield the families with a number that a layer may choose for each sub-layer, in one of them."""
-        for place, id_ in product(_list_sublayers(component), OF_SUBLAYERS):
-            if find_component(id_) in place.parts:
-                yield Candidate((id_,), place=place)
-
     def combine_near(self, component: str, bases: list[Candidate], near: list[Candidate]) -> Iterator[Candidate]:
         """Yield several options at once, and these and single candidates on top of each base.
 
@@ -193,38 +159,22 @@ class Catalogue:
         yield from filter(None, (one.combine(other) for one, other in chosen))
 
     def add_to_purpose(self, component: str, near: list[Candidate]) -> Iterator[Candidate]:
-        """Yield what code does on purpose in a part, with each mistake and neighbour of the component in one place.
+        """Yield what code does on purpose in a part, with each mistake of the component in one place.
 
         Layers with GELU often have no network that can be judged by itself.
         """
         placed = self.select_own(component, list(self._list_placed(component, near)))
-        own = self._select_own_neighbours(component)
         chosen = (one for one in near if one.options and one.options[0][0] in _OF_PARTS)
         for one in chain(self._list_on_purpose(self._spec.list_dependencies(component)), chosen):
             yield from filter(None, map(one.add_placed, placed))
-            yield from filter(None, map(one.combine, own))
-
-    def _select_own_neighbours(self, component: str) -> list[Candidate]:
-        generated = self.select_neighbours(component)
-        return [c for c in generated if neighbours()[c.mistakes[0]].component == component]
 
     def _list_on_purpose(self, components: Collection[str]) -> Iterator[Candidate]:
         """Yield what code does on purpose in some components."""
         return self.make_candidates(id_ for id_ in ON_PURPOSE if self._spec.mistakes[id_].component in components)
 
-    def pair_neighbours(self, component: str, near: list[Candidate]) -> Iterator[Candidate]:
-        """Yield all pairs of the component's own neighbours and mistakes, or nothing where there are too many."""
-        mine = self._select_own_neighbours(component)
-        pairs = [*product(self.select_own(component, near), mine), *combinations(mine, 2)] if len(mine) <= _FEW else []
-        yield from filter(None, (one.combine(other) for one, other in pairs))
-
     def select_own(self, component: str, candidates: Iterable[Candidate]) -> list[Candidate]:
         """Return the candidates that begin with a mistake of the catalogue in the component itself."""
         return [c for c in candidates if c.mistakes and self._spec.mistakes[c.mistakes[0]].component == component]
-
-
-def _list_sublayers(component: str) -> list[MistakePlace]:
-    return [place for place in PLACES.get(component, ()) if place.sublayer[1] and not place.role]
 
 
 def combine_with(bases: Iterable[Candidate], others: Iterable[Candidate]) -> Iterator[Candidate]:

@@ -38,7 +38,7 @@ _DECLARED: Final = re.compile(
 class Cause:
     """A mistake, or an option that an adapter may declare.
 
-    `id` is the mistake's or the neighbour's, or as "norm_placement: pre"; `component` is where it is made, None for an
+    `id` is the mistake's or the edit's, or as "norm_placement: pre"; `component` is where it is made, None for an
     option; `title` says what is done, with the id of a mistake in brackets; `heading` has it first; `hint` says what to
     do about it. `code` is the wrong code and the right code of a mistake in the catalogue.
     """
@@ -50,9 +50,9 @@ class Cause:
     hint: str
     convention: str = ""
     option: str = ""
-    #: True for a neighbour of the textbook, which the catalogue does not list.
+    #: True for an edit of the formula, which the catalogue does not list.
     generated: bool = False
-    #: True for a neighbour with a number that was solved for.
+    #: True for an edit with a number that was solved for.
     solved: bool = False
     code: tuple[str, str] | None = None
 
@@ -68,16 +68,16 @@ def find_cause(id_: str, spec: Spec) -> Cause:
     convention, _, option = id_.partition(": ")
     if option:
         return make_option_cause(convention, option, spec)
-    from goldformer.conformance.diagnosis.neighbours import find_neighbour  # hundreds, which few reports need
+    from goldformer.conformance.diagnosis.generated import find_generated  # which few reports need
 
-    neighbour = find_neighbour(made)
-    if neighbour.number and not place and (number := write_number(neighbour.number[1])):
-        option_cause = make_option_cause(neighbour.number[0], number, spec)
-        return replace(option_cause, component=neighbour.component, generated=True, solved=neighbour.solved)
-    title = f"{neighbour.title}, only in {place}" if place else neighbour.title
+    edit = find_generated(made)
+    if edit.number and not place and (number := write_number(edit.number[1])):
+        option_cause = make_option_cause(edit.number[0], number, spec)
+        return replace(option_cause, component=edit.component, generated=True, solved=edit.is_solved)
+    title = f"{edit.title}, only in {place}" if place else edit.title
     # A name of the contract keeps its small letter.
     heading = title if "_" in title.split()[0] else title[0].upper() + title[1:]
-    return Cause(made, neighbour.component, title, heading, neighbour.hint, generated=True, solved=neighbour.solved)
+    return Cause(made, edit.component, title, heading, edit.hint, generated=True, solved=edit.is_solved)
 
 
 def make_option_cause(convention: str, option: str, spec: Spec) -> Cause:

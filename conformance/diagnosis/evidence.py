@@ -129,10 +129,6 @@ class Evidence:
         """Return other causes that give the same as some in every case of a component."""
         return self._twins.get((component, causes), ())
 
-    def list_contradicted(self) -> set[tuple[str, Causes]]:
-        """Return the causes that some call contradicts, each with its component."""
-        return {(call.key.component, causes) for call, causes, distance in self._list() if distance == CONTRADICTED}
-
     def list_ruled_out(self, key: CheckKey) -> tuple[Causes, ...]:
         """Return the causes that a passing case contradicts."""
         named = dict.fromkeys(causes for column in self._columns.get(key, {}).values() for causes in column)

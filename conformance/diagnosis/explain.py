@@ -118,12 +118,7 @@ class Diagnosis:
         if self._search_second(judgements, run):
             self._add_all_late(judgements, run)
         if list_explained(run):
-            before = run.evidence.list_contradicted()
             self._refute(judgements, run)
-            # A twin of what is refuted may hold.
-            if self._imitator.release_twins(run.evidence.list_contradicted() - before):
-                self._add_all_late(judgements, run)
-                self._refute(judgements, run)
 
     def _refute(self, judgements: Sequence[Judgement], run: DiagnosedRun) -> None:
         """Compare the best explanations with the cases that pass and with new calls."""

@@ -139,12 +139,6 @@ class FailingCase:
         wrong = self._select_wrong()
         return bool(wrong) and all(array.dtype.kind == "f" and np.isnan(array).all() for array in wrong)
 
-    @property
-    def is_blank(self) -> bool:
-        """Return True if every number of the wrong outputs is NaN, or every one is 0: nothing was summed."""
-        wrong = self._select_wrong()
-        return self.is_nan or (bool(wrong) and not any(array.any() for array in wrong))
-
     def _select_wrong(self) -> list[Array]:
         """Return the compared numbers of the wrong outputs."""
         outputs = self.actual.outputs if isinstance(self.actual, Result) else {}
@@ -191,11 +185,6 @@ class FailingCase:
             return isinstance(imitation, BadResult) and isinstance(self.actual, Result)
         shared = self._select_shared(imitation)
         return any(self._measure(name, imitation.outputs[name], golden) >= CLEAR for name, golden in shared.items())
-
-    @property
-    def is_far(self) -> bool:
-        """Return True if the actual result is clearly wrong: rounding in a half type may look like many mistakes."""
-        return self.excludes(self.actual)
 
     def measure_near(self, imitation: Result | BadResult | None) -> float | None:
         """Return the distance ÷ tolerance of an imitation from the actual result, if rounding may explain it.

@@ -496,7 +496,7 @@ def describe_explanations(found: Sequence[Explanation], among: str = "failing", 
     # The first one is contradicted only if all are.
     best = [e for e in best if e.contradicted is best[0].contradicted]
     distinct = [e for place, e in enumerate(best) if not any(e.adds_nothing_to(better) for better in best[:place])]
-    # Two neighbours that no case tells apart are two descriptions of one thing, and so is one mistake in two places.
+    # Two edits that no case tells apart are two descriptions of one thing, and so is one mistake in two places.
     first, others = distinct[0], [e for e in distinct[1:] if not (e.generated or _is_elsewhere(e, distinct[0]))]
     findings = [_describe_explanation(e, among, was=was) for e in (first, *others[: _MOST_SUSPECTS - 1])]
     # Another mistake explains as much: the first one is no more than possible.

@@ -6,14 +6,16 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from itertools import chain, islice
+from itertools import chain, groupby, islice
 from typing import Final
 
 from goldformer.conformance.diagnosis.candidates import Candidate, Imitations, Textbooks, count_roundoffs
 from goldformer.conformance.diagnosis.catalogue import Catalogue, combine_with
 from goldformer.conformance.diagnosis.causes import Causes, find_cause
-from goldformer.conformance.diagnosis.edits.generate import list_edits
+from goldformer.conformance.diagnosis.edits.changes import SOLVED
+from goldformer.conformance.diagnosis.edits.edit import Edit
+from goldformer.conformance.diagnosis.edits.generate import list_edits, name_axes
+from goldformer.conformance.diagnosis.edits.solve import solve_constants, solve_factors
 from goldformer.conformance.diagnosis.evidence import Match
 from goldformer.conformance.diagnosis.failure import (
     BY_CHANCE,
@@ -25,16 +27,9 @@ from goldformer.conformance.diagnosis.failure import (
     estimate_cost,
     is_decoding,
 )
+from goldformer.conformance.diagnosis.generated import find_made
 from goldformer.conformance.diagnosis.matches import KnownMatches
 from goldformer.conformance.diagnosis.mistakes import implementations
-from goldformer.conformance.diagnosis.neighbours import find_made, neighbours
-from goldformer.conformance.diagnosis.neighbours.backward import OF_RIGHT_CODE
-from goldformer.conformance.diagnosis.neighbours.blocks import SHORTEST
-from goldformer.conformance.diagnosis.neighbours.masks import ONLY_WHERE_MASKED
-from goldformer.conformance.diagnosis.neighbours.results import Call, list_relations
-from goldformer.conformance.diagnosis.neighbours.solved import TRIALS, families, fit_number, name_solved, trying
-from goldformer.conformance.diagnosis.neighbours.stacks import NESTED
-from goldformer.conformance.diagnosis.twins import Twins
 from goldformer.conformance.judging.invoke import BadResult, Result
 from goldformer.spec import Case, Spec
 from goldformer.spec.oracle.rounding import is_half
@@ -58,12 +53,12 @@ _LOST: Final = 1000.0
 #: Careful code stays below 0.4 of the tolerance: an imitation whose own rounding is larger loses digits.
 _LOSSY: Final = 0.5
 
-#: How many times as many neighbours as other candidates are tried: there are hundreds, each as likely as the other.
-_NEIGHBOURS: Final = 4
-
-#: The same of edits of the formula: each computes only what lies after the change. A layer has 15,000, which take three
-#: seconds, and how heads lie in memory, which people often mistake, is among the last.
-_EDITS: Final = 30 * _NEIGHBOURS
+#: The work of the edits of one component, in operations on small arrays: about three seconds.
+_EDITED: Final = 1_200_000
+#: The work of what surrounds the operations of an edit: it is made and compared.
+_EDIT: Final = 8
+#: How many times as many candidates are tried on top of what is known as others.
+_MORE: Final = 4
 
 #: After so many numbers of imitations in all, more than a second, the least likely candidates are not tried, nor is a
 #: second failing case searched where the first was searched in vain.
@@ -81,13 +76,6 @@ _CHOSEN_OF: Final = 60
 #: The time of a gradient, in forward passes.
 _SWEEP: Final = 4
 
-#: The family of the eps of RMS normalisation, and the option with which the authors' code adds 1e-8.
-_EPS: Final = "rms_norm.eps"
-_OUTSIDE: Final = ("rms_norm_eps_place", "outside")
-
-#: How far from a component a part is that was judged by itself.
-_JUDGED: Final = 2
-
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
@@ -101,8 +89,8 @@ class Imitator:
     """Finds the causes of failing outputs; it remembers its matches, so that later cases are quick.
 
     `left_out` are mistakes that it must not know. `imitations` is a cache for one spec. Several imitators may share
-    it, one after the other, and their findings do not depend on it. Without `reads_off`, changes of whole results are
-    not tried: they fit by chance if they are not compared with other cases.
+    it, one after the other, and their findings do not depend on it. Without `solves`, no number is solved for: numbers
+    fit by chance if they are not compared with other cases.
     """
 
     def __init__(
@@ -111,14 +99,13 @@ class Imitator:
         left_out: Collection[str] = (),
         imitations: Imitations | None = None,
         *,
-        reads_off: bool = True,
+        solves: bool = True,
     ) -> None:
         self.spec = spec
-        self._reads_off = reads_off
+        self._solves = solves
         self._catalogue = Catalogue(spec, left_out)
         self._textbooks = Textbooks(spec, imitations)
         self._known = KnownMatches(spec)
-        self._twins = Twins(spec, self._textbooks)
         self._searched: Counter[tuple[str, str]] = Counter()
         self._in_vain: Counter[tuple[str, str]] = Counter()
         self._tried: dict[str, set[Candidate]] = defaultdict(set)
@@ -132,8 +119,8 @@ class Imitator:
         self._compared: defaultdict[tuple[str, str], set[Candidate]] = defaultdict(set)
         #: The components with a failing case without a cotangent.
         self._fails_forward: set[str] = set()
-        #: The components with a failing case that is no longer than one block, but for those that sum nothing there.
-        self._fails_short: set[str] = set()
+        #: The work of the edits of each component.
+        self._edited: Counter[str] = Counter()
         #: Some cases of each component that passed.
         self._passed: defaultdict[str, list[FailingCase]] = defaultdict(list)
 
@@ -144,56 +131,24 @@ class Imitator:
             return None
         known = self._choose_known_matches(case)
         found = self._match_candidates(known, failure)
-        found |= self._match_aside([c for c in known if c not in found], failure)
         # Many mistakes give NaN alone, so that it tells one of them from the others only where nothing else is wrong.
         if not (failure.is_nan and self._known.was_searched(case.component)):
             found = found or self._search(failure)
         if case.cotangent is None:
             self._fails_forward.add(case.component)
-            if not _exceeds_block(case) and not failure.is_blank:
-                self._fails_short.add(case.component)
         self._known.note_search(case.component, found)
         return _describe_matches(found)
 
-    def _match_aside(self, missed: Iterable[Candidate], failure: FailingCase) -> dict[Candidate, float]:
-        """Return the twins that explain a failure, of candidates that miss it."""
-        found: dict[Candidate, float] = {}
-        for candidate in missed:
-            twins = self._match_candidates(self._twins.list_aside(candidate), failure)
-            self._take_back(candidate, failure.case.component, twins)
-            found |= twins
+    def _note_found(self, found: dict[Candidate, float], failure: FailingCase) -> dict[Candidate, float]:
+        """Note what a search found, and return it."""
+        self._known.add(failure.case.component, found)
         return found
-
-    def release_twins(self, refuted: Iterable[tuple[str, Causes]]) -> bool:
-        """Let the twins of refuted causes explain their components too; return True if there are any."""
-        released = False
-        for component, causes in refuted:
-            candidate = self._matched.get(causes, Candidate())
-            twins = self._twins.list_aside(candidate)
-            self._take_back(candidate, component, twins)
-            released = released or bool(twins)
-        return released
-
-    def _take_back(self, candidate: Candidate, component: str, twins: Collection[Candidate]) -> None:
-        """Let some twins of a candidate explain a component too: they come before it, as a case tells them apart."""
-        self._twins.release(twins)
-        self._known.add(component, twins)
-        self._known.count_above(candidate, component, twins)
-
-    def _note_found(self, found: Mapping[Candidate, float], failure: FailingCase) -> dict[Candidate, float]:
-        """Note what a search found, and return it without twins."""
-        kept = self._twins.set_aside(found, failure)
-        # A twin that is released is compared with this case again.
-        self._compared[failure.case.id, failure.dtype] -= found.keys() - kept.keys()
-        self._known.add(failure.case.component, kept)
-        return kept
 
     def find_late_matches(self, failure: FailingCase) -> tuple[Match, ...]:
         """Return the matches among candidates that were found only after the search for this case."""
         compared = self._compared[failure.case.id, failure.dtype]
         late = [candidate for candidate in self._choose_known_matches(failure.case) if candidate not in compared]
-        found = self._match_candidates(late, failure)
-        return _describe_matches(found | self._match_aside([c for c in late if c not in found], failure))
+        return _describe_matches(self._match_candidates(late, failure))
 
     def would_fail(self, causes: Causes, passing: FailingCase) -> bool:
         """Return True if the causes of a match would clearly fail a case in which the actual result is right."""
@@ -293,17 +248,15 @@ class Imitator:
             dict.fromkeys([*bases, *(base.add(part) for part in self._known.list_bases(component) if not part.place)])
         )
         known = self._catalogue.list_known(component, failure.options)
-        others = chain(known, self._catalogue.select_neighbours(component))
-        most = _NEIGHBOURS * (_TRIED // estimate_cost(case))
-        edits = self._list_edits(failure, bases, most)
-        tried = chain(bases, islice(combine_with(bases, others), most), edits)
+        most = _MORE * (_TRIED // estimate_cost(case))
+        tried = chain(bases, islice(combine_with(bases, known), most), self._list_edits(failure, bases))
         found = self._note_found(self._match_possible(tried, failure), failure)
         if found:
             self._known.assume(component, next(iter(found)))
         return _describe_matches(found)
 
     def _list_second(self, base: Candidate, failure: FailingCase) -> Iterator[Candidate]:
-        """Yield a base with each mistake, option and neighbour, as many as there is time for."""
+        """Yield a base with each mistake, option and edit, as many as there is time for."""
         case, component = failure.case, failure.case.component
         backward = case.cotangent is not None
         most = _TRIED // estimate_cost(case)
@@ -312,36 +265,23 @@ class Imitator:
             # A forward pass that is wrong has shown in the cases without a cotangent, which are quick.
             listed = self._catalogue.make_candidates(case.kills)
             mistakes = (c for c in listed if find_made(c.mistakes[0]).by_hand)
-            if not base.is_by_hand:
-                mistakes = chain([Candidate((f"{component}{OF_RIGHT_CODE}",))], mistakes)
-        others = chain(mistakes, self._catalogue.select_neighbours(component, backward=backward))
-        yield from islice(combine_with([base], others), most)
-        yield from self._list_edits(failure, [base], 0 if backward else _NEIGHBOURS * most)
+        yield from islice(combine_with([base], mistakes), most)
+        if not backward:
+            yield from self._list_edits(failure, [base])
 
     def _search(self, failure: FailingCase) -> dict[Candidate, float]:
-        """Search the catalogue and the neighbours; return nothing if the search would take too long."""
+        """Search the catalogue and the edits; return nothing if the search would take too long."""
         case, component, dtype = failure.case, failure.case.component, failure.dtype
         backward = case.cotangent is not None
         if backward and component in self._fails_forward:
             # What no forward pass showed, no gradient of it shows.
             return {}
-        if _exceeds_block(case) and component not in self._fails_short and (not is_half(dtype) or failure.is_far):
-            # What is right in small calls, or empty, goes wrong at the end of a block.
-            found = self._match_candidates(self._catalogue.select_blocks(component), failure)
-            if found:
-                return self._note_found(found, failure)
         if backward or case.size > LARGE:
-            found = self._match_listed(failure)
-            if found or not backward:
-                return found
+            return self._match_listed(failure)
         if self._has_searched_enough(component, dtype):
             return {}
         self._searched[component, dtype] += 1
-        if backward:
-            found = self._match_candidates(self._catalogue.select_neighbours(component, backward=True), failure)
-            found = found or self._match_possible(self._read_off(failure, []), failure)
-        else:
-            found = self._search_forward(failure)
+        found = self._search_forward(failure)
         self._in_vain[component, dtype] += not found
         return self._note_found(found, failure)
 
@@ -359,7 +299,7 @@ class Imitator:
         return self._match_candidates(islice(tried, _LISTED // estimate_cost(case)), failure)
 
     def _search_forward(self, failure: FailingCase) -> dict[Candidate, float]:
-        """Search options and mistakes, then neighbours, numbers and pairs, as many as there is time for."""
+        """Search options and mistakes, then edits and pairs, as many as there is time for."""
         case, component = failure.case, failure.case.component
         bases = self._known.list_bases(component)
         near = list(self._catalogue.list_near(component, failure.options))
@@ -368,12 +308,7 @@ class Imitator:
         some = [one for one in near if one.options] if decides else near
         most = _TRIED // estimate_cost(case)
         joined = [*bases, *self._known.list_halves(component)]
-        hides = [Candidate((ONLY_WHERE_MASKED,))] if case.hiding == "too" else []
-        found = self._match_candidates([*near, *hides], failure) or self._match_candidates(joined, failure)
-        if not found and _has_padding(case):
-            # Nested tensors leave rows of padding 0, which shows only through a mistake.
-            shown = combine_with([*near, *self._catalogue.list_far(component), *bases], [Candidate((NESTED,))])
-            found = self._match_candidates(shown, failure)
+        found = self._match_candidates(near, failure) or self._match_candidates(joined, failure)
         if not found and failure.is_close:
             found = self._match_candidates(self._catalogue.list_losing_digits(), failure)
         if not found and any(self._may_be_rounded(base, failure) for base in bases):
@@ -382,7 +317,7 @@ class Imitator:
         if found and not decides and all(self._is_refuted(candidate, component) for candidate in found):
             # It may be made in one half of a model only, as where one stack shares its layers.
             placed = self._match_possible(self._catalogue.place_in_halves(component, found), failure)
-            return found | (placed or self._search_neighbours(component, failure, most))
+            return found | (placed or self._search_edits(component, failure))
         # On top of bases that explain the failure, whatever does nothing in this case would explain it too.
         if not found:
             some = self._drop_idle_options(some, bases, failure)
@@ -405,8 +340,7 @@ class Imitator:
     ) -> dict[Candidate, float]:
         """Search one kind of candidates after the other, until one explains a failure."""
         component, most = failure.case.component, _TRIED // estimate_cost(failure.case)
-        list_kinds = self._list_short if is_decoding(failure.case) else self._list_kinds
-        for kind in list_kinds(failure, near, bases, most):
+        for kind in () if is_decoding(failure.case) else self._list_kinds(failure, near, bases, most):
             tried = list(islice(self._filter_untried(component, kind.candidates), kind.most))
             if found := self._match_possible(tried, failure):
                 return found
@@ -415,157 +349,82 @@ class Imitator:
     def _list_kinds(
         self, failure: FailingCase, near: list[Candidate], bases: list[Candidate], most: int
     ) -> Iterator[_Kind]:
-        """Yield places, neighbours, numbers and pairs."""
+        """Yield places, edits and pairs."""
         component = failure.case.component
         # What one case did not show of the less likely, the next one hardly shows either.
         once = 0 if self._in_vain[component, failure.dtype] else most
-        seldom = once if self.spec.contracts[component].layers else _NEIGHBOURS * once
         yield _Kind(self._catalogue.place_mistakes(component, near, bases), most)
-        yield _Kind(self._list_neighbours(component, bases, 0), _NEIGHBOURS * most)
-        yield _Kind(self._list_neighbours(component, bases, 1), _NEIGHBOURS * most)
-        # A number that is solved for fits the case that it is solved from; a size of the call fits the others too.
-        numbers = list(self._solve_numbers(failure, once // TRIALS))
-        edits = self._list_edits(failure, [Candidate()], _EDITS * once)
-        yield _Kind(chain(numbers, edits if numbers else ()), most)
-        # The mistakes of a part that was judged have shown there, unless the component has its own code for it.
-        unlikely = chain(self._list_neighbours(component, bases, _JUDGED), self._catalogue.place_neighbours(component))
-        yield _Kind(unlikely, 0 if self._is_late else seldom)
-        yield _Kind(edits, most)  # those that are left
-        yield _Kind(self._read_off(failure, bases), most)
+        for edits in self._list_tiers(failure, Candidate()) if once else ():
+            yield _Kind(edits, most)
         seen = [c for c in self._known.list_matches(component) if len(c.causes) == 1 and c not in bases]
         yield _Kind(self._catalogue.pair_candidates(component, near, bases, seen), most)
         yield _Kind(self._catalogue.add_to_purpose(component, near), 0 if self._is_late else once)
-        yield _Kind(self._catalogue.pair_neighbours(component, near), once)
-        yield _Kind(self._list_edits(failure, bases, once), most)
+        yield _Kind(self._list_edits(failure, bases), once)
 
-    def _list_short(
-        self, failure: FailingCase, near: list[Candidate], bases: list[Candidate], most: int
-    ) -> Iterator[_Kind]:
-        """Yield what is tried of decoding: the steps of the loop, and what is read off a result."""
-        del near
-        # What is read off a result says less than a step of the loop that does it.
-        yield _Kind(self._list_neighbours(failure.case.component, [], 0), _NEIGHBOURS * most)
-        yield _Kind(self._read_off(failure, bases), most)
-
-    def _search_neighbours(self, component: str, failure: FailingCase, most: int) -> dict[Candidate, float]:
-        """Return the neighbours that explain a failure and that no passing case rules out, the nearest ones first."""
-        untried = self._filter_untried(component, self._catalogue.select_neighbours(component))
-        return self._match_possible(islice(untried, _NEIGHBOURS * most), failure)
+    def _search_edits(self, component: str, failure: FailingCase) -> dict[Candidate, float]:
+        """Return the likeliest edits that explain a failure and that no passing case rules out."""
+        for edits in self._list_tiers(failure, Candidate()):
+            if found := self._match_possible(self._filter_untried(component, edits), failure):
+                return found
+        return {}
 
     def _match_simpler(self, found: Mapping[Candidate, float], failure: FailingCase) -> dict[Candidate, float]:
-        """Return what explains a failure with fewer causes than what was found: the same without one of them.
-
-        So do neighbours by themselves, made in the same parts as two known mistakes. Divided by √d_model and multiplied
-        by √d_k: that is the root of the number of heads.
-        """
+        """Return what explains a failure with fewer causes than what was found: the same without one of them."""
         fewer = dict.fromkeys(one for c in found for one in c.leave_one_out() if one not in found)
-        simpler = self._match_possible(fewer, failure)
-        if simpler or not found or any(len(candidate.causes) < 2 for candidate in found):
-            return simpler
-        parts = {find_cause(id_, self.spec).component for candidate in found for id_ in candidate.mistakes}
-        component = failure.case.component
-        generated = self._catalogue.select_neighbours(component)
-        single = [c for c in generated if neighbours()[c.mistakes[0]].component in parts]
-        # What stands in the place of the last one may also stand in that of an option, as one eps in all norms does.
-        least = min(len(candidate.causes) for candidate in found)
-        bases = [replace(c, mistakes=c.mistakes[:-1]) for c in found if c.options and not c.place]
-        fewer_causes = (c for c in combine_with(bases, generated) if len(c.causes) < least)
-        return self._match_possible(self._filter_untried(component, chain(single, fewer_causes)), failure)
+        return self._match_possible(fewer, failure)
 
     def _search_model(self, component: str, bases: list[Candidate], failure: FailingCase) -> dict[Candidate, float]:
         """Search what is wrong only while a model decodes: in the decoder first, then in its other outer parts."""
         # A search here takes ten times as long as one of a layer.
         most = 2 * (_TRIED // estimate_cost(failure.case))
         homes = (*_DECODES, *reversed(list(self.spec.components)))
-        found: dict[Candidate, float] = {}
-        # A neighbour that equals a mistake of the catalogue takes its name, so the catalogue comes first.
-        for changed in (list(self._catalogue.list_far(component)), self._catalogue.select_neighbours(component)):
-            places = {c: homes.index(find_cause(c.mistakes[0], self.spec).component or component) for c in changed}
-            outer = sorted(changed, key=places.__getitem__)
-            untried = self._filter_untried(component, chain(outer, combine_with(bases, outer)))
-            found |= self._match_possible(islice(untried, most), failure)
-            if not all(self._is_refuted(candidate, component) for candidate in found):
-                break
-        return found
+        changed = list(self._catalogue.list_far(component))
+        places = {c: homes.index(find_cause(c.mistakes[0], self.spec).component or component) for c in changed}
+        outer = sorted(changed, key=places.__getitem__)
+        untried = self._filter_untried(component, chain(outer, combine_with(bases, outer)))
+        return self._match_possible(islice(untried, most), failure)
 
-    def _list_neighbours(self, component: str, bases: list[Candidate], distance: int) -> Iterator[Candidate]:
-        """Yield the neighbours at a distance from a component, by themselves and on bases."""
-        known = [
-            candidate
-            for candidate in self._catalogue.select_neighbours(component)
-            if self._find_distance(neighbours()[candidate.mistakes[0]].component, component) == distance
-        ]
-        yield from known
-        yield from combine_with(bases, known)
+    def _list_edits(self, failure: FailingCase, bases: Iterable[Candidate]) -> Iterator[Candidate]:
+        """Yield the edits of each base that give a failing result, all kinds."""
+        return chain.from_iterable(chain.from_iterable(self._list_tiers(failure, base) for base in bases))
 
-    def _find_distance(self, part: str, component: str) -> int:
-        """Return 0 for the component itself, 1 for a part, `_JUDGED` if cases of it passed or were searched."""
-        if part == component:
-            return 0
-        return _JUDGED if self._passed[part] or self._known.was_searched(part) else 1
-
-    def _solve_numbers(self, failure: FailingCase, most: int) -> Iterator[Candidate]:
-        """Yield a neighbour with the number that fits a failure, of the families of the component and of its parts.
-
-        Those that layers often choose for each sub-layer are also solved for in one of them.
-        """
+    def _list_tiers(self, failure: FailingCase, base: Candidate) -> Iterator[Iterator[Candidate]]:
+        """Yield the edits of the formula, on top of a base, that give a failing result: the likelier kinds first."""
         component = failure.case.component
-        homes = {component, *self.spec.list_dependencies(component)}
-        mine = [family for family in families().values() if family.component in homes]
-        # A part that was judged has shown its number there.
-        mine.sort(key=lambda family: self._find_distance(family.component, component) == _JUDGED)
-        trials = [Candidate((family.id,)) for family in mine[:most]]
-        outside = [trial.combine(Candidate(options=(_OUTSIDE,))) for trial in trials if trial.mistakes == (_EPS,)]
-        trials += [] if failure.options.get(_OUTSIDE[0]) == _OUTSIDE[1] else filter(None, outside)
-        placed = self._catalogue.place_families(component) if most else ()
-        for trial in (*trials, *placed):
-            family = families()[trial.mistakes[0]]
-            value = fit_number(partial(self._find_residual, trial, failure), family)
-            # The fewest digits that fit are what was meant.
-            rounded = (float(f"{value:.{digits}g}") for digits in range(1, 10)) if value is not None else ()
-            solved = (replace(trial, mistakes=(name_solved(family, number),)) for number in rounded)
-            fitting = (c for c in solved if failure.distance(self._textbooks.imitate(c, failure)) is not None)
-            yield from islice(fitting, 1)
-
-    def _list_edits(self, failure: FailingCase, bases: Iterable[Candidate], most: int) -> Iterator[Candidate]:
-        """Yield the edits of the formula, at most that many of each base, that give a failing result."""
-        if not isinstance(failure.actual, Result) or failure.case.random:
-            return
-        axes = Call.of(failure.case, failure.contract).axes
-        for base in bases if most else ():
+        graph = None
+        if isinstance(failure.actual, Result) and not failure.case.random and self._edited[component] < _EDITED:
             graph = self._textbooks.record(base, failure)
-            if graph is None:
-                continue
-            for edit in islice(list_edits(graph, axes), most):
-                made = edit.give_outputs(graph, failure.output_names, failure.wrong)
-                if made is not None and failure.distance(Result(made, 0.0)) is not None:
-                    yield from filter(None, [base.combine(Candidate((edit.id,)))])
-
-    def _read_off(self, failure: FailingCase, bases: list[Candidate]) -> Iterator[Candidate]:
-        """Yield what became of the right result of a failing case, and of the result of each base."""
-        if not self._reads_off or not isinstance(failure.actual, Result):
+        if graph is None:
             return
-        case, call = failure.case, Call.of(failure.case, failure.contract)
-        backward = case.cotangent is not None
-        for base in (Candidate(), *bases):
-            right = self._textbooks.imitate(base, failure)
-            if isinstance(right, Result):
-                found = list_relations(
-                    case.component, failure.wrong, failure.expected, failure.actual.outputs, right.outputs, call,
-                    backward=backward,
-                )  # fmt: skip
-                yield from filter(None, (base.combine(Candidate((id_,))) for id_ in found))
 
-    def _find_residual(self, trial: Candidate, failure: FailingCase, value: float) -> float:
-        """Return how far the family of a trial is from a failing result with this number."""
-        with trying(value):
-            return failure.find_residual(self._textbooks.run(trial, failure))
+        def give(edit: Edit) -> Result | None:
+            before = graph.work
+            made = edit.give_outputs(graph, failure.output_names, failure.wrong)
+            self._edited[component] += graph.work - before + _EDIT
+            return None if made is None else Result(made, 0.0)
+
+        def measure(edit: Edit) -> float:
+            return failure.find_residual(give(edit))
+
+        def fits(edit: Edit) -> bool:
+            made = give(edit) if self._edited[component] < _EDITED else None
+            return made is not None and failure.distance(made) is not None
+
+        def combine(edits: Iterable[Edit]) -> Iterator[Candidate]:
+            return filter(None, (base.combine(Candidate((edit.id,))) for edit in edits))
+
+        listed = groupby(list_edits(graph, name_axes(failure.case, failure.contract)), key=lambda edit: edit.rank[0])
+        solves = {0: solve_constants, SOLVED: solve_factors} if self._solves and base == Candidate() else {}
+        for tier, edits in listed:
+            # A number that is solved for fits the case that it is solved from; a size of the call fits the others too.
+            solved = solves[tier](graph, measure, fits) if tier in solves else ()
+            yield combine(chain(filter(fits, list(edits)), solved))
 
     def _match_possible(self, candidates: Iterable[Candidate], failure: FailingCase) -> dict[Candidate, float]:
         """Return the candidates that explain a failure and that no passing case rules out, each with its distance.
 
-        A mistake of the catalogue lists the cases that reveal it; a neighbour, and a mistake in one place, is run on
-        some that passed.
+        A mistake of the catalogue lists the cases that reveal it; an edit, and a mistake in one place, is run on some
+        that passed.
         """
         return {
             candidate: distance
@@ -730,17 +589,6 @@ class Imitator:
         for candidate in found:
             self._explained_in[candidate.causes].add(failure.dtype)
         return found
-
-
-def _exceeds_block(case: Case) -> bool:
-    """Return True if an axis of a call is longer than the shortest block."""
-    return max(case.sizes.values(), default=0) > SHORTEST
-
-
-def _has_padding(case: Case) -> bool:
-    """Return True for a case of a model whose source has padding."""
-    source, pad_id = case.input_arrays.get("source"), case.attributes.get("pad_id")
-    return source is not None and pad_id is not None and bool((source == pad_id).any())
 
 
 def _describe_matches(found: Mapping[Candidate, float]) -> tuple[Match, ...]:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from goldformer.conformance.diagnosis.finding import DEPENDS_ON_SIZE, Finding
-from goldformer.conformance.diagnosis.neighbours.blocks import SHORTEST
 from goldformer.conformance.judging.verdict import Limit, Status, Verdict
 from goldformer.spec import Case, Spec
 
@@ -25,6 +24,8 @@ SIZE_WORDS: Final[Mapping[str, str]] = {
     "n": "rows of {}",
     "vocab": "{} words",
 }
+#: The shortest block of kernels.
+SHORTEST: Final = 16
 #: The fewest right cases of smaller sizes that show that small calls are right.
 _FEWEST: Final = 5
 #: The most axes that are named.

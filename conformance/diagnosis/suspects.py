@@ -86,7 +86,7 @@ class Explanation:
 
     @property
     def generated(self) -> bool:
-        """Return True if one of its causes is a neighbour of the textbook, which has no entry in the catalogue."""
+        """Return True if one of its causes is an edit of the formula, which has no entry in the catalogue."""
         return any(c.generated for c in self.causes)
 
     @property
@@ -269,15 +269,12 @@ def _list_kept_conventions(verdicts: Iterable[Verdict], component: str, spec: Sp
 
 
 def _order_generated(found: Iterable[Explanation]) -> list[str]:
-    """Return the ids of the neighbours among some causes in their own order: they come after the catalogue."""
+    """Return the ids of the edits among some causes in their own order: they come after the catalogue."""
     if not (named := {cause.id for e in found for cause in e.causes if cause.generated}):
         return []
     from goldformer.conformance.diagnosis.edits.edit import rank_generated
-    from goldformer.conformance.diagnosis.neighbours import neighbours  # hundreds, which few reports need
-    from goldformer.conformance.diagnosis.neighbours.results import is_read_off
 
-    listed = [id_ for id_ in neighbours() if id_ in named]
-    return [*listed, *sorted(named.difference(listed), key=lambda id_: (is_read_off(id_), rank_generated(id_)))]
+    return sorted(named, key=rank_generated)
 
 
 def _is_in_one_call(cause: Cause) -> bool:
@@ -302,7 +299,7 @@ def is_compared(verdict: Verdict, causes: Iterable[Cause], spec: Spec) -> bool:
     # The gradients of a stack take too long to form for each mistake; they are known for options.
     case = spec.cases.get(verdict.check)
     if verdict.reason == "wrong-shape" and any(c.generated for c in causes):
-        # A neighbour keeps the shape, and does nothing where it cannot; the slip that it stands for does something.
+        # An edit keeps the shape, and does nothing where it cannot; the slip that it stands for does something.
         return False
     if case is None or case.cotangent is None:
         return True
@@ -366,15 +363,11 @@ def _rule_out(verdict: Verdict) -> Iterator[str]:
 
 
 def is_by_hand(id_: str) -> bool:
-    """Return True if a mistake or a neighbour is made in a backward pass that is written by hand."""
-    # A run that passes needs neither.
+    """Return True if a mistake is made in a backward pass that is written by hand."""
+    # A run that passes does not need it.
     from goldformer.conformance.diagnosis.mistakes import implementations
-    from goldformer.conformance.diagnosis.neighbours import find_neighbour
 
-    if id_ in implementations():
-        return implementations()[id_].by_hand
-    # A neighbour has the name of its component before a full stop, which no mistake of the catalogue has.
-    return "." in id_ and find_neighbour(id_).backward
+    return id_ in implementations() and implementations()[id_].by_hand
 
 
 @cache

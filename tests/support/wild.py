@@ -7,7 +7,7 @@ verdict that it deserves and, if it has more to declare, with what it declares:
     # declares: biases=none, layer_norm_eps=1e-6
 
 It ends with MISTAKES. Each has a name, old text, new text, a sentence, and `ids`: what the diagnosis may call it, as
-ids of spec/mistakes.yaml, options ("norm_placement: pre") or ids of neighbours; () if none of these is true of it.
+ids of spec/mistakes.yaml, options ("norm_placement: pre") or ids of edits; () if none of these is true of it.
 """
 
 from __future__ import annotations

@@ -379,7 +379,7 @@ MISTAKES = {
         "lambda y: self.src_attn(y, m, m, src_mask)",
         "lambda y: self.src_attn(m, y, y, src_mask)",
         "The cross-attention takes its queries from the memory and its keys and values from the decoder.",
-        ("cross-q-source", "multi_head_attention.inputs.k-q-q"),
+        ("cross-q-source",),
     ),
     "cross-masked-as-self": (
         "lambda y: self.self_attn(y, y, y, tgt_mask)",
@@ -421,6 +421,6 @@ MISTAKES = {
         "self.w_2(self.dropout(self.w_1(x).relu()))",
         "self.w_2(self.dropout(self.w_1(x))).relu()",
         "The feed-forward network applies the rectifier after the second map and not between the two.",
-        ("ffn-no-relu", "ffn-output-relu", "feed_forward.activation-last"),
+        ("ffn-no-relu", "ffn-output-relu"),
     ),
 }

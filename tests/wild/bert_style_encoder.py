@@ -179,7 +179,7 @@ MISTAKES = {
         "(1.0 - extended) * -10000.0",
         "extended * -10000.0",
         "Words are hidden and padding is kept.",
-        ("mask-inverted", "scaled_dot_product_attention.mask.inverted-added-1e4"),
+        ("mask-inverted",),
     ),
     "softmax-axis": (
         "nn.Softmax(dim=-1)(attention_scores)",

@@ -204,7 +204,6 @@ MISTAKES = {
             "causal-in-encoder",
             "causal-when-unmasked",
             "mask-not-inplace",
-            "scaled_dot_product_attention.mask.always-causal",
         ),
     ),
     "attention-dropout-in-evaluation": (

@@ -145,7 +145,7 @@ MISTAKES = {
         "torch.tril(torch.ones(context, context))",
         "torch.tril(torch.ones(context, context), diagonal=1)",
         "Every token sees the one that it should predict.",
-        ("scaled_dot_product_attention.mask.one-more",),
+        (),
     ),
     "softmax-over-queries": (
         "F.softmax(att, dim=-1)",
@@ -163,7 +163,7 @@ MISTAKES = {
         'float("-inf")',
         "-1.0",
         "Masked scores become -1.",
-        ("scaled_dot_product_attention.fill=-1",),
+        (),
     ),
     "second-norm-unused": (
         "self.wide(self.norm_2(x))",

@@ -167,7 +167,7 @@ MISTAKES = {
         "            xs = layer(xs, src_mask=chunk_mask, src_key_padding_mask=padding)\n            states.append(xs)",
         "            states.append(layer(xs, src_mask=chunk_mask, src_key_padding_mask=padding))\n        xs = states[-1]",
         "Every layer reads the input of the first.",
-        ("encoder.from-input",),
+        (),
     ),
     "mask-and-padding": (
         "src_mask=chunk_mask, src_key_padding_mask=padding",
@@ -195,6 +195,6 @@ MISTAKES = {
         "        return self.after_norm(xs), states",
         "        return self.after_norm(states[0]), states",
         "What the first layer gives is returned as the result of the stack.",
-        ("layer-skipped", "encoder.first-returned"),
+        ("layer-skipped",),
     ),
 }

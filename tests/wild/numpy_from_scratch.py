@@ -180,7 +180,7 @@ MISTAKES = {
         "var = np.var(x, axis=-1, keepdims=True)",
         "var = np.var(x, axis=-2, keepdims=True)",
         "The variance is taken over the tokens and not over the channels.",
-        ("layer_norm.variance-along-tokens",),
+        (),
     ),
     "source-not-encoded-by-position": (
         '    mem = embed(src, W["E"])\n',
@@ -204,6 +204,6 @@ MISTAKES = {
         "np.sqrt(d_k).astype(Q.dtype)",
         "np.sqrt(d_k * 2).astype(Q.dtype)",
         "The scores are divided by the root of twice the width.",
-        ("scaled_dot_product_attention.divisor.root.twice_d_k",),
+        (),
     ),
 }

@@ -271,7 +271,7 @@ MISTAKES = {
         "        x = self.sublayer[0](x, lambda y: self.self_attn(y, y, y, mask))\n        return self.sublayer[1](x, self.feed_forward)",
         "        x = self.sublayer[1](x, self.feed_forward)\n        return self.sublayer[0](x, lambda y: self.self_attn(y, y, y, mask))",
         "The encoder's feed-forward network comes before its attention.",
-        ("encoder_layer.order.feed_forward.self_attention.own-norms",),
+        (),
     ),
     "unbiased": (
         "x.var(-1, unbiased=False, keepdim=True)",
@@ -289,7 +289,7 @@ MISTAKES = {
         "        true_dist[..., self.padding_idx] = 0\n",
         "",
         "Padding adds to the sum of the loss.",
-        ("loss-pad-counted", "cross_entropy.padding-added"),
+        ("loss-pad-counted",),
     ),
     "angles-without-halving": (
         "div_term = torch.exp(torch.arange(0, d_model, 2) * -(math.log(10000.0) / d_model))",

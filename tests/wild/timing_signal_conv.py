@@ -254,7 +254,7 @@ MISTAKES = {
         "max(channels - 1, 1)",
         "The timescales are spread over twice as many channels as there are.",
         # With the base 100: 10000^(i/(d_model − 1)) is 100^(2i/(d_model − 1)).
-        ("positional_encoding.exponent.minus-one",),
+        (),
     ),
     "epsilon-outside": (
         "torch.rsqrt(variance + self.epsilon)",
@@ -269,8 +269,6 @@ MISTAKES = {
         (
             "mask-inverted",
             "causal-flipped",
-            "causal_mask.inverted",
-            "scaled_dot_product_attention.mask.inverted-added-1e9",
         ),
     ),
 }

@@ -104,6 +104,10 @@ def _hide_last(mask: Array) -> Array:
     return np.concatenate([mask[..., :-1] & mask[..., 1:], mask[..., -1:]], axis=-1)
 
 
+def _show_next(mask: Array) -> Array:
+    return np.concatenate([mask[..., :1], mask[..., 1:] | mask[..., :-1]], axis=-1)
+
+
 #: What becomes of a mask that is broadcast to the scores, (..., q_seq, kv_seq), with sentences.
 MASKS: Final[Mapping[str, tuple[str, Callable[[Array], Any]]]] = {
     "inverted": ("{} is inverted", np.logical_not),
@@ -128,6 +132,7 @@ MASKS: Final[Mapping[str, tuple[str, Callable[[Array], Any]]]] = {
               lambda m: m.reshape(m.shape[1], m.shape[0], *m.shape[2:]).swapaxes(0, 1) if m.ndim == 4 else m),
     "laid-out-by-heads": ("{} is laid out head by head, and the scores sample by sample",
                           lambda m: m.swapaxes(0, 1).reshape(m.shape) if m.ndim == 4 else m),
+    "one-more": ("one key after the last one that may be seen is seen too", _show_next),
     "shifted": ("{} is shifted by one key", lambda m: np.roll(m, 1, -1)),
     "one-less": ("the last key that may be seen is hidden too", _hide_last),
     "one-less-if-more": ("the last key that may be seen is hidden too, unless it is the only one",
@@ -243,7 +248,12 @@ def _exchange_operands(_: Graph, node: Node) -> Changes:
 
 
 def _read_size(graph: Graph, leaf: str, axes: str) -> int:
-    """Return the size of an axis of an input, or the product of some, as "-1*-3"; 1 if the call has none."""
+    """Return the size of an axis of an input, or the product of some, as "-1*-3"; 1 if the call has none.
+
+    Without an axis it is an attribute, such as the number of heads.
+    """
+    if not axes:
+        return graph.attributes.get(leaf, 1)
     shapes = [given.shape for given in graph.find(f"{graph.root.name}/{leaf}")]
     places = [int(axis) for axis in axes.split("*")]
     sizes = (shape[k] for k in places for shape in shapes[:1] if -len(shape) <= k < len(shape))
@@ -273,12 +283,25 @@ def _add_number(_: Graph, node: Node, number: str) -> Changes:
     yield node, lambda read: node.compute(read) + node.value.dtype.type(number)
 
 
+def _scale_by(_: Graph, node: Node, number: str) -> Changes:
+    factor = float(number)
+    yield node, lambda read: node.compute(read) * factor
+
+
 def _use_number(_: Graph, node: Node, number: str, own: str = "") -> Changes:
     if not own or node.value == float(own):
         yield node, lambda _: float(number)
 
 
+def _run_one_over(_: Graph, node: Node, axis: str) -> Changes:
+    """Yield one reduction along another axis, and not the others of its step."""
+    place = None if axis == "all" else int(axis)
+    if node.named.get("keepdims") and (place is None or -node.ndim <= place < node.ndim):
+        yield node, partial(_compute_over, node, place)
+
+
 OF_NODES: Final[Mapping[str, Callable[..., Changes]]] = {
+    "one-over": _run_one_over,
     **{word: partial(_change_value, change) for word, change in FUNCTIONS.items()},
     **{word: partial(_change_along, word) for word in (*ALONG, *BETWEEN)},
     "keep": _keep_operand,
@@ -295,6 +318,8 @@ OF_NODES: Final[Mapping[str, Callable[..., Changes]]] = {
     "size": _use_size,
     "times": _scale,
     "number": _use_number,
+    "solved": _use_number,
+    "scaled": _scale_by,
 }
 
 # Changes of the parameters of a part: of them only, or of both parts
@@ -456,12 +481,16 @@ OF_SCOPES: Final[Mapping[str, Callable[..., Changes]]] = {
 }
 
 #: The kinds of changes, the likelier slips first: it decides between equals. Those of a line are tried in every call of
-#: a step, then in one, before those of the next line.
+#: a step, then in one, before those of the next line, and these only if nothing on it explains a failure.
 _TIERS: Final = (
     ("mask", "read", "read-part", "exchange", "exchange-part", "share", "read-two", "arguments-exchanged",
-     "results-exchanged", "skip", "over", "keep", "size", "number", "operand", "ufunc", "operands-exchanged",
+     "results-exchanged", "skip", "over", "one-over", "keep", "size", "number", "solved", "operand", "square", "twice",
      "give"),
-    (*FUNCTIONS, "twice", "times", "more", "moved", "also", "plus"),
-    (*BETWEEN, "laid", *ALONG),
+    ("times", "scaled"),
+    ("laid", *BETWEEN),
+    ("ufunc", "operands-exchanged", *(word for word in FUNCTIONS if word != "square"), "more", "moved", "also", "plus"),
+    (*ALONG,),
 )  # fmt: skip
+#: The line in which a factor is solved for.
+SOLVED: Final = 1
 KINDS: Final = {kind: (tier, place) for tier, kinds in enumerate(_TIERS) for place, kind in enumerate(kinds)}

@@ -56,10 +56,16 @@ class Edit:
         return "#" in self.place.rpartition("/")[0]
 
     @property
-    def rank(self) -> tuple[int, bool, int, int, str]:
+    def is_solved(self) -> bool:
+        """Return True if its number was solved for."""
+        return self.change.startswith(("solved:", "scaled:"))
+
+    @property
+    def rank(self) -> tuple[int, bool, int, int, bool, str]:
         """The key that sorts edits, the likelier first: by the kind of change, in every call, near the result."""
         tier, place = KINDS[self.change.partition(":")[0]]
-        return tier, self.is_in_one_call, place, self.place.count("/") - 1, self.id
+        is_inner = "/result" not in self.place
+        return tier, self.is_in_one_call, place, self.place.count("/") - 1, is_inner, self.id
 
     def apply(self, graph: Graph) -> dict[Node, Value]:
         """Return the new values of the nodes that depend on the edit."""
@@ -121,7 +127,7 @@ def read_edit(id_: str) -> Edit:
 
 
 def rank_generated(id_: str) -> tuple[Any, ...]:
-    """Return the key that sorts the ids of edits by their rank, after others, such as numbers that are solved for."""
+    """Return the key that sorts the ids of edits by their rank, after those that are an option, such as another eps."""
     return (1, *read_edit(id_).rank) if is_edit(id_) else (0, id_)
 
 

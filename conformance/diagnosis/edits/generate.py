@@ -21,10 +21,11 @@ from goldformer.conformance.diagnosis.edits.changes import (
 )
 from goldformer.conformance.diagnosis.edits.edit import Edit
 from goldformer.conformance.diagnosis.edits.graph import Graph, Node, Scope
+from goldformer.spec import Case, Contract
 
 #: The powers of a size, or of a size and a small number.
 _POWERS: Final = ("1", "0.5", "2", "-1", "-0.5", "0.25")
-_MORE: Final = ("-1", "1", "*2", "*0.5")
+_MORE: Final = ("-1", "1", "-2", "*2", "*0.5")
 #: What may stand in the place of a small number, and of a large one.
 _TINY: Final = ("0", *(f"1e-{digits:02}" for digits in range(2, 13)))
 _LARGE: Final = ("100", "500", "1000", "100000", "500000", "1000000")
@@ -49,7 +50,7 @@ _SCALES: Final = ("1", "0.5", "-1", "-0.5")
 def list_edits(graph: Graph, axes: Mapping[tuple[str, int], str]) -> list[Edit]:
     """Return all edits of a graph, the likelier first; `axes` names the sizes of its inputs, ("x", -2) as "seq"."""
     found: dict[Edit, int] = {}
-    outer = _find_outer_results(graph)
+    outer = find_outer_results(graph)
     sizes = _list_sizes(graph, axes)
     for node in graph.nodes:
         scope, role = outer.get(node, (node.scope, node.role))
@@ -62,7 +63,7 @@ def list_edits(graph: Graph, axes: Mapping[tuple[str, int], str]) -> list[Edit]:
             for change in _list_step_changes(graph, scope, result):
                 _note(found, graph, scope, role, change)
         for role in [*scope.results][:1]:
-            for change in _list_reads_for_two(graph, scope, outer):
+            for change in (*_list_exchanges(scope), *_list_reads_for_two(graph, scope, outer)):
                 _note(found, graph, scope, role, change)
     root = graph.root.name
     for one, two in permutations(_list_parts(graph), 2):
@@ -72,6 +73,20 @@ def list_edits(graph: Graph, axes: Mapping[tuple[str, int], str]) -> list[Edit]:
     for group in _list_groups(graph):
         found.update({Edit(root, f"{root}/{group}", f"share:{word}"): 0 for word in SHARED})
     return sorted(found, key=lambda edit: (edit.rank[:3], found[edit]))
+
+
+def name_axes(case: Case, contract: Contract) -> dict[tuple[str, int], str]:
+    """Return the axes of a case's arrays that differ, each where it is read first: ("x", -2) is "seq"."""
+    shapes = {**contract.inputs, **contract.params_for(case.attributes)}
+    axes: dict[str, tuple[str, int]] = {}
+    for name, array in {**case.input_arrays, **case.param_arrays}.items():
+        symbols = list(map(str, shapes[name].shape.axes))
+        lead = array.ndim - len(symbols)
+        for axis in range(array.ndim):
+            is_named = axis >= lead
+            symbol = symbols[axis - lead] if is_named else f"lead {axis}"
+            axes.setdefault(symbol, (name, axis - array.ndim if is_named else axis))
+    return {place: "" if place[1] >= 0 else symbol for symbol, place in axes.items()}
 
 
 def _note(found: dict[Edit, int], graph: Graph, scope: Scope, role: str, change: str) -> None:
@@ -109,6 +124,7 @@ def _list_sizes(graph: Graph, axes: Mapping[tuple[str, int], str]) -> dict[tuple
     given = {(leaf, axis): symbol for (leaf, axis), symbol in axes.items() if graph.find(f"{graph.root.name}/{leaf}")}
     by_symbol = {symbol: (leaf, str(axis)) for (leaf, axis), symbol in reversed(given.items())}
     found = {key: symbol for symbol, key in by_symbol.items()}
+    found |= {(name, ""): name for name in graph.attributes}
     for leaf in [leaf for leaf, _ in given][:1]:
         ndim = graph.find(f"{graph.root.name}/{leaf}")[0].ndim
         places = [*range(-3, -ndim - 1, -1), *range(min(ndim - 1, 2)), *(["-1*-3"] if ndim > 2 else [])]
@@ -121,7 +137,7 @@ def name_place(scope: Scope, role: str) -> str:
     return f"{scope.name}/{role}"
 
 
-def _find_outer_results(graph: Graph) -> dict[Node, tuple[Scope, str]]:
+def find_outer_results(graph: Graph) -> dict[Node, tuple[Scope, str]]:
     """Return for each node that a step returns the outermost such step, and the role that it has there."""
     outer: dict[Node, tuple[Scope, str]] = {}
     for scope in graph.scopes:  # the outer ones come first
@@ -148,6 +164,8 @@ def _list_changes(
             yield from _list_layouts(node) if node in outer or node.is_argument else ()
             yield from _list_factors(graph, node, axes) if node in outer or _is_input(node) else ()
             yield from _list_added(node)
+            if node.named.get("keepdims"):
+                yield from (f"one-over:{axis}" for axis in (*range(-node.ndim, -1), "all"))
 
 
 def _is_used_again(graph: Graph, node: Node) -> bool:
@@ -211,7 +229,9 @@ def _changes_axes(node: Node) -> bool:
 
 def _list_factors(graph: Graph, node: Node, axes: Mapping[tuple[str, str], str]) -> Iterator[str]:
     """Yield the sizes of a result with which code may multiply or divide it."""
-    for (leaf, axis), symbol in axes.items():
+    for (leaf, axis), symbol in axes.items() if node.ndim else ():
+        if not axis:
+            continue
         (given,) = graph.find(f"{graph.root.name}/{leaf}")
         if symbol and given.shape[int(axis)] in node.shape:
             yield from (f"times:{leaf}:{axis}:{symbol}:{power}" for power in _SCALES)
@@ -286,10 +306,14 @@ def _list_step_changes(graph: Graph, scope: Scope, result: Node) -> Iterator[str
     reduced = {node.parents[0].ndim for node in list_reductions(graph, scope)}
     for axes in reduced:
         yield from (f"over:{axis}" for axis in (*range(-axes, -1), "all"))
-    pairs = ((one, two) for one, two in combinations(arguments, 2) if one.shape == two.shape)
-    yield from (f"arguments-exchanged:{one.role}:{two.role}" for one, two in pairs if one.value is not two.value)
     others = ((name, other) for name, other in scope.results.items() if other.index > result.index)
     yield from (f"results-exchanged:{name}" for name, other in others if other.shape == result.shape)
+
+
+def _list_exchanges(scope: Scope) -> Iterator[str]:
+    """Yield the exchanges of two arguments of one call of a step."""
+    pairs = ((one, two) for one, two in combinations(list_arguments(scope), 2) if one.shape == two.shape)
+    yield from (f"arguments-exchanged:{one.role}:{two.role}" for one, two in pairs if one.value is not two.value)
 
 
 def _list_reads_for_two(graph: Graph, scope: Scope, outer: Mapping[Node, tuple[Scope, str]]) -> Iterator[str]:

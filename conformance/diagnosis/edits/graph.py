@@ -7,6 +7,7 @@ nodes again; the others keep their values.
 
 from __future__ import annotations
 
+import math
 import operator
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -35,6 +36,10 @@ Change = Callable[[Read], Value]
 _METHODS: Final = frozenset(
     {"all", "any", "astype", "copy", "cumsum", "max", "mean", "reshape", "sum", "swapaxes", "transpose", "var"}
 )
+
+
+#: The number of elements of an array that take as long as the call of an operation.
+_SMALL: Final = 2000
 
 
 class UnrecordableError(Exception):
@@ -84,7 +89,8 @@ class Scope:
 class Node(NDArrayOperatorsMixin):
     """The result of one operation, its value included, which later operations take like an array."""
 
-    __slots__ = ("_graph", "arguments", "function", "index", "named", "parents", "role", "scope", "uses", "value")
+    __slots__ = ("_graph", "arguments", "function", "index", "named", "parents", "role", "scope", "size", "uses",
+                 "value")  # fmt: skip
 
     def __init__(
         self, graph: Graph, function: Callable[..., Value], arguments: tuple[Any, ...], named: Mapping[str, Any],
@@ -97,6 +103,7 @@ class Node(NDArrayOperatorsMixin):
         for parent in dict.fromkeys(self.parents):
             parent.uses.append(self)
         self.value: Value = self.compute(lambda node: node.value)
+        self.size = math.prod(np.shape(self.value))
         self.scope.nodes[role] = self
         graph.nodes.append(self)
 
@@ -239,6 +246,13 @@ class _Recording(Arithmetic):
     def erf(self, x: Any) -> Any:
         return self._graph.note("erf", self._around.erf, x)
 
+    def lowest(self, dtype: Any) -> Any:
+        return self.number(self._around.lowest(dtype))
+
+    def constant(self, value: Any, like: Any) -> Any:
+        given = like.value if isinstance(like, Node) else like
+        return self._graph.note("constant", partial(self._around.constant, like=given), value)
+
     def pi(self) -> Any:
         return self.number(super().pi())
 
@@ -260,6 +274,10 @@ class Graph:
         self.scopes = [self.root]
         self.outputs: dict[str, Any] = {}
         self._found: dict[str, list[Node]] = {}
+        #: The whole numbers that the formula takes, such as the number of heads.
+        self.attributes: dict[str, int] = {}
+        #: The work of all runs, in operations on small arrays.
+        self.work = 0
 
     def note(self, kind: str, function: Callable[..., Value], /, *arguments: Any, **named: Any) -> Node:
         """Compute an operation in the scope that runs, and return its node."""
@@ -350,6 +368,7 @@ class Graph:
             if most is not None and node.index >= most:
                 break
             fresh[node] = match_dtype(changes[node](read), node.value) if node in changes else node.compute(read)
+        self.work += sum(1 + node.size // _SMALL for node in fresh)
         return fresh
 
 
@@ -395,6 +414,8 @@ def record(component: str, formula: Step, *args: Any, run: Step | None = None, *
     """
     graph = Graph(component)
     names = _list_names(formula)
+    attributes = {**dict(zip(names, args, strict=False)), **named}
+    graph.attributes = {name: value for name, value in attributes.items() if type(value) is int}
     given = [graph.take(name, value) for name, value in zip(names, args, strict=False)]
     with computing(_Recording(graph)), hold(_recorded, graph), replacing(_note_steps(list_steps())):
         returned = (run or formula)(*given, **{name: graph.take(name, value) for name, value in named.items()})

@@ -35,6 +35,8 @@ _SENTENCES: Final = {
     "skip": "leaves out {step}, and uses its input instead of {own}",
     "over": "computes {own} along axis {first} instead of the last",
     "over:all": "computes {own} over the whole array",
+    "one-over": "computes {own} along axis {first} instead of the last",
+    "one-over:all": "computes {own} over the whole array",
     "keep": "leaves out {other} where it computes {own}",
     "size": "uses {size} instead of {own}",
     "operand": "computes {own} with {other} as the {first} operand",
@@ -46,6 +48,8 @@ _SENTENCES: Final = {
     "more": "adds {first} to {own}",
     "laid": "reshapes {own} as if it lay in memory as [{second}], but it lies as [{first}]",
     "number": "uses {other} in the place of {own}",
+    "solved": "uses {other} in the place of {own}",
+    "scaled": "multiplies {own} by {first}",
     "times": "uses {own} times {size}",
     "twice": "applies {step} twice",
     "doubled": "doubles {own}",
@@ -84,6 +88,14 @@ _OPERATIONS: Final = {
 }  # fmt: skip
 _POWERS: Final = {"1": "{}", "-1": "1/({})", "0.5": "the root of {}", "-0.5": "1/√({})", "2": "the square of {}",
                   "0.25": "the fourth root of {}"}  # fmt: skip
+#: What steps that return a number are called.
+_NUMBERS: Final = {
+    "layer_norm_eps": "eps", "rms_norm_eps": "eps", "score_divisor": "the divisor of the scores, √d_k",
+    "mask_fill": "the number that fills masked scores", "wavelength_base": "the base of the wavelengths, 10000",
+    "rotary_base": "the base of the rotation",
+}  # fmt: skip
+#: What sizes are called that the contract has a formula for, or no symbol.
+_SIZES: Final = {"kv_heads*group": "the number of query heads", "num_heads": "the number of heads"}
 #: A shape before what a step gives.
 _SHAPE: Final = re.compile(r"^\([^)]*\): ")
 #: The calls of some steps in words.
@@ -109,6 +121,8 @@ def _read_docstrings() -> dict[str, str]:
 @cache
 def describe_step(name: str) -> str:
     """Return what a step gives, from its docstring: "the mean of the squares of each token's channels"."""
+    if name in _NUMBERS:
+        return _NUMBERS[name]
     text = _read_docstrings().get(name, "")
     text = _SHAPE.sub("", text.removeprefix(_NOUN)) if text.startswith(_NOUN) else ""
     return _END.split(text)[0].rstrip(".,") or f"the result of {name}"
@@ -124,11 +138,13 @@ def _describe_place(place: str) -> str:
     if "*" in role:
         return _describe_part(role)
     if role == "result":
-        return describe_step(step)
+        return "the output" if step in COMPONENTS and "/" not in path else describe_step(step)
     if role.startswith("result."):
         name = role.removeprefix("result.")
         return f"the {_ORDINALS[int(name)]} result of {step}" if name.isdigit() else name
     kind, operation, number = role.partition("-")
+    if kind == "number":
+        return f"the number in {describe_step(step)}"
     if not operation:
         return f"`{role}`" if step in COMPONENTS else f"`{role}` of {step}"
     words = _OPERATIONS.get(kind, f"the {kind}").removeprefix("the ")
@@ -191,7 +207,8 @@ def write_title(edit: Edit) -> str:
 
 
 def _describe_size(leaf: str, axis: str, symbol: str, power: str, more: str = "") -> str:
-    size = symbol or " times ".join(f"the size of axis {_write_axis(one)} of {leaf}" for one in axis.split("*"))
+    axes = " times ".join(f"the size of axis {_write_axis(one)} of {leaf}" for one in axis.split("*"))
+    size = _SIZES.get(symbol, symbol) or axes
     if more.startswith("*"):
         size = f"{more[1:]} · {size}"
     elif more:

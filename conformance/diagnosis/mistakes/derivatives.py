@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any
 
 from goldformer.spec.formulas.arrays import arithmetic
 from goldformer.spec.formulas.checks import Array
-from goldformer.spec.formulas.steps import Replacement, Replacements, Step
+from goldformer.spec.formulas.steps import Step
 
 #: Maps a cotangent to the one that flows on.
 Change = Callable[[Array], Array]
@@ -73,27 +72,3 @@ def _map_first(change: Change, found: Any) -> Any:
         name = next(iter(found))
         return {**found, name: change(found[name])}
     return (change(found[0]), *found[1:]) if isinstance(found, tuple) else change(found)
-
-
-def keep_right_derivatives(steps: Replacements) -> Replacements:
-    """Return the replacements with the derivatives of the steps below: a backward pass that does not know of them."""
-
-    def keep(replacement: Replacement, below: Step) -> Step:
-        changed = replacement(below)
-
-        def run(*operands: Any, **named: Any) -> Any:
-            found = changed(*operands, **named)
-            return found if arithmetic().is_plain else _join(found, below(*operands, **named))
-
-        return run
-
-    return {step: partial(keep, replacement) for step, replacement in steps.items()}
-
-
-def _join(values: Any, flows: Any) -> Any:
-    """Return values with the derivatives of others; what is no array stays."""
-    if isinstance(values, Mapping):
-        return {name: _join(value, flows[name]) for name, value in values.items()}
-    if isinstance(values, tuple | list):
-        return type(values)(_join(*pair) for pair in zip(values, flows, strict=True))
-    return take_derivative(values, flows) if getattr(getattr(flows, "dtype", None), "kind", "") == "f" else values
