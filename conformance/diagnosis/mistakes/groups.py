@@ -10,11 +10,10 @@ from typing import Any
 import numpy as np
 
 from goldformer.conformance.diagnosis.mistakes.registry import mistake
-from goldformer.spec.formulas.arrays import arithmetic, as_array
+from goldformer.spec.formulas.arrays import arithmetic, as_array, number
 from goldformer.spec.formulas.attention import (
     Adjustment,
     adjust_scores,
-    cap_scores,
     scale_scores,
     score_divisor,
     weigh_keys,
@@ -158,16 +157,21 @@ def cap_masked(
         return original(query, key, value, None, *more, **rest)
 
 
-@mistake("softcap-dropped", instead_of=cap_scores)
-def leave_uncapped(scaled: Array, softcap: Any) -> Array:
-    """Return the scores as they are."""
-    return scaled
+# The logits of a model have a cap of their own, which is computed by the same step.
+@mistake("softcap-dropped", around=adjust_scores)
+def leave_uncapped(original: Callable[..., Array], scaled: Array, mask: Array | None, adjustment: Adjustment) -> Array:
+    """Return the scores without their cap."""
+    return original(scaled, mask, replace(adjustment, softcap=None))
 
 
-@mistake("softcap-times-logit", instead_of=cap_scores)
-def multiply_by_score(scaled: Array, softcap: Any) -> Array:
-    """Return s·tanh(s/softcap)."""
-    return as_array(scaled * np.tanh(scaled / softcap))
+@mistake("softcap-times-logit", around=adjust_scores)
+def multiply_by_score(
+    original: Callable[..., Array], scaled: Array, mask: Array | None, adjustment: Adjustment
+) -> Array:
+    """Return s·tanh(s/softcap) in the place of capped scores."""
+    if adjustment.softcap is not None:
+        scaled = as_array(scaled * np.tanh(scaled / number(adjustment.softcap)))
+    return original(scaled, mask, replace(adjustment, softcap=None))
 
 
 @mistake("bias-dropped", around=adjust_scores)
