@@ -25,7 +25,8 @@ SIZES: Final[Mapping[str, str]] = {
     "expansion": r"(forward_)?expansion(_factor)?|(ff_?|ffn_?)?mult|mlp_ratio|widen(ing)?(_factor)?",
     "inner": (
         r"d_?ff(_inner)?|d_?ffn|f_size|dim_?feed_?forward|(ff|ffn|mlp|feed_?forward|pf|filter|intermediate|inner)_?"
-        r"(hidden_)?(dim|size|width|units|hidden|hiddens|num_hiddens)?|d_(inner|hidden|mlp)|hidden|hidden_?(dim|size|units)"
+        r"(hidden_)?(dim|size|width|units|hidden|hiddens|num_hiddens)?|d_(inner|hidden|mlp)|hidden|hidden_?(dim|size|units)|"
+        r"(hidden_?)?(dim|size|width|units|hidden)_?(ff|ffn|mlp|feed_?forward)"
     ),
     "source_vocab": (
         r"(src|source|input|enc|encoder)_?(vocab|voc|tokens)(_?(size|len))?|n_src_vocab|(src|source)_size|"

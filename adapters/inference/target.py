@@ -49,7 +49,7 @@ class ChoiceError(InferenceError):
 PROBE: Final[Mapping[str, Any]] = {
     "width": 12, "heads": 3, "kv_heads": 1, "head_width": 5, "value_width": 7, "input_width": 14, "inner": 20,
     "expansion": 5, "vocab": 17, "source_vocab": 17, "target_vocab": 17, "layers": 5, "encoder_layers": 5,
-    "decoder_layers": 5, "positions": 64, "pad": 0, "temperature": 2, "width_by_heads": 4, "width_of_heads": 12,
+    "decoder_layers": 5, "positions": 64, "capacity": 64, "pad": 0, "temperature": 2, "width_by_heads": 4, "width_of_heads": 12,
     "word_width": 12, "base": 100, "rotary_width": 4, "device": "cpu",
 }  # fmt: skip
 
@@ -482,9 +482,16 @@ _FILES: Final = (".py", ".ipynb")
 _LONGEST: Final = 5000
 
 
-def _is_short(default: Any) -> bool:
-    """Return True if a default of a length is too small for some case."""
-    return isinstance(default, int) and default < _LONGEST
+def _read_length(argument: Argument, target: Target, *, has_heads: bool) -> list[str]:
+    """Return what an argument for a length gets, if its default is too small for some case; else it keeps its default.
+
+    A table of positions gets the length of the call. Attention gets room for more: code that uses all of a mask, or the
+    last place of it, is right only where the call fills it. A length that is the step of a loop is that of a tile.
+    """
+    if not isinstance(argument.default, int) or argument.default >= _LONGEST:
+        return []
+    is_step = re.search(rf"range\([^\n]*\b{argument.name}\b", target.text)
+    return [] if is_step and has_heads else ["capacity" if has_heads else "positions"]
 
 
 def _choose_sizes(
@@ -500,8 +507,9 @@ def _choose_sizes(
         own = _share_width(argument.name, own) if shared and "heads" in roles else own
         if own and not isinstance(argument.default, bool | str) and argument.name not in constants:
             # A default says enough of what merely limits the length.
-            is_short = own[0] == "positions" and "heads" not in roles and _is_short(argument.default)
-            if argument.is_required or is_short or own[0] not in ("positions", "pad", "expansion"):
+            if own[0] == "positions" and not argument.is_required:
+                own = _read_length(argument, target, has_heads="heads" in roles)
+            if own and (argument.is_required or own[0] not in ("pad", "expansion")):
                 roles_of[argument.name] = own
         elif argument.is_required and argument.name not in constants:
             if argument.constant is not None:
@@ -523,7 +531,7 @@ def _share_width(name: str, roles: list[str]) -> list[str]:
 
 
 #: The sizes that two arguments may stand for: the source and the target have one each, and so have keys and values.
-_SHARED: Final = ("positions", "pad", "width_by_heads", "width_of_heads")
+_SHARED: Final = ("positions", "capacity", "pad", "width_by_heads", "width_of_heads")
 
 #: The sizes that a name without a meaning may stand for.
 _UNNAMED: Final = ("width", "heads", "inner", "vocab", "layers", "head_width")

@@ -207,6 +207,7 @@ class Wiring:
             "decoder_layers": lambda: call["num_decoder_layers"],
             **dict.fromkeys(("vocab", "source_vocab", "target_vocab"), lambda: params["table"].shape[0]),
             "positions": find_length,
+            "capacity": lambda: find_length() if "position_table" in params else 2 * find_length(),
             "rotary_width": lambda: width if call["rotary_width"] is None else call["rotary_width"],
             "pad": lambda: call["pad_id"],
             "words": lambda: None if call["pad_id"] is None else call["ids"] != call["pad_id"],

@@ -15,7 +15,7 @@ CONSTRUCTORS = {
     "d_query_key_head q_k_size",
     "value_width": "d_v d_value dim_values d_value_head v_size",
     "inner": "d_ff dim_feedforward ffn_dim ffn_hidden intermediate_size "
-    "filter_size d_inner pf_dim ffn_num_hiddens d_ff_inner f_size",
+    "filter_size d_inner pf_dim ffn_num_hiddens d_ff_inner f_size hidden_size_ff dim_ff",
     "expansion": "forward_expansion expansion mlp_ratio ff_mult",
     "vocab": "vocab vocab_size n_tokens ntoken num_embeddings n_vocab",
     "source_vocab": "src_vocab src_vocab_size source_vocab n_src_vocab num_tokens_src",

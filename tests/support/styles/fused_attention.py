@@ -138,7 +138,7 @@ class CausalHead(nn.Module):
 class CausalHeads(nn.Module):
     """Heads side by side, and a projection."""
 
-    def __init__(self, n_embd, num_heads, block_size=32):
+    def __init__(self, n_embd, num_heads, block_size=4):
         super().__init__()
         self.heads = nn.ModuleList([CausalHead(n_embd, n_embd // num_heads, block_size) for _ in range(num_heads)])
         self.proj = nn.Linear(n_embd, n_embd)
