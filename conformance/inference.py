@@ -30,7 +30,7 @@ from goldformer.adapters.inference import (
     load_wiring,
     read_target,
 )
-from goldformer.adapters.inference.names import ARGUMENTS, list_roles
+from goldformer.adapters.inference.names import ARGUMENTS, VAGUE, list_roles
 from goldformer.adapters.protocol import INFERRED_FUNCTIONS
 from goldformer.conformance.choices import CHOICES
 from goldformer.conformance.diagnosis.causes import DROPOUT, find_cause
@@ -47,6 +47,11 @@ from goldformer.spec.scope import find_component_named
 _WHOLE: Final = re.compile("att|block|layer|model|former|coder")
 #: The next step where code has what goldformer does not judge.
 _WITHOUT: Final = "Check a part that does not use it"
+#: What is said of a class that is taken for no component.
+_HELPER: Final = (
+    "is taken for a helper: no golden value fits, and neither its name nor its code says what component it is. If it "
+    "is one, pass --component, or component= in Python"
+)
 #: The fewest failing cases that a mistake must reproduce to be found by the diagnosis: one case is like many mistakes.
 _FEW_FAILING: Final = 2
 
@@ -138,12 +143,24 @@ def _infer(target: Target, component: str | None, spec: Spec, accept: Collection
         wiring, failing, mistakes = search.confirm(wiring)
         is_proven = True
     else:
+        # A helper such as a linear map is like them too: if no golden value fits, only its name can say so.
+        searches = [s for s in searches if component or _may_be(target, s.component)]
+        if not searches:
+            raise InferenceError(_ask_what(target, None) if _find_itself(target) else f"{target.name} {_HELPER}")
         wiring, fitting = _find_mistaken(searches) or _guess(searches)
         is_proven, mistakes = fitting is None, fitting or ()
         (search,) = (search for search in searches if search.component == wiring.component)
         wiring = search.declare_nan(wiring)
     trials = sum(search.trials for search in searches)
     return Inference(wiring, load_wiring(wiring, spec), is_proven, mistakes, trials, failing)
+
+
+def _may_be(target: Target, component: str) -> bool:
+    """Return False for a class that could be any helper, and whose name says nothing of the component."""
+    if not target.is_class or component not in VAGUE:
+        return True
+    named, used = VAGUE[component]
+    return bool(re.search(named, target.name.lower()) or re.search(used, target.text))
 
 
 def _drop_special_cases(searches: list[WiringSearch], spec: Spec) -> list[WiringSearch]:

@@ -98,6 +98,13 @@ _FEED: Final = r"ff|ffn|mlp|feed|forward|fc|pff|feedforward|positionwise|pos"
 _SELF: Final = r"self|attn|attention|mha|sa|slf|masked|tgt|dec|msa|att"
 PARTS: Final[Mapping[str, str]] = {"feed": _FEED, "cross": _CROSS, "self": _SELF}
 
+#: The components that any class with an input and at most one matrix could be: what its name or its code says of them.
+VAGUE: Final[Mapping[str, tuple[str, str]]] = {
+    "token_embedding": ("emb|lookup|token|vocab", r"Embedding\("),
+    "positional_encoding": ("pos|sinus|pe$|encod|timing", r"\bsin\("),
+    "softmax": ("softmax", r"\b(exp|softmax)\("),
+}
+
 
 def says(name: str, pattern: str) -> bool:
     """Return True if a whole name says a role."""

@@ -49,8 +49,8 @@ class ChoiceError(InferenceError):
 PROBE: Final[Mapping[str, Any]] = {
     "width": 12, "heads": 3, "kv_heads": 1, "head_width": 5, "value_width": 7, "input_width": 14, "inner": 20,
     "expansion": 5, "vocab": 17, "source_vocab": 17, "target_vocab": 17, "layers": 5, "encoder_layers": 5,
-    "decoder_layers": 5, "positions": 64, "capacity": 64, "pad": 0, "temperature": 2, "width_by_heads": 4, "width_of_heads": 12,
-    "word_width": 12, "base": 100, "rotary_width": 4, "device": "cpu",
+    "decoder_layers": 5, "positions": 64, "capacity": 64, "pad": 0, "temperature": 2, "width_by_heads": 4,
+    "width_of_heads": 12, "word_width": 12, "base": 100, "rotary_width": 4, "device": "cpu", "dtype": None,
 }  # fmt: skip
 
 
@@ -124,7 +124,7 @@ class Argument:
         # A switch such as causal: what it adds to the documents' form is off.
         if self.says_boolean or re.fullmatch(r"(is_)?(causal|masked)|(use_)?mask", lowered):
             return False
-        return "device" if is_device(self.name) else None
+        return lowered if lowered in ("device", "dtype") else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -577,12 +577,14 @@ def _read_config(target: Target) -> Config | None:
         return None
     argument = silent[0]
     kind = _evaluate_annotation(argument, target.thing.__init__)
-    if isinstance(kind, type) and dataclasses.is_dataclass(kind):
-        return Config(argument.name, kind, _list_arguments(kind.__init__, skip_self=True), others)
+    if isinstance(kind, type) and "__init__" in vars(kind):
+        fields = _list_arguments(vars(kind)["__init__"], skip_self=True)
+        if dataclasses.is_dataclass(kind) or any(list_roles(field.name, SIZES) for field in fields):
+            return Config(argument.name, kind, fields, others)
     # A value that is read from a dict with get() has a default.
     for wrapper, pattern in ((SimpleNamespace, r"\.([a-z_]\w*)\b(?!\()"), (dict, r"\[[\"'](\w+)[\"']\]")):
-        if fields := dict.fromkeys(re.findall(rf"\b{argument.name}{pattern}", target.text)):
-            read = [Argument(name, inspect.Parameter.empty) for name in fields]
+        if names := dict.fromkeys(re.findall(rf"\b{argument.name}{pattern}", target.text)):
+            read = [Argument(name, inspect.Parameter.empty) for name in names]
             return Config(argument.name, wrapper, read, others)
     return None
 

@@ -212,6 +212,7 @@ class Wiring:
             "pad": lambda: call["pad_id"],
             "words": lambda: None if call["pad_id"] is None else call["ids"] != call["pad_id"],
             "device": lambda: like.device,
+            "dtype": lambda: like.dtype,
         }
         return sizes[role]() if role in sizes else call[role]
 
@@ -519,7 +520,8 @@ def _lay_out(params: dict[str, Array], naming: Naming, heads: int) -> dict[str, 
         flat = {n: w for n, w in params.items() if n.endswith("w_o")} if naming.flat_output else {}
         params = layouts.stack_heads(params, heads) | flat
     if naming.turned:
-        params = {name: layouts.linear_weight(w) if w.ndim == _TABLE_AXES else w for name, w in params.items()}
+        is_map = {name: w.ndim == _TABLE_AXES and not name.endswith("table") for name, w in params.items()}
+        params = {name: layouts.linear_weight(w) if is_map[name] else w for name, w in params.items()}
     return params
 
 

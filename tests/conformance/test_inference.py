@@ -690,7 +690,7 @@ class Doubled(nn.Module):
         (
             Doubled,
             None,
-            "Doubled has the arguments .* but no call of it works: it raised RuntimeError: not today.* pass",
+            "Doubled is taken for a helper: no golden value fits, and neither its name nor .* pass --component",
         ),
         (
             f"{STYLES}/whole_layers.py:PlainEncoder",
