@@ -24,7 +24,7 @@ from goldformer.conformance.judging.cases import Judgement
 from goldformer.conformance.judging.collector import sparing_collector
 from goldformer.conformance.judging.verdict import WITHHELD
 from goldformer.spec import Spec
-from goldformer.spec.oracle.rounding import is_half
+from goldformer.spec.oracle.rounding import UNIT_ROUNDOFF, is_half
 from goldformer.spec.scope import explain_scope
 
 if TYPE_CHECKING:
@@ -299,14 +299,16 @@ def _rank_case(judgement: Judgement) -> tuple[bool, bool, bool, int]:
 def _order_by_cost(judgements: Sequence[Judgement]) -> list[int]:
     """Return the indices of the judgements: components as they come, in each the plainest cases to imitate first.
 
-    A small case is quick, so that a search gets far in it.
+    The widest dtype comes first. A small case is quick, so that a search gets far in it.
     """
     components = {judgement.verdict.component: None for judgement in judgements}
     ranks = {component: rank for rank, component in enumerate(components)}
 
-    def cost(index: int) -> tuple[int, bool, bool, bool, int]:
+    def cost(index: int) -> tuple[int, float, bool, bool, bool, int]:
         judgement = judgements[index]
         imitated = judgement.case is not None and judgement.verdict.bad
-        return (ranks[judgement.verdict.component], *(_rank_case(judgement) if imitated else (False, False, False, 0)))
+        width = UNIT_ROUNDOFF[judgement.bench.dtype] if imitated else 0.0
+        rank = _rank_case(judgement) if imitated else (False, False, False, 0)
+        return (ranks[judgement.verdict.component], width, *rank)
 
     return sorted(range(len(judgements)), key=cost)

@@ -492,7 +492,13 @@ class Imitator:
         return self._textbooks.spent > _LATER
 
     def _has_searched_enough(self, component: str, dtype: str) -> bool:
-        """Return True if a further search would take too long for what it is likely to find: a whole model is slow."""
+        """Return True if a further search would take too long for what it is likely to find: a whole model is slow.
+
+        A component that was searched in one dtype is not searched in another: there, what was found is compared only. In
+        a coarser dtype more fits by chance.
+        """
+        if any(name == component and other != dtype for name, other in self._searched):
+            return True
         deep = len(self.spec.contracts[component].layers) > 1
         most = 1 if deep or self._is_late or self._known.has_unknown_part(component) else _SEARCHES_IN_VAIN
         return self._in_vain[component, dtype] >= most or self._searched[component, dtype] >= _SEARCHES
