@@ -188,13 +188,19 @@ MISTAKES = {
         "[h(query, key, value, mask) for h in self.heads]",
         "[h(query, value, key, mask) for h in self.heads]",
         "Keys and values change places on the way into the heads.",
-        ("kv-swap",),
+        (
+            "kv-swap",
+            "multi_head_attention.edit@multi_head_attention/key@exchange:multi_head_attention/value",
+        ),
     ),
     "heads-side-by-side-in-time": (
         "for h in self.heads], dim=-1)",
         "for h in self.heads], dim=-1).flip(-1)",
         "The channels of the heads come in reverse order.",
-        ("multi_head_attention.edit@multi_head_attention/w_o@reversed:-2",),
+        (
+            "multi_head_attention.edit@multi_head_attention/w_o@reversed:-2",
+            "multi_head_attention.edit@merge_heads/result@reversed:-1",
+        ),
     ),
     "attention-of-raw-input": (
         "self.attention(hidden_state, hidden_state, hidden_state, mask=mask)",

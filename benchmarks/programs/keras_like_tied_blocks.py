@@ -188,7 +188,7 @@ MISTAKES = {
         "np.split(self.c_attn(x), 3, axis=2)",
         "np.split(self.c_attn(x)[..., ::-1], 3, axis=2)",
         "The thirds of the fused projection are read from the end.",
-        (),
+        ("fused_multi_head_attention.edit@fused_multi_head_attention/result.qkv@reversed:-1",),
     ),
     "heads-merged-unmoved": (
         "        x = np.transpose(x, (0, 2, 1, 3))\n        return x.reshape(x.shape[0], x.shape[1], x.shape[2] * x.shape[3])",

@@ -146,7 +146,10 @@ MISTAKES = {
         "[head(x, y, lengths) for head in self.heads]",
         "[head(x, y, lengths) for head in self.heads[::-1]]",
         "The heads are joined in the opposite order.",
-        ("multi_head_attention.edit@merge_heads/heads@reversed:-3",),
+        (
+            "multi_head_attention.edit@merge_heads/heads@reversed:-3",
+            "multi_head_attention.edit@multi_head_attention/result.heads@reversed:-3",
+        ),
     ),
     "lengths-of-first-sample": (
         "np.asarray(lengths)[:, None]",

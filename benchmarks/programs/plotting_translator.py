@@ -205,7 +205,11 @@ MISTAKES = {
         "values = self.to_values(y).view(b, s, h, e // h).transpose(1, 2).reshape(b * h, s, e // h)",
         "values = self.to_values(y).view(b, s, h, e // h).reshape(b * h, s, e // h)",
         "The values' heads are folded into the batch without moving their axis first.",
-        ("head-split-view", "multi_head_attention.edit@project_heads#2/result@reshaped:-3:-2"),
+        (
+            "head-split-view",
+            "multi_head_attention.edit@project_heads#2/result@reshaped:-3:-2",
+            "encoder_layer.edit@project_heads#2/result@laid:0213:0123",
+        ),
     ),
     "heads-unified-unmoved": (
         "self.unify(out.transpose(1, 2).reshape(b, t, e))",

@@ -211,7 +211,10 @@ MISTAKES = {
         "        x = self.pe(self.embed(trg))\n",
         "        x = self.embed(trg)\n",
         "The target is embedded without its factor and without positions.",
-        ("pe-missing",),
+        (
+            "pe-missing",
+            "transformer.edit@transformer/result.target_embedded@read:read_rows/result",
+        ),
     ),
     "masks-in-other-order": (
         "            x = layer(x, e_outputs, src_mask, trg_mask)",

@@ -2,14 +2,14 @@
 
     evidence[causes, call] = the distance ÷ tolerance of two equal results, CONTRADICTED, or None: not comparable
 
-A call is a golden case as it was judged, or a further look at it: in float64, at its unjudged elements, with other
-numbers. Whatever is said of a cause is read off this table; nothing else remembers a comparison.
+A call is a golden case as it was judged, or one like it with other numbers. Whatever is said of a cause is read off
+this table; nothing else remembers a comparison.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final, NamedTuple
@@ -22,21 +22,12 @@ CONTRADICTED: Final = math.inf
 
 
 class CallKind(Enum):
-    """The ways in which a case is called, or looked at."""
+    """The ways in which a case is called."""
 
     #: A golden case as it was judged, failing or passing.
     CASE = "case"
-    #: A golden case whose call raises: only raising can be compared.
-    RAISES = "raises"
-    #: The same call in float64.
-    EXACT = "exact"
-    #: The elements of its result that have no golden value.
-    UNJUDGED = "unjudged"
     #: A call like it with other numbers.
     REDRAWN = "redrawn"
-
-
-_AS_JUDGED: Final = (CallKind.CASE, CallKind.RAISES)
 
 
 class Call(NamedTuple):
@@ -99,24 +90,21 @@ class Evidence:
 
     def is_searched(self, key: CheckKey) -> bool:
         """Return True if a case as it was judged was compared with causes: those without an entry contradict it."""
-        return not self._columns.get(key, {}).keys().isdisjoint(_AS_JUDGED)
+        return CallKind.CASE in self._columns.get(key, {})
 
     def supports(self, causes: Causes, key: CheckKey) -> float | None:
         """Return the distance of causes from a failing case that they reproduce; None if they do not."""
         if self.contradicts(causes, key):
             return None
-        return next((d for kind in _AS_JUDGED if (d := self[causes, Call(key, kind)]) is not None), None)
+        return self[causes, Call(key)]
 
     def contradicts(self, causes: Causes, key: CheckKey) -> bool:
-        """Return True if causes give another result than a case, in some call of its numbers."""
-        columns = self._columns.get(key, {})
-        return any(columns[kind].get(causes) == CONTRADICTED for kind in columns if kind is not CallKind.REDRAWN)
+        """Return True if causes give another result than a case."""
+        return self[causes, Call(key)] == CONTRADICTED
 
     def list_equal(self, key: CheckKey) -> list[Causes]:
         """Return the causes that reproduce a failing case, in the order in which they were found."""
-        columns = self._columns.get(key, {})
-        found = (causes for kind in _AS_JUDGED for causes in columns.get(kind, ()))
-        return [causes for causes in found if not self.contradicts(causes, key)]
+        return [causes for causes, distance in self._find_column(Call(key)).items() if distance != CONTRADICTED]
 
     def list_matches(self, key: CheckKey) -> tuple[Match, ...] | None:
         """Return the causes that reproduce a failing case, with their distances; None if the search was skipped."""
@@ -131,27 +119,9 @@ class Evidence:
 
     def list_ruled_out(self, key: CheckKey) -> tuple[Causes, ...]:
         """Return the causes that a passing case contradicts."""
-        named = dict.fromkeys(causes for column in self._columns.get(key, {}).values() for causes in column)
-        return tuple(causes for causes in named if self.contradicts(causes, key))
+        return tuple(causes for causes in self._find_column(Call(key)) if self.contradicts(causes, key))
 
     def list_redrawn(self, key: CheckKey, *, equal: bool) -> tuple[Causes, ...]:
         """Return the causes that give the result of a call like a case with other numbers, or that do not."""
         column = self._find_column(Call(key, CallKind.REDRAWN))
         return tuple(causes for causes, distance in column.items() if (distance < CONTRADICTED) is equal)
-
-    def select_equal(self, keeps: Callable[[CheckKey, Causes], bool]) -> Evidence:
-        """Return the table without the entries of equal results that are not kept."""
-        kept = Evidence()
-        kept._twins = {**self._twins}
-        for key, columns in self._columns.items():
-            for kind in columns:
-                kept.add(Call(key, kind), {})
-        for call, causes, distance in self._list():
-            if call.kind not in _AS_JUDGED or distance == CONTRADICTED or keeps(call.key, causes):
-                kept.add(call, {causes: distance})
-        return kept
-
-    def _list(self) -> Iterator[tuple[Call, Causes, float]]:
-        for key, columns in self._columns.items():
-            for kind, column in columns.items():
-                yield from ((Call(key, kind), causes, distance) for causes, distance in column.items())

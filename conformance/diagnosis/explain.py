@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Final
 
 from goldformer.adapters.identifiers import list_identifiers
 from goldformer.conformance.diagnosis.causes import VARYING, Causes
-from goldformer.conformance.diagnosis.chance import drop_chance_fits
-from goldformer.conformance.diagnosis.confirmation import confirm_causes
 from goldformer.conformance.diagnosis.diagnosed import CheckDiagnosis, DiagnosedRun, Explained
-from goldformer.conformance.diagnosis.distinguish import is_idle, tell_apart
 from goldformer.conformance.diagnosis.evidence import Match
 from goldformer.conformance.diagnosis.failure import FailingCase, is_decoding
 from goldformer.conformance.diagnosis.findings import list_unexplained, list_unknown, list_unsettled
 from goldformer.conformance.diagnosis.other_options import advise_option, is_wrong_under
-from goldformer.conformance.diagnosis.refutation import can_refute, rule_out_causes
+from goldformer.conformance.diagnosis.recheck import can_refute, is_idle, recheck_causes
 from goldformer.conformance.diagnosis.state import note_state
 from goldformer.conformance.diagnosis.suspects import list_explained, rank_explanations, select_judgements
 from goldformer.conformance.judging.cases import Judgement
@@ -54,7 +50,7 @@ class Diagnosis:
         #: The options that calls with silent parts show, by the component that was searched under them.
         self._options: dict[str, dict[str, str]] = {}
         #: The explanations of components that were compared with new calls.
-        self._confirmed: set[tuple[str, Causes]] = set()
+        self._compared: set[tuple[str, Causes]] = set()
 
     @cached_property
     def _imitator(self) -> Imitator:
@@ -98,10 +94,7 @@ class Diagnosis:
         for extend in (self._exclude_mistakes, self._settle, *(more if self._isolates else ())):
             with run.keep_verdicts():
                 extend(made, run)
-        evidence = run.evidence
-        with run.keep_verdicts():
-            evidence = drop_chance_fits(run, self._spec).evidence
-        return replace(run, evidence=evidence)
+        return run
 
     def _note_state(self, judgements: Sequence[Judgement], run: DiagnosedRun) -> None:
         note_state(judgements, run, list_unexplained(run, self._spec), self._spec)
@@ -118,14 +111,7 @@ class Diagnosis:
         if self._search_second(judgements, run):
             self._add_all_late(judgements, run)
         if list_explained(run):
-            self._refute(judgements, run)
-
-    def _refute(self, judgements: Sequence[Judgement], run: DiagnosedRun) -> None:
-        """Compare the best explanations with the cases that pass and with new calls."""
-        rule_out_causes(judgements, run, self._imitator, self._spec)
-        tell_apart(judgements, run, self._imitator, self._spec, calls=self._isolates)
-        if self._isolates:
-            confirm_causes(judgements, run, self._imitator, self._spec, self._confirmed)
+            recheck_causes(judgements, run, self._imitator, self._spec, self._compared, calls=self._isolates)
 
     def _add_all_late(self, judgements: Iterable[Judgement], run: DiagnosedRun) -> None:
         for judgement in judgements:

@@ -223,19 +223,6 @@ class FailingCase:
                 if golden.values.dtype.kind == "f"
             )
 
-    def differs_in_rest(self, imitation: Result | BadResult | None) -> bool:
-        """Return True if an imitation differs in elements that have no golden value.
-
-        They are left to the implementation, such as the rows of padding, and yet tell what it does.
-        """
-        if not isinstance(imitation, Result) or not isinstance(self.actual, Result):
-            return False
-        return any(
-            not self._measure_imitation(name, replace(golden, indices=None), imitation.outputs[name]) <= 1.0
-            for name, golden in self._select_shared(imitation).items()
-            if golden.indices is not None
-        )
-
     def find_residual(self, imitation: Result | BadResult | None) -> float:
         """Return the sum of the squared differences of an imitation and the actual result; inf if it has none."""
         if not isinstance(imitation, Result) or not isinstance(self.actual, Result):

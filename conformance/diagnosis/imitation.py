@@ -494,8 +494,8 @@ class Imitator:
     def _has_searched_enough(self, component: str, dtype: str) -> bool:
         """Return True if a further search would take too long for what it is likely to find: a whole model is slow.
 
-        A component that was searched in one dtype is not searched in another: there, what was found is compared only. In
-        a coarser dtype more fits by chance.
+        A component that was searched in one dtype is not searched in another: there, what was found is compared only.
+        In a coarser dtype more fits by chance.
         """
         if any(name == component and other != dtype for name, other in self._searched):
             return True

@@ -161,7 +161,10 @@ MISTAKES = {
         "intermediate_output = self.intermediate(attention_output)",
         "intermediate_output = self.intermediate(self_output)",
         "The feed-forward network reads the heads and not the normalised result of the attention.",
-        ("encoder_layer.edit@feed_through/x@read:apply_affine/x",),
+        (
+            "encoder_layer.edit@feed_through/x@read:apply_affine/x",
+            "encoder_layer.edit@feed_forward/x@read:apply_affine/x",
+        ),
     ),
     "mask-not-extended": (
         "attention_mask[:, None, None, :].to(dtype)",

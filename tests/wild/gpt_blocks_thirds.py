@@ -182,6 +182,7 @@ MISTAKES = {
             "head-split-view",
             "multi_head_attention.edit@project_heads#2/result@reshaped:-3:-2",
             "fused_multi_head_attention.edit@split_fused/result.2@reshaped:-3:-2",
+            "fused_multi_head_attention.edit@split_fused/result.2@laid:0213:0123",
         ),
     ),
     "second-norm-unused": (
