@@ -23,9 +23,6 @@ from goldformer.adapters.inference import (
     Wiring,
     explain_parts,
     explain_unbuilt,
-    find_embedding_stack,
-    find_shared_norm,
-    find_shared_projections,
     has_fixed_sizes,
     load_wiring,
     read_target,
@@ -242,26 +239,8 @@ def _diagnose(trial: Trial, spec: Spec) -> tuple[str, ...]:
 
 
 def _ask_what(target: Target, component: str | None) -> str:
-    if stack := find_embedding_stack(target):
-        kind = f"is {'an' if stack == 'encoder' else 'a'} {stack} that embeds its ids itself"
-        ways = "write its adapter as docs/adapters.md says of such stacks"
-        return f"{target.name} {kind}, and one is called with x. Infer its layer, or {ways}"
     if target.is_class and (ready := explain_parts(target)):
         return f"{target.name} {ready}"
-    if target.is_class and (shared := find_shared_projections(target)):
-        listed = f"{', '.join(shared[:3])}{', …' if shared[3:] else ''}"
-        return (
-            f"{target.name} cuts its input into heads and then projects all of them by the same weights, as wide as "
-            f"one head ({listed}): only cases of one head have such parameters. In the paper each head reads the whole "
-            f"input by a projection of its own (MHA-1): make them nn.Linear(d_model, d_model), and cut the heads after"
-        )
-    if target.is_class and (layer := find_shared_norm(target)):
-        many = "three" if layer == "decoder_layer" else "two"
-        return (
-            f"{target.name} is {layer} but for its norm: its sub-layers share one, and no golden case has such "
-            f"parameters. In the paper each sub-layer has a norm with a gain and a shift of its own (LAYER-1, "
-            f"LAYER-2): make {many} of them"
-        )
     component = component or _find_itself(target)
     if scope := target.explain_scope(*filter(None, [component])):
         return f"{target.name}: {scope}. {_WITHOUT}"

@@ -397,15 +397,6 @@ def _is_decoder(path: str) -> bool:
     return any(re.match(r"dec|tgt|trg|target", word) for word in split_words(path))
 
 
-def has_shared_norm(component: str, leaves: Sequence[Leaf], construction: Construction) -> bool:
-    """Return True if the parameters are those of a layer, but for one norm where a layer has two or three."""
-    biases = {_name_bias_of(leaf) for leaf in leaves if len(leaf.shape) > 1}
-    norm = [leaf for leaf in leaves if len(leaf.shape) == 1 and leaf.path not in biases]
-    more = {"encoder_layer": 1, "decoder_layer": 2}.get(component, 0) if len(_pair_norms(norm) or ()) == 1 else 0
-    copies = [replace(leaf, path=f"copy{i}.{leaf.path}") for i in range(more) for leaf in norm]
-    return bool(copies) and any(name_parameters(component, [*leaves, *copies], construction))
-
-
 def _collapse(leaves: Sequence[Leaf], count: int) -> list[Leaf]:
     """Return the leaves with * for a number that runs from 0 to count − 1, each once."""
     numbers: dict[str, set[str]] = {}

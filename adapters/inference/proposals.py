@@ -10,8 +10,8 @@ from itertools import islice, product
 from typing import Any, Final
 
 from goldformer.adapters.inference.inputs import list_arguments
-from goldformer.adapters.inference.names import SIZES, find_part, find_projection, list_roles, split_words
-from goldformer.adapters.inference.parameters import has_shared_norm, name_parameters
+from goldformer.adapters.inference.names import SIZES, find_part, list_roles, split_words
+from goldformer.adapters.inference.parameters import name_parameters
 from goldformer.adapters.inference.target import PROBE, Construction, Leaf, Made, Target, list_leaves
 from goldformer.adapters.inference.wiring import Wiring
 from goldformer.adapters.protocol import INFERRED_FUNCTIONS
@@ -215,36 +215,3 @@ def has_fixed_sizes(target: Target) -> bool:
         return False
     module = _try_to_build(target, Construction({a.name: a.constant for a in arguments if a.is_required}))
     return module is not None and bool(list_leaves(module))
-
-
-def find_shared_projections(target: Target) -> list[str]:
-    """Return the projections of an attention that are as wide as one head, so that all heads share them; or []."""
-    share = (PROBE["width"] // PROBE["heads"],) * 2
-    for component in ("multi_head_attention", "encoder_layer", "decoder_layer", "transformer"):
-        for _, leaves in _build_each(target, component):
-            shared = [leaf for leaf in leaves if leaf.shape == share and find_projection(leaf.stem)]
-            if {find_projection(leaf.stem) for leaf in shared} == {"q", "k", "v"}:
-                return [leaf.path for leaf in shared]
-    return []
-
-
-def find_shared_norm(target: Target) -> str:
-    """Return the layer that a class is but for a norm that its sub-layers share, or ""."""
-    for component in ("encoder_layer", "decoder_layer"):
-        if any(has_shared_norm(component, leaves, made) for made, leaves in _build_each(target, component)):
-            return component
-    return ""
-
-
-def find_embedding_stack(target: Target) -> str:
-    """Return the stack, "encoder" or "decoder", that a class is apart from its embedding tables, or ""."""
-    if not target.is_class:
-        return ""
-    for construction in _list_constructions(target, "transformer"):
-        module = _try_to_build(target, construction)
-        leaves = list_leaves(module) if module is not None else []
-        others = [leaf for leaf in leaves if leaf.kind != "table"]
-        for stack in ("encoder", "decoder"):
-            if len(others) < len(leaves) and any(name_parameters(stack, others, construction)):
-                return stack
-    return ""

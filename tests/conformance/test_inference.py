@@ -554,35 +554,6 @@ class ScaledBy(nn.Module):
         return (q @ k.mT / self.alpha).softmax(-1) @ v
 
 
-class HeadsShareWeights(nn.Module):
-    """The heads are cut before they are projected, all by the same weights."""
-
-    def __init__(self, embed_size, heads):
-        super().__init__()
-        self.heads, width = heads, embed_size // heads
-        self.values, self.keys, self.queries = (nn.Linear(width, width, bias=False) for _ in range(3))
-        self.fc_out = nn.Linear(embed_size, embed_size)
-
-    def forward(self, values, keys, query, mask):
-        v, k, q = (x.unflatten(-1, (self.heads, -1)).transpose(1, 2) for x in (values, keys, query))
-        scores = self.queries(q) @ self.keys(k).mT / q.shape[-1] ** 0.5
-        return self.fc_out((scores.softmax(-1) @ self.values(v)).transpose(1, 2).flatten(2))
-
-
-class OneNormForAll(nn.Module):
-    """One norm serves both sub-layers."""
-
-    def __init__(self, d_model, num_heads, d_ff):
-        super().__init__()
-        self.attention = nn.MultiheadAttention(d_model, num_heads, batch_first=True)
-        self.norm = nn.LayerNorm(d_model)
-        self.feed_forward = nn.Sequential(nn.Linear(d_model, d_ff), nn.ReLU(), nn.Linear(d_ff, d_model))
-
-    def forward(self, x):
-        x = self.norm(x + self.attention(x, x, x)[0])
-        return self.norm(x + self.feed_forward(x))
-
-
 class OneWidthOnly(nn.Module):
     """It can be built only where the heads share the width of the model, and is no component."""
 
@@ -660,16 +631,6 @@ class Doubled(nn.Module):
             "ScaledBy has arguments .* Nothing says the meaning of alpha in its constructor: a subclass",
         ),
         (layer_norm, None, r"layer_norm takes \(x, eps\), which are not the inputs and parameters that layer_norm has"),
-        (
-            HeadsShareWeights,
-            None,
-            "projects all of them by the same weights, as wide as one head .values.weight, keys.weight, queri",
-        ),
-        (
-            OneNormForAll,
-            None,
-            "OneNormForAll is encoder_layer but for its norm: its sub-layers share one, .* make two of",
-        ),
         (OneWidthOnly, None, "OneWidthOnly has arguments or parameters that no component has. Its arguments are"),
         (
             ProjectsNothing,
@@ -696,11 +657,6 @@ class Doubled(nn.Module):
             f"{STYLES}/whole_layers.py:PlainEncoder",
             None,
             r"PlainEncoder cannot be built: PlainEncoder\(num_layers=5\) rai",
-        ),
-        (
-            f"{STYLES}/whole_layers.py:EncoderOfWords",
-            None,
-            "EncoderOfWords is an encoder that embeds its ids itself, and one is called with x. Infer its layer, or",
         ),
         (
             f"{STYLES}/small_parts.py:subsequent_mask",
