@@ -634,7 +634,9 @@ def list_targets(module: ModuleType, path: Path) -> dict[str, Target]:
 def _place(thing: Any, name: str, place: str, imported: Imported | None) -> Target:
     """Return the target of a thing with the line that imports it from its file or its module."""
     line = f"from {imported.name if imported else place} import {name}"
-    found = dataclasses.replace(read_target(thing), name=name, import_line=line)
+    # A lambda has the name that its file gives it.
+    target = Target(thing, name, line) if inspect.isfunction(thing) else read_target(thing)
+    found = dataclasses.replace(target, name=name, import_line=line)
     return dataclasses.replace(found, file=Path(place), folder=imported.folder) if imported else found
 
 

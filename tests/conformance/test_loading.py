@@ -131,6 +131,8 @@ GPT = """
 import math, torch
 from torch import nn
 
+encode = lambda text: [ord(letter) for letter in text]
+
 class Block(nn.Module):
     def __init__(self, n_embd, n_head, block_size=64):
         super().__init__()
