@@ -57,6 +57,7 @@ CROSSED = (
     "            attended, self.norm_2, lambda y: self.cross_attention(y, memory, memory, memory_mask)\n        )"
 )
 DECODED = "self.cross_attention(y, memory, memory, memory_mask)"
+ATTENDED = "attended, weights = self.add_and_norm(x, self.norm_1, lambda y: self.self_attention(y, y, y, self_mask))"
 LOSS, LOG = "loss = losses.sum() / real.sum()", "losses = -log_softmax(rows)"
 SPLIT = "return x.reshape(*x.shape[:2], num_heads, -1).transpose(1, 2)"
 MERGE = "return x.transpose(1, 2).flatten(-2)"
@@ -246,9 +247,11 @@ FORWARD = {
     "rms-variance-unbiased": (MODERN, SQUARE, "mean_square = row.var(dim=-1, keepdim=True)"),
     "rms-mean-subtracted": (MODERN, ROW, "row = widen(x) - widen(x).mean(dim=-1, keepdim=True)"),
     "rms-sum": (MODERN, SQUARE, "mean_square = (row * row).sum(dim=-1, keepdim=True)"),
+    "rms-eps-missing": (MODERN, "(mean_square + eps).sqrt()", "(mean_square + 0 * eps).sqrt()"),
     "rms-eps-scaled": (
         MODERN, ROW, f"{ROW}\n    row = row / row.gather(-1, row.abs().argmax(-1, keepdim=True)).abs()",
     ),
+    "layers-not-chained": (MODEL, "outputs = [x := layer(x, ", "start = x\n    outputs = [x := layer(start, "),
     "rms-no-weight": (MODERN, SCALE, "(1 + 0 * gamma)"),
     "rms-offset-twice": (MODERN, SCALE, "(2 + widen(gamma))"),
     "rope-pair-mismatch": (
@@ -502,6 +505,9 @@ FORWARD = {
     "double-softmax": (LOSSES, LOG, "losses = -log_softmax(rows.softmax(-1))"),
     "log-softmax-missing": (LOSSES, LOG, "losses = -(rows + 0)"),
     "loss-pad-counted": (LOSSES, "real = targets != pad_id", "real = targets > -2"),
+    "loss-pad-added": (
+        LOSSES, LOSS, f"losses = -log_softmax(widen(logits)).gather(-1, targets.long()[..., None])[..., 0]\n    {LOSS}",
+    ),
     "loss-pad-denominator": (LOSSES, LOSS, "loss = losses.sum() / real.numel()"),
     "kl-reversed": (LOSSES, "return (p * difference)", "return (log_q.exp() * -difference)"),
     "kl-row-mean": (LOSSES, "(p * difference).sum(dim=-1)", "(p * difference).mean(dim=-1)"),
@@ -581,6 +587,7 @@ FORWARD = {
         MODEL, "self.self_attention(y, y, y, mask)", f"self.self_attention(y, y, y, {CAUSAL.format('y', 'mask')})",
     ),
     "causal-in-cross": (MODEL, DECODED, DECODED.replace("memory_mask", CAUSAL.format("memory", "memory_mask"))),
+    "cross-masks-swapped": (MODEL, ATTENDED, f"self_mask, memory_mask = memory_mask, self_mask\n        {ATTENDED}"),
     "cross-uses-tgt-mask": (MODEL, DECODED, DECODED.replace("memory_mask", "self_mask")),
     "tied-logit-scale": (
         MODEL, SCORED, f"{SCORED} / decoded.shape[-1] ** 0.5",

@@ -90,7 +90,7 @@ _POWERS: Final = {"1": "{}", "-1": "1/({})", "0.5": "the root of {}", "-0.5": "1
                   "0.25": "the fourth root of {}"}  # fmt: skip
 #: What steps that return a number are called.
 _NUMBERS: Final = {
-    "layer_norm_eps": "eps", "rms_norm_eps": "eps", "score_divisor": "the divisor of the scores, √d_k",
+    "layer_norm_eps": "eps", "rms_eps": "eps", "score_divisor": "the divisor of the scores, √d_k",
     "mask_fill": "the number that fills masked scores", "wavelength_base": "the base of the wavelengths, 10000",
     "rotary_base": "the base of the rotation",
 }  # fmt: skip

@@ -343,6 +343,19 @@ def mask_memory_as_target(
     return original(x, memory, self_mask, self_mask, **rest)
 
 
+@mistake("cross-masks-swapped", around=decoder_layer)
+def swap_masks(
+    original: Layer,
+    x: Array,
+    memory: Array,
+    self_mask: Array | None = None,
+    memory_mask: Array | None = None,
+    **rest: Any,
+) -> dict[str, Array]:
+    """Return the decoder layer whose two attentions use the mask of one another."""
+    return original(x, memory, memory_mask, self_mask, **rest)
+
+
 @mistake("causal-in-cross", around=cross_attend)
 def hide_later_memory(
     original: Callable[..., tuple[Array, Array]], x: Array, memory: Array, mask: Array | None, **rest: Any
@@ -368,6 +381,17 @@ def cross_attend_by_self_weights(
 
 
 # Stacks
+
+
+@mistake("layers-not-chained", around=run_stack)
+def read_first_input(
+    original: Callable[[Array, Callable[..., Array], int], dict[str, Array]],
+    x: Array,
+    layer: Callable[..., Array],
+    num_layers: int,
+) -> dict[str, Array]:
+    """Return the stack whose layers all read its input."""
+    return original(x, lambda _, *, index: layer(x, index=index), num_layers)
 
 
 @mistake("layer-skipped", around=run_stack)

@@ -5,11 +5,12 @@ from collections.abc import Callable
 import numpy as np
 
 from goldformer.conformance.diagnosis.mistakes.registry import mistake
-from goldformer.spec.formulas.arrays import as_array
+from goldformer.spec.formulas.arrays import as_array, number
 from goldformer.spec.formulas.attention import softmax
 from goldformer.spec.formulas.checks import Array
 from goldformer.spec.formulas.losses import (
     count_targets,
+    cross_entropy,
     find_words,
     kl_divergence,
     kl_terms,
@@ -45,6 +46,15 @@ def pick_logits(logits: Array, targets: Array) -> Array:
 def count_padding(original: Callable[[Array, int], Array], targets: Array, pad_id: int) -> Array:
     """Return True for every target: padding counts as any word does."""
     return np.ones_like(original(targets, pad_id))
+
+
+@mistake("loss-pad-added", instead_of=cross_entropy)
+def add_padding(logits: Array, targets: Array, *, pad_id: int) -> dict[str, Array]:
+    """Return the loss whose sum has padding too, divided by the number of words."""
+    losses = -score_targets(logits, targets)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        loss = as_array(losses.sum()) / number(count_targets(find_words(targets, pad_id)))
+    return {"loss": as_array(loss), "token_losses": losses}
 
 
 @mistake("loss-pad-denominator", instead_of=count_targets)

@@ -10,7 +10,7 @@ from goldformer.conformance.diagnosis.mistakes.registry import mistake
 from goldformer.spec.formulas.arrays import as_array
 from goldformer.spec.formulas.checks import Array
 from goldformer.spec.formulas.layers import channel_variance, subtract_mean
-from goldformer.spec.formulas.rms import channel_scale, mean_square, rms_divisor, round_row, widen_row
+from goldformer.spec.formulas.rms import channel_scale, mean_square, rms_divisor, rms_eps, round_row, widen_row
 
 
 @mistake("rms-variance", instead_of=mean_square)
@@ -48,6 +48,12 @@ def add_up_squares(row: Array) -> Array:
 def average_tokens_too(row: Array) -> Array:
     """Return the mean of the squares over the tokens as well as the channels, (..., 1, 1)."""
     return as_array(np.square(row).mean(axis=(-2, -1)[-row.ndim :], keepdims=True))
+
+
+@mistake("rms-eps-missing", instead_of=rms_eps)
+def add_nothing() -> float:
+    """Return 0: nothing is added to the mean of the squares."""
+    return 0.0
 
 
 @mistake("rms-eps-scaled", around=widen_row)
