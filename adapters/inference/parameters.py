@@ -253,6 +253,8 @@ def _assign(
     weights: Sequence[Leaf], shapes: Mapping[str, tuple[int, ...]], *, turned: bool
 ) -> Iterator[dict[str, Leaf]]:
     """Yield the matrix of each role: as names and shapes say, and in every order where neither decides."""
+    if {"q", "k"} <= {find_projection(leaf.stem) for leaf in weights} and not any("q" in role for role in shapes):
+        return  # an attention that no component is, such as one without a map of its output
     said = {leaf.path: role for leaf in weights if (role := _find_role(leaf.stem, shapes))}
     if len({*said.values()}) < len(said):
         said = {}  # two names mean one role, so neither decides
@@ -283,6 +285,8 @@ def _name_bias_of(weight: Leaf) -> str:
     if weight.path.endswith("weight"):
         return f"{weight.path.removesuffix('weight')}bias"
     start, dot, last = weight.path.rpartition(".")
+    if last.lower() == "weights":
+        return f"{start}{dot}bias"
     old, new = ("weight", "bias") if last.lower().startswith("weight") else ("w", "b")
     return f"{start}{dot}{re.sub(f'^{old}', new, last, flags=re.IGNORECASE)}"
 

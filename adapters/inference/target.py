@@ -27,6 +27,7 @@ from goldformer.adapters.find import explain_hidden
 from goldformer.adapters.find_arrays import find_named_library
 from goldformer.adapters.identifiers import list_identifiers
 from goldformer.adapters.inference.names import SIZES, list_roles
+from goldformer.adapters.inference.numpy_classes import is_numpy_class, make_module_class
 from goldformer.adapters.inference.packages import Imported, import_target
 from goldformer.adapters.protocol import AdapterError, read_signature
 from goldformer.adapters.untrusted_text import abbreviate
@@ -77,7 +78,8 @@ class Leaf:
     def stem(self) -> str:
         """The name that says its role: that of the layer, or its own if the class made it itself."""
         *_, layer, name = ("", *self.path.split("."))
-        return name if self.kind == "raw" else layer
+        is_plain = re.fullmatch(r"weights?|w|kernel|matrix", name.lower()) is not None
+        return name if self.kind == "raw" and not (layer and is_plain) else layer
 
 
 def is_device(name: str) -> bool:
@@ -382,6 +384,8 @@ def as_module(kind: type) -> Any:
 
     if issubclass(kind, nn.Module):
         return kind
+    if is_numpy_class(kind):
+        return make_module_class(kind)
 
     original: Callable[..., None] = vars(kind).get("__init__", object.__init__)
 

@@ -449,7 +449,8 @@ def load_wiring(wiring: Wiring, spec: Spec) -> Adapter:
     """Return the adapter that a wiring is."""
     functions = SimpleNamespace(**{wiring.component: wiring.function})
     adapter = Adapter.from_trusted(functions, wiring.target.name, spec, arrays=wiring.target.arrays)
-    return replace(adapter, conventions=wiring.declared, dtypes=wiring.dtypes or adapter.dtypes)
+    own = {name: getattr(wiring.target.thing, name, getattr(adapter, name)) for name in ("devices", "dtypes")}
+    return replace(adapter, conventions=wiring.declared, **own | ({"dtypes": wiring.dtypes} if wiring.dtypes else {}))
 
 
 # Masks

@@ -48,6 +48,8 @@ HITS = {
     "fused_attention.py:KeysFirst": ("fused_multi_head_attention", "keys", IGNORE, {"biases": "none"}),
     "fused_attention.py:WideSelf": ("fused_multi_head_attention", "absent", KEEP, {"biases": "not_in_q_k_v"}),
     "fused_attention.py:CausalHeads": ("fused_multi_head_attention", "causal", KEEP, {"biases": "not_in_q_k_v"}),
+    "numpy_classes.py:Normalised": ("layer_norm", "absent", KEEP, {"layer_norm_eps": "1e-6"}),
+    "numpy_classes.py:ManyHeads": ("multi_head_attention", "any", KEEP, {"biases": "all"}),
     "small_parts.py:Positionwise": ("feed_forward", "absent", KEEP, {}),
     "small_parts.py:SequentialNet": ("feed_forward", "absent", KEEP, {}),
     "small_parts.py:Convolutions": ("feed_forward", "absent", KEEP, {}),
