@@ -303,14 +303,6 @@ def test_a_model_in_training_decodes_without_dropout_and_stays_in_training():
 
 
 @every_decoding
-def test_float32_finds_the_sentences_of_float64(keywords):
-    wide, narrow = decoded(model(), **keywords), decoded(model(dtype=torch.float32), **keywords)
-    assert torch.equal(narrow.ids, wide.ids)
-    assert narrow.scores.dtype == torch.float32
-    close(narrow.scores, wide.scores, atol=1e-4)
-
-
-@every_decoding
 def test_runs_on_the_meta_device_with_the_same_shapes(keywords):
     expected = decoded(model(), **keywords)
     on_meta = decoded(model().to("meta"), SOURCE.to("meta"), **keywords)

@@ -37,10 +37,6 @@ def real(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
-def close(got: Tensor, expected: Tensor) -> None:
-    torch.testing.assert_close(got, expected, rtol=0, atol=1e-12)
-
-
 def filled(module: Some) -> Some:
     """The module with parameters that are all different, and no scale of 1 or shift of 0 among them."""
     for seed, parameter in enumerate(module.parameters()):
@@ -52,45 +48,6 @@ def named(module: nn.Module) -> dict[str, Tensor]:
     return module.state_dict()
 
 
-def torch_attention(p: dict[str, Tensor], block: str, twin: str) -> dict[str, Tensor]:
-    return {
-        # torch keeps (out, in), q over k over v.
-        f"{twin}.in_proj_weight": torch.cat([p[f"{block}.w_{n}"] for n in "qkv"], dim=1).T,
-        f"{twin}.in_proj_bias": torch.cat([p[f"{block}.b_{n}"] for n in "qkv"]),
-        f"{twin}.out_proj.weight": p[f"{block}.w_o"].T,
-        f"{twin}.out_proj.bias": p[f"{block}.b_o"],
-    }
-
-
-def torch_layer(p: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The state of a layer of torch.nn with the parameters of ours."""
-    state = torch_attention(p, "self_attention", "self_attn")
-    if "cross_attention.w_q" in p:
-        state |= torch_attention(p, "cross_attention", "multihead_attn")
-    for i in (1, 2):
-        state[f"linear{i}.weight"] = p[f"feed_forward.w_{i}"].T
-        state[f"linear{i}.bias"] = p[f"feed_forward.b_{i}"]
-    norms = [name.removesuffix(".gamma") for name in p if name.endswith(".gamma")]
-    for norm in norms:
-        state[f"{norm.replace('_', '')}.weight"] = p[f"{norm}.gamma"]
-        state[f"{norm.replace('_', '')}.bias"] = p[f"{norm}.beta"]
-    return state
-
-
-def torch_stack(p: dict[str, Tensor], stack: str) -> dict[str, Tensor]:
-    state = {}
-    for i in range(LAYERS):
-        prefix = f"{stack}.{i}."
-        mine = {n.removeprefix(prefix): t for n, t in p.items() if n.startswith(prefix)}
-        state |= {f"layers.{i}.{n}": t for n, t in torch_layer(mine).items()}
-    return state
-
-
-def twin_of(kind: type[Some], norm_first: bool) -> Some:
-    # Dropout 0 and training mode: the fused fast path of eval mode is another algorithm.
-    return kind(*SIZES, dropout=0.0, batch_first=True, norm_first=norm_first, dtype=torch.float64).train()
-
-
 ENCODED = (real(BATCH, SOURCE_SEQ, D_MODEL), padding_mask(SOURCE, 0))
 DECODED = (
     real(BATCH, SEQ, D_MODEL),
@@ -98,52 +55,6 @@ DECODED = (
     causal_mask(SEQ, SEQ) & padding_mask(TARGET, 0),
     padding_mask(SOURCE, 0),
 )
-# The same masks for torch, where True = ignore.
-TORCH_ENCODED = {"src_key_padding_mask": SOURCE == 0}
-TORCH_DECODED = {
-    "tgt_mask": ~causal_mask(SEQ, SEQ),
-    "tgt_key_padding_mask": TARGET == 0,
-    "memory_key_padding_mask": SOURCE == 0,
-}
-
-
-@pytest.mark.parametrize("norm_first", NORM_FIRST)
-@pytest.mark.parametrize("masked", [True, False])
-def test_the_encoder_layer_is_that_of_torch(norm_first, masked):
-    ours = filled(EncoderLayer(*SIZES, norm_first=norm_first))
-    twin = twin_of(nn.TransformerEncoderLayer, norm_first)
-    twin.load_state_dict(torch_layer(named(ours)))
-    x, mask = ENCODED
-
-    expected = twin(x, **(TORCH_ENCODED if masked else {}))
-    close(ours(x, mask if masked else None).output, expected)
-
-
-@pytest.mark.parametrize("norm_first", NORM_FIRST)
-@pytest.mark.parametrize("masked", [True, False])
-def test_the_decoder_layer_is_that_of_torch(norm_first, masked):
-    ours = filled(DecoderLayer(*SIZES, norm_first=norm_first))
-    twin = twin_of(nn.TransformerDecoderLayer, norm_first)
-    twin.load_state_dict(torch_layer(named(ours)))
-    x, memory, self_mask, memory_mask = DECODED
-
-    expected = twin(x, memory, **(TORCH_DECODED if masked else {}))
-    close(ours(x, memory, *((self_mask, memory_mask) if masked else ())).output, expected)
-
-
-@pytest.mark.parametrize("norm_first", NORM_FIRST)
-def test_the_stacks_are_those_of_torch_without_a_last_normalisation(norm_first):
-    our_encoder = filled(Encoder(*SIZES, LAYERS, norm_first=norm_first))
-    encoder_of_torch = nn.TransformerEncoder(
-        twin_of(nn.TransformerEncoderLayer, norm_first), LAYERS, norm=None, enable_nested_tensor=False
-    )
-    encoder_of_torch.load_state_dict(torch_stack(named(our_encoder), "encoder"))
-    close(our_encoder(*ENCODED).output, encoder_of_torch(ENCODED[0], **TORCH_ENCODED))
-
-    our_decoder = filled(Decoder(*SIZES, LAYERS, norm_first=norm_first))
-    decoder_of_torch = nn.TransformerDecoder(twin_of(nn.TransformerDecoderLayer, norm_first), LAYERS, norm=None)
-    decoder_of_torch.load_state_dict(torch_stack(named(our_decoder), "decoder"))
-    close(our_decoder(*DECODED).output, decoder_of_torch(*DECODED[:2], **TORCH_DECODED))
 
 
 MODULES = [
@@ -213,41 +124,6 @@ def test_dropout_takes_what_a_sublayer_adds_and_not_the_residual(kind, arguments
     assert len(calls) == (3 if kind is EncoderLayer else 4)
 
 
-@pytest.mark.parametrize("norm_first", NORM_FIRST)
-def test_a_layer_tells_what_its_sublayers_start_from(norm_first):
-    module = filled(DecoderLayer(*SIZES, norm_first=norm_first))
-    x, memory, self_mask, memory_mask = DECODED
-    result = module(*DECODED)
-
-    y = module.norm_1(x) if norm_first else x
-    update, weights = module.self_attention(y, y, y, self_mask)
-    attended = x + update if norm_first else module.norm_1(x + update)
-    y = module.norm_2(attended) if norm_first else attended
-    update, cross_weights = module.cross_attention(y, memory, memory, memory_mask)
-    crossed = attended + update if norm_first else module.norm_2(attended + update)
-    y = module.norm_3(crossed) if norm_first else crossed
-    update, _ = module.feed_forward(y)
-    output = crossed + update if norm_first else module.norm_3(crossed + update)
-
-    expected = (output, attended, crossed, weights, cross_weights)
-    assert result._fields == ("output", "attended", "crossed", "weights", "cross_weights")
-    for got, wanted in zip(result, expected, strict=True):
-        close(got, wanted)
-
-
-@pytest.mark.parametrize(("kind", "arguments"), [(Encoder, ENCODED), (Decoder, DECODED)])
-def test_a_stack_gives_the_output_of_every_layer_in_order(kind, arguments):
-    module = filled(built(kind))
-    result = module(*arguments)
-
-    x, rest = arguments[0], arguments[1:]
-    for i, layer in enumerate(module.encoder if kind is Encoder else module.decoder):
-        x = layer(x, *rest).output
-        assert torch.equal(result.layers[i], x)
-    assert torch.equal(result.output, x)
-    assert result.layers.shape == (LAYERS, *x.shape)
-
-
 def test_the_layers_of_a_stack_start_with_weights_of_their_own():
     first, second = Encoder(*SIZES, LAYERS).encoder
     name = "self_attention.w_q"
@@ -288,17 +164,6 @@ def test_modules_keep_their_parameters_under_the_names_of_the_contract(kind, fun
         with_norm = of_contract(function.__name__, final_norm=True)
         assert with_norm - names == {"norm.gamma", "norm.beta"}
         assert set(named(built(kind, final_norm=True))) == with_norm
-
-
-@pytest.mark.parametrize("norm_first", NORM_FIRST)
-def test_keys_and_values_are_the_memory_and_its_order_does_not_matter(norm_first):
-    module = filled(DecoderLayer(*SIZES, norm_first=norm_first))
-    x, memory, self_mask, memory_mask = DECODED
-    order = torch.tensor([4, 2, 6, 0, 1, 5, 3])
-    moved = module(x, memory[:, order], self_mask, memory_mask[..., order])
-
-    close(moved.output, module(*DECODED).output)
-    assert (module(x, memory + 1, self_mask, memory_mask).output - moved.output).abs().max() > 1e-3
 
 
 def test_layers_of_different_width_within_are_one_stack():
