@@ -38,11 +38,13 @@ Pin = Any
 
 
 def choose_cases(mistake: str, spec: Spec) -> Iterator[Case]:
-    """Yield the two smallest cases that list a mistake, and the first of its component: most stay right."""
+    """Yield the two smallest cases that list a mistake, the smallest of gradients, and the first of its component."""
     usable = [case for case in spec.cases.values() if case.error is None and case.size <= LISTED]
     listing = [case for case in usable if mistake in (*case.meant_for, *case.kills)]
+    listing.sort(key=lambda case: case.size)
+    gradients = [case for case in listing if case.cotangent is not None]
     own = [c for c in usable if c.component == spec.mistakes[mistake].component and c.size <= LARGEST]
-    chosen = (*sorted(listing, key=lambda case: case.size)[:2], *own[:MOST])
+    chosen = (*listing[:2], *gradients[:1], *own[:MOST])
     yield from {case.id: case for case in chosen}.values()
 
 
