@@ -51,10 +51,10 @@ VARYING = [
     # Counts that grow with the cases of the spec: two digits and more.
     (r"\b\d+(\s+)of \d{2,}\b", r"<n>\1of <n>"),
     (
-        r"(?<![\w.])\d{2,}(?= (?:of [a-z]|checks|cases|known|more|results|golden|outputs|calls|fail|equal))",
+        r"(?<![\w.])\d{2,}(?= (?:of [a-z]|checks|cases|known|more|results|golden|outputs|calls|fail|equal|semantic|form))",
         "<n>",
     ),
-    (r"\b(at least|Not judged:|in) \d{2,}\b(?!\.)", r"\1 <n>"),
+    (r"\b(at least|Not judged:|in|others: \w+) \d{2,}\b(?!\.)", r"\1 <n>"),
     (r'\b(tests|failures|skipped)="\d{2,}"', r'\1="<n>"'),
     (r"\b(passed|failed|skipped|cases\w*): \d{2,}\b", r"\1: <n>"),
     (r"\b(within|at most) 0\.\d+ of", r"\1 <ratio> of"),
