@@ -1,4 +1,4 @@
-"""PyTorch's fast path: what the profiler saw running, the numbers against the textbook, and what is declined."""
+"""PyTorch's fast path: what the profiler saw running, every case that is judged, and what is declined."""
 
 import re
 from functools import cache
@@ -9,10 +9,9 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from goldformer.adapters.builtin import torch_nn_fast_path as adapter
-from goldformer.adapters.textbook.build import build_textbook
 from goldformer.conformance.judging.verdict import Status
 from goldformer.spec.formulas.layers import ENCODER_LAYER, stack_params
-from torch_variants import UNIT_ROUNDOFF, draw, every_dtype, tensors
+from torch_variants import draw, every_dtype, tensors
 
 # Nested tensors are a prototype, PyTorch says.
 pytestmark = pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors is in prototype stage:UserWarning")
@@ -68,20 +67,6 @@ def test_the_kernel_runs_once_a_layer_and_nested_where_the_last_tokens_are_hidde
     assert bool((output[padded] == 0).all()) == nested
     # Every other way goes through this.
     assert "aten::scaled_dot_product_attention" not in names
-
-
-@every_component
-@every_mask
-@every_dtype
-def test_the_numbers_are_the_textbooks(component, mask, dtype):
-    given = arguments(component, MASKS[mask])
-    expected = getattr(build_textbook(), component)(**given)["output"]
-    got = getattr(adapter, component)(**tensors(given, dtype))
-    assert (got.dtype, tuple(got.shape)) == (getattr(torch, dtype), expected.shape)
-    words = LENGTHS[:, 0, 0] if mask == "lengths" else np.ones((BATCH, SEQ), dtype=bool)
-    # As in the tests of the other variants: more than three times the most that was seen there.
-    bound = 64 * UNIT_ROUNDOFF[dtype] * max(1, np.abs(expected).max())
-    np.testing.assert_allclose(got.double().numpy()[words], expected[words], rtol=0, atol=bound)
 
 
 @pytest.mark.sample(1)

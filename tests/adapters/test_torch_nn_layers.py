@@ -1,4 +1,4 @@
-"""PyTorch's layers, stacks and losses, each variant against the textbook; where masks go, and what is declined."""
+"""PyTorch's layers and stacks: where masks go, by which path, and what is declined."""
 
 import math
 from functools import cache
@@ -8,23 +8,12 @@ import pytest
 import torch
 
 from goldformer.adapters.builtin import torch_nn
-from goldformer.adapters.textbook.build import build_textbook
-from goldformer.spec.formulas.attention import weigh_keys
 from goldformer.spec.formulas.layers import (
     DECODER_LAYER,
     ENCODER_LAYER,
-    FEED_FORWARD,
-    NORM,
-    layer_norm,
-    norm_params,
-    note_sum,
-    run_sublayer,
     stack_params,
 )
-from goldformer.spec.formulas.options import OPTIONS
-from goldformer.spec.formulas.steps import around
-from spoiled import spoil
-from torch_variants import UNIT_ROUNDOFF, draw, every_dtype, every_variant, tensors
+from torch_variants import draw, every_variant, tensors
 
 # No two sizes alike, but that PyTorch wants heads, values and output as wide as the tokens.
 SIZES = {"batch": 3, "seq": 5, "source_seq": 7, "d_model": 22, "d_ff": 17, "heads*d_k": 22, "heads*d_v": 22}
@@ -34,20 +23,6 @@ LENGTHS = (np.arange(SIZES["seq"]) < np.array([5, 4, 2])[:, None])[:, None, None
 SOURCE_LENGTHS = (np.arange(SIZES["source_seq"]) < np.array([3, 7, 5])[:, None])[:, None, None, :]
 OTHERS = np.random.default_rng(9).random((3, HEADS, 5, 7)) < 0.7
 OTHERS[..., 0] = True
-TARGET = np.array([[7, 11, 5, 18, 9], [6, 8, 11, 13, PAD], [5, 17, PAD, PAD, PAD]])
-
-
-@spoil(instead_of=run_sublayer)
-def pre_norm(x, function, *, number, sums, params):
-    output, extra = function(layer_norm(x, params=norm_params(params, number)))
-    return note_sum(x, output, sums), extra
-
-
-def list_layers(adapter):
-    """Return the layers of the textbook that follow what a variant declares, as far as it shows in every row."""
-    declared = adapter.CONVENTIONS
-    layers = pre_norm.layers if declared.get("norm_placement") == "pre" else ()
-    return (*layers, OPTIONS["activation", declared["activation"]]) if "activation" in declared else layers
 
 
 def drawn(table, seed=0, end=2.0):
@@ -87,127 +62,6 @@ def layer_arguments(component, masks=(None, None)):
         return given | {"mask": masks[0]}
     memory = drawn({"memory": "batch source_seq d_model"}, seed=50)
     return given | memory | {"self_mask": masks[0], "memory_mask": masks[1]}
-
-
-def outputs(returned):
-    if isinstance(returned, dict):
-        return list(returned.values())
-    return list(returned) if isinstance(returned, tuple) else [returned]
-
-
-def compare(adapter, component, arguments, dtype="float64"):
-    """Hold a variant to the textbook in float64."""
-    textbook = build_textbook(*list_layers(adapter))
-    expected = outputs(getattr(textbook, component)(**arguments))
-    got = outputs(getattr(adapter, component)(**tensors(arguments, dtype)))
-    for want, tensor in zip(expected, got, strict=False):  # layers give the output alone
-        assert tensor.dtype == (getattr(torch, dtype) if want.dtype.kind == "f" else torch.int64)
-        assert tensor.shape == want.shape
-        # Inputs are equal in all dtypes; 64 unit roundoffs are over three times the most that was seen, 19.
-        bound = 64 * UNIT_ROUNDOFF[dtype] * max(1, np.abs(want).max())
-        np.testing.assert_allclose(tensor.double().numpy(), want, rtol=0, atol=bound)
-
-
-# The same numbers as the textbook
-
-
-@pytest.mark.sample(40)
-@every_variant
-@every_layer
-@pytest.mark.parametrize("masks", MASKS)
-def test_layers_and_stacks(adapter, component, masks):
-    compare(adapter, component, layer_arguments(component, MASKS[masks]))
-
-
-@pytest.mark.sample(30)
-@every_variant
-@every_layer
-@pytest.mark.parametrize("masks", ["none", "both"])
-@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
-def test_layers_and_stacks_in_other_dtypes(adapter, component, masks, dtype):
-    compare(adapter, component, layer_arguments(component, MASKS[masks]), dtype)
-
-
-@every_variant
-@every_layer
-@pytest.mark.parametrize("given", [{"q", "v", "2"}, set()], ids=["some", "none"])
-def test_biases_may_be_absent(adapter, component, given):
-    arguments = layer_arguments(component, MASKS["both"])
-    biases = {name for name in arguments["params"] if name.rpartition(".")[2].startswith("b_")}
-    absent = {name for name in biases if name[-1] not in given}
-    arguments["params"] = {name: p for name, p in arguments["params"].items() if name not in absent}
-    compare(adapter, component, arguments)
-    # And so may they be there and None.
-    t = tensors(arguments, "float64")
-    with_none = t | {"params": t["params"] | dict.fromkeys(absent)}
-    method = getattr(adapter, component)
-    assert torch.equal(method(**t), method(**with_none))
-
-
-@every_variant
-@pytest.mark.parametrize("component", ["encoder", "decoder"])
-@pytest.mark.parametrize("masks", ["none", "both"])
-def test_a_stack_ends_with_the_norm_that_its_parameters_have(adapter, component, masks):
-    arguments = layer_arguments(component, MASKS[masks])
-    plain = getattr(adapter, component)(**tensors(arguments, "float64"))
-    arguments["params"] |= {"norm.gamma": draw(3, 22, end=2.0), "norm.beta": draw(4, 22, end=2.0)}
-    compare(adapter, component, arguments)
-    assert not torch.allclose(getattr(adapter, component)(**tensors(arguments, "float64")), plain)
-
-
-@pytest.mark.parametrize("masks", ["none", "lengths"])
-def test_the_average_of_the_weights_is_their_mean(masks):
-    sizes = {"w_q": (22, 22), "w_k": (22, 22), "w_v": (22, 22), "w_o": (22, 22)}
-    params = {name: draw(i, *shape, end=0.5) for i, (name, shape) in enumerate(sizes.items())}
-    x = draw(9, 3, 5, 22)
-    given = tensors({"query": x, "key": x, "value": x, "mask": MASKS[masks][0], "params": params}, "float64")
-    found = torch_nn.torch_nn.multi_head_attention(**given, num_heads=HEADS)
-    assert found["average_weights"].shape == (3, 5, 5)
-    torch.testing.assert_close(found["average_weights"], found["weights"].mean(dim=1), rtol=0, atol=1e-15)
-
-
-@every_variant
-@every_layer
-@pytest.mark.parametrize("masks", ["none", "both"])
-def test_gradients_reach_the_parameters(adapter, component, masks):
-    arguments = tensors(layer_arguments(component, MASKS[masks]), "float64")
-    for parameter in arguments["params"].values():
-        parameter.requires_grad_()
-    output = getattr(adapter, component)(**arguments)
-    output.backward(torch.from_numpy(draw(7, *output.shape)))
-    # A bias of the keys adds one number to all scores of a row: its gradient is 0 up to rounding.
-    small = {name for name, p in arguments["params"].items() if p.grad.abs().max() < 1e-9}
-    assert small == {name for name in arguments["params"] if name.endswith("b_k")}
-
-
-@every_dtype
-def test_smaller_components(dtype):
-    adapter = torch_nn.torch_nn
-    x = drawn(X)
-    logits = draw(8, 3, 5, VOCAB)
-    vocab = {"w_vocab": draw(9, 22, VOCAB, end=0.5), "b_vocab": draw(10, VOCAB, end=0.5)}
-    target = np.eye(VOCAB)[TARGET] * 0.75 + np.eye(VOCAB)[TARGET - 1] * 0.25
-    feed = drawn(FEED_FORWARD, end=0.5)
-    compare(adapter, "feed_forward", x | {"params": feed}, dtype)
-    compare(adapter, "feed_forward", x | {"params": {n: feed[n] for n in ("w_1", "w_2")}}, dtype)
-    compare(adapter, "layer_norm", x | {"params": drawn(NORM, end=0.5)}, dtype)
-    compare(adapter, "output_probabilities", x | {"params": vocab}, dtype)
-    compare(adapter, "cross_entropy", {"logits": logits, "targets": TARGET, "pad_id": PAD}, dtype)
-    compare(adapter, "cross_entropy", {"logits": logits, "targets": TARGET, "pad_id": -1}, dtype)
-    compare(adapter, "kl_divergence", {"target": target, "logits": logits}, dtype)
-    compare(adapter, "kl_divergence", {"target": target[0, 0], "logits": logits[0, 0]}, dtype)
-    for length in (1, 5, 8):
-        compare(adapter, "pad_or_truncate", x | {"length": length}, dtype)
-
-
-def test_ids():
-    compare(torch_nn.torch_nn, "one_hot", {"ids": TARGET, "vocab": VOCAB})
-    compare(torch_nn.torch_nn, "shift_right", {"ids": TARGET, "bos_id": 1})
-
-
-def test_layer_norm_has_the_eps_of_the_contract():
-    row = np.array([1, 1, 1, 1.001])
-    compare(torch_nn.torch_nn, "layer_norm", {"x": row, "params": {"gamma": np.ones(4), "beta": np.zeros(4)}})
 
 
 # Where a mask goes, and by which path
@@ -254,30 +108,6 @@ def test_masks_take_their_places(adapter, component, masks, names, monkeypatch):
 def test_only_without_masks_a_layer_may_take_the_fast_path(adapter, component, masks, monkeypatch):
     module, options = spied(adapter, component, MASKS[masks], monkeypatch)
     assert module.training == (bool(options) or adapter.backend != "default")
-
-
-# A row without a key: each variant does what it declares, in every dtype, by either way in
-
-
-@every_variant
-@every_dtype
-@pytest.mark.parametrize("component", ["encoder_layer", "decoder"])
-@pytest.mark.parametrize("mask_of", ["keys", "scores"])
-def test_empty_row_is_as_declared(adapter, dtype, component, mask_of):
-    assert adapter.CONVENTIONS[f"{component}.empty_row"] == "zeros"
-
-    def weigh_keys_of_filled_rows(original, scaled, mask):
-        return np.where(mask.any(-1, keepdims=True), original(scaled, mask), 0)
-
-    zeros = build_textbook(*list_layers(adapter), {weigh_keys: around(weigh_keys_of_filled_rows)})
-    masks = [np.ones((3, 1, 1 if mask_of == "keys" else 5, keys), dtype=bool) for keys in (5, 7)]
-    for mask in masks:
-        mask[1, 0, 0 if mask_of == "keys" else 3] = False
-    arguments = layer_arguments(component, masks)
-    expected = getattr(zeros, component)(**arguments)["output"]
-    got = getattr(adapter, component)(**tensors(arguments, dtype)).double().numpy()
-    bound = 64 * UNIT_ROUNDOFF[dtype] * np.abs(expected).max()
-    np.testing.assert_allclose(got, expected, rtol=0, atol=bound)
 
 
 @pytest.mark.parametrize("heads", [2, 1])
