@@ -51,7 +51,8 @@ VARYING = [
     # Counts that grow with the cases of the spec: two digits and more.
     (r"\b\d+(\s+)of \d{2,}\b", r"<n>\1of <n>"),
     (
-        r"(?<![\w.])\d{2,}(?= (?:of [a-z]|checks|cases|known|more|results|golden|outputs|calls|fail|equal|semantic|form))",
+        r"(?<![\w.])\d{2,}"
+        r"(?= (?:of [a-z]|checks|cases|known|more|results|golden|outputs|calls|fail|equal|semantic|form))",
         "<n>",
     ),
     (r"\b(at least|Not judged:|in|others: \w+) \d{2,}\b(?!\.)", r"\1 <n>"),
