@@ -167,7 +167,7 @@ class GPT(nn.Module):
 @pytest.mark.parametrize(
     ("wrong", "named"),
     [
-        ("block_size), 1))", "Mistake found: All later keys but the next one are hidden in every call"),
+        ("block_size), 1))", "Mistake found: mask-sees-next, the causal mask is one diagonal too wide"),
         ("block_size)).bool() | True)", "Mistake found: mask-not-inplace, the mask has no effect"),
     ],
 )

@@ -233,6 +233,15 @@ def forget_masked_scores(original: Callable[[Array, Array], Array], scaled: Arra
     return scaled
 
 
+@mistake("mask-sees-next", around=fill_masked)
+def see_next_key(original: Callable[[Array, Array], Array], scaled: Array, mask: Array) -> Array:
+    """Return the scores under a causal mask that is one diagonal too wide; padded keys stay hidden."""
+    q_seq, kv_seq = scaled.shape[-2:]
+    whole = np.broadcast_to(mask, (*mask.shape[:-2], q_seq, kv_seq))
+    is_causal = q_seq > 1 and not (whole & ~np.tri(q_seq, kv_seq, dtype=np.bool_)).any()
+    return original(scaled, whole.any(axis=-2, keepdims=True) & np.tri(q_seq, kv_seq, 1, bool) if is_causal else mask)
+
+
 @mistake("fill-1e9-fp16", instead_of=mask_fill, shows_in=("float16",))
 def fill_with_1e9(dtype: npt.DTypeLike) -> float:
     """Return −1e9, in float16 −∞."""
