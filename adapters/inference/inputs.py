@@ -60,7 +60,7 @@ class TableForm:
 
 @dataclass(frozen=True, slots=True)
 class ForwardArguments:
-    """What each argument of a call gets: a role of ours, which is a string, or a constant such as an eps.
+    """The role of each argument of a call: one of ours, which is a string, or a constant such as an eps.
 
     A role is an input, a parameter of a function, a mask, an attribute of the contract, or one of these:
     "self_mask_of_keys" for the padded keys of a mask that have an argument of their own, "is_causal" for a boolean that

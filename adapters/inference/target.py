@@ -639,7 +639,8 @@ def _place(thing: Any, name: str, place: str, imported: Imported | None) -> Targ
     """Return the target of a thing with the line that imports it from its file or its module."""
     line = f"from {imported.name if imported else place} import {name}"
     # A lambda has the name that its file gives it.
-    target = Target(thing, name, line) if inspect.isfunction(thing) else read_target(thing)
+    is_lambda = getattr(thing, "__name__", "") == "<lambda>"
+    target = Target(thing, name, line) if is_lambda else read_target(thing)
     found = dataclasses.replace(target, name=name, import_line=line)
     return dataclasses.replace(found, file=Path(place), folder=imported.folder) if imported else found
 

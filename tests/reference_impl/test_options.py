@@ -1,4 +1,4 @@
-"""What the reference computes for options that are not its defaults, by the golden values of these options."""
+"""Results of the reference for options that are not its defaults, by the golden values of these options."""
 
 from __future__ import annotations
 

@@ -345,6 +345,12 @@ def see_one_ahead(query: Array, key: Array) -> Array:
     return as_array(key <= query + 1)
 
 
+@mistake("causal-of-ones", around=causal_mask)
+def hide_nothing(original: Callable[..., Array], **sizes: int) -> Array:
+    """Return the mask of ones."""
+    return np.ones_like(original(**sizes))
+
+
 # The padding mask
 
 

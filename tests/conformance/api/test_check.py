@@ -60,9 +60,9 @@ def mask_of_ones(*, q_seq, kv_seq):
 @pytest.mark.parametrize(
     ("function", "component", "says"),
     [
-        (norm_without_eps, "rms_norm", "Eps is left out, or 0. It reproduces your output in 14 of 14"),
+        (norm_without_eps, "rms_norm", "rms-eps-missing, eps is left out, so that small rows are normalised too."),
         (mask_without_window, "sliding_window_mask", "window-sign, the window is ignored, as by a wrong sign, so that"),
-        (mask_of_ones, "causal_mask", "The causal mask hides nothing. It reproduces"),
+        (mask_of_ones, "causal_mask", "causal-of-ones, the causal mask hides nothing. It reproduces"),
     ],
 )
 def test_what_is_left_out_is_not_described_as_if_it_were_there(function, component, says):

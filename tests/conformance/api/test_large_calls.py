@@ -71,26 +71,6 @@ def test_the_mistake_of_a_large_call_is_found_on_a_part_of_it(dtype, imitated):
     assert set(imitated) == {2 * 512 * 64 + 32 * 64 + 32 * 512}
 
 
-def attend_in_blocks(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-    """Sum blocks of 32 keys, and never rescale what was summed to a larger maximum."""
-    total, output = torch.zeros(()), torch.zeros(())
-    top = torch.full((*query.shape[:-1], 1), -torch.inf)
-    for keys, values in zip(key.split(32, dim=-2), value.split(32, dim=-2), strict=True):
-        scores = query @ keys.mT / query.shape[-1] ** 0.5
-        top = torch.maximum(top, scores.amax(-1, keepdim=True))
-        powers = torch.exp(scores - top)
-        total, output = total + powers.sum(-1, keepdim=True), output + powers @ values
-    return output / total
-
-
-@pytest.mark.parametrize("shape", [(128, 16), (2, 4, 128, 16), (2, 8, 512, 64)])
-def test_a_slip_of_blocks_is_named_as_a_check_of_the_kernel_names_it(shape):
-    given = attention(*shape)
-    named = "Mistake found: What is summed in blocks of 32 is never rescaled to a larger maximum"
-    with pytest.raises(goldformer.NonConformance, match=named):
-        goldformer.assert_correct(attend_in_blocks(**given), ATTENTION, **given)
-
-
 @pytest.mark.parametrize("row", [40, 511])
 def test_the_part_has_the_first_wrong_row(row, imitated):
     given = attention(2, 4, 512, 64)

@@ -189,11 +189,8 @@ def test_a_right_one_is_0_and_says_what_was_judged(small, spec):
     count = published(spec)
     assert lines[2].split() == f"softmax 10 {count} of {count} 6 of 6".split()
     assert lines[3].startswith(f"{2 * (count + 6)} checks in ")  # those of the solution and of the starter
-    assert re.fullmatch(
-        r"a class of 100, half of it wrong, takes about \d+ \w+ in one process \(goldformer grade --jobs 1\)", lines[4]
-    )
-    assert re.fullmatch(r"a submission may use \d+ MiB of memory; \w+ alone takes \d+ MiB here", lines[5])
-    assert lines[6:] == ["solution.py earns all points", "the starter earns no points"]
+    assert re.fullmatch(r"a submission may use \d+ MiB of memory; \w+ alone takes \d+ MiB here", lines[4])
+    assert lines[5:] == ["solution.py earns all points", "the starter earns no points"]
 
 
 def test_a_component_that_the_adapter_has_and_nobody_asks_for_is_warned_of(small):

@@ -127,11 +127,13 @@ def test_the_student_reads_what_is_not_deducted_again(graded, task, spec):
 
 @pytest.mark.parametrize(("part", "is_inherited"), [(SDPA, True), ("softmax", False)])
 def test_what_is_called_alike_in_two_components_is_not_inherited(spec, part, is_inherited):
-    zero = find_cause(f"{part}.backward.all.zero", spec)
-    matches = (Match((f"{SDPA}.backward.all.zero",), 0.0),)
+    edit = "edit@softmax/result@scaled:2"
+    doubled = find_cause(f"{part}.{edit}", spec)
+    matches = (Match((f"{SDPA}.{edit}",), 0.0),)
     failed = Verdict("sdpa-gradient", "case", SDPA, "", Status.FAILED, "wrong-value", "", "float32", "cpu", (), "")
-    assert zero.heading == find_cause(f"{SDPA}.backward.all.zero", spec).heading
-    assert bool(find_inherited(make_run([change(failed, matches=matches)]), {zero.heading: zero}, spec)) is is_inherited
+    assert doubled.heading == find_cause(f"{SDPA}.{edit}", spec).heading
+    run = make_run([change(failed, matches=matches)])
+    assert bool(find_inherited(run, {doubled.heading: doubled}, spec)) is is_inherited
 
 
 @pytest.mark.parametrize(

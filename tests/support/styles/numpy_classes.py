@@ -12,7 +12,7 @@ class Layer:
 
 
 class Dense(Layer):
-    """What an optimiser keeps stands next to the weights."""
+    """Its weights stand next to what an optimiser keeps."""
 
     def __init__(self, inputs, units):
         self.w = np.random.normal(0, inputs**-0.5, (inputs, units)).astype(np.float32)

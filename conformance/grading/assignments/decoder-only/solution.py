@@ -148,6 +148,8 @@ def token_filter(logits: Tensor, temperature: float = 1.0, top_k: int | None = N
     """Return the probabilities of the next token after the temperature, top-k and top-p."""
     if temperature < 0 or not 0 <= top_p <= 1:
         raise ValueError(f"temperature {temperature} or top_p {top_p}: cannot be")
+    if top_k is not None and top_k < 1:
+        raise ValueError(f"top_k {top_k}: must be at least 1")
     logits, order = logits.sort(dim=-1, descending=True, stable=True)
     place = torch.arange(logits.shape[-1])
     if temperature == 0:
