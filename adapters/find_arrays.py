@@ -94,7 +94,7 @@ def _list_named(function: Callable[..., Any]) -> set[str]:
         while isinstance(thing, functools.partial):
             thing = inspect.unwrap(thing.func)
         thing = getattr(thing, "__func__", thing)
-        library = _PACKAGES.get(_find_package(thing))
+        library = _PACKAGES.get(find_package(thing))
         if library is not None:
             found.add(library)
         elif isinstance(thing, types.FunctionType) and id(thing) not in seen:
@@ -125,7 +125,7 @@ def _list_code_names(code: types.CodeType) -> Iterator[str]:
             yield from _list_code_names(constant)
 
 
-def _find_package(thing: Any) -> str:
+def find_package(thing: Any) -> str:
     """Return the root package of a module, of a function or a class, or of the type of any other value."""
     if isinstance(thing, types.ModuleType):
         return thing.__name__.partition(".")[0]

@@ -317,11 +317,11 @@ def _join_columns(parts: list[Array], num_heads: int, *, per_head: bool) -> Arra
 
 def _concatenate(parts: list[Array]) -> Array:
     """Return arrays joined along the last axis, by their own library."""
-    library = _library(parts[0])
+    library = find_array_module(parts[0])
     return library.concatenate(parts, -1)
 
 
-def _library(x: Array) -> Any:
+def find_array_module(x: Array) -> Any:
     """Return the module torch, jax.numpy or numpy: the one that made the array is imported already."""
     if hasattr(x, "new_zeros"):
         return sys.modules["torch"]
@@ -333,7 +333,7 @@ def _make_zeros(weight: Array) -> Array:
     columns = int(weight.shape[1])
     if hasattr(weight, "new_zeros"):
         return weight.new_zeros(columns)
-    return _library(weight).zeros(columns, dtype=weight.dtype)
+    return find_array_module(weight).zeros(columns, dtype=weight.dtype)
 
 
 def _swap_blocks(x: Array, outer: int, inner: int) -> Array:
@@ -364,7 +364,7 @@ def rotary_tables(
     them. `axes` 3 adds one for the batch in front, and 4 one for the heads after the positions too. Angles are formed
     in float64 (ROPE-6), and tables have the dtype of x. Nothing checks the base or the width.
     """
-    torch = _library(x)
+    torch = find_array_module(x)
     rates = base ** (-torch.arange(0, width, 2, device=x.device, dtype=torch.float64) / width)
     angles = torch.arange(x.shape[1], device=x.device, dtype=torch.float64)[:, None] * rates
     if columns == "doubled":
@@ -641,7 +641,7 @@ def write_as_lookup(x: Array) -> tuple[Array, Array]:
     batch, seq, width = x.shape
     ids = np.arange(batch * seq).reshape(batch, seq)
     if hasattr(x, "new_tensor"):
-        ids = _library(x).as_tensor(ids, device=x.device)
+        ids = find_array_module(x).as_tensor(ids, device=x.device)
     return ids, x.reshape(batch * seq, width)
 
 

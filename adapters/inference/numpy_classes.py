@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import inspect
 import operator
 import sys
 from collections.abc import Iterator
@@ -12,7 +11,11 @@ from typing import Any, Final
 
 import numpy as np
 
+from goldformer.adapters.find_arrays import find_package
 from goldformer.adapters.inference.names import GAIN, SHIFT, find_projection, says
+
+#: What marks a class that is made here.
+_MARK: Final = "_goldformer_numpy_class"
 
 #: The axes of a matrix.
 _MATRIX: Final = 2
@@ -20,13 +23,13 @@ _MATRIX: Final = 2
 
 def is_numpy_class(kind: type) -> bool:
     """Return True for a class whose file uses NumPy, and no other library of arrays."""
-    used = {_find_root(value) for value in vars(sys.modules.get(kind.__module__, ModuleType(""))).values()}
+    used = {find_package(value) for value in vars(sys.modules.get(kind.__module__, ModuleType(""))).values()}
     return "numpy" in used and not used & {"torch", "jax", "flax", "tensorflow"}
 
 
-def _find_root(value: Any) -> str:
-    named = value.__name__ if inspect.ismodule(value) else getattr(value, "__module__", "")
-    return named.partition(".")[0] if isinstance(named, str) else ""
+def is_made_here(thing: Any) -> bool:
+    """Return True for a class of `make_module_class`."""
+    return isinstance(thing, type) and _MARK in vars(thing)
 
 
 def make_module_class(kind: type) -> Any:
@@ -41,13 +44,11 @@ def make_module_class(kind: type) -> Any:
     called = vars(kind).get("forward") or getattr(kind, "forward", None) or kind.__call__
 
     class NumPyModule(nn.Module):
-        devices, dtypes = ("cpu",), ("float64", "float32", "float16")
-
         @functools.wraps(kind.__init__)  # type: ignore[misc]  # the signature is that of the class
         def __init__(self, *given: Any, **named: Any) -> None:
             nn.Module.__init__(self)
-            self.own = [kind(*given, **named), kind(*given, **named)]
-            self.places = list(_list_weights(*self.own))
+            self.own = kind(*given, **named)
+            self.places = list(_list_weights(self.own, kind(*given, **named)))
             for path, holder, name in self.places:
                 owner: Any = self
                 for step in path:
@@ -64,7 +65,7 @@ def make_module_class(kind: type) -> Any:
                 raise NotImplementedError("NumPy has no gradients")
             for (_, holder, name), weight in zip(self.places, weights, strict=True):
                 setattr(holder, name, _to_numpy(weight))
-            returned = called(self.own[0], *map(_to_numpy, given), **{n: _to_numpy(one) for n, one in named.items()})
+            returned = called(self.own, *map(_to_numpy, given), **{n: _to_numpy(one) for n, one in named.items()})
             return _to_torch(returned, floats[0].dtype if floats else torch.float64)
 
     def _to_numpy(value: Any) -> Any:
@@ -84,6 +85,7 @@ def make_module_class(kind: type) -> Any:
 
     NumPyModule.__name__, NumPyModule.__qualname__ = kind.__name__, kind.__qualname__
     NumPyModule.__module__ = kind.__module__
+    setattr(NumPyModule, _MARK, True)
     return NumPyModule
 
 
@@ -111,7 +113,7 @@ def _is_weight(name: str, value: Any, other: Any) -> bool:
 def _is_own(value: Any) -> bool:
     """Return True for an object of a class that is no part of Python or of a library."""
     root = type(value).__module__.partition(".")[0]
-    return hasattr(value, "__dict__") and not callable(getattr(value, "__get__", None)) and root not in _LIBRARIES
+    return hasattr(value, "__dict__") and root not in _LIBRARIES
 
 
 _LIBRARIES: Final = frozenset({*sys.stdlib_module_names, "numpy", "scipy", "builtins"})

@@ -203,8 +203,8 @@ class Target:
     """A class or function, and the import line by which an adapter file finds it.
 
     `kept` are the arguments, other than sizes, with which an object was made: its class is built with them. `file` is
-    the file that it was loaded from, and `folder` the folder from which the import line finds it. `is_plain` is True
-    for a class that is no nn.Module; `thing` is then that class made one.
+    the file that it was loaded from, and `folder` the folder from which the import line finds it. A class that is no
+    nn.Module is made one: `thing` is that.
     """
 
     thing: Any
@@ -213,7 +213,6 @@ class Target:
     kept: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     file: Path | None = None
     folder: Path | None = None
-    is_plain: bool = False
 
     @property
     def is_class(self) -> bool:
@@ -364,9 +363,9 @@ def read_target(what: Any) -> Target:
             if hasattr(what, a.name)
         }
         kept = {name: value for name, value in own.items() if isinstance(value, bool | str | float)}
-        return Target(kind, kind.__name__, _write_import(kind), kept, is_plain=not isinstance(what, nn.Module))
+        return Target(kind, kind.__name__, _write_import(kind), kept)
     if inspect.isclass(what) and is_inferable(what):
-        return Target(as_module(what), what.__name__, _write_import(what), is_plain=not issubclass(what, nn.Module))
+        return Target(as_module(what), what.__name__, _write_import(what))
     if inspect.isfunction(what):
         return Target(what, what.__name__, _write_import(what))
     got = f"{what.__name__}, a class without forward or __call__" if inspect.isclass(what) else abbreviate(what)

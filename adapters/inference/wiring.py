@@ -10,9 +10,8 @@ from importlib import import_module
 from types import MappingProxyType, SimpleNamespace
 from typing import Any, Final, Literal
 
-import numpy as np
-
 from goldformer.adapters import layouts
+from goldformer.adapters.arrays import LIBRARIES
 from goldformer.adapters.inference.inputs import (
     ForwardArguments,
     MaskForm,
@@ -23,6 +22,7 @@ from goldformer.adapters.inference.inputs import (
     says_ignore,
     says_sequence_first,
 )
+from goldformer.adapters.inference.numpy_classes import is_made_here
 from goldformer.adapters.inference.parameters import Naming
 from goldformer.adapters.inference.target import Construction, Made, Target, as_module, construct
 from goldformer.adapters.protocol import INFERRED_FUNCTIONS, Adapter, AdapterError
@@ -334,7 +334,7 @@ class Wiring:
                 mask = layouts.four_axes_mask(mask)
             case "whole":
                 whole = (sizes["batch"], heads, sizes["q_seq"], sizes["kv_seq"]) if has_axes else ()
-                mask = _find_library(query).broadcast_to(mask, whole or (*query.shape[:-1], key.shape[-2]))
+                mask = layouts.find_array_module(query).broadcast_to(mask, whole or (*query.shape[:-1], key.shape[-2]))
             case "flat":
                 mask = layouts.flatten_heads(mask, heads=heads, **sizes)
             case "no_heads":
@@ -449,8 +449,9 @@ def load_wiring(wiring: Wiring, spec: Spec) -> Adapter:
     """Return the adapter that a wiring is."""
     functions = SimpleNamespace(**{wiring.component: wiring.function})
     adapter = Adapter.from_trusted(functions, wiring.target.name, spec, arrays=wiring.target.arrays)
-    own = {name: getattr(wiring.target.thing, name, getattr(adapter, name)) for name in ("devices", "dtypes")}
-    return replace(adapter, conventions=wiring.declared, **own | ({"dtypes": wiring.dtypes} if wiring.dtypes else {}))
+    library = LIBRARIES["numpy"] if is_made_here(wiring.target.thing) else adapter
+    dtypes = wiring.dtypes or library.dtypes
+    return replace(adapter, conventions=wiring.declared, devices=library.devices, dtypes=dtypes)
 
 
 # Masks
@@ -488,22 +489,15 @@ def _turn(mask: Array, polarity: Polarity, like: Array) -> Array:
     return layouts.ignore_mask(mask) if polarity == "ignore" else mask
 
 
-def _find_library(like: Array) -> Any:
-    """Return the module of an array: torch, numpy or jax.numpy."""
-    if hasattr(like, "new_zeros"):
-        return import_module("torch")
-    return np if isinstance(like, np.ndarray) else import_module("jax.numpy")
-
-
 def _make_ones(like: Array, shape: tuple[int, ...]) -> Array:
     """Return a mask that hides nothing, of the library and on the device of an array."""
-    return like.new_ones(shape).bool() if hasattr(like, "new_ones") else _find_library(like).ones(shape, dtype=bool)
+    ones = like.new_ones(shape) if hasattr(like, "new_ones") else layouts.find_array_module(like).ones(shape)
+    return ones > 0
 
 
 def _make_causal(like: Array, q_seq: int, kv_seq: int) -> Array:
-    """Return the causal mask, on the device of an array of PyTorch."""
-    torch = import_module("torch")
-    return torch.ones(q_seq, kv_seq, dtype=torch.bool, device=like.device).tril()
+    """Return the causal mask, of the library and on the device of an array."""
+    return layouts.find_array_module(like).tril(_make_ones(like, (q_seq, kv_seq)))
 
 
 # Parameters

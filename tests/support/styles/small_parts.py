@@ -129,6 +129,8 @@ class ColumnsInTurn(nn.Module):
 class OwnNorm(nn.Module):
     """The names of its parameters say nothing of gain and shift."""
 
+    devices = dtypes = 3  # names that adapters have too
+
     def __init__(self, features, eps=1e-6):
         super().__init__()
         self.a_2, self.b_2 = nn.Parameter(torch.ones(features)), nn.Parameter(torch.zeros(features))
