@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -32,7 +31,7 @@ class ResultFiles:
     """The result files of one submission by their names, and what the terminal prints about it.
 
     `answers` are what it answered. `disturbed` is true if a check may have failed because others ran meanwhile.
-    `reason` says in one line why the outcome is `error`. `seconds` is the time that grading it took; no file has it.
+    `reason` says in one line why the outcome is `error`.
     """
 
     id: str
@@ -43,7 +42,6 @@ class ResultFiles:
     answers: Answers = NOTHING_REQUIRED
     disturbed: bool = False
     reason: str = ""
-    seconds: float = 0.0
 
     @property
     def line(self) -> str:
@@ -66,9 +64,7 @@ class Worker:
 
     def finish(self, submission: Submission) -> ResultFiles:
         """Grade a submission and write its result files."""
-        start = time.monotonic()
-        results = write_results(self._grader.grade(submission), submission, self._task, self._grader.spec)
-        return replace(results, seconds=time.monotonic() - start)
+        return write_results(self._grader.grade(submission), submission, self._task, self._grader.spec)
 
     def close(self) -> None:
         """End the sandbox."""

@@ -48,6 +48,7 @@ from goldformer.spec.formulas.steps import around, instead, replacing
 
 FeedForward = Callable[..., tuple[Array, Array]]
 Layer = Callable[..., dict[str, Array]]
+Mask = Array | None
 
 FINAL_NORM: Final = {"final_norm": "after_stack"}
 
@@ -319,12 +320,7 @@ def attend_to_memory_first(
 
 @mistake("cross-mask-absent", around=decoder_layer)
 def ignore_memory_mask(
-    original: Layer,
-    x: Array,
-    memory: Array,
-    self_mask: Array | None = None,
-    memory_mask: Array | None = None,
-    **rest: Any,
+    original: Layer, x: Array, memory: Array, self_mask: Mask = None, memory_mask: Mask = None, **rest: Any
 ) -> dict[str, Array]:
     """Return the decoder layer whose cross-attention ignores its mask."""
     return original(x, memory, self_mask, None, **rest)
@@ -332,12 +328,7 @@ def ignore_memory_mask(
 
 @mistake("cross-uses-tgt-mask", around=decoder_layer)
 def mask_memory_as_target(
-    original: Layer,
-    x: Array,
-    memory: Array,
-    self_mask: Array | None = None,
-    memory_mask: Array | None = None,
-    **rest: Any,
+    original: Layer, x: Array, memory: Array, self_mask: Mask = None, memory_mask: Mask = None, **rest: Any
 ) -> dict[str, Array]:
     """Return the decoder layer whose cross-attention uses the mask of the self-attention."""
     return original(x, memory, self_mask, self_mask, **rest)
@@ -345,12 +336,7 @@ def mask_memory_as_target(
 
 @mistake("cross-masks-swapped", around=decoder_layer)
 def swap_masks(
-    original: Layer,
-    x: Array,
-    memory: Array,
-    self_mask: Array | None = None,
-    memory_mask: Array | None = None,
-    **rest: Any,
+    original: Layer, x: Array, memory: Array, self_mask: Mask = None, memory_mask: Mask = None, **rest: Any
 ) -> dict[str, Array]:
     """Return the decoder layer whose two attentions use the mask of one another."""
     return original(x, memory, memory_mask, self_mask, **rest)
