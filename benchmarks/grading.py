@@ -20,7 +20,7 @@ from typing import Final
 
 import click
 
-from goldformer.conformance.commands.assignment import READY
+from goldformer.conformance.commands.assignment import READY, read_ready
 
 #: The difference of each student from the solution: a text in it, and its replacement.
 MISTAKES: Final[tuple[tuple[str, str], ...]] = (
@@ -119,7 +119,9 @@ def main(count: int, jobs: int, sample: int, properties: bool) -> None:  # noqa:
     """Grade COUNT submissions, and run pytest on the first of them."""
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
-        shutil.copytree(READY / "attention", place / "assignment")
+        (place / "assignment").mkdir()
+        for name, data in read_ready("attention").items():
+            (place / "assignment" / name).write_bytes(data)
         assignment = place / "assignment" / "assignment.yaml"
         if properties:
             text = assignment.read_text(encoding="utf-8").replace("scaled_dot_product_attention: 35",

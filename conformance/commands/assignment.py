@@ -28,6 +28,7 @@ from goldformer.conformance.grading.python_files import SUBMISSION
 from goldformer.conformance.grading.results.words import shorten_to_line
 from goldformer.conformance.grading.sandbox import Sandbox, SandboxError, TooLittleMemory
 from goldformer.conformance.grading.score import find_declined
+from goldformer.conformance.grading.starter import make_starter
 from goldformer.conformance.grading.task import CheckPlan, GradingTask
 from goldformer.conformance.judging.cases import Bench
 from goldformer.conformance.judging.verdict import Status, Verdict
@@ -73,7 +74,7 @@ def write_new(*, folder: Path, kind: str) -> int:
 
     It has the assignment itself, a starter, an adapter, a solution, and a page for students.
     """
-    files = {path.name: path.read_bytes() for path in sorted((READY / kind).iterdir()) if path.is_file()}
+    files = read_ready(kind)
     there = [name for name in files if (folder / name).exists()]
     # A run that was killed leaves some of the files, and the same command goes on.
     unfinished = len(there) < len(files) and all(_holds(folder / name, files[name]) for name in there)
@@ -93,6 +94,12 @@ def write_new(*, folder: Path, kind: str) -> int:
     say("fill in, in README.md, where students install goldformer from: $GOLDFORMER_SOURCE and $GOLDFORMER_COMMIT")
     say("give students README.md, starter.py and adapter.py; keep solution.py and assignment.yaml")
     return OK
+
+
+def read_ready(kind: str) -> dict[str, bytes]:
+    """Return the files of a ready assignment by their names; the starter is made of the solution."""
+    files = {path.name: path.read_bytes() for path in sorted((READY / kind).iterdir()) if path.is_file()}
+    return files | {"starter.py": make_starter(files["solution.py"].decode("utf-8")).encode("utf-8")}
 
 
 def _holds(path: Path, data: bytes) -> bool:

@@ -1,7 +1,6 @@
 """Find uses of forbidden names by reading the source of a submission: a hint for people, and no proof.
 
-Imports and aliases are resolved; code that builds a name at run time is not seen. The sandbox refuses the names at run
-time, which is no proof either: Python code can reach most of what its process has in memory.
+Imports and aliases are resolved; code that builds a name at run time is not seen.
 """
 
 from __future__ import annotations

@@ -10,8 +10,9 @@ import pytest
 from click.testing import CliRunner
 
 from goldformer.conformance.cli import main
-from goldformer.conformance.commands.assignment import READY, READY_KINDS
+from goldformer.conformance.commands.assignment import READY, READY_KINDS, read_ready
 from goldformer.conformance.grading.assignment import read_assignment
+from goldformer.conformance.grading.starter import make_starter
 
 FILES = ["README.md", "adapter.py", "assignment.yaml", "solution.py", "starter.py"]
 
@@ -94,12 +95,33 @@ def test_another_kind_is_2_and_all_are_listed(tmp_path):
     assert all(f"'{kind}'" in result.stderr for kind in READY_KINDS)
 
 
+@pytest.mark.parametrize("kind", READY_KINDS)
+def test_the_starter_raises_where_the_solution_is_marked(kind):
+    marked, starter = (read_ready(kind)[name].decode() for name in ("solution.py", "starter.py"))
+    assert "SOLUTION" not in starter
+    assert starter.count("raise NotImplementedError\n") == marked.count("# BEGIN SOLUTION: raise NotImplementedError\n")
+
+
+def test_marked_lines_are_left_out_or_replaced():
+    marked = """# BEGIN SOLUTION
+import math
+# END SOLUTION
+def f(x):
+    y = 2 * x
+    # BEGIN SOLUTION: return 0  # yours
+    return math.exp(y)
+    # END SOLUTION
+"""
+    assert make_starter(marked) == "def f(x):\n    y = 2 * x\n    return 0  # yours\n"
+
+
 # ── the ready ones ──
 
 
 @pytest.mark.parametrize("kind", READY_KINDS)
-def test_points_sum_to_a_hundred_and_students_are_told_them(kind, spec):
-    read = read_assignment(READY / kind / "assignment.yaml", spec)
+def test_points_sum_to_a_hundred_and_students_are_told_them(kind, spec, tmp_path):
+    assignment("new", tmp_path, "--kind", kind)
+    read = read_assignment(tmp_path / "assignment.yaml", spec)
     assert read.points == 100
     rows = [line for line in (READY / kind / "README.md").read_text(encoding="utf-8").splitlines() if "| `" in line]
     told = [float(line.split("|")[2]) for line in rows]

@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 
 from goldformer.adapters import Adapter
 from goldformer.conformance.cli import main
-from goldformer.conformance.commands.assignment import READY
+from goldformer.conformance.commands.assignment import read_ready
 from goldformer.conformance.grading.answers import NOTHING_REQUIRED, AnswerRecorder, summarize
 from goldformer.conformance.grading.fresh import load_fresh
 from goldformer.conformance.grading.grader import GradedSubmission, Grader
@@ -470,9 +470,8 @@ def test_it_holds_for_submissions_that_are_kept_apart(run, tmp_path, monkeypatch
 
 def take_ready(kind: str, folder: Path, *replacements: tuple[str, str]) -> str:
     """Write a ready assignment with another assignment.yaml, and return its solution."""
-    for source in (READY / kind).iterdir():
-        if source.is_file():
-            (folder / source.name).write_bytes(source.read_bytes())
+    for name, data in read_ready(kind).items():
+        (folder / name).write_bytes(data)
     path = folder / "assignment.yaml"
     text = path.read_text(encoding="utf-8")
     for old, new in replacements:

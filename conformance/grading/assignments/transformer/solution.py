@@ -1,9 +1,16 @@
-"""The Transformer: a correct solution."""
+"""The Transformer: replace every `raise NotImplementedError`, and hand in this file as submission.py.
+
+Attention, masks and the positional encoding are given; your code uses them. Keep the names of parameters and of
+modules: their values are set from outside. Masks are boolean, and True means: may attend. Results have the dtype of the
+inputs. There is no dropout.
+"""
 
 import math
 
 import torch
 from torch import Tensor, nn
+
+# ── given ──
 
 
 def causal_mask(seq: int) -> Tensor:
@@ -47,6 +54,9 @@ class MultiHeadAttention(nn.Module):
         return self.w_o((weights @ v).transpose(1, 2).flatten(2)), weights
 
 
+# ── yours ──
+
+
 class LayerNorm(nn.Module):
     """(x − mean) / √(variance + 10⁻⁵) · gamma + beta over the last axis; the variance divides by d_model."""
 
@@ -56,10 +66,12 @@ class LayerNorm(nn.Module):
         self.beta = nn.Parameter(torch.zeros(d_model))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Normalise the last axis."""
+        """x: (…, d_model). Returns (…, d_model). Do not call torch's own."""
+        # BEGIN SOLUTION: raise NotImplementedError
         centred = x - x.mean(-1, keepdim=True)
         variance = (centred**2).mean(-1, keepdim=True)
         return centred / torch.sqrt(variance + 1e-5) * self.gamma + self.beta
+        # END SOLUTION
 
 
 class FeedForward(nn.Module):
@@ -71,8 +83,10 @@ class FeedForward(nn.Module):
         self.linear_2 = nn.Linear(d_ff, d_model)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Widen, cut off, narrow."""
+        """x: (batch, seq, d_model). Returns (batch, seq, d_model)."""
+        # BEGIN SOLUTION: raise NotImplementedError
         return self.linear_2(torch.relu(self.linear_1(x)))
+        # END SOLUTION
 
 
 class EncoderLayer(nn.Module):
@@ -86,9 +100,14 @@ class EncoderLayer(nn.Module):
         self.norm_2 = LayerNorm(d_model)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Apply two sub-layers."""
+        """x: (batch, seq, d_model), mask: broadcasts to (batch, num_heads, seq, seq), or None.
+
+        Returns (batch, seq, d_model).
+        """
+        # BEGIN SOLUTION: raise NotImplementedError
         attended = self.norm_1(x + self.self_attention(x, x, x, mask)[0])
         return self.norm_2(attended + self.feed_forward(attended))
+        # END SOLUTION
 
 
 class DecoderLayer(nn.Module):
@@ -106,10 +125,16 @@ class DecoderLayer(nn.Module):
     def forward(
         self, x: Tensor, memory: Tensor, self_mask: Tensor | None = None, memory_mask: Tensor | None = None
     ) -> Tensor:
-        """Apply three sub-layers."""
+        """x: (batch, seq, d_model), memory, the encoder's output: (batch, source_seq, d_model).
+
+        self_mask broadcasts to (batch, num_heads, seq, seq), memory_mask to (batch, num_heads, seq, source_seq); each
+        may be None. Returns (batch, seq, d_model).
+        """
+        # BEGIN SOLUTION: raise NotImplementedError
         attended = self.norm_1(x + self.self_attention(x, x, x, self_mask)[0])
         crossed = self.norm_2(attended + self.cross_attention(attended, memory, memory, memory_mask)[0])
         return self.norm_3(crossed + self.feed_forward(crossed))
+        # END SOLUTION
 
 
 class Encoder(nn.Module):
@@ -120,10 +145,12 @@ class Encoder(nn.Module):
         self.layers = nn.ModuleList([EncoderLayer(d_model, num_heads, d_ff) for _ in range(num_layers)])
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Apply one layer after the other."""
+        """x: (batch, seq, d_model). Returns (batch, seq, d_model)."""
+        # BEGIN SOLUTION: raise NotImplementedError
         for layer in self.layers:
             x = layer(x, mask)
         return x
+        # END SOLUTION
 
 
 class Decoder(nn.Module):
@@ -136,10 +163,12 @@ class Decoder(nn.Module):
     def forward(
         self, x: Tensor, memory: Tensor, self_mask: Tensor | None = None, memory_mask: Tensor | None = None
     ) -> Tensor:
-        """Apply one layer after the other."""
+        """x: (batch, seq, d_model), memory: (batch, source_seq, d_model). Returns (batch, seq, d_model)."""
+        # BEGIN SOLUTION: raise NotImplementedError
         for layer in self.layers:
             x = layer(x, memory, self_mask, memory_mask)
         return x
+        # END SOLUTION
 
 
 class OutputLayer(nn.Module):
@@ -150,8 +179,10 @@ class OutputLayer(nn.Module):
         self.w_vocab = nn.Linear(d_model, vocab)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return probabilities."""
+        """x: (batch, seq, d_model). Returns probabilities (batch, seq, vocab)."""
+        # BEGIN SOLUTION: raise NotImplementedError
         return torch.softmax(self.w_vocab(x), dim=-1)
+        # END SOLUTION
 
 
 class Transformer(nn.Module):
@@ -175,7 +206,12 @@ class Transformer(nn.Module):
         self.w_vocab = nn.Linear(d_model, vocab)
 
     def forward(self, source: Tensor, target: Tensor) -> Tensor:
-        """Compute the logits of the word after each word of the target."""
+        """Compute the logits of the word after each word of the target, before any softmax.
+
+        source: ids (batch, source_seq), target, the input of the decoder: ids (batch, seq). No position attends to
+        padding, and no position of the target attends to a later one. Returns (batch, seq, vocab).
+        """
+        # BEGIN SOLUTION: raise NotImplementedError
         source_mask = padding_mask(source, self.pad_id)
         target_mask = causal_mask(target.shape[1]) & padding_mask(target, self.pad_id)
         memory = self.encoder(self.embed(source), source_mask)
@@ -187,12 +223,21 @@ class Transformer(nn.Module):
             raise IndexError("ids: one is negative")
         rows = self.table[ids]
         return rows + positional_encoding(*rows.shape[1:], rows.dtype)
+        # END SOLUTION
 
 
 def greedy_decode(
     model: Transformer, source: Tensor, bos_id: int, eos_id: int, max_length: int
 ) -> tuple[Tensor, Tensor]:
-    """Decode the sentence that begins with bos_id and takes the most probable word at each step."""
+    """Decode the sentence that begins with bos_id and takes the most probable word at each step.
+
+    A sentence ends with eos_id, which is part of it; after it stands model.pad_id up to max_length. bos_id is not part
+    of the sentence. model(source, target) returns the logits. It is an error if max_length is less than 1, or if bos_id
+    or eos_id is no word of the vocabulary.
+    source: ids (batch, source_seq). Returns the ids (batch, max_length), and the natural logarithm of the probability
+    of each word at its step (batch, max_length), which is 0 after the end.
+    """
+    # BEGIN SOLUTION: raise NotImplementedError
     if max_length < 1 or not 0 <= bos_id < len(model.table) or not 0 <= eos_id < len(model.table):
         raise ValueError(f"max_length {max_length}, bos_id {bos_id} or eos_id {eos_id}: cannot be")
     batch = len(source)
@@ -208,3 +253,4 @@ def greedy_decode(
         target = torch.cat([target, word[:, None]], dim=1)
         ended = ended | (word == eos_id)
     return torch.stack(words, dim=1), torch.stack(scores, dim=1)
+    # END SOLUTION
