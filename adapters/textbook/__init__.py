@@ -3,6 +3,7 @@
 It rounds as other people's code does, so a mistake made in it, one step replaced, gives what their mistake gives.
 
 differentiation                the gradients of each component
+checked                        the check of a call by its contract
 reverse                        arrays that record their operations, and the sweep back
 build                          an adapter object with steps replaced
 """
@@ -10,6 +11,7 @@ build                          an adapter object with steps replaced
 from collections.abc import Mapping
 from typing import Any, Final
 
+from goldformer.adapters.textbook.checked import check_first
 from goldformer.adapters.textbook.differentiation import make_gradient
 from goldformer.spec import formulas
 from goldformer.spec.formulas.steps import Step
@@ -39,10 +41,14 @@ COMPONENTS: Final[Mapping[str, Step]] = dict(
         }.items()
     )
 )
+#: The same as whoever calls the textbook has them: a component refuses what contradicts its contract.
+CHECKED: Final[Mapping[str, Step]] = {
+    name: check_first(name, formula) if name in formulas.COMPONENTS else formula for name, formula in COMPONENTS.items()
+}
 
 
 def __getattr__(name: str) -> Any:
     """Return a component or its gradients by name."""
-    if name not in COMPONENTS:
+    if name not in CHECKED:
         raise AttributeError(f"the textbook has no component {name}")
-    return COMPONENTS[name]
+    return CHECKED[name]

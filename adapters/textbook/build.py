@@ -3,7 +3,7 @@
 from types import SimpleNamespace
 from typing import Any
 
-from goldformer.adapters.textbook import COMPONENTS
+from goldformer.adapters.textbook import CHECKED
 from goldformer.adapters.textbook.differentiation import differentiate_attention
 from goldformer.spec.formulas.backward import attention_backward
 from goldformer.spec.formulas.steps import Replacements, bind_replacements, instead, stack_replacements
@@ -16,6 +16,6 @@ def build_textbook(*layers: Replacements, only: str = "", **declarations: Any) -
     """
     # A mistake in a gradient is one in the training step that is made of it.
     replaced = stack_replacements(({attention_backward: instead(differentiate_attention)}, *layers), {})
-    chosen = (name for name in COMPONENTS if not only or name.removesuffix("_gradient") == only)
-    components = {name: bind_replacements(COMPONENTS[name], replaced) for name in chosen}
+    chosen = (name for name in CHECKED if not only or name.removesuffix("_gradient") == only)
+    components = {name: bind_replacements(CHECKED[name], replaced) for name in chosen}
     return SimpleNamespace(**{"ARRAYS": "numpy"} | declarations | components)

@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 
 from goldformer.adapters.textbook.reverse import Recorded, Reverse, record_leaf, sweep_back
-from goldformer.spec.formulas.arrays import computing
+from goldformer.spec.formulas.arrays import Array, computing
 from goldformer.spec.formulas.attention import scaled_dot_product_attention
-from goldformer.spec.formulas.checks import Array
 from goldformer.spec.formulas.steps import Step, step
 
 

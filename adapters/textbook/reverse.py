@@ -13,8 +13,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from goldformer.spec.formulas.arrays import Arithmetic, Flow, Valued
-from goldformer.spec.formulas.checks import Array
+from goldformer.spec.formulas.arrays import Arithmetic, Array, Flow, Valued
 
 #: What sums of half types run in, forwards and backwards.
 _PLAIN: Final = Arithmetic()

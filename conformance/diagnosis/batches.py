@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from goldformer.spec.formulas.checks import Array
+from goldformer.spec.formulas.arrays import Array
 from goldformer.spec.formulas.decoding import (
     Sentence,
     Task,

@@ -8,7 +8,7 @@ A known mistake is one step replaced, everywhere or in one place; so is an optio
 
 steps            mark a function as a step, and replace it
 arrays           what each kind of numbers does in its own way
-checks, parts    check axes, ids and masks; the parameters of a part
+parts            the parameters of a part
 randomness       Xavier-uniform weights and dropout
 attention        softmax, scaled dot-product attention and masks
 distance         sliding windows, ALiBi and the positions of words

@@ -15,8 +15,9 @@ import numpy as np
 import numpy.typing as npt
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
-from goldformer.spec.formulas.checks import Array
 from goldformer.spec.formulas.steps import hold
+
+Array = npt.NDArray[Any]
 
 #: An operand, and what the cotangent of a result is on the way back to it.
 Flow = tuple[Array, Callable[[Array], Array]]

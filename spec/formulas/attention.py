@@ -7,14 +7,9 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from goldformer.spec.formulas.arrays import arithmetic, multiply, number, root
-from goldformer.spec.formulas.checks import Array, axis_sizes, broadcast_mask, check_integers, require_one
+from goldformer.spec.formulas.arrays import Array, arithmetic, multiply, number, root
 from goldformer.spec.formulas.randomness import drop_elements, find_dropout
 from goldformer.spec.formulas.steps import step
-
-# The axes of the arguments, as axis_sizes reads them
-ATTENTION: Final = {"query": "... q_seq d_k", "key": "... kv_seq d_k", "value": "... kv_seq d_v"}
-IDS: Final = "batch seq"
 
 # Softmax and attention
 
@@ -22,7 +17,6 @@ IDS: Final = "batch seq"
 @step
 def softmax(scores: Array) -> Array:
     """Return exp(s − max) / Σ exp(s − max) over the last axis, (..., n)."""
-    axis_sizes({"scores": "... n"}, scores=scores)
     # A masked score is the lowest finite number. Minus the maximum it overflows to −inf, whose power 0 is right.
     # With a fill of −inf an empty row becomes NaN, without a warning, as in the frameworks.
     with np.errstate(over="ignore", invalid="ignore"):
@@ -61,12 +55,12 @@ def scaled_dot_product_attention(
     adjustment: Adjustment = AS_IT_IS,
 ) -> dict[str, Array]:
     """Return output (..., q_seq, d_v); weights, scores and scaled_scores, each (..., q_seq, kv_seq)."""
-    sizes = axis_sizes(ATTENTION, query=query, key=key, value=value)
+    sizes = find_sizes(query, key, value)
     scores = score_keys(query, key)
     scaled = (
         scores / score_divisor(sizes) if adjustment.scale is None else scale_scores(scores, adjustment.scale, sizes)
     )
-    mask = None if mask is None else broadcast_mask("mask", mask, scores.shape)
+    mask = None if mask is None else np.broadcast_to(mask, scores.shape)
     adjusted = adjust_scores(scaled, mask, adjustment)
     weights = weigh_keys(adjusted, mask) if adjustment.sinks is None else weigh_sinks(adjusted, mask, adjustment.sinks)
     if dropout_rate is None:
@@ -74,6 +68,12 @@ def scaled_dot_product_attention(
     kept = weights if dropout_rate is None else drop_weights(weights, scaled, mask, dropout_rate, seed)
     output = sum_values(kept, value)
     return {"output": output, "weights": weights, "scores": scores, "scaled_scores": scaled}
+
+
+def find_sizes(query: Array, key: Array, value: Array) -> dict[str, Any]:
+    """Return the size of each axis, and under "..." the leading ones."""
+    *lead, q_seq, d_k = query.shape
+    return {"...": tuple(lead), "q_seq": q_seq, "kv_seq": key.shape[-2], "d_k": d_k, "d_v": value.shape[-1]}
 
 
 @step
@@ -149,7 +149,7 @@ def mask_fill(dtype: npt.DTypeLike) -> float:
 def drop_weights(weights: Array, scaled: Array, mask: Array | None, rate: float, seed: int | None) -> Array:
     """Return the weights after dropout; they are not normalised again (DROP-3)."""
     del scaled, mask
-    return drop_elements(weights, "dropout_rate", rate, seed)
+    return drop_elements(weights, rate, seed)
 
 
 @step
@@ -164,8 +164,6 @@ def sum_values(weights: Array, value: Array) -> Array:
 @step
 def causal_mask(*, q_seq: int, kv_seq: int) -> Array:
     """Return True where a query sees a key, (q_seq, kv_seq); the diagonal starts top left."""
-    for name, size in (("q_seq", q_seq), ("kv_seq", kv_seq)):
-        require_one(name, size, "a mask has at least one row and one column")
     return can_see(query_positions(q_seq, kv_seq)[:, None], np.arange(kv_seq))
 
 
@@ -185,6 +183,4 @@ def can_see(query: Array, key: Array) -> Array:
 @step
 def padding_mask(ids: Array, *, pad_id: int) -> Array:
     """Return True where ids is not padding, (batch, 1, 1, seq) for all heads and all queries."""
-    axis_sizes({"ids": IDS}, ids=ids)
-    check_integers("ids", ids)
     return np.asarray(ids != pad_id)[:, None, None, :]

@@ -4,19 +4,15 @@ The textbook forms those of the attention by reverse mode in their place.
 """
 
 from collections.abc import Mapping
-from typing import Final
 
 import numpy as np
 
-from goldformer.spec.formulas.arrays import arithmetic, multiply, number
-from goldformer.spec.formulas.attention import ATTENTION, causal_mask, score_divisor
-from goldformer.spec.formulas.checks import Array, axis_sizes, require_one
-from goldformer.spec.formulas.heads import SINGLE_HEAD, Params, single_head_attention
+from goldformer.spec.formulas.arrays import Array, arithmetic, multiply, number
+from goldformer.spec.formulas.attention import causal_mask, find_sizes, score_divisor
+from goldformer.spec.formulas.heads import Params, single_head_attention
 from goldformer.spec.formulas.steps import step
 
 Gradients = dict[str, Array]
-
-TRAINING_STEP: Final = {**SINGLE_HEAD, "output_gradient": "seq d_model"}
 
 
 @step
@@ -37,7 +33,7 @@ def attention_backward(forward: Mapping[str, Array], cotangent: Array, mask: Arr
     scaled = weights * (flowing - (flowing * weights).sum(axis=-1, keepdims=True))
     if mask is not None:
         scaled = np.where(mask, scaled, arithmetic().constant(0, scaled))
-    scores = scaled / score_divisor(axis_sizes(ATTENTION, query=query, key=key, value=value))
+    scores = scaled / score_divisor(find_sizes(query, key, value))
     return {
         "query": multiply(scores, key),
         "key": multiply(scores.swapaxes(-1, -2), query),
@@ -63,11 +59,6 @@ def single_head_attention_step(
     x: Array, output_gradient: Array, *, causal: bool, learning_rate: float, steps: int, params: Params
 ) -> dict[str, Array]:
     """Return x_gradient (seq, d_model) of the last step, and w_q, w_k and w_v after it."""
-    axis_sizes(TRAINING_STEP, x=x, output_gradient=output_gradient, **params)
-    require_one("steps", steps, "training takes at least one step")
-    # Not learning_rate < 0, which lets NaN pass.
-    if not float(learning_rate) >= 0:
-        raise ValueError(f"learning_rate: {learning_rate}, but a step goes against the gradient, by 0 or more")
     weights = {name: params[name] for name in ("w_q", "w_k", "w_v")}
     x_gradient = x
     for _ in range(steps):

@@ -5,12 +5,9 @@ from typing import Final
 
 import numpy as np
 
-from goldformer.spec.formulas.checks import Array, axis_sizes
+from goldformer.spec.formulas.arrays import Array
 from goldformer.spec.formulas.grouped import Scores, attend_to_seen, grouped_query_attention
 from goldformer.spec.formulas.steps import step
-
-# The axes of the arguments, as axis_sizes reads them
-TOKENS: Final = {"query": "batch heads seq d_k", "key": "batch kv_heads seq d_k", "value": "batch kv_heads seq d_v"}
 
 #: The keys and the values so far, (batch, kv_heads, so_far, width).
 Cache = tuple[Array, Array]
@@ -28,7 +25,6 @@ def cached_attention(
     after: Sequence[int] | None = None,
 ) -> Array:
     """Return the output of all calls without a cache, (batch, heads, seq, d_v): CACHE-1 says what each token sees."""
-    axis_sizes(TOKENS, query=query, key=key, value=value)
     seen = find_seen_tokens(calls, after)
     return grouped_query_attention(query, key, value, seen if mask is None else seen & mask)["output"]
 
@@ -51,7 +47,6 @@ def attend_with_cache(
     query: Array, key: Array, value: Array, mask: Array | None = None, state: Cache | None = None
 ) -> dict[str, Array | Cache]:
     """Return the output of one call, (batch, heads, new, d_v), and the state with its keys and values."""
-    axis_sizes(TOKENS, query=query, key=key, value=value)
     output, state = attend_to_cache(query, key, value, mask, state)
     return {"output": output, "state": state}
 

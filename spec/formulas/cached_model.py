@@ -6,10 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from goldformer.spec.formulas.arrays import Array
 from goldformer.spec.formulas.cached import Cache, attend_to_cache, find_seen_tokens
-from goldformer.spec.formulas.checks import Array
 from goldformer.spec.formulas.decoder_only import (
-    check_model,
     decoder_only_model,
     feed_through_gate,
     finish_layers,
@@ -57,7 +56,6 @@ def continue_model(
     **settings: Any,
 ) -> dict[str, Array | ModelState]:
     """Return the logits of one call, (batch, new, vocab), and the state with its tokens."""
-    check_model(ids, num_layers, params)
     padding, caches = (None, ()) if state is None else state
     mask = extend_padding(padding, hide_padding(ids, pad_id))
     kept: list[Cache] = []

@@ -1,45 +1,22 @@
 """The layer of today's decoder-only models, and the model that is made of such layers."""
 
-from collections.abc import Mapping
 from functools import partial
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
-from goldformer.spec.formulas.arrays import as_array, number
+from goldformer.spec.formulas.arrays import Array, as_array, number
 from goldformer.spec.formulas.attention import cap_scores, causal_mask, padding_mask
-from goldformer.spec.formulas.checks import Array, axis_sizes, broadcast_mask, check_ids, require_one
 from goldformer.spec.formulas.embedding import token_embedding
-from goldformer.spec.formulas.gated import GATED_FEED_FORWARD, gated_feed_forward
-from goldformer.spec.formulas.grouped import QK_NORM, Scores, attend_to_seen, group_size, normalise_heads
+from goldformer.spec.formulas.gated import gated_feed_forward
+from goldformer.spec.formulas.grouped import Scores, attend_to_seen, normalise_heads
 from goldformer.spec.formulas.heads import Params, merge_heads, project_attention, project_heads
-from goldformer.spec.formulas.layers import TOKENS, SubLayer, add_residual, layer_params, norm_params, run_stack
-from goldformer.spec.formulas.parts import add_prefix, part
-from goldformer.spec.formulas.rms import RMS_NORM, rms_norm
+from goldformer.spec.formulas.layers import SubLayer, add_residual, layer_params, norm_params, run_stack
+from goldformer.spec.formulas.parts import part
+from goldformer.spec.formulas.rms import rms_norm
 from goldformer.spec.formulas.rope import rotary_embedding
 from goldformer.spec.formulas.steps import step
 from goldformer.spec.formulas.transformer import output_logits
-
-# The axes of the arguments, as axis_sizes reads them
-LAYER: Final = {
-    "w_q": "d_model heads*d_k",
-    "b_q": "? heads*d_k",
-    "w_k": "d_model kv_heads*d_k",
-    "b_k": "? kv_heads*d_k",
-    "w_v": "d_model kv_heads*d_k",
-    "b_v": "? kv_heads*d_k",
-    "w_o": "heads*d_k d_model",
-    "b_o": "? d_model",
-    **add_prefix("norm_1", RMS_NORM),
-    **add_prefix("norm_2", RMS_NORM),
-    **add_prefix("feed_forward", GATED_FEED_FORWARD),
-}
-MODEL: Final = {
-    "ids": "batch seq",
-    "table": "vocab d_model",
-    "w_vocab": "? d_model vocab",
-    **add_prefix("norm", RMS_NORM),
-}
 
 # The layer
 
@@ -58,10 +35,6 @@ def decoder_only_layer(
     params: Params,
 ) -> dict[str, Array]:
     """Return output and attended (batch, seq, d_model), and weights (batch, heads, seq, seq)."""
-    sizes = axis_sizes({"x": TOKENS, **find_layer_axes(params)}, x=x, **params)
-    group_size(num_heads, num_kv_heads)  # refuses heads that do not divide
-    if mask is not None:
-        broadcast_mask("mask", mask, (sizes["batch"], num_heads, sizes["seq"], sizes["seq"]))
     sums = [x]
     heads: dict[str, Any] = {"num_heads": num_heads, "num_kv_heads": num_kv_heads, "base": base}
     scores = Scores(window, scale, softcap)
@@ -69,17 +42,6 @@ def decoder_only_layer(
     attended, weights = run_block(x, attend, number=1, sums=sums, params=params)
     output, _ = run_block(attended, partial(feed_through_gate, params=params), number=2, sums=sums, params=params)
     return {"output": output, "attended": attended, "weights": weights}
-
-
-@step
-def layer_axes() -> Mapping[str, str]:
-    """Return the axes of the parameters that the order of the blocks has."""
-    return LAYER
-
-
-def find_layer_axes(params: Params) -> Mapping[str, str]:
-    """Return the axes of the parameters of a layer, which has the gains of queries and keys both or neither (QKN-2)."""
-    return {**layer_axes(), **QK_NORM} if QK_NORM.keys() & params.keys() else layer_axes()
 
 
 @step
@@ -186,21 +148,10 @@ def decoder_only_model(
     **settings: Any,
 ) -> dict[str, Array]:
     """Return logits (batch, seq, vocab), and decoded and embedded (batch, seq, d_model); settings go to the layers."""
-    check_model(ids, num_layers, params)
     embedded = token_embedding(ids, params={"table": params["table"]})
     layer = partial(run_decoder_only_layer, mask=hide_padding(ids, pad_id), params=params, **settings)
     decoded = finish_layers(run_stack(embedded, layer, num_layers)["output"], params)
     return {"logits": make_logits(decoded, logit_softcap, params), "decoded": decoded, "embedded": embedded}
-
-
-def check_model(ids: Array, num_layers: int, params: Params) -> None:
-    """Raise ValueError if ids are no rows of the table, or if the parameters are not those of so many layers (LM-1)."""
-    require_one("num_layers", num_layers, "a model has at least one")
-    table: dict[str, str] = {}
-    for name in (f"layers.{index}" for index in range(num_layers)):
-        table |= add_prefix(name, find_layer_axes(part(params, name)))
-    sizes = axis_sizes(MODEL | table, ids=ids, **params)
-    check_ids("ids", ids, sizes["vocab"], "the rows of table")
 
 
 @step

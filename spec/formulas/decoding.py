@@ -7,17 +7,14 @@ their log-probabilities, so nothing has to be reordered, and a sentence that has
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
-from goldformer.spec.formulas.checks import Array, axis_sizes, check_ids, require_one
+from goldformer.spec.formulas.arrays import Array
 from goldformer.spec.formulas.heads import Params
 from goldformer.spec.formulas.steps import step
-from goldformer.spec.formulas.transformer import TRANSFORMER, check_positions, log_softmax, transformer
-
-# The axes of the arguments, as axis_sizes reads them: those of the model without the target
-DECODING: Final = {name: axes for name, axes in TRANSFORMER.items() if name != "target"}
+from goldformer.spec.formulas.transformer import log_softmax, transformer
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,22 +48,6 @@ class Task:
         return dtype
 
 
-def check_task(source: Array, task: Task) -> None:
-    """Raise if decoding cannot begin with these arguments; the model checks the rest."""
-    sizes = axis_sizes(DECODING, source=source, **task.model["params"])
-    vocab = sizes["vocab"]
-    check_ids("source", source, vocab, "the rows of table")
-    check_ids("bos_id", np.asarray(task.bos_id), vocab, "the rows of table")
-    check_ids("eos_id", np.asarray(task.eos_id), vocab, "the rows of table")
-    require_one("max_length", task.max_length, "a sentence has at least one word")
-    require_one("beam_size", task.beam_size, "a beam keeps at least one sentence")
-    require_one("top_beams", task.top_beams, "at least one sentence is returned")
-    if task.top_beams > task.beam_size:
-        raise ValueError(f"top_beams: {task.top_beams}, but the beam keeps only {task.beam_size} (beam_size)")
-    # A sentence may need one position for each of max_length words, whatever this one needs.
-    check_positions(task.model["params"], max(sizes["source_seq"], task.max_length))
-
-
 # Greedy decoding
 
 
@@ -87,7 +68,6 @@ def greedy_decode(
     layers = {"num_encoder_layers": num_encoder_layers, "num_decoder_layers": num_decoder_layers}
     model = {"num_heads": num_heads, "pad_id": pad_id, "params": params, **layers}
     task = Task(model, bos_id, eos_id, max_length)
-    check_task(source, task)
     sentences = greedy_sentences(source, task)
     return {
         "ids": np.array([pad_words(s, task) for s in sentences], dtype=np.int64),
@@ -204,7 +184,6 @@ def beam_search(
     layers = {"num_encoder_layers": num_encoder_layers, "num_decoder_layers": num_decoder_layers}
     model = {"num_heads": num_heads, "pad_id": pad_id, "params": params, **layers}
     task = Task(model, bos_id, eos_id, max_length, beam_size, top_beams)
-    check_task(source, task)
     return return_best(search_beams(source, task), task)
 
 

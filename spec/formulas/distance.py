@@ -4,17 +4,14 @@ from typing import Any
 
 import numpy as np
 
-from goldformer.spec.formulas.arrays import arithmetic, number, ratio
+from goldformer.spec.formulas.arrays import Array, arithmetic, number, ratio
 from goldformer.spec.formulas.attention import causal_mask, query_positions
-from goldformer.spec.formulas.checks import Array, axis_sizes
 from goldformer.spec.formulas.steps import step
 
 
 @step
 def sliding_window_mask(*, q_seq: int, kv_seq: int, window: int) -> Array:
     """Return True where a query sees a key, (q_seq, kv_seq): no later key, and of the others the last ones."""
-    if window < 0:
-        raise ValueError(f"window: {window}, but a window has no negative number of keys")
     return causal_mask(q_seq=q_seq, kv_seq=kv_seq) & is_near(key_distance(q_seq, kv_seq), window)
 
 
@@ -42,9 +39,9 @@ def window_length(window: int) -> int:
 @step
 def alibi_bias(like: Array) -> Array:
     """Return −m·(i − j) for query i and key j, with a slope m for each head, (heads, q_seq, kv_seq)."""
-    sizes = axis_sizes({"like": "heads q_seq kv_seq"}, like=like)
-    distance = arithmetic().numbers(bias_distance(sizes["q_seq"], sizes["kv_seq"]), like.dtype)
-    slopes: list[Any] = [head_slope(head, sizes["heads"]) for head in range(sizes["heads"])]
+    heads, q_seq, kv_seq = like.shape
+    distance = arithmetic().numbers(bias_distance(q_seq, kv_seq), like.dtype)
+    slopes: list[Any] = [head_slope(head, heads) for head in range(heads)]
     return np.stack([distance * -arithmetic().refine(slope) for slope in slopes])
 
 
@@ -79,9 +76,6 @@ def slope_exponent(head: int, heads: int) -> float:
 @step
 def position_ids(mask: Array) -> Array:
     """Return the number of words before each word of its sample, (batch, seq); the mask is True at words."""
-    axis_sizes({"mask": "batch seq"}, mask=mask)
-    if mask.dtype != np.bool_:
-        raise TypeError(f"mask: dtype {mask.dtype}, but a mask is boolean, True = a word")
     return place_padding(mask, count_words(mask) - 1)
 
 

@@ -1,29 +1,21 @@
 """Token embedding and positional encoding, which is written channel by channel."""
 
 from collections.abc import Callable, Mapping
-from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
-from goldformer.spec.formulas.arrays import arithmetic, number, ratio
-from goldformer.spec.formulas.attention import IDS
-from goldformer.spec.formulas.checks import Array, axis_sizes, check_ids
+from goldformer.spec.formulas.arrays import Array, arithmetic, number, ratio
 from goldformer.spec.formulas.randomness import drop_encoded, dropping
 from goldformer.spec.formulas.steps import step
 
 Wave = Callable[[Array], Array]
-
-# The axes of the arguments, as axis_sizes reads them
-EMBEDDING: Final = {"ids": IDS, "table": "vocab d_model"}
 
 
 @step
 def token_embedding(ids: Array, *, params: Mapping[str, Array], pad_id: int | None = None) -> Array:
     """Return the table's row for each id, pad_id like any other, without a factor √d_model (EMB-3)."""
     del pad_id
-    sizes = axis_sizes(EMBEDDING, ids=ids, **params)
-    check_ids("ids", ids, sizes["vocab"], "the rows of table")
     return read_rows(params["table"], ids)
 
 
@@ -38,7 +30,6 @@ def positional_encoding(
     x: Array, *, dropout_rate: float | None = None, training: bool = True, seed: int | None = None
 ) -> Array:
     """Return x plus the encoding, computed and added in float64 and rounded once to the dtype of x (PE-5)."""
-    axis_sizes({"x": "batch seq d_model"}, x=x)
     with dropping(dropout_rate, training, seed):
         return drop_encoded(add_encoding(x, encode_positions(x)))
 

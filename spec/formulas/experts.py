@@ -2,11 +2,9 @@
 
 import numpy as np
 
-from goldformer.spec.formulas.arrays import multiply
-from goldformer.spec.formulas.checks import Array, axis_sizes, require_one
-from goldformer.spec.formulas.gated import GATED_FEED_FORWARD, gated_feed_forward
+from goldformer.spec.formulas.arrays import Array, multiply
+from goldformer.spec.formulas.gated import gated_feed_forward
 from goldformer.spec.formulas.heads import Params
-from goldformer.spec.formulas.layers import TOKENS, stack_params
 from goldformer.spec.formulas.parts import part
 from goldformer.spec.formulas.sampling import note_gaps, rank_largest, take_place, weigh_only
 from goldformer.spec.formulas.steps import step
@@ -15,10 +13,6 @@ from goldformer.spec.formulas.steps import step
 @step
 def expert_router(x: Array, *, top_k: int, params: Params) -> dict[str, Array]:
     """Return the weight of every expert, 0 for those that a token does not go to, and the logits, (tokens, experts)."""
-    sizes = axis_sizes({"x": "tokens d_model", "w_router": "d_model experts"}, x=x, **params)
-    require_one("top_k", top_k, "a token goes to at least one expert")
-    if top_k > sizes["experts"]:
-        raise ValueError(f"top_k: {top_k}, but w_router has only {sizes['experts']} experts")
     logits = multiply(x, params["w_router"])
     return {"weights": weigh_experts(logits, choose_experts(logits, top_k)), "logits": logits}
 
@@ -44,11 +38,6 @@ def weigh_experts(logits: Array, is_chosen: Array) -> Array:
 @step
 def expert_feed_forward(x: Array, *, num_experts: int, top_k: int, params: Params) -> dict[str, Array]:
     """Return output (batch, seq, d_model), and weights and logits, (batch, seq, experts)."""
-    require_one("num_experts", num_experts, "a mixture has at least one")
-    experts = stack_params("experts", GATED_FEED_FORWARD, num_experts)
-    sizes = axis_sizes({"x": TOKENS, "w_router": "d_model experts", **experts}, x=x, **params)
-    if num_experts != sizes["experts"]:
-        raise ValueError(f"num_experts: {num_experts}, but w_router has {sizes['experts']} experts")
     tokens = x.reshape(-1, x.shape[-1])
     routed = expert_router(tokens, top_k=top_k, params={"w_router": params["w_router"]})
     weights, logits = (routed[name].reshape(*x.shape[:-1], num_experts) for name in ("weights", "logits"))

@@ -1,29 +1,15 @@
 """The gated feed-forward network."""
 
-from typing import Final
-
 import numpy as np
 
-from goldformer.spec.formulas.arrays import arithmetic, number
-from goldformer.spec.formulas.checks import Array, axis_sizes
+from goldformer.spec.formulas.arrays import Array, arithmetic, number
 from goldformer.spec.formulas.heads import Params, project
-from goldformer.spec.formulas.layers import TOKENS
 from goldformer.spec.formulas.steps import step
-
-GATED_FEED_FORWARD: Final = {
-    "w_gate": "d_model d_ff",
-    "b_gate": "? d_ff",
-    "w_up": "d_model d_ff",
-    "b_up": "? d_ff",
-    "w_down": "d_ff d_model",
-    "b_down": "? d_model",
-}
 
 
 @step
 def gated_feed_forward(x: Array, *, params: Params) -> dict[str, Array]:
     """Return output (batch, seq, d_model), and hidden, gate and up, (batch, seq, d_ff)."""
-    axis_sizes({"x": TOKENS, **GATED_FEED_FORWARD}, x=x, **params)
     gate, up = project_branches(x, params)
     hidden = join_branches(gate, up)
     return {"output": project(hidden, params, "down"), "hidden": hidden, "gate": gate, "up": up}

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from goldformer.spec.formulas.checks import Array, check_ids, require_one
-from goldformer.spec.formulas.decoder_only import check_model, decoder_only_model
+from goldformer.spec.formulas.arrays import Array
+from goldformer.spec.formulas.decoder_only import decoder_only_model
 from goldformer.spec.formulas.heads import Params
 from goldformer.spec.formulas.sampling import note_gaps, rank_largest
 from goldformer.spec.formulas.steps import step
@@ -44,9 +44,6 @@ def generate(
     **settings: Any,
 ) -> dict[str, Array]:
     """Return new_ids, the tokens that follow each prompt, (batch, max_new_tokens)."""
-    check_model(ids, num_layers, params)
-    check_ids("eos_id", np.asarray(eos_id), len(params["table"]), "the rows of table")
-    require_one("max_new_tokens", max_new_tokens, "a call generates at least one token")
     model = {**settings, "num_layers": num_layers, "pad_id": pad_id, "params": params}
     task = Generation(model, eos_id, max_new_tokens)
     rows = [fill_row(row, tokens, task) for row, tokens in zip(ids, generate_rows(ids, task), strict=True)]

@@ -1,29 +1,14 @@
 """Grouped-query attention, in which several query heads share one head of keys and values."""
 
 from dataclasses import dataclass
-from typing import Final
 
 import numpy as np
 
-from goldformer.spec.formulas.arrays import as_array
+from goldformer.spec.formulas.arrays import Array, as_array
 from goldformer.spec.formulas.attention import Adjustment, scaled_dot_product_attention
-from goldformer.spec.formulas.checks import Array, axis_sizes
 from goldformer.spec.formulas.distance import sliding_window_mask
 from goldformer.spec.formulas.rms import rms_norm
 from goldformer.spec.formulas.steps import step
-
-# The axes of the arguments, as axis_sizes reads them
-GROUPED: Final = {
-    "query": "batch heads q_seq d_k",
-    "key": "batch kv_heads kv_seq d_k",
-    "value": "batch kv_heads kv_seq d_v",
-    "bias": "? heads q_seq kv_seq",
-    "sinks": "? heads",
-    "gamma_q": "? d_k",
-    "gamma_k": "? d_k",
-}
-#: The gains of the norms of queries and keys, which have both where they have one
-QK_NORM: Final = {"gamma_q": "d_k", "gamma_k": "d_k"}
 
 
 @step
@@ -41,9 +26,6 @@ def grouped_query_attention(
     softcap: float | None = None,
 ) -> dict[str, Array]:
     """Return output (batch, heads, q_seq, d_v); weights, scores and scaled_scores, (batch, heads, q_seq, kv_seq)."""
-    if softcap is not None and not float(softcap) > 0:
-        raise ValueError(f"softcap: {float(softcap)} is not above 0; leave it out for scores without a cap")
-    axis_sizes(GROUPED, query=query, key=key, value=value, bias=bias, sinks=sinks, gamma_q=gamma_q, gamma_k=gamma_k)
     query, key, value = normalise_heads(query, key, value, gamma_q, gamma_k)
     heads = query.shape[1]
     shared = (query, share_keys(key, heads), share_values(value, heads), mask)
@@ -92,9 +74,7 @@ def find_shared_heads(heads: int, kv_heads: int) -> Array:
 
 @step
 def group_size(heads: int, kv_heads: int) -> int:
-    """Return how many query heads share one head of keys; raise if the heads do not divide (GQA-2)."""
-    if heads % kv_heads:
-        raise ValueError(f"key: {heads} heads of queries do not divide into {kv_heads} equal groups")
+    """Return how many query heads share one head of keys (GQA-2)."""
     return heads // kv_heads
 
 

@@ -1,71 +1,19 @@
 """Feed-forward network, layer normalisation, encoder and decoder layer, and the stacks of them."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
-from goldformer.spec.formulas.arrays import arithmetic, number, ratio
-from goldformer.spec.formulas.checks import Array, axis_sizes, broadcast_mask, require_one
+from goldformer.spec.formulas.arrays import Array, arithmetic, number, ratio
 from goldformer.spec.formulas.heads import Params, multi_head_attention, project
-from goldformer.spec.formulas.parts import add_prefix, part
+from goldformer.spec.formulas.parts import part
 from goldformer.spec.formulas.randomness import drop_hidden, drop_update, dropping
 from goldformer.spec.formulas.steps import step
 
 #: A sub-layer: maps its input to its output and a second result, such as the weights.
 SubLayer = Callable[[Array], tuple[Array, Array]]
-
-TOKENS: Final = "batch seq d_model"
-
-# The axes of the parameters, as axis_sizes reads them
-FEED_FORWARD: Final = {"w_1": "d_model d_ff", "b_1": "? d_ff", "w_2": "d_ff d_model", "b_2": "? d_model"}
-NORM: Final = {"gamma": "d_model", "beta": "d_model"}
-HEADS: Final = {
-    "w_q": "d_model heads*d_k",
-    "b_q": "? heads*d_k",
-    "w_k": "d_model heads*d_k",
-    "b_k": "? heads*d_k",
-    "w_v": "d_model heads*d_v",
-    "b_v": "? heads*d_v",
-    "w_o": "heads*d_v d_model",
-    "b_o": "? d_model",
-}
-
-
-ENCODER_LAYER: Final = {
-    **add_prefix("self_attention", HEADS),
-    **add_prefix("norm_1", NORM),
-    **add_prefix("feed_forward", FEED_FORWARD),
-    **add_prefix("norm_2", NORM),
-}
-DECODER_LAYER: Final = {
-    **add_prefix("self_attention", HEADS),
-    **add_prefix("norm_1", NORM),
-    **add_prefix("cross_attention", HEADS),
-    **add_prefix("norm_2", NORM),
-    **add_prefix("feed_forward", FEED_FORWARD),
-    **add_prefix("norm_3", NORM),
-}
-
-
-def stack_params(stack: str, layer: Mapping[str, str], num_layers: int) -> dict[str, str]:
-    """Return the axes of the parameters of a stack, encoder.0.… and so on."""
-    require_one(f"{stack} layers", num_layers, "a stack has at least one")
-    numbered = (add_prefix(f"{stack}.{index}", layer) for index in range(num_layers))
-    return {name: axes for table in numbered for name, axes in table.items()}
-
-
-FINAL_NORM: Final = {"gamma": "? d_model", "beta": "? d_model"}
-
-
-def check_final_norm(params: Params, *parts: str) -> None:
-    """Raise ValueError if some, but not all, of the parameters of the final norms are there (STACK-3)."""
-    names = [f"{prefix}.{name}" for prefix in parts for name in NORM]
-    missing = [name for name in names if name not in params]
-    if 0 < len(missing) < len(names):
-        raise ValueError(f"{missing[0]}: missing; a final norm has all of {', '.join(names)}")
-
 
 # Feed-forward network
 
@@ -80,7 +28,6 @@ def feed_forward(
     seed: int | None = None,
 ) -> tuple[Array, Array]:
     """Return output (batch, seq, d_model) and hidden (batch, seq, d_ff)."""
-    axis_sizes({"x": TOKENS, **FEED_FORWARD}, x=x, **params)
     hidden = activation(project(x, params, "1"))
     with dropping(dropout_rate, training, seed):
         return project(drop_hidden(hidden), params, "2"), hidden
@@ -99,7 +46,6 @@ def activation(x: Array) -> Array:
 @step
 def layer_norm(x: Array, *, params: Params) -> Array:
     """Return (x − mean)/√(variance + eps)·gamma + beta, (..., d_model)."""
-    axis_sizes({"x": "... d_model", **NORM}, x=x, **params)
     # The square of 256 overflows float16: compute in float32 at least, as frameworks do, and round once.
     centred = subtract_mean(arithmetic().widen(x))
     normal = centred / norm_denominator(channel_variance(centred))
@@ -225,7 +171,6 @@ def encoder_layer(
     seed: int | None = None,
 ) -> dict[str, Array]:
     """Return output and attended (batch, seq, d_model) and weights (batch, heads, seq, seq)."""
-    axis_sizes({"x": TOKENS, **ENCODER_LAYER}, x=x, **params)
     sums = [x]
     attend = partial(self_attend, mask=mask, num_heads=num_heads, params=params)
     with dropping(dropout_rate, training, seed):
@@ -248,11 +193,6 @@ def decoder_layer(
     seed: int | None = None,
 ) -> dict[str, Array]:
     """Return output, attended and crossed, as x, weights (…, seq, seq) and cross_weights (…, seq, source_seq)."""
-    table = {"x": TOKENS, "memory": "batch source_seq d_model", **DECODER_LAYER}
-    sizes = axis_sizes(table, x=x, memory=memory, **params)
-    for name, mask, keys in (("self_mask", self_mask, "seq"), ("memory_mask", memory_mask, "source_seq")):
-        if mask is not None:
-            broadcast_mask(name, mask, (sizes["batch"], num_heads, sizes["seq"], sizes[keys]))
     sums = [x]
     common: dict[str, Any] = {"num_heads": num_heads, "params": params}
     attend = partial(self_attend, mask=self_mask, **common)
@@ -272,9 +212,6 @@ def encoder(
     x: Array, mask: Array | None = None, *, num_heads: int, num_layers: int, params: Params
 ) -> dict[str, Array]:
     """Return output (batch, seq, d_model) and layers (layers, batch, seq, d_model)."""
-    table = stack_params("encoder", ENCODER_LAYER, num_layers) | add_prefix("norm", FINAL_NORM)
-    axis_sizes({"x": TOKENS, **table}, x=x, **params)
-    check_final_norm(params, "norm")
     layer = partial(run_encoder_layer, mask=mask, num_heads=num_heads, params=params)
     return normalise_stack(run_stack(x, layer, num_layers), "encoder", part(params, "norm"))
 
@@ -291,9 +228,6 @@ def decoder(
     params: Params,
 ) -> dict[str, Array]:
     """Return output (batch, seq, d_model) and layers (layers, batch, seq, d_model)."""
-    table = stack_params("decoder", DECODER_LAYER, num_layers) | add_prefix("norm", FINAL_NORM)
-    axis_sizes({"x": TOKENS, **table}, x=x, **params)
-    check_final_norm(params, "norm")
     common: dict[str, Any] = {"self_mask": self_mask, "memory_mask": memory_mask, "num_heads": num_heads}
     layer = partial(run_decoder_layer, memory=memory, **common, params=params)
     return normalise_stack(run_stack(x, layer, num_layers), "decoder", part(params, "norm"))

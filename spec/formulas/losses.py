@@ -1,17 +1,10 @@
 """Cross-entropy and Kullback–Leibler divergence."""
 
-from typing import Final
-
 import numpy as np
 
-from goldformer.spec.formulas.arrays import arithmetic, as_array, number
-from goldformer.spec.formulas.checks import Array, axis_sizes, check_ids
+from goldformer.spec.formulas.arrays import Array, arithmetic, as_array, number
 from goldformer.spec.formulas.steps import step
 from goldformer.spec.formulas.transformer import log_softmax
-
-# The axes of the arguments, as axis_sizes reads them
-CROSS_ENTROPY: Final = {"logits": "batch seq vocab", "targets": "batch seq"}
-KL_DIVERGENCE: Final = {"target": "... n", "logits": "... n"}
 
 # Cross-entropy
 
@@ -19,8 +12,6 @@ KL_DIVERGENCE: Final = {"target": "... n", "logits": "... n"}
 @step
 def cross_entropy(logits: Array, targets: Array, *, pad_id: int) -> dict[str, Array]:
     """Return loss (), the mean over the targets that are not padding, and token_losses (batch, seq)."""
-    sizes = axis_sizes(CROSS_ENTROPY, logits=logits, targets=targets)
-    check_ids("targets", targets, sizes["vocab"], "the columns of logits")
     counts = find_words(targets, pad_id)
     losses = -score_targets(logits, targets)
     token_losses = np.where(counts, losses, arithmetic().constant(0, losses))
@@ -59,7 +50,6 @@ def count_targets(counts: Array) -> int:
 @step
 def kl_divergence(target: Array, logits: Array) -> Array:
     """Return Σ p·(log p − log q) with q = softmax(logits), (...)."""
-    axis_sizes(KL_DIVERGENCE, target=target, logits=logits)
     return as_array(kl_terms(target, log_softmax(logits)).sum(axis=-1))
 
 

@@ -10,10 +10,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from goldformer.spec.formulas.arrays import arithmetic, as_array, number, ratio, root
+from goldformer.spec.formulas.arrays import Array, arithmetic, as_array, number, ratio, root
 from goldformer.spec.formulas.attention import causal_mask, mask_fill, query_positions, softmax, weigh_keys
-from goldformer.spec.formulas.checks import Array
-from goldformer.spec.formulas.decoder_only import LAYER, finish_block, is_local, layer_axes, normalise_block
+from goldformer.spec.formulas.decoder_only import finish_block, is_local, normalise_block
 from goldformer.spec.formulas.decoding import Sentence, Task, has_ended, length_penalty, next_beam, rank_sentences
 from goldformer.spec.formulas.distance import bias_distance, geometric_slope, head_slope, place_padding, window_length
 from goldformer.spec.formulas.embedding import (
@@ -39,8 +38,8 @@ from goldformer.spec.formulas.layers import (
     note_sum,
     run_sublayer,
 )
-from goldformer.spec.formulas.parts import add_prefix, part
-from goldformer.spec.formulas.rms import RMS_NORM, channel_scale, rms_divisor, rms_eps, rms_norm
+from goldformer.spec.formulas.parts import part
+from goldformer.spec.formulas.rms import channel_scale, rms_divisor, rms_eps, rms_norm
 from goldformer.spec.formulas.rope import (
     Rotation,
     kept_share,
@@ -187,20 +186,10 @@ def add_one_to_weight(original: Callable[[Array], Array], gamma: Array) -> Array
 # The order of the blocks of a decoder-only layer
 
 
-def leave_out_second_norm() -> Mapping[str, str]:
-    """Return the axes of the parameters of a layer whose blocks read one normalised input."""
-    return {name: axes for name, axes in LAYER.items() if not name.startswith("norm_2.")}
-
-
 def normalise_input_of_layer(x: Array, *, number: int, sums: list[Array], params: Params) -> Array:
     """Return what both blocks read, the normalised input of the layer."""
     del x, number
     return rms_norm(sums[0], params=norm_params(params, 1))
-
-
-def add_norms_of_outputs() -> Mapping[str, str]:
-    """Return the axes of the parameters of a layer that normalises the outputs of its blocks too."""
-    return {**LAYER, **add_prefix("post_norm_1", RMS_NORM), **add_prefix("post_norm_2", RMS_NORM)}
 
 
 def normalise_output_of_block(output: Array, *, number: int, params: Params) -> Array:
@@ -452,14 +441,8 @@ OPTIONS: Final[Mapping[tuple[str, str], Replacements]] = {
         channel_variance: instead(divide_by_one_less),
         norm_denominator: instead(add_eps_to_deviation),
     },
-    ("block_order", "parallel"): {
-        layer_axes: instead(leave_out_second_norm),
-        normalise_block: instead(normalise_input_of_layer),
-    },
-    ("block_order", "sandwich"): {
-        layer_axes: instead(add_norms_of_outputs),
-        finish_block: instead(normalise_output_of_block),
-    },
+    ("block_order", "parallel"): {normalise_block: instead(normalise_input_of_layer)},
+    ("block_order", "sandwich"): {finish_block: instead(normalise_output_of_block)},
     ("gqa_groups", "tile"): {find_shared_heads: instead(tile_heads)},
     ("local_layers", "every_second"): {is_local: instead(lambda index: index % 2 == 0)},
     ("local_layers", "five_of_six"): {is_local: instead(lambda index: index % 6 != 5)},

@@ -20,8 +20,3 @@ def _list_part(names: tuple[str, ...], part_name: str) -> tuple[tuple[str, str],
     """Return the names of a part's parameters, in the whole and in the part; a model asks for the same ones often."""
     start = f"{part_name}."
     return tuple((full, full.removeprefix(start)) for full in names if full.startswith(start))
-
-
-def add_prefix(prefix: str, table: Mapping[str, Entry]) -> dict[str, Entry]:
-    """Return the table with the name of a part, and a dot, before each name."""
-    return {f"{prefix}.{name}": entry for name, entry in table.items()}

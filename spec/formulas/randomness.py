@@ -7,8 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from goldformer.spec.formulas.arrays import arithmetic, number, ratio, root
-from goldformer.spec.formulas.checks import Array, axis_sizes
+from goldformer.spec.formulas.arrays import Array, arithmetic, number, ratio, root
 from goldformer.spec.formulas.steps import hold, step
 
 # Initialisation
@@ -17,8 +16,7 @@ from goldformer.spec.formulas.steps import hold, step
 @step
 def xavier_uniform(like: Array, *, seed: int) -> dict[str, Array]:
     """Return a weight (d_in, d_out) and a bias of zeros, (d_out,), in the dtype of like (INIT-3)."""
-    sizes = axis_sizes({"like": "d_in d_out"}, like=like)
-    bound = xavier_bound(sizes["d_in"], sizes["d_out"])
+    bound = xavier_bound(*like.shape)
     weight = arithmetic().narrow(draw_weight(like.shape, bound, np.random.default_rng(seed)), like)
     return {"weight": weight, "bias": np.full_like(like, arithmetic().constant(0, like), shape=like.shape[1:])}
 
@@ -41,24 +39,16 @@ def draw_weight(shape: tuple[int, ...], bound: float, random: np.random.Generato
 @step
 def dropout(x: Array, *, rate: float, training: bool, seed: int) -> Array:
     """Drop elements of x in training; return x in evaluation, whatever the rate, (..., n)."""
-    axis_sizes({"x": "... n"}, x=x)
-    return drop_elements(x, "rate", rate, seed) if training else x
+    return drop_elements(x, rate, seed) if training else x
 
 
 @step
-def drop_elements(x: Array, name: str, rate: float, seed: int | None) -> Array:
-    """Set dropped elements to 0 and scale up the others; `name` is the argument that holds the rate."""
-    check_rate(name, rate)
+def drop_elements(x: Array, rate: float, seed: int | None) -> Array:
+    """Set dropped elements to 0 and scale up the others."""
     kept = draw_dropout_mask(x.shape, float(rate), np.random.default_rng(seed))
     # At a rate of 1 scaling divides by 0, but no element is kept.
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.where(kept, scale_up(x, rate), arithmetic().constant(0, x))
-
-
-def check_rate(name: str, rate: float) -> None:
-    """Raise ValueError unless the rate is in 0 … 1; `name` is the argument that holds it."""
-    if not 0 <= float(rate) <= 1:
-        raise ValueError(f"{name}: {rate} is not in 0 … 1")
 
 
 @step
@@ -91,7 +81,6 @@ def dropping(dropout_rate: float | None, training: bool, seed: int | None) -> Ab
     """Drop in all places inside the context; without a rate keep to the dropout of the context around it."""
     if dropout_rate is None:
         return nullcontext()
-    check_rate("dropout_rate", dropout_rate)
     return hold(_dropout, Dropout(dropout_rate, np.random.default_rng(seed)) if is_dropping(training) else None)
 
 
@@ -110,7 +99,7 @@ def find_dropout() -> tuple[float | None, int | None]:
 def drop_here(x: Array) -> Array:
     """Return x after the dropout of the component that runs."""
     rate, seed = find_dropout()
-    return x if rate is None else drop_elements(x, "dropout_rate", rate, seed)
+    return x if rate is None else drop_elements(x, rate, seed)
 
 
 @step

@@ -1,21 +1,15 @@
 """Root mean square normalisation."""
 
-from typing import Final
-
 import numpy as np
 
-from goldformer.spec.formulas.arrays import arithmetic, number, ratio
-from goldformer.spec.formulas.checks import Array, axis_sizes
+from goldformer.spec.formulas.arrays import Array, arithmetic, number, ratio
 from goldformer.spec.formulas.heads import Params
 from goldformer.spec.formulas.steps import step
-
-RMS_NORM: Final = {"gamma": "d_model"}
 
 
 @step
 def rms_norm(x: Array, *, params: Params) -> Array:
     """Return x/√(mean square + eps)·gamma, (..., d_model)."""
-    axis_sizes({"x": "... d_model", **RMS_NORM}, x=x, **params)
     row = widen_row(x)
     return round_row(row / rms_divisor(mean_square(row)) * channel_scale(params["gamma"]), x)
 

@@ -6,8 +6,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from goldformer.spec.formulas.arrays import arithmetic, as_array, number, ratio
-from goldformer.spec.formulas.checks import Array, axis_sizes, check_integers
+from goldformer.spec.formulas.arrays import Array, arithmetic, as_array, number, ratio
 from goldformer.spec.formulas.steps import step
 
 
@@ -32,27 +31,9 @@ def rotary_embedding(
     original_length: int | None = None,
 ) -> Array:
     """Return x with the pairs of its first channels turned, (..., seq, 2·pairs); the other channels stay."""
-    check_rotation(x, positions, rotary_width)
     width = rotated_width(x, rotary_width)
     cosine, sine = rotation_waves(x, positions, Rotation(width, base, scaling_factor, original_length))
     return np.concatenate([turn_pairs(x[..., :width], cosine, sine), x[..., width:]], axis=-1)
-
-
-def check_rotation(x: Array, positions: Array, rotary_width: int | None) -> None:
-    """Raise unless channels come in pairs and positions are integers that broadcast to the tokens (ROPE-2, ROPE-5)."""
-    sizes = axis_sizes({"x": "... seq d_k"}, x=x)
-    if sizes["d_k"] % 2:
-        raise ValueError(f"x: shape {x.shape} has {sizes['d_k']} channels, but channels turn in pairs")
-    if positions is None:
-        raise ValueError("positions: missing; it is (..., seq)")
-    check_integers("positions", positions)
-    try:
-        np.broadcast_to(positions, x.shape[:-1])
-    except ValueError:
-        message = f"positions: shape {positions.shape} does not broadcast to the tokens of x, {x.shape[:-1]}"
-        raise ValueError(message) from None
-    if rotary_width is not None and (rotary_width % 2 or not 2 <= rotary_width <= sizes["d_k"]):
-        raise ValueError(f"rotary_width: {rotary_width} is not one of 2, 4, …, {sizes['d_k']}, the channels of x")
 
 
 @step

@@ -8,9 +8,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from goldformer.spec.formulas.arrays import arithmetic, number
+from goldformer.spec.formulas.arrays import Array, arithmetic, number
 from goldformer.spec.formulas.attention import fill_masked, softmax
-from goldformer.spec.formulas.checks import Array, axis_sizes, check_ids, require_one
 from goldformer.spec.formulas.steps import step
 
 
@@ -56,7 +55,6 @@ def token_filter(
     repetition_penalty: float | None = None,
 ) -> dict[str, Array]:
     """Return the probabilities of the tokens that are left, 0 for all others, (batch, vocab)."""
-    check_settings(logits, previous, temperature, repetition_penalty, top_k, {"top_p": top_p, "min_p": min_p})
     if previous is not None and repetition_penalty is not None:
         logits = penalise_repetition(logits, previous, number(repetition_penalty))
     order = rank_tokens(logits)
@@ -65,29 +63,6 @@ def token_filter(
     for apply_filter in filter_order():
         ranking = apply_filter(ranking, Settings(temperature, top_k, top_p, min_p))
     return {"probabilities": np.take_along_axis(weigh_kept(ranking), np.argsort(order, axis=-1), -1)}
-
-
-def check_settings(
-    logits: Array,
-    previous: Array | None,
-    temperature: float | None,
-    penalty: float | None,
-    top_k: int | None,
-    shares: dict[str, float | None],
-) -> None:
-    """Raise unless the arguments fit one another and every setting is one that its filter can have."""
-    sizes = axis_sizes({"logits": "batch vocab", "previous": "? batch seq"}, logits=logits, previous=previous)
-    if previous is not None:
-        check_ids("previous", previous, sizes["vocab"], "the tokens of logits")
-    if temperature is not None and float(temperature) < 0:
-        raise ValueError(f"temperature: {float(temperature)}, but logits are divided by 0 or more")
-    if penalty is not None and not float(penalty) > 0:
-        raise ValueError(f"repetition_penalty: {float(penalty)} is not above 0")
-    if top_k is not None:
-        require_one("top_k", top_k, "at least one token is kept")
-    for name, share in shares.items():
-        if share is not None and not 0 <= float(share) <= 1:
-            raise ValueError(f"{name}: {float(share)} is not in 0 … 1")
 
 
 # The penalty

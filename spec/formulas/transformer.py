@@ -1,30 +1,16 @@
 """The whole model, from ids to logits, and its output layer: probabilities and their logarithms."""
 
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
-from goldformer.spec.formulas.arrays import arithmetic
+from goldformer.spec.formulas.arrays import Array, arithmetic
 from goldformer.spec.formulas.attention import causal_mask, padding_mask, softmax
-from goldformer.spec.formulas.checks import Array, axis_sizes, check_ids
 from goldformer.spec.formulas.embedding import positional_encoding, token_embedding
 from goldformer.spec.formulas.heads import Params, project
-from goldformer.spec.formulas.layers import FINAL_NORM, TOKENS, check_final_norm, decoder, encoder
-from goldformer.spec.formulas.parts import add_prefix, part
+from goldformer.spec.formulas.layers import decoder, encoder
+from goldformer.spec.formulas.parts import part
 from goldformer.spec.formulas.steps import step
-
-# The axes of the arguments, as axis_sizes reads them
-OUTPUT_LAYER: Final = {"w_vocab": "d_model vocab", "b_vocab": "? vocab"}
-TRANSFORMER: Final = {
-    "source": "batch source_seq",
-    "target": "batch seq",
-    "table": "vocab d_model",
-    "w_vocab": "? d_model vocab",
-    "b_vocab": "? vocab",
-    "position_table": "? positions d_model",
-    **add_prefix("encoder_norm", FINAL_NORM),
-    **add_prefix("decoder_norm", FINAL_NORM),
-}
 
 # The whole model
 
@@ -41,11 +27,6 @@ def transformer(
     params: Params,
 ) -> dict[str, Array]:
     """Return logits (batch, seq, vocab), memory and source_embedded, decoded and target_embedded (…, d_model)."""
-    sizes = axis_sizes(TRANSFORMER, source=source, target=target, **params)
-    for name, ids in (("source", source), ("target", target)):
-        check_ids(name, ids, sizes["vocab"], "the rows of table")
-    check_final_norm(params, "encoder_norm", "decoder_norm")
-    check_positions(params, max(sizes["source_seq"], sizes["seq"]))
     model: dict[str, Any] = {"num_heads": num_heads, "pad_id": pad_id, "params": params}
     embedded, encoded = encode(source, num_layers=num_encoder_layers, **model)
     memory = select_memory({"embedded": embedded, **encoded})
@@ -76,13 +57,7 @@ def decode(
 
 def stack_of_model(params: Params, stack: str) -> Params:
     """Return the parameters with the final norm of the stack, encoder_norm or decoder_norm, under the name norm."""
-    return {**params, **add_prefix("norm", part(params, f"{stack}_norm"))}
-
-
-def check_positions(params: Params, tokens: int) -> None:
-    """Raise ValueError if learned positions are fewer than the tokens."""
-    if "position_table" in params and params["position_table"].shape[0] < tokens:
-        raise ValueError(f"position_table: {params['position_table'].shape[0]} rows for {tokens} positions")
+    return {**params, **{f"norm.{name}": array for name, array in part(params, f"{stack}_norm").items()}}
 
 
 @step
@@ -165,7 +140,6 @@ def tied_weight(params: Params) -> Array:
 @step
 def output_probabilities(x: Array, *, params: Params) -> dict[str, Array]:
     """Return probabilities and logits, each (batch, seq, vocab)."""
-    axis_sizes({"x": TOKENS, **OUTPUT_LAYER}, x=x, **params)
     logits = output_logits(x, params)
     return {"probabilities": softmax(logits), "logits": logits}
 

@@ -134,14 +134,14 @@ def _keep_all(shape: tuple[int, ...], rate: float, random: Any) -> NDArray[np.bo
     return np.ones(shape, dtype=bool)
 
 
-def _drop_for_certain(original: Callable[..., Objects], x: Objects, name: str, rate: Any, seed: int | None) -> Objects:
+def _drop_for_certain(original: Callable[..., Objects], x: Objects, rate: Any, seed: int | None) -> Objects:
     """Return x/(1 − rate), the value of an element that is kept: laws.py has the law of dropped ones.
 
     At a rate of 0 nothing is scaled, and at a rate of 1 no element is kept.
     """
     if float(rate) == 0:
         return x
-    return np.full_like(x, number(0)) if float(rate) == 1 else original(x, name, rate, seed)
+    return np.full_like(x, number(0)) if float(rate) == 1 else original(x, rate, seed)
 
 
 def _draw_largest(shape: tuple[int, ...], bound: Any, random: Any) -> Objects:

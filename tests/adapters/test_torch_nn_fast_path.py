@@ -10,8 +10,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from goldformer.adapters.builtin import torch_nn_fast_path as adapter
 from goldformer.conformance.judging.verdict import Status
-from goldformer.spec.formulas.layers import ENCODER_LAYER, stack_params
-from torch_variants import draw, every_dtype, tensors
+from torch_variants import axes_of, draw, every_dtype, tensors
 
 # Nested tensors are a prototype, PyTorch says.
 pytestmark = pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors is in prototype stage:UserWarning")
@@ -27,7 +26,7 @@ MASKS = {
     "causal and lengths": CAUSAL & LENGTHS,
     "by head": np.stack([CAUSAL, np.ones_like(CAUSAL)]),
 }
-TABLES = {"encoder_layer": ENCODER_LAYER, "encoder": stack_params("encoder", ENCODER_LAYER, LAYERS)}
+TABLES = {name: axes_of(name, LAYERS) for name in ("encoder_layer", "encoder")}
 KERNEL, NEST = "aten::_transformer_encoder_layer_fwd", "aten::_nested_tensor_from_mask"
 #: The profiler tells of a kernel twice: on its way to the adapter's own counter, and on its way on.
 TOLD = 2
@@ -38,7 +37,7 @@ every_mask = pytest.mark.parametrize("mask", MASKS)
 
 @cache
 def params(component):
-    shapes = {n: [SIZES[axis] for axis in axes.removeprefix("? ").split()] for n, axes in TABLES[component].items()}
+    shapes = {n: [SIZES[axis] for axis in axes.split()] for n, axes in TABLES[component].items()}
     arrays = {name: draw(seed, *shape, end=0.5) for seed, (name, shape) in enumerate(shapes.items())}
     return arrays | {name: 1 + arrays[name] / 2 for name in arrays if name.endswith("gamma")}
 

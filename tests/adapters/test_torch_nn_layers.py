@@ -8,12 +8,7 @@ import pytest
 import torch
 
 from goldformer.adapters.builtin import torch_nn
-from goldformer.spec.formulas.layers import (
-    DECODER_LAYER,
-    ENCODER_LAYER,
-    stack_params,
-)
-from torch_variants import draw, every_variant, tensors
+from torch_variants import axes_of, draw, every_variant, tensors
 
 # No two sizes alike, but that PyTorch wants heads, values and output as wide as the tokens.
 SIZES = {"batch": 3, "seq": 5, "source_seq": 7, "d_model": 22, "d_ff": 17, "heads*d_k": 22, "heads*d_v": 22}
@@ -27,19 +22,14 @@ OTHERS[..., 0] = True
 
 def drawn(table, seed=0, end=2.0):
     """Arrays for a table of axes, by name."""
-    shapes = {name: [SIZES[axis] for axis in axes.removeprefix("? ").split()] for name, axes in table.items()}
+    shapes = {name: [SIZES[axis] for axis in axes.split()] for name, axes in table.items()}
     arrays = {n: draw(seed + i, *shape, end=end) for i, (n, shape) in enumerate(shapes.items())}
     # Norms scale by about 1, so that no signal dies in the stacks; bfloat16 holds these as well.
     return arrays | {n: 1 + arrays[n] / 2 for n in arrays if n.endswith("gamma")}
 
 
 X = {"x": "batch seq d_model"}
-PARAMS = {
-    "encoder_layer": ENCODER_LAYER,
-    "decoder_layer": DECODER_LAYER,
-    "encoder": stack_params("encoder", ENCODER_LAYER, LAYERS),
-    "decoder": stack_params("decoder", DECODER_LAYER, LAYERS),
-}
+PARAMS = {name: axes_of(name, LAYERS) for name in ("encoder_layer", "decoder_layer", "encoder", "decoder")}
 MASKS = {
     "none": (None, None),
     "lengths": (LENGTHS, SOURCE_LENGTHS),

@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from goldformer.adapters.builtin import torch_nn
+from goldformer.spec import load_spec
 
 UNIT_ROUNDOFF = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
 VARIANTS = {
@@ -20,6 +21,12 @@ VARIANTS = {
 }
 every_variant = pytest.mark.parametrize("adapter", VARIANTS.values(), ids=VARIANTS)
 every_dtype = pytest.mark.parametrize("dtype", UNIT_ROUNDOFF)
+
+
+def axes_of(component, layers=0):
+    """The axes of a component's parameters under the documents' own options, by name, with blanks between."""
+    specs = load_spec().contracts[component].params_for({"num_layers": layers}).values()
+    return {spec.name: " ".join(map(str, spec.shape.axes)) for spec in specs if spec.only_with.keys() <= {"biases"}}
 
 
 def draw(seed, *shape, end=2.0):

@@ -11,7 +11,7 @@ from typing import Any, Final
 import numpy as np
 
 from goldformer.conformance.diagnosis.edits.graph import Change, Graph, Node, Read, Scope, Value
-from goldformer.spec.formulas.checks import Array
+from goldformer.spec.formulas.arrays import Array
 
 #: The changed nodes of an edit.
 Changes = Iterator[tuple[Node, Change]]

@@ -25,7 +25,7 @@ from goldformer.conformance.diagnosis.edits.changes import (
 )
 from goldformer.conformance.diagnosis.edits.graph import Graph, Node, Value, record
 from goldformer.spec.formulas import COMPONENTS
-from goldformer.spec.formulas.checks import Array
+from goldformer.spec.formulas.arrays import Array
 from goldformer.spec.formulas.steps import Replacements, Step, around
 
 _EDIT: Final = ".edit@"

@@ -21,8 +21,7 @@ from numpy.lib.mixins import NDArrayOperatorsMixin
 
 from goldformer.adapters.textbook.reverse import Recorded
 from goldformer.spec.formulas import COMPONENTS, name_outputs
-from goldformer.spec.formulas.arrays import Arithmetic, arithmetic, computing
-from goldformer.spec.formulas.checks import Array
+from goldformer.spec.formulas.arrays import Arithmetic, Array, arithmetic, computing
 from goldformer.spec.formulas.steps import Replacements, Step, around, hold, list_steps, replacing
 
 #: An array, or a number of Python's, which promotes no dtype.

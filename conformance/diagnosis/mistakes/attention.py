@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from goldformer.conformance.diagnosis.mistakes.registry import mistake
-from goldformer.spec.formulas.arrays import arithmetic, as_array
+from goldformer.spec.formulas.arrays import Array, arithmetic, as_array
 from goldformer.spec.formulas.attention import (
     can_see,
     causal_mask,
@@ -23,7 +23,6 @@ from goldformer.spec.formulas.attention import (
     sum_values,
     weigh_keys,
 )
-from goldformer.spec.formulas.checks import Array
 from goldformer.spec.formulas.randomness import drop_elements
 from goldformer.spec.formulas.steps import Step
 
@@ -303,7 +302,7 @@ def drop_at_random(original: Step) -> Step:
 
     def sum_some_values(weights: Array, value: Array) -> Array:
         seed = int(seeds.integers(1 << 32))
-        return as_array(original(drop_elements(weights, "dropout_rate", 0.1, seed), value))
+        return as_array(original(drop_elements(weights, 0.1, seed), value))
 
     return sum_some_values
 

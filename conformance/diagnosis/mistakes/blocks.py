@@ -9,8 +9,8 @@ from typing import Any, Final
 import numpy as np
 
 from goldformer.conformance.diagnosis.mistakes.registry import mistake
+from goldformer.spec.formulas.arrays import Array
 from goldformer.spec.formulas.attention import can_see, score_divisor
-from goldformer.spec.formulas.checks import Array
 from goldformer.spec.formulas.decoder_only import (
     attend_to_earlier,
     decoder_only_layer,

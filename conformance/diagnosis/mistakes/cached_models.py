@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 from goldformer.conformance.diagnosis.mistakes.registry import mistake
+from goldformer.spec.formulas.arrays import Array
 from goldformer.spec.formulas.cached import Cache
 from goldformer.spec.formulas.cached_model import attend_in_layer, find_cache, find_start
-from goldformer.spec.formulas.checks import Array
 from goldformer.spec.formulas.decoder_only import turn_heads
 from goldformer.spec.formulas.grouped import share_heads
 

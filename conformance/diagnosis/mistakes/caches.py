@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from goldformer.conformance.diagnosis.mistakes.registry import mistake
+from goldformer.spec.formulas.arrays import Array
 from goldformer.spec.formulas.cached import (
     Cache,
     append_rows,
@@ -18,7 +19,6 @@ from goldformer.spec.formulas.cached import (
     start_cache,
 )
 from goldformer.spec.formulas.cached_model import ModelState, continue_model
-from goldformer.spec.formulas.checks import Array
 from goldformer.spec.formulas.heads import Params
 
 Attended = Callable[..., dict[str, Any]]

@@ -8,8 +8,8 @@ from typing import Final
 import numpy as np
 
 from goldformer.conformance.diagnosis.mistakes.registry import mistake
+from goldformer.spec.formulas.arrays import Array
 from goldformer.spec.formulas.attention import softmax
-from goldformer.spec.formulas.checks import Array
 from goldformer.spec.formulas.decoding import (
     Sentence,
     Task,

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from goldformer.spec.formulas.arrays import arithmetic
-from goldformer.spec.formulas.checks import Array
+from goldformer.spec.formulas.arrays import Array, arithmetic
 from goldformer.spec.formulas.steps import Step
 
 #: Maps a cotangent to the one that flows on.

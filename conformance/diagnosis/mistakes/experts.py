@@ -7,9 +7,8 @@ from collections.abc import Callable
 import numpy as np
 
 from goldformer.conformance.diagnosis.mistakes.registry import mistake
-from goldformer.spec.formulas.arrays import arithmetic
+from goldformer.spec.formulas.arrays import Array, arithmetic
 from goldformer.spec.formulas.attention import softmax
-from goldformer.spec.formulas.checks import Array
 from goldformer.spec.formulas.experts import (
     add_experts,
     choose_experts,

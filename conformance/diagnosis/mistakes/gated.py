@@ -8,8 +8,7 @@ from typing import Final
 import numpy as np
 
 from goldformer.conformance.diagnosis.mistakes.registry import mistake
-from goldformer.spec.formulas.arrays import as_array
-from goldformer.spec.formulas.checks import Array
+from goldformer.spec.formulas.arrays import Array, as_array
 from goldformer.spec.formulas.gated import (
     gate_activation,
     gated_feed_forward,

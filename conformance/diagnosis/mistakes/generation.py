@@ -9,8 +9,8 @@ import numpy as np
 
 from goldformer.conformance.diagnosis.mistakes.cached_models import start_at_zero
 from goldformer.conformance.diagnosis.mistakes.registry import mistake
+from goldformer.spec.formulas.arrays import Array
 from goldformer.spec.formulas.cached_model import continue_model, find_start
-from goldformer.spec.formulas.checks import Array
 from goldformer.spec.formulas.generation import (
     Generation,
     choose_token,

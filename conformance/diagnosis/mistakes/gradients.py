@@ -16,7 +16,7 @@ from goldformer.conformance.diagnosis.mistakes.derivatives import (
     take_derivative,
 )
 from goldformer.conformance.diagnosis.mistakes.registry import mistake
-from goldformer.spec.formulas.arrays import arithmetic, detach
+from goldformer.spec.formulas.arrays import Array, arithmetic, detach
 from goldformer.spec.formulas.attention import fill_masked, score_keys, softmax
 from goldformer.spec.formulas.backward import (
     Gradients,
@@ -26,7 +26,6 @@ from goldformer.spec.formulas.backward import (
     take_step,
     weight_gradients,
 )
-from goldformer.spec.formulas.checks import Array
 from goldformer.spec.formulas.embedding import read_rows
 from goldformer.spec.formulas.gated import join_branches, sigmoid
 from goldformer.spec.formulas.grouped import find_shared_heads, share_heads

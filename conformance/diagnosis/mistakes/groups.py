@@ -5,12 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
+from goldformer.adapters.textbook.checked import check_arguments
+from goldformer.conformance.diagnosis.mistakes.heads import ignore_fault
 from goldformer.conformance.diagnosis.mistakes.registry import mistake
-from goldformer.spec.formulas.arrays import arithmetic, as_array, number
+from goldformer.spec.formulas.arrays import Array, arithmetic, as_array, number
 from goldformer.spec.formulas.attention import (
     Adjustment,
     adjust_scores,
@@ -19,7 +22,6 @@ from goldformer.spec.formulas.attention import (
     weigh_keys,
     weigh_sinks,
 )
-from goldformer.spec.formulas.checks import Array
 from goldformer.spec.formulas.grouped import (
     find_shared_heads,
     grouped_query_attention,
@@ -49,6 +51,9 @@ def tile_values(value: Array, heads: int) -> Array:
 def scale_index(heads: int, kv_heads: int) -> Array:
     """Return h·kv_heads // heads, which is an index for any numbers of heads."""
     return np.arange(heads) * kv_heads // heads
+
+
+mistake("gqa-no-divisibility", around=check_arguments)(partial(ignore_fault, at="key"))
 
 
 @mistake("gqa-queries-reduced", around=grouped_query_attention)

@@ -15,9 +15,8 @@ import numpy as np
 from goldformer.adapters.dtypes import round_to_dtype
 from goldformer.adapters.textbook import COMPONENTS
 from goldformer.conformance.diagnosis.mistakes.registry import mistake
-from goldformer.spec.formulas.arrays import arithmetic, as_array
+from goldformer.spec.formulas.arrays import Array, arithmetic, as_array
 from goldformer.spec.formulas.attention import score_keys, sum_values
-from goldformer.spec.formulas.checks import Array
 from goldformer.spec.formulas.embedding import token_embedding
 from goldformer.spec.formulas.heads import apply_affine
 from goldformer.spec.formulas.steps import Step, hold

@@ -1,22 +1,22 @@
 """Mistakes in multi-head attention, separate and fused, and in single-head attention."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
 
+from goldformer.adapters.textbook.checked import check_arguments
 from goldformer.conformance.diagnosis.mistakes.registry import mistake
-from goldformer.spec.formulas.arrays import as_array
+from goldformer.spec.formulas.arrays import Array, as_array
 from goldformer.spec.formulas.attention import causal_mask, padding_mask
-from goldformer.spec.formulas.checks import Array, broadcast_mask
 from goldformer.spec.formulas.heads import (
     Params,
     apply_affine,
     attend_heads,
     attend_projected,
     average_heads,
-    head_width,
     merge_heads,
     multi_head_attention,
     project_attention,
@@ -26,6 +26,7 @@ from goldformer.spec.formulas.heads import (
     split_heads,
 )
 from goldformer.spec.formulas.transformer import target_mask
+from goldformer.spec.shapes import ContractViolation
 
 Projection = Callable[[Array, Params, str], Array]
 Attended = Callable[..., dict[str, Array]]
@@ -64,7 +65,6 @@ def interleave_heads(x: Array, num_heads: int) -> Array:
 @mistake("head-interleaved", instead_of=split_fused)
 def interleave_fused(qkv: Array, num_heads: int) -> tuple[Array, Array, Array]:
     """Return query, key and value, (batch, heads, seq, d_k), of columns that are theirs by turns."""
-    head_width(qkv.shape[-1], 3 * num_heads)
     heads = split_heads(qkv, num_heads)
     return heads[..., 0::3], heads[..., 1::3], heads[..., 2::3]
 
@@ -77,10 +77,19 @@ def repeat_first_head(
     return original(x, params, role, num_heads)[:, [0] * num_heads]
 
 
-@mistake("d-model-not-divisible", instead_of=head_width)
-def round_width_down(columns: int, parts: int) -> int:
-    """Return the width of a head, where columns that are left over belong to no head."""
-    return columns // parts
+def ignore_fault(
+    original: Callable[[str, Mapping[str, Any]], None], component: str, arguments: Mapping[str, Any], *, at: str
+) -> None:
+    """Accept a call whose fault concerns one argument."""
+    try:
+        original(component, arguments)
+    except ContractViolation as violation:
+        if at not in violation.arguments:
+            raise
+
+
+# Columns that are left over belong to no head.
+mistake("d-model-not-divisible", around=check_arguments)(partial(ignore_fault, at="num_heads"))
 
 
 @mistake("d-model-not-divisible", around=apply_affine)
@@ -289,7 +298,7 @@ def attend_over_heads(
         mask = causal_mask(q_seq=heads, kv_seq=heads)
     elif mask is not None:
         try:
-            broadcast_mask("mask", mask, (len(query), seq, heads, heads))
+            np.broadcast_to(mask, (len(query), seq, heads, heads))
         except ValueError:
             mask = None
     if seq == 1 != key.shape[2]:

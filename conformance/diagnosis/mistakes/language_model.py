@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from goldformer.conformance.diagnosis.mistakes.registry import mistake
+from goldformer.spec.formulas.arrays import Array
 from goldformer.spec.formulas.attention import softmax
-from goldformer.spec.formulas.checks import Array
 from goldformer.spec.formulas.decoder_only import (
     cap_logits,
     decoder_only_model,

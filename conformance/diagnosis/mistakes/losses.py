@@ -5,9 +5,8 @@ from collections.abc import Callable
 import numpy as np
 
 from goldformer.conformance.diagnosis.mistakes.registry import mistake
-from goldformer.spec.formulas.arrays import as_array, number
+from goldformer.spec.formulas.arrays import Array, as_array, number
 from goldformer.spec.formulas.attention import softmax
-from goldformer.spec.formulas.checks import Array
 from goldformer.spec.formulas.losses import (
     count_targets,
     cross_entropy,

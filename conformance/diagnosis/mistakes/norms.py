@@ -7,8 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from goldformer.conformance.diagnosis.mistakes.registry import mistake
-from goldformer.spec.formulas.arrays import as_array
-from goldformer.spec.formulas.checks import Array
+from goldformer.spec.formulas.arrays import Array, as_array
 from goldformer.spec.formulas.layers import channel_variance, subtract_mean
 from goldformer.spec.formulas.rms import channel_scale, mean_square, rms_divisor, rms_eps, round_row, widen_row
 

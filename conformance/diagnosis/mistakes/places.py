@@ -9,7 +9,7 @@ from itertools import chain
 from typing import Any, Final, Literal, NamedTuple
 
 from goldformer.conformance.diagnosis.mistakes.registry import Mistaken
-from goldformer.spec.formulas.checks import Array
+from goldformer.spec.formulas.arrays import Array
 from goldformer.spec.formulas.decoder_only import (
     decoder_only_layer,
     decoder_only_model,

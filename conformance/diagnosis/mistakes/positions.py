@@ -7,8 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from goldformer.conformance.diagnosis.mistakes.registry import mistake
-from goldformer.spec.formulas.arrays import as_array
-from goldformer.spec.formulas.checks import Array
+from goldformer.spec.formulas.arrays import Array, as_array
 from goldformer.spec.formulas.embedding import (
     Wave,
     add_encoding,

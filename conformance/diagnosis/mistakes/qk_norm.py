@@ -8,8 +8,7 @@ from typing import Final
 import numpy as np
 
 from goldformer.conformance.diagnosis.mistakes.registry import mistake
-from goldformer.spec.formulas.arrays import as_array, number
-from goldformer.spec.formulas.checks import Array
+from goldformer.spec.formulas.arrays import Array, as_array, number
 from goldformer.spec.formulas.decoder_only import place_heads, turn_keys, turn_queries
 from goldformer.spec.formulas.grouped import normalise_heads, normalise_rows
 from goldformer.spec.formulas.heads import Params

@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 
 from goldformer.conformance.diagnosis.mistakes.registry import mistake
-from goldformer.spec.formulas.arrays import as_array
+from goldformer.spec.formulas.arrays import Array, as_array
 from goldformer.spec.formulas.attention import drop_weights, scaled_dot_product_attention, weigh_keys
-from goldformer.spec.formulas.checks import Array
 from goldformer.spec.formulas.randomness import (
     draw_dropout_mask,
     draw_weight,
@@ -94,10 +93,10 @@ def leave_unscaled(x: Array, rate: float) -> Array:
 
 @mistake("dropout-keep-probability", around=drop_elements)
 def keep_by_rate(
-    original: Callable[[Array, str, float, int | None], Array], x: Array, name: str, rate: float, seed: int | None
+    original: Callable[[Array, float, int | None], Array], x: Array, rate: float, seed: int | None
 ) -> Array:
     """Return x with elements kept, not dropped, with the probability of the rate."""
-    return original(x, name, 1 - rate, seed)
+    return original(x, 1 - rate, seed)
 
 
 @mistake("dropout-whole-rows", around=draw_dropout_mask)
@@ -157,7 +156,7 @@ def switch_off(original: Callable[..., Array]) -> Callable[..., Array]:
 def drop_scores(weights: Array, scaled: Array, mask: Array | None, rate: float, seed: int | None) -> Array:
     """Return the softmax of what is left when scores are dropped."""
     del weights
-    return weigh_keys(drop_elements(scaled, "dropout_rate", rate, seed), mask)
+    return weigh_keys(drop_elements(scaled, rate, seed), mask)
 
 
 @mistake("attention-dropout-renormalised", around=drop_weights)
@@ -187,4 +186,4 @@ def drop_output(
     given = original(query, key, value, mask, **rest)
     if dropout_rate is None:
         return given
-    return given | {"output": drop_elements(given["output"], "dropout_rate", dropout_rate, seed)}
+    return given | {"output": drop_elements(given["output"], dropout_rate, seed)}

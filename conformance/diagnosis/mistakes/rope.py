@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from goldformer.conformance.diagnosis.mistakes.registry import mistake
-from goldformer.spec.formulas.arrays import as_array
-from goldformer.spec.formulas.checks import Array
+from goldformer.spec.formulas.arrays import Array, as_array
 from goldformer.spec.formulas.rope import (
     Rotation,
     pair_angles,

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from goldformer.conformance.diagnosis.mistakes.registry import mistake
+from goldformer.spec.formulas.arrays import Array
 from goldformer.spec.formulas.attention import softmax
-from goldformer.spec.formulas.checks import Array
 from goldformer.spec.formulas.sampling import (
     Ranking,
     Settings,

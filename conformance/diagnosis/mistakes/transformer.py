@@ -7,9 +7,8 @@ from typing import Any, Final
 import numpy as np
 
 from goldformer.conformance.diagnosis.mistakes.registry import mistake
-from goldformer.spec.formulas.arrays import as_array
+from goldformer.spec.formulas.arrays import Array, as_array
 from goldformer.spec.formulas.attention import causal_mask, softmax
-from goldformer.spec.formulas.checks import Array
 from goldformer.spec.formulas.embedding import token_embedding
 from goldformer.spec.formulas.heads import Params
 from goldformer.spec.formulas.layers import run_decoder_layer

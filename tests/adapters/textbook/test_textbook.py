@@ -17,6 +17,7 @@ from goldformer.conformance.judging.cases import Bench, check_case
 from goldformer.conformance.judging.decision import Policy
 from goldformer.spec import load_spec
 from goldformer.spec.formulas.options import OPTIONS, find_steps
+from goldformer.spec.shapes import ContractViolation
 
 SPEC = load_spec()
 #: The most numbers of a call: larger calls have the same formulas, and take a hundred times as long.
@@ -127,30 +128,33 @@ def test_under_the_option_fixed_the_row_of_the_padding_has_no_gradient():
     assert got.tolist() == [[2] * 3, [1] * 3, [0] * 3, [0] * 3, [0] * 3, [0] * 3]
 
 
-# Refusals: golden cases say which argument is refused, and these what is said of it
+# Refusals: the contract says which argument is refused, and test_shapes has what it says
 
 X = np.ones((3, 5, 4))
 REFUSED = [
-    (lambda: textbook.layer_norm(X, params={}), "gamma: missing; it is (d_model)"),
+    (lambda: textbook.layer_norm(X, params={}), "gamma is missing"),
     (lambda: textbook.layer_norm(X, params={"gamma": np.ones(3), "beta": np.ones(3)}),
-     "gamma: shape (3,) is not (d_model): d_model is 4 in x"),
-    (lambda: textbook.one_hot(np.array([[18]]), vocab=18), "ids: 18 is not in 0 … 17, the words of vocab"),
-    (lambda: textbook.one_hot(np.array([[-1]]), vocab=18), "ids: -1 is not in 0 … 17, the words of vocab"),
-    (lambda: textbook.one_hot(np.array([[0]]), vocab=0), "vocab: 0, but a vocabulary has at least one word"),
-    (lambda: textbook.shift_right(np.ones((2, 3)), bos_id=0), "ids: dtype float64, but ids are integers"),
-    (lambda: textbook.scaled_dot_product_attention(X, X, X, np.ones((7, 5), bool)),
-     "mask: shape (7, 5) does not broadcast to the scores' (3, 5, 5)"),
-    (lambda: textbook.scaled_dot_product_attention(X, X, X, np.ones((5, 5))),
-     "mask: dtype float64, but a mask is boolean, True = may attend"),
-    (lambda: textbook.dropout(X, rate=1.5, training=True, seed=1), "rate: 1.5 is not in 0 … 1"),
-    (lambda: textbook.dropout(X, rate=-0.1, training=True, seed=1), "rate: -0.1 is not in 0 … 1"),
-    (lambda: textbook.dropout(X[:, :0], rate=0, training=True, seed=1), "x: shape (3, 0, 4) is empty along ..."),
-    (lambda: textbook.kl_divergence(np.ones((3, 5, 4)), np.ones((5, 4))),
-     "logits: shape (5, 4) is not (..., n): ... is (3, 5) in target"),
+     "gamma has an axis of 3 where d_model = 4 by x"),
+    (lambda: textbook.one_hot(np.array([[18]]), vocab=18), "ids[0, 0] is 18, outside 0 … 17 (vocab)"),
+    (lambda: textbook.one_hot(np.array([[0]]), vocab=0), "vocab is 0, less than 1"),
+    (lambda: textbook.scaled_dot_product_attention(X, X, X, np.ones((5, 5))), "mask is float64, not boolean"),
+    (lambda: textbook.dropout(X, rate=1.5, training=True, seed=1), "rate is 1.5, more than 1"),
+    (lambda: textbook.dropout(X[:, :0], rate=0.0, training=True, seed=1), "x is empty: its shape is (3, 0, 4)"),
+    (lambda: textbook.cached_attention(X[None], X[None], X[None, :, :2]),
+     "value has an axis of 2 where seq = 5 by query"),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("call", "message"), REFUSED)
 def test_refusals_name_the_argument(call, message):
-    with pytest.raises((ValueError, TypeError, IndexError), match=f"^{re.escape(message)}$"):
+    with pytest.raises(ContractViolation, match=f"^{re.escape(message)}$"):
         call()
+
+
+def test_a_later_call_of_a_session_has_the_mask_of_all_tokens_so_far():
+    first, second = np.ones((1, 2, 3, 4)), np.ones((1, 2, 1, 4))
+    state = textbook.cached_attention(first, first, first)["state"]
+    mask = np.ones((1, 1, 1, 4), bool)
+    assert textbook.cached_attention(second, second, second, mask, state)["output"].shape == (1, 2, 1, 4)
+    with pytest.raises(ContractViolation, match=r"^mask has an axis of 4 where seq = 1 by query$"):
+        textbook.cached_attention(second, second, second, mask)
