@@ -174,17 +174,6 @@ def advise_number(text: str) -> str:
     return f", which YAML reads as text: write {_cut(number)}" + " without quotes" * (number == text)
 
 
-def compose_nodes(path: Path, raw: bytes) -> yaml.Node | None:
-    """Return the nodes of a file, or None if it is empty; SpecError if it is not YAML or exceeds the limits.
-
-    Tags and anchors are allowed because nothing interprets them: an alias is the node of its anchor.
-    """
-    text = _decode(path, raw)
-    with _translate_faults(path, text), contextlib.closing(_Loader(text)) as loader:
-        node: yaml.Node | None = loader.get_single_node()
-        return node
-
-
 @dataclass(slots=True)
 class _Composed:
     """The nodes of a file, once they are composed: they show the field of a fault."""

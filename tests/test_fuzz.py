@@ -34,7 +34,7 @@ from goldformer.conformance.baseline.model import (
 from goldformer.conformance.baseline.store import load, save
 from goldformer.conformance.grading.assignment import read_assignment
 from goldformer.conformance.grading.model import SubmissionLimits
-from goldformer.conformance.grading.submissions import METADATA, NoSubmissions, find_submissions
+from goldformer.conformance.grading.submissions import find_submissions
 from goldformer.spec import Spec, SpecError
 from goldformer.spec.load import load_own_cases
 from homework import YAML, write_assignment
@@ -74,19 +74,6 @@ cases:
     sizes: {lead: [2], n: 3}
     inputs: {scores: {values: [[1, 2.5, -40], [0, 1, .5]]}}
     expect: {output: all}
-"""
-LISTING = """\
-submission_11:
-  :submitters:
-  - :name: Alice A.
-    :sid: '007'
-    :email: alice@x.edu
-  :results: !ruby/hash:Some::Thing
-    a: &1 1
-    b: *1
-submission_12:
-  :submitters:
-  - :name: Bob
 """
 
 
@@ -219,20 +206,6 @@ def test_spoilt_arrays_are_read_or_refused(tmp_path: Path, inputs: int) -> None:
 
     outcomes = try_all([good], inputs, lambda rng, data: spoilt(rng, data, [good]), read)
     assert outcomes["refused"] > inputs / 2
-
-
-def test_spoilt_lists_of_students_are_read_or_refused(tmp_path: Path, inputs: int) -> None:
-    def read(data: bytes) -> str:
-        (tmp_path / METADATA).write_bytes(data)
-        try:
-            found = find_submissions(tmp_path)
-        except NoSubmissions as error:
-            return check_start(error, tmp_path / METADATA)
-        assert all(name and "/" not in name for name in found.students)
-        return "read"
-
-    outcomes = try_all([LISTING.encode()], inputs, spoilt_yaml, read)
-    assert min(outcomes["read"], outcomes["refused"]) > inputs / 50
 
 
 def test_spoilt_zips_are_read_or_refused(tmp_path: Path, inputs: int) -> None:

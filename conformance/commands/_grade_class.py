@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from goldformer.conformance.commands._console import CannotRun
-from goldformer.conformance.grading.model import Submitter
 from goldformer.conformance.grading.results import classroom, gradebook, words
 from goldformer.conformance.grading.results.gradebook import GradeSummary
-from goldformer.conformance.grading.results.junit import junit_xml
 from goldformer.conformance.grading.store import Store
 from goldformer.conformance.grading.submissions import ClassList
 from goldformer.conformance.grading.task import CheckPlan, GradingTask
@@ -47,22 +45,12 @@ def _list_graded(store: Store) -> list[str]:
 
 
 def write_class(
-    lines: Sequence[GradeSummary], task: GradingTask, plan: CheckPlan, found: ClassList, spec: Spec, store: Store
+    lines: Sequence[GradeSummary], task: GradingTask, plan: CheckPlan, spec: Spec, store: Store
 ) -> list[str]:
     """Write the files of the whole class, and return those that the staff read first."""
-    assignment, people, left_out = task.assignment, list_people(found), plan.describe_left_out()
-    store.write("grades.csv", gradebook.to_csv(lines, assignment, people))
+    assignment, left_out = task.assignment, plan.describe_left_out()
+    store.write("grades.csv", gradebook.to_csv(lines, assignment))
     store.write("class.html", classroom.class_page(lines, assignment, spec, left_out))
     store.write("class-anonymous.html", classroom.anonymous_page(lines, assignment, spec, left_out))
-    store.write("junit.xml", junit_xml(lines, assignment))
-    store.write(_GRADES, gradebook.to_json(lines, assignment, people))
+    store.write(_GRADES, gradebook.to_json(lines, assignment))
     return ["class.html", "grades.csv"]
-
-
-def list_people(found: ClassList) -> Mapping[str, Submitter]:
-    """Return the students of each submission, as the gradebook names them; those of a group share a cell."""
-    return {
-        id_: Submitter(name="; ".join(s.name for s in students), email="; ".join(s.email for s in students))
-        for id_, students in found.students.items()
-        if students
-    }

@@ -72,7 +72,7 @@ class Session:
     def _read_unfinished(self) -> Iterator[Submission]:
         """Yield what has no grade for its present content and assignment; one submission is in memory at a time."""
         for handed in self.found.handed:
-            submission = self.found.read(handed, self.task.assignment.limits)
+            submission = handed.read(self.task.assignment.limits)
             if not self.again and self.store.is_finished(submission.id, self.task.key(submission)):
                 self.before += 1
             else:

@@ -28,7 +28,7 @@ from goldformer.conformance.commands._console import (
     save_json,
     say,
 )
-from goldformer.conformance.commands._grade_class import list_people, require_graded, write_class
+from goldformer.conformance.commands._grade_class import require_graded, write_class
 from goldformer.conformance.commands._grade_packages import require_packages
 from goldformer.conformance.commands._grade_session import Session
 from goldformer.conformance.commands._grade_solution import Solution, require_answers
@@ -110,12 +110,6 @@ _DRAWN_FOR: Final = "fresh/drawn-for.json"
     "--class", "holds", flag_value="class", help="SUBMISSIONS is a class, also where one file of it is submission.py."
 )
 @click.option(
-    "--export",
-    "holds",
-    flag_value="export",
-    help="SUBMISSIONS is a zip that Gradescope exported, with all submissions.",
-)
-@click.option(
     "--drop-missing",
     "drop",
     is_flag=True,
@@ -141,9 +135,9 @@ def grade(
 ) -> int:
     """Grade a class.
 
-    SUBMISSIONS is a folder of .py files, notebooks, folders and zips, or an export of Gradescope (as a zip with
-    --export). Each submission runs in its own process, isolated from everything else, and is judged from outside. A
-    single file, a zip, or a folder with submission.py is a class of one.
+    SUBMISSIONS is a folder of .py files, notebooks, folders and zips. Each submission runs in its own process, isolated
+    from everything else, and is judged from outside. A single file, a zip, or a folder with submission.py is a class of
+    one.
     """
     try:
         if submissions is None or assignment_file is None or folder is None:
@@ -176,9 +170,9 @@ def grade(
             session.announce(plan)
             session.run()
             lines = [GradeSummary.of(grade) for grade in _read_grades(found, chosen, task, store)]
-            written = write_class(lines, task, plan, found, spec, store)
+            written = write_class(lines, task, plan, spec, store)
         if json is not None:
-            save_json(json, gradebook.to_json(lines, assignment, list_people(found)))
+            save_json(json, gradebook.to_json(lines, assignment))
         _report(lines, len(found), session, [folder / name for name in written])
         return FAILS if any(line.outcome == "grader-error" for line in lines) else OK
     except (InUse, NoSubmissions, Unusable) as error:
@@ -255,7 +249,7 @@ def _read_grades(found: ClassList, chosen: ClassList, task: GradingTask, store: 
         grade = store.grade(handed.id)
         if grade is None:
             continue
-        if handed.id in graded or grade.key == task.key(found.read(handed, task.assignment.limits)):
+        if handed.id in graded or grade.key == task.key(handed.read(task.assignment.limits)):
             yield grade
 
 

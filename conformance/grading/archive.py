@@ -114,14 +114,8 @@ def _open_file(path: Path) -> io.FileIO:
     return io.FileIO(descriptor)
 
 
-def open_zip(path: Path) -> zipfile.ZipFile:
-    """Open an archive that no student made."""
-    with _translate_errors(path):
-        return zipfile.ZipFile(path)
-
-
 @contextlib.contextmanager
-def open_untrusted_zip(path: Path) -> Iterator[zipfile.ZipFile]:
+def open_zip(path: Path) -> Iterator[zipfile.ZipFile]:
     """Open an archive that a student made, and read at most a list of files of reasonable size."""
     with _BoundedReader(_open_file(path)) as stream:
         with _translate_errors(path):
@@ -152,13 +146,11 @@ class _BoundedReader(io.BufferedReader):
         return data
 
 
-def read_zip(archive: zipfile.ZipFile, limits: SubmissionLimits, under: str = "") -> dict[str, bytes]:
-    """Return the files of an archive below the folder `under` by their relative names."""
+def read_zip(archive: zipfile.ZipFile, limits: SubmissionLimits) -> dict[str, bytes]:
+    """Return the files of an archive by their relative names."""
     budget, files = _Budget(limits), {}
     for info in archive.infolist():
-        if not info.filename.startswith(under):
-            continue
-        raw = info.filename[len(under) :].rstrip("/")
+        raw = info.filename.rstrip("/")
         if info.create_system == _WINDOWS:
             raw = raw.replace("\\", "/")
         if not raw or is_ignored(raw):
@@ -189,19 +181,6 @@ def _read_counted(chunks: Iterable[bytes], count: Callable[[int], None]) -> byte
         count(len(chunk))
         read.append(chunk)
     return b"".join(read)
-
-
-def read_member(archive: zipfile.ZipFile, name: str, most: int) -> bytes:
-    """Return the bytes of one file of an archive; BadSubmission if they are more than `most`."""
-    left = most
-
-    def count(size: int) -> None:
-        nonlocal left
-        left -= size
-        if left < 0:
-            raise BadSubmission(f"{abbreviate(name)} has more than {most} bytes")
-
-    return _read_counted(_inflate(archive, archive.getinfo(name), name), count)
 
 
 def _inflate(archive: zipfile.ZipFile, info: zipfile.ZipInfo, name: str) -> Iterator[bytes]:

@@ -16,7 +16,8 @@ Kind = Literal["file", "folder", "zip", "unknown"]
 
 #: Files that no student hands in: notes for people, tables of a platform, and what systems create.
 _NO_WORK: Final = re.compile(
-    r"(readme|licen[cs]e)(\.[\w.-]+)?|.*\.(csv|tsv|xlsx?|ods)|thumbs\.db|desktop\.ini", re.IGNORECASE | re.DOTALL
+    r"(readme|licen[cs]e)(\.[\w.-]+)?|.*\.(csv|tsv|xlsx?|ods)|submission_metadata\.yml|thumbs\.db|desktop\.ini",
+    re.IGNORECASE | re.DOTALL,
 )
 #: Stands for a file that cannot be read: it cannot be parsed either.
 _UNREADABLE: Final = b"("

@@ -144,14 +144,6 @@ class Assignment:
 
 
 @dataclass(frozen=True, slots=True)
-class Submitter:
-    """A person who handed something in, as the course's system names them; empty if it does not."""
-
-    name: str = ""
-    email: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class Submission:
     """The files of one submission by their relative names with forward slashes.
 

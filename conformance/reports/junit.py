@@ -43,14 +43,9 @@ def junit_xml(implementation: Implementation, spec: Spec) -> str:
 
 
 def count_and_serialise(root: ET.Element) -> str:
-    """Return a document in which every suite, and the whole, says how many tests there are of each kind."""
+    """Return an indented document in which every suite, and the whole, says how many tests there are of each kind."""
     for element in (*root, root):
         _count_tests(element, element.iter("testcase"))
-    return serialise(root)
-
-
-def serialise(root: ET.Element) -> str:
-    """Return an indented XML document."""
     ET.indent(root)
     return '<?xml version="1.0" encoding="utf-8"?>\n' + ET.tostring(root, encoding="unicode") + "\n"
 

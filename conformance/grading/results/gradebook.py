@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from sys import intern
 from typing import Any, Final
@@ -21,7 +21,6 @@ from goldformer.conformance.grading.model import (
     Grade,
     Origin,
     Outcome,
-    Submitter,
 )
 from goldformer.conformance.grading.results import words
 from goldformer.conformance.grading.sandbox import Isolation
@@ -29,7 +28,7 @@ from goldformer.conformance.grading.sandbox import Isolation
 #: The beginnings of a formula for spreadsheets, which accept full-width forms too.
 _FORMULA: Final = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
 
-_HEAD: Final = ("id", "name", "email", "points", "earned")
+_HEAD: Final = ("id", "points", "earned")
 _TAIL: Final = ("outcome", "mistakes", "diagnosis", "message")
 
 #: The labels of lines that say what is wrong; the older words are in grades that were written before these.
@@ -128,9 +127,7 @@ def _list_mistakes(lines: Iterable[DiagnosisLine]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(intern(id_) for line in lines for id_ in line.mistakes))
 
 
-def to_csv(
-    summaries: Iterable[GradeSummary], assignment: Assignment, people: Mapping[str, Submitter] | None = None
-) -> str:
+def to_csv(summaries: Iterable[GradeSummary], assignment: Assignment) -> str:
     """Return a table (RFC 4180) with one row for each student and one column for each component.
 
     No field begins a formula.
@@ -139,12 +136,11 @@ def to_csv(
     writer = csv.writer(file, lineterminator="\r\n")
     components = [part.component for part in assignment.parts]
     writer.writerow([*_HEAD, *components, *_TAIL])
-    for student in make_gradebook(summaries, assignment, people)["students"]:
+    for student in make_gradebook(summaries, assignment)["students"]:
         earned = [student["components"].get(name, 0.0) for name in components]
         numbers = [words.points(value) for value in (student["points"], student["earned"], *earned)]
-        names = (student["id"], student["name"], student["email"])
         texts = (student["outcome"], " ".join(student["mistakes"]), student["diagnosis"], student["message"])
-        writer.writerow([*map(escape_formula, names), *numbers, *map(escape_formula, texts)])
+        writer.writerow([escape_formula(student["id"]), *numbers, *map(escape_formula, texts)])
     return file.getvalue()
 
 
@@ -155,24 +151,20 @@ def escape_formula(text: str) -> str:
     return f"'{line}" if line.startswith(_FORMULA) else line
 
 
-def make_gradebook(
-    summaries: Iterable[GradeSummary], assignment: Assignment, people: Mapping[str, Submitter] | None = None
-) -> dict[str, Any]:
+def make_gradebook(summaries: Iterable[GradeSummary], assignment: Assignment) -> dict[str, Any]:
     """Return the grades as data for JSON, in the order of the students' ids."""
     return {
         "assignment": assignment.title,
         "points": assignment.points,
         "components": {part.component: part.points for part in assignment.parts},
         "questions": {title: list(components) for title, components in assignment.questions.items()},
-        "students": [_make_entry(s, (people or {}).get(s.submission, Submitter())) for s in sort_by_id(summaries)],
+        "students": [_make_entry(s) for s in sort_by_id(summaries)],
     }
 
 
-def _make_entry(summary: GradeSummary, person: Submitter) -> dict[str, Any]:
+def _make_entry(summary: GradeSummary) -> dict[str, Any]:
     return {
         "id": words.shorten_to_line(summary.submission),
-        "name": words.shorten_to_line(person.name),
-        "email": words.shorten_to_line(person.email),
         "points": summary.points,
         "earned": summary.earned,
         "outcome": summary.outcome,
@@ -191,8 +183,6 @@ def sort_by_id(summaries: Iterable[GradeSummary]) -> list[GradeSummary]:
     return sorted(summaries, key=lambda summary: summary.submission)
 
 
-def to_json(
-    summaries: Iterable[GradeSummary], assignment: Assignment, people: Mapping[str, Submitter] | None = None
-) -> str:
+def to_json(summaries: Iterable[GradeSummary], assignment: Assignment) -> str:
     """Return the grades as JSON."""
-    return json.dumps(make_gradebook(summaries, assignment, people), ensure_ascii=False, indent=2) + "\n"
+    return json.dumps(make_gradebook(summaries, assignment), ensure_ascii=False, indent=2) + "\n"

@@ -9,16 +9,14 @@ import re
 import subprocess
 from collections import Counter
 from dataclasses import fields, replace
-from xml.etree import ElementTree
 
 import pytest
 
 import grades
-from goldformer.conformance.grading.model import NOT_STARTED, Grade, Submitter
+from goldformer.conformance.grading.model import NOT_STARTED, Grade
 from goldformer.conformance.grading.results import staff
 from goldformer.conformance.grading.results.classroom import anonymous_page, class_page
 from goldformer.conformance.grading.results.gradebook import GradeSummary, to_csv, to_json
-from goldformer.conformance.grading.results.junit import junit_xml
 from goldformer.conformance.grading.results.source import SubmissionSource
 from goldformer.conformance.grading.results.words import points
 from goldformer.conformance.grading.sandbox import Isolation
@@ -170,7 +168,6 @@ def test_the_order_in_which_students_were_graded_leaves_no_trace(spec, lines):
     assert class_page(lines, ASSIGNMENT, spec) == class_page(turned, ASSIGNMENT, spec)
     assert to_csv(lines, ASSIGNMENT) == to_csv(turned, ASSIGNMENT)
     assert to_json(lines, ASSIGNMENT) == to_json(turned, ASSIGNMENT)
-    assert junit_xml(lines, ASSIGNMENT) == junit_xml(turned, ASSIGNMENT)
 
 
 def test_isolation_is_summed_up_with_what_is_not_in_force(spec, lines):
@@ -268,12 +265,12 @@ def read(text):
 
 
 def test_a_row_for_each_student_and_a_column_for_each_component(lines):
-    rows = read(to_csv(lines, ASSIGNMENT, {"ben": Submitter(name="Ben Ō", email="ben@example.org")}))
-    assert list(rows[0]) == ["id", "name", "email", "points", "earned", "softmax", ATTENTION, "outcome",
+    rows = read(to_csv(lines, ASSIGNMENT))
+    assert list(rows[0]) == ["id", "points", "earned", "softmax", ATTENTION, "outcome",
                              "mistakes", "diagnosis", "message"]  # fmt: skip
     ben = rows[1]
-    assert [ben[name] for name in ("id", "name", "email", "points", "earned", ATTENTION)] == [
-        "ben", "Ben Ō", "ben@example.org", "10", *map(points, grades.earned_by_failing()),
+    assert [ben[name] for name in ("id", "points", "earned", ATTENTION)] == [
+        "ben", "10", *map(points, grades.earned_by_failing()),
     ]  # fmt: skip
     assert ben["mistakes"] == "scale-missing"
     assert [row["id"] for row in rows] == ["ada", "ben", "cai", "dee", "eli", "fay"]
@@ -281,10 +278,9 @@ def test_a_row_for_each_student_and_a_column_for_each_component(lines):
 
 @pytest.mark.parametrize("text", ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", " =1", "＝1", HOSTILE])
 def test_no_cell_begins_a_formula(lines, text):
-    person = Submitter(name=text, email=text)
     hostile = replace(lines[0], submission=text, message=text, diagnosis=text)
-    (row,) = read(to_csv([hostile], ASSIGNMENT, {text: person}))
-    for name in ("id", "name", "email", "message", "diagnosis"):
+    (row,) = read(to_csv([hostile], ASSIGNMENT))
+    for name in ("id", "message", "diagnosis"):
         assert row[name][0] in "'\\"
         assert "1" in row[name] or "SUM" in row[name]
         assert "\n" not in row[name]
@@ -302,36 +298,10 @@ def test_the_data_has_these_keys(lines):
     assert data["students"][1]["components"] == {"softmax": 4.0, ATTENTION: attention}
     assert list(data) == ["assignment", "points", "components", "questions", "students"]
     assert list(data["students"][0]) == [
-        "id", "name", "email", "points", "earned", "outcome", "components", "mistakes",
+        "id", "points", "earned", "outcome", "components", "mistakes",
         "could_be", "diagnosis", "message", "isolation", "key",
     ]  # fmt: skip
     assert data["students"][1]["earned"] == earned
-
-
-# ── JUnit ──
-
-
-def test_a_suite_for_each_student_and_a_case_for_each_component(lines):
-    root = ElementTree.fromstring(junit_xml(lines, ASSIGNMENT))
-    suites = {suite.get("name"): suite for suite in root}
-    assert [(suite.get("tests"), suite.get("failures"), suite.get("errors")) for suite in (suites["ada"], suites["ben"])
-            ] == [("2", "0", "0"), ("2", "1", "0")]  # fmt: skip
-    (failure,) = suites["ben"].iter("failure")
-    attention = points(grades.earned_by_failing()[1])
-    said = f"{attention} of 6 points: wrong values, 16 of {grades.published()} published cases"
-    assert failure.get("message").startswith(said)
-    assert "Divide QKᵀ by √d_k" in failure.text
-
-
-def test_what_the_grader_broke_is_an_error_and_no_failure():
-    root = ElementTree.fromstring(junit_xml([GradeSummary.of(grades.with_outcome(*BROKEN))], ASSIGNMENT))
-    assert [(suite.get("failures"), suite.get("errors")) for suite in root] == [("0", "1")]
-
-
-def test_junit_can_be_read_whatever_students_write(hostile_lines):
-    root = ElementTree.fromstring(junit_xml(hostile_lines, ASSIGNMENT))
-    assert len(root) == 8
-    assert any("<script>alert(1)</script>" in suite.get("name") for suite in root)
 
 
 # ── a submission, for staff ──

@@ -8,7 +8,6 @@ import json
 import os
 import re
 import sys
-import zipfile
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
@@ -64,7 +63,7 @@ def test_a_class_leaves_its_files(run: Run, tmp_path: Path) -> None:
     assert files == {
         ".lock", "assignment/adapter.py", "assignment/assignment.yaml", "assignment/answers.json",
         "class-anonymous.html", "class.html", "fresh/cases.yaml", "fresh/drawn-for.json", "fresh/seed",
-        "grades.csv", "grades.json", "junit.xml",
+        "grades.csv", "grades.json",
         *(f"students/{id_}/{name}" for id_ in ("alice", "bob", "carol")
           for name in ("feedback.html", "feedback.md", "grade.json.gz", "staff.html")),
     }  # fmt: skip
@@ -361,21 +360,6 @@ def test_where_grading_fails_the_status_says_so_and_the_next_run_tries_again(
     assert not (bob / "grader-error.txt").exists()
 
 
-def test_a_zip_is_one_submission_and_names_nobody(run: Run, tmp_path: Path) -> None:
-    """Students make zips: one that looks like an export of Gradescope set the name and email of its author."""
-    listing = "submission_7:\n  :submitters:\n  - :name: Victim\n    :email: victim@x.edu\n"
-    with zipfile.ZipFile(tmp_path / "alice.zip", "w") as archive:
-        archive.writestr("submission_metadata.yml", listing)
-        archive.writestr("submission_7/softmax.py", CORRECT)
-    assert run(submissions="alice.zip").exit_code == 0
-    (student,) = json.loads((tmp_path / "out" / "grades.json").read_text())["students"]
-    assert (student["id"], student["name"], student["email"]) == ("alice", "", "")
-    # The teacher says that it is an export.
-    assert run("--export", "--drop-missing", submissions="alice.zip").exit_code == 0
-    (student,) = json.loads((tmp_path / "out" / "grades.json").read_text())["students"]
-    assert (student["id"], student["name"]) == ("submission_7", "Victim")
-
-
 def test_a_folder_that_cannot_be_written_is_said_before_anything_is_graded(run: Run, tmp_path: Path) -> None:
     (tmp_path / "out").write_text("a file")
     result = run()
@@ -383,18 +367,6 @@ def test_a_folder_that_cannot_be_written_is_said_before_anything_is_graded(run: 
     (tmp_path / "file").write_text("")
     result = run("--out", str(tmp_path / "file" / "below"))
     assert (result.exit_code, "below: cannot be written: Not a directory" in result.stderr) == (2, True)
-
-
-def test_an_export_of_gradescope_names_the_students(run: Run, tmp_path: Path) -> None:
-    folder = tmp_path / "export" / "submission_7"
-    folder.mkdir(parents=True)
-    (folder / "softmax.py").write_text(CORRECT)
-    (tmp_path / "export" / "submission_metadata.yml").write_text(
-        "submission_7:\n  :submitters:\n  - :name: Ann\n    :email: ann@x.edu\n  - :name: Ben\n    :email: ben@x.edu\n"
-    )
-    assert run(submissions="export").exit_code == 0
-    (student,) = json.loads((tmp_path / "out" / "grades.json").read_text())["students"]
-    assert (student["id"], student["name"], student["email"]) == ("submission_7", "Ann; Ben", "ann@x.edu; ben@x.edu")
 
 
 @pytest.mark.parametrize(

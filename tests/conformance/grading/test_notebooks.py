@@ -71,7 +71,7 @@ def submissions(task: GradingTask, tmp_path_factory: pytest.TempPathFactory) -> 
         made = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
         nbformat.write(made, folder / f"{name}.ipynb")
     found = find_submissions(folder)
-    return {one.id: found.read(one, task.assignment.limits) for one in found.handed}
+    return {one.id: one.read(task.assignment.limits) for one in found.handed}
 
 
 @pytest.fixture(scope="module")
