@@ -57,17 +57,6 @@ from goldformer.spec import Spec, load_spec
 
 #: One mistake in this many is left out.
 FOLDS: Final = 5
-#: The end of the place of an unknown mistake, and the components that are there.
-PLACED: Final = {
-    "attention": {"softmax", "scaled_dot_product_attention", "multi_head_attention", "fused_multi_head_attention"},
-    "feed_forward": {"feed_forward"},
-    "output_layer": {"output_probabilities"},
-    "embedding": {"token_embedding"},
-    "positions": {"positional_encoding", "layer_norm"},
-    "skeleton": {"layer_norm", "encoder_layer", "decoder_layer", "encoder", "decoder", "transformer"},
-    "encoder": {"encoder_layer", "encoder"},
-    "loop": {"greedy_decode", "beam_search"},
-}
 #: The benches, in the order in which they are printed.
 BENCHES: Final = ("catalogue", "hidden", "unknown", "pairs", "programs", "bugs")
 _ROOT: Final = Path(__file__).resolve().parents[1]
@@ -90,15 +79,15 @@ class DiagnosisTask:
 class DiagnosisOutcome:
     """The findings about some mistakes, and the seconds of the diagnosis.
 
-    `wrong` are the claims that are not true. `is_isolated` says that a place was found by calls, and `is_placed` that
-    one of them is in a component to fix first, or in that place.
+    `wrong` are the claims that are not true. `has_place` says that a place was found by calls, and `is_placed` that a
+    mistake is in a component to fix first.
     """
 
     task: DiagnosisTask
     is_caught: bool
     is_named: bool
     is_placed: bool
-    is_isolated: bool
+    has_place: bool
     wrong: tuple[Claim, ...]
     findings: str
     seconds: float
@@ -177,14 +166,12 @@ def assess(
     to_fix = {r.text for r in remarks if r.label in (FIX_FIRST, FIX_TOO)}
     in_parts = len(made) == 1 and bool(to_fix) and to_fix <= {c.component for c in true}
     homes = {find_component(id_) for id_ in made}
-    places = [id_ for v in run if (isolated := run.about(v).isolated) for id_ in isolated.places]
     return DiagnosisOutcome(
         task,
         is_caught=any(v.bad for v in run),
         is_named=made <= named or (first is not None and made <= {*first.causes}) or bool(whole) or in_parts,
-        is_placed=any(r.label == FIX_FIRST and r.text in homes for r in remarks)
-        or any(id_.endswith(end) and homes & PLACED[end] for id_ in places for end in PLACED),
-        is_isolated=bool(places),
+        is_placed=any(r.label == FIX_FIRST and r.text in homes for r in remarks),
+        has_place=any(run.about(v).place for v in run),
         wrong=tuple(c for c in claims if c not in right),
         findings="\n".join(f"{r.label}: {r.text}" for r in remarks),
         seconds=seconds,
@@ -243,7 +230,7 @@ def examine_program(entry: Entry) -> DiagnosisOutcome:
         is_caught=bool(said.failing),
         is_named=bool(expected) and expected <= found,
         is_placed=bool(entry.place) and entry.place in said.whole,
-        is_isolated="Place" in said.finds,
+        has_place="Place" in said.finds,
         wrong=tuple(Claim(entry.components[-1], ids) for ids in sorted(found - expected)),
         findings="\n".join(map(": ".join, zip(said.finds, said.texts, strict=True))),
         seconds=seconds,
@@ -289,7 +276,7 @@ def describe(bench: str, outcomes: list[DiagnosisOutcome]) -> str:
         sum(o.is_named for o in caught),
         sum(bool(o.wrong) for o in outcomes),
         len(unnamed),
-        sum(o.is_isolated for o in unnamed),
+        sum(o.has_place for o in unnamed),
     )
     seconds = [o.seconds for o in outcomes] or [0.0]
     shares = "".join(f"{count:>10}" for count in counts)
@@ -316,7 +303,7 @@ def main(
     jobs: int | None, seed: int, cpu: float, most: int, benches: tuple[str, ...], *, outside: bool, verbose: bool
 ) -> None:
     """Print how many are caught, placed and named, how many are called by a wrong name, and the time of it."""
-    titles = ("caught", "placed", "named", "misnamed", "unnamed", "isolated")
+    titles = ("caught", "placed", "named", "misnamed", "unnamed", "place")
     unit = "wall s" if outside else "CPU s"
     print(f"{'bench':<12}{'made':>6}" + "".join(f"{t:>10}" for t in titles) + f"{unit:>9}{'worst':>9}")
     with ProcessPoolExecutor(jobs) as pool:

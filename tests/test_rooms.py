@@ -28,7 +28,6 @@ ROOMS = [
     "conformance/judging",
     "conformance/properties",
     "conformance/diagnosis",
-    "conformance/diagnosis/isolation",
     "conformance/diagnosis/mistakes",
     "conformance/reports",
     "conformance/api",

@@ -230,9 +230,9 @@ def _save_cases(folder: Path, bad: Iterable[Explained]) -> None:
     """Save the smallest wrong call of each failing check that has one, and say where."""
     folder.mkdir(exist_ok=True)
     for explained in bad:
-        if explained.example:
+        if explained.verdict.example:
             check, component, dtype, _ = explained.verdict.key
-            save(folder / f"{component}-{check}-{dtype}.yaml", f"{explained.example}\n")
+            save(folder / f"{component}-{check}-{dtype}.yaml", f"{explained.verdict.example}\n")
 
 
 def _as_json(implementation: Implementation, adapter: Adapter, device: str, spec: Spec) -> dict[str, Any]:

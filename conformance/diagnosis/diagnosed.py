@@ -19,23 +19,17 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class IsolatedMistake:
-    """The place of a mistake that nothing known explains, found by calls that leave only one part acting.
+class Place:
+    """The place of a mistake that nothing known explains, found by calls in which only one part acts.
 
-    `places` are ids of parts that are wrong, `names` their names, `holds` the names of what is right by itself.
-    `wrong_call` is the smallest wrong call, as changes of a case, and `element` its first wrong element. Each of the
-    changes `right_with` makes that call right. `calls` were made in all. `options`, by convention, are what the code
-    follows instead of what it declares: the place is the one under them.
+    `names` are the names of what is wrong, `holds` of what is right by itself. `wrong_call` is a wrong call, as changes
+    of a case, with its first wrong element. `is_loop` says that a loop of decoding is wrong, and not its model.
     """
 
-    places: tuple[str, ...]
     names: tuple[str, ...]
-    holds: tuple[str, ...]
-    wrong_call: str
-    element: str
-    right_with: tuple[str, ...]
-    calls: int
-    options: tuple[tuple[str, str], ...] = ()
+    holds: tuple[str, ...] = ()
+    wrong_call: str = ""
+    is_loop: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,14 +53,13 @@ class CheckDiagnosis:
     `rules_out` are the causes of other cases' matches that would fail this case, which passes. `refutes` are those that
     give another result than the implementation in a new call like this one; `confirms` are those that give the same
     result, and not that of right code.
-    `isolated` is the place of the mistake, at the failing case with which the search for it began.
+    `place` is where the mistake is, at the failing case that shows it.
     `beyond` says what goldformer does not judge of the code, where nothing known explains the failures.
     `idle` are the parameters that change no output of it although they should, those of a whole part as "norm_1.*".
     `state` says that it is right when it is called first.
     `excluded` are the mistakes that a property is known to show and that cannot be its failure: a passing case
     contradicts them.
-    `example` is the smallest call that shows an isolated mistake, as a file of one case, and `reproduce` the line that
-    shows a failure again which depends on earlier calls.
+    `reproduce` is the line that shows a failure again which depends on earlier calls.
     `fault` is an exception of goldformer's own that ended the search for causes: a line that describes it, and its
     traceback.
     """
@@ -76,12 +69,11 @@ class CheckDiagnosis:
     rules_out: tuple[Causes, ...] = ()
     refutes: tuple[Causes, ...] = ()
     confirms: tuple[Causes, ...] = ()
-    isolated: IsolatedMistake | None = None
+    place: Place | None = None
     idle: tuple[str, ...] = ()
     state: KeptState | None = None
     beyond: str = ""
     excluded: tuple[str, ...] = ()
-    example: str = ""
     reproduce: str = ""
     fault: str = ""
 
@@ -96,11 +88,6 @@ class Explained(NamedTuple):
     diagnosis: CheckDiagnosis = _NOTHING
 
     @property
-    def example(self) -> str:
-        """The smallest call that shows a violation or an isolated mistake, as a file of one case."""
-        return self.diagnosis.example or self.verdict.example
-
-    @property
     def reproduce(self) -> str:
         """The line that shows the failure again."""
         return self.diagnosis.reproduce or self.verdict.reproduce
@@ -108,13 +95,13 @@ class Explained(NamedTuple):
     def as_json(self) -> dict[str, Any]:
         """Return both as plain data, for --json and for the workers of pytest-xdist."""
         found = asdict(self.diagnosis, dict_factory=replace_enums)
-        return {**self.verdict.as_json(), **found, "example": self.example, "reproduce": self.reproduce}
+        return {**self.verdict.as_json(), **found, "reproduce": self.reproduce}
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Explained:
-        """Read the plain data of as_json, also after tuples became lists: the verdict gets the example and the line."""
+        """Read the plain data of as_json, also after tuples became lists: the verdict gets the line."""
         found = _make_reader().validate_python(data)
-        return cls(Verdict.from_json(data), replace(found, example="", reproduce=""))
+        return cls(Verdict.from_json(data), replace(found, reproduce=""))
 
 
 @cache

@@ -12,8 +12,8 @@ from typing import Final
 
 import numpy as np
 
+from goldformer.conformance.diagnosis.calls import compute
 from goldformer.conformance.diagnosis.causes import DROPOUT
-from goldformer.conformance.diagnosis.isolation.calls import compute
 from goldformer.conformance.judging.applicability import find_working_case
 from goldformer.conformance.judging.cases import Bench, Judgement
 from goldformer.conformance.judging.invoke import Arguments, Array, CallProblem, read_arguments

@@ -30,9 +30,6 @@ if TYPE_CHECKING:
 #: An explanation may miss one failing case in this many by rounding, and still hold for all.
 _RARE: Final = 10
 
-#: The number of failing cases of a component that are searched under other options.
-_MOST_UNDER_OPTIONS: Final = 2
-
 
 class Diagnosis:
     """Explains failures by mistakes and options that reproduce them; a match of one is tried first on all others.
@@ -47,8 +44,6 @@ class Diagnosis:
     ) -> None:
         self._spec, self._left_out, self._imitations, self._isolates = spec, left_out, imitations, isolates
         self._passed: list[Judgement] = []
-        #: The options that calls with silent parts show, by the component that was searched under them.
-        self._options: dict[str, dict[str, str]] = {}
         #: The explanations of components that were compared with new calls.
         self._compared: set[tuple[str, Causes]] = set()
 
@@ -90,7 +85,7 @@ class Diagnosis:
             with run.keep_verdicts():
                 run = DiagnosedRun.of(_name_dropout(judgements, explained))
         made = [judgement for judgement in judgements if judgement is not None]
-        more = (self._note_state, self._search_deeper, self._isolate_unknown, self._note_scope)
+        more = (self._note_state, self._note_places, self._note_scope)
         for extend in (self._exclude_mistakes, self._settle, *(more if self._isolates else ())):
             with run.keep_verdicts():
                 extend(made, run)
@@ -98,11 +93,6 @@ class Diagnosis:
 
     def _note_state(self, judgements: Sequence[Judgement], run: DiagnosedRun) -> None:
         note_state(judgements, run, list_unexplained(run, self._spec), self._spec)
-
-    def _search_deeper(self, judgements: Sequence[Judgement], run: DiagnosedRun) -> None:
-        """Search under other options, as what explains a layer lets the stack above it be searched."""
-        while self._search_under_options(judgements, run):
-            self._settle(judgements, run)
 
     def _settle(self, judgements: Sequence[Judgement], run: DiagnosedRun) -> None:
         """Add what all failures together say of their explanations, and the cases that pass."""
@@ -176,43 +166,21 @@ class Diagnosis:
         failure = FailingCase.of(judgement)
         return failure is not None and self._imitator.misses_by_rounding(ids, failure)
 
-    def _search_under_options(self, judgements: Sequence[Judgement], run: DiagnosedRun) -> bool:
-        """Search again the failures that nothing explains, under the options that a call with silent parts shows.
-
-        Return True if something is found.
-        """
-        found = False
-        for component in list_unknown(run, self._spec):
-            if component in self._options:
-                continue
-            from goldformer.conformance.diagnosis.isolation import find_options  # few runs need it
-
-            mine = select_judgements(judgements, component)
-            options = self._options[component] = find_options(dict(enumerate(mine)), self._spec)
-            failing = [j for j in mine if j.verdict.bad and run.evidence.is_searched(j.verdict.key)]
-            for judgement in sorted(failing, key=_rank_case)[:_MOST_UNDER_OPTIONS] if options else ():
-                found |= _add_matches(judgement, run, partial(self._imitator.search_under, options))
-                if run.evidence.list_equal(judgement.verdict.key):
-                    break
-        return found
-
-    def _isolate_unknown(self, judgements: Sequence[Judgement], run: DiagnosedRun) -> None:
+    def _note_places(self, judgements: Sequence[Judgement], run: DiagnosedRun) -> None:
         """Note the place of the mistake of each component whose failures nothing explains for certain.
 
         Parameters that change no output are noted too.
         """
-        for component, options in list_unsettled(run, self._spec).items():
-            from goldformer.conformance.diagnosis.isolation import find_idle, isolate  # few runs need it
+        for component in list_unsettled(run, self._spec):
+            from goldformer.conformance.diagnosis.idle import find_idle  # few runs need it
+            from goldformer.conformance.diagnosis.place import locate_mistake
 
             mine = select_judgements(judgements, component)
-            numbered = dict(enumerate(mine))
             with run.keep_verdicts(next(j.verdict for j in mine if j.verdict.bad)):
-                idle = find_idle(numbered, self._spec)
-                found = isolate(numbered, self._spec, self._options.get(component, options))
-                for index, names in idle.items():
-                    run.note(mine[index].verdict.key, idle=names)
-                for index, (isolated, example) in found.items():
-                    run.note(mine[index].verdict.key, isolated=isolated, example=example)
+                if found := find_idle(mine, self._spec):
+                    run.note(found[0].verdict.key, idle=found[1])
+                if located := locate_mistake(mine, self._spec):
+                    run.note(located[0].verdict.key, place=located[1])
 
     def _note_scope(self, judgements: Sequence[Judgement], run: DiagnosedRun) -> None:
         """Note in the first failure of each component that nothing explains what goldformer does not judge of it."""

@@ -30,11 +30,10 @@ CLOSEST_OPTION: Final = "Closest option"
 #: Another mistake explains as much; or no passing case rules it out, and no values were compared.
 POSSIBLE_CAUSES: Final = "Possible causes"
 NOTHING_KNOWN: Final = "Cause unknown"
-#: The place of a mistake that nothing known explains, what is right, and two calls that differ in what shows it.
+#: The place of a mistake that nothing known explains, what is right, and a call that shows it.
 PLACE: Final = "Place"
 HOLDS: Final = "Right by itself"
 SMALLEST: Final = "Smallest wrong call"
-RIGHT_CALL: Final = "Right call"
 #: A component that fails in a way that its failing parts do not explain.
 FIX_TOO: Final = "Fix too"
 #: The command that shows what only several calls show.

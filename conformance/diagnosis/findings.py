@@ -11,11 +11,10 @@ from typing import Final
 from goldformer.conformance.diagnosis.causes import (
     SHOWN_BY_PROPERTY,
     Cause,
-    make_option_cause,
     write_declaration,
     write_hint,
 )
-from goldformer.conformance.diagnosis.diagnosed import DiagnosedRun, IsolatedMistake
+from goldformer.conformance.diagnosis.diagnosed import DiagnosedRun, Place
 from goldformer.conformance.diagnosis.finding import (
     AGAIN,
     AS_PRINTED,
@@ -35,7 +34,6 @@ from goldformer.conformance.diagnosis.finding import (
     PLACE,
     POSSIBLE_CAUSES,
     REPEAT,
-    RIGHT_CALL,
     SMALLEST,
     WRITE,
     Finding,
@@ -82,8 +80,6 @@ _IN_PLACE: Final = "input-mutated"
 #: The mistake that gives a result a finer dtype than that of its inputs.
 _PROMOTION: Final = "dtype-promote"
 _WITHOUT: Final = "Plug in a part without it, or switch it off"
-#: The most changes of a call that are listed: each of them makes it right.
-_MOST_CHANGES: Final = 3
 #: Two parts that are wrong by themselves have in common what comes before them and after them.
 _ALL_OF_THEM: Final = ", each by itself, or a normalisation or residual that all of them pass"
 
@@ -132,7 +128,7 @@ def _diagnose(run: DiagnosedRun, spec: Spec) -> Iterator[Finding]:
         found = found or list(_find_possible_causes(run, bad, component, spec))
         yield from found
         if uncertain:
-            yield from _describe_isolated(_find_isolated(bad, run), spec)
+            yield from _describe_place(_get_place(bad, run))
         yield from _describe_printed(found, bad, component, spec)
     yield from _declare_together(explained)
     yield from (Finding(label, ", ".join(names), inner=False) for label, names in groups.items() if names)
@@ -204,8 +200,8 @@ def _classify_follower(
     if any(run.evidence.is_searched(v.key) and v.differences for v in bad):
         # A part that nothing known explains cannot be imitated in the whole, nor can a cache that reads word by word
         # what is wrong in a model. What is wrong in the loop itself is said at once.
-        isolated = _find_isolated(bad, run)
-        in_model = isolated is not None and "loop" not in isolated.places
+        place = _get_place(bad, run)
+        in_model = place is not None and not place.is_loop
         decodes = "bos_id" in spec.contracts[component].attributes
         return AGAIN if (decodes and in_model) or not all(explained[part] for part in parts) else FIX_TOO
     places = {find_place(v) for part in parts for v in judged[part] if v.reason == "raised"}
@@ -282,7 +278,7 @@ def _find_possible_causes(run: DiagnosedRun, bad: Sequence[Verdict], component: 
     yield from (Finding("Convention", text) for text in advice)
     wrong = [v for v in bad if v.differences and run.get_note(v).advice not in advice]
     if any(run.evidence.is_searched(v.key) for v in wrong):
-        yield from _describe_unknown(bad, wrong, run, spec)
+        yield from _describe_unknown(bad, wrong, run)
         return
     # The message of an exception or a wrong shape is enough; only wrong values hint at mistakes.
     if mixed or advice or not any(v.reason in ("wrong-value", "not-finite", "property") for v in bad):
@@ -303,16 +299,14 @@ def _describe_ways(wrong: Sequence[Verdict]) -> Iterator[Finding]:
             yield Finding(MISTAKE_FOUND, f"{way.describe('')}{list_few(checks)}. {way.hint}")
 
 
-def _describe_unknown(
-    bad: Sequence[Verdict], wrong: Sequence[Verdict], run: DiagnosedRun, spec: Spec
-) -> Iterator[Finding]:
+def _describe_unknown(bad: Sequence[Verdict], wrong: Sequence[Verdict], run: DiagnosedRun) -> Iterator[Finding]:
     """Yield the place of what no known mistake reproduces, or what goldformer does not judge of the code."""
     if beyond := next(filter(None, (run.get_note(v).beyond for v in bad)), ""):
         # The place would be that of right code too.
         yield Finding(NOTHING_KNOWN, f"{beyond}. {_WITHOUT}")
         return
     yield Finding(NOTHING_KNOWN, "No known mistake reproduces this output; " + _describe_first_wrong(wrong))
-    yield from _describe_isolated(_find_isolated(bad, run), spec)
+    yield from _describe_place(_get_place(bad, run))
 
 
 def _put_zeros_first(
@@ -395,28 +389,20 @@ def _is_of_gradients(verdict: Verdict) -> bool:
     return all(difference.output.startswith(GRADIENT_OF) for difference in verdict.differences)
 
 
-def _find_isolated(bad: Iterable[Verdict], run: DiagnosedRun) -> IsolatedMistake | None:
+def _get_place(bad: Iterable[Verdict], run: DiagnosedRun) -> Place | None:
     """Return the place of a mistake that failing cases show; None if none does."""
-    return next(filter(None, (run.get_note(v).isolated for v in bad)), None)
+    return next(filter(None, (run.get_note(v).place for v in bad)), None)
 
 
-def _describe_isolated(isolated: IsolatedMistake | None, spec: Spec) -> Iterator[Finding]:
-    """Yield the place of a mistake that nothing explains, what is right, and the two calls that differ."""
-    if isolated is None:
+def _describe_place(place: Place | None) -> Iterator[Finding]:
+    """Yield the place of a mistake that nothing explains, what is right, and a call that shows it."""
+    if place is None:
         return
-    if isolated.options:
-        causes = [make_option_cause(name, option, spec) for name, option in isolated.options]
-        fits = f"calls with silent parts fit {join_names([c.heading for c in causes])}"
-        yield Finding(
-            "Convention", f"{fits}; {write_declaration(causes)}, or fix it. The rest of this report assumes it"
-        )
-    yield Finding(PLACE, " and ".join(isolated.names) + (_ALL_OF_THEM if len(isolated.names) > 1 else ""))
-    if isolated.holds:
-        yield Finding(HOLDS, join_names(isolated.holds))
-    yield Finding(SMALLEST, f"{isolated.wrong_call}: {isolated.element}")
-    if isolated.right_with:
-        changes = [f"with {words}" for words in isolated.right_with[:_MOST_CHANGES]]
-        yield Finding(RIGHT_CALL, f"the same {', or '.join(changes)}")
+    yield Finding(PLACE, " and ".join(place.names) + (_ALL_OF_THEM if len(place.names) > 1 else ""))
+    if place.holds:
+        yield Finding(HOLDS, join_names(place.holds))
+    if place.wrong_call:
+        yield Finding(SMALLEST, place.wrong_call)
 
 
 def list_unexplained(run: DiagnosedRun, spec: Spec) -> list[str]:
@@ -438,16 +424,14 @@ def list_unknown(run: DiagnosedRun, spec: Spec) -> list[str]:
     return [component for component, label in _list_labels(run, spec) if label == NOTHING_KNOWN]
 
 
-def list_unsettled(run: DiagnosedRun, spec: Spec) -> dict[str, dict[str, str]]:
-    """Return the components that nothing known explains, or not for certain, with the options of what comes closest."""
-    found: dict[str, dict[str, str]] = {}
-    for component, label in _list_labels(run, spec):
-        if label == NOTHING_KNOWN:
-            found.setdefault(component, {})
-        elif label == CLOSEST:
-            closest = _select_explanations(run, component, spec)[0]
-            found[component] = {c.convention: c.option for c in closest.causes if c.option}
-    return found
+def list_unsettled(run: DiagnosedRun, spec: Spec) -> list[str]:
+    """Return the components that nothing known explains, or not for certain, under the options that they declare."""
+
+    def is_as_declared(component: str) -> bool:
+        return not any(c.option for c in _select_explanations(run, component, spec)[0].causes)
+
+    labels = dict.fromkeys(_list_labels(run, spec))
+    return [c for c, label in labels if label == NOTHING_KNOWN or (label == CLOSEST and is_as_declared(c))]
 
 
 def _list_labels(run: DiagnosedRun, spec: Spec) -> Iterator[tuple[str, str]]:

@@ -234,27 +234,6 @@ class Imitator:
         made = self._textbooks.imitate(candidate, failure)
         return isinstance(made, Result) and _VISIBLE < replace(failure, actual=made).measure_apart(before) < math.inf
 
-    def search_under(self, options: Options, failure: FailingCase) -> tuple[Match, ...]:
-        """Return the causes of a failing case under some options: what is wrong on top of them.
-
-        What is found is a late match of the other failing cases.
-        """
-        case, component = failure.case, failure.case.component
-        if case.cotangent is not None or case.full_size or case.size > LARGE:
-            return ()
-        base = Candidate(options=tuple(sorted(options.items())))
-        bases = [base, base.add(self._known.join_options(component))]
-        bases = list(
-            dict.fromkeys([*bases, *(base.add(part) for part in self._known.list_bases(component) if not part.place)])
-        )
-        known = self._catalogue.list_known(component, failure.options)
-        most = _MORE * (_TRIED // estimate_cost(case))
-        tried = chain(bases, islice(combine_with(bases, known), most), self._list_edits(failure, bases))
-        found = self._note_found(self._match_possible(tried, failure), failure)
-        if found:
-            self._known.assume(component, next(iter(found)))
-        return _describe_matches(found)
-
     def _list_second(self, base: Candidate, failure: FailingCase) -> Iterator[Candidate]:
         """Yield a base with each mistake, option and edit, as many as there is time for."""
         case, component = failure.case, failure.case.component

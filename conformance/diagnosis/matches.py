@@ -23,8 +23,6 @@ class KnownMatches:
         self._explained: Counter[str] = Counter()
         #: The number of failing cases of each component that a candidate explains.
         self._counted: dict[str, Counter[Candidate]] = defaultdict(Counter)
-        #: What explains a component under options that it does not declare.
-        self._assumed: dict[str, Candidate] = {}
 
     def add(self, component: str, found: Iterable[Candidate]) -> None:
         """Add the candidates that a search found for a component."""
@@ -40,10 +38,6 @@ class KnownMatches:
     def count_above(self, base: Candidate, component: str, found: Iterable[Candidate]) -> None:
         """Count one case more for these candidates than for a base."""
         self._counted[component].update(dict.fromkeys(found, self._counted[component][base] + 1))
-
-    def assume(self, component: str, candidate: Candidate) -> None:
-        """Take a candidate as what explains a component, however many cases it explains."""
-        self._assumed[component] = candidate
 
     def was_searched(self, component: str) -> bool:
         """Return True if a failing case of a component was compared with candidates."""
@@ -105,8 +99,6 @@ class KnownMatches:
 
     def _find_best_match(self, component: str) -> Candidate:
         """Return the candidate that explains most failing cases of a component, with the fewest causes among equals."""
-        if component in self._assumed:
-            return self._assumed[component]
         counted = self._counted[component]
         best = max(counted, key=lambda c: (counted[c], -len(c.causes)), default=Candidate())
         return best if 2 * counted[best] >= self._searched[component] else Candidate()

@@ -77,13 +77,13 @@ def summarise(
         yield from list_hints(implementation)
         count = len(remarks) - len(findings) + len(implementation.conventions) + 1  # the edition of the spec
         yield Line(f"{count_noun(count, 'note')} ({more} lists all)", "dim")
-    # Prefer a check that isolates a mistake: its wrong call is the smallest. An accepted bad call helps least.
-    first = min(failing, key=lambda verdict: (not run.get_note(verdict).isolated, verdict.reason == ACCEPTED))
+    # An accepted bad call helps least.
+    first = min(failing, key=lambda verdict: verdict.reason == ACCEPTED)
     # Where a name is found, it says more than numbers do.
     in_full = not brief and not any(finding.label in (MISTAKE_FOUND, OPTION_FOUND) for finding in findings)
     fault = next((verdict for verdict in failing if verdict.is_fault), None)
     for verdict in filter(None, (fault, first if in_full and first is not fault else None)):
-        known = Explained(replace(verdict, example=""), replace(run.about(verdict), example="", fault=""))
+        known = Explained(replace(verdict, example=""), replace(run.about(verdict), fault=""))
         yield Line(f"\n{explain_verdict(known, spec)}\n")
     yield from list_rows(implementation, spec)
     yield from list_remarks(findings if whole else shorten_findings(findings))

@@ -60,9 +60,9 @@ def explain_verdict(explained: Explained, spec: Spec) -> str:
         ]
     # Not wrapped, so that it can be copied.
     lines.append(f"  Repeat      {explained.reproduce}")
-    if explained.example:
+    if explained.verdict.example:
         lines.append("  As a case   --save-cases FOLDER saves it as a file, which --cases FILE reads:")
-        lines += explained.example.splitlines()
+        lines += explained.verdict.example.splitlines()
     return "\n".join(lines)
 
 

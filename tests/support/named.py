@@ -23,7 +23,6 @@ from goldformer.conformance.diagnosis.finding import (
     FIRST_SEEN,
     HOLDS,
     REPEAT,
-    RIGHT_CALL,
     SMALLEST,
     Finding,
 )
@@ -38,7 +37,7 @@ PROGRAMS = Path(__file__).with_name("named_programs")
 #: The most numbers of a case, and the most cases of a component, of values and of gradients.
 LARGEST, MOST = 5000, 12
 #: What is said of a failure without calling it anything.
-UNNAMED = {FIRST_SEEN, *CODE_LABELS, HOLDS, SMALLEST, RIGHT_CALL, REPEAT}
+UNNAMED = {FIRST_SEEN, *CODE_LABELS, HOLDS, SMALLEST, REPEAT}
 _FOLDERS = tempfile.TemporaryDirectory(prefix="named-")
 
 

@@ -6,7 +6,7 @@ sides were rounded: a result is wrong if it differs by more than the tolerances 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -14,20 +14,14 @@ import numpy as np
 
 from goldformer.conformance.judging.cases import Bench
 from goldformer.conformance.judging.comparator import compare
-from goldformer.conformance.judging.gradient import invoke_gradient
-from goldformer.conformance.judging.invoke import Arguments, Array, BadResult, CallProblem, Result
-from goldformer.conformance.judging.measure import GRADIENT_OF
+from goldformer.conformance.judging.invoke import Arguments, Array, BadResult, CallProblem
 from goldformer.conformance.judging.tolerance import least_margin, tolerance
 from goldformer.conformance.judging.verdict import UNANSWERED, Difference
 from goldformer.conformance.properties.measuring import measure_call
-from goldformer.spec.oracle.derive import apply, measure_gradient
+from goldformer.spec.oracle.derive import apply
 
 #: The most calls of one component.
 MOST_CALLS: Final = 30
-
-#: How far, relatively, two factors may be apart that are one but for rounding; and how many scores show one factor.
-_ONE_FACTOR: Final = 2.0**-10
-_SEVERAL: Final = 2
 
 
 class Exhausted(Exception):
@@ -56,42 +50,29 @@ class Calls:
         if measured.margin <= least_margin(self._rounds_to):
             return None
         actual = self.call(arguments, component)
-        return None if actual is None else self.compare(actual, arguments, options, measured.scales, component)
+        if actual is None:
+            return None
+        expected = compute(component, arguments, options)
+        differences = (
+            compare(name, actual[name], expected[name], self._widen(measured.scales.get(name, 0.0)))
+            for name in self.bench.spec.contracts[component].flow
+            if name in actual and name in expected
+        )
+        return tuple(difference for difference in differences if difference.wrong)
 
     def call(self, arguments: Arguments, component: str = "") -> Mapping[str, Array] | None:
         """Return the outputs of a call; None if it has none, and Exhausted if there are no more calls."""
-        return self._ask(lambda: self.bench.call(component or self.component, arguments))
-
-    def _ask(self, call: Callable[[], Result]) -> Mapping[str, Array] | None:
         if self.count >= MOST_CALLS:
             raise Exhausted
         self.count += 1
         try:
-            return call().outputs
+            return self.bench.call(component or self.component, arguments).outputs
         except BadResult as bad:
             if bad.reason in UNANSWERED:
                 raise Exhausted from bad
             return None
         except CallProblem:
             return None
-
-    def compare(
-        self,
-        actual: Mapping[str, Array],
-        arguments: Arguments,
-        options: Mapping[str, str],
-        scales: Mapping[str, float],
-        component: str = "",
-    ) -> tuple[Difference, ...]:
-        """Return the outputs that differ from those of the formulas under some options, as data flows to them."""
-        component = component or self.component
-        expected = compute(component, arguments, options)
-        differences = (
-            compare(name, actual[name], expected[name], self._widen(scales.get(name, 0.0)))
-            for name in self.bench.spec.contracts[component].flow
-            if name in actual and name in expected
-        )
-        return tuple(difference for difference in differences if difference.wrong)
 
     @property
     def _rounds_to(self) -> str:
@@ -102,47 +83,10 @@ class Calls:
         return tolerance(self._rounds_to, scale, 0.0) + tolerance("float64", scale, 0.0)
 
 
-@dataclass
-class GradientCalls(Calls):
-    """The same of gradients, whose differences are named as in a verdict: "gradient of x"."""
-
-    def find_differences(self, arguments: Arguments, component: str = "") -> tuple[Difference, ...] | None:
-        """Return the wrong gradients of a call; None if it says nothing."""
-        del component
-        if has_empty_row(arguments):
-            return None
-        contract, cotangent = self.bench.spec.contracts[self.component], draw_cotangent(arguments, self)
-        specs = {**contract.inputs, **contract.params_for(arguments.attributes)}
-        given = {**arguments.inputs, **arguments.params}
-        wanted = {name: spec for name, spec in specs.items() if spec.kind == "float" and name in given}
-        bench = self.bench
-        actual = self._ask(
-            lambda: invoke_gradient(bench.adapter, contract, arguments, cotangent, wanted, bench.dtype, bench.device)
-        )
-        if actual is None:
-            return None
-        options = bench.adapter.options(self.component, bench.spec)
-        call = (arguments.inputs, arguments.params, arguments.attributes, options)
-        expected = measure_gradient(self.component, call, cotangent, contract.first_output)
-        differences = (
-            compare(f"{GRADIENT_OF}{name}", actual[name], expected[name][0], self._widen(expected[name][1]))
-            for name in wanted
-        )
-        return tuple(difference for difference in differences if difference.wrong)
-
-
 def compute(component: str, arguments: Arguments, options: Mapping[str, str]) -> Mapping[str, Array]:
     """Return the outputs of a call as the formula gives them in float64."""
     with np.errstate(all="ignore"):
         return apply(component, float, arguments.inputs, arguments.params, arguments.attributes, options)
-
-
-def draw_cotangent(arguments: Arguments, calls: Calls) -> Array:
-    """Return the same numbers for each call of one shape: multiples of 1/32, which every dtype holds."""
-    contract = calls.bench.spec.contracts[calls.component]
-    bound = arguments.bind(contract)
-    shape = contract.outputs[contract.first_output].shape.sizes(bound.sizes, bound.lead or ())
-    return np.random.default_rng(0).integers(-32, 32, shape) / 32
 
 
 def has_empty_row(arguments: Arguments) -> bool:
@@ -152,22 +96,6 @@ def has_empty_row(arguments: Arguments) -> bool:
     return masked or (
         pad is not None and any((array[:, 0] == pad).any() for array in inputs if array.dtype.kind == "i")
     )
-
-
-def has_scaled_scores(calls: Calls, arguments: Arguments) -> bool:
-    """Return True if a search under a length penalty gives the right words, and all scores times one wrong factor."""
-    options = calls.bench.adapter.options(calls.component, calls.bench.spec)
-    if options.get("length_penalty", "none") == "none":
-        return False
-    actual = calls.call(arguments) or {}
-    if "scores" not in actual or not calls.find_differences(arguments):
-        return False
-    expected = compute(calls.component, arguments, options)
-    if not np.array_equal(actual.get("ids", expected["ids"]), expected["ids"]) or expected["scores"].size < _SEVERAL:
-        return False
-    with np.errstate(all="ignore"):
-        factors = actual["scores"].astype(np.float64) / expected["scores"].astype(np.float64)
-    return bool(np.isfinite(factors).all()) and bool(np.ptp(factors) <= _ONE_FACTOR * abs(factors).max())
 
 
 def is_model_right(calls: Calls, arguments: Arguments) -> bool | None:

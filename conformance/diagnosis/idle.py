@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Final
 
 import numpy as np
 
+from goldformer.conformance.diagnosis.calls import Calls, Exhausted, compute
 from goldformer.conformance.diagnosis.failure import LARGE, is_decoding
-from goldformer.conformance.diagnosis.isolation.calls import Calls, Exhausted, compute
-from goldformer.conformance.diagnosis.isolation.switches import change_params
 from goldformer.conformance.judging.cases import Judgement
 from goldformer.conformance.judging.invoke import Arguments, Array, Result, read_arguments
 from goldformer.spec import Spec
@@ -21,21 +20,20 @@ from goldformer.spec import Spec
 _CLEARLY: Final = 2.0**-6
 
 
-def find_idle(judgements: Mapping[int, Judgement], spec: Spec) -> dict[int, tuple[str, ...]]:
-    """Return the parameters that change no output, by the key of the failing case that shows it; nothing if all do.
+def find_idle(judgements: Sequence[Judgement], spec: Spec) -> tuple[Judgement, tuple[str, ...]] | None:
+    """Return the parameters that change no output, with the failing case that shows it; None if all change one.
 
     The judgements are those of one component. All parameters of a part that do nothing are told as one, "norm_1.*".
     """
-    fitting = [key for key, judgement in judgements.items() if _can_show(judgement)]
-    first = max(fitting, key=lambda key: _rank(judgements[key]), default=None)
-    if first is None:
-        return {}
-    case, bench = judgements[first].case, judgements[first].bench
-    assert case is not None, "only cases can show it"
-    search = _Search(Calls(bench, case.component), read_arguments(case), bench.adapter.options(case.component, spec))
+    fitting = [judgement for judgement in judgements if _can_show(judgement)]
+    first = max(fitting, key=_rank, default=None)
+    if first is None or first.case is None:
+        return None
+    component, bench = first.case.component, first.bench
+    search = _Search(Calls(bench, component), read_arguments(first.case), bench.adapter.options(component, spec))
     with suppress(Exhausted):
         search.find_all()
-    return {first: tuple(search.found)} if search.found else {}
+    return (first, tuple(search.found)) if search.found else None
 
 
 def _can_show(judgement: Judgement) -> bool:
@@ -88,7 +86,7 @@ class _Search:
     def _is_idle(self, names: Collection[str]) -> bool:
         """Return True if these parameters change no output at all, and one of the right code clearly."""
         changed = {name: _change(self.base.params[name]) for name in names}
-        arguments = change_params(self.base, changed)
+        arguments = replace(self.base, params={**self.base.params, **changed})
         moved = compute(self.calls.component, arguments, self.options)
         if not any(_is_moved(self.right[name], moved[name]) for name in moved.keys() & self.before.keys()):
             return False
