@@ -36,7 +36,6 @@ from goldformer.conformance.grading.sandbox._isolation import (
     try_steps,
 )
 from goldformer.conformance.grading.sandbox._mounts import make_root, remove_folder
-from goldformer.conformance.grading.sandbox._sysv import remove_objects
 from goldformer.conformance.grading.sandbox._types import MEMORY_WATCH, Limits
 from goldformer.conformance.grading.sandbox._usage import INTERVAL, check_measurable, measure_cpu, measure_descendants
 
@@ -142,7 +141,6 @@ class Launcher:
         self._reaper = _Reaper()
         self._groups: dict[int, Group] = {}
         self._memory: dict[int, int] = {}
-        self._owners: dict[int, int] = {}
         self._out_of_memory: dict[int, None] = {}
         self._forks = 0
         self._name = os.path.basename(config["folder"])
@@ -160,8 +158,6 @@ class Launcher:
         refused |= self._find_refused(config)
         self._steps = [name for name in self._steps if name not in refused]
         self.features = [*features, *self._steps]
-        #: System V objects would outlive a process; an ordinary user's belong to the same user as all others.
-        self._sweeps = os.geteuid() == 0 and {"ipc-namespace", "system-calls"}.isdisjoint(self._steps)
         self._watches = "cgroup" not in self._steps and MEMORY_WATCH not in config["without"]
         if self._watches:
             try:
@@ -264,7 +260,6 @@ class Launcher:
                 os.close(descriptor)
         self._reaper.running.add(pid)
         self._memory[pid] = limits.memory << 20
-        self._owners[pid] = setup.user
         if group:
             self._groups[pid] = group
         return {"pid": pid}
@@ -340,9 +335,6 @@ class Launcher:
             _end_orphans(self._reaper.running)
         group = self._groups.pop(pid, None)
         del self._memory[pid]
-        user = self._owners.pop(pid)
-        if self._sweeps:
-            remove_objects(user)
         killed = pid in self._out_of_memory
         self._out_of_memory.pop(pid, None)
         return {"status": status, "cpu": seconds, "out_of_memory": group.end() if group else killed}

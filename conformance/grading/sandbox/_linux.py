@@ -37,7 +37,6 @@ _PR_SET_CHILD_SUBREAPER: Final = 36
 _PR_SET_NO_NEW_PRIVS: Final = 38
 #: Public, because the filter of system calls refuses to undo it.
 PR_SET_THP_DISABLE: Final = 41
-_IPC_RMID: Final = 0
 _CAPABILITY_VERSION_3: Final = 0x20080522
 #: More than there are capabilities: the kernel refuses to drop one that it does not know.
 _MOST_CAPABILITIES: Final = 64
@@ -153,21 +152,6 @@ def pivot(root: str) -> None:
     _check("pivot_root", _libc.pivot_root(b".", b"."))
     _check("umount2", _libc.umount2(b".", _MNT_DETACH))
     os.chdir("/")
-
-
-def remove_shared_memory(number: int) -> None:
-    """Remove a System V segment once nobody has it attached."""
-    _check("shmctl", _libc.shmctl(number, _IPC_RMID, None))
-
-
-def remove_semaphores(number: int) -> None:
-    """Remove a set of System V semaphores."""
-    _check("semctl", _libc.semctl(number, 0, _IPC_RMID))
-
-
-def remove_message_queue(number: int) -> None:
-    """Remove a System V message queue."""
-    _check("msgctl", _libc.msgctl(number, _IPC_RMID, None))
 
 
 # Namespaces: first of the launcher, then of each process that it forks.
