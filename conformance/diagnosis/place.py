@@ -169,7 +169,7 @@ class _Search:
             return f"the queries, keys or scores of {part.words}"
         before = "" if part.id == "" and "norm_1.gamma" not in arguments.params else ", or the normalisation before it"
         # Queries of 0 may be divided by their length, which says nothing about the values.
-        is_finite = wrong is not None and all(d.first and math.isfinite(d.first.actual) for d in wrong)
+        is_finite = wrong is not None and all(d.first and math.isfinite(d.first.got) for d in wrong)
         return f"{'the values, the heads or the output of ' if is_finite else ''}{part.words}{before}"
 
 
