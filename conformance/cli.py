@@ -24,7 +24,7 @@ _NO_ADAPTER: Final = (
     "`goldformer new my_adapter.py` writes a file to start from"
 )
 #: The commands that load and call somebody's code in their process.
-_CALLING: Final = ("baseline", "check", "infer")
+_CALLING: Final = ("baseline", "check", "infer", "trace")
 #: Modules that Python has on Linux and macOS only: processes, baselines and grading use them.
 _POSIX: Final = ("fcntl", "resource")
 

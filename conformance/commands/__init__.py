@@ -21,11 +21,12 @@ SUMMARIES: Final = {
     "new": "Write a commented adapter to start from.",
     "schema": "Print the JSON Schema of a kind of file.",
     "serve": "Answer for a Python adapter in the protocol.",
+    "trace": "Compare two models, layer by layer.",
 }
 
 #: The commands by the people who need them.
 GROUPS: Final = {
-    "Check": ("check", "compare", "explain", "infer", "new", "baseline", "serve"),
+    "Check": ("check", "compare", "explain", "infer", "trace", "new", "baseline", "serve"),
     "Grade": ("assignment", "grade"),
     "Make the spec": ("derive", "lint", "coverage", "mistakes", "export", "schema"),
 }

@@ -8,10 +8,12 @@ if TYPE_CHECKING:
     from goldformer.conformance.api.checking import check
     from goldformer.conformance.api.expectation import assert_correct, expected
     from goldformer.conformance.api.report import NonConformance, Report
+    from goldformer.conformance.trace.arrays import trace_arrays
+    from goldformer.conformance.trace.models import trace
 
     __version__: str
 
-__all__ = ["NonConformance", "Report", "__version__", "assert_correct", "check", "expected"]
+__all__ = ["NonConformance", "Report", "__version__", "assert_correct", "check", "expected", "trace", "trace_arrays"]
 
 _load, __dir__ = load_on_use(
     __name__,
@@ -19,6 +21,8 @@ _load, __dir__ = load_on_use(
         "conformance.api.checking": ("check",),
         "conformance.api.expectation": ("assert_correct", "expected"),
         "conformance.api.report": ("NonConformance", "Report"),
+        "conformance.trace.arrays": ("trace_arrays",),
+        "conformance.trace.models": ("trace",),
     },
 )
 

@@ -1,0 +1,109 @@
+"""goldformer trace: which layer of a port is the first that differs, and why."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from goldformer.adapters.find import load_object
+from goldformer.adapters.inference import import_target, split_target
+from goldformer.conformance.commands import _options as options
+from goldformer.conformance.commands._console import (
+    FAILS,
+    OK,
+    PARTIAL,
+    CannotRun,
+    require_outputs,
+    save,
+    save_json,
+    say,
+)
+from goldformer.conformance.trace import NotComparable, Trace
+from goldformer.conformance.trace import trace as compare_models
+
+_VARIADIC: Final = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+
+
+@click.command(
+    epilog=options.list_statuses(
+        ok="the same",
+        fails="something differs",
+        bad="not comparable, or a bad option",
+        partial="not decidable in that dtype",
+    )
+)
+@click.argument("mine")
+@click.argument("theirs")
+@click.option(
+    "--inputs",
+    metavar="FILE:NAME",
+    help="The inputs, a tuple or a function that makes it.  [default: inputs in the file of MINE or THEIRS]",
+)
+@options.JSON
+@click.option("--html", type=options.FILE, help="Save a page with a picture.")
+def trace(*, mine: str, theirs: str, inputs: str | None, json: Path | None, html: Path | None) -> int:
+    """Compare two models, layer by layer.
+
+    MINE and THEIRS are models with the same weights, as port.py:mine and port.py:theirs: an nn.Module, a class or a
+    function that makes one without arguments, or a function of the inputs that calls one.
+    """
+    require_outputs({"--json": json, "--html": html}, mine, theirs)
+    try:
+        found = _trace(mine, theirs, inputs)
+    except NotComparable as error:
+        raise CannotRun(str(error)) from error
+    say(str(found))
+    if json is not None:
+        save_json(json, found.to_json())
+    if html is not None:
+        save(html, found.to_html())
+    return {"same": OK, "differs": FAILS, "not decidable": PARTIAL}[found.verdict]
+
+
+def _trace(mine: str, theirs: str, inputs: str | None) -> Trace:
+    """Load what the words name, and compare it."""
+    files: dict[str, Any] = {}
+    models = [_make(_load(name, files), name) for name in (mine, theirs)]
+    named = [inputs] if inputs else [f"{split_target(name)[0]}:inputs" for name in (mine, theirs)]
+    given = next((thing for name in named if (thing := _load(name, files, required=bool(inputs))) is not None), None)
+    if given is None:
+        raise CannotRun(
+            "no inputs: define inputs = (ids,) in the file of MINE or THEIRS, or name them by --inputs FILE:NAME"
+        )
+    given = given() if callable(given) else given
+    return compare_models(*models, *(given if isinstance(given, (tuple, list)) else (given,)))
+
+
+def _load(name: str, files: dict[str, Any], *, required: bool = True) -> Any:
+    """Return what a name of a file or a module has; each file is imported once. None if it need not have it."""
+    place, attribute = split_target(name)
+    if not attribute:
+        raise CannotRun(f"{name}: name the model in it, as {name}:make_model")
+    if place not in files:
+        files[place] = import_target(Path(place)).module if place.endswith(".py") else load_object(place)
+    thing = getattr(files[place], attribute, None)
+    if thing is None and required:
+        raise CannotRun(f"{place} has no {attribute}")
+    return thing
+
+
+def _make(thing: Any, name: str) -> Any:
+    """Return a model; a class, or a function without arguments, makes one."""
+    from torch import nn  # a file of arrays needs no PyTorch
+
+    if isinstance(thing, nn.Module):
+        return thing
+    if not callable(thing):
+        raise CannotRun(f"{name} is {type(thing).__name__}: give an nn.Module, or a function that makes or calls one")
+    needs = [
+        p for p in inspect.signature(thing).parameters.values() if p.default is p.empty and p.kind not in _VARIADIC
+    ]
+    if isinstance(thing, type) and needs:
+        raise CannotRun(
+            f"{name} needs {', '.join(p.name for p in needs)}: write a function that makes it without arguments"
+        )
+    made = thing if needs else thing()
+    return made.eval() if isinstance(made, nn.Module) else made

@@ -1,0 +1,170 @@
+"""The result of a trace: pieces in the order of execution, what differs first, and a verdict."""
+
+from __future__ import annotations
+
+import json
+import math
+import textwrap
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Final, Literal
+
+from goldformer.conformance.reports.counting import count_noun
+from goldformer.conformance.reports.json_data import replace_nonfinite
+from goldformer.conformance.reports.text import format_ratio
+from goldformer.conformance.trace.pairing import Weights, generalise, group_names
+from goldformer.conformance.trace.passes import WHOLE, Place
+
+_WIDTH: Final = 80
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """A piece: a module's work, or what happens between two of them, with its error ÷ that of theirs.
+
+    It is measured at `place` in mine and at `theirs` there, within the call `scope`; `after` is the place before.
+    `note` says which other tensor of theirs it is.
+    """
+
+    place: Place
+    theirs: Place
+    scope: str
+    after: Place | None
+    ratio: float
+    is_leaf: bool
+    note: str = ""
+
+    @property
+    def label(self) -> str:
+        """The place in words: blocks.0.attn, between wv and wo."""
+        key, side = self.place
+        if self.is_leaf and side == "out":
+            return key
+        scope = "" if self.scope == WHOLE else f"{self.scope}, "
+        before = self.after[0].removeprefix(f"{self.scope}.") if self.after and self.after[0] != self.scope else ""
+        if side == "out":
+            return f"{scope or f'{WHOLE}, '}after {before}" if before else self.scope
+        inner = key.removeprefix(f"{self.scope}.")
+        return f"{scope}between {before} and {inner}" if before else f"{scope}before {inner}"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A difference, said once: its pieces, the line of each side from which on the other has no value, and facts."""
+
+    items: tuple[Item, ...]
+    mine: str
+    theirs: str
+    facts: tuple[str, ...]
+
+    @property
+    def ratio(self) -> float:
+        """The largest ratio of its pieces."""
+        return max(item.ratio for item in self.items)
+
+    @property
+    def places(self) -> str:
+        """Its pieces in words."""
+        return "; ".join(group_names(item.label for item in self.items))
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """The result; true if both models compute the same: nothing differs, in float32.
+
+    `items` are all pieces in the order of execution, `findings` what differs. A ratio above `limit` differs.
+    """
+
+    dtype: str
+    limit: float
+    items: tuple[Item, ...]
+    findings: tuple[Finding, ...]
+    weights: Weights
+    seconds: float
+
+    @property
+    def verdict(self) -> Literal["same", "differs", "not decidable"]:
+        """What holds; in half types a small mistake looks like rounding, so nothing is the same."""
+        if any(item.ratio > self.limit for item in self.items):
+            return "differs"
+        return "same" if self.dtype == "float32" else "not decidable"
+
+    def __bool__(self) -> bool:
+        return self.verdict == "same"
+
+    @property
+    def rows(self) -> tuple[tuple[str, float, bool], ...]:
+        """Labels, ratios, and what differs; the layers of one kind are one row, and what is equal to the bit none."""
+        return tuple(
+            (
+                " ".join(group_names(item.label for item in items)),
+                max(i.ratio for i in items),
+                items[0].ratio > self.limit,
+            )
+            for items in group_items(self.items, self.limit)
+            if (items[0].is_leaf and items[0].place[1] == "out") or any(item.ratio for item in items)
+        )
+
+    def __str__(self) -> str:
+        return "\n".join(self._list_lines())
+
+    def _list_lines(self) -> Iterator[str]:
+        yield f"weights: {self.weights.equal} of {self.weights.total} of theirs are in mine"
+        for note in self.weights.notes:
+            yield from _wrap(note, "  ")
+        yield "error÷rounding  piece, in the order of execution"
+        for label, ratio, differs in self.rows:
+            yield from _wrap(f"{label}{'  differs' if differs else ''}", f"{format_ratio(ratio):>14}  ")
+        for nth, finding in enumerate(self.findings):
+            times = f"{format_ratio(finding.ratio)} times what rounding explains"
+            yield from _wrap(f"{finding.places}: {times}", "Differs too: " if nth else "Differs first: ", 2)
+            for whose, line in (("mine", finding.mine), ("theirs", finding.theirs)):
+                yield from _wrap(line, f"  {whose:6}  ") if line else ()
+            for fact in finding.facts:
+                yield from _wrap(fact, "  → ")
+        yield from _wrap(self._conclude(), "")
+
+    def _conclude(self) -> str:
+        differ, pieces = sum(item.ratio > self.limit for item in self.items), count_noun(len(self.items), "piece")
+        worst = f"{format_ratio(max(item.ratio for item in self.items))} of {self.limit:.3g}"
+        if self.verdict == "differs":
+            return f"different: {differ} of {pieces} in {self.dtype} (above {self.limit:.3g})"
+        if self.verdict == "same":
+            return f"the same: {pieces} in {self.dtype}, the worst at {worst}"
+        advice = "A small mistake looks like rounding there: call float() on both models"
+        return f"not decidable in {self.dtype}: {pieces}, the worst at {worst}. {advice}"
+
+    def to_json(self) -> str:
+        """Return the result as JSON."""
+        pieces = [{"piece": item.label, **asdict(item)} for item in self.items]
+        findings = [{"places": f.places, "ratio": f.ratio, **asdict(f)} for f in self.findings]
+        data = {**asdict(self), "items": pieces, "findings": findings, "goldformer": "trace", "verdict": self.verdict}
+        return json.dumps(replace_nonfinite(data), ensure_ascii=False)
+
+    def to_html(self) -> str:
+        """Return a page with a picture: pieces against their ratio, on a scale of powers of ten."""
+        from goldformer.conformance.reports.page import render  # the terminal needs no Jinja2
+
+        top = max(2, *(math.ceil(math.log10(ratio)) for _, ratio, _ in self.rows if 0 < ratio < math.inf))
+        rows = [
+            (label, format_ratio(ratio), differs, min(100, max(1, 100 * (math.log10(max(ratio, 0.1)) + 1) / (top + 1))))
+            for label, ratio, differs in self.rows
+        ]
+        limit = 100 * (math.log10(self.limit) + 1) / (top + 1)
+        return render("trace.html", trace=self, rows=rows, limit=limit, conclusion=self._conclude())
+
+    def _repr_html_(self) -> str:
+        return self.to_html()
+
+
+def group_items(items: Sequence[Item], limit: float) -> list[list[Item]]:
+    """Return pieces of one name but for the layer together, those that differ apart from those that do not."""
+    groups: dict[tuple[str, bool], list[Item]] = {}
+    for item in items:
+        groups.setdefault((generalise(item.label), item.ratio > limit), []).append(item)
+    return [*groups.values()]
+
+
+def _wrap(text: str, head: str, indent: int | None = None) -> list[str]:
+    rest = " " * (len(head) if indent is None else indent)
+    return textwrap.wrap(text, _WIDTH, initial_indent=head, subsequent_indent=rest, break_on_hyphens=False)

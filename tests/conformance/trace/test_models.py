@@ -1,0 +1,110 @@
+"""Two models, layer by layer: right ports are the same, and a mistake is found where it is made."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+import goldformer
+from goldformer.conformance.trace import NotComparable
+from ported import make_ids, make_models
+
+#: A mistake, the place and the function that are named first, and a fact.
+MISTAKES = [
+    ("epsilon", "blocks.0-1.norm1", "forward", "add has 1e-05, theirs has 1e-06"),
+    ("norm without a mean of squares", "blocks.0-1.norm1", "forward", ""),
+    ("base of the angles", "blocks.0-1.attn, between wv and wo", "apply_rope", ""),
+    ("pairs of neighbours", "blocks.0-1.attn, between wv and wo", "apply_rope", ""),
+    ("heads tiled", "blocks.0-1.attn, between wv and wo", "forward", ""),
+    ("scale of the width", "blocks.0-1.attn, between wv and wo", "forward", "is 0.5 × theirs"),
+    ("soft cap", "blocks.0-1.attn, between wv and wo", "forward", ""),
+    ("mask is one key late", "blocks.0-1.attn, between wv and wo", "forward", ""),
+    ("gate and up exchanged", "blocks.0-1.ffn, between w1 and w2", "forward", "silu takes what blocks.0.ffn.w3 gives"),
+    ("GELU for SiLU", "blocks.0-1.ffn, between w1 and w2", "forward", ""),
+    ("bias left out", "blocks.0-1.attn.wv", "", "theirs has a bias that mine has not"),
+    ("norm after", "between tok and blocks.0.attn.wq", "", "the value is theirs' output of embed_tokens"),
+    ("no residual", "between blocks.0.ffn and blocks.1.norm1", "", "theirs' output of layers.0.mlp"),
+    ("embedding scaled", "between tok and blocks.0", "forward", "the value is 5.65685 × theirs"),
+    ("logits scaled", "the output, after head", "forward", "the value is 0.5 × theirs"),
+]
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.mark.parametrize(("mistake", "place", "function", "fact"), MISTAKES)
+def test_a_mistake_is_found_where_it_is_made(mistake, place, function, fact):
+    found = goldformer.trace(*make_models(mistake), make_ids())
+    assert found.verdict == "differs"
+    first = found.findings[0]
+    assert first.places.startswith(place)
+    assert first.mine.startswith(function)
+    assert fact in "; ".join(first.facts)
+    assert first.ratio > 10 * found.limit
+
+
+@pytest.mark.parametrize("variant", ["", "right, with SDPA", "right, in one sum", "positions from 1"])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_right_port_is_the_same(variant, seed):
+    found = goldformer.trace(*make_models(variant, seed), make_ids())
+    assert found
+    assert max(item.ratio for item in found.items) < 2
+
+
+def test_nothing_is_the_same_in_a_half_type():
+    mine, theirs = (model.bfloat16() for model in make_models("right, with SDPA"))
+    found = goldformer.trace(mine, theirs, make_ids())
+    assert found.verdict == "not decidable"
+    assert "call float() on both models" in " ".join(str(found).split())
+    assert goldformer.trace(make_models("heads tiled")[0].bfloat16(), theirs, make_ids()).verdict == "differs"
+
+
+def test_two_mistakes_are_both_found():
+    mine, theirs = make_models("heads tiled")
+    mine.blocks[1].ffn.mistake = "gate and up exchanged"
+    found = goldformer.trace(mine, theirs, make_ids())
+    assert [finding.places for finding in found.findings] == [
+        "blocks.0-1.attn, between wv and wo",
+        "blocks.1.ffn, between w1 and w2",
+    ]
+
+
+def test_the_models_are_left_as_they_were():
+    mine, theirs = make_models("heads tiled")
+    before = copy.deepcopy(theirs.state_dict())
+    call = nn.Module.__call__
+    goldformer.trace(mine, theirs, make_ids())
+    assert nn.Module.__call__ is call
+    assert all(torch.equal(tensor, before[name]) for name, tensor in theirs.state_dict().items())
+    assert {tensor.dtype for tensor in theirs.state_dict().values()} == {torch.float32}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda mine, theirs: (mine.train(), theirs), "mine: Port is in training mode, where dropout .* call its eval"),
+        (lambda mine, theirs: (mine.double(), theirs.double()), "weights in torch.float64.*call float"),
+        (lambda mine, theirs: (mine, theirs.bfloat16()), "mine has weights in torch.float32, theirs in torch.bfloat16"),
+        (
+            lambda mine, theirs: (make_models(seed=1)[0], theirs),
+            "mine has none of the weights of theirs: load the same",
+        ),
+        (lambda mine, theirs: (lambda ids: ids, theirs), "mine calls no nn.Module"),
+        (lambda mine, theirs: (lambda ids: mine(ids[:, :5]), theirs), "return the same output"),
+        (
+            lambda mine, theirs: (mine, lambda ids: theirs(ids)["lost"]),
+            "theirs raises KeyError for these inputs: 'lost'",
+        ),
+    ],
+)
+def test_what_cannot_be_compared_is_refused(change, message):
+    with pytest.raises(NotComparable, match=message):
+        goldformer.trace(*change(*make_models()), make_ids())
