@@ -29,6 +29,8 @@ threadpool_limits(1)
 
 # Tests of a build server set it themselves: all others, and the processes they start, see a machine of one's own.
 os.environ.pop("CI", None)
+# Texts are as wide as where there is no terminal.
+os.environ["COLUMNS"] = "100"
 
 # A shell that runs something in the background has it ignore Ctrl-C, and so would all that tests start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

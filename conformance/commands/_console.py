@@ -96,7 +96,7 @@ class CannotRun(click.ClickException):
 def print_error(message: str) -> None:
     """Print why something could not be done, unless standard error cannot be written either."""
     try:
-        err.print(f"goldformer: {message}", style="red", markup=False)
+        err.print(f"goldformer: {message}", style="red", markup=False, soft_wrap=not err.is_terminal)
     except OSError:
         _discard_unwritten(sys.stderr)
 

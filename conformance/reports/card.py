@@ -17,6 +17,7 @@ from goldformer.conformance.reports.fixes import ShownFinding, show_fixes_first
 from goldformer.conformance.reports.page import render
 from goldformer.conformance.reports.remarks import TOO_FEW
 from goldformer.conformance.reports.results import PARTIAL
+from goldformer.conformance.reports.summary import group_declarations
 from goldformer.conformance.reports.text import (
     describe_clause,
     describe_element,
@@ -71,7 +72,7 @@ class Card:
         hidden = {FIRST_SEEN, REPEAT, *({FIX_FIRST} if len(components) == 1 else ())}
         shown = [r for r in remarks if (r.inner or r.label in _HEADS) and r.label not in hidden]
         notes = [f"{r.label}: {r.text}" for r in remarks if not r.inner and r.label not in _HEADS]
-        notes += [f"Convention declared: {name}: {option}" for name, option in implementation.conventions.items()]
+        notes += [f"Declared{text}" for text in group_declarations(implementation.conventions)]
         return cls(
             implementation.outcome, implementation.title, _describe_verdict(implementation, spec), ", ".join(dtypes),
             tuple((name, summarize_result(result)) for name, result in components.items()),

@@ -86,7 +86,7 @@ def make_remarks(
         (finding for finding in diagnose(run, spec) if finding.label != MISSING),
         _describe_refusals(verdicts, spec),
         _list_not_run(verdicts, whole=whole, more=more),
-        _describe_bits(verdicts, whole=whole),
+        _describe_bits(verdicts) if whole or any(v.reason == "bitwise" for v in verdicts) else (),
         _describe_hidden_nan(verdicts, whole=whole),
         find_precision(verdicts, spec),
         _describe_half_types(verdicts),
@@ -96,7 +96,8 @@ def make_remarks(
         _list_sizes(results, whole=whole, more=more),
         _list_unseen(results, whole=whole, more=more),
         _describe_robustness(verdicts, whole=whole, more=more),
-        _list_missing(results, whole=whole),
+        # Of all components, one's own code has a few.
+        _list_missing(results) if whole or len(results) < len(spec.contracts) else (),
     )
     found: list[Finding] = []
     for part in parts:
@@ -188,10 +189,10 @@ def _count_agreements(compared: Sequence[Wrapped]) -> str:
     return f"by {compared[0].wrapper}, {count_noun(len(compared), 'case')}: {', '.join(parts)}"
 
 
-def _describe_bits(verdicts: Sequence[Verdict], *, whole: bool) -> Iterator[Finding]:
-    """Yield over which settings results stay bit for bit, if they do not over all of them or `whole` asks for it."""
+def _describe_bits(verdicts: Sequence[Verdict]) -> Iterator[Finding]:
+    """Yield over which settings results stay bit for bit."""
     found = [(v.component, invariance) for v in verdicts for invariance in v.invariances]
-    if not found or (not whole and all(invariance.bitwise for _, invariance in found)):
+    if not found:
         return
     parts = []
     for setting in dict.fromkeys(invariance.setting for _, invariance in found):
@@ -200,7 +201,7 @@ def _describe_bits(verdicts: Sequence[Verdict], *, whole: bool) -> Iterator[Find
         rounded = dict.fromkeys(component for component, i in mine if not i.bitwise)
         parts.append(f"{setting}: {len(components) - len(rounded)} of {len(components)} components")
         if rounded:
-            names = _list_names(rounded, whole=whole)
+            names = ", ".join(rounded)
             distance = max(i.distance for _, i in mine)
             parts[-1] += f" (within tolerance, at most {distance:.2g} of it apart: {names})"
     yield Finding(BITS, f"over {'; '.join(parts)}", inner=False)
@@ -302,10 +303,10 @@ def _describe_robustness(verdicts: Sequence[Verdict], *, whole: bool, more: str)
     yield Finding(ROBUSTNESS, text, inner=False)
 
 
-def _list_missing(results: Sequence[ComponentResult], *, whole: bool) -> Iterator[Finding]:
+def _list_missing(results: Sequence[ComponentResult]) -> Iterator[Finding]:
     """Yield the components that the adapter does not have."""
     if missing := [result.component for result in results if result.state == NOT_IMPLEMENTED]:
-        yield Finding(MISSING, _list_names(missing, whole=whole), inner=False)
+        yield Finding(MISSING, ", ".join(missing), inner=False)
 
 
 def _list_names(names: Iterable[str], *, whole: bool) -> str:

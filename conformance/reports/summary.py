@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -136,11 +136,22 @@ def make_edition_line(editions: Iterable[Edition]) -> Line:
 
 def list_declarations(implementation: Implementation, spec: Spec) -> Iterator[Line]:
     """Yield what an adapter declares, the families that do the same, and what may be wrong with its declarations."""
-    for name, option in implementation.conventions.items():
-        yield Line(f"Convention declared: {name}: {option}", "dim")
+    for text in group_declarations(implementation.conventions):
+        yield from (Line(line, "dim") for line in wrap(text, "Declared", indent=2))
     if implementation.conventions and (families := _list_families(implementation, spec)):
         yield from map(Line, wrap(f"as in {', '.join(families)}", "Options: ", indent=2))
     yield from list_hints(implementation)
+
+
+def group_declarations(conventions: Mapping[str, str]) -> Iterator[str]:
+    """Yield the declared options of each component, to stand after "Declared"; those of all components first."""
+    grouped: dict[str, list[str]] = {"": []}
+    for name, option in conventions.items():
+        component, _, convention = name.rpartition(".")
+        grouped.setdefault(component, []).append(f"{convention}: {option}")
+    for component, options in grouped.items():
+        if options:
+            yield f"{' for ' if component else ''}{component}: {', '.join(options)}"
 
 
 def _list_families(implementation: Implementation, spec: Spec) -> list[str]:

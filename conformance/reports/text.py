@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shutil
 import textwrap
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -17,7 +18,8 @@ from goldformer.conformance.judging.verdict import ERRORS, UNANSWERED, Differenc
 from goldformer.conformance.reports.results import NOT_IMPLEMENTED, ComponentResult
 from goldformer.spec import Clause, Spec
 
-_WIDTH = 100
+#: The widest text, also where there is no terminal.
+_WIDEST: Final = 100
 #: The fewest digits of an expected and an actual value: those that show every float32.
 _DIGITS = 9
 _MOST_STDERR = 10
@@ -130,7 +132,7 @@ def wrap(text: str, head: str, indent: int | None = None) -> list[str]:
     """Return a text as lines; the first one begins with `head`, the others below its end or at an indent."""
     return textwrap.wrap(
         text,
-        _WIDTH,
+        min(_WIDEST, shutil.get_terminal_size((_WIDEST, 0)).columns),
         initial_indent=head,
         subsequent_indent=" " * (len(head) if indent is None else indent),
         break_long_words=False,

@@ -119,7 +119,7 @@ def rms_norm(x, params):
     assert re.search("^Options: as in .*llama-3", check(norm, *case).stdout, re.MULTILINE)
     assert "Options: as in" not in check(norm.replace("1e-5", "1e-4"), *case).stdout
     chosen = check(norm.replace('"1e-5"', '"1e-6"'), *case, "--family", "llama-3").stdout
-    assert "Convention declared: rms_norm_eps: 1e-5" in chosen
+    assert "Declared: rms_norm_eps: 1e-5" in chosen
 
 
 HALF_AWARE = """
