@@ -21,8 +21,9 @@ from goldformer.conformance.commands._console import (
     save_json,
     say,
 )
-from goldformer.conformance.trace import NotComparable, Trace
-from goldformer.conformance.trace import trace as compare_models
+from goldformer.conformance.trace.models import trace as compare_models
+from goldformer.conformance.trace.passes import NotComparable
+from goldformer.conformance.trace.report import Trace
 
 _VARIADIC: Final = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 

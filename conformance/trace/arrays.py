@@ -1,11 +1,10 @@
-"""Trace two dictionaries of named arrays, of any library, in the order in which they were computed."""
+"""How far arrays are apart, in roundings, whatever the order of their axes; and named arrays of any library."""
 
 from __future__ import annotations
 
-import difflib
+import itertools
 import math
-import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -13,65 +12,93 @@ import torch
 from torch import Tensor
 
 from goldformer.adapters.find_arrays import find_library
-from goldformer.conformance.trace.measure import find_order, measure_ratio
-from goldformer.conformance.trace.pairing import Weights
 from goldformer.conformance.trace.passes import NotComparable
 from goldformer.conformance.trace.report import Finding, Item, Trace
 
+#: The root mean square of one rounding ÷ the unit roundoff: errors are spread evenly, numbers over a binade.
+ROUNDING = 0.4
 
-def trace_arrays(mine: Mapping[str, Any], theirs: Mapping[str, Any], truth: Mapping[str, Any] | None = None) -> Trace:
+
+def measure_ratio(mine: Tensor, theirs: Tensor, error: Tensor, unit: float) -> float:
+    """Return the error of mine ÷ the error of theirs; `error` is truth − theirs, and one rounding is the least."""
+    truth = theirs.double() + error.double()
+    finite, seen = torch.isfinite(truth), mine.double()
+    if not torch.equal(torch.isfinite(seen), finite):
+        return math.inf
+    off, size, least = (_rms(t[finite]) for t in (seen - truth, truth, error.double()))
+    return off / max(least, ROUNDING * unit * size, torch.finfo(torch.float32).tiny)
+
+
+def _rms(tensor: Tensor) -> float:
+    return float(tensor.pow(2).mean().sqrt()) if tensor.numel() else 0.0
+
+
+def equals(one: Tensor, other: Tensor, tolerance: float) -> bool:
+    """Return True if two tensors of as many numbers are equal within a part of their size; a few decide mostly."""
+    pairs = ((one.flatten()[::n].double(), other.flatten()[::n].double()) for n in (one.numel() // 256 or 1, 1))
+    return all(_rms(a - b) <= tolerance * _rms(b) for a, b in pairs)
+
+
+def find_factor(one: Tensor, other: Tensor, tolerance: float) -> float | None:
+    """Return the number by which a tensor is another of its shape, or None."""
+    a, b = one.double(), other.double()
+    factor = float((a * b).sum() / b.square().sum())
+    return factor if factor and equals(a / factor, b, tolerance) else None
+
+
+def find_order(tensor: Tensor, like: Tensor) -> Tensor:
+    """Return which number of a tensor lies at each place of another: axes may be folded, or in another order.
+
+    Of several orders that fit, return the one in which both are nearest.
+    """
+    places = torch.arange(tensor.numel(), device=tensor.device).reshape(tensor.shape)
+    orders = [*_list_orders(places, like.shape)] or [places.reshape(like.shape)]
+    if len(orders) == 1:
+        return orders[0]
+    return min(orders, key=lambda order: _rms(tensor.flatten()[order].double() - like.double()))
+
+
+def _list_orders(places: Tensor, shape: torch.Size) -> Iterator[Tensor]:
+    """Yield a tensor in a shape, its axes in each order; the last axis of a folded tensor is the width, and stays."""
+    if places.dim() == len(shape):
+        for order in itertools.permutations(range(len(shape))):
+            if places.permute(order).shape == shape:
+                yield places.permute(order)
+        return
+    for order in itertools.permutations(range(max(places.dim(), len(shape)) - 1)):
+        if places.dim() > len(shape):
+            yield places.permute(*order, -1).reshape(shape)
+        else:
+            back = [order.index(i) for i in range(len(order))]
+            yield places.reshape([*(shape[i] for i in order), shape[-1]]).permute(*back, -1)
+
+
+def trace_arrays(mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> Trace:
     """Compare named arrays that two models gave: the first one that differs, in theirs' order.
 
-    Arrays are paired by name, then by order among those of one size. Nothing is forced, so errors add up: without
-    `truth`, theirs in float64, an array differs only if half of its digits do. NotComparable if no arrays fit.
+    Arrays are paired by name, or by order if no name is the same. Nothing is forced, so errors add up: an array differs
+    only if half of its digits do. NotComparable if no arrays fit.
     """
-    start = time.perf_counter()
-    left, right, exact = ({name: _read(array) for name, array in side.items()} for side in (mine, theirs, truth or {}))
-    names = _pair(left, right)
+    left, right = ({name: _read(array) for name, array in side.items()} for side in (mine, theirs))
+    both = {name: name for name in right if name in left} or dict(zip(left, right, strict=False))
+    names = {name: other for name, other in both.items() if left[name].numel() == right[other].numel()}
     if not names:
         raise NotComparable("no arrays of mine and theirs have as many numbers: name the same activations in both")
-    coarsest = max((right[other].dtype for other in names.values()), key=lambda dtype: torch.finfo(dtype).eps)
-    unit = torch.finfo(coarsest).eps / 2
-    limit = math.sqrt(max(max(right[other].shape) for other in names.values())) if exact else unit**-0.5
+    unit = max(torch.finfo(tensor.dtype).eps for name in names for tensor in (left[name], right[names[name]])) / 2
     items = []
     for name, other in names.items():
-        given = right[other]
-        seen = left[name].flatten()[find_order(left[name], given)]
-        error = exact[other].double() - given.double() if other in exact else torch.zeros_like(given)
-        items.append(
-            Item((name, "out"), (other, "out"), name, None, measure_ratio(seen, given, error, unit), is_leaf=True)
-        )
-    first = next(((item,) for item in items if item.ratio > limit), None)
+        given, seen = right[other], left[name].flatten()[find_order(left[name], right[other])]
+        ratio = measure_ratio(seen, given, torch.zeros_like(given), unit)
+        items.append(Item((name, "out"), (other, "out"), name, None, ratio, is_leaf=True))
+    first = next(((item,) for item in items if item.ratio > unit**-0.5), None)
     findings = (Finding(first, "", "", ()),) if first else ()
     notes = tuple(f"mine has no {other}" for other in right if other not in names.values())
-    return Trace(
-        str(coarsest).removeprefix("torch."),
-        limit,
-        tuple(items),
-        findings,
-        Weights(0, 0, notes),
-        time.perf_counter() - start,
-    )
+    return Trace("float32" if unit < 1e-7 else "half types", unit**-0.5, tuple(items), findings, notes)
 
 
 def _read(array: Any) -> Tensor:
     """Return an array of any library as a tensor of floats."""
     library = find_library(array)
-    if library is None:
-        return torch.as_tensor(np.asarray(array))
-    if isinstance(array, Tensor):
-        return array.detach()
+    if library is None or isinstance(array, Tensor):
+        return torch.as_tensor(array).detach()
     return torch.from_numpy(np.array(library.numpy(array))).to(getattr(torch, library.dtype(array)))
-
-
-def _pair(mine: Mapping[str, Tensor], theirs: Mapping[str, Tensor]) -> dict[str, str]:
-    """Return the name in theirs of each array of mine, in theirs' order."""
-    to = {name: name for name in theirs if name in mine}
-    for other, array in theirs.items():
-        sized = [name for name, t in mine.items() if name not in to and t.numel() == array.numel()]
-        if other not in to.values() and sized:
-            to[max(sized, key=lambda name: difflib.SequenceMatcher(None, name, other).ratio())] = other
-    order = [*theirs]
-    return dict(
-        sorted(((n, o) for n, o in to.items() if mine[n].numel() == theirs[o].numel()), key=lambda p: order.index(p[1]))
-    )

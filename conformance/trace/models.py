@@ -11,67 +11,76 @@ from typing import Any, Final
 import torch
 from torch import Tensor, nn
 
-from goldformer.conformance.trace.causes import name_causes
-from goldformer.conformance.trace.measure import equals, find_factor, find_order, measure_ratio
-from goldformer.conformance.trace.operations import Recorded, describe_change, find_frontiers, record
-from goldformer.conformance.trace.pairing import Pair, compare_weights, explain_weights, pair_calls
-from goldformer.conformance.trace.passes import LOW, WHOLE, Call, NotComparable, Place, Visit, hold_in_double, run_pass
+from goldformer.conformance.trace.arrays import equals, find_factor, find_order, measure_ratio
+from goldformer.conformance.trace.inside import Recorder, describe_change, find_frontier, meet, name_causes
+from goldformer.conformance.trace.pairing import Pair, compare_weights, explain_weights, list_numbers, pair_calls
+from goldformer.conformance.trace.passes import LOW, WHOLE, AllDouble, Call, NotComparable, Place, Visit, run_pass
 from goldformer.conformance.trace.report import Finding, Item, Trace, group_items
 
 #: The ratio below which nothing is decidable in half types: one rounding more or less gives up to 1.3.
 HALF_LIMIT: Final = 3.0
 #: The most kinds of pieces that are looked into, and the most findings whose function or class is checked, in seconds.
 _MOST, _MOST_CHECKED = 12, 2
+#: The time of a trace in runs of theirs, and from where on it is said: seconds, and bytes.
+_RUNS, _LONG, _LARGE = 20, 10.0, 1 << 30
 
 
-def trace(mine: Callable[..., Any], theirs: Callable[..., Any], *inputs: Any) -> Trace:
+def trace(
+    mine: Callable[..., Any], theirs: Callable[..., Any], *inputs: Any,
+    layers: range | None = None, tell: Callable[[str], Any] | None = None,
+) -> Trace:  # fmt: skip
     """Compare two models, or callables around models, piece by piece on the same inputs.
 
     Both have the same weights. Truth is theirs with every cast raised to float64; a ratio is the error of mine ÷ that
-    of theirs, or ÷ one rounding if theirs has less. NotComparable if nothing can be said.
+    of theirs, or ÷ one rounding if theirs has less. `layers` are the only ones to look into, and `tell` gets time and
+    memory of a large run. NotComparable if nothing can be said.
     """
-    start = time.perf_counter()
     calls = _run("mine", mine, inputs)
     kept: dict[Place, Tensor] = {}
-    originals = _run("theirs", theirs, inputs, _keep(kept))
-    dtype = _find_dtype(calls, originals)
+    before = time.perf_counter()
+    originals = _run("theirs", theirs, inputs, _keep(kept, layers))
+    seconds, size = _RUNS * (time.perf_counter() - before), 2 * sum(tensor.nbytes for tensor in kept.values())
+    if tell and (seconds > _LONG or size > _LARGE):
+        tell(f"this takes about {seconds:.0f} s and {size / _LARGE:.1f} GiB; the layers 0-3 alone take less memory")
+    dtype, other = _find_dtype(originals), _find_dtype(calls)
+    if dtype != other or dtype not in LOW:
+        raise NotComparable(f"mine has weights in {other}, theirs in {dtype}: call float() on both")
     weights = compare_weights(_list_roots(calls), _list_roots(originals))
-    if weights.total and not weights.equal:
-        raise NotComparable("mine has none of the weights of theirs: load the same weights into both")
     if (WHOLE, "out") not in kept:
         raise NotComparable("theirs returns no tensor of floats: return its logits, or its last hidden states")
     longest = max((max(call.arrived) for call in originals if call.arrived), default=1)
     # Sums of n numbers in another order are up to √n roundings apart.
-    limit, unit = math.sqrt(longest) if dtype == "float32" else HALF_LIMIT, torch.finfo(getattr(torch, dtype)).eps / 2
-    bench = _Bench(mine, theirs, inputs, kept, calls, originals, limit, unit)
+    limit = math.sqrt(longest) if dtype == torch.float32 else HALF_LIMIT
+    bench = _Bench(mine, theirs, inputs, kept, calls, originals, limit, torch.finfo(dtype).eps / 2)
     pairs = pair_calls(calls, originals)
-    items = bench.measure([pair for pair in pairs if pair.is_leaf])
-    if any(item.ratio > bench.limit for item in items):
-        items = bench.separate(pairs) or bench.measure([pair for pair in pairs if pair.is_leaf])
-    return Trace(dtype, bench.limit, tuple(items), bench.explain(items), weights, time.perf_counter() - start)
+    items = bench.measure([pair for pair in pairs if pair[0].is_leaf])
+    if bench.list_accused(items):
+        items = bench.separate(pairs)
+    return Trace(str(dtype).removeprefix("torch."), limit, tuple(items), bench.explain(items), weights)
 
 
 def _run(whose: str, model: Callable[..., Any], inputs: Sequence[Any], visit: Visit | None = None) -> list[Call]:
-    """Run a model and return its calls; NotComparable if it raises or calls no module."""
+    """Run a model and return its calls; NotComparable if they say nothing."""
     try:
         calls = run_pass(model, inputs, visit)
-    except NotComparable as error:
-        raise NotComparable(f"{whose}: {error}") from None
     except Exception as error:
         raise NotComparable(f"{whose} raises {type(error).__name__} for these inputs: {error}") from error
     if not calls:
         raise NotComparable(f"{whose} calls no nn.Module: give the model, or a function that calls it")
+    if any(root.training for root in _list_roots(calls)):
+        raise NotComparable(f"{whose} is in training mode, where dropout draws random numbers: call its eval()")
     return calls
 
 
-def _keep(kept: dict[Place, Tensor]) -> Visit:
+def _keep(kept: dict[Place, Tensor], layers: range | None) -> Visit:
     """Return a visitor that keeps each tensor; one that goes from module to module is kept once."""
     last: list[tuple[Tensor, int, Tensor]] = []
 
     def visit(place: Place, tensor: Tensor) -> None:
-        known = next((copy for one, version, copy in last if one is tensor and version == tensor._version), None)
-        kept[place] = tensor.detach().clone() if known is None else known
-        last[:] = [(tensor, tensor._version, kept[place]), *last[:3]]
+        if layers is None or all(number in layers for number in list_numbers(place[0])[:1]):
+            known = next((copy for one, version, copy in last if one is tensor and version == tensor._version), None)
+            kept[place] = tensor.detach().clone() if known is None else known
+            last[:] = [(tensor, tensor._version, kept[place]), *last[:3]]
 
     return visit
 
@@ -80,18 +89,10 @@ def _list_roots(calls: Sequence[Call]) -> list[nn.Module]:
     return list({id(call.module): call.module for call in calls if not call.up}.values())
 
 
-def _find_dtype(mine: Sequence[Call], theirs: Sequence[Call]) -> str:
-    """Return the coarsest dtype of the weights, the same in both models; NotComparable for other dtypes."""
-    dtypes = [
-        {p.dtype for r in _list_roots(calls) for p in r.parameters() if p.is_floating_point()}
-        for calls in (mine, theirs)
-    ]
-    one, other = (max(found or {torch.float32}, key=lambda dtype: torch.finfo(dtype).eps) for found in dtypes)
-    if one != other or one not in LOW:
-        raise NotComparable(
-            f"mine has weights in {one}, theirs in {other}: call float() on both, truth is float64 by itself"
-        )
-    return str(one).removeprefix("torch.")
+def _find_dtype(calls: Sequence[Call]) -> torch.dtype:
+    """Return the coarsest dtype of the weights."""
+    dtypes = {p.dtype for root in _list_roots(calls) for p in root.parameters() if p.is_floating_point()}
+    return max(dtypes or {torch.float32}, key=lambda dtype: torch.finfo(dtype).eps)
 
 
 class _Bench:
@@ -103,26 +104,34 @@ class _Bench:
     ) -> None:  # fmt: skip
         self.mine, self.theirs, self.inputs, self.kept = mine, theirs, inputs, kept
         self.calls, self.originals = ({call.key: call for call in one} for one in (calls, originals))
-        self.roots, self.limit, self.unit = _list_roots(originals), limit, unit
+        self.limit, self.unit, self.tolerance = limit, unit, limit * unit
         self.to: dict[str, Pair] = {}
 
-    def separate(self, pairs: Sequence[Pair]) -> list[Item]:
-        """Measure with containers forced too, but for those that are another part of the model in mine.
+    def list_accused(self, items: Sequence[Item]) -> list[Item]:
+        """Return the pieces that differ."""
+        return [item for item in items if item.ratio > self.limit]
 
-        A container is another part if what enters or leaves it is some other tensor of theirs. Return [] if nothing is
-        wrong then.
+    def separate(self, pairs: list[Pair]) -> list[Item]:
+        """Measure with containers forced too, but for modules that are another part of the model in mine.
+
+        Without a module that is really wrong, what comes after it is. If nothing new is wrong without it, its work is
+        done elsewhere: an embedding may scale by itself, or after it.
         """
-        while True:
-            items = self.measure(pairs)
-            accused = [item for item in items if item.ratio > self.limit]
-            other = {item.place[0] for item in accused if item.note.startswith("theirs") and not item.is_leaf} - {WHOLE}
-            if not other:
-                return items if accused else []
-            pairs = [pair for pair in pairs if pair.mine.key not in other]
+        items = self.measure(pairs)
+        for group in group_items(self.list_accused(items), self.limit)[:_MOST]:
+            wrong = {item.place for item in self.list_accused(items)}
+            keys = {item.place[0] for item in group}
+            fewer = [pair for pair in pairs if pair[0].key not in keys]
+            if keys == {WHOLE} or not wrong & {item.place for item in group}:
+                continue
+            others = self.measure(fewer)
+            if {item.place for item in self.list_accused(others)} < wrong:
+                pairs, items = fewer, others
+        return self.measure(pairs)
 
     def measure(self, pairs: Sequence[Pair]) -> list[Item]:
         """Force the pairs, and return what is measured at each of them in mine's order."""
-        self.to = {pair.mine.key: pair for pair in pairs}
+        self.to = {pair[0].key: pair for pair in pairs}
         errors = self._measure_theirs()
         items: list[Item] = []
 
@@ -134,9 +143,9 @@ class _Bench:
             ratio = measure_ratio(seen, self.kept[theirs], errors[theirs], self.unit)
             note = self._find_other(seen, theirs) if ratio > self.limit else ""
             pair = self.to.get(place[0])
-            around = [key for key in pair.mine.up if key in self.to] if pair and place[1] == "in" else [place[0]]
+            around = [key for key in pair[0].up if key in self.to] if pair and place[1] == "in" else [place[0]]
             scope, after = around[-1] if around else WHOLE, items[-1].place if items else None
-            items.append(Item(place, theirs, scope, after, ratio, pair is not None and pair.is_leaf, note))
+            items.append(Item(place, theirs, scope, after, ratio, pair is not None and pair[0].is_leaf, note))
             return new
 
         run_pass(self.mine, self.inputs, visit)
@@ -145,10 +154,8 @@ class _Bench:
     def _find_theirs(self, place: Place) -> Place | None:
         """Return where theirs has the tensor of a place in mine; None for a place that is not compared."""
         key, side = place
-        if key != WHOLE and key not in self.to:
-            return None
-        theirs: Place = (self.to[key].theirs.key if key in self.to else WHOLE, side)
-        return theirs if theirs in self.kept else None
+        theirs: Place = (self.to[key][1].key if key in self.to else WHOLE, side)
+        return theirs if (key == WHOLE or key in self.to) and theirs in self.kept else None
 
     def _force(self, theirs: Place, tensor: Tensor) -> tuple[Tensor, Tensor]:
         """Return a tensor of mine in theirs' order, and what replaces it: theirs' in mine's order."""
@@ -164,72 +171,80 @@ class _Bench:
 
     def _measure_theirs(self) -> dict[Place, Tensor]:
         """Return truth − theirs wherever theirs is forced, with truth in float64."""
-        keys = {WHOLE, *(pair.theirs.key for pair in self.to.values())}
+        keys = {WHOLE, *(theirs.key for _, theirs in self.to.values())}
         errors: dict[Place, Tensor] = {}
 
         def visit(place: Place, tensor: Tensor) -> Tensor | None:
-            if place[0] not in keys:
+            if place[0] not in keys or place not in self.kept:
                 return None
             given = self.kept[place].double()
             errors[place] = (tensor.double() - given).float()
             return given
 
-        with hold_in_double(self.roots):
-            run_pass(self.theirs, self.inputs, visit)
+        default = torch.get_default_dtype()
+        try:
+            torch.set_default_dtype(torch.float64)
+            with AllDouble():
+                run_pass(self.theirs, self.inputs, visit)
+        finally:
+            torch.set_default_dtype(default)
         return errors
 
     def _find_other(self, tensor: Tensor, theirs: Place) -> str:
         """Return which other tensor of theirs this one is, or its factor, or ""."""
         for place, given in self.kept.items():
             is_other = place != theirs and place[0] != WHOLE and given.numel() == tensor.numel()
-            if is_other and equals(tensor, given, self.limit * self.unit):
+            if is_other and equals(tensor, given, self.tolerance):
                 return f"theirs' {'input' if place[1] == 'in' else 'output'} of {place[0]}"
-        factor = find_factor(tensor, self.kept[theirs], self.limit * self.unit)
+        factor = find_factor(tensor, self.kept[theirs], self.tolerance)
         return f"{factor:.6g} × theirs" if factor else ""
 
     def explain(self, items: Sequence[Item]) -> tuple[Finding, ...]:
         """Return what differs inside each kind of accused piece; kinds of one line of mine are one finding."""
-        groups = group_items([item for item in items if item.ratio > self.limit], self.limit)[:_MOST]
+        groups = group_items(self.list_accused(items), self.limit)[:_MOST]
         if not groups:
             return ()
         mine, theirs = self._record([items[0] for items in groups])
-        names = {pair.theirs.key: key for key, pair in self.to.items()}
-        handed = mine.handed, {i: names[key] for i, key in theirs.handed.items() if key in names}
+        names = {theirs.key: key for key, (_, theirs) in self.to.items()}
+        handed = [
+            {
+                i: f"{'input' if side == 'in' else 'output'} of {names.get(key, key)}"
+                for i, (key, side) in run.handed.items()
+            }
+            for run in (mine, theirs)
+        ]
         found: dict[str, Finding] = {}
         for group in groups:
-            first, scopes, tolerance = group[0], self._find_scopes(group[0]), self.limit * self.unit
-            own, other = find_frontiers(mine, theirs, scopes, (first.place, first.theirs), tolerance)
-            lines = [side[0].line if side else "" for side in (own, other)]
+            first, scopes = group[0], self._find_scopes(group[0])
+            done, did = mine.operations[scopes[0]], theirs.operations[scopes[1]]
+            own = find_frontier(done, did, mine.places[first.place], set(mine.handed), self.tolerance)
+            other = find_frontier(did, done, theirs.places[first.theirs], set(theirs.handed), self.tolerance)
+            one, two = meet(own, other)
+            lines = [operation.line if operation else "" for operation in (one, two)]
             key = lines[0] or lines[1] or first.label
             if key in found:
                 found[key] = replace(found[key], items=(*found[key].items, *group))
                 continue
             facts = [f"the value is {first.note}"] if first.note else []
             if first.is_leaf:
-                pair = self.to[first.place[0]]
-                facts += explain_weights(pair.mine.module, pair.theirs.module)
-            facts = facts or describe_change(own, other, handed, tolerance)
-            if own and len(found) < _MOST_CHECKED:
+                facts += explain_weights(*(call.module for call in self.to[first.place[0]]))
+            facts = facts or describe_change(own, other, handed, self.tolerance)
+            if one and two and len(found) < _MOST_CHECKED:
                 calls = self.calls.get(scopes[0]), self.originals.get(scopes[1])
                 kinds = [type(call.module) if call else None for call in calls]
-                facts += name_causes((own[0].function, kinds[0]), (other[0].function if other else None, kinds[1]))
+                facts += name_causes((one.function, kinds[0]), (two.function, kinds[1]))
             found[key] = Finding(tuple(group), lines[0], lines[1], tuple(facts))
         return tuple(found.values())
 
     def _find_scopes(self, item: Item) -> tuple[str, str]:
-        """Return the calls whose own operations compute a piece, in mine and in theirs."""
-        return item.scope, self.to[item.scope].theirs.key if item.scope in self.to else WHOLE
+        return item.scope, self.to[item.scope][1].key if item.scope in self.to else WHOLE
 
-    def _record(self, items: Sequence[Item]) -> tuple[Recorded, Recorded]:
-        """Return the operations of some pieces, in mine and in theirs."""
-
+    def _record(self, items: Sequence[Item]) -> tuple[Recorder, Recorder]:
         def visit(place: Place, tensor: Tensor) -> Tensor | None:
             theirs = self._find_theirs(place)
             return self._force(theirs, tensor)[1] if theirs else None
 
         one, two = (frozenset(names) for names in zip(*map(self._find_scopes, items), strict=True))
-        originals = frozenset(pair.theirs.key for pair in self.to.values())
-        return (
-            record(self.mine, self.inputs, frozenset(self.to), one, visit),
-            record(self.theirs, self.inputs, originals, two),
-        )
+        keys = frozenset(theirs.key for _, theirs in self.to.values())
+        mine, theirs = Recorder(frozenset(self.to), one), Recorder(keys, two)
+        return mine.record(self.mine, self.inputs, visit), theirs.record(self.theirs, self.inputs)

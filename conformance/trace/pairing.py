@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 import difflib
+import itertools
+import math
 import re
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
 
-import torch
 from torch import Tensor, nn
 
-from goldformer.conformance.trace.passes import Call
+from goldformer.conformance.trace.passes import Call, NotComparable
 
 #: The number of entries, and the sum of their squares to ten digits: the same for any layout.
 Mark = tuple[int, str]
+#: A call of mine and the call of theirs that it stands for.
+Pair = tuple[Call, Call]
 _NUMBER = re.compile(r"(?<![^.])\d+(?=$|[.,#])")
 
 
-def group_names(names: Iterable[str]) -> list[str]:
-    """Return names, those that differ in the number of the layer only as one: blocks.0-3.attn."""
-    groups: dict[str, list[list[int]]] = {}
-    for name in dict.fromkeys(names):
-        groups.setdefault(generalise(name), []).append([int(part) for part in _NUMBER.findall(name)])
-    return [_fill(name, rows) for name, rows in groups.items()]
+def list_numbers(name: str) -> list[int]:
+    """Return the numbers of layers in a name."""
+    return [int(part) for part in _NUMBER.findall(name)]
 
 
 def generalise(name: str) -> str:
@@ -31,29 +29,24 @@ def generalise(name: str) -> str:
     return _NUMBER.sub("*", name)
 
 
-def _fill(name: str, rows: Sequence[Sequence[int]]) -> str:
-    words = iter(_join(sorted(set(column))) for column in zip(*rows, strict=True))
-    return re.sub(r"\*", lambda _: next(words), name)
-
-
-def _join(numbers: Sequence[int]) -> str:
-    first, last = numbers[0], numbers[-1]
-    is_range = len(numbers) == last - first + 1 > 1
-    return f"{first}-{last}" if is_range else ",".join(map(str, numbers))
+def group_names(names: Iterable[str]) -> list[str]:
+    """Return names, those that differ in the number of the layer only as one: blocks.0-3.attn."""
+    groups: dict[str, list[list[int]]] = {}
+    for name in names:
+        groups.setdefault(generalise(name), []).append(list_numbers(name))
+    found = []
+    for name, rows in groups.items():
+        words = []
+        for numbers in (sorted(set(column)) for column in zip(*rows, strict=True)):
+            is_range = len(numbers) == numbers[-1] - numbers[0] + 1 > 1
+            words.append(f"{numbers[0]}-{numbers[-1]}" if is_range else ",".join(map(str, numbers)))
+        found.append(name.replace("*", "{}").format(*words))
+    return found
 
 
 def mark(tensor: Tensor) -> Mark:
     """Return the mark of a parameter."""
     return tensor.numel(), f"{float(tensor.detach().double().pow(2).sum()):.9e}"
-
-
-@dataclass(frozen=True, slots=True)
-class Pair:
-    """A call of mine and the call of theirs that it stands for; a container if it calls other modules."""
-
-    mine: Call
-    theirs: Call
-    is_leaf: bool
 
 
 def pair_calls(mine: Sequence[Call], theirs: Sequence[Call]) -> list[Pair]:
@@ -63,27 +56,22 @@ def pair_calls(mine: Sequence[Call], theirs: Sequence[Call]) -> list[Pair]:
     """
     marks = {id(c.module): sorted(map(mark, c.module.parameters())) for c in (*mine, *theirs) if c.is_leaf}
     left, right = ([call for call in calls if marks.get(id(call.module))] for calls in (mine, theirs))
-    found: list[tuple[Call, Call]] = []
-    keys: tuple[Callable[[Call], Hashable], ...] = (
-        lambda call: tuple(marks[id(call.module)]),
-        lambda call: marks[id(call.module)][-1],
-        lambda call: (
-            marks[id(call.module)][-1][0],
-            call.arrived and call.arrived.numel(),
-            call.left and call.left.numel(),
-        ),
-    )
+    keys: list[Callable[[Call], Hashable]] = [lambda call: tuple(marks[id(call.module)])]
+    keys += [lambda call: marks[id(call.module)][-1], lambda call: (marks[id(call.module)][-1][0], *_size(call))]
+    pairs: list[Pair] = []
     for key in keys:
-        found += _match(left, right, key)
-        used = {id(call) for pair in found for call in pair}
+        pairs += _match(left, right, key)
+        used = {id(call) for pair in pairs for call in pair}
         left, right = ([call for call in calls if id(call) not in used] for calls in (left, right))
-    pairs = [Pair(*pair, is_leaf=True) for pair in found]
-    return [pair for pair in (*pairs, *_pair_containers(mine, theirs, pairs)) if _fits(pair)]
+    pairs += _pair_containers(mine, theirs, pairs)
+    return [(one, other) for one, other in pairs if _size(one) == _size(other) and one.left]
 
 
-def _match(
-    mine: Sequence[Call], theirs: Sequence[Call], key: Callable[[Call], Hashable]
-) -> Iterator[tuple[Call, Call]]:
+def _size(call: Call) -> tuple[int, int]:
+    return math.prod(call.arrived), math.prod(call.left)
+
+
+def _match(mine: Sequence[Call], theirs: Sequence[Call], key: Callable[[Call], Hashable]) -> Iterator[Pair]:
     """Pair calls of equal keys: first those in the same order, then the others of a key one after the other."""
     left, right = ([key(call) for call in calls] for calls in (mine, theirs))
     blocks = difflib.SequenceMatcher(None, left, right, autojunk=False).get_matching_blocks()
@@ -102,92 +90,58 @@ def _pair_containers(mine: Sequence[Call], theirs: Sequence[Call], leaves: Seque
     for side, calls in enumerate((mine, theirs)):
         inside: dict[str, set[int]] = {}
         for i, pair in enumerate(leaves):
-            for key in (pair.mine, pair.theirs)[side].up:
+            for key in pair[side].up:
                 inside.setdefault(key, set()).add(i)
         for call in calls:  # those that end first are the innermost
             if call.key in inside and call.up:
                 around.setdefault(frozenset(inside[call.key]), ([], []))[side].append(call)
-    return [Pair(one[0], two[0], is_leaf=False) for one, two in around.values() if one and two]
+    return [(one[0], two[0]) for one, two in around.values() if one and two]
 
 
-def _fits(pair: Pair) -> bool:
-    sizes = [tuple(shape and shape.numel() for shape in (c.arrived, c.left)) for c in (pair.mine, pair.theirs)]
-    return sizes[0] == sizes[1] and sizes[0][1] is not None
-
-
-# Weights
-
-
-@dataclass(frozen=True, slots=True)
-class Weights:
-    """How many arrays of theirs mine has, of how many that are no constants, and what is to be said of the others."""
-
-    equal: int
-    total: int
-    notes: tuple[str, ...]
-
-
-def compare_weights(mine: Sequence[nn.Module], theirs: Sequence[nn.Module]) -> Weights:
-    """Compare the weights of two models, however they are named, fused or laid out."""
-    left, right = (
-        {name: p.detach() for root in roots for name, p in root.named_parameters()} for roots in (mine, theirs)
-    )
+def compare_weights(mine: Sequence[nn.Module], theirs: Sequence[nn.Module]) -> tuple[str, ...]:
+    """Say how the weights of two models differ, however they are named, fused or laid out; NotComparable if all do."""
+    left, right = ({n: p.detach() for root in roots for n, p in root.named_parameters()} for roots in (mine, theirs))
     marks = {id(tensor): mark(tensor) for tensor in (*left.values(), *right.values())}
     have, want = ({marks[id(tensor)] for tensor in side.values()} for side in (left, right))
-    one, other = (
-        {n: t for n, t in side.items() if marks[id(t)] not in has} for side, has in ((left, want), (right, have))
-    )
+    one = {name: t for name, t in left.items() if marks[id(t)] not in want}
+    other = {name: t for name, t in right.items() if marks[id(t)] not in have}
     notes: list[str] = []
     for whole, parts, whose in ((one, other, "mine"), (other, one, "theirs")):
-        fused = {name: names for name in [*whole] if (names := _find_parts(name, whole, parts, marks))}
-        notes += [f"{name} of {whose}: {first} in one" for name, first in _say_once(fused)]
-    apart: dict[str, str] = {}
-    for name, tensor in [*one.items()]:
-        same = next((n for n, t in other.items() if t.numel() == tensor.numel()), None)
-        if same is not None:
-            size = other.pop(same).double().reshape(tensor.shape)
-            apart[name] = f"{float((one.pop(name).double() - size).norm() / size.norm()):.0e}"
-    notes += [f"{name} differs from theirs by {first} of its size" for name, first in _say_once(apart)]
-    notes += [f"mine has no {name}" for name in group_names(other)] + [
-        f"theirs has no {name}" for name in group_names(one)
-    ]
-    trained = {name: t for name, t in right.items() if t.numel() > 1 and not bool((t == t.flatten()[0]).all())}
-    if constant := group_names(name for name in right if name not in trained):
-        notes.append(f"all entries are equal, as before training, so a mistake may not show: {', '.join(constant)}")
-    return Weights(sum(marks[id(t)] in have for t in trained.values()), len(trained), tuple(notes))
+        for name in [*whole]:
+            if found := _find_parts(whole[name], parts, marks):
+                notes.append(f"{name} of {whose} is {' + '.join(found)} in one")
+                del whole[name]
+                for part in found:
+                    del parts[part]
+    notes += [f"mine has no {name}" for name in group_names(other)]
+    notes += [f"theirs has no {name}" for name in group_names(one)]
+    constant = [name for name, t in right.items() if t.numel() == 1 or bool((t == t.flatten()[0]).all())]
+    notes += [f"{name} is constant, as before training: a mistake there may not show" for name in group_names(constant)]
+    equal = [name for name in right.keys() - constant if marks[id(right[name])] in have]
+    if right.keys() > {*constant} and not equal:
+        raise NotComparable("mine has none of the weights of theirs: load the same weights into both")
+    return (f"{len(equal)} of {len(right) - len(constant)} of theirs are in mine", *notes)
 
 
-def _say_once(found: dict[str, str]) -> Iterator[tuple[str, str]]:
-    """Yield names of all layers as one, with what is found for the first of them."""
-    firsts = {generalise(name): text for name, text in reversed(found.items())}
-    return zip(group_names(found), (firsts[name] for name in dict.fromkeys(map(generalise, found))), strict=True)
-
-
-def _find_parts(name: str, whole: dict[str, Tensor], parts: dict[str, Tensor], marks: Any) -> str:
-    """Return the neighbours that are an array together, by size and sum of squares, and take all out; or ""."""
-    size, squares = marks[id(whole[name])]
-    rows = [other for other, tensor in parts.items() if tensor.dim() == whole[name].dim()]
-    for start, end in ((i, j) for i in range(len(rows)) for j in range(i + 2, min(i + 4, len(rows) + 1))):
-        run = [marks[id(parts[other])] for other in rows[start:end]]
+def _find_parts(whole: Tensor, parts: dict[str, Tensor], marks: dict[int, Mark]) -> list[str]:
+    """Return the two or three neighbours that are an array together, by size and sum of squares; or []."""
+    size, squares = marks[id(whole)]
+    rows = [name for name, tensor in parts.items() if tensor.dim() == whole.dim()]
+    for start, count in itertools.product(range(len(rows)), (2, 3)):
+        run = [marks[id(parts[name])] for name in rows[start : start + count]]
         if sum(n for n, _ in run) == size and abs(sum(float(s) for _, s in run) / float(squares) - 1) < 1e-8:
-            for other in rows[start:end]:
-                del parts[other]
-            del whole[name]
-            return " + ".join(rows[start:end])
-    return ""
+            return rows[start : start + count]
+    return []
 
 
 def explain_weights(mine: nn.Module, theirs: nn.Module) -> list[str]:
     """Return how the weights of two paired modules differ."""
     left, right = ({mark(p): (name, p) for name, p in module.named_parameters()} for module in (mine, theirs))
-    if changed := [name for key, (name, _) in left.items() if key not in right and name in dict(right.values())]:
-        return [f"its {', '.join(changed)} is not that of theirs"]
-    for has, want, whose, others in ((left, right, "theirs", "mine"), (right, left, "mine", "theirs")):
+    for has, want, words in (
+        (left, right, "mine has not the {} of theirs"),
+        (right, left, "theirs has not the {} of mine"),
+    ):
         if missing := [name for key, (name, _) in want.items() if key not in has]:
-            return [f"{whose} has a {', '.join(missing)} that {others} has not"]
-    moved = [(*left[key], other) for key, (_, other) in right.items() if left[key][1].shape == other.shape]
-    return [
-        f"its {name} is theirs {'transposed' if one.dim() == 2 and torch.equal(one.mT, other) else 'in another order'}"
-        for name, one, other in moved
-        if not torch.equal(one, other)
-    ]
+            return [words.format(" and ".join(missing))]
+    moved = [name for key, (name, p) in left.items() if p.shape == right[key][1].shape and not p.equal(right[key][1])]
+    return [f"{name} has the numbers of theirs in another order, perhaps transposed" for name in moved]

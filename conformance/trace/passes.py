@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -14,9 +13,8 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-Side = Literal["in", "out"]
 #: A call by its key, and a side of it.
-Place = tuple[str, Side]
+Place = tuple[str, Literal["in", "out"]]
 #: Gets a place and the first tensor there; returns what replaces the tensor, or None.
 Visit = Callable[[Place, Tensor], Tensor | None]
 #: The key of the whole run: of what the model, or the callable around it, returns.
@@ -30,7 +28,7 @@ class NotComparable(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One call of a module: the calls around it, and the shapes of its first tensors.
+    """One call of a module: the calls around it, and the shapes of the first tensors that arrive and leave.
 
     `key` is the name of the module, with "#1" after it for the second call. A leaf calls no other module.
     """
@@ -38,8 +36,8 @@ class Call:
     key: str
     module: nn.Module
     up: tuple[str, ...]
-    arrived: torch.Size | None
-    left: torch.Size | None
+    arrived: tuple[int, ...]
+    left: tuple[int, ...]
     is_leaf: bool
 
 
@@ -53,7 +51,7 @@ def run_pass(
 ) -> list[Call]:
     """Run a model, or a callable around models, and return the calls of their modules in the order of their ends.
 
-    `stack` has the keys of the running calls, the innermost one last. NotComparable for a model in training mode.
+    `stack` has the keys of the running calls, the innermost one last.
     """
     names: dict[nn.Module, str] = {}
     counts: dict[nn.Module, Iterator[int]] = {}
@@ -61,17 +59,19 @@ def run_pass(
     running = [] if stack is None else stack
     original = nn.Module.__call__
 
-    def look(place: Place, thing: Any) -> tuple[Any, torch.Size | None]:
+    def look(place: Place, thing: Any) -> tuple[Any, tuple[int, ...]]:
         first = next((t for t in list_tensors(thing) if t.is_floating_point() and t.dim()), None)
         if first is None:
-            return thing, None
+            return thing, ()
         with torch._C.DisableTorchFunction():
             new = visit(place, first) if visit else None
         return thing if new is None else tree_map_only(Tensor, lambda t: new if t is first else t, thing), first.shape
 
     def call(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        if self not in names:
-            _name_modules(self, names)
+        if self not in names:  # a model that is called for the first time; a callable may call several
+            kind, head = type(self).__name__, f"{type(self).__name__}{len(names)}." if names else ""
+            for name, module in self.named_modules():
+                names.setdefault(module, f"{head}{name}".rstrip(".") or kind)
         nth = next(counts.setdefault(self, itertools.count()))
         key, before, up = f"{names[self]}#{nth}" if nth else names[self], len(calls), tuple(running)
         (args, kwargs), arrived = look((key, "in"), (args, kwargs))
@@ -89,47 +89,17 @@ def run_pass(
     return calls
 
 
-def _name_modules(root: nn.Module, names: dict[nn.Module, str]) -> None:
-    """Name the modules of a model that is called for the first time."""
-    kind = type(root).__name__
-    if root.training:
-        raise NotComparable(f"{kind} is in training mode, where dropout draws random numbers: call its eval()")
-    head = f"{kind}{len(names)}." if names else ""
-    for name, module in root.named_modules():
-        names.setdefault(module, f"{head}{name}".rstrip(".") or kind)
+class AllDouble(TorchFunctionMode):
+    """Computes everything in float64: models cast to float32 inside norms, softmax and rotary positions.
 
-
-class _AllDouble(TorchFunctionMode):
-    """Every cast goes to float64: models cast to float32 inside norms, softmax and rotary positions.
-
-    A table in a lower dtype that is no buffer meets the others in float64.
+    Weights are raised in each operation, so no second copy of a model is kept.
     """
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run a function of PyTorch with float64 in the place of each lower dtype."""
+        """Run a function with float64 in the place of each lower dtype; what is written stays in its place."""
         func = Tensor.double if func in (Tensor.float, Tensor.half, Tensor.bfloat16) else func
-        given = tree_map_only(torch.dtype, lambda d: torch.float64 if d in LOW else d, (args, kwargs or {}))
-        floats = {t.dtype for t in list_tensors(given) if t.is_floating_point()}
-        if len(floats) > 1 and not getattr(func, "__name__", "").endswith(
-            "_"
-        ):  # a buffer that is written keeps its place
+        name, given = getattr(func, "__name__", ""), (args, kwargs or {})
+        given = tree_map_only(torch.dtype, lambda dtype: torch.float64 if dtype in LOW else dtype, given)
+        if not name.endswith("_") or (name.endswith("__") and name not in ("__get__", "__set__", "__setitem__")):
             given = tree_map_only(Tensor, lambda t: t.double() if t.dtype in LOW else t, given)
         return func(*given[0], **given[1])
-
-
-@contextlib.contextmanager
-def hold_in_double(roots: Sequence[nn.Module]) -> Iterator[None]:
-    """Compute everything in float64 inside: parameters, buffers, casts and new tensors."""
-    tensors = {id(t): t for root in roots for t in (*root.parameters(), *root.buffers()) if t.is_floating_point()}
-    kept = [(tensor, tensor.data) for tensor in tensors.values()]
-    default = torch.get_default_dtype()
-    try:
-        for tensor, data in kept:
-            tensor.data = data.double()
-        torch.set_default_dtype(torch.float64)
-        with _AllDouble():
-            yield
-    finally:
-        torch.set_default_dtype(default)
-        for tensor, data in kept:
-            tensor.data = data

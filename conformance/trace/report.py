@@ -12,7 +12,7 @@ from typing import Final, Literal
 from goldformer.conformance.reports.counting import count_noun
 from goldformer.conformance.reports.json_data import replace_nonfinite
 from goldformer.conformance.reports.text import format_ratio
-from goldformer.conformance.trace.pairing import Weights, generalise, group_names
+from goldformer.conformance.trace.pairing import generalise, group_names
 from goldformer.conformance.trace.passes import WHOLE, Place
 
 _WIDTH: Final = 80
@@ -79,8 +79,7 @@ class Trace:
     limit: float
     items: tuple[Item, ...]
     findings: tuple[Finding, ...]
-    weights: Weights
-    seconds: float
+    weights: tuple[str, ...]
 
     @property
     def verdict(self) -> Literal["same", "differs", "not decidable"]:
@@ -93,25 +92,19 @@ class Trace:
         return self.verdict == "same"
 
     @property
-    def rows(self) -> tuple[tuple[str, float, bool], ...]:
+    def rows(self) -> list[tuple[str, float, bool]]:
         """Labels, ratios, and what differs; the layers of one kind are one row, and what is equal to the bit none."""
-        return tuple(
-            (
-                " ".join(group_names(item.label for item in items)),
-                max(i.ratio for i in items),
-                items[0].ratio > self.limit,
-            )
-            for items in group_items(self.items, self.limit)
-            if (items[0].is_leaf and items[0].place[1] == "out") or any(item.ratio for item in items)
-        )
+        shown = [item for item in self.items if item.ratio or (item.is_leaf and item.place[1] == "out")]
+        groups = group_items(shown, self.limit)
+        worst = [(group, max(item.ratio for item in group)) for group in groups]
+        return [(group_names(item.label for item in group)[0], ratio, ratio > self.limit) for group, ratio in worst]
 
     def __str__(self) -> str:
         return "\n".join(self._list_lines())
 
     def _list_lines(self) -> Iterator[str]:
-        yield f"weights: {self.weights.equal} of {self.weights.total} of theirs are in mine"
-        for note in self.weights.notes:
-            yield from _wrap(note, "  ")
+        for note in self.weights:
+            yield from _wrap(note, "weights: ")
         yield "error÷rounding  piece, in the order of execution"
         for label, ratio, differs in self.rows:
             yield from _wrap(f"{label}{'  differs' if differs else ''}", f"{format_ratio(ratio):>14}  ")
@@ -126,13 +119,11 @@ class Trace:
 
     def _conclude(self) -> str:
         differ, pieces = sum(item.ratio > self.limit for item in self.items), count_noun(len(self.items), "piece")
-        worst = f"{format_ratio(max(item.ratio for item in self.items))} of {self.limit:.3g}"
-        if self.verdict == "differs":
-            return f"different: {differ} of {pieces} in {self.dtype} (above {self.limit:.3g})"
-        if self.verdict == "same":
-            return f"the same: {pieces} in {self.dtype}, the worst at {worst}"
-        advice = "A small mistake looks like rounding there: call float() on both models"
-        return f"not decidable in {self.dtype}: {pieces}, the worst at {worst}. {advice}"
+        worst = f"the worst at {format_ratio(max(item.ratio for item in self.items))} of {self.limit:.3g}"
+        if self.verdict == "not decidable":
+            worst += ". A small mistake looks like rounding there: call float() on both models"
+        found = f"{self.verdict}: {differ} of {pieces}" if differ else f"{self.verdict}: {pieces}"
+        return f"{found} in {self.dtype}, {worst}"
 
     def to_json(self) -> str:
         """Return the result as JSON."""
@@ -142,16 +133,14 @@ class Trace:
         return json.dumps(replace_nonfinite(data), ensure_ascii=False)
 
     def to_html(self) -> str:
-        """Return a page with a picture: pieces against their ratio, on a scale of powers of ten."""
+        """Return a page with a picture: pieces against their ratio, on a scale of powers of ten that begins at 0.1."""
         from goldformer.conformance.reports.page import render  # the terminal needs no Jinja2
 
-        top = max(2, *(math.ceil(math.log10(ratio)) for _, ratio, _ in self.rows if 0 < ratio < math.inf))
-        rows = [
-            (label, format_ratio(ratio), differs, min(100, max(1, 100 * (math.log10(max(ratio, 0.1)) + 1) / (top + 1))))
-            for label, ratio, differs in self.rows
-        ]
-        limit = 100 * (math.log10(self.limit) + 1) / (top + 1)
-        return render("trace.html", trace=self, rows=rows, limit=limit, conclusion=self._conclude())
+        top = math.log10(max(100.0, *(ratio for _, ratio, _ in self.rows if ratio < math.inf))) + 1
+        return render(
+            "trace.html", trace=self, conclusion=self._conclude(),
+            place=lambda ratio: min(100, 100 * (math.log10(max(ratio, 0.12)) + 1) / top),
+        )  # fmt: skip
 
     def _repr_html_(self) -> str:
         return self.to_html()
