@@ -100,6 +100,8 @@ class Adapter:
     loader: Loader = field(default_factory=Loader, compare=False)
     #: The classes and functions of a file that look like a component and that no call fits: they are not judged.
     unmatched: tuple[str, ...] = ()
+    #: The components whose call only names decide, because no call gave golden values, each with what it is called.
+    guesses: Mapping[str, str] = field(default_factory=dict)
     #: True if DEVICES is declared: without it, `devices` are those of the array library.
     declares_devices: bool = False
     #: The components whose function in `gradients` differentiates the forward pass in another process: not by hand.

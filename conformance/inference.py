@@ -2,7 +2,7 @@
 
 The proposals stand in `goldformer.adapters.inference`, which does not know what is right. Here each one is called with
 golden cases, first without a mask, then with masks, then where conventions show. No proposal changes what the target
-computes, so that a mistake in it stays one: then the same proposals are compared with the catalogue's mistakes.
+computes, so that a mistake in it stays one. Then no call gives golden values, and names alone say how it is called.
 """
 
 from __future__ import annotations
@@ -28,17 +28,13 @@ from goldformer.adapters.inference import (
     read_target,
 )
 from goldformer.adapters.inference.names import ARGUMENTS, VAGUE, list_roles
+from goldformer.adapters.inference.target import PROBE
 from goldformer.adapters.protocol import INFERRED_FUNCTIONS
 from goldformer.conformance.choices import CHOICES
-from goldformer.conformance.diagnosis.causes import DROPOUT, find_cause
-from goldformer.conformance.diagnosis.dropping import find_dropout
-from goldformer.conformance.diagnosis.explain import Diagnosis
-from goldformer.conformance.diagnosis.finding import MISTAKE_FOUND
-from goldformer.conformance.diagnosis.findings import diagnose
-from goldformer.conformance.judging.cases import Bench
-from goldformer.conformance.wiring_search import Trial, WiringSearch
+from goldformer.conformance.wiring_search import WiringSearch
 from goldformer.spec import Spec, load_spec
 from goldformer.spec.scope import find_component_named
+from goldformer.spec.tables import write_number
 
 #: The words of a class that has such parts, and is none itself.
 _WHOLE: Final = re.compile("att|block|layer|model|former|coder")
@@ -49,8 +45,10 @@ _HELPER: Final = (
     "is taken for a helper: no golden value fits, and neither its name nor its code says what component it is. If it "
     "is one, pass --component, or component= in Python"
 )
-#: The fewest failing cases that a mistake must reproduce to be found by the diagnosis: one case is like many mistakes.
-_FEW_FAILING: Final = 2
+#: The inputs of an attention, which no other component has.
+_ATTENTION: Final = frozenset({"query", "key", "value"})
+#: The components whose options the parts of a class say.
+_PARTS: Final = ("layer_norm", "rms_norm", "token_embedding", "positional_encoding")
 
 
 @dataclass(frozen=True)
@@ -58,16 +56,16 @@ class Inference:
     """An adapter, what was chosen for it, and whether golden values prove it.
 
     `is_proven` is True if it is the only one that fits the golden cases that decide; `failing` small cases fail all the
-    same. `mistakes` are known mistakes with which it fits, or that explain those failures. If it is not proven and has
-    no mistakes, it is what the names say, and code that is right may be called in another way.
+    same. If it is not proven, it is what the names say, and code that is right may be called in another way or compute
+    something else; `doubt` is what the names leave open, "" if they decide all of it.
     """
 
     wiring: Wiring
     adapter: Adapter
-    is_proven: bool
-    mistakes: tuple[str, ...]
     trials: int
     failing: int = 0
+    is_proven: bool = False
+    doubt: str = ""
 
     @property
     def fits(self) -> bool:
@@ -92,8 +90,6 @@ class Inference:
         """One sentence on what it rests on."""
         if self.fits:
             return "golden values fit."
-        if self.mistakes:
-            return f"golden values fit with a known mistake, {' or '.join(self.mistakes)}."
         if self.is_proven:
             return f"golden values fit, except in {self.failing} cases."
         return "names and shapes fit, golden values do not."
@@ -131,25 +127,25 @@ def _infer(target: Target, component: str | None, spec: Spec, accept: Collection
         found = [(search, wiring) for search, wiring in found if search in searches]
     if len(found) > 1:
         raise ChoiceError(_ask_which(target, [wiring for _, wiring in found]))
-    failing = 0
+    trials = sum(search.trials for search in searches)
     if found:
         search, wiring = found[0]
         wiring = search.hold_axes(search.pass_padding(search.add_input(search.expect_causal(wiring))))
         if unsaid := [choice for choice in wiring.unsaid if choice not in accept]:
             raise ChoiceError(_ask_whether(wiring, unsaid[0]))
-        wiring, failing, mistakes = search.confirm(wiring)
-        is_proven = True
-    else:
-        # A helper such as a linear map is like them too: if no golden value fits, only its name can say so.
-        searches = [s for s in searches if component or _may_be(target, s.component)]
-        if not searches:
-            raise InferenceError(_ask_what(target, None) if _find_itself(target) else f"{target.name} {_HELPER}")
-        wiring, fitting = _find_mistaken(searches) or _guess(searches)
-        is_proven, mistakes = fitting is None, fitting or ()
-        (search,) = (search for search in searches if search.component == wiring.component)
-        wiring = search.declare_nan(wiring)
-    trials = sum(search.trials for search in searches)
-    return Inference(wiring, load_wiring(wiring, spec), is_proven, mistakes, trials, failing)
+        wiring, failing = search.confirm(wiring)
+        return Inference(wiring, load_wiring(wiring, spec), trials, failing, is_proven=True)
+    # A helper such as a linear map is like them too: if no golden value fits, only its name can say so.
+    searches = [search for search in searches if component or _may_be(target, search.component)]
+    if not searches:
+        raise InferenceError(_ask_what(target, None) if _find_itself(target) else f"{target.name} {_HELPER}")
+    called = [search for search in searches if search.running]
+    if not called:
+        raise MisfitError(_ask_how(searches[0]))
+    wiring, doubt = called[0].guess(_read_parts(called[0]))
+    if declared := called[0].declare_eps(wiring, called[0].try_small(wiring)):
+        return Inference(declared, load_wiring(declared, spec), trials, is_proven=True)
+    return Inference(wiring, load_wiring(wiring, spec), trials, doubt=_find_doubt(called, wiring) or doubt)
 
 
 def _may_be(target: Target, component: str) -> bool:
@@ -170,25 +166,20 @@ def _drop_special_cases(searches: list[WiringSearch], spec: Spec) -> list[Wiring
     return [search for search in searches if search.component not in parts]
 
 
-def describe_fit(found: Inference, spec: Spec, *, shows_adapter: bool = False) -> str:
-    """Return what golden values say of an inferred adapter, which the reader may see, as a sentence."""
+def describe_fit(found: Inference) -> str:
+    """Return what golden values say of an inferred adapter as a sentence."""
     name, component = found.wiring.target.name, found.component
     if found.fits:
         return f"Golden values fit: {name} computes {component}, called in this way."
-    causes = [find_cause(id_, spec) for id_ in found.mistakes]
-    if causes:
-        titles = " or ".join(cause.title for cause in causes)
-        return f"{name} fits as {component} if a known mistake is made: {titles}."
     if found.is_proven:
         fail = "small case fails" if found.failing == 1 else "small cases fail"
         return f"Golden values decide it, but {found.failing} {fail}: `goldformer check` looks for the mistake."
-    if reason := _explain_by_names(found.wiring.target, component):
-        return reason
-    adapter = "The adapter is" if shows_adapter else "`goldformer infer` writes"
-    return (
-        f"No call of {name} that was tried gives golden values, with a known mistake or without. It has another "
-        f"mistake, or it is called in another way. {adapter} what its names suggest: compare it with your code, and "
-        f"check it."
+    no_call = f"No call of {name} that was tried gives golden values"
+    if not found.doubt:
+        return f"{no_call}. Its names say this one: `goldformer check` looks for mistakes that explain what it gives."
+    return _explain_by_names(found.wiring.target, component) or (
+        f"{no_call}, and {found.doubt}. It has a mistake, it is called in another way, or it computes something else. "
+        "`goldformer infer` writes the adapter that its names suggest: compare it with your code, and check it."
     )
 
 
@@ -200,42 +191,38 @@ def _explain_by_names(target: Target, component: str) -> str:
     return f"No call of {target.name} that was tried gives golden values: {scope}. {_WITHOUT}." if scope else ""
 
 
-def _find_mistaken(searches: Sequence[WiringSearch]) -> tuple[Wiring, tuple[str, ...]] | None:
-    # A constant that was rounded to float32 hides in float64 what else is wrong.
-    searched = (search.find_mistaken(dtype) for dtype in ("float64", "float32") for search in searches)
-    return next(filter(None, searched), None)
+def _find_doubt(called: Sequence[WiringSearch], wiring: Wiring) -> str:
+    """Return what the name of a target leaves open of what it is, or ""."""
+    target, component = wiring.target, wiring.component
+    if scope := target.explain_scope(component):
+        return scope
+    if len(called) > 1:
+        return f"it may be {' or '.join(search.component for search in called)}"
+    if wiring.naming.names or _find_attention_roles(target) == _ATTENTION:
+        return ""
+    words, _ = VAGUE.get(component, (component.replace("_", "|"), ""))
+    is_said = re.search(words, target.name.lower()) or (target.is_class and component in VAGUE)
+    return "" if is_said else f"its name does not say {component}"
 
 
-def _guess(searches: Sequence[WiringSearch]) -> tuple[Wiring, tuple[str, ...] | None]:
-    """Return the wiring that says what names say, and a mistake with which it fits, or raise InferenceError.
+def _read_parts(search: WiringSearch) -> dict[str, str]:
+    """Return the options that the parts of a class have: the eps of PyTorch's norms, and what is proven of own ones."""
+    target, spec = search.target, search.spec
+    if not target.is_class:
+        return {}
+    from torch import nn
 
-    None instead of mistakes means that it fits, with the eps that the wiring declares.
-    """
-    called = next((search for search in searches if search.running), None)
-    if called is None:
-        raise MisfitError(_ask_how(searches[0]))
-    wiring = called.guess()
-    judgements = called.try_small(wiring)
-    if declared := called.declare_eps(wiring, judgements):
-        return declared, None
-    mistakes = _diagnose(Trial(wiring, judgements), called.spec)
-    # Where results vary, golden values decide nothing. What a dropout leaves of a call is plain to see all the same.
-    bench = Bench(called.spec, load_wiring(wiring, called.spec), called.dtype, "cpu")
-    return wiring, mistakes or ((DROPOUT,) if find_dropout(called.component, bench) else ())
-
-
-def _diagnose(trial: Trial, spec: Spec) -> tuple[str, ...]:
-    """Return the one mistake that the diagnosis of a check finds where the catalogue has none, or ().
-
-    Code that is called in another way gives values that no single mistake reproduces in every case. Parameters say what
-    a class is; a function or a class without any may be a helper, and a helper is like some mistake of softmax.
-    """
-    failing = sum(judgement.verdict.bad for judgement in trial.judgements)
-    if not trial.wiring.naming.names or trial.is_misfit or failing < _FEW_FAILING:
-        return ()
-    run = Diagnosis(spec).explain_all(trial.judgements)
-    found = [finding.mistakes for finding in diagnose(run, spec) if finding.label == MISTAKE_FOUND]
-    return found[0] if len(found) == 1 and len(found[0]) == 1 else ()
+    said: dict[str, set[str]] = {}
+    for part in {type(part): part for part in target.build(search.wirings[0].construction, PROBE).modules()}.values():
+        if isinstance(part, nn.LayerNorm):
+            said.setdefault("layer_norm_eps", set()).add(write_number(part.eps) or "")
+        elif type(part) is not target.thing and not type(part).__module__.startswith("torch"):
+            own = Target(type(part), type(part).__name__, "")
+            for other in (WiringSearch(spec, own, name) for name in _PARTS):
+                for wiring in other.find() if other.wirings else ():
+                    for name, option in other.confirm(wiring)[0].declared.items():
+                        said.setdefault(name, set()).add(option)
+    return {name: next(iter(options)) for name, options in said.items() if len(options) == 1}
 
 
 def _ask_what(target: Target, component: str | None) -> str:
@@ -257,7 +244,7 @@ def _ask_what(target: Target, component: str | None) -> str:
         problem = f"takes ({arguments}), which are not the inputs and parameters that {component} has"
     elif component is None:
         part = "infer a part of it, such as its layer or its attention"
-        if len(_find_attention_roles(target)) == 3:
+        if _find_attention_roles(target) == _ATTENTION:
             part = "compare its parameters with those that `goldformer explain multi_head_attention` shows"
         rename = "give them usual names, such as query, key, value and mask"
         problem += f". Its arguments are ({arguments}): {part if target.is_class else rename}"
@@ -276,7 +263,7 @@ def _find_itself(target: Target) -> str | None:
 def _find_attention_roles(target: Target) -> set[str]:
     """Return which of query, key and value the arguments of a call say."""
     said = {role for argument in target.list_arguments() for role in list_roles(argument.name, ARGUMENTS)[:1]}
-    return said & {"query", "key", "value"}
+    return said & _ATTENTION
 
 
 def _ask_how(search: WiringSearch) -> str:

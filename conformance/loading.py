@@ -161,6 +161,8 @@ def _read_module(module: types.ModuleType, name: str, reading: Reading, spec: Sp
     named = {n: target for n, target in named.items() if n not in others or others[n].adapter is None}
     parts = [_read_named_functions(module, named, name, reading, spec)] if named else []
     parts += [part for n, part in others.items() if n not in named]
+    # Of two that are one component, golden values prefer the proven one.
+    parts.sort(key=lambda part: part.adapter is not None and bool(part.adapter.guesses))
     found: dict[str, _Part] = {}
     notes = []
     for part in parts:
@@ -244,6 +246,7 @@ def _join(adapters: Sequence[Adapter], origin: str) -> Adapter:
             broken={**first.broken, **other.broken},
             conventions=_scope_conventions(first) | _scope_conventions(other),
             hints=(*first.hints, *other.hints),
+            guesses={**first.guesses, **other.guesses},
         )
     dtypes = tuple(dtype for dtype in DTYPES if any(dtype in adapter.dtypes for adapter in adapters))
     own = {component: adapter.dtypes for adapter in adapters for component in adapter.functions}
@@ -307,12 +310,12 @@ def _infer(what: Any, reading: Reading, spec: Spec) -> Adapter:
     from goldformer.conformance.inference import describe_fit, infer_adapter  # an adapter needs no diagnosis to load
 
     found = infer_adapter(what, reading.component, spec, accept=reading.accept)
-    if not (found.is_proven or found.mistakes):
-        raise MisfitError(describe_fit(found, spec))
-    called = "; ".join((f"{found.component} is called as {found.wiring.call}", *found.wiring.choices))
-    # A known mistake is named by the check.
-    misfit = () if found.fits or found.mistakes else (describe_fit(found, spec),)
-    return replace(found.adapter, hints=(*found.adapter.hints, called, *misfit))
+    if found.doubt:
+        raise MisfitError(describe_fit(found))
+    why = "" if found.is_proven else " by its names: no call gave golden values"
+    called = "; ".join((f"{found.component} is called as {found.wiring.call}{why}", *found.wiring.choices))
+    guesses = {} if found.is_proven else {found.component: found.wiring.target.name}
+    return replace(found.adapter, hints=(*found.adapter.hints, called), guesses=guesses)
 
 
 def _takes(what: Any, component: str, spec: Spec) -> bool:

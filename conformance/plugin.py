@@ -28,6 +28,10 @@ KEY: Final = "goldformer"
 #: The word for every dtype that the adapter has.
 ALL: Final = "all"
 _SUITE: Final = Path(__file__).resolve().parent
+#: The reason why a test judges no code whose call is a guess.
+_ONLY_NAMES: Final = (
+    "no call gives golden values, and only its names say how it is called. Run `goldformer check` on it"
+)
 _BENCH: Final = pytest.StashKey["Bench"]()
 _DIAGNOSIS: Final = pytest.StashKey["Diagnosis"]()
 #: The judgements of this process.
@@ -108,6 +112,7 @@ def _load_bench(config: pytest.Config) -> Bench:
         from goldformer.adapters import DTYPES, AdapterError
         from goldformer.adapters.executed import Recorder
         from goldformer.conformance.diagnosis.explain import Diagnosis
+        from goldformer.conformance.guesses import leave_out
         from goldformer.conformance.judging.cases import Bench
         from goldformer.conformance.judging.collector import sparing_collector
         from goldformer.conformance.judging.decision import Policy
@@ -126,6 +131,8 @@ def _load_bench(config: pytest.Config) -> Bench:
             if config.getoption("--dtype") != [ALL]:
                 _check_known(_split_words(config.getoption("--dtype")), DTYPES, "--dtype")
             adapter = load_implementation(config.getoption("--adapter"), spec, Reading(timeout=timeout))
+            # Each test is judged by itself, and only all of them show that mistakes explain what fails.
+            adapter = leave_out(adapter, dict.fromkeys(adapter.guesses, _ONLY_NAMES)) if adapter.guesses else adapter
             if family := config.getoption("--family"):
                 adapter = adapter.declare_family(family, spec)
             policy = Policy(strict="--strict" in _read_arguments(config), tf32=config.getoption("--tf32"))

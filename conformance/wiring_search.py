@@ -1,4 +1,4 @@
-"""The search for the wirings of a class or a function that golden values fit, with a known mistake or without.
+"""The search for the wirings of a class or a function that golden values fit.
 
 Each proposal is called with golden cases, first without a mask, then with masks, then where conventions show.
 """
@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice, product
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -34,8 +34,7 @@ from goldformer.adapters.inference import (
 )
 from goldformer.conformance.diagnosis.candidates import Candidate, Imitations, Textbooks
 from goldformer.conformance.diagnosis.edits.solve import fit_constant
-from goldformer.conformance.diagnosis.failure import FailingCase, estimate_cost
-from goldformer.conformance.diagnosis.mistakes import implementations
+from goldformer.conformance.diagnosis.failure import FailingCase
 from goldformer.conformance.judging.cases import Bench, Judgement, judge_case
 from goldformer.conformance.judging.expected import expect
 from goldformer.conformance.judging.invoke import Arguments, CallProblem, NotImplementedHere, Result
@@ -47,10 +46,8 @@ from goldformer.spec.formulas.options import EPS
 from goldformer.spec.model import UNSPECIFIED
 from goldformer.spec.tables import write_number
 
-#: The most wirings of a component that are tried, and the most that a search for mistakes may cost, in numbers of
-#: cases: some seconds.
+#: The most wirings of a component that are tried.
 _MOST: Final = 320
-_MOST_COST: Final = 1 << 22
 
 #: The numbers of cases that decide: without a mask, with one, and on a convention.
 _PLAIN, _MASKED, _DECIDING = 3, 12, 4
@@ -93,6 +90,20 @@ _NAMED: Final = {
     "gate_activation": {"gelu": "gelu|geglu", "gelu_tanh": "gelu|geglu", "relu": "relu|reglu"},
     "norm_divisor": {"std_plus_eps": r"\bstd\b"},
 }
+
+#: The signs in code of options that no name says, for code that golden values do not fit.
+_TANH: Final = {"gelu_tanh": r"""approximate=["']tanh|\btanh\("""}
+_SHOWN_BY: Final = {
+    "activation": _TANH,
+    "gate_activation": _TANH,
+    "pe_layout": {"concatenated": r"\b(cat|concat|concatenate)\("},
+    "rope_pairing": {"half": r"rotate_half|chunk\(2|// ?2 ?\]"},
+    "rms_norm_weight": {"one_plus_w": r"\b1(\.0)? ?\+ ?self\."},
+}
+
+#: What calls show of later tokens, and code that takes a fused projection apart.
+_HIDES: Final = "hides_later_tokens"
+_ORDER: Final = re.compile(r"\b([qkv])\w*\s*,\s*([qkv])\w*\s*,\s*([qkv])\w*\s*=(?!=)")
 
 #: A small number in code, and the largest that is tried as an eps: a rate of a dropout is larger.
 _NUMBER: Final = re.compile(r"(?<![\w.])(?:\d+\.?\d*[eE]-\d+|0?\.\d+)")
@@ -398,13 +409,18 @@ class WiringSearch:
 
     def _list_options(self) -> list[dict[str, str]]:
         """Return the combinations of the options that show without a mask; the documents' choices come first."""
+        shown = self._list_open()
+        return [dict(zip(shown, options, strict=True)) for options in product(*shown.values())]
+
+    def _list_open(self) -> dict[str, list[str]]:
+        """Return the options that show without a mask, by their conventions."""
         # No golden value shows the others.
         known = {name for case in self._cases for name in case.conventions}
         shown: dict[str, list[str]] = {n: list(self.spec.conventions[n].options) for n in _SHOWN if n in known}
         shown |= {name: options for name in _NAMED if name in known and (options := self._read(name))}
         for name, options in shown.items():
             options += [number for number in self._read_numbers(name) if number not in options]
-        return [dict(zip(shown, options, strict=True)) for options in product(*shown.values())]
+        return shown
 
     def _read(self, convention: str) -> list[str]:
         """Return the options of a convention that the code may follow, the default last; none if it names no other."""
@@ -418,27 +434,6 @@ class WiringSearch:
             return []
         numbers = (float(text) for text in _NUMBER.findall(self.target.text))
         return list(dict.fromkeys(filter(None, (write_number(n) for n in numbers if n <= _LARGEST_EPS))))
-
-    def find_mistaken(self, dtype: str) -> tuple[Wiring, tuple[str, ...]] | None:
-        """Return the first wiring that fits with known mistakes, and these; None if no wiring fits."""
-        catalogue = _Catalogue(self.spec, self.component)
-        wirings, most = self._list_likely(), 0
-        for wiring in wirings:
-            if catalogue.cost > _MOST_COST:
-                break
-            plain = self._try(wiring, self._plain(wiring.mask), thorough=True, dtype=dtype).judgements
-            # Few cases of a language model have each option: fewer would leave out the case that contradicts it.
-            most = max(most, len(plain))
-            if self.component == "decoder_only_model" and len(plain) < most:
-                continue
-            if any(j.verdict.bad for j in plain) and not catalogue.find(plain):
-                continue
-            for form in self._list_further_forms(wiring):
-                some = replace(wiring, mask=form)
-                masked = self._try_masks(some, dtype)
-                if not masked.is_misfit and (found := catalogue.find((*plain, *masked.judgements))):
-                    return some, found
-        return None
 
     def declare_nan(self, wiring: Wiring) -> Wiring:
         """Return the wiring that declares NaN for rows without a key if wrong code gives NaN in these rows only.
@@ -493,25 +488,38 @@ class WiringSearch:
         held = (Trial(some, self.try_small(some)) for some in (replace(wiring, axes=axes) for axes in numbers))
         return next((trial.wiring for trial in held if trial.fits), wiring)
 
-    def confirm(self, wiring: Wiring) -> tuple[Wiring, int, tuple[str, ...]]:
-        """Return a wiring that fits the cases that decide, how many small ones fail, and the mistakes that fit.
+    def confirm(self, wiring: Wiring) -> tuple[Wiring, int]:
+        """Return a wiring that fits the cases that decide, and how many small ones fail.
 
         If the golden values of an eps fit that is not listed, the wiring declares it.
         """
         judgements = self.try_small(wiring)
-        failing = sum(judgement.verdict.bad for judgement in judgements)
         declared = self.declare_eps(wiring, judgements)
-        if declared is None:
-            return wiring, failing, _Catalogue(self.spec, self.component).find(judgements) if failing else ()
-        return declared, 0, ()
+        return (declared, 0) if declared else (wiring, sum(judgement.verdict.bad for judgement in judgements))
 
     def declare_eps(self, wiring: Wiring, judgements: Sequence[Judgement]) -> Wiring | None:
-        """Return the wiring that declares the eps with which all small cases fit; None if no other eps does it."""
-        names = [name for name in EPS if name in wiring.contract.conventions]
-        found = next(filter(None, (_Catalogue(self.spec, self.component).find_eps(n, judgements) for n in names)), {})
-        numbers = _AXES.get(self.component, (wiring.axes,)) if found else ()
-        declared = (replace(wiring, axes=n, conventions={**wiring.conventions, **found}) for n in numbers)
-        return next((some for some in declared if not any(j.verdict.bad for j in self.try_small(some))), None)
+        """Return the wiring that declares the eps with which all small cases fit; None if no other eps does it.
+
+        Values that are right to float32 only are those of an eps next to it.
+        """
+        wrong = [judgement for judgement in judgements if not _is_exact(judgement)]
+        first = FailingCase.of(wrong[0]) if wrong else None
+        if first is None or not all(isinstance(judgement.outcome, Result) for judgement in wrong):
+            return None
+        for name in (name for name in EPS if name in wiring.contract.conventions):
+            for number in self._list_eps(name, first):
+                some = replace(wiring, conventions={**wiring.conventions, name: number})
+                fits = all(map(_is_exact, self._try(some, [first.case]).judgements))
+                if fits and all(map(_is_exact, self.try_small(some))):
+                    return some
+        return None
+
+    def _list_eps(self, convention: str, failing: FailingCase) -> Iterator[str]:
+        """Yield the powers of ten, then the number that is solved for, in as few digits as possible."""
+        graph = Textbooks(self.spec, Imitations()).record(Candidate(), failing)
+        value = None if graph is None else fit_constant(graph, EPS[convention], failing)
+        solved = [float(f"{value:.{digits}g}") for digits in range(1, 10)] if value is not None else []
+        yield from filter(None, map(write_number, (*(10.0**-k for k in range(1, 13)), *solved)))
 
     def try_small(self, wiring: Wiring) -> tuple[Judgement, ...]:
         """Return the judgements of a wiring on all small cases.
@@ -526,45 +534,51 @@ class WiringSearch:
             return judgements
         return self._try(wiring, small, most=len(small), thorough=True, dtype="float32").judgements
 
-    def guess(self) -> Wiring:
-        """Return the wiring that came furthest, with a form of the masks that can be called.
+    def guess(self, said: Mapping[str, str]) -> tuple[Wiring, str]:
+        """Return the wiring that names say, with the options that its parts `said`, and what names leave open, or "".
 
-        If no form can, its adapter passes the masks on, so that a check shows what happens.
+        If no form of masks can be called, its adapter passes the masks on, so that a check shows what happens.
         """
-        best = next(iter(self._list_likely()), self.wirings[0])
+        trials = self._rank_trials()
+        best, shown = trials[0].wiring, self._observe(trials[0])
+        if shown.pop(_HIDES, False):
+            best = next((trial.wiring for trial in trials if trial.wiring.mask.shape == "causal"), best)
+        if not trials[0].fits:
+            options = {name: self._choose(name, {**shown, **said}) for name in self._list_open()}
+            chosen = {**best.conventions, **options}
+            best = replace(best, conventions={name: option for name, option in chosen.items() if option})
         forms = self._list_further_forms(best)
         tried = [self._try_masks(replace(best, mask=form)) for form in forms]
         called = [trial for trial in tried if trial.judgements and not trial.is_misfit]
         # Where values decide nothing, names such as key_padding_mask do.
         likely = "ignore" if says_ignore(self.target, best.arguments) else "keep"
-        ranked = sorted(called, key=lambda trial: (-trial.passed, trial.wiring.mask.polarity != likely))
-        return ranked[0].wiring if ranked else replace(best, mask=forms[0])
 
-    def _list_likely(self) -> list[Wiring]:
-        """Return the wirings that gave values under every option, those first that agree with what calls show."""
-        trials = self._rank_trials()
-        shown = self._observe(trials[0]) if trials else {}
-        every = self._list_options()
-        called: list[Wiring] = []
-        for trial in trials:
-            others = {name: option for name, option in trial.wiring.conventions.items() if name not in every[0]}
-            if (bare := replace(trial.wiring, conventions=others)) not in called:
-                called.append(bare)
-        wirings = [
-            replace(wiring, conventions={**wiring.conventions, **options}) for wiring, options in product(called, every)
-        ]
+        def rank(trial: Trial) -> tuple[bool, int, bool]:
+            return bool(trial.wiring.unsaid), -trial.passed, trial.wiring.mask.polarity != likely
 
-        def count_disagreements(wiring: Wiring) -> int:
-            is_causal = {"hides_later_tokens": wiring.mask.shape == "causal"}
-            return sum({**wiring.conventions, **is_causal}.get(name, value) != value for name, value in shown.items())
+        wiring = min(called, key=rank).wiring if called else replace(best, mask=forms[0])
+        equal = [trial.wiring for trial in trials if trial.passed == trials[0].passed]
+        wiring = self.declare_nan(self.expect_causal(wiring))
+        return self.find_dtypes(wiring) if self.dtype == "float32" else wiring, _find_doubt(equal)
 
-        return sorted(wirings, key=count_disagreements)
+    def _choose(self, convention: str, said: Mapping[str, str]) -> str:
+        """Return the option that parts or the code say of a convention, "" for the documents' choice."""
+        if convention in said:
+            return said[convention]
+        numbers = self._read_numbers(convention)
+        if len(numbers) == 1:
+            return numbers[0]
+        named = self._read(convention) if convention in _NAMED else []
+        shown = (
+            option for option, words in _SHOWN_BY.get(convention, {}).items() if re.search(words, self.target.text)
+        )
+        return next((option for option in shown if option in named or convention not in _NAMED), next(iter(named), ""))
 
-    def _observe(self, trial: Trial) -> dict[str, bool | str]:
+    def _observe(self, trial: Trial) -> dict[str, str]:
         """Return whether the target hides later tokens and where its norms stand, as far as calls show it.
 
         Both show without a right value. Earlier outputs do not depend on a later input that is hidden. A norm whose
-        gain is 0 gives its shift: if the norms stand last, no output depends on an input then.
+        gain is 0 gives its shift: if the norms stand last, that is the output. The answer is "" for no.
         """
         case = next((judgement.case for judgement in trial.judgements if judgement.case is not None), None)
         inputs = dict(case.input_arrays) if case is not None else {}
@@ -581,9 +595,10 @@ class WiringSearch:
         later: dict[str, Array] = {name: _change_last(inputs[name]) for name in tokens}
         try:
             change = abs(run({}, {}) - run(later, {})) > _ROUNDING
-            shown: dict[str, bool | str] = {"hides_later_tokens": bool(change.any() and not change[..., :-1, :].any())}
+            shown = {_HIDES: "yes" if change.any() and not change[..., :-1, :].any() else ""}
             if gains:
-                is_last = np.allclose(run({}, gains), run(later, gains))
+                shifts = [case.param_arrays.get(name.replace("gamma", "beta"), 0 * gains[name]) for name in gains]
+                is_last = any(np.allclose(run({}, gains), shift) for shift in shifts)
                 shown["norm_placement"] = "post" if is_last else "pre"
         except CallProblem:
             return {}
@@ -595,12 +610,17 @@ class WiringSearch:
         A sequence that would come first is left out unless the code says it: turned, right code looks like a mistake.
         """
         said = [trial for trial in self.running if "sequence-first" not in trial.wiring.unsaid]
-        ranked = sorted(said, key=lambda trial: (trial.wiring.mask.shape != "absent", -trial.passed))
+        orders = ("", "kv", _read_order(self.target))
+
+        def rank(trial: Trial) -> tuple[int, bool, bool]:
+            return -trial.passed, trial.wiring.mask.shape != "absent", trial.wiring.naming.order not in orders
+
+        ranked = sorted(said, key=rank)
         if self.component != "decoder_only_layer":
             return ranked
         # Its mask is the causal one in every call: in the right form it hides later tokens.
         called = {(t.wiring.mask, t.wiring.returns, t.wiring.arguments.table_form): t for t in reversed(ranked)}
-        hides = {key: self._observe(trial).get("hides_later_tokens", False) for key, trial in called.items()}
+        hides = {key: self._observe(trial).get(_HIDES, "") for key, trial in called.items()}
         return sorted(ranked, key=lambda t: not hides[t.wiring.mask, t.wiring.returns, t.wiring.arguments.table_form])
 
     def _list_further_forms(self, wiring: Wiring) -> list[MaskForm]:
@@ -609,68 +629,32 @@ class WiringSearch:
         return self._list_forms() if is_open else [wiring.mask]
 
 
-class _Catalogue:
-    """The known mistakes of a component, as results that they give."""
+def _read_order(target: Target) -> str:
+    """Return the order in which code takes a fused projection apart, such as "qkv", or ""."""
+    orders = {"".join(found) for found in _ORDER.findall(target.text)}
+    return orders.pop() if len(orders) == 1 else ""
 
-    def __init__(self, spec: Spec, component: str) -> None:
-        parts = {component, *spec.list_dependencies(component)}
-        forward = (id_ for id_, mistaken in implementations().items() if not mistaken.by_hand)
-        self._ids = [id_ for id_ in forward if spec.mistakes[id_].component in parts]
-        #: The cost of the imitations so far, in numbers of cases.
-        self.cost = 0
-        self._textbooks = Textbooks(spec, Imitations())
-        self._made: set[tuple[Any, ...]] = set()
 
-    def find(self, judgements: Sequence[Judgement]) -> tuple[str, ...]:
-        """Return the mistakes that reproduce every failing judgement and fail no passing one."""
-        return tuple(id_ for id_ in self._ids if self._explains(id_, judgements))
+def _find_doubt(equal: Sequence[Wiring]) -> str:
+    """Return what names leave open of a call, of which several gave values as right as each other, or "".
 
-    def find_eps(self, convention: str, judgements: Sequence[Judgement]) -> dict[str, str]:
-        """Return the eps that gives what is wrong or right to float32 only, and nothing else of what is right."""
-        given = [(judgement.verdict, failing) for judgement in judgements if (failing := FailingCase.of(judgement))]
-        wrong = [failing for verdict, failing in given if verdict.bad or verdict.reason == "precision"]
-        right = [failing for verdict, failing in given if verdict.status is Status.PASSED]
-        if not wrong or len(given) < len(judgements):
-            return {}
-        for candidate in self._list_eps(convention, wrong[0]):
-            made = [self._textbooks.imitate(candidate, failing) for failing in wrong]
-            if all(f.distance(imitation) is not None for f, imitation in zip(wrong, made, strict=True)) and not any(
-                passing.excludes(self._textbooks.imitate(candidate, passing)) for passing in right
-            ):
-                return dict(candidate.options)
-        return {}
+    Numbers say an order, as those of w1 and w2 do.
+    """
+    first, order = equal[0].naming, _read_order(equal[0].target)
+    if any(wiring.arguments.call != equal[0].arguments.call for wiring in equal):
+        return "nothing says which argument of its call is which"
+    orders = {wiring.naming.order for wiring in equal} - {"", "kv"}
+    if len(orders) > 1 and order not in orders:
+        return "nothing says in which order it fuses queries, keys and values"
+    namings = [wiring.naming.names for wiring in equal if wiring.naming.names.keys() == first.names.keys()]
+    differ = {str(path) for names in namings for ours, path in first.names.items() if names[ours] != path}
+    unsaid = sorted(path for path in differ if not re.search(r"\d", path))
+    return f"nothing says which of its parameters is which: {', '.join(unsaid)}" if unsaid else ""
 
-    def _list_eps(self, convention: str, failing: FailingCase) -> Iterator[Candidate]:
-        """Yield the powers of ten, then the number that is solved for, in as few digits as possible."""
-        graph = self._textbooks.record(Candidate(), failing)
-        value = None if graph is None else fit_constant(graph, EPS[convention], failing)
-        solved = [float(f"{value:.{digits}g}") for digits in range(1, 10)] if value is not None else []
-        numbers = map(write_number, (*(10.0**-k for k in range(1, 13)), *solved))
-        yield from (Candidate(options=((convention, number),)) for number in numbers if number)
 
-    def _explains(self, id_: str, judgements: Sequence[Judgement]) -> bool:
-        explained = 0
-        for judgement in judgements:
-            failing = FailingCase.of(judgement)
-            if failing is None or not isinstance(failing.actual, Result):
-                return False
-            self.cost += estimate_cost(failing.case) // 4
-            imitation = self._imitate(id_, failing)
-            if judgement.verdict.bad:
-                if failing.distance(imitation) is None:
-                    return False
-                explained += 1
-            elif judgement.verdict.status is Status.PASSED and failing.excludes(imitation):
-                return False
-        return explained > 0
-
-    def _imitate(self, id_: str, failing: FailingCase) -> Result | None:
-        key = (id_, failing.case.id, *failing.options.items())
-        if key not in self._made:
-            self._made.add(key)
-            self.cost += estimate_cost(failing.case)
-        made = self._textbooks.imitate(Candidate((id_,)), failing)
-        return made if isinstance(made, Result) else None
+def _is_exact(judgement: Judgement) -> bool:
+    """Return True if a case passes with the digits of its dtype."""
+    return not judgement.verdict.bad and judgement.verdict.reason != "precision"
 
 
 def _is_same_naming(one: Wiring, other: Wiring) -> bool:

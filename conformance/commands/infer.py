@@ -15,9 +15,7 @@ from goldformer.spec import load_spec
 from goldformer.spec.files import write_named_file
 
 
-@click.command(
-    epilog=options.list_statuses(ok="golden values fit", fails="they fit with a mistake, or not in all cases")
-)
+@click.command(epilog=options.list_statuses(ok="golden values fit", fails="they fit, except in some cases"))
 @click.argument("what")
 @click.option("--component", help="The component that it is, if names and shapes leave that open.")
 @options.ACCEPT
@@ -39,7 +37,7 @@ def infer(*, what: str, component: str | None, accept: tuple[str, ...], out: Pat
     declared = (f"{name}: {option}" for name, option in found.wiring.declared.items())
     for line in (found.wiring.call, *found.wiring.choices, *declared):
         say(f"  {line}")
-    say(describe_fit(found, spec, shows_adapter=True))
+    say(describe_fit(found))
     if out is None:
         say(f"\n{text}")
     else:
@@ -47,7 +45,7 @@ def infer(*, what: str, component: str | None, accept: tuple[str, ...], out: Pat
         say(f"wrote {out}\nnow run: goldformer check {out}")
     if found.fits:
         return OK
-    return FAILS if found.is_proven or found.mistakes else UNUSABLE
+    return FAILS if found.is_proven else UNUSABLE
 
 
 def _find_detour(out: Path, target: Target, *, force: bool) -> str:
