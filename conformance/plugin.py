@@ -29,9 +29,7 @@ KEY: Final = "goldformer"
 ALL: Final = "all"
 _SUITE: Final = Path(__file__).resolve().parent
 #: The reason why a test judges no code whose call is a guess.
-_ONLY_NAMES: Final = (
-    "no call gives golden values, and only its names say how it is called. Run `goldformer check` on it"
-)
+_ONLY_NAMES: Final = "no call gives golden values, and only its names say how it is called: run `goldformer check`"
 _BENCH: Final = pytest.StashKey["Bench"]()
 _DIAGNOSIS: Final = pytest.StashKey["Diagnosis"]()
 #: The judgements of this process.
