@@ -36,6 +36,13 @@ CLIPPED = Entry(
 )  # fmt: skip
 
 
+CLIPPED_VALUES = Entry(
+    ("encoder_layer",),
+    file="functions",
+    edits=(("joined(w @ v)", "joined(w @ np.clip(v, -0.4, 0.3).astype(v.dtype))"),),
+)
+
+
 def run_command(command: str, folder: Path) -> int:
     """Return the exit status of a command that a report prints, in a new process."""
     name, *options = shlex.split(command)
@@ -59,7 +66,16 @@ def test_the_printed_command_shows_state_between_calls(adapter_file, spec: Spec,
 
 
 def test_the_place_of_an_unknown_mistake_is_the_part_that_is_wrong_by_itself(spec: Spec):
-    found = {f.label: f.text for f in diagnose(Diagnosis(spec).explain_all(CLIPPED.run_checks(spec)), spec)}
+    found = find_place(CLIPPED, spec)
     assert found[PLACE] == "the feed-forward network, or the normalisation that it reads"
     assert found[HOLDS] == "the residuals and normalisations and the self-attention"
     assert "with self_attention silent (last weights and biases 0): output[0, 0, 0]: expected " in found[SMALLEST]
+
+
+def test_of_an_attention_the_steps_that_are_wrong_are_told(spec: Spec):
+    found = find_place(CLIPPED_VALUES, spec)
+    assert found[PLACE] == ("the values, the heads or the output of the self-attention, or the normalisation before it")
+
+
+def find_place(entry: Entry, spec: Spec) -> dict[str, str]:
+    return {f.label: f.text for f in diagnose(Diagnosis(spec).explain_all(entry.run_checks(spec)), spec)}
