@@ -25,7 +25,7 @@ from goldformer.conformance.commands._console import (
     say,
     show_progress,
 )
-from goldformer.conformance.diagnosis.kill import KillMatrix, build_kill_matrix, collect_kills
+from goldformer.conformance.commands._kill import KillMatrix, build_kill_matrix, collect_kills
 from goldformer.conformance.reports.text import format_ratio
 from goldformer.spec import ROOT, Mistake, Spec, load_spec
 from goldformer.spec.goldenfile import golden_path, write_kills

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from goldformer.conformance.diagnosis.finding import Finding
     from goldformer.conformance.diagnosis.findings import diagnose
     from goldformer.conformance.diagnosis.imitation import Imitator
-    from goldformer.conformance.diagnosis.kill import Kill, KillMatrix, build_kill_matrix
 
 __all__ = [
     "DiagnosedRun",
@@ -23,10 +22,7 @@ __all__ = [
     "Finding",
     "Imitations",
     "Imitator",
-    "Kill",
-    "KillMatrix",
     "Match",
-    "build_kill_matrix",
     "diagnose",
 ]
 
@@ -40,6 +36,5 @@ __getattr__, __dir__ = load_on_use(
         "findings": ("diagnose",),
         "candidates": ("Imitations",),
         "imitation": ("Imitator",),
-        "kill": ("Kill", "KillMatrix", "build_kill_matrix"),
     },
 )

@@ -398,7 +398,7 @@ def test_properties_draw_the_same_in_every_process(tmp_path: Path) -> None:
         subprocess.run(
             [sys.executable, "-c", DRAWS, *names], capture_output=True, text=True, check=True, cwd=tmp_path
         ).stdout
-        for names in ((), ("others", "goldformer.conformance.diagnosis.kill"))
+        for names in ((), ("others", "goldformer.conformance.commands._kill"))
     ]
     assert told[0] == told[1]
     assert told[0].count("seed") > 300

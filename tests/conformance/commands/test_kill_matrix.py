@@ -13,8 +13,7 @@ from click.testing import CliRunner
 from goldformer.adapters.textbook.build import build_textbook
 from goldformer.conformance.cli import main
 from goldformer.conformance.commands import mistakes as command
-from goldformer.conformance.diagnosis.failure import CLEAR
-from goldformer.conformance.diagnosis.kill import (
+from goldformer.conformance.commands._kill import (
     Kill,
     KillCheck,
     KillMatrix,
@@ -25,6 +24,7 @@ from goldformer.conformance.diagnosis.kill import (
     measure,
     select_cases_for,
 )
+from goldformer.conformance.diagnosis.failure import CLEAR
 from goldformer.conformance.diagnosis.mistakes import Mistaken, implementations
 from goldformer.conformance.reports.text import format_ratio
 from goldformer.spec import Mistake, load_spec
