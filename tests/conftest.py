@@ -111,7 +111,7 @@ def broken_reference(tmp_path: Path) -> Callable[..., str]:
                     text = text.replace(old, new)
             (target / source.name).write_text(text, encoding="utf-8")
         adapter = (REPOSITORY / "adapters" / "builtin" / "reference.py").read_text(encoding="utf-8")
-        adapter = adapter.replace("from goldformer import reference_impl", f"import {package} as reference_impl")
+        adapter = adapter.replace("from goldformer import reference_impl as ref", f"import {package} as ref")
         adapter = adapter.replace("goldformer.reference_impl", package).replace('= version("goldformer")', '= "broken"')
         path = tmp_path / "student.py"
         path.write_text(adapter, encoding="utf-8")

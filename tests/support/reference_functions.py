@@ -104,17 +104,20 @@ def feed_forward(x: Tensor, *, activation: str = "relu", **params: Any) -> Any:
 
 def layer_norm(x: Tensor, *, gamma: Tensor, beta: Tensor, eps: float = 1e-5) -> Tensor:
     """Return the normalised rows."""
-    return adapter.layer_norm(x, params={"gamma": gamma, "beta": beta}, eps=eps)
+    result: Tensor = adapter.layer_norm(x, params={"gamma": gamma, "beta": beta}, eps=eps)
+    return result
 
 
 def rms_norm(x: Tensor, *, gamma: Tensor, eps: float = 1e-6) -> Tensor:
     """Return the rows divided by their root mean square."""
-    return adapter.rms_norm(x, params={"gamma": gamma}, eps=eps)
+    result: Tensor = adapter.rms_norm(x, params={"gamma": gamma}, eps=eps)
+    return result
 
 
 def gated_feed_forward(x: Tensor, *, activation: str = "silu", **params: Any) -> reference_impl.GatedResult:
     """Return output, hidden, gate and up."""
-    return adapter.gated_feed_forward(x, params=_keep(params), activation=activation)
+    result: reference_impl.GatedResult = adapter.gated_feed_forward(x, params=_keep(params), activation=activation)
+    return result
 
 
 def decoder_only_layer(
@@ -160,7 +163,8 @@ def generate(
     """Return the new ids."""
     sizes: dict[str, Any] = {"num_heads": num_heads, "num_kv_heads": num_kv_heads, "num_layers": num_layers}
     limits = {"eos_id": eos_id, "max_new_tokens": max_new_tokens}
-    return adapter.generate(ids, params=_keep(params), pad_id=pad_id, **sizes, **limits)
+    result: Tensor = adapter.generate(ids, params=_keep(params), pad_id=pad_id, **sizes, **limits)
+    return result
 
 
 def transformer(*args: Any, **keywords: Any) -> reference_impl.TransformerResult:

@@ -76,14 +76,14 @@ def multiply_by_constant_of_cpu(
 
 
 @mistake("device-mask", instead_of="decoder_layer")
-def hide_by_mask_of_cpu(x: Tensor, *rest: Any, **more: Any) -> tuple[Tensor, ...]:
+def hide_by_mask_of_cpu(x: Tensor, *rest: Any, **more: Any) -> Any:
     """Return the layer of tokens under a mask that hides no feature and is made on the CPU."""
     nothing = torch.zeros(x.shape[-1], dtype=torch.bool)
     return reference.decoder_layer(x.masked_fill(nothing, 0), *rest, **more)
 
 
 @mistake("device-weight", instead_of="feed_forward")
-def multiply_by_weight_of_cpu(x: Tensor, *, params: Mapping[str, Tensor], **dropout: Any) -> tuple[Tensor, ...]:
+def multiply_by_weight_of_cpu(x: Tensor, *, params: Mapping[str, Tensor], **dropout: Any) -> Any:
     """Return the network whose first weight is multiplied by a matrix of ones and zeros that stays on the CPU."""
     w_1 = params["w_1"] @ torch.eye(params["w_1"].shape[1], dtype=x.dtype)
     return reference.feed_forward(x, params={**params, "w_1": w_1}, **dropout)
