@@ -3,11 +3,10 @@
 Draws are multiplied in whole: the same operations on the same numbers, with the same perturbations.
 
 The large weights of full-size models are exact matrices that multiply balls or draws in whole. A weight of a million
-elements would be a million objects. Here it stays an array of float64 numbers, which are integers times a power of
-two, and `x @ weight` is formed for all elements of x at once:
+elements would be a million objects. Here it stays an array of float64 numbers, and `x @ weight` is formed for all
+elements of x at once:
 
-- balls: each midpoint is cut into integers of 32 bits, whose products with the weight float64 sums
-  without rounding, and the radii are carried through |weight|: an enclosure, as element by element;
+- balls: as matrices of flint;
 - draws: the roundoffs of a dot product are independent and uniform, so their sum is normal with the
   variance Σ p² + Σ s² over the products p and the partial sums s: it is drawn as such.
 """
@@ -30,16 +29,10 @@ Floats = NDArray[np.float64]
 #: A weight with at least this many elements stays a plain array.
 LARGE: Final = 1 << 16
 
-#: Bits of the integers that a midpoint is cut into.
-_LIMB: Final = 32
-#: Bits of a ball before the point: the rest of its precision is the fraction.
-_WHOLE: Final = 64
-#: float64 holds every integer of this many bits.
-_MANTISSA: Final = 53
+#: The columns of a weight that balls are multiplied with at once.
+_COLUMNS: Final = 256
 #: The most partial sums in memory at once, in elements.
 _CHUNK: Final = 1 << 23
-
-
 #: The most products of draws in memory at once.
 _PRODUCTS: Final = 1 << 14
 
@@ -179,25 +172,16 @@ class Weight:
     def _balls(self, x: Objects) -> Objects:
         import flint
 
-        fraction = flint.ctx.prec - _WHOLE
-        unit = flint.arb(2) ** fraction
-        whole = [int((ball.mid() * unit).floor().unique_fmpz()) for ball in x.ravel()]
-        # Truncation moves a midpoint by less than one unit of the last bit.
-        radii = np.array([float(ball.rad()) for ball in x.ravel()]).reshape(x.shape) + 2.0**-fraction
-        power = _common_power(self.values)
-        weight = np.ldexp(self.values, power)
-        total: Objects = np.zeros((len(x), self.shape[1]), dtype=object)
-        for place, limb in enumerate(_limbs(whole)):
-            part = limb.reshape(x.shape) @ weight
-            total = total + (part.astype(np.int64).astype(object) << (_LIMB * place))
-        # Each product and sum of non-negative numbers rounds once: one part in 2³⁰ covers thousands of roundings.
-        spread = radii @ np.abs(self.values) * (1 + 2.0**-30)
-        down = flint.arb(2) ** -(fraction + power)
+        from goldformer.spec.oracle.balls import FEW_BITS
 
-        def ball(middle: int, radius: float) -> Any:
-            return flint.arb(middle) * down + flint.arb(0, radius)
-
-        product: Objects = np.frompyfunc(ball, 2, 1)(total, spread)
+        mantissas = np.ldexp(np.frexp(self.values)[0], FEW_BITS)
+        if not np.array_equal(mantissas, np.rint(mantissas)):
+            raise ValueError(f"a large weight must hold binary numbers of at most {FEW_BITS} bits, and no decimals")
+        left, product = flint.arb_mat(x.tolist()), np.empty((len(x), self.shape[1]), dtype=object)
+        # Some columns at a time: a whole weight would be a gigabyte of balls.
+        for start in range(0, self.shape[1], _COLUMNS):
+            columns = self.values[:, start : start + _COLUMNS]
+            product[:, start : start + _COLUMNS] = (left * flint.arb_mat(columns.tolist())).tolist()
         return product
 
     def _draws(self, x: Objects) -> Objects:
@@ -223,28 +207,6 @@ class Weight:
             sums[:, 1:] *= products[:, 1:] != 0
             squares[:, columns] = np.square(products).sum(1) + np.square(sums[:, 1:]).sum(1)
         return squares
-
-
-def _common_power(values: Floats) -> int:
-    """Return the least k ≥ 0 for which every value times 2^k is an integer; ValueError if sums would need rounding."""
-    power = 0
-    while power < _MANTISSA and not np.array_equal(scaled := np.ldexp(values, power), np.rint(scaled)):
-        power += 1
-    largest = float(np.abs(np.ldexp(values, power)).max(initial=1.0))
-    bits = math.ceil(math.log2(largest + 1)) + math.ceil(math.log2(len(values))) + _LIMB
-    if power == _MANTISSA or bits > _MANTISSA:
-        raise ValueError(f"a large weight must lie on a grid: its sums of {_LIMB}-bit integers need {bits} bits")
-    return power
-
-
-def _limbs(whole: list[int]) -> list[Floats]:
-    """Cut integers into digits to the base 2^32, the lowest first; the highest carries the sign."""
-    size = max(max((n.bit_length() for n in whole), default=0) // _LIMB + 1, 2)
-    packed = b"".join(n.to_bytes(size * _LIMB // 8, "little", signed=True) for n in whole)
-    digits = np.frombuffer(packed, dtype="<u4").reshape(len(whole), size)
-    limbs = [digits[:, place].astype(np.float64) for place in range(size)]
-    limbs[-1] = digits[:, -1].astype(np.int32).astype(np.float64)
-    return limbs
 
 
 def _normal(name: str, shape: tuple[int, ...]) -> Floats:

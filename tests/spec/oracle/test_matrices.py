@@ -77,10 +77,12 @@ def test_ids_select_rows_as_elements():
 
 
 @pytest.mark.parametrize("value", [0.1, 2.0**30 + 2.0**-20])
-def test_a_weight_off_every_grid_is_refused(value):
+def test_a_weight_of_decimals_is_refused(value):
     weight = np.full((7, 2), value)
     x = np.array([[balls.exact(1)] * 7], dtype=object)
-    with pytest.raises(ValueError, match=r"^a large weight must lie on a grid: its sums of 32-bit integers need"):
+    with pytest.raises(
+        ValueError, match=r"^a large weight must hold binary numbers of at most 24 bits, and"
+    ):
         x @ matrices.Weight(weight, balls.read)
 
 
