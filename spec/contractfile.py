@@ -12,7 +12,7 @@ from goldformer.spec.edition import EditionName
 from goldformer.spec.errors import Problem, SpecError
 from goldformer.spec.model import ArraySpec, AttributeSpec, Contract, Layers
 from goldformer.spec.sessions import AFTER, CALLS, Session
-from goldformer.spec.shapes import Axis, Shape
+from goldformer.spec.shapes import LEAD, Axis, Shape
 from goldformer.spec.strict import ClauseId, Items, Name, Option, StrictModel, Text
 from goldformer.spec.tables import Convention
 from goldformer.spec.yamlfile import Field as Where
@@ -81,6 +81,7 @@ class ContractFile(StrictModel):
     attributes: dict[Name, AttributeEntry] = {}
     outputs: Annotated[dict[Name, ArrayEntry], Field(min_length=1)]
     flow: Items[Name] = ()
+    free: Items[str] = ()
     conventions: Items[Name] = ()
     clauses: Items[ClauseId] = ()
     computed_in_at_least: Literal["float32", "float64"] | None = None
@@ -153,10 +154,11 @@ def _build(file: YamlFile, default: str) -> Contract:
         {name: AttributeSpec(name, **a.model_dump()) for name, a in model.attributes.items()},
         _read_arrays(file, "outputs", model.outputs),
         model.flow or tuple(model.outputs), model.conventions, model.computed_in_at_least,
-        model.edition or default, clauses=model.clauses,
+        model.edition or default, clauses=model.clauses, free=model.free,
         session=None if model.session is None else Session(model.session.axis, model.session.so_far),
     )  # fmt: skip
     _refuse_unknown_sizes(file, contract)
+    _refuse_unknown_axes(file, contract)
     _check_session(file, contract)
     return contract
 
@@ -198,6 +200,17 @@ def _list_unknown_options(
                 if option not in known:
                     message = f"{name}: {option} is no option of the conventions of {contract.component}"
                     yield file.problem(where, message)
+
+
+def _refuse_unknown_axes(file: YamlFile, contract: Contract) -> None:
+    """Refuse a free axis that no output has."""
+    shapes = [spec.shape for spec in contract.outputs.values()]
+    known = dict.fromkeys(
+        [*(LEAD for shape in shapes if shape.lead), *(str(a) for shape in shapes for a in shape.axes)]
+    )
+    if unknown := [axis for axis in contract.free if axis not in known]:
+        message = f"{unknown[0]!r} is no axis of an output: write some of {', '.join(known)}"
+        raise SpecError([file.problem(("free",), message)])
 
 
 def _refuse_unknown_sizes(file: YamlFile, contract: Contract) -> None:

@@ -161,6 +161,8 @@ class Contract:
     edition: str
     layers: tuple[Layers, ...] = ()
     clauses: tuple[str, ...] = ()
+    #: The axes whose places do not mix: an output at one place of them needs the inputs at this place only.
+    free: tuple[str, ...] = ()
     session: Session | None = None
 
     @property

@@ -16,18 +16,8 @@ from goldformer.spec.draw import Values
 from goldformer.spec.model import ArraySpec, Golden, GoldenArray
 from goldformer.spec.oracle.truth import Call, OutputRounding
 
-#: The axis along which the rows of a result do not depend on one another, where it is not one of the samples'.
-_ROWS: Final[Mapping[str, str]] = {
-    "feed_forward": "seq",
-    "gated_feed_forward": "seq",
-    "label_smoothing": "seq",
-    "multi_head_attention": "q_seq",
-    "one_hot": "seq",
-    "output_probabilities": "seq",
-    "positional_encoding": "seq",
-    "scaled_dot_product_attention": "q_seq",
-    "token_embedding": "seq",
-}
+#: Axes along which the first rows are kept, where the rows of a result do not depend on one another.
+_ROWS: Final = ("seq", "q_seq")
 _BATCH: Final = "batch"
 #: The fewest rows that are kept.
 _FEWEST: Final = 32
@@ -108,7 +98,7 @@ def choose_cut(case: Case, contract: Contract, output: str, first: tuple[int, ..
     specs = [spec for name, spec in contract.inputs.items() if name in case.inputs]
     results = [contract.outputs[name] for name in case.expect if name in contract.outputs]
     names = [_BATCH] if all(_BATCH in spec.shape.symbols for spec in (*specs, *results)) else []
-    names += [_ROWS[case.component]] if case.component in _ROWS else []
+    names += [name for name in _ROWS if name in contract.free]
     lead = case.lead if all(spec.shape.lead for spec in (*specs, *results)) else ()
     if not names and not lead:
         return None

@@ -29,59 +29,30 @@ options          the options of the conventions
 """
 
 from collections.abc import Callable, Mapping
+from importlib import import_module
+from pkgutil import iter_modules
 from typing import Any, Final
 
-from goldformer.spec.formulas.attention import causal_mask, padding_mask, scaled_dot_product_attention, softmax
-from goldformer.spec.formulas.backward import single_head_attention_step
-from goldformer.spec.formulas.cached import attend_with_cache, cached_attention
-from goldformer.spec.formulas.cached_model import cached_model, continue_model
-from goldformer.spec.formulas.decoder_only import decoder_only_layer, decoder_only_model
-from goldformer.spec.formulas.decoding import beam_search, greedy_decode
-from goldformer.spec.formulas.distance import alibi_bias, position_ids, sliding_window_mask
-from goldformer.spec.formulas.embedding import positional_encoding, token_embedding
-from goldformer.spec.formulas.experts import expert_feed_forward, expert_router
-from goldformer.spec.formulas.gated import gated_feed_forward
-from goldformer.spec.formulas.generation import generate
-from goldformer.spec.formulas.grouped import grouped_query_attention
-from goldformer.spec.formulas.heads import fused_multi_head_attention, multi_head_attention, single_head_attention
-from goldformer.spec.formulas.layers import decoder, decoder_layer, encoder, encoder_layer, feed_forward, layer_norm
-from goldformer.spec.formulas.losses import cross_entropy, kl_divergence
-from goldformer.spec.formulas.randomness import dropout, xavier_uniform
-from goldformer.spec.formulas.rms import rms_norm
-from goldformer.spec.formulas.rope import rotary_embedding
-from goldformer.spec.formulas.sampling import token_filter
-from goldformer.spec.formulas.targets import label_smoothing, one_hot, pad_or_truncate, shift_right
-from goldformer.spec.formulas.transformer import output_probabilities, transformer
+from goldformer.spec.formulas.cached import attend_with_cache
+from goldformer.spec.formulas.cached_model import continue_model
+from goldformer.spec.formulas.steps import list_steps
+from goldformer.spec.load import ROOT, load_spec
 
-#: The formula of each component, by its name.
+for _module in iter_modules(__path__, f"{__name__}."):
+    import_module(_module.name)
+
+_CONTRACTS: Final = {path.stem for path in (ROOT / "contracts").glob("*.yaml")}
+#: The formula of each component, by its name: the step that has the name of a contract.
 COMPONENTS: Final[Mapping[str, Callable[..., Any]]] = {
-    component.__name__: component
-    for component in (
-        alibi_bias, beam_search, cached_attention, cached_model, causal_mask, cross_entropy, decoder, decoder_layer,
-        decoder_only_layer, decoder_only_model, dropout, encoder, encoder_layer, expert_feed_forward, expert_router,
-        feed_forward, fused_multi_head_attention, gated_feed_forward, generate, greedy_decode, grouped_query_attention,
-        kl_divergence, label_smoothing, layer_norm, multi_head_attention, one_hot, output_probabilities,
-        pad_or_truncate, padding_mask, position_ids, positional_encoding, rms_norm, rotary_embedding,
-        scaled_dot_product_attention, shift_right, single_head_attention, single_head_attention_step,
-        sliding_window_mask, softmax, token_embedding, token_filter, transformer, xavier_uniform,
-    )
-}  # fmt: skip
+    step.__name__: step
+    for step in sorted(list_steps(), key=lambda step: step.__name__)
+    if step.__name__ in _CONTRACTS and step.__module__.startswith(f"{__name__}.")
+}
 
 #: One call of each component that is called several times, which `COMPONENTS` has over all calls.
 SESSION_CALLS: Final[Mapping[str, Callable[..., Any]]] = {
     "cached_attention": attend_with_cache,
     "cached_model": continue_model,
-}
-
-#: The outputs of those that do not return them by name.
-_NAMES: Final[Mapping[str, tuple[str, ...]]] = {
-    "alibi_bias": ("bias",),
-    "position_ids": ("positions",),
-    "cached_model": ("logits",),
-    "causal_mask": ("mask",),
-    "padding_mask": ("mask",),
-    "sliding_window_mask": ("mask",),
-    "feed_forward": ("output", "hidden"),
 }
 
 
@@ -90,4 +61,4 @@ def name_outputs(component: str, returned: Any) -> dict[str, Any]:
     if isinstance(returned, Mapping):
         return dict(returned)
     outputs = returned if isinstance(returned, tuple) else (returned,)
-    return dict(zip(_NAMES.get(component, ("output",)), outputs, strict=True))
+    return dict(zip(load_spec().contracts[component].outputs, outputs, strict=True))

@@ -24,7 +24,7 @@ from goldformer.spec.oracle import searches, tape
 from goldformer.spec.oracle.draws import Draw, error_scale, margin
 from goldformer.spec.oracle.exact import WITHOUT_CHANCE, Exact, Number, list_unseen
 from goldformer.spec.oracle.matrices import Weight, is_large
-from goldformer.spec.oracle.narrow import FREE, Narrowing
+from goldformer.spec.oracle.narrow import Narrowing
 from goldformer.spec.oracle.statistics import statistics
 
 Outputs = dict[str, NDArray[Any]]
@@ -201,7 +201,7 @@ class Method:
             if narrowing is None:
                 raise ValueError(f"{self.case.id}: a case of this size can ask only for probes and shapes")
             return narrowing
-        free = FREE.get(self.case.component, ()) if self.case.is_computed else ()
+        free = self.contract.free if self.case.is_computed else ()
         return Narrowing.of(self.case, self.contract, free) if free else None
 
     def inputs(self) -> Mapping[str, NDArray[Any]]:

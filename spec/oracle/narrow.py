@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,21 +19,6 @@ from goldformer.spec.shapes import LEAD
 Array = NDArray[Any]
 #: An axis by its name in the contract, or by its distance from the first of these, if it is one of "...".
 Name = str | int
-
-#: The axes of each component whose places do not mix; "..." stands for all leading ones.
-FREE: Final[Mapping[str, frozenset[str]]] = {
-    "softmax": frozenset({LEAD}),
-    "scaled_dot_product_attention": frozenset({LEAD, "q_seq", "d_v"}),
-    "grouped_query_attention": frozenset({"batch", "q_seq", "d_v"}),
-    "cached_attention": frozenset({"batch", "d_v"}),
-    "layer_norm": frozenset({LEAD}),
-    "rms_norm": frozenset({LEAD}),
-    "feed_forward": frozenset({"batch", "seq"}),
-    "gated_feed_forward": frozenset({"batch", "seq"}),
-    "multi_head_attention": frozenset({"batch", "q_seq"}),
-    "output_probabilities": frozenset({"batch", "seq"}),
-    "kl_divergence": frozenset({LEAD}),
-}
 
 
 @dataclass(frozen=True, slots=True)
