@@ -80,9 +80,7 @@ def test_ids_select_rows_as_elements():
 def test_a_weight_of_decimals_is_refused(value):
     weight = np.full((7, 2), value)
     x = np.array([[balls.exact(1)] * 7], dtype=object)
-    with pytest.raises(
-        ValueError, match=r"^a large weight must hold binary numbers of at most 24 bits, and"
-    ):
+    with pytest.raises(ValueError, match=r"^a large weight must hold binary numbers of at most 24 bits, and"):
         x @ matrices.Weight(weight, balls.read)
 
 
