@@ -355,8 +355,9 @@ def rotary_tables(
     columns: Literal["halves", "doubled", "in_turn", "stacked", "turns"] = "halves",
     *,
     axes: int = 2,
+    start: int = 0,
 ) -> Any:
-    """Return the rotary tables that a model of PyTorch makes for its layers: of the tokens of x, from position 0 on.
+    """Return the rotary tables that a model of PyTorch makes for its layers: of the tokens of x, from `start` on.
 
     x is (batch, seq, …), and `width` is that of a head. "halves" are cosines and sines (seq, width / 2), "doubled" have
     these columns twice, one half after the other, as transformers has them, "in_turn" each column twice in a row. They
@@ -366,7 +367,7 @@ def rotary_tables(
     """
     torch = find_array_module(x)
     rates = base ** (-torch.arange(0, width, 2, device=x.device, dtype=torch.float64) / width)
-    angles = torch.arange(x.shape[1], device=x.device, dtype=torch.float64)[:, None] * rates
+    angles = torch.arange(start, start + x.shape[1], device=x.device, dtype=torch.float64)[:, None] * rates
     if columns == "doubled":
         angles = torch.cat((angles, angles), -1)
     elif columns == "in_turn":

@@ -66,6 +66,8 @@ class Inference:
     failing: int = 0
     is_proven: bool = False
     doubt: str = ""
+    #: The wiring of the same class in several calls, if it keeps keys and values between them.
+    session: Wiring | None = None
 
     @property
     def fits(self) -> bool:
@@ -83,7 +85,8 @@ class Inference:
         `detour` is the folder of the class as seen from the file, if it stands in another one.
         """
         name = self.wiring.target.name
-        return self.wiring.write(f"Adapter of {name}, inferred by `goldformer infer`: {self.summary}", detour)
+        others = (self.session,) if self.session else ()
+        return self.wiring.write(f"Adapter of {name}, inferred by `goldformer infer`: {self.summary}", detour, others)
 
     @property
     def summary(self) -> str:
@@ -122,6 +125,7 @@ def _infer(target: Target, component: str | None, spec: Spec, accept: Collection
     for search in () if found else [search for search in searches if search.is_of_float32]:
         search.dtype = "float32"
         found += [(search, search.find_dtypes(wiring)) for wiring in search.find()]
+    found = found or [(search, wiring) for search in searches for wiring in search.find_steps()]
     if not target.is_class:
         searches = _drop_special_cases(searches, spec)
         found = [(search, wiring) for search, wiring in found if search in searches]
@@ -134,7 +138,9 @@ def _infer(target: Target, component: str | None, spec: Spec, accept: Collection
         if unsaid := [choice for choice in wiring.unsaid if choice not in accept]:
             raise ChoiceError(_ask_whether(wiring, unsaid[0]))
         wiring, failing = search.confirm(wiring)
-        return Inference(wiring, load_wiring(wiring, spec), trials, failing, is_proven=True)
+        session = search.find_session(wiring)
+        adapter = load_wiring(wiring, spec, *filter(None, [session]))
+        return Inference(wiring, adapter, trials, failing, is_proven=True, session=session)
     # A helper such as a linear map is like them too: if no golden value fits, only its name can say so.
     searches = [search for search in searches if component or _may_be(target, search.component)]
     if not searches:

@@ -314,6 +314,8 @@ def _infer(what: Any, reading: Reading, spec: Spec) -> Adapter:
         raise MisfitError(describe_fit(found))
     why = "" if found.is_proven else " by its names: no call gave golden values"
     called = "; ".join((f"{found.component} is called as {found.wiring.call}{why}", *found.wiring.choices))
+    if found.session and found.session.cache:
+        called += f"; {found.session.component}: {found.session.cache.describe()}"
     guesses = {} if found.is_proven else {found.component: found.wiring.target.name}
     return replace(found.adapter, hints=(*found.adapter.hints, called), guesses=guesses)
 

@@ -17,20 +17,26 @@ import numpy as np
 from goldformer.adapters import Adapter
 from goldformer.adapters.arrays import LIBRARIES
 from goldformer.adapters.inference import (
+    SESSIONS,
+    Cache,
     MaskForm,
     Returns,
     TableForm,
     Target,
+    Tokens,
     Wiring,
     has_batch_axis,
+    keeps_cache,
     list_forms,
     load_wiring,
     makes_causal_mask,
     may_hide_future,
     pass_padding,
     propose,
+    propose_caches,
     says_ignore,
     switches_mask,
+    use_cache,
 )
 from goldformer.conformance.diagnosis.candidates import Candidate, Imitations, Textbooks
 from goldformer.conformance.diagnosis.edits.solve import fit_constant
@@ -121,6 +127,13 @@ _BATCHED, _FEW = 3, 2
 #: The axes of a mask that says something of each sample, head, query and key.
 _MASK_AXES: Final = 4
 
+#: The sessions that decide how a cache is passed.
+_SESSIONS: Final = 6
+
+#: The numbers of tokens that a call may take, the most first, and the components that a class can be with one a call.
+_TOKENS: Final[tuple[Tokens, ...]] = ("any", "one_after", "one")
+_STEPPED: Final = ("decoder_only_model", "decoder_only_layer", "multi_head_attention", "fused_multi_head_attention")
+
 #: A change of an output that is smaller may be rounding.
 _ROUNDING: Final = 1e-4
 
@@ -154,9 +167,9 @@ class Trial:
 class WiringSearch:
     """The search for the wirings of one component that golden values fit."""
 
-    def __init__(self, spec: Spec, target: Target, component: str) -> None:
+    def __init__(self, spec: Spec, target: Target, component: str, wirings: Iterable[Wiring] = ()) -> None:
         self.spec, self.target, self.component = spec, target, component
-        self.wirings = list(islice(propose(target, component, spec), _MOST))
+        self.wirings = [*wirings] or list(islice(propose(target, component, spec), _MOST))
         self.trials = 0
         #: The dtype of the calls, and True if calls in float64 raised for their dtype.
         self.dtype, self.is_of_float32 = "float64", False
@@ -172,6 +185,110 @@ class WiringSearch:
             return found
         # Some code cannot be called without a mask, and some takes None for one that hides everything.
         return self._find_among(self._list_forms(always=True))
+
+    def find_steps(self) -> list[Wiring]:
+        """Return the wirings that fit if a class that keeps a cache is called with one token after the other.
+
+        Only a class that raises for several tokens, or all of whose tokens then see all others, is called so.
+        """
+        if self.component not in _STEPPED or not keeps_cache(self.target):
+            return []
+        tried = ((trial, trial.judgements[0].case) for trial in self.running[:1])
+        unmasked = any(case and self._sees_all(trial.wiring, case, case.sizes.get("seq", 1)) for trial, case in tried)
+        tokens: tuple[Tokens, ...] = ("any", "one") if unmasked or not self.running else ("any",)
+        plain, running, dtype = self.wirings, [*self.running], self.dtype
+        for number, cache in product(tokens, [*propose_caches(self.target, self.component)]):
+            if number == "any" and not cache.setup:
+                continue
+            self.wirings = [replace(wiring, cache=replace(cache, tokens=number)) for wiring in plain]
+            found = self._find_among(self._list_plain_forms())
+            if not found and self.is_of_float32 and self.dtype == "float64":
+                self.dtype = "float32"
+                found = self._find_among(self._list_plain_forms())
+            if found:
+                return found if self.dtype == "float64" else [self.find_dtypes(wiring) for wiring in found]
+        # What the names say is then called at once.
+        self.wirings, self.running, self.dtype = plain, running or self.running, dtype
+        return []
+
+    def find_session(self, wiring: Wiring) -> Wiring | None:
+        """Return the wiring of the component that a wiring is in several calls, or None if no call of it works.
+
+        What the names say is called, and the wiring that most cases admit is taken. If a continued call of several
+        tokens raises, or makes no mask, only calls of one token follow the first.
+        """
+        component = SESSIONS.get(self.component)
+        if component is None or not keeps_cache(self.target):
+            return None
+        found: list[Trial] = []
+        session = replace(
+            wiring, contract=self.spec.contracts[component], arguments=use_cache(wiring.arguments, self.target)
+        )
+        search = WiringSearch(self.spec, self.target, component, [session])
+        search.dtype = self.dtype
+        caches = [wiring.cache] if wiring.cache else propose_caches(self.target, self.component)
+        for cache in caches:
+            trial = search.try_session(replace(session, cache=cache))
+            found += [trial] if trial else []
+            if trial and trial.fits:
+                break
+        if not found:
+            return None
+        best = max(found, key=lambda trial: trial.passed).wiring
+        return search.declare_state(best)
+
+    def try_session(self, wiring: Wiring) -> Trial | None:
+        """Return the trial of a session with as many tokens a call as the class takes; None if no call works."""
+        first = wiring.cache.tokens if wiring.cache else "any"
+        for tokens in _TOKENS[_TOKENS.index(first) :]:
+            some = replace(wiring, cache=replace(wiring.cache or Cache(), tokens=tokens))
+            cases = [case for case in self._plain(wiring.mask) if not _gives_twice(case)]
+            trial = self._try(some, cases, most=_SESSIONS, thorough=True)
+            if trial.passed and not trial.is_misfit and (trial.fits or not self._makes_no_mask(some, tokens)):
+                return trial
+        return None
+
+    def _makes_no_mask(self, wiring: Wiring, tokens: Tokens) -> bool:
+        """Return True if a call of a session makes no mask: the first one or, with "any", a later one."""
+        for is_first in {"any": (True, False), "one_after": (True,), "one": ()}[tokens]:
+            cases = ((case, _list_calls(case)) for case in self._plain(wiring.mask))
+            case = next(case for case, calls in cases if calls[-1] > 1 and (len(calls) == 1) is is_first)
+            if self._sees_all(wiring, case, _list_calls(case)[-1]):
+                return True
+        return False
+
+    def _sees_all(self, wiring: Wiring, case: Case, rows: int) -> bool:
+        """Return True if each of the last tokens of a case depends on every token of it.
+
+        A model is called with one layer: in others a token sees by way of another one what a wrong mask hides.
+        """
+        params, attributes = case.param_arrays, dict(case.attributes)
+        if "num_layers" in attributes:
+            attributes["num_layers"] = 1
+            params = {name: array for name, array in params.items() if not re.match(r"layers\.[1-9]", name)}
+        bench, first = Bench(self.spec, self._load(wiring), self.dtype, "cpu"), wiring.contract.first_output
+
+        def run(inputs: Mapping[str, Array]) -> Array:
+            return bench.call(self.component, Arguments(inputs, params, attributes)).outputs[first][..., -rows:, :]
+
+        inputs = {name: array for name, array in case.input_arrays.items() if not name.endswith("mask")}
+        try:
+            plain = run(inputs)
+            for place in range(case.sizes["seq"]):
+                other = run({name: _change_token(array, place) for name, array in inputs.items()})
+                axes = tuple(axis for axis in range(plain.ndim) if axis != plain.ndim - 2)
+                if not (abs(other - plain).max(axes) > _ROUNDING).all():
+                    return False
+        except CallProblem:
+            return False
+        return True
+
+    def declare_state(self, wiring: Wiring) -> Wiring:
+        """Return the wiring that declares that each state is given to one call only: the object itself, and others."""
+        cases = [case for case in self._cases if _gives_twice(case)]
+        if wiring.cache and wiring.cache.argument and self._try(wiring, cases, most=_DECIDING).fits:
+            return wiring
+        return replace(wiring, conventions={**wiring.conventions, "cache_state": "consumed"})
 
     def _requires_mask(self) -> bool:
         """Return True if a mask has no default."""
@@ -592,7 +709,7 @@ class WiringSearch:
             given = Arguments({**inputs, **changes}, {**case.param_arrays, **params}, case.attributes)
             return bench.call(self.component, given).outputs[trial.wiring.contract.first_output]
 
-        later: dict[str, Array] = {name: _change_last(inputs[name]) for name in tokens}
+        later: dict[str, Array] = {name: _change_token(inputs[name]) for name in tokens}
         try:
             change = abs(run({}, {}) - run(later, {})) > _ROUNDING
             shown = {_HIDES: "yes" if change.any() and not change[..., :-1, :].any() else ""}
@@ -664,10 +781,26 @@ def _is_same_naming(one: Wiring, other: Wiring) -> bool:
     )  # fmt: skip
 
 
-def _change_last(array: Array) -> Array:
-    """Return a copy of an input with another last token."""
+def _list_calls(case: Case) -> tuple[int, ...]:
+    """Return the numbers of tokens of the calls of a session."""
+    calls = case.attributes["calls"]
+    return calls if isinstance(calls, tuple) else ()
+
+
+def _gives_twice(case: Case) -> bool:
+    """Return True for a session in which two calls continue one state."""
+    given = case.attributes.get("after")
+    after = [number for number in given if number] if isinstance(given, tuple) else []
+    return len({*after}) < len(after)
+
+
+def _change_token(array: Array, place: int = -1) -> Array:
+    """Return a copy of an input with another token in one place, the last one by default."""
     changed = np.array(array)
-    changed[..., -1, :] = changed[..., -1, ::-1] + 1
+    if changed.dtype.kind == "i":
+        changed[..., place] = (changed[..., place] + 1) % 2
+    else:
+        changed[..., place, :] = changed[..., place, ::-1] + 1
     return changed
 
 

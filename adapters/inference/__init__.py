@@ -1,5 +1,7 @@
 """Proposals for the adapter of a class or a function; whether one is right is decided elsewhere."""
 
+from goldformer.adapters.inference.caches import Cache, Tokens, keeps_cache, propose_caches, use_cache
+from goldformer.adapters.inference.calls import Returns
 from goldformer.adapters.inference.inputs import (
     MaskForm,
     TableForm,
@@ -19,6 +21,7 @@ from goldformer.adapters.inference.proposals import (
     has_fixed_sizes,
     propose,
 )
+from goldformer.adapters.inference.sessions import SESSIONS
 from goldformer.adapters.inference.target import (
     ChoiceError,
     InferenceError,
@@ -32,10 +35,12 @@ from goldformer.adapters.inference.target import (
     read_target,
     split_target,
 )
-from goldformer.adapters.inference.wiring import Returns, Wiring, adapt, load_wiring, switches_mask
+from goldformer.adapters.inference.wiring import Wiring, adapt, load_wiring, switches_mask
 
 __all__ = [
     "COMPONENTS",
+    "SESSIONS",
+    "Cache",
     "ChoiceError",
     "InferenceError",
     "Made",
@@ -44,6 +49,7 @@ __all__ = [
     "Returns",
     "TableForm",
     "Target",
+    "Tokens",
     "Wiring",
     "adapt",
     "as_module",
@@ -55,6 +61,7 @@ __all__ = [
     "import_target",
     "is_causal_switch",
     "is_inferable",
+    "keeps_cache",
     "list_forms",
     "list_targets",
     "load_wiring",
@@ -62,8 +69,10 @@ __all__ = [
     "may_hide_future",
     "pass_padding",
     "propose",
+    "propose_caches",
     "read_target",
     "says_ignore",
     "split_target",
     "switches_mask",
+    "use_cache",
 ]

@@ -65,8 +65,9 @@ class ForwardArguments:
     A role is an input, a parameter of a function, a mask, an attribute of the contract, or one of these:
     "self_mask_of_keys" for the padded keys of a mask that have an argument of their own, "is_causal" for a boolean that
     hides later tokens in the place of a mask, "words" for a mask of words made of pad_id, "rotary_cosines",
-    "rotary_sines" and "rotary" for the tables that a model makes for its layers, and "positions_of_tokens" or
-    "positions_of_batch" for their positions. An empty cache is None.
+    "rotary_sines" and "rotary" for the tables that a model makes for its layers, "positions_of_tokens" or
+    "positions_of_batch" for their positions, "start" for the number of tokens that came before, and "cache" for what
+    earlier calls returned. An empty cache is None.
     """
 
     call: Mapping[str, Any]
@@ -131,7 +132,9 @@ def list_arguments(target: Target, contract: Contract) -> Iterator[ForwardArgume
     others: dict[str, Any] = {a.name: None for a in given if a.is_required and says(a.name, ARGUMENTS["cache"])}
     others |= {a.name: a.constant for a in given if a.is_required and type(a.constant) in (int, float)}
     others |= {a.name: role for a in given for role in list_roles(a.name, SIZES) if role in contract.attributes}
+    others |= {a.name: "start" for a in given if _is_start(a)}
     tables = _name_tables(given) if contract.component == "decoder_only_layer" else {}
+    tables |= {a.name: "positions_of_tokens" for a in given if a.is_required and _OF_CALL.fullmatch(a.name.lower())}
     apart = {pad, switch, *others, *tables}
     others |= {pad: "pad_id"} if pad and "pad_id" in contract.attributes else {}
     others |= {switch: "is_causal"} if switch else {}
@@ -156,6 +159,15 @@ def list_arguments(target: Target, contract: Contract) -> Iterator[ForwardArgume
         roles = {**inputs, **own_masks, **others, **tables}
         in_order = {a.name: roles[a.name] for a in given if a.name in roles}
         yield from (ForwardArguments(in_order, form) for form in _list_table_forms([*tables.items()]))
+
+
+#: The names of the positions of the tokens of a call, which only code with a cache takes.
+_OF_CALL: Final = re.compile(r"(input|cache)_?pos(itions?)?")
+
+
+def _is_start(argument: Argument) -> bool:
+    """Return True for the position of the first token of a call, which is 0 where no tokens came before."""
+    return says(argument.name, ARGUMENTS["start"]) and (argument.is_required or argument.default == 0)
 
 
 def _name_tables(given: list[Argument]) -> dict[str, str]:
@@ -213,7 +225,7 @@ def list_forms(arguments: ForwardArguments, contract: Contract, target: Target) 
 def may_hide_future(target: Target, arguments: ForwardArguments, contract: Contract) -> bool:
     """Return True if the code of a target says something of a causal mask, and no argument switches it off."""
     takes_masks = "later_tokens" in contract.conventions and not arguments.switch
-    return takes_masks and re.search("tril|triu|causal", target.text) is not None
+    return takes_masks and re.search("tril|triu|causal|arange", target.text) is not None
 
 
 def makes_causal_mask(target: Target, contract: Contract) -> bool:

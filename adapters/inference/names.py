@@ -14,7 +14,7 @@ SIZES: Final[Mapping[str, str]] = {
         r"h|n?_?heads?|(num|n|number)(_of)?(_attention|_attn)?_?heads?|attn_heads|head_num|num_attention_heads|"
         r"((t|n|num)_)?(enc|dec|encoder|decoder)_heads|t_heads"
     ),
-    "kv_heads": r"(n|num)?_?(kv|key_value|query)_?(heads?|groups?)",
+    "kv_heads": r"(n|num)?_?(kv|key_value|query)_?(heads?|groups?)|n_local_heads",
     "temperature": r"temperature|temp|sqrt_d_?k",
     "head_width": (
         r"d_?[kq]|d_?head|d_(query|key|qk|query_key)_head|d_att(n|ention)|d_key|d_query|d_qk|d_kv|"
@@ -45,6 +45,7 @@ SIZES: Final[Mapping[str, str]] = {
         r"((src|source|trg|tgt|target)_)?(seq|sequence)_?(len|length)|max_position\w*|n_positions?|n_ctx"
     ),
     "pad": r"((src|trg|tgt|source|target)_?)?pad(ding)?(_?(id|idx|index|token|token_id))?",
+    "batch": r"(max_?)?(batch|bsz)(_?size)?|max_batches",
     "base": r"(rope_?|rotary_?)?(base|theta)(_?freq\w*)?",
     "rotary_width": r"rotary_?(emb(edding)?_?)?(dim|ndims|width|size)|(rot|rope)_?dim|n_rot",
     "word_width": r"d_?word(_?vec)?|word_?(dim|vec_dim|emb_dim)",
@@ -62,7 +63,8 @@ ARGUMENTS: Final[Mapping[str, str]] = {
     "memory": r"mem(ory)?|enc\w*|encoder\w*|context|source\w*|src\w*|cond|cross\w*|kv|x_?kv",
     "target": r"tgt\w*|trg\w*|target\w*|dec\w*|decoder\w*|y",
     "pad": SIZES["pad"],
-    "cache": r"(\w+_)?(cache|past)|past_\w+",
+    "cache": r"(\w+_)?(caches?|past)|past_\w+",
+    "start": r"(start|cur|current)_?(pos(ition)?|index|idx)",
     "cosines": r"cos(ines?)?|freqs_cos|rope_cos|cos_\w+",
     "sines": r"sin(es?)?|freqs_sin|rope_sin|sin_\w+",
     "tables": (

@@ -142,8 +142,11 @@ def _find_shapes(
         **dict.fromkeys(("d_query", "d_key", "d_value"), reads), **{name: PROBE[name] for name in _ENDS},
     }  # fmt: skip
     # The smallest other size of a matrix is the width inside of a network.
-    keys, values = heads * d_k, heads * sizes["d_v"]
-    known = {width, reads, d_k, sizes["d_v"], keys, values, keys + values, 2 * keys + values, *map(PROBE.get, _ENDS)}
+    queries = heads * d_k
+    known = {width, reads, d_k, sizes["d_v"], queries, *map(PROBE.get, _ENDS)}
+    for count in (heads, sizes["kv_heads"]):
+        keys, values = count * d_k, count * sizes["d_v"]
+        known |= {keys, values, keys + values, queries + keys + values}
     known = {0, *known} if "num_heads" in contract.attributes else {0, width}
     inner = (size for leaf in leaves if leaf.shape[1:] for size in leaf.shape[:2] if size not in known)
     sizes["d_ff"] = min(inner, default=width)

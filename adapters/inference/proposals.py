@@ -40,14 +40,14 @@ COMPONENTS: Final = (
     "softmax",
 )
 
-_OF_HEADS: Final = ("width", "heads", "head_width", "value_width", "input_width", "positions")
+_OF_HEADS: Final = ("width", "heads", "head_width", "value_width", "input_width", "positions", "batch")
 _OF_LAYERS: Final = ("width", "heads", "head_width", "value_width", "inner", "expansion", "positions")
 _OF_MODELS: Final = (
     "vocab", "source_vocab", "target_vocab", "word_width", *_OF_LAYERS,
     "layers", "encoder_layers", "decoder_layers", "pad",
 )  # fmt: skip
 
-_OF_BLOCKS: Final = ("width", "heads", "kv_heads", "head_width", "inner", "expansion", "positions", "base")
+_OF_BLOCKS: Final = ("width", "heads", "kv_heads", "head_width", "inner", "expansion", "positions", "base", "batch")
 
 #: The sizes that a constructor may ask for, by component.
 SIZES_OF: Final[Mapping[str, tuple[str, ...]]] = {

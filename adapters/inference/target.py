@@ -48,9 +48,9 @@ class ChoiceError(InferenceError):
 
 #: A number for each size, all different, also times the heads, so that a shape shows which sizes it has.
 PROBE: Final[Mapping[str, Any]] = {
-    "width": 12, "heads": 3, "kv_heads": 1, "head_width": 5, "value_width": 7, "input_width": 14, "inner": 20,
+    "width": 12, "heads": 3, "kv_heads": 1, "head_width": 5, "value_width": 7, "input_width": 14, "inner": 22,
     "expansion": 5, "vocab": 17, "source_vocab": 17, "target_vocab": 17, "layers": 5, "encoder_layers": 5,
-    "decoder_layers": 5, "positions": 64, "capacity": 64, "pad": 0, "temperature": 2, "width_by_heads": 4,
+    "decoder_layers": 5, "positions": 64, "capacity": 64, "pad": 0, "temperature": 2, "width_by_heads": 4, "batch": 11,
     "width_of_heads": 12, "word_width": 12, "base": 100, "rotary_width": 4, "device": "cpu", "dtype": None,
 }  # fmt: skip
 
@@ -118,8 +118,8 @@ class Argument:
             return 0.0
         if re.fullmatch(r"(.*_)?eps|.*epsilon", lowered):
             return 1e-5
-        # The place of a layer in a stack and that of the first token in a text, as without a cache.
-        if re.fullmatch(r"layer_?(id|idx|index|number|num)|(start|cur)_?pos(ition)?", lowered):
+        # The place of a layer in a stack.
+        if re.fullmatch(r"layer_?(id|idx|index|number|num)", lowered):
             return 0
         if re.fullmatch(r".*bias", lowered):
             return True

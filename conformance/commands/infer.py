@@ -37,6 +37,8 @@ def infer(*, what: str, component: str | None, accept: tuple[str, ...], out: Pat
     declared = (f"{name}: {option}" for name, option in found.wiring.declared.items())
     for line in (found.wiring.call, *found.wiring.choices, *declared):
         say(f"  {line}")
+    if found.session and found.session.cache:
+        say(f"{name}: {found.session.component}\n  {found.session.cache.describe()}", "bold")
     say(describe_fit(found))
     if out is None:
         say(f"\n{text}")

@@ -235,7 +235,7 @@ def test_tables_and_positions_are_said(spec):
     found = infer_adapter(f"{STYLES}/layers_of_tables.py:StackedTables", spec=spec)
     wiring = found.wiring
     assert wiring.construction.constants["layer_idx"] == 0
-    assert {"start_pos": 0, "freqs_cis": "rotary"}.items() <= wiring.arguments.call.items()
+    assert {"start_pos": "start", "freqs_cis": "rotary"}.items() <= wiring.arguments.call.items()
     assert wiring.arguments.table_form == TableForm("stacked")
     found = infer_adapter(f"{STYLES}/layers_of_tables.py:CosinesOfHeads", spec=spec)
     assert found.wiring.arguments.call["cos_sin"] == "rotary"
@@ -324,9 +324,9 @@ def test_the_file_that_is_written_runs_by_itself(place, spec, tmp_path):
     (tmp_path / "adapter.py").write_text(text, encoding="utf-8")
     adapter = find_adapter(str(tmp_path / "adapter.py"), spec)
     assert (adapter.broken, adapter.hints) == ({}, ())
-    (component,) = adapter.functions
     bench = Bench(spec, adapter, "float32", "cpu")
-    some = [case for case in spec.cases_of(component) if case.size < 2000 and not case.random]
+    cases = (case for component in adapter.functions for case in spec.cases_of(component))
+    some = [case for case in cases if case.size < 2000 and not case.random]
     verdicts = [judge_case(case, bench).verdict for case in some]
     assert [v.check for v in verdicts if v.bad] == []
     assert any(v.status is Status.PASSED for v in verdicts)
@@ -635,3 +635,49 @@ def test_what_cannot_be_told_is_asked(what, component, message, spec):
 def test_the_styles_are_all_tried():
     tried = {place.partition(":")[0] for place in HITS} | {"defective_parts.py"}
     assert tried == {path.name for path in Path(STYLES).glob("*.py")}
+
+
+#: By class: what takes keys and values of earlier calls, how many tokens a call takes, and the fate of the state.
+SESSIONS = {
+    "BuffersFromStart": ("", "any", "consumed"),
+    "PairOfArrays": ("kv_cache", "any", "kept"),
+    "ObjectThatUpdates": ("cache", "any", "consumed"),
+    "OnlyIfAsked": ("layer_past", "any", "kept"),
+    "PlacesOfTokens": ("", "any", "consumed"),
+    "OneTokenLater": ("kv_cache", "one_after", "kept"),
+}
+WRONG_SESSIONS = ("SwapsKeysAndValues", "MasksFromTheFirstKey", "WritesOnePlaceLater")
+
+
+def judge_sessions(adapter, spec):
+    """Return the verdicts of the small sessions of attention."""
+    bench = Bench(spec, adapter, "float32", "cpu")
+    cases = [case for case in spec.cases_of("cached_attention") if case.size < 2000 and not case.error]
+    return [judge_case(case, bench).verdict for case in cases]
+
+
+@pytest.mark.parametrize("name", SESSIONS)
+def test_classes_that_keep_keys_and_values_are_judged_in_sessions(spec, name):
+    found = infer_adapter(f"{STYLES}/sessions.py:{name}", spec=spec)
+    argument, tokens, state = SESSIONS[name]
+    assert (found.session.cache.argument, found.session.cache.tokens) == (argument, tokens)
+    assert found.session.declared.get("cache_state", "kept") == state
+    verdicts = judge_sessions(found.adapter, spec)
+    assert not [verdict.message for verdict in verdicts if verdict.bad]
+    assert sum(verdict.status is Status.PASSED for verdict in verdicts) >= 10
+
+
+@pytest.mark.parametrize("name", WRONG_SESSIONS)
+def test_a_wrong_cache_fails(spec, name):
+    found = infer_adapter(f"{STYLES}/sessions.py:{name}", spec=spec)
+    assert found.fits
+    assert any(verdict.bad for verdict in judge_sessions(found.adapter, spec))
+
+
+def test_an_adapter_with_a_cache_can_be_written_and_read(spec, tmp_path):
+    found = infer_adapter(f"{STYLES}/sessions.py:ObjectThatUpdates", spec=spec)
+    place = tmp_path / "written.py"
+    place.write_text(found.write(str(STYLES)))
+    adapter = find_adapter(str(place), spec)
+    assert {"fused_multi_head_attention", "cached_attention"} == adapter.functions.keys()
+    assert not any(verdict.bad for verdict in judge_sessions(adapter, spec))
