@@ -111,7 +111,8 @@ class _Search:
         """Return the parts that are wrong by themselves, or what is left when all are silent."""
         parts = _list_parts(self.base.params)
         if len(parts) == 1:
-            return Place((self._describe(parts[0], self.base),)) if parts[0].id == "" else None
+            # Of a network by itself there is no smaller part.
+            return Place((self._describe(parts[0], self.base),)) if "w_o" in self.base.params else None
         with suppress(Exhausted):
             if parts and (place := self._find_around(parts)):
                 return place
