@@ -206,6 +206,17 @@ class FailingCase:
                 return math.inf
         return largest if largest >= 0 else math.inf
 
+    def measure_seen(self, imitation: Result | BadResult | None) -> float:
+        """Return the distance ÷ tolerance of an imitation where the actual result of a cache is no NaN.
+
+        A wrong mask may hide all keys of a token, and what a cache gives then is no option of its component.
+        """
+        if not isinstance(imitation, Result) or not isinstance(self.actual, Result) or self.contract.session is None:
+            return math.inf
+        made, outputs = imitation.outputs, self.actual.outputs
+        filled = {name: np.where(np.isnan(a), made[name], a) for name, a in outputs.items() if _fit(made.get(name), a)}
+        return replace(self, actual=replace(self.actual, outputs=filled)).measure_apart(imitation)
+
     @property
     def is_close(self) -> bool:
         """Return True if no output is further from the expected one than a loss of digits can explain."""
@@ -222,6 +233,18 @@ class FailingCase:
                 for golden, actual in compared
                 if golden.values.dtype.kind == "f"
             )
+
+    def differs_unseen(self, imitation: Result | BadResult | None) -> bool:
+        """Return True if an imitation is another result in elements that no case compares, such as padded tokens."""
+        if not isinstance(imitation, Result) or not isinstance(self.actual, Result):
+            return False
+        probed = {name: golden for name, golden in self._select_shared(imitation).items() if golden.indices is not None}
+        pairs = ((name, golden, self.actual.outputs[name], imitation.outputs[name]) for name, golden in probed.items())
+        return any(
+            find_ratio(actual, made, self._find_bound(name, golden, find_magnitude(made))) >= CLEAR
+            for name, golden, actual, made in pairs
+            if actual.shape == made.shape
+        )
 
     def find_residual(self, imitation: Result | BadResult | None) -> float:
         """Return the sum of the squared differences of an imitation and the actual result; inf if it has none."""
@@ -376,6 +399,10 @@ def _find_noughts(gradients: Result) -> set[str]:
     largest = {name: float(np.abs(gradient).max(initial=0.0)) for name, gradient in gradients.outputs.items()}
     least = 1e-6 * max(largest.values())
     return {name for name, size in largest.items() if size <= least}
+
+
+def _fit(made: Array | None, actual: Array) -> bool:
+    return made is not None and made.shape == actual.shape and actual.dtype.kind == "f"
 
 
 def _is_drawn_one_by_one(golden: GoldenArray) -> bool:

@@ -454,7 +454,7 @@ def _select_advice(bad: Sequence[Verdict], run: DiagnosedRun) -> list[str]:
 def _select_explanations(run: DiagnosedRun, component: str, spec: Spec) -> list[Explanation]:
     """Return the explanations of at least half of the failing cases, best first.
 
-    Two mistakes together must explain nine in ten: there are so many pairs that some fit a few cases by chance. With a
+    Two mistakes together must explain nine in ten, and all with an edit: of so many pairs some fit by chance. With a
     number that was solved for much can be fitted: it must explain all of several cases, or a new call.
     """
 
@@ -462,7 +462,12 @@ def _select_explanations(run: DiagnosedRun, component: str, spec: Spec) -> list[
         if any(c.solved for c in e.causes):
             return e.certain and (e.equals > 1 or e.confirmed)
         several = sum(not c.option for c in e.causes) > 1
-        return 10 * e.equals >= 9 * e.case_count if several else 2 * e.equals >= e.case_count
+        if several and e.generated and not e.certain:
+            return False
+        if several:
+            return 10 * e.equals >= 9 * e.case_count
+        # What would fail a passing case as well must explain more than half.
+        return 2 * e.equals >= e.case_count + bool(e.passing)
 
     return [e for e in rank_explanations(run, component, spec) if fits(e) and not e.fits_by_chance]
 

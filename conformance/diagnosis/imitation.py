@@ -186,15 +186,20 @@ class Imitator:
 
     def match_near(self, causes: Causes, failure: FailingCase) -> tuple[Match, ...]:
         """Return the causes of a match for a failing case that they explain but for rounding, if they do."""
-        apart = failure.measure_apart(self.imitate(causes, failure))
-        if apart < CLEAR:
-            return (Match(causes, apart),)
+        made = self.imitate(causes, failure)
+        apart = failure.measure_apart(made)
+        near = min(apart, failure.measure_seen(made))
+        if near < CLEAR:
+            return (Match(causes, near),)
         bound = self._bound_rounding(causes, failure)
         return (Match(causes, apart / bound),) if apart <= bound else ()
 
     def misses_by_rounding(self, causes: Causes, failure: FailingCase) -> bool:
         """Return True if the causes of a match lose digits, and rounding may be all that they miss in a case."""
-        apart = failure.measure_apart(self.imitate(causes, failure))
+        made = self.imitate(causes, failure)
+        if failure.measure_seen(made) < CLEAR:
+            return True
+        apart = failure.measure_apart(made)
         loses = self._matched.get(causes) in self._lossy
         return (loses and apart < CLEAR) or apart <= self._bound_rounding(causes, failure)
 
@@ -293,10 +298,12 @@ class Imitator:
         if not found and any(self._may_be_rounded(base, failure) for base in bases):
             return {}
         # A passing case may rule out all that fits, such as a mask without effect where one of two masks is lost.
-        if found and not decides and all(self._is_refuted(candidate, component) for candidate in found):
+        if found and not decides and all(self._is_unlikely(candidate, failure) for candidate in found):
             # It may be made in one half of a model only, as where one stack shares its layers.
             placed = self._match_possible(self._catalogue.place_in_halves(component, found), failure)
-            return found | (placed or self._search_edits(component, failure))
+            others = placed or self._search_edits(component, failure)
+            likelier = {c: distance for c, distance in others.items() if not self._is_unlikely(c, failure)}
+            return likelier or found | others
         # On top of bases that explain the failure, whatever does nothing in this case would explain it too.
         if not found:
             some = self._drop_idle_options(some, bases, failure)
@@ -339,6 +346,11 @@ class Imitator:
         yield _Kind(self._catalogue.pair_candidates(component, near, bases, seen), most)
         yield _Kind(self._catalogue.add_to_purpose(component, near), 0 if self._is_late else once)
         yield _Kind(self._list_edits(failure, bases), once)
+
+    def _is_unlikely(self, candidate: Candidate, failure: FailingCase) -> bool:
+        """Return True if a passing case, or what the failing one does not compare, contradicts a candidate."""
+        made = self._textbooks.imitate(candidate, failure)
+        return failure.differs_unseen(made) or self._is_refuted(candidate, failure.case.component)
 
     def _search_edits(self, component: str, failure: FailingCase) -> dict[Candidate, float]:
         """Return the likeliest edits that explain a failure and that no passing case rules out."""

@@ -154,7 +154,8 @@ def _is_same(causes: Causes, seen: FailingCase, imitator: Imitator) -> bool:
         return True
     # A mistake may lose digits that the right formula keeps.
     own = replace(seen, actual=made).measure_apart(exact)
-    return seen.measure_apart(made) <= CLEAR * max(1.0, ROUNDINGS * own)
+    apart = min(seen.measure_apart(made), seen.measure_seen(made))
+    return apart <= CLEAR * max(1.0, ROUNDINGS * own)
 
 
 def _choose_case(best: Sequence[Causes], judgements: Sequence[Judgement], run: DiagnosedRun) -> Judgement | None:

@@ -43,7 +43,7 @@ from goldformer.spec.formulas.layers import (
 from goldformer.spec.formulas.options import add_eps_to_deviation
 from goldformer.spec.formulas.parts import part
 from goldformer.spec.formulas.randomness import drop_here, drop_hidden, drop_update, dropping
-from goldformer.spec.formulas.steps import around, instead, replacing
+from goldformer.spec.formulas.steps import around, replacing
 
 FeedForward = Callable[..., tuple[Array, Array]]
 Layer = Callable[..., dict[str, Array]]
@@ -138,11 +138,12 @@ def subtract_squared_mean(original: Callable[..., Array], x: Array, *, params: P
     wide = x.astype(np.promote_types(x.dtype, np.float32))
     variance = channel_mean(np.square(wide)) - np.square(channel_mean(wide))
 
-    def take_variance(_: Array) -> Array:
-        return as_array(variance)
+    def take_variance(formula: Callable[[Array], Array], centred: Array) -> Array:
+        # An option divides by one less.
+        return as_array(variance * formula(np.ones_like(centred)))
 
     # What rounding has made of a small variance may be below 0: its root is NaN, without a warning.
-    with replacing({channel_variance: instead(take_variance)}), np.errstate(invalid="ignore"):
+    with replacing({channel_variance: around(take_variance)}), np.errstate(invalid="ignore"):
         return as_array(original(x, params=params))
 
 
