@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import accumulate
 from typing import Any, Final
 
 import numpy as np
@@ -114,8 +115,8 @@ MASKS: Final[Mapping[str, tuple[str, Callable[[Array], Any]]]] = {
     "ignored": ("{} hides nothing", np.ones_like),
     "without-padding": ("{} hides no padding, and all else that it should", _drop_padding),
     "only-causal": ("{} hides only later keys, and no padding", _keep_causal),
-    "transposed": ("{} is transposed, so that keys are hidden as queries",
-                   lambda m: m.swapaxes(-1, -2) if m.shape[-1] == m.shape[-2] else m),
+    "transposed": ("{} is transposed, so that queries are hidden as keys",
+                   lambda m: m.swapaxes(-1, -2) if m.shape[-2] in (1, m.shape[-1]) else m),
     "reversed": ("{} is reversed along the keys", lambda m: m[..., ::-1]),
     "queries-reversed": ("{} is reversed along the queries", lambda m: m[..., ::-1, :]),
     "first-query": ("the first query's row of {} is used for all queries", lambda m: m[..., :1, :]),
@@ -149,6 +150,55 @@ MASKS: Final[Mapping[str, tuple[str, Callable[[Array], Any]]]] = {
     "first-always": ("every position sees the first key whatever {} says", lambda m: m | (np.arange(m.shape[-1]) == 0)),
     "and-causal": ("later keys are hidden besides those that {} hides", lambda m: m & _see_earlier(m)),
     "instead-causal": ("a causal mask is used whatever {} is given", _see_earlier),
+}  # fmt: skip
+
+
+def _cut_blocks(scores: Array, size: int) -> list[Array]:
+    return [scores[..., start : start + size] for start in range(0, scores.shape[-1], size)]
+
+
+def _join(blocks: Sequence[Array]) -> Array:
+    return np.concatenate(blocks, axis=-1)
+
+
+def _sum(array: Array) -> Any:
+    return array.sum(axis=-1, keepdims=True)
+
+
+def _raise(blocks: Sequence[Array], *, rescales: bool) -> list[Array]:
+    """Return the powers of blocks of scores, less the largest score, or that up to their own block."""
+    tops = list(accumulate((block.max(axis=-1, keepdims=True) for block in blocks), np.maximum))
+    tops = [np.where(top > -np.inf, top, 0.0) for top in tops]
+    return [np.exp(block - (tops[-1] if rescales else top)) for block, top in zip(blocks, tops, strict=True)]
+
+
+def _average(blocks: Sequence[Array], _: int) -> Array:
+    powers = [_raise([block], rescales=True)[0] for block in blocks]
+    return _join([power / (_sum(power) * len(blocks)) for power in powers])
+
+
+def _cut_last(blocks: Sequence[Array], size: int) -> Array:
+    full = [block for block in blocks if block.shape[-1] == size]
+    kept = _join(_raise(full, rescales=True))
+    return _join([kept / _sum(kept), *(np.exp(block) * 0 for block in blocks[len(full) :])])
+
+
+def _divide(above: Sequence[Array], below: Sequence[Array]) -> Any:
+    return _join(above) / _sum(_join(below))
+
+
+#: What is wrong in code that reads the keys in blocks: a sentence, and the weights from the blocks of scores.
+BLOCKS: Final[Mapping[str, tuple[str, Callable[[list[Array], int], Array]]]] = {
+    "not-rescaled": ("never rescales its sums of weights and values when a later block has a larger score",
+                     lambda blocks, _: _divide(_raise(blocks, rescales=False), _raise(blocks, rescales=False))),
+    "values": ("never rescales its sum of values when a later block has a larger score",
+               lambda blocks, _: _divide(_raise(blocks, rescales=False), _raise(blocks, rescales=True))),
+    "weights": ("never rescales its sum of weights when a later block has a larger score",
+                lambda blocks, _: _divide(_raise(blocks, rescales=True), _raise(blocks, rescales=False))),
+    "last": ("divides by the sum of the weights of the last block only",
+             lambda blocks, _: _divide(powers := _raise(blocks, rescales=True), powers[-1:])),
+    "cut": ("leaves out the last block where it is not full", _cut_last),
+    "averaged": ("averages the results of its blocks, without their sums as weights", _average),
 }  # fmt: skip
 #: The layer, or the norm, of a group whose parameters each one uses: by its own index and their number.
 SHARED: Final[Mapping[str, tuple[str, Callable[[int, int], int]]]] = {
@@ -191,7 +241,12 @@ def relay(x: Array, stored: str, read: str) -> Array:
 def _mask(_: Graph, node: Node, word: str) -> Changes:
     change = MASKS[word][1]
     if node.ndim > 1:
-        yield node, lambda read: np.array(np.broadcast_to(change(node.compute(read)), node.shape))
+        yield node, lambda read: _broadcast(change(node.compute(read)), node.shape)
+
+
+def _broadcast(mask: Array, shape: tuple[int, ...]) -> Array:
+    """Return a mask in its own shape, or as it is where it grew: a column of queries of a row of keys."""
+    return np.array(np.broadcast_to(mask, np.broadcast_shapes(mask.shape, shape)))
 
 
 def _keep_operand(_: Graph, node: Node, place: str, left_out: str = "") -> Changes:
@@ -293,15 +348,38 @@ def _use_number(_: Graph, node: Node, number: str, own: str = "") -> Changes:
         yield node, lambda _: float(number)
 
 
-def _run_one_over(_: Graph, node: Node, axis: str) -> Changes:
-    """Yield one reduction along another axis, and not the others of its step."""
-    place = None if axis == "all" else int(axis)
-    if node.named.get("keepdims") and (place is None or -node.ndim <= place < node.ndim):
-        yield node, partial(_compute_over, node, place)
+def _read_axes(axes: str, ndim: int) -> tuple[int, ...] | None:
+    """Return axes that an array has, written "-1", "-2*-1" or "all"; None if it lacks one."""
+    places = tuple(range(ndim)) if axes == "all" else tuple(map(int, axes.split("*")))
+    return places if all(-ndim <= place < ndim for place in places) else None
+
+
+def _run_one_over(_: Graph, node: Node, axes: str) -> Changes:
+    """Yield one reduction along other axes, and not the others of its step."""
+    places = _read_axes(axes, node.ndim)
+    if node.named.get("keepdims") and places is not None:
+        yield node, partial(_compute_over, node, places)
+
+
+def divides_by_sum(node: Node) -> bool:
+    """Return True for the division of an array by its own sum, as at the end of a softmax."""
+    if not node.role.startswith("divide") or len(node.parents) < 2:
+        return False
+    array, total = node.parents
+    return total.role.startswith("sum") and bool(total.named.get("keepdims")) and total.parents[:1] == (array,)
+
+
+def _use_blocks(_: Graph, node: Node, size: str, word: str) -> Changes:
+    """Yield the weights of code that reads the keys in blocks."""
+    block = -(-node.shape[-1] // 2) if size == "half" else int(size)
+    scores, change = _find_argument(node.scope, node), BLOCKS[word][1]
+    if divides_by_sum(node) and scores is not None and 0 < block < node.shape[-1]:
+        yield node, lambda read: change(_cut_blocks(read(scores), block), block)
 
 
 OF_NODES: Final[Mapping[str, Callable[..., Changes]]] = {
     "one-over": _run_one_over,
+    "blocks": _use_blocks,
     **{word: partial(_change_value, change) for word, change in FUNCTIONS.items()},
     **{word: partial(_change_along, word) for word in (*ALONG, *BETWEEN)},
     "keep": _keep_operand,
@@ -380,14 +458,15 @@ def _skip(_: Graph, scope: Scope, result: Node) -> Changes:
         yield result, lambda read: read(argument)
 
 
-def _run_over(graph: Graph, scope: Scope, _: Node, axis: str) -> Changes:
-    """Yield the reductions of a step along another axis, and the numbers of the elements by which it divides."""
+def _run_over(graph: Graph, scope: Scope, _: Node, axes: str) -> Changes:
+    """Yield the reductions of a step along other axes, and the numbers of the elements by which it divides."""
     lengths = {}
     for node in list_reductions(graph, scope):
-        shape, place = node.parents[0].shape, None if axis == "all" else int(axis)
-        if place is None or -len(shape) <= place < len(shape):
-            lengths[shape[node.named["axis"]]] = math.prod(shape) if place is None else shape[place]
-            yield node, partial(_compute_over, node, place)
+        shape = node.parents[0].shape
+        places = _read_axes(axes, len(shape))
+        if places is not None:
+            lengths[shape[node.named["axis"]]] = math.prod(shape[place] for place in places)
+            yield node, partial(_compute_over, node, places)
     for node in graph.nodes if lengths else ():
         if node.is_number and not node.parents and node.value in lengths and node.scope.is_within(scope):
             yield node, partial(_give, lengths[node.value])
@@ -402,9 +481,9 @@ def _give(value: Value, _: Read) -> Value:
     return value
 
 
-def _compute_over(node: Node, axis: int | None, read: Read) -> Value:
+def _compute_over(node: Node, axes: tuple[int, ...], read: Read) -> Value:
     arguments = (read(x) if isinstance(x, Node) else x for x in node.arguments)
-    return node.function(*arguments, **{**node.named, "axis": axis})
+    return node.function(*arguments, **{**node.named, "axis": axes if len(axes) > 1 else axes[0]})
 
 
 def _exchange_results(_: Graph, scope: Scope, result: Node, name: str) -> Changes:
@@ -486,7 +565,7 @@ _TIERS: Final = (
     ("mask", "read", "read-part", "exchange", "exchange-part", "share", "read-two", "arguments-exchanged",
      "results-exchanged", "skip", "over", "one-over", "keep", "size", "number", "solved", "operand", "square", "twice",
      "give"),
-    ("times", "scaled"),
+    ("times", "scaled", "blocks"),
     ("laid", *BETWEEN),
     ("ufunc", "operands-exchanged", *(word for word in FUNCTIONS if word != "square"), "more", "moved", "also", "plus"),
     (*ALONG,),

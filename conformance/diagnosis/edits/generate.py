@@ -12,9 +12,11 @@ import numpy as np
 from goldformer.conformance.diagnosis.edits.changes import (
     ALONG,
     BETWEEN,
+    BLOCKS,
     MASKS,
     SHARED,
     UFUNCS,
+    divides_by_sum,
     list_arguments,
     list_reductions,
     may_replace,
@@ -44,6 +46,8 @@ _OF_ARRAYS: Final = (
     "negated", "doubled", "halved", "square", "root", "inverse", "absolute", "exponential", "zero", "plus-one",
     "rounded",
 )  # fmt: skip
+#: The sizes of the blocks of keys that code reads.
+_BLOCKS: Final = ("half", *(str(2**power) for power in range(8)))
 _SCALES: Final = ("1", "0.5", "-1", "-0.5")
 
 
@@ -152,9 +156,11 @@ def _list_changes(
     """Yield the changes of one node; `outer` has the steps that return a node."""
     if node.is_number:
         yield from _list_numbers(node, axes, is_result=node in outer)
+    elif node.value is None:
+        return  # what only writes into an array has no value of its own
     elif node.value.dtype.kind == "b":
-        # Where a step gets a mask that was made for it, and not where it is handed on.
-        if node.is_argument and node.uses and not (_is_input(node) or any(p.is_argument for p in node.parents)):
+        # Where the call or a step gets a mask, and not where it is handed on.
+        if node.is_argument and node.uses and not any(parent.is_argument for parent in node.parents):
             yield from (f"mask:{word}" for word in MASKS)
     elif node.value.dtype.kind == "f":
         yield from _list_sources_of(graph, node, outer)
@@ -165,7 +171,15 @@ def _list_changes(
             yield from _list_factors(graph, node, axes) if node in outer or _is_input(node) else ()
             yield from _list_added(node)
             if node.named.get("keepdims"):
-                yield from (f"one-over:{axis}" for axis in (*range(-node.ndim, -1), "all"))
+                yield from (f"one-over:{axes}" for axes in _list_axes(node.ndim))
+        if divides_by_sum(node):
+            yield from (f"blocks:{size}:{word}" for size in _BLOCKS for word in BLOCKS)
+
+
+def _list_axes(ndim: int) -> list[str]:
+    """Return what code may reduce instead of the last axis: another one, two, or all."""
+    pairs = combinations(range(-ndim, 0), 2) if ndim > 2 else ()
+    return [*map(str, range(-ndim, -1)), *(f"{one}*{two}" for one, two in pairs), "all"]
 
 
 def _is_used_again(graph: Graph, node: Node) -> bool:
@@ -304,8 +318,8 @@ def _list_step_changes(graph: Graph, scope: Scope, result: Node) -> Iterator[str
                 yield f"also:{place}"
                 yield f"moved:{place}"
     reduced = {node.parents[0].ndim for node in list_reductions(graph, scope)}
-    for axes in reduced:
-        yield from (f"over:{axis}" for axis in (*range(-axes, -1), "all"))
+    for ndim in reduced:
+        yield from (f"over:{axes}" for axes in _list_axes(ndim))
     others = ((name, other) for name, other in scope.results.items() if other.index > result.index)
     yield from (f"results-exchanged:{name}" for name, other in others if other.shape == result.shape)
 

@@ -8,7 +8,7 @@ from functools import cache
 from inspect import getdoc
 from typing import Final
 
-from goldformer.conformance.diagnosis.edits.changes import MASKS, SHARED
+from goldformer.conformance.diagnosis.edits.changes import BLOCKS, MASKS, SHARED
 from goldformer.conformance.diagnosis.edits.edit import Edit
 from goldformer.spec.formulas import COMPONENTS
 from goldformer.spec.formulas.steps import list_steps
@@ -29,21 +29,22 @@ _SENTENCES: Final = {
     "exchange-part": "exchanges the parameters of {own} and {other}",
     "share": "uses the parameters of the parts {own} in another order: {shared}",
     "mask": "uses its mask in another way: {masked}",
-    "arguments-exchanged": "exchanges {other} where it calls {step}",
-    "read-two": "calls {step} with {other} as {first} and {second}",
+    "arguments-exchanged": "exchanges {other} where it computes {made}",
+    "read-two": "computes {made} with {other} as {first} and {second}",
     "results-exchanged": "exchanges {own} and {other}",
-    "skip": "leaves out {step}, and uses its input instead of {own}",
-    "over": "computes {own} along axis {first} instead of the last",
+    "skip": "leaves out {made}, and uses its input instead",
+    "over": "computes {own} along {along} instead of the last",
     "over:all": "computes {own} over the whole array",
-    "one-over": "computes {own} along axis {first} instead of the last",
+    "blocks": "reads the keys in {blocks}, and {wrong}",
+    "one-over": "computes {own} along {along} instead of the last",
     "one-over:all": "computes {own} over the whole array",
     "keep": "leaves out {other} where it computes {own}",
     "size": "uses {size} instead of {own}",
     "operand": "computes {own} with {other} as the {first} operand",
     "ufunc": "{verb} instead where it computes {own}",
     "operands-exchanged": "exchanges the operands of {own}",
-    "moved": "applies {step} to {other}, and not where it belongs",
-    "also": "applies {step} to {other} as well",
+    "moved": "computes {made} from {other}, and not where it belongs",
+    "also": "computes {made} from {other} as well",
     "plus": "adds {other} to {own}",
     "more": "adds {first} to {own}",
     "laid": "reshapes {own} as if it lay in memory as [{second}], but it lies as [{first}]",
@@ -51,7 +52,7 @@ _SENTENCES: Final = {
     "solved": "uses {other} in the place of {own}",
     "scaled": "multiplies {own} by {first}",
     "times": "uses {own} times {size}",
-    "twice": "applies {step} twice",
+    "twice": "computes {made} twice, the second time from the first result",
     "doubled": "doubles {own}",
     "halved": "halves {own}",
     "negated": "uses {own} with the wrong sign",
@@ -76,6 +77,11 @@ _SENTENCES: Final = {
     "reshaped": "uses {own} with the axes {first} and {second} swapped and then reshaped",
     "unread": "uses {own} reshaped where the axes {first} and {second} should be swapped",
 }
+#: What the arguments of steps are called whose names are no words.
+_ARGUMENTS: Final = {
+    "x": "the input", "query": "the queries", "key": "the keys", "value": "the values", "kv_heads": "the heads",
+    "log_q": "the log-probabilities", "like": "the array", "qkv": "the fused projection", "so_far": "the cached rows",
+}  # fmt: skip
 _VERBS: Final = {"add": "adds", "subtract": "subtracts", "multiply": "multiplies", "divide": "divides"}
 _OPERATIONS: Final = {
     "add": "the sum", "subtract": "the difference", "multiply": "the product", "divide": "the quotient",
@@ -88,8 +94,11 @@ _OPERATIONS: Final = {
 }  # fmt: skip
 _POWERS: Final = {"1": "{}", "-1": "1/({})", "0.5": "the root of {}", "-0.5": "1/√({})", "2": "the square of {}",
                   "0.25": "the fourth root of {}"}  # fmt: skip
-#: What steps that return a number are called.
-_NUMBERS: Final = {
+#: What steps are called whose docstrings say more than a name.
+_NOUNS: Final = {
+    "add_residual": "the residual sum", "apply_affine": "the linear map", "cross_attend": "the cross-attention",
+    "self_attend": "the self-attention", "fill_masked": "the masked scores", "weigh_keys": "the weights",
+
     "layer_norm_eps": "eps", "rms_eps": "eps", "score_divisor": "the divisor of the scores, √d_k",
     "mask_fill": "the number that fills masked scores", "wavelength_base": "the base of the wavelengths, 10000",
     "rotary_base": "the base of the rotation",
@@ -121,11 +130,16 @@ def _read_docstrings() -> dict[str, str]:
 @cache
 def describe_step(name: str) -> str:
     """Return what a step gives, from its docstring: "the mean of the squares of each token's channels"."""
-    if name in _NUMBERS:
-        return _NUMBERS[name]
+    if name in _NOUNS:
+        return _NOUNS[name]
     text = _read_docstrings().get(name, "")
-    text = _SHAPE.sub("", text.removeprefix(_NOUN)) if text.startswith(_NOUN) else ""
-    return _END.split(text)[0].rstrip(".,") or f"the result of {name}"
+    noun = _END.split(_SHAPE.sub("", text.removeprefix(_NOUN)))[0].rstrip(".,")
+    return noun if text.startswith(_NOUN) and noun else f"the result of “{noun[:1].lower()}{noun[1:]}”"
+
+
+def _name_step(name: str) -> str:
+    """Return what a step makes; a component has a name that users know."""
+    return name if name in COMPONENTS else describe_step(name)
 
 
 def _describe_place(place: str) -> str:
@@ -141,16 +155,21 @@ def _describe_place(place: str) -> str:
         return "the output" if step in COMPONENTS and "/" not in path else describe_step(step)
     if role.startswith("result."):
         name = role.removeprefix("result.")
-        return f"the {_ORDINALS[int(name)]} result of {step}" if name.isdigit() else name
+        return f"the {_ORDINALS[int(name)]} part of {_name_step(step)}" if name.isdigit() else name
     kind, operation, number = role.partition("-")
     if kind == "number":
-        return f"the number in {describe_step(step)}"
+        return f"the constant in {_name_step(step)}"
     if not operation:
-        return f"`{role}`" if step in COMPONENTS else f"`{role}` of {step}"
-    words = _OPERATIONS.get(kind, f"the {kind}").removeprefix("the ")
+        return f"`{role}`" if step in COMPONENTS else f"{_name_argument(role)} of {describe_step(step)}{_locate(place)}"
+    words = _OPERATIONS.get(kind, f"the {kind.replace('_', ' ')}").removeprefix("the ")
     index = int(number)
     which = f"{_ORDINALS[index] if index < len(_ORDINALS) else f'{index + 1}th'} " if index else ""
-    return f"the {which}{words} in {step}"
+    return f"the {which}{words} in {_name_step(step)}"
+
+
+def _name_argument(role: str) -> str:
+    """Return what an argument of a step is called: those with names of their own are words."""
+    return _ARGUMENTS.get(role, f"the {role.replace('_', ' ')}")
 
 
 def _describe_part(part: str) -> str:
@@ -168,7 +187,7 @@ def _locate(place: str) -> str:
     """Return the one call in which an edit is made, in words; "" for all."""
     calls = [part.partition("#") for part in place.split("/")[:-1] if "#" in part]
     words = [
-        _CALLS[name](int(number)) if name in _CALLS else f"call {int(number) + 1} of {name}"
+        _CALLS[name](int(number)) if name in _CALLS else f"call {int(number) + 1} of what makes {_name_step(name)}"
         for name, _, number in calls
     ]
     return f", only in {', '.join(words)}" if words else ""
@@ -182,28 +201,38 @@ def write_title(edit: Edit) -> str:
     if word in ("keep", "operand"):
         first, detail = _ORDINALS[int(first)], detail.partition(":")[2]
     if word == "read-two":
-        detail, first, second = parts[2], f"`{parts[0]}`", f"`{parts[1]}`"
+        detail, first, second = parts[2], *map(_name_argument, parts[:2])
     if word == "laid":
         first, second = (", ".join(_AXES[int(axis)] for axis in part) for part in parts)
     sentence = _SENTENCES.get(edit.change) or _SENTENCES[word]
     fields = {
         "own": _describe_place(edit.place),
         "shared": SHARED[detail][0] if word == "share" else "",
-        "masked": MASKS[detail][0].format("the mask") if word == "mask" else "",
-        "step": _read_step(edit.place.rpartition("/")[0]),
+        "masked": MASKS[detail][0].format(_name_mask(edit.place)) if word == "mask" else "",
+        "blocks": "two blocks" if parts[0] == "half" else f"blocks of {parts[0]}",
+        "wrong": BLOCKS[parts[1]][0] if word == "blocks" else "",
+        "made": _name_step(_read_step(edit.place.rpartition("/")[0])),
         "other": "the last operation"
         if word == "keep" and not detail
         else _describe_place(detail)
         if "/" in detail
         else _describe_part(detail)
         if word.endswith("part")
+        else " and ".join(map(_name_argument, parts))
+        if word == "arguments-exchanged"
         else _JOINED.get(word, " and ").join(part.removeprefix("result.") for part in parts),
         "size": _describe_size(*parts) if word in ("size", "times") else "",
         "verb": _VERBS.get(detail, ""),
+        "along": f"{'axes' if '*' in detail else 'axis'} {first}",
         "first": first,
         "second": second,
     }
     return f"the code {sentence.format_map(fields)}{_locate(edit.place)}"
+
+
+def _name_mask(place: str) -> str:
+    step, _, role = place.rpartition("/")
+    return f"`{role}`" if step in COMPONENTS and role != "mask" else "the mask"
 
 
 def _describe_size(leaf: str, axis: str, symbol: str, power: str, more: str = "") -> str:
@@ -217,13 +246,14 @@ def _describe_size(leaf: str, axis: str, symbol: str, power: str, more: str = ""
 
 
 def write_hint(edit: Edit) -> str:
-    """Return what the step must do, from its docstring."""
+    """Return what is right."""
+    if edit.change.startswith("blocks:"):
+        return "Give what the whole row gives, whatever the number of keys and the order of their scores."
+    if edit.change.startswith("mask:"):
+        return "A mask is True where a query, its row, may see a key, its column."
     step = _read_step(edit.place.rpartition("/")[0])
-    text = _read_docstrings().get(step, "")
-    return (
-        f"Check the step {step}: {text[:1].lower()}{text[1:]}" if text else f"Use {_describe_place(edit.place)} there."
-    )
+    return f"goldformer explain {step} shows the formula." if step in COMPONENTS else f"Use {describe_step(step)}."
 
 
 def _write_axis(axis: str) -> str:
-    return axis.replace("-", "−")
+    return axis.replace("-", "−").replace("*", " and ")
