@@ -114,6 +114,8 @@ _CALLS: Final[Mapping[str, Callable[[int], str]]] = {
     "run_encoder_layer": lambda k: f"encoder layer {k + 1}",
     "run_decoder_layer": lambda k: f"decoder layer {k + 1}",
 }
+#: What a step reads that reads what an earlier call of it read.
+_ANOTHER: Final = "an earlier one"
 #: What stands between the two details of a kind of change.
 _JOINED: Final = {"number": " instead of "}
 _AXES: Final = ("samples", "heads", "tokens", "channels")
@@ -160,7 +162,7 @@ def _describe_place(place: str) -> str:
     if kind == "number":
         return f"the constant in {_name_step(step)}"
     if not operation:
-        return f"`{role}`" if step in COMPONENTS else f"{_name_argument(role)} of {describe_step(step)}{_locate(place)}"
+        return f"`{role}`" if step in COMPONENTS else f"{_name_argument(role)} of {describe_step(step)}"
     words = _OPERATIONS.get(kind, f"the {kind.replace('_', ' ')}").removeprefix("the ")
     index = int(number)
     which = f"{_ORDINALS[index] if index < len(_ORDINALS) else f'{index + 1}th'} " if index else ""
@@ -214,7 +216,9 @@ def write_title(edit: Edit) -> str:
         "made": _name_step(_read_step(edit.place.rpartition("/")[0])),
         "other": "the last operation"
         if word == "keep" and not detail
-        else _describe_place(detail)
+        else _ANOTHER
+        if detail == edit.place
+        else f"{_describe_place(detail)}{_locate(detail).removeprefix(', only')}"
         if "/" in detail
         else _describe_part(detail)
         if word.endswith("part")
@@ -251,8 +255,11 @@ def write_hint(edit: Edit) -> str:
         return "Give what the whole row gives, whatever the number of keys and the order of their scores."
     if edit.change.startswith("mask:"):
         return "A mask is True where a query, its row, may see a key, its column."
-    step = _read_step(edit.place.rpartition("/")[0])
-    return f"goldformer explain {step} shows the formula." if step in COMPONENTS else f"Use {describe_step(step)}."
+    path, _, role = edit.place.rpartition("/")
+    step = _read_step(path)
+    if step in COMPONENTS:
+        return f"goldformer explain {step} shows the formula."
+    return f"Use {describe_step(step) if '-' in role or role.startswith('result') else _describe_place(edit.place)}."
 
 
 def _write_axis(axis: str) -> str:
