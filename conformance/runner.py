@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from goldformer.adapters import AdapterError
 from goldformer.adapters.executed import Recorder
@@ -180,13 +180,14 @@ def _load_and_check(given: str, request: ComparisonRequest, root: Path) -> Imple
     return check_implementation(given, request, load_spec(root))
 
 
-def check_implementation(given: str, request: ComparisonRequest, spec: Spec) -> Implementation:
-    """Run the checks on one adapter, in this process."""
+def check_implementation(given: Any, request: ComparisonRequest, spec: Spec) -> Implementation:
+    """Run the checks on one adapter, a class or a function, in this process."""
     try:
         adapter = load_implementation(given, spec, Reading(timeout=request.timeout))
     except AdapterError as error:
         # The name is printed next to the problem anyway.
-        return Implementation(given, given, problem=str(error).removeprefix(given).lstrip(": "))
+        name = str(given)
+        return Implementation(name, name, problem=str(error).removeprefix(name).lstrip(": "))
     with contextlib.closing(adapter):
         Numerics(threads=request.threads).apply(adapter.arrays)
         selection = Selection(request.dtypes, request.components)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from goldformer.adapters.find import load_object
+from goldformer.adapters.find import load_object, require_arrays
 from goldformer.adapters.inference import import_target, split_target
 from goldformer.conformance.commands import _options as options
 from goldformer.conformance.commands._console import (
@@ -16,16 +17,29 @@ from goldformer.conformance.commands._console import (
     OK,
     PARTIAL,
     CannotRun,
+    print_error,
     require_outputs,
     save,
     save_json,
     say,
 )
-from goldformer.conformance.trace.models import trace as compare_models
-from goldformer.conformance.trace.passes import NotComparable
-from goldformer.conformance.trace.report import Trace
 
+if TYPE_CHECKING:
+    from goldformer.conformance.trace.report import Trace
+
+#: The ends of the names of files of arrays.
+_ARRAYS: Final = (".npz", ".safetensors")
 _VARIADIC: Final = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+
+
+def _read_layers(_context: click.Context, _parameter: click.Parameter, value: str | None) -> range | None:
+    """Return the layers of 0-3, or of 2; both ends are meant."""
+    if value is None:
+        return None
+    first, _, last = value.partition("-")
+    if not (first.isdigit() and (last or first).isdigit()):
+        raise click.BadParameter(f"{value!r} is no range of layers: write 0-3, or one number")
+    return range(int(first), int(last or first) + 1)
 
 
 @click.command(
@@ -45,15 +59,24 @@ _VARIADIC: Final = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYW
 )
 @options.JSON
 @click.option("--html", type=options.FILE, help="Save a page with a picture.")
-def trace(*, mine: str, theirs: str, inputs: str | None, json: Path | None, html: Path | None) -> int:
+@click.option(
+    "--layers", metavar="0-3", callback=_read_layers, help="Look into these layers only, which takes less memory."
+)
+def trace(
+    *, mine: str, theirs: str, inputs: str | None, json: Path | None, html: Path | None, layers: range | None
+) -> int:
     """Compare two models, layer by layer.
 
     MINE and THEIRS are models with the same weights, as port.py:mine and port.py:theirs: an nn.Module, a class or a
-    function that makes one without arguments, or a function of the inputs that calls one.
+    function that makes one without arguments, or a function of the inputs that calls one. They may be files of named
+    arrays, .npz or .safetensors, in the order in which they were computed.
     """
     require_outputs({"--json": json, "--html": html}, mine, theirs)
+    require_arrays("torch", "goldformer trace")
+    from goldformer.conformance.trace.passes import NotComparable  # --help needs no PyTorch
+
     try:
-        found = _trace(mine, theirs, inputs)
+        found = _trace(mine, theirs, inputs, layers)
     except NotComparable as error:
         raise CannotRun(str(error)) from error
     say(str(found))
@@ -64,10 +87,14 @@ def trace(*, mine: str, theirs: str, inputs: str | None, json: Path | None, html
     return {"same": OK, "differs": FAILS, "not decidable": PARTIAL}[found.verdict]
 
 
-def _trace(mine: str, theirs: str, inputs: str | None) -> Trace:
+def _trace(mine: str, theirs: str, inputs: str | None, layers: range | None) -> Trace:
     """Load what the words name, and compare it."""
+    from goldformer.conformance.trace import arrays, models  # --help needs no PyTorch
+
+    if mine.endswith(_ARRAYS) and theirs.endswith(_ARRAYS):
+        return arrays.trace_arrays(_load_arrays(mine), _load_arrays(theirs))
     files: dict[str, Any] = {}
-    models = [_make(_load(name, files), name) for name in (mine, theirs)]
+    made = [_make(_load(name, files), name) for name in (mine, theirs)]
     named = [inputs] if inputs else [f"{split_target(name)[0]}:inputs" for name in (mine, theirs)]
     given = next((thing for name in named if (thing := _load(name, files, required=bool(inputs))) is not None), None)
     if given is None:
@@ -75,7 +102,20 @@ def _trace(mine: str, theirs: str, inputs: str | None) -> Trace:
             "no inputs: define inputs = (ids,) in the file of MINE or THEIRS, or name them by --inputs FILE:NAME"
         )
     given = given() if callable(given) else given
-    return compare_models(*models, *(given if isinstance(given, (tuple, list)) else (given,)))
+    given = given if isinstance(given, (tuple, list)) else (given,)
+    return models.trace(*made, *given, layers=layers, tell=print_error)
+
+
+def _load_arrays(name: str) -> Mapping[str, Any]:
+    """Return the arrays of a file."""
+    if name.endswith(".npz"):
+        import numpy as np  # --help needs no arrays
+
+        with np.load(name) as arrays:
+            return dict(arrays)
+    from safetensors.torch import load_file
+
+    return load_file(name)
 
 
 def _load(name: str, files: dict[str, Any], *, required: bool = True) -> Any:

@@ -60,17 +60,16 @@ def find_order(tensor: Tensor, like: Tensor) -> Tensor:
 
 def _list_orders(places: Tensor, shape: torch.Size) -> Iterator[Tensor]:
     """Yield a tensor in a shape, its axes in each order; the last axis of a folded tensor is the width, and stays."""
-    if places.dim() == len(shape):
-        for order in itertools.permutations(range(len(shape))):
-            if places.permute(order).shape == shape:
-                yield places.permute(order)
-        return
-    for order in itertools.permutations(range(max(places.dim(), len(shape)) - 1)):
-        if places.dim() > len(shape):
-            yield places.permute(*order, -1).reshape(shape)
-        else:
-            back = [order.index(i) for i in range(len(order))]
-            yield places.reshape([*(shape[i] for i in order), shape[-1]]).permute(*back, -1)
+    axes = max(places.dim(), len(shape))
+    moving = axes - (places.dim() != len(shape))
+    for swapped in itertools.permutations(range(moving)):
+        order = (*swapped, *range(moving, axes))
+        back = [order.index(i) for i in range(axes)]
+        unfolded = (
+            places.reshape([shape[i] for i in order]).permute(back) if places.dim() < axes else places.permute(order)
+        )
+        if unfolded.shape == shape or places.dim() > len(shape):
+            yield unfolded.reshape(shape)
 
 
 def trace_arrays(mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> Trace:

@@ -8,24 +8,22 @@ import itertools
 import linecache
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from goldformer.adapters import Adapter, AdapterError
 from goldformer.conformance.diagnosis.finding import MISTAKE_FOUND
-from goldformer.conformance.judging.cases import Bench
-from goldformer.conformance.judging.decision import Policy
-from goldformer.conformance.loading import find_name, list_own, load_implementation
-from goldformer.conformance.runner import judge_implementation
-from goldformer.conformance.selection import Numerics, Selection, add_declared_cases
+from goldformer.conformance.reports.comparison import ComparisonRequest
+from goldformer.conformance.runner import check_implementation
+from goldformer.conformance.selection import Numerics
 from goldformer.conformance.trace.arrays import equals, find_factor, find_order
 from goldformer.conformance.trace.passes import WHOLE, Place, Visit, list_tensors, run_pass
-from goldformer.spec import Spec, load_spec
+from goldformer.spec import load_spec
 
 #: The folders whose frames are no code of a user.
 _INNER: Final = (str(Path(torch.__file__).parent), str(Path(__file__).parent))
@@ -77,10 +75,16 @@ class Recorder(TorchFunctionMode):
         return self
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run a function of PyTorch, and record it."""
+        """Run a function of PyTorch, and record it; of a fused attention, what it computes inside too."""
         result = func(*args, **(kwargs or {}))
         done = self.operations.get(next((key for key in reversed(self._stack) if key in self.keys), WHOLE))
         if done is None:
+            return result
+        if func is functional.scaled_dot_product_attention:
+            with self:
+                _attend(*args, **(kwargs or {}))
+            self._alive.append(result)
+            done[-1] = replace(done[-1], output=id(result))
             return result
         name = getattr(func, "__name__", "").strip("_")
         frame = sys._getframe(1)
@@ -101,6 +105,18 @@ class Recorder(TorchFunctionMode):
                 facts = (id(t), value.where(shown, 0.0), int((~shown).sum()))
                 done.append(Operation(name, settings, line, function, ids, *facts))
         return result
+
+
+def _attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, *_: Any, **options: Any) -> None:
+    """Compute an attention in steps."""
+    mask = options.get("attn_mask", mask)
+    if options.get("enable_gqa"):
+        k, v = (t.repeat_interleave(q.shape[-3] // t.shape[-3], -3) for t in (k, v))
+    scores = q @ k.mT * (options.get("scale") or q.shape[-1] ** -0.5)
+    mask = scores.new_ones(scores.shape[-2:]).bool().tril() if options.get("is_causal") else mask
+    if mask is not None:
+        scores = scores.masked_fill(~mask, -torch.inf) if mask.dtype == torch.bool else scores + mask
+    scores.softmax(-1) @ v
 
 
 def find_frontier(
@@ -124,11 +140,11 @@ def find_frontier(
 
 def meet(own: Sequence[Operation], other: Sequence[Operation]) -> tuple[Operation | None, Operation | None]:
     """Return the first operations of two frontiers that give as many numbers; else the first of each."""
-    sizes = (
-        ((i, a), (j, b)) for i, a in enumerate(own) for j, b in enumerate(other) if a.value.numel() == b.value.numel()
-    )
-    near = min(sizes, key=lambda pair: pair[0][0] + pair[1][0], default=None)
-    return (near[0][1], near[1][1]) if near else (next(iter(own), None), next(iter(other), None))
+    sizes = [
+        (i + j, a, b) for i, a in enumerate(own) for j, b in enumerate(other) if a.value.numel() == b.value.numel()
+    ]
+    near = min(sizes, key=lambda pair: pair[0], default=(0, next(iter(own), None), next(iter(other), None)))
+    return near[1:]
 
 
 def _equals(one: Operation, other: Operation, tolerance: float) -> bool:
@@ -172,32 +188,19 @@ def describe_change(
     return []
 
 
-def name_causes(mine: Sequence[Any], theirs: Sequence[Any]) -> list[str]:
-    """Return the options and the known mistakes of the first of mine that is a component, as its counterpart is.
+def name_causes(mine: Any, theirs: Any) -> list[str]:
+    """Return what `goldformer check` finds in a function or a class of mine, and not in its counterpart.
 
-    Without the counterpart nobody knows whether theirs has them too.
+    Without a counterpart that is a component too, nobody knows whether theirs is the same.
     """
-    spec = load_spec()
-    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-        for thing, other in zip(mine, theirs, strict=True):
-            try:
-                own, original = load_implementation(thing, spec), load_implementation(other, spec)
-            except (AdapterError, TypeError, ValueError):
-                continue
-            known, name = original.conventions, find_name(thing)
-            facts = [f"{n} is {o}, theirs is {known[n]}" for n, o in own.conventions.items() if known.get(n, o) != o]
-            also = _find_mistakes(original, spec)
-            facts += [text for mistakes, text in _find_mistakes(own, spec).items() if mistakes not in also]
-            if facts:
-                return [f"goldformer check of {name}: {fact}" for fact in facts]
-    return []
-
-
-def _find_mistakes(adapter: Adapter, spec: Spec) -> dict[tuple[str, ...], str]:
-    """Return the sentences that name a known mistake, by the ids of the mistakes."""
-    dtype = adapter.default_dtype
-    selection = Selection((dtype,), list_own(adapter, adapter, spec))
-    bench = add_declared_cases(Bench(spec, adapter, dtype, "cpu", Policy()), selection)
-    with Numerics().hold(adapter.arrays):
-        found = judge_implementation(bench, selection).remarks(bench.spec)
-    return {finding.mistakes: finding.text for finding in found if finding.label == MISTAKE_FOUND}
+    if mine is None or theirs is None or mine is theirs:
+        return []
+    spec, request = load_spec(), ComparisonRequest(("float32",))
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()), Numerics().hold("torch"):
+        other = check_implementation(theirs, request, spec)
+        own = other if other.problem else check_implementation(mine, request, spec)
+    one, two = own.conventions, other.conventions
+    facts = [f"{name} is {one[name]}, theirs is {two[name]}" for name in one if two.get(name, one[name]) != one[name]]
+    also = [finding.mistakes for finding in other.remarks(spec)]
+    facts += [f.text for f in own.remarks(spec) if f.label == MISTAKE_FOUND and f.mistakes not in also]
+    return [f"goldformer check of {mine.__name__}: {fact}" for fact in facts]

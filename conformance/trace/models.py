@@ -42,10 +42,14 @@ def trace(
     seconds, size = _RUNS * (time.perf_counter() - before), 2 * sum(tensor.nbytes for tensor in kept.values())
     if tell and (seconds > _LONG or size > _LARGE):
         tell(f"this takes about {seconds:.0f} s and {size / _LARGE:.1f} GiB; the layers 0-3 alone take less memory")
-    dtype, other = _find_dtype(originals), _find_dtype(calls)
+    weights = [
+        [p.dtype for root in _list_roots(side) for p in root.parameters() if p.is_floating_point()]
+        for side in (originals, calls)
+    ]
+    dtype, other = (max(dtypes, key=lambda d: torch.finfo(d).eps, default=torch.float32) for dtypes in weights)
     if dtype != other or dtype not in LOW:
         raise NotComparable(f"mine has weights in {other}, theirs in {dtype}: call float() on both")
-    weights = compare_weights(_list_roots(calls), _list_roots(originals))
+    notes = compare_weights(_list_roots(calls), _list_roots(originals))
     if (WHOLE, "out") not in kept:
         raise NotComparable("theirs returns no tensor of floats: return its logits, or its last hidden states")
     longest = max((max(call.arrived) for call in originals if call.arrived), default=1)
@@ -56,7 +60,7 @@ def trace(
     items = bench.measure([pair for pair in pairs if pair[0].is_leaf])
     if bench.list_accused(items):
         items = bench.separate(pairs)
-    return Trace(str(dtype).removeprefix("torch."), limit, tuple(items), bench.explain(items), weights)
+    return Trace(str(dtype).removeprefix("torch."), limit, tuple(items), bench.explain(items), notes)
 
 
 def _run(whose: str, model: Callable[..., Any], inputs: Sequence[Any], visit: Visit | None = None) -> list[Call]:
@@ -89,12 +93,6 @@ def _list_roots(calls: Sequence[Call]) -> list[nn.Module]:
     return list({id(call.module): call.module for call in calls if not call.up}.values())
 
 
-def _find_dtype(calls: Sequence[Call]) -> torch.dtype:
-    """Return the coarsest dtype of the weights."""
-    dtypes = {p.dtype for root in _list_roots(calls) for p in root.parameters() if p.is_floating_point()}
-    return max(dtypes or {torch.float32}, key=lambda dtype: torch.finfo(dtype).eps)
-
-
 class _Bench:
     """Both models with the tensors of theirs, ready to be forced."""
 
@@ -108,7 +106,6 @@ class _Bench:
         self.to: dict[str, Pair] = {}
 
     def list_accused(self, items: Sequence[Item]) -> list[Item]:
-        """Return the pieces that differ."""
         return [item for item in items if item.ratio > self.limit]
 
     def separate(self, pairs: list[Pair]) -> list[Item]:
@@ -168,6 +165,10 @@ class _Bench:
         order, new = find_order(tensor, given), torch.empty_like(tensor).flatten()
         new[order.flatten()] = given.flatten().to(tensor.dtype)
         return tensor.flatten()[order], new.reshape(tensor.shape)
+
+    def _hand_on(self, place: Place, tensor: Tensor) -> Tensor | None:
+        theirs = self._find_theirs(place)
+        return self._force(theirs, tensor)[1] if theirs else None
 
     def _measure_theirs(self) -> dict[Place, Tensor]:
         """Return truth − theirs wherever theirs is forced, with truth in float64."""
@@ -229,10 +230,11 @@ class _Bench:
             if first.is_leaf:
                 facts += explain_weights(*(call.module for call in self.to[first.place[0]]))
             facts = facts or describe_change(own, other, handed, self.tolerance)
-            if one and two and len(found) < _MOST_CHECKED:
+            if one and two and len(found) < _MOST_CHECKED and not facts:
                 calls = self.calls.get(scopes[0]), self.originals.get(scopes[1])
-                kinds = [type(call.module) if call else None for call in calls]
-                facts += name_causes((one.function, kinds[0]), (two.function, kinds[1]))
+                kinds = (type(call.module) if call else None for call in calls)
+                is_alone = sum(each[0].label.startswith(first.scope) for each in groups) == 1
+                facts += name_causes(one.function, two.function) or (name_causes(*kinds) if is_alone else [])
             found[key] = Finding(tuple(group), lines[0], lines[1], tuple(facts))
         return tuple(found.values())
 
@@ -240,11 +242,7 @@ class _Bench:
         return item.scope, self.to[item.scope][1].key if item.scope in self.to else WHOLE
 
     def _record(self, items: Sequence[Item]) -> tuple[Recorder, Recorder]:
-        def visit(place: Place, tensor: Tensor) -> Tensor | None:
-            theirs = self._find_theirs(place)
-            return self._force(theirs, tensor)[1] if theirs else None
-
         one, two = (frozenset(names) for names in zip(*map(self._find_scopes, items), strict=True))
         keys = frozenset(theirs.key for _, theirs in self.to.values())
         mine, theirs = Recorder(frozenset(self.to), one), Recorder(keys, two)
-        return mine.record(self.mine, self.inputs, visit), theirs.record(self.theirs, self.inputs)
+        return mine.record(self.mine, self.inputs, self._hand_on), theirs.record(self.theirs, self.inputs)

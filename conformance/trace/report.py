@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Final, Literal
 
@@ -40,12 +40,11 @@ class Item:
         key, side = self.place
         if self.is_leaf and side == "out":
             return key
-        scope = "" if self.scope == WHOLE else f"{self.scope}, "
+        scope = "" if self.scope == WHOLE and side == "in" else f"{self.scope}, "
         before = self.after[0].removeprefix(f"{self.scope}.") if self.after and self.after[0] != self.scope else ""
         if side == "out":
-            return f"{scope or f'{WHOLE}, '}after {before}" if before else self.scope
-        inner = key.removeprefix(f"{self.scope}.")
-        return f"{scope}between {before} and {inner}" if before else f"{scope}before {inner}"
+            return f"{scope}after {before}" if before else self.scope
+        return f"{scope}{f'between {before} and' if before else 'before'} {key.removeprefix(f'{self.scope}.')}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,22 +99,20 @@ class Trace:
         return [(group_names(item.label for item in group)[0], ratio, ratio > self.limit) for group, ratio in worst]
 
     def __str__(self) -> str:
-        return "\n".join(self._list_lines())
-
-    def _list_lines(self) -> Iterator[str]:
-        for note in self.weights:
-            yield from _wrap(note, "weights: ")
-        yield "error÷rounding  piece, in the order of execution"
+        lines = [line for note in self.weights for line in _wrap(note, "weights: ")]
+        lines.append("error÷rounding  piece, in the order of execution")
         for label, ratio, differs in self.rows:
-            yield from _wrap(f"{label}{'  differs' if differs else ''}", f"{format_ratio(ratio):>14}  ")
+            lines += _wrap(f"{label}{'  differs' if differs else ''}", f"{format_ratio(ratio):>14}  ")
         for nth, finding in enumerate(self.findings):
             times = f"{format_ratio(finding.ratio)} times what rounding explains"
-            yield from _wrap(f"{finding.places}: {times}", "Differs too: " if nth else "Differs first: ", 2)
-            for whose, line in (("mine", finding.mine), ("theirs", finding.theirs)):
-                yield from _wrap(line, f"  {whose:6}  ") if line else ()
-            for fact in finding.facts:
-                yield from _wrap(fact, "  → ")
-        yield from _wrap(self._conclude(), "")
+            lines += _wrap(f"{finding.places}: {times}", "Differs too: " if nth else "Differs first: ", 2)
+            sides = (
+                ("  mine    ", finding.mine),
+                ("  theirs  ", finding.theirs),
+                *(("  → ", f) for f in finding.facts),
+            )
+            lines += [line for head, text in sides if text for line in _wrap(text, head)]
+        return "\n".join([*lines, *_wrap(self._conclude(), "")])
 
     def _conclude(self) -> str:
         differ, pieces = sum(item.ratio > self.limit for item in self.items), count_noun(len(self.items), "piece")
@@ -142,8 +139,7 @@ class Trace:
             place=lambda ratio: min(100, 100 * (math.log10(max(ratio, 0.12)) + 1) / top),
         )  # fmt: skip
 
-    def _repr_html_(self) -> str:
-        return self.to_html()
+    _repr_html_ = to_html
 
 
 def group_items(items: Sequence[Item], limit: float) -> list[list[Item]]:

@@ -35,6 +35,7 @@ PAGES = (
     "python",
     "assert",
     "infer",
+    "trace",
     "bridges",
     "exit-status",
     "values",

@@ -12,6 +12,7 @@ _CONTENTS: Final[Mapping[str, tuple[str, ...]]] = {
         "check",
         "read-a-failure",
         "infer",
+        "trace",
         "adapters",
         "bridges",
         "python",
