@@ -158,6 +158,14 @@ class Catalogue:
         )
         yield from filter(None, (one.combine(other) for one, other in chosen))
 
+    def pair_mistakes(self, component: str, near: list[Candidate]) -> Iterator[Candidate]:
+        """Yield pairs of mistakes of which at least one is made in a part of a component, its own first."""
+        own = self.select_own(component, near)
+        parts = [one for one in near if one.mistakes and one not in own]
+        yield from filter(
+            None, (one.combine(other) for one, other in chain(product(own, parts), combinations(parts, 2)))
+        )
+
     def add_to_purpose(self, component: str, near: list[Candidate]) -> Iterator[Candidate]:
         """Yield what code does on purpose in a part, with each mistake of the component in one place.
 

@@ -44,6 +44,8 @@ _LISTED: Final = 80_000_000
 
 #: The number of combinations, and of places, that are tried for a case, times the numbers of the case: half a second.
 _TRIED: Final = 500_000
+#: How many times as many pairs of mistakes are tried, once for a component: no fewer hold most of an attention's.
+_PAIRED: Final = 4
 
 #: How many tolerances an option moves a result whose rounding it is no longer taken for.
 _VISIBLE: Final = 3.0
@@ -344,6 +346,7 @@ class Imitator:
             yield _Kind(edits, most)
         seen = [c for c in self._known.list_matches(component) if len(c.causes) == 1 and c not in bases]
         yield _Kind(self._catalogue.pair_candidates(component, near, bases, seen), most)
+        yield _Kind(self._catalogue.pair_mistakes(component, near), _PAIRED * once)
         yield _Kind(self._catalogue.add_to_purpose(component, near), 0 if self._is_late else once)
         yield _Kind(self._list_edits(failure, bases), once)
 
