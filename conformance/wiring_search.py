@@ -107,6 +107,9 @@ _SHOWN_BY: Final = {
     "rms_norm_weight": {"one_plus_w": r"\b1(\.0)? ?\+ ?self\."},
 }
 
+#: Code that adds a mask to scores.
+_ADDED: Final = re.compile(r"\+=?\s*\w*mask\b")
+
 #: What calls show of later tokens, and code that takes a fused projection apart.
 _HIDES: Final = "hides_later_tokens"
 _ORDER: Final = re.compile(r"\b([qkv])\w*\s*,\s*([qkv])\w*\s*,\s*([qkv])\w*\s*=(?!=)")
@@ -669,6 +672,7 @@ class WiringSearch:
         called = [trial for trial in tried if trial.judgements and not trial.is_misfit]
         # Where values decide nothing, names such as key_padding_mask do.
         likely = "ignore" if says_ignore(self.target, best.arguments) else "keep"
+        likely = "added" if _ADDED.search(self.target.text) else likely
 
         def rank(trial: Trial) -> tuple[bool, int, bool]:
             return bool(trial.wiring.unsaid), -trial.passed, trial.wiring.mask.polarity != likely

@@ -316,6 +316,9 @@ def _order_norms(norms: Sequence[dict[str, Leaf]], parts: Sequence[str]) -> list
     if [owner.rpartition(".")[2] for owner in owners] == ["input_layernorm", "post_attention_layernorm"]:
         return [norms]  # as in transformers: the second one comes after the attention, and is not its norm
     found = [find_part(owner) for owner in owners]
+    missing = [part for part in parts if part not in found]
+    if len(missing) == found.count(None) == 1:
+        found[found.index(None)] = missing[0]
     if sorted(map(str, found)) == sorted(parts):
         return [[norms[found.index(part)] for part in parts]]
     if any(re.search(r"\d", owner.rpartition(".")[2]) for owner in owners):

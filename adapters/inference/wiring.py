@@ -272,7 +272,10 @@ def _describe_layout(wiring: Wiring) -> Iterator[str]:
     if naming.branches:
         form = "columns in turn" if naming.in_turn else "whole blocks"
         yield f"fused projection: {naming.branches.replace('_', ', ')}, {form}"
+    gate, up = (next((str(p) for n, p in naming.names.items() if n.endswith(name)), "") for name in ("w_gate", "w_up"))
     said = {
+        # Names such as w1 and w3 say an order, and the code has the other one.
+        f"{gate} is the gate": gate > up and "gate" not in gate.lower(),
         "each head has weights of its own": naming.head_list,
         "its projections have an axis for the heads": naming.stacked,
         "its own matrices are (out, in)": naming.turned,

@@ -72,6 +72,10 @@ class EncoderLayer(nn.Module):
 """
 
 
+#: An attention with two mistakes, the one in its heads and the other in its scores.
+TWO_MISTAKES = LAYER.replace(" / q.shape[-1] ** 0.5", "").replace(".transpose(1, 2).flatten(2)", ".reshape(x.shape)")
+
+
 @pytest.fixture(autouse=True)
 def imports_are_undone(tmp_path):
     with forget_modules(STYLES), forget_modules(tmp_path):
@@ -103,6 +107,12 @@ def test_a_part_says_the_eps_beside_a_mistake(tmp_path):
     report = goldformer.check(f"{tmp_path}/own_layer.py:EncoderLayer")
     assert report.comparison.outcome == "fails"
     assert "wrong-ln-reused" in list_mistakes(report)
+
+
+def test_two_mistakes_of_a_class_and_its_part_are_named(tmp_path):
+    (tmp_path / "two_mistakes.py").write_text(TWO_MISTAKES)
+    report = goldformer.check(f"{tmp_path}/two_mistakes.py:Attention")
+    assert list_mistakes(report) == {"scale-missing", "head-merge-view"}
 
 
 def test_the_rest_of_a_file_is_judged(tmp_path):

@@ -416,6 +416,23 @@ def test_an_eps_of_any_number_is_declared(name, convention, number, spec, tmp_pa
     assert found.wiring.declared[convention] == number
 
 
+class SecondIsGate(nn.Module):
+    """Its matrices have Llama's names, and its activation is on the other one."""
+
+    def __init__(self, dim, hidden_dim):
+        super().__init__()
+        self.w1, self.w3 = (nn.Linear(dim, hidden_dim, bias=False) for _ in range(2))
+        self.w2 = nn.Linear(hidden_dim, dim, bias=False)
+
+    def forward(self, x):
+        return self.w2(self.w1(x) * nn.functional.silu(self.w3(x)))
+
+
+def test_a_gate_that_numbers_do_not_suggest_is_said(spec):
+    found = infer_adapter(SecondIsGate, spec=spec)
+    assert (found.fits, found.wiring.choices) == (True, ("w3.weight is the gate",))
+
+
 def test_the_masks_of_the_librarys_decoder_layer_are_told_apart(spec):
     found = infer_adapter(nn.TransformerDecoderLayer(16, 2, 32), spec=spec)
     assert (found.fits, found.wiring.mask.shape) == (True, "split")
