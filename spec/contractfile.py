@@ -82,6 +82,7 @@ class ContractFile(StrictModel):
     outputs: Annotated[dict[Name, ArrayEntry], Field(min_length=1)]
     flow: Items[Name] = ()
     free: Items[str] = ()
+    differentiable: bool = True
     conventions: Items[Name] = ()
     clauses: Items[ClauseId] = ()
     computed_in_at_least: Literal["float32", "float64"] | None = None
@@ -154,7 +155,7 @@ def _build(file: YamlFile, default: str) -> Contract:
         {name: AttributeSpec(name, **a.model_dump()) for name, a in model.attributes.items()},
         _read_arrays(file, "outputs", model.outputs),
         model.flow or tuple(model.outputs), model.conventions, model.computed_in_at_least,
-        model.edition or default, clauses=model.clauses, free=model.free,
+        model.edition or default, clauses=model.clauses, free=model.free, differentiable=model.differentiable,
         session=None if model.session is None else Session(model.session.axis, model.session.so_far),
     )  # fmt: skip
     _refuse_unknown_sizes(file, contract)

@@ -163,7 +163,14 @@ class Contract:
     clauses: tuple[str, ...] = ()
     #: The axes whose places do not mix: an output at one place of them needs the inputs at this place only.
     free: tuple[str, ...] = ()
+    #: False if arguments do not move the outputs smoothly, though these are floats: chance, choices, and gradients.
+    differentiable: bool = True
     session: Session | None = None
+
+    @property
+    def has_gradients(self) -> bool:
+        """True if its first output has gradients by its arguments, in one call."""
+        return self.differentiable and self.session is None and self.outputs[self.first_output].kind == "float"
 
     @property
     def takes_params(self) -> bool:

@@ -13,22 +13,14 @@ from typing import Any, Final
 
 from goldformer.adapters.textbook.checked import check_first
 from goldformer.adapters.textbook.differentiation import make_gradient
-from goldformer.spec import formulas
+from goldformer.spec import formulas, load_spec
 from goldformer.spec.formulas.steps import Step
 
-#: What gives no numbers that arguments move smoothly: masks and ids, chance, and training, whose gradients are outputs;
-#: and what is called several times.
-_WITHOUT_GRADIENT: Final = frozenset(
-    {
-        "alibi_bias", "beam_search", "causal_mask", "dropout", "generate", "greedy_decode", "one_hot",
-        "padding_mask", "position_ids", "shift_right", "single_head_attention_step", "sliding_window_mask",
-        "xavier_uniform",
-        *formulas.SESSION_CALLS,
-    }
-)  # fmt: skip
 #: The gradients of each component, by its name.
 _GRADIENTS: Final[Mapping[str, Step]] = {
-    name: make_gradient(component) for name, component in formulas.COMPONENTS.items() if name not in _WITHOUT_GRADIENT
+    name: make_gradient(formulas.COMPONENTS[name])
+    for name, contract in load_spec().contracts.items()
+    if contract.has_gradients
 }
 
 #: All components and their gradients, by name; what is called several times as one call of it.
