@@ -28,14 +28,14 @@ sampling         the filters between logits and a draw
 options          the options of the conventions
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from importlib import import_module
 from pkgutil import iter_modules
 from typing import Any, Final
 
 from goldformer.spec.formulas.cached import attend_with_cache
 from goldformer.spec.formulas.cached_model import continue_model
-from goldformer.spec.formulas.steps import list_steps
+from goldformer.spec.formulas.steps import Step, list_steps
 from goldformer.spec.load import ROOT, load_spec
 
 for _module in iter_modules(__path__, f"{__name__}."):
@@ -43,17 +43,14 @@ for _module in iter_modules(__path__, f"{__name__}."):
 
 _CONTRACTS: Final = {path.stem for path in (ROOT / "contracts").glob("*.yaml")}
 #: The formula of each component, by its name: the step that has the name of a contract.
-COMPONENTS: Final[Mapping[str, Callable[..., Any]]] = {
+COMPONENTS: Final[Mapping[str, Step]] = {
     step.__name__: step
     for step in sorted(list_steps(), key=lambda step: step.__name__)
     if step.__name__ in _CONTRACTS and step.__module__.startswith(f"{__name__}.")
 }
 
 #: One call of each component that is called several times, which `COMPONENTS` has over all calls.
-SESSION_CALLS: Final[Mapping[str, Callable[..., Any]]] = {
-    "cached_attention": attend_with_cache,
-    "cached_model": continue_model,
-}
+SESSION_CALLS: Final[Mapping[str, Step]] = {"cached_attention": attend_with_cache, "cached_model": continue_model}
 
 
 def name_outputs(component: str, returned: Any) -> dict[str, Any]:

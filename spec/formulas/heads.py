@@ -12,7 +12,6 @@ from goldformer.spec.formulas.steps import step
 
 Params = Mapping[str, Array]
 
-FUSED_OUTPUTS: Final = ("output", "weights", "qkv", "q", "k", "v", "scaled_scores", "heads", "average_weights")
 SINGLE_HEAD_OUTPUTS: Final = ("output", "weights", "query", "key", "value", "scores")
 
 
@@ -51,8 +50,7 @@ def fused_multi_head_attention(
     qkv = project_attention(x, params, "qkv")
     query, key, value = split_fused(qkv, num_heads)
     with dropping(dropout_rate, training, seed):
-        attended = attend_heads(query, key, value, mask=mask, params=params)
-    return {name: (attended | {"qkv": qkv})[name] for name in FUSED_OUTPUTS}
+        return attend_heads(query, key, value, mask=mask, params=params) | {"qkv": qkv}
 
 
 @step
