@@ -1,7 +1,5 @@
 """How far arrays are apart, in roundings, whatever the order of their axes; and named arrays of any library."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Iterator, Mapping
@@ -47,10 +45,7 @@ def find_factor(one: Tensor, other: Tensor, tolerance: float) -> float | None:
 
 
 def find_order(tensor: Tensor, like: Tensor) -> Tensor:
-    """Return which number of a tensor lies at each place of another: axes may be folded, or in another order.
-
-    Of several orders that fit, return the one in which both are nearest.
-    """
+    """Return which number of a tensor lies at each place of another: axes may be folded, or in another order."""
     places = torch.arange(tensor.numel(), device=tensor.device).reshape(tensor.shape)
     orders = [*_list_orders(places, like.shape)] or [places.reshape(like.shape)]
     if len(orders) == 1:
@@ -96,7 +91,6 @@ def trace_arrays(mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> Trace:
 
 
 def _read(array: Any) -> Tensor:
-    """Return an array of any library as a tensor of floats."""
     library = find_library(array)
     if library is None or isinstance(array, Tensor):
         return torch.as_tensor(array).detach()

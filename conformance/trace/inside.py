@@ -48,10 +48,7 @@ class Operation:
 
 
 class Recorder(TorchFunctionMode):
-    """Records the operations of a run whose innermost call among `keys` is one of the scopes.
-
-    `places` has the id of what enters or leaves a call, `handed` the call that a tensor enters or leaves first.
-    """
+    """Records the operations of a run whose innermost call among `keys` is one of the scopes."""
 
     def __init__(self, keys: frozenset[str], scopes: frozenset[str]) -> None:
         super().__init__()
@@ -108,7 +105,6 @@ class Recorder(TorchFunctionMode):
 
 
 def _attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, *_: Any, **options: Any) -> None:
-    """Compute an attention in steps."""
     mask = options.get("attn_mask", mask)
     if options.get("enable_gqa"):
         k, v = (t.repeat_interleave(q.shape[-3] // t.shape[-3], -3) for t in (k, v))
@@ -122,10 +118,7 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, *_: Any
 def find_frontier(
     own: Sequence[Operation], other: Sequence[Operation], target: int, data: set[int], tolerance: float
 ) -> list[Operation]:
-    """Return the operations on the way to a tensor from which on the other side has no value.
-
-    Those that depend on `data`, which modules hand on; only if there are none, those that make tables.
-    """
+    """Return the operations on the way to a tensor from which on the other side has no value."""
     good = [any(_equals(operation, o, tolerance) for o in other) for operation in own]
     reaches = [False] * len(own)
     for i in range(len(own) - 1, -1, -1):
@@ -152,7 +145,6 @@ def _equals(one: Operation, other: Operation, tolerance: float) -> bool:
 
 
 def _reorder(one: Operation, like: Operation) -> Tensor:
-    """Return the numbers with their axes in the order of another; a folded tensor stays as it is."""
     if one.value.dim() != like.value.dim():
         return one.value.reshape(like.value.shape)
     return one.value.flatten()[find_order(one.value, like.value)]
@@ -161,10 +153,7 @@ def _reorder(one: Operation, like: Operation) -> Tensor:
 def describe_change(
     mine: Sequence[Operation], theirs: Sequence[Operation], handed: Sequence[dict[int, str]], tolerance: float
 ) -> list[str]:
-    """Return what differs between the first operations of two frontiers, or a factor between the values of any two.
-
-    `handed` has the names of the tensors that enter and leave modules, those of mine on both sides.
-    """
+    """Return what differs between the first operations of two frontiers, or a factor between the values of any two."""
     one, other = meet(mine, theirs)
     if one is None or other is None:
         return []
@@ -189,10 +178,7 @@ def describe_change(
 
 
 def name_causes(mine: Any, theirs: Any) -> list[str]:
-    """Return what `goldformer check` finds in a function or a class of mine, and not in its counterpart.
-
-    Without a counterpart that is a component too, nobody knows whether theirs is the same.
-    """
+    """Return what `goldformer check` finds in a function or a class of mine, and not in its counterpart."""
     if mine is None or theirs is None or mine is theirs:
         return []
     spec, request = load_spec(), ComparisonRequest(("float32",))

@@ -1,7 +1,5 @@
 """Trace two models: each pair of modules gets theirs' input and hands on theirs' output, so each piece stands alone."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -31,7 +29,7 @@ def trace(
 ) -> Trace:  # fmt: skip
     """Compare two models, or callables around models, piece by piece on the same inputs.
 
-    Both have the same weights. Truth is theirs with every cast raised to float64; a ratio is the error of mine ÷ that
+    Truth is theirs with every cast raised to float64; a ratio is the error of mine ÷ that
     of theirs, or ÷ one rounding if theirs has less. `layers` are the only ones to look into, and `tell` gets time and
     memory of a large run. NotComparable if nothing can be said.
     """
@@ -50,8 +48,8 @@ def trace(
     if dtype != other or dtype not in LOW:
         raise NotComparable(f"mine has weights in {other}, theirs in {dtype}: call float() on both")
     notes = compare_weights(_list_roots(calls), _list_roots(originals))
-    if (WHOLE, "out") not in kept:
-        raise NotComparable("theirs returns no tensor of floats: return its logits, or its last hidden states")
+    if not kept or (layers is None and (WHOLE, "out") not in kept):
+        raise NotComparable("theirs has no such layers, or no tensor of floats: return its logits or hidden states")
     longest = max((max(call.arrived) for call in originals if call.arrived), default=1)
     # Sums of n numbers in another order are up to √n roundings apart.
     limit = math.sqrt(longest) if dtype == torch.float32 else HALF_LIMIT
@@ -64,7 +62,6 @@ def trace(
 
 
 def _run(whose: str, model: Callable[..., Any], inputs: Sequence[Any], visit: Visit | None = None) -> list[Call]:
-    """Run a model and return its calls; NotComparable if they say nothing."""
     try:
         calls = run_pass(model, inputs, visit)
     except Exception as error:
@@ -77,11 +74,10 @@ def _run(whose: str, model: Callable[..., Any], inputs: Sequence[Any], visit: Vi
 
 
 def _keep(kept: dict[Place, Tensor], layers: range | None) -> Visit:
-    """Return a visitor that keeps each tensor; one that goes from module to module is kept once."""
     last: list[tuple[Tensor, int, Tensor]] = []
 
     def visit(place: Place, tensor: Tensor) -> None:
-        if layers is None or all(number in layers for number in list_numbers(place[0])[:1]):
+        if layers is None or any(number in layers for number in list_numbers(place[0])[:1]):
             known = next((copy for one, version, copy in last if one is tensor and version == tensor._version), None)
             kept[place] = tensor.detach().clone() if known is None else known
             last[:] = [(tensor, tensor._version, kept[place]), *last[:3]]
@@ -94,8 +90,6 @@ def _list_roots(calls: Sequence[Call]) -> list[nn.Module]:
 
 
 class _Bench:
-    """Both models with the tensors of theirs, ready to be forced."""
-
     def __init__(
         self, mine: Any, theirs: Any, inputs: Sequence[Any], kept: dict[Place, Tensor],
         calls: Sequence[Call], originals: Sequence[Call], limit: float, unit: float,
@@ -111,8 +105,7 @@ class _Bench:
     def separate(self, pairs: list[Pair]) -> list[Item]:
         """Measure with containers forced too, but for modules that are another part of the model in mine.
 
-        Without a module that is really wrong, what comes after it is. If nothing new is wrong without it, its work is
-        done elsewhere: an embedding may scale by itself, or after it.
+        Such a one, as an embedding that scales by itself or not, is wrong, and nothing new is wrong without it.
         """
         items = self.measure(pairs)
         for group in group_items(self.list_accused(items), self.limit)[:_MOST]:
@@ -149,7 +142,6 @@ class _Bench:
         return items
 
     def _find_theirs(self, place: Place) -> Place | None:
-        """Return where theirs has the tensor of a place in mine; None for a place that is not compared."""
         key, side = place
         theirs: Place = (self.to[key][1].key if key in self.to else WHOLE, side)
         return theirs if (key == WHOLE or key in self.to) and theirs in self.kept else None
@@ -171,7 +163,6 @@ class _Bench:
         return self._force(theirs, tensor)[1] if theirs else None
 
     def _measure_theirs(self) -> dict[Place, Tensor]:
-        """Return truth − theirs wherever theirs is forced, with truth in float64."""
         keys = {WHOLE, *(theirs.key for _, theirs in self.to.values())}
         errors: dict[Place, Tensor] = {}
 
@@ -192,7 +183,6 @@ class _Bench:
         return errors
 
     def _find_other(self, tensor: Tensor, theirs: Place) -> str:
-        """Return which other tensor of theirs this one is, or its factor, or ""."""
         for place, given in self.kept.items():
             is_other = place != theirs and place[0] != WHOLE and given.numel() == tensor.numel()
             if is_other and equals(tensor, given, self.tolerance):

@@ -1,7 +1,5 @@
 """Which weights of two models are equal, and which module of one is which of the other."""
 
-from __future__ import annotations
-
 import difflib
 import itertools
 import math
@@ -50,29 +48,22 @@ def mark(tensor: Tensor) -> Mark:
 
 
 def pair_calls(mine: Sequence[Call], theirs: Sequence[Call]) -> list[Pair]:
-    """Pair the leaves that have equal weights, then the containers around the same of them.
-
-    Leaves without an equal one are paired by the largest of their weights, then by sizes; order decides among equals.
-    """
+    """Pair the leaves that have equal weights, then the containers around the same of them."""
     marks = {id(c.module): sorted(map(mark, c.module.parameters())) for c in (*mine, *theirs) if c.is_leaf}
     left, right = ([call for call in calls if marks.get(id(call.module))] for calls in (mine, theirs))
+    size = {id(c): (math.prod(c.arrived), math.prod(c.left)) for c in (*mine, *theirs)}
     keys: list[Callable[[Call], Hashable]] = [lambda call: tuple(marks[id(call.module)])]
-    keys += [lambda call: marks[id(call.module)][-1], lambda call: (marks[id(call.module)][-1][0], *_size(call))]
+    keys += [lambda call: marks[id(call.module)][-1], lambda call: (marks[id(call.module)][-1][0], *size[id(call)])]
     pairs: list[Pair] = []
     for key in keys:
         pairs += _match(left, right, key)
         used = {id(call) for pair in pairs for call in pair}
         left, right = ([call for call in calls if id(call) not in used] for calls in (left, right))
     pairs += _pair_containers(mine, theirs, pairs)
-    return [(one, other) for one, other in pairs if _size(one) == _size(other) and one.left]
-
-
-def _size(call: Call) -> tuple[int, int]:
-    return math.prod(call.arrived), math.prod(call.left)
+    return [(one, other) for one, other in pairs if size[id(one)] == size[id(other)] and one.left]
 
 
 def _match(mine: Sequence[Call], theirs: Sequence[Call], key: Callable[[Call], Hashable]) -> Iterator[Pair]:
-    """Pair calls of equal keys: first those in the same order, then the others of a key one after the other."""
     left, right = ([key(call) for call in calls] for calls in (mine, theirs))
     blocks = difflib.SequenceMatcher(None, left, right, autojunk=False).get_matching_blocks()
     to = {block.a + i: block.b + i for block in blocks for i in range(block.size)}
@@ -85,7 +76,6 @@ def _match(mine: Sequence[Call], theirs: Sequence[Call], key: Callable[[Call], H
 
 
 def _pair_containers(mine: Sequence[Call], theirs: Sequence[Call], leaves: Sequence[Pair]) -> list[Pair]:
-    """Pair the innermost containers around the same leaves."""
     around: dict[frozenset[int], tuple[list[Call], list[Call]]] = {}
     for side, calls in enumerate((mine, theirs)):
         inside: dict[str, set[int]] = {}

@@ -1,7 +1,5 @@
 """One pass through a model: each call of each module is seen, and what enters and leaves it may be replaced."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -28,10 +26,7 @@ class NotComparable(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One call of a module: the calls around it, and the shapes of the first tensors that arrive and leave.
-
-    `key` is the name of the module, with "#1" after it for the second call. A leaf calls no other module.
-    """
+    """One call of a module: the calls around it, and the shapes of the first tensors that arrive and leave."""
 
     key: str
     module: nn.Module
@@ -49,10 +44,7 @@ def list_tensors(thing: Any) -> list[Tensor]:
 def run_pass(
     model: Callable[..., Any], inputs: Sequence[Any], visit: Visit | None = None, stack: list[str] | None = None
 ) -> list[Call]:
-    """Run a model, or a callable around models, and return the calls of their modules in the order of their ends.
-
-    `stack` has the keys of the running calls, the innermost one last.
-    """
+    """Run a model, or a callable around models, and return the calls of their modules in the order of their ends."""
     names: dict[nn.Module, str] = {}
     counts: dict[nn.Module, Iterator[int]] = {}
     calls: list[Call] = []
@@ -90,10 +82,7 @@ def run_pass(
 
 
 class AllDouble(TorchFunctionMode):
-    """Computes everything in float64: models cast to float32 inside norms, softmax and rotary positions.
-
-    Weights are raised in each operation, so no second copy of a model is kept.
-    """
+    """Computes everything in float64: models cast to float32 inside norms, softmax and rotary positions."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run a function with float64 in the place of each lower dtype; what is written stays in its place."""

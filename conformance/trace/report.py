@@ -1,13 +1,11 @@
 """The result of a trace: pieces in the order of execution, what differs first, and a verdict."""
 
-from __future__ import annotations
-
 import json
 import math
 import textwrap
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Final, Literal
+from typing import Literal
 
 from goldformer.conformance.reports.counting import count_noun
 from goldformer.conformance.reports.json_data import replace_nonfinite
@@ -15,16 +13,10 @@ from goldformer.conformance.reports.text import format_ratio
 from goldformer.conformance.trace.pairing import generalise, group_names
 from goldformer.conformance.trace.passes import WHOLE, Place
 
-_WIDTH: Final = 80
-
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """A piece: a module's work, or what happens between two of them, with its error ÷ that of theirs.
-
-    It is measured at `place` in mine and at `theirs` there, within the call `scope`; `after` is the place before.
-    `note` says which other tensor of theirs it is.
-    """
+    """A piece: a module's work, or what happens between two of them, with its error ÷ that of theirs."""
 
     place: Place
     theirs: Place
@@ -69,10 +61,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """The result; true if both models compute the same: nothing differs, in float32.
-
-    `items` are all pieces in the order of execution, `findings` what differs. A ratio above `limit` differs.
-    """
+    """The result; true if both models compute the same: nothing differs, in float32."""
 
     dtype: str
     limit: float
@@ -134,10 +123,7 @@ class Trace:
         from goldformer.conformance.reports.page import render  # the terminal needs no Jinja2
 
         top = math.log10(max(100.0, *(ratio for _, ratio, _ in self.rows if ratio < math.inf))) + 1
-        return render(
-            "trace.html", trace=self, conclusion=self._conclude(),
-            place=lambda ratio: min(100, 100 * (math.log10(max(ratio, 0.12)) + 1) / top),
-        )  # fmt: skip
+        return render("trace.html", trace=self, top=top, log10=math.log10, conclusion=self._conclude())
 
     _repr_html_ = to_html
 
@@ -152,4 +138,4 @@ def group_items(items: Sequence[Item], limit: float) -> list[list[Item]]:
 
 def _wrap(text: str, head: str, indent: int | None = None) -> list[str]:
     rest = " " * (len(head) if indent is None else indent)
-    return textwrap.wrap(text, _WIDTH, initial_indent=head, subsequent_indent=rest, break_on_hyphens=False)
+    return textwrap.wrap(text, 80, initial_indent=head, subsequent_indent=rest, break_on_hyphens=False)

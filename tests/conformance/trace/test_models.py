@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from torch import nn
 
 import goldformer
 from goldformer.conformance.trace.passes import NotComparable
+from pages import Page, must_scroll_by_keyboard
 from ported import make_ids, make_models
 
 #: A mistake, the place and the function that are named first, and a fact.
@@ -118,3 +120,33 @@ def test_the_models_are_left_as_they_were():
 def test_what_cannot_be_compared_is_refused(change, message):
     with pytest.raises(NotComparable, match=message):
         goldformer.trace(*change(*make_models()), make_ids())
+
+
+def test_the_page_stands_alone_and_draws_each_row():
+    found = goldformer.trace(*make_models("heads tiled"), make_ids())
+    page = Page(found.to_html())
+    assert page.declared == "doctype html"
+    must_scroll_by_keyboard(page)
+    bars = [float(a["style"].removeprefix("width: ").removesuffix("%")) for a, _ in page.all("span") if "style" in a]
+    assert len(bars) == len(found.rows)
+    assert max(bars) == bars[[differs for *_, differs in found.rows].index(True)] <= 100
+    assert json.loads(found.to_json())["verdict"] == "differs"
+
+
+def test_layers_are_cut_and_a_large_run_is_told(monkeypatch):
+    monkeypatch.setattr("goldformer.conformance.trace.models._LONG", 0.0)
+    told = []
+    found = goldformer.trace(*make_models("heads tiled"), make_ids(), layers=range(1), tell=told.append)
+    assert {finding.places for finding in found.findings} == {"blocks.0.attn, between wv and wo"}
+    assert not [item for item in found.items if ".1." in item.place[0]]
+    assert "GiB" in told[0]
+
+
+def test_arrays_differ_where_half_of_the_digits_do():
+    theirs = {name: torch.randn(3, 4, generator=torch.Generator().manual_seed(1)) for name in "abc"}
+    mine = {name: array.numpy() * (1.001 if name == "b" else 1) for name, array in theirs.items()}
+    found = goldformer.trace_arrays(mine, theirs)
+    assert [finding.places for finding in found.findings] == ["b"]
+    assert goldformer.trace_arrays(theirs, theirs)
+    with pytest.raises(NotComparable, match="name the same activations in both"):
+        goldformer.trace_arrays({"a": torch.ones(2)}, {"b": torch.ones(3)})
