@@ -83,6 +83,9 @@ _AXES: Final = {
     "softmax": (0, 3, 2),
 }
 
+#: The functions that may take only values as wide as keys, as most kernels do.
+_KERNELS: Final = ("scaled_dot_product_attention",)
+
 #: The conventions that show in cases without a mask; parameters decide some others, and empty rows come last.
 _SHOWN: Final = (
     "norm_placement", "layer_norm_eps", "rms_norm_eps", "rms_norm_eps_place", "rms_norm_weight", "embedding_scale",
@@ -301,10 +304,19 @@ class WiringSearch:
     def _find_among(self, forms: Iterable[MaskForm]) -> list[Wiring]:
         # The forms of rotary tables that can be read at all do not depend on how masks come.
         readable: dict[bool, set[TableForm | None]] = {}
-        for form, sequence_first, axes in product(forms, self._list_sequences(), _AXES.get(self.component, (0,))):
+        widths = (False, True) if self.component in _KERNELS and not self.target.is_class else (False,)
+        layouts = product(forms, self._list_sequences(), widths, _AXES.get(self.component, (0,)))
+        for form, sequence_first, equal, axes in layouts:
             for returns in (*_RETURNS, *_OWN_RETURNS.get(self.component, ())):
                 arranged = [
-                    replace(wiring, mask=form, returns=returns, sequence_first=sequence_first, axes=axes)
+                    replace(
+                        wiring,
+                        mask=form,
+                        returns=returns,
+                        sequence_first=sequence_first,
+                        axes=axes,
+                        equal_widths=equal,
+                    )
                     for wiring in self.wirings
                     if sequence_first not in readable or wiring.arguments.table_form in readable[sequence_first]
                 ]

@@ -46,6 +46,8 @@ class Calling:
     sequence_first: bool = False
     #: The only number of axes that the first input may have; 0 for any.
     axes: int = 0
+    #: True if values must be as wide as keys: others are padded with zeros, or passed in parts.
+    equal_widths: bool = False
     #: How the target keeps keys and values between calls, where it is called with those of earlier ones.
     cache: Cache | None = None
     conventions: Mapping[str, str] = field(default_factory=dict)

@@ -145,6 +145,9 @@ def list_arguments(target: Target, contract: Contract) -> Iterator[ForwardArgume
         for a in given
         if a not in masks and a.name not in apart and (a.is_required or (_is_input(a) and not reads_ids))
     ]
+    says_attention = {"query", "key", "value"} <= {role for a in given for role in list_roles(a.name, ARGUMENTS)[:1]}
+    if says_attention and not target.is_class and "query" not in contract.inputs:
+        return
     wanted = [name for name, spec in contract.inputs.items() if not spec.optional]
     wanted += [] if target.is_class else list(contract.params)
     named = _name_masks(masks, list(contract.masks), contract)
@@ -345,6 +348,9 @@ def _name_masks(masks: list[Argument], wanted: list[str], contract: Contract) ->
     if not names or not wanted or len(names) > 2 * len(wanted):
         return None if names else ({}, {})
     if len(wanted) == 1:
+        # Next to a mask, a bias is another thing, and has a default.
+        plain = [a.name for a in masks if a.is_required or "bias" not in split_words(a.name)]
+        names = plain or names
         return _group_masks({wanted[0]: names})
     crossing = [name for name in names if _is_crossing(name)]
     if len(names) == 1:

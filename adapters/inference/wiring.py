@@ -11,8 +11,15 @@ from typing import Any, Final
 
 from goldformer.adapters import layouts
 from goldformer.adapters.arrays import LIBRARIES
-from goldformer.adapters.inference.caches import Cache, list_made
-from goldformer.adapters.inference.calls import Array, Calling, Returns, is_switched, leave_out_companions, list_masks
+from goldformer.adapters.inference.caches import Cache, find_output, list_made
+from goldformer.adapters.inference.calls import (
+    Array,
+    Calling,
+    Returns,
+    is_switched,
+    leave_out_companions,
+    list_masks,
+)
 from goldformer.adapters.inference.inputs import (
     ForwardArguments,
     MaskForm,
@@ -106,7 +113,21 @@ class Wiring(Calling):
 
     def run(self, call: dict[str, Any]) -> Any:
         """Call the target with the arguments of a call; NotImplementedError for one that it does not take."""
-        return run_session(self, self.cache, call) if self.cache else self.run_once(call)
+        if self.cache:
+            return run_session(self, self.cache, call)
+        return self._run_in_parts(call) if self.equal_widths else self.run_once(call)
+
+    def _run_in_parts(self, call: dict[str, Any]) -> Any:
+        """Call the target with parts of the values that are as wide as the keys, the last one padded with zeros."""
+        value, width = call["value"], call["key"].shape[-1]
+        if not width or value.shape[-1] == width:
+            return self.run_once(call)
+        library = layouts.find_array_module(value)
+        padding = [library.zeros_like(value[..., :1])] * (-value.shape[-1] % width)
+        wide = library.concatenate([value, *padding], -1)
+        parts = (wide[..., start : start + width] for start in range(0, wide.shape[-1], width))
+        outputs = [find_output(self.run_once({**call, "value": part})) for part in parts]
+        return library.concatenate(outputs, -1)[..., : value.shape[-1]]
 
     # Its text
 
@@ -143,7 +164,11 @@ class Wiring(Calling):
             "tables": table.columns,
         }
         chosen |= {"table_axes": table.axes, "returns": self.returns, "sequence_first": self.sequence_first}
-        chosen |= {"axes": self.axes, **{name: getattr(naming, name) for name in _LAYOUTS}}
+        chosen |= {
+            "axes": self.axes,
+            "equal_widths": self.equal_widths,
+            **{name: getattr(naming, name) for name in _LAYOUTS},
+        }
         defaults = inspect.signature(adapt).parameters
         return {n: v for n, v in chosen.items() if v != (defaults[n].default if n in defaults else _LAYOUTS[n])}
 
@@ -169,6 +194,7 @@ def adapt(
     returns: Returns = "as_it_is",
     sequence_first: bool = False,
     axes: int = 0,
+    equal_widths: bool = False,
     cache: Cache | None = None,
     **layout: Any,
 ) -> Callable[..., Any]:
@@ -191,7 +217,7 @@ def adapt(
     wiring = Wiring(Target(kind, thing.__name__, ""), spec.contracts[component], arguments, Construction(build))
     naming, form = Naming(params, **layout), MaskForm(mask, polarity, always)
     chosen = replace(wiring, naming=naming, mask=form, returns=returns, sequence_first=sequence_first, axes=axes)
-    return replace(chosen, cache=cache).function
+    return replace(chosen, equal_widths=equal_widths, cache=cache).function
 
 
 def load_wiring(wiring: Wiring, spec: Spec, *others: Wiring) -> Adapter:
@@ -284,6 +310,7 @@ def _describe_layout(wiring: Wiring) -> Iterator[str]:
         "it takes ids, of which it reads the shape": wiring.returns == "of_ids",
         "its logits are (batch·seq, vocab)": wiring.returns == "flat",
         f"arrays of {wiring.axes} axes": wiring.axes,
+        "values as wide as keys: others are padded, or passed in parts": wiring.equal_widths,
         f"it works in {', '.join(wiring.dtypes)}, not in float64": wiring.dtypes,
     }
     yield from (text for text, holds in said.items() if holds)

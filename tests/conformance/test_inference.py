@@ -122,6 +122,8 @@ HITS = {
     "switched_calls.py:flash_from_the_end": ("scaled_dot_product_attention", "absent", KEEP, {}),
     "switched_calls.py:attend_with_both": ("scaled_dot_product_attention", "any", KEEP, {"empty_row": "zeros"}),
     "switched_calls.py:attend_with_hint": ("scaled_dot_product_attention", "any", KEEP, {"empty_row": "zeros"}),
+    "switched_calls.py:kernel_of_one_width": ("scaled_dot_product_attention", "absent", KEEP, {}),
+    "switched_calls.py:attend_with_bias": ("scaled_dot_product_attention", "any", KEEP, {}),
     "switched_calls.py:SwitchedLayer": ("encoder_layer", "absent", KEEP, {"norm_placement": "post"}),
     # Its causal mask is for other calls.
     "switched_calls.py:ChoosesItsMask": ("encoder_layer", "absent", KEEP, {"norm_placement": "pre"}),
@@ -213,6 +215,18 @@ def test_a_switch_is_set_where_the_mask_is_causal(name, switched, declined, spec
     assert all("takes no mask but the causal one" in verdicts[check].message for check in declined)
     switch = found.wiring.arguments.switch
     assert f"{switch} of the call: True where the mask is causal, with as many queries as keys" in found.wiring.choices
+
+
+def test_a_kernel_of_one_width_is_judged_with_values_of_every_width(spec):
+    found = infer_adapter(f"{STYLES}/switched_calls.py:kernel_of_one_width", spec=spec)
+    assert found.wiring.equal_widths
+    bench = Bench(spec, found.adapter, "float32", "cpu")
+    cases = [case for case in spec.cases_of("scaled_dot_product_attention") if not (case.error or case.cotangent)]
+    for is_wide in (False, True):
+        some = [c for c in cases if c.size < 2000 and (c.sizes["d_v"] > c.sizes["d_k"]) is is_wide]
+        verdicts = [judge_case(case, bench).verdict for case in some]
+        assert not [verdict.message for verdict in verdicts if verdict.bad]
+        assert any(verdict.status is Status.PASSED for verdict in verdicts)
 
 
 @pytest.mark.parametrize("name", ["flash_one_too_far", "attend_with_both_one_too_far"])

@@ -85,3 +85,30 @@ class SeesABand(BlockOfNoMask):
     def hide(self, scores):
         near = torch.ones_like(scores, dtype=torch.bool).tril(500).triu(-500)
         return scores.masked_fill(~near, -1e9)
+
+
+def kernel_of_one_width(query, key, value, causal=True):
+    """A kernel of four axes: its output is allocated as the query is, so values must be as wide as keys."""
+    _batch, _heads, rows, width = query.shape
+    scores = query @ key.mT / math.sqrt(width)
+    if causal:
+        columns = torch.arange(key.shape[-2], device=query.device)
+        scores = scores.masked_fill(columns > torch.arange(rows, device=query.device)[:, None], -math.inf)
+    output = torch.empty_like(query)
+    output[:] = scores.softmax(-1) @ value
+    return output
+
+
+def attend_with_bias(q, k, v, mask=None, causal=False, attn_bias=None):
+    """Attention of four axes with a mask, a switch, and a bias that nobody passes."""
+    _batch, _heads, rows, width = q.shape
+    scores = q @ k.mT * width**-0.5
+    scores = scores if attn_bias is None else scores + attn_bias
+    if mask is not None:
+        scores = scores.masked_fill(~mask, -torch.finfo(scores.dtype).max)
+    if causal:
+        columns = torch.arange(k.shape[-2], device=q.device)
+        scores = scores.masked_fill(
+            columns > torch.arange(rows, device=q.device)[:, None], -torch.finfo(scores.dtype).max
+        )
+    return scores.softmax(-1) @ v
