@@ -148,6 +148,9 @@ def list_arguments(target: Target, contract: Contract) -> Iterator[ForwardArgume
     says_attention = {"query", "key", "value"} <= {role for a in given for role in list_roles(a.name, ARGUMENTS)[:1]}
     if says_attention and not target.is_class and "query" not in contract.inputs:
         return
+    # Rotary tables that a function takes are no positions.
+    if not target.is_class and any(says(a.name, ARGUMENTS[role]) for a in given for role in _OF_POSITIONS[:3]):
+        return
     wanted = [name for name, spec in contract.inputs.items() if not spec.optional]
     wanted += [] if target.is_class else list(contract.params)
     named = _name_masks(masks, list(contract.masks), contract)

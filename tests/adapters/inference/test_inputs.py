@@ -82,3 +82,16 @@ def test_the_masks_of_a_decoder_layer_are_told_apart_by_names(names, masks, padd
 @pytest.mark.parametrize("names", ["tgt_mask own_mask src_mask", "a_mask b_mask c_mask d_mask e_mask"])
 def test_masks_that_names_do_not_tell_apart_are_not_guessed(names, monkeypatch):
     assert name_masks(names, monkeypatch) is None
+
+
+@pytest.mark.parametrize(
+    ("component", "names"),
+    [
+        ("rotary_embedding", ("x", "freqs_complex")),
+        ("layer_norm", ("query", "key", "value")),
+    ],
+)
+def test_arguments_that_say_something_else_are_no_inputs(component, names, monkeypatch):
+    arguments = [Argument(name, inspect.Parameter.empty) for name in names]
+    monkeypatch.setattr(Target, "list_arguments", lambda self: arguments)
+    assert not list(list_arguments(Target(None, "helper", ""), load_spec().contracts[component]))
