@@ -21,7 +21,8 @@ from goldformer.conformance.judging.invoke import Arguments, Array
 from goldformer.conformance.judging.tolerance import tolerance
 from goldformer.spec import Property, Spec
 from goldformer.spec.draw import Dyadic, Mask, build
-from goldformer.spec.oracle.derive import GAPS, Outputs, differentiate, evaluate
+from goldformer.spec.oracle import duals
+from goldformer.spec.oracle.derive import GAPS, Outputs, evaluate
 from goldformer.spec.oracle.draws import ROUNDOFF, Draw, error_scale
 from goldformer.spec.oracle.write import number
 
@@ -86,10 +87,17 @@ def evaluate_call(call: RecordedCall, options: Mapping[str, str], spec: Spec) ->
     inputs, params = call.arguments.inputs, call.arguments.params
     given = (inputs, params, call.arguments.attributes, options)
     Draw.reset()
-    how = (Draw.exact, Draw.read, Draw.read)
     if call.cotangent is None:
         return evaluate(call.component, Draw.exact, Draw.read, *given)
-    return dict(differentiate(call.component, given, call.cotangent, spec.contracts[call.component].first_output, *how))
+    return duals.gradients(
+        lambda number, element: evaluate(
+            call.component, number, element, *given, lambda value: duals.Dual(Draw.read(value))
+        ),
+        {name: array for name, array in {**inputs, **params}.items() if array.dtype.kind == "f"},
+        np.asarray(np.frompyfunc(Draw.read, 1, 1)(call.cotangent)),
+        spec.contracts[call.component].first_output,
+        Draw.exact, Draw.read, duals.unit_draw,
+    )  # fmt: skip
 
 
 def write_call(head: CaseHead, call: RecordedCall, seed: int, bench: Bench) -> str:

@@ -20,7 +20,7 @@ from goldformer.spec.formulas.options import find_steps
 from goldformer.spec.formulas.steps import Replacements, Step, instead, replacing
 from goldformer.spec.laws import law_of
 from goldformer.spec.model import REFUSED, Attribute, Case, Contract, Statistic
-from goldformer.spec.oracle import searches, tape
+from goldformer.spec.oracle import duals, searches
 from goldformer.spec.oracle.draws import Draw, error_scale, margin
 from goldformer.spec.oracle.exact import WITHOUT_CHANCE, Exact, Number, list_unseen
 from goldformer.spec.oracle.matrices import Weight, is_large
@@ -147,7 +147,7 @@ def measure_gradient(
 ) -> dict[str, tuple[NDArray[np.float64], float]]:
     """Return the gradient of Σ cotangent·output by each argument of one call, and its error scale, without a proof."""
     Draw.reset()
-    drawn = differentiate(component, call, cotangent, output, Draw.exact, Draw.read, Draw.read)
+    drawn = _differentiate(component, call, cotangent, output, Draw.exact, Draw.read, Draw.read, duals.unit_draw)
     centre = {name: _average(array) for name, array in drawn.items()}
     return {name: (values, error_scale(drawn[name], values)) for name, values in centre.items()}
 
@@ -157,7 +157,7 @@ def _average(drawn: NDArray[Any]) -> NDArray[np.float64]:
     return np.array([d.samples for d in drawn.ravel()]).mean(-1).reshape(drawn.shape) if drawn.size else np.empty(0)
 
 
-def differentiate(
+def _differentiate(
     component: str,
     call: Call,
     cotangent: NDArray[Any],
@@ -165,15 +165,16 @@ def differentiate(
     number: Number,
     read: Callable[[float], Any],
     constant: Callable[[float], Any],
+    unit: Callable[[range, int], Any],
 ) -> Mapping[str, NDArray[Any]]:
     """Return the gradient of Σ cotangent·output by each argument of a call, on one kind of elements."""
     inputs, params, _, _ = call
     floats = {n: a for n, a in {**inputs, **params}.items() if a.dtype.kind == "f"}
 
-    def formula(make: Number, seed: Callable[[float], Any]) -> Outputs:
-        return evaluate(component, make, seed, *call, lambda value: tape.Taped(constant(value)))
+    def formula(dual: Number, seed: Callable[[float], Any]) -> Outputs:
+        return evaluate(component, dual, seed, *call, lambda value: duals.Dual(constant(value)))
 
-    return tape.gradients(formula, floats, np.frompyfunc(read, 1, 1)(cotangent), output, number, read)
+    return duals.gradients(formula, floats, np.frompyfunc(read, 1, 1)(cotangent), output, number, read, unit)
 
 
 @dataclass(frozen=True)
@@ -227,17 +228,18 @@ class Method:
         from goldformer.spec.oracle import balls  # only deriving needs python-flint
 
         read = balls.exact if self.held or self.case.has_all_bits else balls.read
-        return self._run(balls.exact, read, balls.read)
+        return self._run(balls.exact, read, balls.read, duals.unit_balls(balls.exact))
 
     def run_draws(self) -> Mapping[str, NDArray[Any]]:
         """Evaluate on draws."""
-        return self._run(Draw.exact, Draw.hold if self.held else Draw.read, Draw.read)
+        return self._run(Draw.exact, Draw.hold if self.held else Draw.read, Draw.read, duals.unit_draw)
 
     def _run(
         self,
         number: Number,
         read: Callable[[float], Any],
         constant: Callable[[float], Any],
+        unit: Callable[[range, int], Any],
     ) -> Mapping[str, NDArray[Any]]:
         """Evaluate on one kind of elements: arrays by `read`, attributes by `constant`."""
         case = self.case
@@ -245,7 +247,7 @@ class Method:
         if case.cotangent_array is None:
             return evaluate(case.component, number, read, *call, constant)
         output = self.contract.first_output
-        return differentiate(case.component, call, case.cotangent_array, output, number, read, constant)
+        return _differentiate(case.component, call, case.cotangent_array, output, number, read, constant, unit)
 
 
 def choose_options(case: Case, contract: Contract, options: Mapping[str, str]) -> Mapping[str, str]:

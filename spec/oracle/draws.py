@@ -8,6 +8,7 @@ own and far below 1, so that the deviations measure only the perturbations, to f
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, ClassVar, Final
 
 import numpy as np
@@ -45,6 +46,8 @@ class Draw:
     __slots__ = ("samples", "zero")
     peak: ClassVar[float] = 0.0
     _next: ClassVar[int] = 0
+    #: The first row of tangents that is computed, and the number of rows in all; None where all rows are.
+    _rows: ClassVar[tuple[int, int] | None] = None
     _products: ClassVar[int] = 0
 
     def __init__(self, samples: Samples, *, zero: bool = False) -> None:
@@ -56,6 +59,24 @@ class Draw:
     def reset(cls) -> None:
         """Start the perturbations over, so that a scale depends only on its case."""
         cls._next, cls._products, cls.peak = 0, 0, 0.0
+
+    @classmethod
+    def compute_in_parts(cls, count: int, most: int, compute: Callable[[range], Draw]) -> Draw:
+        """Return a tangent of `count` rows that `compute` makes in parts of at most `most` rows.
+
+        The rows of each part get the perturbations that they would get among all.
+        """
+        before = cls._next, cls._products
+        parts = -(-count // most)
+        size = -(-count // parts)
+        rows = []
+        try:
+            for first in range(0, count, size):
+                (cls._next, cls._products), cls._rows = before, (first, count)
+                rows.append(compute(range(first, min(first + size, count))).samples)
+        finally:
+            cls._rows = None
+        return cls(np.concatenate(rows))
 
     @classmethod
     def count_product(cls) -> int:
@@ -84,10 +105,16 @@ class Draw:
     @classmethod
     def perturb(cls, samples: Samples) -> Draw:
         """Perturb the result of one elementary operation by its roundoffs."""
-        noise, start, size = _noise(), cls._next, len(samples)
-        if start + size > _POOL_SIZE:
+        noise, start, size = _noise(), cls._next, samples.size
+        skipped, count = (cls._rows or (0, 0)) if samples.ndim > 1 else (0, 0)
+        whole = count * SAMPLES or size
+        if start + whole > _POOL_SIZE:
             start = _restart(start)
-        cls._next = start + size
+        cls._next = start + whole
+        if samples.ndim > 1:
+            cls.note_peak(samples[..., 0])
+            start += skipped * SAMPLES
+            return cls(samples * noise[start : start + size].reshape(samples.shape))
         # One of hundreds of thousands of numbers: NumPy's own functions would take most of the time.
         first = abs(samples.item(0))
         cls.peak = max(cls.peak, first)

@@ -1,4 +1,4 @@
-"""Formulas in numbers of another kind than those of a dtype: balls, draws, samples, arrays with variances, taped ones.
+"""Formulas in numbers of another kind than those of a dtype: balls, draws, samples, arrays with variances, duals.
 
 Nothing has a dtype that it is rounded to, and nothing overflows: a hidden score has no weight because that is what the
 clause says, and a dropped element is one that a law describes.

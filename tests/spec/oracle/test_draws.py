@@ -12,8 +12,8 @@ from drawn_scales import measure
 from goldformer.spec import Spec
 from goldformer.spec.oracle.derive import derive, evaluate, up
 from goldformer.spec.oracle.draws import ROUNDOFF, SAMPLES, Draw, error_scale
+from goldformer.spec.oracle.duals import Dual, unit_draw
 from goldformer.spec.oracle.rounding import SLACK, SMALLEST, UNIT_ROUNDOFF
-from goldformer.spec.oracle.tape import Taped
 
 
 @pytest.fixture(autouse=True)
@@ -306,13 +306,19 @@ def test_the_peak_of_attention_is_its_largest_score(factor, peak):
 @pytest.mark.parametrize(("root", "peak"), [(2.0**-4, 2.0**11), (2.0**-6, 2.0**17)])
 def test_the_slopes_of_a_reciprocal_root_count_on_the_way_to_a_gradient(root, peak):
     """(1/√x)' = 1/(2·√x³), which code that multiplies by 1/√x forms, and no other number here is as large."""
-    x = Taped(Draw.exact(root**2), leaf=True)
-    quotient = Taped(Draw.exact(root)) / x.sqrt()
+    x = Dual(Draw.exact(root**2), unit_draw(range(1), 0))
+    quotient = Dual(Draw.exact(root)) / x.sqrt()
     assert abs(float(quotient.value)) == pytest.approx(1)
     assert Draw.peak == pytest.approx(peak)
     Draw.reset()
-    Taped(Draw.exact(root)) / Taped(Draw.exact(root**2)).sqrt()
+    Dual(Draw.exact(root)) / Dual(Draw.exact(root**2)).sqrt()
     assert Draw.peak == pytest.approx(1)  # nothing is differentiated
+
+
+def test_every_row_of_a_tangent_counts_for_the_peak():
+    tangent = unit_draw(range(3), 2)
+    Dual(Draw.exact(0.0), tangent) * 500
+    assert Draw.peak == pytest.approx(500)
 
 
 # An input that eight bits hold is never rounded, yet float16 cannot hold 131072: honest code would fail.

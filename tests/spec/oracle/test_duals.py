@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 
 from drawn_scales import measure
-from goldformer.spec.oracle import balls
-from goldformer.spec.oracle.derive import apply, differentiate, evaluate
+from goldformer.spec.oracle import balls, duals
+from goldformer.spec.oracle.derive import apply, evaluate
 from goldformer.spec.oracle.draws import Draw, error_scale
-from goldformer.spec.oracle.tape import Taped
 
 #: So small that the quotient's own error is below 10⁻³⁰, and so large that 256 bits still see it.
 STEP = flint.arb(10) ** -20
@@ -86,9 +85,14 @@ CALLS = {
 }  # fmt: skip
 
 
-def taped_gradients(call, cotangent, number=balls.exact, read=balls.read):
-    component, *given, output = call
-    return differentiate(component, given, cotangent, output, number, read, read)
+def dual_gradients(call, cotangent, number, given, unit):
+    component, inputs, params, attributes, conventions, output = call
+    floats = {n: a for n, a in {**inputs, **params}.items() if a.dtype.kind == "f"}
+
+    def formula(dual, seeded):
+        return evaluate(component, dual, seeded, inputs, params, attributes, conventions, lambda v: dual(given(v)))
+
+    return duals.gradients(formula, floats, np.frompyfunc(given, 1, 1)(cotangent), output, number, given, unit)
 
 
 def weighted(call, cotangent, name, place, step):
@@ -114,11 +118,11 @@ def evaluate_made(component, inputs, params, attributes, conventions):
 
 
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
-def test_gradients_agree_with_difference_quotients(call):
+def test_duals_agree_with_difference_quotients(call):
     component, inputs, params, attributes, conventions, output = call
     shape = evaluate(component, balls.exact, balls.read, inputs, params, attributes, conventions)[output].shape
     cotangent = drawn(9, *shape) if shape else np.array(1.5)
-    gradients = taped_gradients(call, cotangent)
+    gradients = dual_gradients(call, cotangent, balls.exact, balls.read, duals.unit_balls(balls.exact))
     assert set(gradients) == {n for n, a in {**inputs, **params}.items() if a.dtype.kind == "f"}
     for name, gradient in gradients.items():
         # Every element of small arrays, a few of large ones: each quotient runs the formula twice.
@@ -131,22 +135,21 @@ def test_gradients_agree_with_difference_quotients(call):
 
 @pytest.mark.parametrize("wave", [np.sin, np.cos])
 def test_waves_agree_with_difference_quotients(wave):
-    angle = balls.read(0.75)
-    seeded = wave(np.array([Taped(angle, leaf=True)], dtype=object))[0]
+    one, angle = balls.exact(1), balls.read(0.75)
+    seeded = wave(np.array([duals.Dual(angle, one)], dtype=object))[0]
     assert seeded.value.overlaps(wave(np.array([angle], dtype=object))[0])
     up, down = wave(np.array([angle + STEP, angle - STEP], dtype=object))
-    ((_, flow_back),) = seeded.flows
-    assert float(abs((up - down) / (2 * STEP) - flow_back(balls.exact(1))).mid()) < 1e-25
+    assert float(abs((up - down) / (2 * STEP) - seeded.tangent).mid()) < 1e-25
     # What nothing depends on has no derivatives, such as the angle of a position.
-    assert not wave(np.array([Taped(angle)], dtype=object))[0].moves
+    assert wave(np.array([duals.Dual(angle)], dtype=object))[0].tangent is None
 
 
 @pytest.mark.parametrize("causal", [True, False])
-def test_the_backward_pass_of_the_training_step_is_that_of_the_tape(causal):
+def test_the_backward_pass_of_the_training_step_is_that_of_duals(causal):
     inputs, square = {"x": drawn(10, 4, 3)}, {f"w_{role}": drawn(11 + i, 3, 3) for i, role in enumerate("qkv")}
     cotangent = drawn(14, 4, 3)
     call = ("single_head_attention", inputs, square, {"causal": causal}, {}, "output")
-    gradients = taped_gradients(call, cotangent)
+    gradients = dual_gradients(call, cotangent, balls.exact, balls.read, duals.unit_balls(balls.exact))
     how = {"causal": causal, "learning_rate": 0.1, "steps": 1}
     stepped = evaluate(
         "single_head_attention_step",
@@ -167,7 +170,7 @@ def test_the_backward_pass_of_the_training_step_is_that_of_the_tape(causal):
 def test_what_a_mask_hides_has_exactly_no_gradient():
     mask = np.array([[True, True, False], [True, False, False]])
     call = ("scaled_dot_product_attention", {**TOKENS, "mask": mask}, {}, {}, {}, "output")
-    gradients = taped_gradients(call, drawn(9, 2, 2, 2))
+    gradients = dual_gradients(call, drawn(9, 2, 2, 2), balls.exact, balls.read, duals.unit_balls(balls.exact))
     for name in ("key", "value"):
         assert balls.decimals(gradients[name][:, 2]) == ["0"] * gradients[name][:, 2].size
         assert balls.decimals(gradients[name][:, 1]) != ["0"] * gradients[name][:, 1].size
@@ -176,15 +179,43 @@ def test_what_a_mask_hides_has_exactly_no_gradient():
 def test_the_scale_of_a_gradient_is_about_that_of_its_output():
     call = CALLS["two heads"]
     cotangent = drawn(9, 1, 2, 4)
-    golden = taped_gradients(call, cotangent)
+    golden = dual_gradients(call, cotangent, balls.exact, balls.read, duals.unit_balls(balls.exact))
     Draw.reset()
-    draws = taped_gradients(call, cotangent, Draw.exact, Draw.read)
+    draws = dual_gradients(call, cotangent, Draw.exact, Draw.read, duals.unit_draw)
     output = measure(*call[:5]).scales["output"]
     for name, gradient in golden.items():
         values = np.array([float(v) for v in gradient.ravel()])
         scale = error_scale(draws[name], values)
         if np.abs(values).max() > 0.01:
             assert 0.01 * output < scale < 100 * output, name
+
+
+def test_the_tangents_of_inputs_take_memory_only_when_they_are_used():
+    tracemalloc.start()
+    tangents = [duals.unit_draw(range(450), k) for k in range(450)]
+    taken, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert taken < 1 << 17
+    assert np.array_equal(tangents[3].samples, np.eye(450)[:, [3]] @ np.ones((1, 64)))
+
+
+def test_a_gradient_that_is_computed_in_parts_is_the_same_to_the_bit(monkeypatch):
+    call, cotangent = CALLS["two heads"], drawn(9, 1, 2, 4)
+
+    def run(most):
+        monkeypatch.setattr(duals, "_ROWS", most)
+        Draw.reset()
+        found = dual_gradients(call, cotangent, Draw.exact, Draw.read, duals.unit_draw)
+        return (
+            {name: [d.samples.tolist() for d in array.flat] for name, array in found.items()},
+            Draw.peak,
+            Draw.exact(3) * 7,
+        )
+
+    (whole, peak, after), (parts, peak_of_parts, after_parts) = run(10**6), run(13)
+    assert parts == whole
+    assert peak_of_parts == peak
+    assert np.array_equal(after.samples, after_parts.samples)
 
 
 def test_a_large_gradient_takes_little_memory():
@@ -195,7 +226,7 @@ def test_a_large_gradient_takes_little_memory():
     call = ("multi_head_attention", tokens, params, {"num_heads": 2}, {}, "output")
     Draw.reset()
     tracemalloc.start()
-    taped_gradients(call, drawn(9, 1, 4, width), Draw.exact, Draw.read)
+    dual_gradients(call, drawn(9, 1, 4, width), Draw.exact, Draw.read, duals.unit_draw)
     _, most = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert most < 48 << 20
