@@ -7,7 +7,6 @@ and import neither torch nor jax.
 
 import difflib
 import re
-import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cache
 from math import inf, isfinite, prod
@@ -15,6 +14,7 @@ from typing import Any, Final, Literal, NamedTuple, overload
 
 import numpy as np
 
+from goldformer.adapters.array_module import find_array_module
 from goldformer.spec.formulas.parts import part as part  # noqa: PLC0414 - it is one of these functions
 
 # A NumPy array, a torch tensor or a jax array; a function returns the type that it was called with.
@@ -319,13 +319,6 @@ def _concatenate(parts: list[Array]) -> Array:
     """Return arrays joined along the last axis, by their own library."""
     library = find_array_module(parts[0])
     return library.concatenate(parts, -1)
-
-
-def find_array_module(x: Array) -> Any:
-    """Return the module torch, jax.numpy or numpy: the one that made the array is imported already."""
-    if hasattr(x, "new_zeros"):
-        return sys.modules["torch"]
-    return np if isinstance(x, np.ndarray) else sys.modules["jax.numpy"]
 
 
 def _make_zeros(weight: Array) -> Array:

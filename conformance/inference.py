@@ -148,6 +148,8 @@ def _infer(target: Target, component: str | None, spec: Spec, accept: Collection
     called = [search for search in searches if search.running]
     if not called:
         raise MisfitError(_ask_how(searches[0]))
+    itself = _find_itself(target)
+    called = [search for search in called if search.component == itself] or called
     wiring, doubt = called[0].guess(_read_parts(called[0]))
     if declared := called[0].declare_eps(wiring, called[0].try_small(wiring)):
         return Inference(declared, load_wiring(declared, spec), trials, is_proven=True)

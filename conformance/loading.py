@@ -213,7 +213,7 @@ def _try_to_infer(target: Target, reading: Reading, spec: Spec) -> _Part:
     except (ChoiceError, MisfitError) as error:
         return _Part(target.name, reason=str(error) if is_part else "", is_open=is_part)
     except AdapterError as error:
-        return _Part(target.name, reason=str(error) if target.is_class else "")
+        return _Part(target.name, reason=str(error) if is_part else "")
 
 
 def _look_for_whole(part: _Part, targets: Mapping[str, Target], found: Mapping[str, _Part]) -> _Part:
@@ -316,7 +316,9 @@ def _infer(what: Any, reading: Reading, spec: Spec) -> Adapter:
     called = "; ".join((f"{found.component} is called as {found.wiring.call}{why}", *found.wiring.choices))
     if found.session and found.session.cache:
         called += f"; {found.session.component}: {found.session.cache.describe()}"
-    guesses = {} if found.is_proven else {found.component: found.wiring.target.name}
+    name = found.wiring.target.name
+    # Code that has the name of a component is that component, whatever it computes.
+    guesses = {} if found.is_proven or name == found.component else {found.component: name}
     return replace(found.adapter, hints=(*found.adapter.hints, called), guesses=guesses)
 
 

@@ -1,4 +1,4 @@
-"""How a class keeps keys and values between calls: what its names say of it, and what it returns of them."""
+"""The way in which a class keeps keys and values between calls, by its names and by what it returns."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SWITCH: Final = re.compile(r"use_(kv_?)?cache|return_(kv|cache|present)s?")
 
 @dataclass(frozen=True)
 class Cache:
-    """How a class keeps keys and values between calls.
+    """The way in which a class keeps keys and values between calls.
 
     `argument` takes what an earlier call returned, or is "" where the object itself keeps it. `first` is what the first
     call gets: None, `Made`, or a list of one of them for each layer. `setup` is a method that makes room, with sizes by

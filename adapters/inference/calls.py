@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import Any, Final, Literal
 
 from goldformer.adapters import layouts
+from goldformer.adapters.array_module import find_array_module
 from goldformer.adapters.inference.caches import Cache, find_output
 from goldformer.adapters.inference.inputs import ForwardArguments, MaskForm, Polarity, TableForm, has_batch_axis
 from goldformer.adapters.inference.parameters import Naming
@@ -280,7 +281,7 @@ class Calling:
                 mask = layouts.four_axes_mask(mask)
             case "whole":
                 whole = (sizes["batch"], heads, sizes["q_seq"], sizes["kv_seq"]) if has_axes else ()
-                mask = layouts.find_array_module(query).broadcast_to(mask, whole or (*query.shape[:-1], key.shape[-2]))
+                mask = find_array_module(query).broadcast_to(mask, whole or (*query.shape[:-1], key.shape[-2]))
             case "flat":
                 mask = layouts.flatten_heads(mask, heads=heads, **sizes)
             case "no_heads":
@@ -346,13 +347,13 @@ def _turn(mask: Array, polarity: Polarity, like: Array) -> Array:
 
 def _make_ones(like: Array, shape: tuple[int, ...]) -> Array:
     """Return a mask that hides nothing, of the library and on the device of an array."""
-    ones = like.new_ones(shape) if hasattr(like, "new_ones") else layouts.find_array_module(like).ones(shape)
+    ones = like.new_ones(shape) if hasattr(like, "new_ones") else find_array_module(like).ones(shape)
     return ones > 0
 
 
 def _make_causal(like: Array, q_seq: int, kv_seq: int) -> Array:
     """Return the causal mask, of the library and on the device of an array."""
-    return layouts.find_array_module(like).tril(_make_ones(like, (q_seq, kv_seq)))
+    return find_array_module(like).tril(_make_ones(like, (q_seq, kv_seq)))
 
 
 # Parameters

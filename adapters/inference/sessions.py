@@ -35,7 +35,7 @@ Array = Any
 
 @dataclass
 class State:
-    """What a call of a session leaves for the next one."""
+    """The state that a call of a session leaves for the next one."""
 
     module: Any
     cache: Any

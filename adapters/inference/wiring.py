@@ -10,6 +10,7 @@ from types import MappingProxyType, SimpleNamespace
 from typing import Any, Final
 
 from goldformer.adapters import layouts
+from goldformer.adapters.array_module import find_array_module
 from goldformer.adapters.arrays import LIBRARIES
 from goldformer.adapters.inference.caches import Cache, find_output, list_made
 from goldformer.adapters.inference.calls import (
@@ -122,7 +123,7 @@ class Wiring(Calling):
         value, width = call["value"], call["key"].shape[-1]
         if not width or value.shape[-1] == width:
             return self.run_once(call)
-        library = layouts.find_array_module(value)
+        library = find_array_module(value)
         padding = [library.zeros_like(value[..., :1])] * (-value.shape[-1] % width)
         wide = library.concatenate([value, *padding], -1)
         parts = (wide[..., start : start + width] for start in range(0, wide.shape[-1], width))

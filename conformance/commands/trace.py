@@ -46,7 +46,7 @@ def _read_layers(_context: click.Context, _parameter: click.Parameter, value: st
     epilog=options.list_statuses(
         ok="the same",
         fails="something differs",
-        bad="not comparable, or a bad option",
+        bad="bad model or option, or two that cannot be compared",
         partial="not decidable in that dtype",
     )
 )

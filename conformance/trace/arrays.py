@@ -1,4 +1,4 @@
-"""How far arrays are apart, in roundings, whatever the order of their axes; and named arrays of any library."""
+"""Distances of arrays in roundings, whatever the order of their axes; and named arrays of any library."""
 
 import itertools
 import math

@@ -71,7 +71,7 @@ class Trace:
 
     @property
     def verdict(self) -> Literal["same", "differs", "not decidable"]:
-        """What holds; in half types a small mistake looks like rounding, so nothing is the same."""
+        """The verdict; in half types a small mistake looks like rounding, so nothing is the same."""
         if any(item.ratio > self.limit for item in self.items):
             return "differs"
         return "same" if self.dtype == "float32" else "not decidable"

@@ -13,9 +13,9 @@ import pytest
 
 from goldformer.adapters import BUILT_IN, OF_LIBRARIES, Adapter, AdapterError, find_adapter
 from goldformer.adapters import find as find_module
+from goldformer.conformance.commands.assignment import read_ready
 from goldformer.extras import install_hint
 from goldformer.spec import load_spec
-from repository import REPOSITORY
 
 SOFTMAX = """
 ARRAYS = "numpy"
@@ -523,17 +523,18 @@ def test_a_torch_adapter_is_refused_in_one_line_where_torch_is_not_installed(ada
 def test_a_class_is_not_graded_where_what_its_adapter_asks_for_is_not_installed(tmp_path):
     # Once it was told by the process that submissions are forked from, which had ended.
     (tmp_path / "submission.py").write_text("", encoding="utf-8")
-    ready = REPOSITORY / "conformance" / "grading" / "assignments" / "attention"
+    for name, data in read_ready("attention").items():
+        (tmp_path / name).write_bytes(data)
     words = [
         "grade",
         str(tmp_path / "submission.py"),
         "--assignment",
-        str(ready / "assignment.yaml"),
+        str(tmp_path / "assignment.yaml"),
         "--out",
         str(tmp_path / "out"),
     ]
     done = run_python(f"{BLOCK}from goldformer.conformance.cli import main; main({words!r})")
-    needs = f"{ready / 'adapter.py'} needs PyTorch, which is not installed: pip install torch"
+    needs = f"{tmp_path / 'adapter.py'} needs PyTorch, which is not installed: pip install torch"
     assert (done.returncode, done.stderr) == (2, f"goldformer: {needs}\n")
     assert not (tmp_path / "out").exists()
 

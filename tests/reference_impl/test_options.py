@@ -33,13 +33,20 @@ OPTIONS = [
 DECODING = ("greedy_decode", "beam_search")
 
 
+def list_arguments(function):
+    """The arguments of a function, or the settings of the module and the arguments of what runs it."""
+    made = inspect.getclosurevars(function).nonlocals
+    run = inspect.signature(made["run"]).parameters if "run" in made else ()
+    return {*inspect.signature(function).parameters, *made.get("settings", "").split(), *run}
+
+
 @pytest.mark.parametrize(("convention", "option", "argument", "value", "fewest"), OPTIONS)
 def test_an_option_has_its_golden_values(convention, option, argument, value, fewest, spec):
     adapter = find_adapter("reference", spec)
     functions = {
         name: partial(function, **{argument: value})
         for name, function in adapter.functions.items()
-        if argument in inspect.signature(function).parameters
+        if argument in list_arguments(function)
         if convention in spec.contracts[name].conventions
         if name not in DECODING or argument in ("finish", "length_penalty")
     }

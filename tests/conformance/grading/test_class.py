@@ -54,9 +54,7 @@ def page(lines, spec):
 def test_a_slip_that_no_catalogue_lists_stands_on_the_page_in_words(lines, spec):
     slip = "scaled_dot_product_attention.edit@weigh_keys/result@scaled:1.01"
     text = class_page([replace(lines[1], mistakes=(slip,)), *lines], ASSIGNMENT, spec)
-    assert (
-        text.count("the code multiplies the softmax of the scores by 1.01") >= 3
-    )  # among the mistakes, the choices, and in the row
+    assert text.count("the code multiplies the weights by 1.01") >= 3  # among the mistakes, the choices, and in the row
     assert f'<td class="w">{slip}' not in text
 
 

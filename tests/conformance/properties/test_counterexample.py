@@ -222,9 +222,7 @@ def test_only_the_cases_of_the_file_are_checked(check):
 def test_a_case_of_the_file_that_fails_says_how_to_repeat_it(check):
     ran = check(OWN, right=False)
     assert ran.result.exit_code == 1
-    assert (
-        f"Repeat      goldformer check {ran.adapter} --cases {ran.paths[0].resolve()} --case mine" in ran.result.stdout
-    )
+    assert f"Repeat: goldformer check {ran.adapter} --cases {ran.paths[0].resolve()} --case mine" in ran.result.stdout
 
 
 def test_golden_values_that_the_file_has_are_taken(check, tmp_path):

@@ -60,8 +60,8 @@ def asks_before_each_step(sentence, task):
 
 
 @spoil(around=drop_elements)
-def forgets_the_seed(original, x, name, rate, seed):
-    return original(x, name, rate, None)
+def forgets_the_seed(original, x, rate, seed):
+    return original(x, rate, None)
 
 
 @spoil(instead_of=scale_up)
@@ -511,7 +511,7 @@ def whole_channels(original, shape, rate, random):
 
 
 @spoil(instead_of=drop_elements)
-def drops_nothing(x, name, rate, seed):
+def drops_nothing(x, rate, seed):
     return x
 
 
@@ -532,8 +532,8 @@ def test_whatever_is_dropped_together_is_named(textbook, said, judge):
 
 
 @spoil(around=drop_elements)
-def same_seed_always(original, x, name, rate, seed):
-    return original(x, name, rate, 7)
+def same_seed_always(original, x, rate, seed):
+    return original(x, rate, 7)
 
 
 @pytest.mark.parametrize(

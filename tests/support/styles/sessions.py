@@ -7,7 +7,7 @@ from torch import nn
 
 
 class Projections(nn.Module):
-    """What the classes of this file share: their projections, their heads, and a causal mask of the last queries."""
+    """Everything that the classes of this file share: their projections, their heads, and a causal mask of the last queries."""
 
     def __init__(self, dim, n_heads):
         super().__init__()
