@@ -586,7 +586,9 @@ class EncoderLayer(Given):
 
 
 def test_mistakes_in_the_ready_decoder_only_are_named(run, tmp_path):
-    right = take_ready("decoder-only", tmp_path, ("cases: 4", "cases: 1"), ("[float64, float32]", "[float32]"))
+    right = take_ready(
+        "decoder-only", tmp_path, ("cases: 4", "cases: 1, seed: it"), ("[float64, float32]", "[float32]")
+    )
     path = tmp_path / "assignment.yaml"
     # Of nine components only those that a mistake is made in: all of it takes a minute.
     others = r"(?m)^  (?!gated_feed_forward|cached_model)\w+: \d+\n|^  - (?!lmc|glu|torch).*\n"
