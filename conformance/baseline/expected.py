@@ -21,11 +21,10 @@ from goldformer.conformance.diagnosis.imitation import Imitator
 from goldformer.conformance.judging.expected import expect
 from goldformer.conformance.judging.invoke import Arguments, Array, Result, read_arguments
 from goldformer.conformance.judging.measure import find_tolerance
-from goldformer.conformance.properties.counterexample import RecordedCall, evaluate_call
 from goldformer.conformance.properties.measuring import measure_call
 from goldformer.spec import Case, Contract, Spec
 from goldformer.spec.model import GoldenArray
-from goldformer.spec.oracle.draws import error_scale
+from goldformer.spec.oracle.derive import measure_gradient
 from goldformer.spec.oracle.rounding import SLACK, SMALLEST, UNIT_ROUNDOFF
 
 
@@ -103,7 +102,6 @@ class ExpectedResult:
         self.case = case.under(options)
         self.options = options
         self.contract: Contract = spec.contracts[case.component]
-        self._spec = spec
         self._imitator = imitator
         self._textbook: Result | None = None
         self._has_run = False
@@ -151,10 +149,9 @@ class ExpectedResult:
         if cotangent is None:
             first = _take_first_sample(whole, self.contract, self.case)
             return dict(measure_call(self.case.component, first, self.options).scales)
-        called = RecordedCall(self.case.component, whole, {}, cotangent)
-        drawn = evaluate_call(called, self.options, self._spec)
-        centres = {name: np.array([np.mean(d.samples) for d in array.ravel()]) for name, array in drawn.items()}
-        return {name: error_scale(drawn[name], centre) for name, centre in centres.items()}
+        called = (whole.inputs, whole.params, whole.attributes, self.options)
+        gradients = measure_gradient(self.case.component, called, cotangent, self.contract.first_output)
+        return {name: scale for name, (_, scale) in gradients.items()}
 
     def _run_textbook(self, output: str) -> Array | None:
         """Return an output of the textbook; None for random cases, in which it draws other numbers."""

@@ -24,14 +24,12 @@ from goldformer.conformance.commands._console import (
     expand_patterns,
     find_status,
     print_error,
-    require_folders,
     require_known,
     require_outputs,
     save,
     save_json,
     say,
 )
-from goldformer.conformance.diagnosis.diagnosed import Explained
 from goldformer.conformance.judging.cases import Bench, Judgement
 from goldformer.conformance.judging.decision import Policy
 from goldformer.conformance.judging.derivation import CannotDerive, derive_values
@@ -80,12 +78,6 @@ from goldformer.spec.load import load_own_cases
 @options.MARKDOWN
 @click.option("--html", type=options.FILE, help="Save a report as one HTML page, with every failing check.")
 @click.option("--junit", type=options.FILE, help="Save every check as JUnit XML, which build servers list as tests.")
-@click.option(
-    "--save-cases",
-    "case_folder",
-    type=options.FOLDER,
-    help="Save the smallest wrong call of each failing check that has one in this folder, as a file for --cases.",
-)
 @click.option("-q", "--quiet", is_flag=True, help="Print only the summary.")
 @click.option("-v", "--verbose", is_flag=True, help="Explain every failure, and everything that is tolerated.")
 def check(
@@ -113,7 +105,6 @@ def check(
     markdown: Path | None,
     html: Path | None,
     junit: Path | None,
-    case_folder: Path | None,
     quiet: bool,
     verbose: bool,
 ) -> int:
@@ -146,7 +137,6 @@ def check(
         spec = bench.spec
         selection = replace(selection, cases=expand_patterns(selection.cases, spec.cases, "--case"))
         saved = {"--json": json, "--markdown": markdown, "--html": html, "--junit": junit}
-        require_folders({"--save-cases": case_folder})
         require_outputs(saved, adapter, *files)
         Numerics(tf32, threads).apply(found.arrays)
         if not dtypes:
@@ -173,8 +163,6 @@ def check(
         from goldformer.conformance.reports.junit import junit_xml  # XML, which no other check needs
 
         save(junit, junit_xml(implementation, spec))
-    if case_folder:
-        _save_cases(case_folder, map(implementation.run.explain, implementation.bad))
     if implementation.problem:
         print_error(implementation.problem)
         return STOPPED if implementation.stopped else UNUSABLE
@@ -224,15 +212,6 @@ def _run_checks(todo: Sequence[Check]) -> Iterator[Judgement]:
             verdict = judgement.verdict
             progress.update(task, advance=1, description=f"{verdict.component} {verdict.dtype}")
             yield judgement
-
-
-def _save_cases(folder: Path, bad: Iterable[Explained]) -> None:
-    """Save the smallest wrong call of each failing check that has one, and say where."""
-    folder.mkdir(exist_ok=True)
-    for explained in bad:
-        if explained.verdict.example:
-            check, component, dtype, _ = explained.verdict.key
-            save(folder / f"{component}-{check}-{dtype}.yaml", f"{explained.verdict.example}\n")
 
 
 def _as_json(implementation: Implementation, adapter: Adapter, device: str, spec: Spec) -> dict[str, Any]:

@@ -207,8 +207,7 @@ class Verdict:
     `hidden_nan` are the inputs in which a NaN that the mask hides reaches the output.
     `rounded_once` says that all outputs in a half type are those of float32, rounded once. `visible` is the smallest
     share of an output, in the root mean square, whose change shows in a half type.
-    `example` is the smallest call that shows a violation of a property, as a file of one case. What explains a failure
-    stands beside it, in its diagnosis.
+    What explains a failure stands beside it, in its diagnosis.
     """
 
     check: str
@@ -226,7 +225,6 @@ class Verdict:
     ratio: float | None = None
     differences: tuple[Difference, ...] = ()
     detail: str = ""
-    example: str = ""
     reproduce: str = ""
     seconds: float = 0.0
     asks: Asks = "values"

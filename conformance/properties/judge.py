@@ -11,7 +11,6 @@ from goldformer.conformance.judging.measure import describe_coarser
 from goldformer.conformance.judging.repeat import write_command
 from goldformer.conformance.judging.running import run_step
 from goldformer.conformance.judging.verdict import Status, Verdict
-from goldformer.conformance.properties.counterexample import write_case
 from goldformer.conformance.properties.registry import find_property
 from goldformer.conformance.properties.relations import join_names
 from goldformer.conformance.properties.subject import MixesDevices, NotAdvised, Subject, Violation
@@ -48,7 +47,7 @@ def _check_property(prop: Property, component: str, bench: Bench, blank: Verdict
     except CallProblem as problem:
         return report_problem(blank, problem, bench.policy)
     except Violation as violation:
-        return _tolerate(prop, violation, _fail(prop, violation, blank, bench), bench)
+        return _tolerate(prop, violation, _fail(violation, blank), bench)
     passed = replace(
         blank,
         ratio=subject.ratio,
@@ -103,17 +102,15 @@ def _holds(prop: Property, component: str, bench: Bench) -> bool:
     return True
 
 
-def _fail(prop: Property, violation: Violation, blank: Verdict, bench: Bench) -> Verdict:
+def _fail(violation: Violation, blank: Verdict) -> Verdict:
     """Return the failed verdict of a violation, with the smallest input that shows it."""
     # "Falsifying example: body(…" in some versions of Hypothesis, "Failing test case: body(…" in others.
     drawn = next((n for n in getattr(violation, "__notes__", []) if "body(" in n), "")
     differences = (violation.difference,) if violation.difference else ()
     ratio = violation.difference.ratio if violation.difference else None
-    seed = int(violation.drawn.get("seed", 0))
     return replace(
         blank, status=Status.FAILED, reason="property", message=str(violation), differences=differences, ratio=ratio,
-        detail=_smallest_input(drawn), example=write_case(prop, str(violation), violation.calls, seed, bench),
-        catches=(violation.shows,) if violation.shows else blank.catches,
+        detail=_smallest_input(drawn), catches=(violation.shows,) if violation.shows else blank.catches,
     )  # fmt: skip
 
 

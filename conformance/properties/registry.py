@@ -91,12 +91,10 @@ class _Attempt:
     def __call__(self, **drawn: Any) -> None:
         if self.unanswered is not None:
             return  # an implementation that does not answer is not called again for a smaller example
-        self.subject.calls.clear()
         try:
             self.body(self.subject, **drawn)
             self.tried += 1
-        except Violation as violation:
-            violation.calls, violation.drawn = tuple(self.subject.calls), drawn
+        except Violation:
             self.failed = self.failed or drawn
             raise
         except BadResult as bad:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from functools import lru_cache, partial
 from typing import Any, Final
 
@@ -30,10 +31,9 @@ from goldformer.conformance.judging.invoke import (
 )
 from goldformer.conformance.judging.tolerance import least_margin, tolerance
 from goldformer.conformance.judging.verdict import NONDETERMINISM, WITHHELD, Difference, Invariance
-from goldformer.conformance.properties.counterexample import RecordedCall, make_recipe
 from goldformer.conformance.properties.measuring import measure_call, measure_tolerances
 from goldformer.spec import Contract
-from goldformer.spec.draw import build
+from goldformer.spec.draw import Dyadic, build
 from goldformer.spec.model import Attribute
 from goldformer.spec.tables import Setting
 from goldformer.spec.ways import PLAIN, Way
@@ -44,16 +44,13 @@ Array = NDArray[Any]
 class Violation(AssertionError):
     """A relation that does not hold, with the outputs that show it.
 
-    `calls` are the calls that the property made before it, for the arguments `drawn`. `shows` is the id of the mistake,
-    if the property knows which of those that it catches it is.
+    `shows` is the id of the mistake, if the property knows which of those that it catches it is.
     """
 
     def __init__(self, message: str, difference: Difference | None = None, shows: str = "") -> None:
         super().__init__(message)
         self.difference = difference
         self.shows = shows
-        self.calls: tuple[RecordedCall, ...] = ()
-        self.drawn: Mapping[str, Any] = {}
 
 
 class NotAdvised(Violation):
@@ -100,7 +97,6 @@ class Subject:
     component: str
     ratio: float | None = None
     seconds: float = 0.0
-    calls: list[RecordedCall] = field(default_factory=list)
     #: The closeness of the same call in other settings.
     invariances: dict[Setting, Invariance] = field(default_factory=dict)
     #: The inputs in which a NaN that a mask hides reaches the output.
@@ -126,9 +122,7 @@ class Subject:
             raise BadResult(WITHHELD, withheld)
         self.seconds += result.seconds
         # A later call may write to what this one returned.
-        given = {name: array.copy() for name, array in result.outputs.items()}
-        self.calls.append(RecordedCall(component, arguments, given))
-        return given
+        return {name: array.copy() for name, array in result.outputs.items()}
 
     @property
     def library(self) -> ArrayLibrary:
@@ -170,7 +164,6 @@ class Subject:
         given = (cotangent, {name: specs[name] for name in wanted}, bench.dtype, bench.device)
         result = invoke_gradient(bench.adapter, contract, arguments, *given)
         self.seconds += result.seconds
-        self.calls.append(RecordedCall(component, arguments, result.outputs, cotangent))
         return result.outputs
 
     def tolerance(self, component: str, arguments: Arguments, output: str) -> float:
@@ -305,7 +298,8 @@ def draw_arguments(
 @lru_cache(maxsize=1 << 13)
 def _draw_array(name: str, group: str, seed: int, shape: tuple[int, ...]) -> Array:
     # Cached, because every dtype and many properties draw the same small arrays.
-    return build(make_recipe(group, seed, shape), name)
+    reach = Fraction(2 if group == "inputs" else 1)
+    return build(Dyadic(seed, -reach, reach, Fraction(1, 64), shape), name)
 
 
 def _lead_axes(sizes: Mapping[str, int]) -> tuple[int, ...]:

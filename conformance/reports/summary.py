@@ -83,7 +83,7 @@ def summarise(
     in_full = not brief and not any(finding.label in (MISTAKE_FOUND, OPTION_FOUND) for finding in findings)
     fault = next((verdict for verdict in failing if verdict.is_fault), None)
     for verdict in filter(None, (fault, first if in_full and first is not fault else None)):
-        known = Explained(replace(verdict, example=""), replace(run.about(verdict), fault=""))
+        known = Explained(verdict, replace(run.about(verdict), fault=""))
         yield Line(f"\n{explain_verdict(known, spec)}\n")
     yield from list_rows(implementation, spec)
     yield from list_remarks(findings if whole else shorten_findings(findings))

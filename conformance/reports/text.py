@@ -62,9 +62,6 @@ def explain_verdict(explained: Explained, spec: Spec) -> str:
         ]
     # Not wrapped, so that it can be copied.
     lines.append(f"  Repeat      {explained.reproduce}")
-    if explained.verdict.example:
-        lines.append("  As a case   --save-cases FOLDER saves it as a file, which --cases FILE reads:")
-        lines += explained.verdict.example.splitlines()
     return "\n".join(lines)
 
 
