@@ -44,7 +44,7 @@ Begin with [transformer.md](transformer.md): its first part explains how to read
 | `*.py`, [oracle/](oracle) | code that reads, checks and derives; the data is complete without it |
 
 Text and data are under the MIT license, as all of goldformer. The source documents belong to their authors.
-`goldformer explain ID` shows anything that has an id, and `goldformer coverage --row W2` everything that covers a row.
+`goldformer explain ID` shows anything that has an id, such as a row of a document and what covers it (`W2`).
 
 In Python `goldformer.spec.load_spec()` returns all of it as frozen objects. A file is read on first use, so that a
 check of one component reads only the files of that component. Begin with `model.py` and `load.py`; `lint.py` checks

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import lru_cache
 from json import dumps
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import click
 
@@ -27,16 +27,21 @@ from goldformer.spec.coverage import Coverage, RowCoverage, cover
 from goldformer.spec.draw import Values
 from goldformer.spec.families import count_cases, list_variants
 from goldformer.spec.model import UNSPECIFIED, GoldenArray
+from goldformer.spec.readme import SHOWN, join_first
 from goldformer.spec.scope import explain_scope
 from goldformer.spec.tables import Clause, Convention, Document, Erratum, Family, Mistake, Property, find_address
 
 Entry = dict[str, Any]
 
+#: The fields of entries that are cases and properties.
+_CHECKS: Final = ("cases", "shown by", "caught by")
+
 
 @click.command(epilog=options.list_statuses())
 @click.argument("name", required=False, shell_complete=options.complete(lambda: _list_ids(load_spec())))
 @options.JSON
-def explain(*, name: str | None, json: Path | None) -> int:
+@click.option("-v", "--verbose", is_flag=True, help="Name all cases and properties, not only the first.")
+def explain(*, name: str | None, json: Path | None, verbose: bool) -> int:
     """Explain an id: case, clause, component, mistake and so on.
 
     Conventions, families of models, documents and their rows, errata and properties have ids too. Without an id, list
@@ -53,7 +58,7 @@ def explain(*, name: str | None, json: Path | None) -> int:
         raise CannotRun(name)
     if json is not None:
         save_json(json, dumps(entry, ensure_ascii=False, default=str) + "\n")
-    for line in format_entry(entry):
+    for line in format_entry(entry, folded=() if verbose else _CHECKS):
         say(line)
     return OK
 
@@ -113,7 +118,7 @@ def _describe_document(document: Document, _: Spec) -> Entry:
 def _describe_row(covered: RowCoverage) -> Entry:
     return {
         "row": covered.row.id, "document": covered.document, "section": covered.row.section, "says": covered.row.says,
-        "clauses": list(covered.clauses), "errata": list(covered.errata),
+        "clauses": list(covered.clauses), "errata": list(covered.errata), "shown by": list(covered.proofs.ids),
     }  # fmt: skip
 
 
@@ -231,20 +236,29 @@ def _format_golden(array: GoldenArray) -> Entry:
     return {"values": values if array.values.size <= 64 else f"{array.values.size} values"}
 
 
-def format_entry(entry: Entry, indent: str = "") -> list[str]:
-    """Return an entry as lines, without its empty fields."""
+def format_entry(entry: Entry, indent: str = "", *, folded: Collection[str] = ()) -> list[str]:
+    """Return an entry as lines, without its empty fields; of the ids in `folded` fields the first are named."""
     lines = []
     for key, value in entry.items():
         if not value and value != 0:
             continue
         if isinstance(value, dict):
-            lines += [f"{indent}{key}", *format_entry(value, indent + "  ")]
+            lines += [
+                f"{indent}{key}",
+                *format_entry(value, indent + "  ", folded=[*value] if key in folded else folded),
+            ]
         elif isinstance(value, list):
             nested = bool(value) and isinstance(value[0], list)
-            lines += [f"{indent}{key}: {', '.join(map(str, value))}"] if not nested else [f"{indent}{key}:"]
+            names = _name_first(value) if key in folded else ", ".join(map(str, value))
+            lines += [f"{indent}{key}: {names}"] if not nested else [f"{indent}{key}:"]
             lines += [f"{indent}  {row}" for row in value] if nested else []
         elif "\n" in str(value):
             lines += [f"{indent}{key}:", *(f"{indent}  {line}".rstrip() for line in str(value).splitlines())]
         else:
             lines.append(f"{indent}{key}: {value}")
     return lines
+
+
+def _name_first(ids: Sequence[str]) -> str:
+    """Return the first ids and the number of the others."""
+    return join_first(ids) + (" (-v names all)" if len(ids) > SHOWN + 1 else "")
