@@ -7,12 +7,11 @@ makes the mistake. The margin is the error ÷ tolerance.
 from __future__ import annotations
 
 import math
-import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import as_completed
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import repeat
 from pathlib import Path
 from typing import Literal
 
@@ -84,46 +83,6 @@ class Kill:
         """The checks that list it, and pass."""
         return tuple(cell for cell in self.claims if not cell.killed)
 
-    @property
-    def surprises(self) -> tuple[KillCheck, ...]:
-        """The checks that fail without listing it: no fault, a case may show more than it lists."""
-        return tuple(cell for cell in self.cells if cell.killed and not cell.listed)
-
-
-@dataclass(frozen=True)
-class KillMatrix:
-    """Mistakes against checks.
-
-    `not_made` are mistakes that have no implementation. `redundant` are the cases, by component, whose kills other
-    cases kill too.
-    """
-
-    dtype: str
-    kills: tuple[Kill, ...]
-    not_made: tuple[Mistake, ...]
-    redundant: Mapping[str, tuple[str, ...]]
-    seconds: float
-
-    @property
-    def not_caught(self) -> tuple[Kill, ...]:
-        """The mistakes for which no check that lists them fails."""
-        return tuple(kill for kill in self.kills if not kill.is_caught)
-
-    @property
-    def false_claims(self) -> tuple[tuple[Kill, KillCheck], ...]:
-        """All untrue claims."""
-        return tuple((kill, cell) for kill in self.kills for cell in kill.false_claims)
-
-    @property
-    def least(self) -> Kill | None:
-        """The mistake that is caught by the least margin."""
-        return min((kill for kill in self.kills if kill.is_caught), key=lambda kill: kill.margin, default=None)
-
-    @property
-    def is_proven(self) -> bool:
-        """Return True if every mistake is caught and every claim is true."""
-        return not self.not_caught and not self.false_claims
-
 
 def measure(mistaken: Mistaken, dtype: str, cases: Iterable[Case], spec: Spec) -> Kill:
     """Judge a mistake by some cases, or by the properties that list it if no case of the spec does.
@@ -189,35 +148,13 @@ def select_cases_for(mistake: Mistake, spec: Spec) -> list[Case]:
     ]
 
 
-#: Shows progress: it takes the kills as they finish, and their number, and yields them again.
-Watch = Callable[[Iterator[Kill], int], Iterable[Kill]]
-
-
-def build_kill_matrix(
-    spec: Spec, mistakes: Iterable[Mistake], dtype: str, jobs: int, watch: Watch = lambda kills, _: kills
-) -> KillMatrix:
-    """Measure mistakes in `jobs` processes."""
-    start = time.perf_counter()
-    made: list[str] = []
-    not_made: list[Mistake] = []
-    for mistake in mistakes:
-        if mistake.id in all_implementations():
-            made.append(mistake.id)
-        else:
-            not_made.append(mistake)
-    done = {kill.mistake.id: kill for kill in watch(_measure_all(spec, made, dtype, jobs), len(made))}
-    kills = tuple(done[id_] for id_ in made)
-    cases = find_redundant_cases(kills, spec.cases.values())
-    return KillMatrix(dtype, kills, tuple(not_made), cases, time.perf_counter() - start)
-
-
-def _measure_all(spec: Spec, ids: list[str], dtype: str, jobs: int) -> Iterator[Kill]:
+def measure_all(spec: Spec, ids: Sequence[str], dtype: str, jobs: int) -> Iterator[Kill]:
+    """Measure mistakes in `jobs` processes, and yield their kills in the order of their ids."""
     if min(jobs, len(ids)) <= 1:
         yield from (_measure_one(id_, dtype, spec) for id_ in ids)
         return
     with make_pool(min(jobs, len(ids))) as pool:
-        running = [pool.submit(_measure_in_worker, id_, dtype, spec.root) for id_ in ids]
-        yield from (future.result() for future in as_completed(running))
+        yield from pool.map(_measure_in_worker, ids, repeat(dtype), repeat(spec.root))
 
 
 def _measure_one(id_: str, dtype: str, spec: Spec) -> Kill:
@@ -259,26 +196,3 @@ def collect_kills(kills: Iterable[Kill], spec: Spec) -> dict[str, tuple[str, ...
             else:
                 found[cell.check] = [id_ for id_ in listed if id_ != mistake]
     return {id_: tuple(found[id_]) for id_ in spec.cases if id_ in measured}
-
-
-def find_redundant_cases(kills: Iterable[Kill], cases: Iterable[Case]) -> dict[str, tuple[str, ...]]:
-    """Return the cases, by component, whose mistakes another case of the component kills too, far beyond rounding.
-
-    A case that lists a mistake which was not measured on it is left out, and so is one that lists none. A redundant
-    case is not useless: it may show a clause, and two redundant cases may be redundant because of each other.
-    """
-    killers: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
-    listing: defaultdict[str, set[str]] = defaultdict(set)
-    for kill in kills:
-        for cell in kill.cells:
-            if cell.killed and cell.margin >= CLEAR:
-                killers[kill.mistake.id, cell.component].add(cell.check)
-            if cell.listed:
-                listing[cell.check].add(kill.mistake.id)
-    found: defaultdict[str, list[str]] = defaultdict(list)
-    for case in cases:
-        claimed = {*case.meant_for, *case.kills}
-        measured = claimed and listing[case.id] == claimed
-        if measured and all(killers[id_, case.component] - {case.id} for id_ in claimed):
-            found[case.component].append(case.id)
-    return {component: tuple(ids) for component, ids in found.items()}
