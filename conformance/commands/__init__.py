@@ -26,7 +26,7 @@ SUMMARIES: Final = {
 
 #: The commands by the people who need them.
 GROUPS: Final = {
-    "Check": ("check", "compare", "explain", "infer", "trace", "new", "baseline", "serve"),
+    "Check": ("check", "compare", "explain", "infer", "new", "trace", "baseline"),
     "Grade": ("assignment", "grade"),
-    "Make the spec": ("derive", "lint", "coverage", "mistakes", "export", "schema"),
+    "Plumbing: other programs, and the spec": ("serve", "export", "schema", "derive", "lint", "coverage", "mistakes"),
 }
