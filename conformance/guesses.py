@@ -49,7 +49,7 @@ def leave_out(adapter: Adapter, reasons: Mapping[str, str]) -> Adapter:
         raise MisfitError(" ".join(reasons.values()))
     names = tuple(adapter.guesses[name] for name in reasons)
     called = tuple(f"{name} is called as " for name in reasons)
-    hints = [hint for hint in adapter.hints if not hint.startswith(called)] if called else adapter.hints
+    hints = [hint for hint in adapter.hints if not hint.startswith(called)]
     said = (f"{name} is not checked: {reason}" for name, reason in zip(names, reasons.values(), strict=True))
     return replace(adapter, functions=functions, hints=(*hints, *said), unmatched=(*adapter.unmatched, *names))
 

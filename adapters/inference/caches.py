@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any, Final, Literal
 
-from goldformer.adapters.inference.inputs import ForwardArguments
+from goldformer.adapters.inference.inputs import OF_CALL, ForwardArguments
 from goldformer.adapters.inference.names import ARGUMENTS, SIZES, list_roles, says
-from goldformer.adapters.inference.target import Argument, Construction, Made, Target, construct
+from goldformer.adapters.inference.target import Argument, Made, Target, resolve
 
 #: The numbers of tokens that a call takes: any, one in all calls but the first, or one in each.
 Tokens = Literal["any", "one_after", "one"]
@@ -54,9 +54,9 @@ def list_made(cache: Cache | None) -> list[Made]:
 
 def make_first(first: Any, find_size: Callable[[str], Any]) -> Any:
     """Return the cache of the first call."""
-    if isinstance(first, Made):
-        return construct(first.kind, Construction(first.arguments), find_size)
-    return [make_first(one, find_size) for one in first * find_size("layers")] if isinstance(first, list) else first
+    if isinstance(first, list):
+        return [resolve(one, find_size) for one in first * find_size("layers")]
+    return resolve(first, find_size)
 
 
 def find_output(returned: Any) -> Any:
@@ -92,7 +92,7 @@ def use_cache(arguments: ForwardArguments, target: Target) -> ForwardArguments:
 
 def keeps_cache(target: Target) -> bool:
     """Return True if an argument of the call, or a method, says that keys and values of earlier calls are kept."""
-    said = (*(ARGUMENTS[role] for role in ("cache", "start")), r"(input|cache)_?pos(itions?)?", _SWITCH.pattern)
+    said = (*(ARGUMENTS[role] for role in ("cache", "start")), OF_CALL.pattern, _SWITCH.pattern)
     names = [argument.name for argument in target.list_arguments()]
     return any(says(name, pattern) for name in names for pattern in said) or bool(_find_setup(target))
 

@@ -134,7 +134,7 @@ def list_arguments(target: Target, contract: Contract) -> Iterator[ForwardArgume
     others |= {a.name: role for a in given for role in list_roles(a.name, SIZES) if role in contract.attributes}
     others |= {a.name: "start" for a in given if _is_start(a)}
     tables = _name_tables(given) if contract.component == "decoder_only_layer" else {}
-    tables |= {a.name: "positions_of_tokens" for a in given if a.is_required and _OF_CALL.fullmatch(a.name.lower())}
+    tables |= {a.name: "positions_of_tokens" for a in given if a.is_required and OF_CALL.fullmatch(a.name.lower())}
     apart = {pad, switch, *others, *tables}
     others |= {pad: "pad_id"} if pad and "pad_id" in contract.attributes else {}
     others |= {switch: "is_causal"} if switch else {}
@@ -168,7 +168,7 @@ def list_arguments(target: Target, contract: Contract) -> Iterator[ForwardArgume
 
 
 #: The names of the positions of the tokens of a call, which only code with a cache takes.
-_OF_CALL: Final = re.compile(r"(input|cache)_?pos(itions?)?")
+OF_CALL: Final = re.compile(r"(input|cache)_?pos(itions?)?")
 
 
 def _is_start(argument: Argument) -> bool:

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib import import_module
 from typing import Any, Final
 
 from goldformer.adapters import layouts
 from goldformer.adapters.inference.caches import Cache, find_cache, find_output, make_first
 from goldformer.adapters.inference.calls import Calling
-from goldformer.adapters.inference.target import is_role
+from goldformer.adapters.inference.target import resolve
 from goldformer.spec import load_spec
 
 #: The components that are called in sessions, by those that are called once; an attention has no parameters of its own.
@@ -76,14 +77,16 @@ def _continue(own: Calling, cache: Cache, call: dict[str, Any], state: State) ->
     sized = {**call, "start": state.length, "length": state.room}
     module, kept = state.module, state.cache
     if module is None:
+        find_size = partial(own.find_size, call=sized)
         # A fused projection is one of the layouts of three.
         separate = load_spec().contracts[_WHOLE[0]] if own.component in _WHOLE else own.contract
         module, params = replace(own, contract=separate).build(sized)
         module.load_state_dict(params, strict=False)
         if cache.setup:
-            getattr(module, cache.setup)(**_resolve(cache.room or {}, own, sized))
+            room = {name: resolve(value, find_size) for name, value in (cache.room or {}).items()}
+            getattr(module, cache.setup)(**room)
         module = module.to(own.find_like(sized))
-        kept = make_first(cache.first, lambda role: own.find_size(role, sized))
+        kept = make_first(cache.first, find_size)
     given = own.pass_arguments(sized)
     given |= {cache.argument: kept} if cache.argument else {}
     masks = _make_masks(own, cache, sized, state.length + tokens, state.room)
@@ -160,7 +163,3 @@ def _make_masks(own: Calling, cache: Cache, call: dict[str, Any], so_far: int, r
         causal = causal & torch.nn.functional.pad(mask, (0, columns - so_far))
     keys = first.new_empty((first.shape[0], columns, first.shape[-1]))
     return own.convert_mask(masks[0], causal, first, keys, call["num_heads"])
-
-
-def _resolve(arguments: Mapping[str, Any], own: Calling, call: dict[str, Any]) -> dict[str, Any]:
-    return {n: own.find_size(value, call) if is_role(value) else value for n, value in arguments.items()}

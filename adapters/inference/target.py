@@ -179,13 +179,14 @@ def is_role(value: Any) -> bool:
 
 def construct(kind: Any, construction: Construction, find_size: Callable[[str], Any]) -> Any:
     """Return an object of a class; the constructor's own exceptions are passed on."""
+    return kind(**{name: resolve(value, find_size) for name, value in construction.arguments.items()})
 
-    def resolve(value: Any) -> Any:
-        if isinstance(value, Made):
-            return construct(value.kind, Construction(value.arguments), find_size)
-        return find_size(value) if is_role(value) else value
 
-    return kind(**{name: resolve(value) for name, value in construction.arguments.items()})
+def resolve(value: Any, find_size: Callable[[str], Any]) -> Any:
+    """Return what an argument gets: the number of a size, a new object for `Made`, and a constant as it is."""
+    if isinstance(value, Made):
+        return construct(value.kind, Construction(value.arguments), find_size)
+    return find_size(value) if is_role(value) else value
 
 
 @dataclass(frozen=True, slots=True)
