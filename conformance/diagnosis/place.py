@@ -110,10 +110,9 @@ class _Search:
     def find_part(self) -> Place | None:
         """Return the parts that are wrong by themselves, or what is left when all are silent."""
         parts = _list_parts(self.base.params)
-        if len(parts) == 1:
-            # Of a network by itself there is no smaller part.
-            return Place((self._describe(parts[0], self.base),)) if "w_o" in self.base.params else None
         with suppress(Exhausted):
+            if len(parts) == 1:
+                return self._find_in_attention(parts[0])
             if parts and (place := self._find_around(parts)):
                 return place
             wrong = list(self._find_wrong(parts))
@@ -121,9 +120,16 @@ class _Search:
                 part, _, difference = wrong[0]
                 silent = join_names([other.id or "attention" for other in parts if other != part])
                 call = f"{self.case} with {silent} silent (last weights and biases 0): {_describe(difference)}"
-                names = tuple(self._describe(part, arguments) for part, arguments, _ in wrong)
+                names = tuple(self._describe(*found) for found in wrong)
                 return Place(names, tuple(self.holds), call)
         return None
+
+    def _find_in_attention(self, part: _Part) -> Place | None:
+        """Return the wrong steps of an attention by itself; of a network by itself there is no smaller part."""
+        if "w_o" not in self.base.params:
+            return None
+        wrong = self.calls.find_differences(self.base)
+        return Place((self._describe(part, self.base, wrong[0] if wrong else None),))
 
     def _find_around(self, parts: Sequence[_Part]) -> Place | None:
         """Return what surrounds the parts as the place, if it is wrong while all are silent."""
@@ -154,16 +160,15 @@ class _Search:
             elif wrong == ():
                 self.holds.append(part.words)
 
-    def _describe(self, part: _Part, arguments: Arguments) -> str:
-        """Return the name of a wrong part; of an attention the steps that are wrong."""
+    def _describe(self, part: _Part, arguments: Arguments, first: Difference | None) -> str:
+        """Return the name of a wrong part; of an attention the steps that are wrong, as its first difference says."""
         if part.id.endswith("feed_forward"):
             return f"{part.words}, or the normalisation that it reads"
         masks = {name for name, array in arguments.inputs.items() if array.dtype.kind == "b"}
         plain = replace(arguments, inputs={n: a for n, a in arguments.inputs.items() if n not in masks})
         if masks and self.calls.find_differences(plain) == ():
             return f"the mask of {part.words}"
-        plainly_wrong = self.calls.find_differences(arguments) or ()
-        if any(difference.output in _BEFORE_WEIGHTS for difference in plainly_wrong[:1]):
+        if first and first.output in _BEFORE_WEIGHTS:
             return f"the queries, keys, scores or mask of {part.words}"
         wrong = self.calls.find_differences(part.clear(arguments, "w_q", "b_q"))
         if wrong == ():
