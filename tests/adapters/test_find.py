@@ -13,9 +13,9 @@ import pytest
 
 from goldformer.adapters import BUILT_IN, OF_LIBRARIES, Adapter, AdapterError, find_adapter
 from goldformer.adapters import find as find_module
-from goldformer.conformance.commands.assignment import read_ready
 from goldformer.extras import install_hint
 from goldformer.spec import load_spec
+from homework import write_ready
 
 SOFTMAX = """
 ARRAYS = "numpy"
@@ -523,8 +523,7 @@ def test_a_torch_adapter_is_refused_in_one_line_where_torch_is_not_installed(ada
 def test_a_class_is_not_graded_where_what_its_adapter_asks_for_is_not_installed(tmp_path):
     # Once it was told by the process that submissions are forked from, which had ended.
     (tmp_path / "submission.py").write_text("", encoding="utf-8")
-    for name, data in read_ready("attention").items():
-        (tmp_path / name).write_bytes(data)
+    write_ready("attention", tmp_path)
     words = [
         "grade",
         str(tmp_path / "submission.py"),

@@ -10,6 +10,7 @@ from pathlib import Path
 from goldformer.adapters import Adapter
 from goldformer.adapters.process.child import ChildFault
 from goldformer.adapters.process.server import Server
+from goldformer.conformance.commands.assignment import read_ready
 from goldformer.conformance.grading.assignment import read_assignment
 from goldformer.conformance.grading.fresh import draw_fresh
 from goldformer.conformance.grading.grader import GradedSubmission, Grader
@@ -75,6 +76,12 @@ def write_assignment(folder: Path, text: str = YAML, adapter: str = ADAPTER) -> 
     (folder / "adapter.py").write_text(adapter, encoding="utf-8")
     (folder / "assignment.yaml").write_text(text, encoding="utf-8")
     return folder / "assignment.yaml"
+
+
+def write_ready(kind: str, folder: Path) -> None:
+    """Write the files of a ready assignment."""
+    for name, data in read_ready(kind).items():
+        (folder / name).write_bytes(data)
 
 
 def write_class(folder: Path, **submissions: str) -> Path:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import torch
 import yaml
 
 from goldformer.adapters import find_adapter
@@ -130,6 +131,8 @@ class Said:
 
 def judge(entry: Entry, spec: Spec) -> Said:
     """Return what the diagnosis says of the program of an entry."""
+    # Dropout is not to hang on what ran before.
+    torch.manual_seed(0)
     run = Diagnosis(spec).explain_all(entry.run_checks(spec))
     found = [finding for finding in diagnose(run, spec) if finding.label not in UNNAMED]
     failing = tuple(verdict.check for verdict in run if verdict.bad)

@@ -9,14 +9,13 @@ from dataclasses import replace
 
 import pytest
 
-from goldformer.conformance.commands.assignment import read_ready
 from goldformer.conformance.grading.assignment import read_assignment
 from goldformer.conformance.grading.forbidden import find_forbidden_uses
 from goldformer.conformance.grading.grader import Grader
 from goldformer.conformance.grading.model import ForbiddenUse
 from goldformer.conformance.grading.results import feedback, staff
 from goldformer.spec import SpecError
-from homework import CORRECT, YAML, OpenSandbox, make_task, submitted, write_assignment
+from homework import CORRECT, YAML, OpenSandbox, make_task, submitted, write_assignment, write_ready
 
 FORBID = (
     "torch.softmax", "torch.Tensor.softmax", "torch.nn.functional.softmax", "torch.nn.MultiheadAttention",
@@ -173,6 +172,5 @@ def test_the_ready_attention_forbids_softmax_by_every_name_of_pytorch(spec, tmp_
     owners = ("torch", "torch.Tensor", "torch.special", "torch.nn.functional")
     names = [f"{owner}.{name}" for owner in owners for name in ("softmax", "log_softmax")]
     assert all(pkgutil.resolve_name(name) for name in names)
-    for name, data in read_ready("attention").items():
-        (tmp_path / name).write_bytes(data)
+    write_ready("attention", tmp_path)
     assert {*names} <= {*read_assignment(tmp_path / "assignment.yaml", spec).forbid}

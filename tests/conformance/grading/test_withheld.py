@@ -14,7 +14,6 @@ from click.testing import CliRunner, Result
 
 from goldformer.adapters import Adapter
 from goldformer.conformance.cli import main
-from goldformer.conformance.commands.assignment import read_ready
 from goldformer.conformance.grading.answers import NOTHING_REQUIRED, AnswerRecorder, summarize
 from goldformer.conformance.grading.fresh import load_fresh
 from goldformer.conformance.grading.grader import GradedSubmission, Grader
@@ -30,7 +29,16 @@ from goldformer.conformance.judging.verdict import Status
 from goldformer.conformance.properties.judge import check_property
 from goldformer.spec import Case, Spec
 from goldformer.spec.tables import Level
-from homework import OpenSandbox, grade_in_this_process, grade_once, make_task, submitted, write_assignment, write_class
+from homework import (
+    OpenSandbox,
+    grade_in_this_process,
+    grade_once,
+    make_task,
+    submitted,
+    write_assignment,
+    write_class,
+    write_ready,
+)
 
 SDPA, MHA = "scaled_dot_product_attention", "multi_head_attention"
 CASE = "sdpa-walkthrough-3x2"
@@ -470,8 +478,7 @@ def test_it_holds_for_submissions_that_are_kept_apart(run, tmp_path, monkeypatch
 
 def take_ready(kind: str, folder: Path, *replacements: tuple[str, str]) -> str:
     """Write a ready assignment with another assignment.yaml, and return its solution."""
-    for name, data in read_ready(kind).items():
-        (folder / name).write_bytes(data)
+    write_ready(kind, folder)
     path = folder / "assignment.yaml"
     text = path.read_text(encoding="utf-8")
     for old, new in replacements:

@@ -141,14 +141,8 @@ class MasksFromTheFirstKey(Projections):
         return self.attend(q, k, v, torch.ones(n, m, dtype=torch.bool, device=x.device).tril())
 
 
-class WritesOnePlaceLater(Projections):
+class WritesOnePlaceLater(BuffersFromStart):
     """It writes its keys one place too late."""
-
-    def __init__(self, dim, n_heads, max_batch_size=8, max_seq_len=64):
-        super().__init__(dim, n_heads)
-        shape = (max_batch_size, n_heads, max_seq_len, dim // n_heads)
-        self.register_buffer("cache_k", torch.zeros(shape), persistent=False)
-        self.register_buffer("cache_v", torch.zeros(shape), persistent=False)
 
     def forward(self, x, start_pos: int):
         q, k, v = self.read(x)
