@@ -1,4 +1,4 @@
-"""Which weights of two models are equal, and which module of one is which of the other."""
+"""Pairs of modules of two models, by equal weights, and the weights that differ."""
 
 import difflib
 import itertools
