@@ -10,10 +10,8 @@ from hypothesis import strategies as st
 from goldformer.conformance.judging.invoke import Arguments
 from goldformer.conformance.properties import relations
 from goldformer.conformance.properties.registry import holds
-from goldformer.conformance.properties.subject import Subject, draw_arguments, with_inputs
+from goldformer.conformance.properties.subject import Subject, with_inputs
 from goldformer.spec.sessions import AFTER, CALLS
-
-NAME = "cached_attention"
 
 SEED = st.integers(0, 999)
 #: The numbers of new tokens of the calls.
@@ -23,7 +21,7 @@ CUTS = st.lists(st.integers(1, 4), min_size=2, max_size=4).map(tuple)
 def draw_call(subject: Subject, seed: int, cut: tuple[int, ...], batch: int = 1) -> Arguments:
     """Draw a session whose calls have these numbers of new tokens."""
     sizes = {"batch": batch, "kv_heads": 2, "group": 2, "seq": sum(cut), "d_k": 3, "d_v": 2}
-    return draw_arguments(NAME, subject.bench, sizes, seed, **{CALLS: cut})
+    return subject.draw(sizes, seed, **{CALLS: cut})
 
 
 def with_script(arguments: Arguments, calls: tuple[int, ...], after: tuple[int, ...] | None = None) -> Arguments:
@@ -61,10 +59,10 @@ def sequences_do_not_mix(subject: Subject, cut: tuple[int, ...], seed: int) -> N
     both = {
         name: np.where(is_own[:, None], array[:, :, rows], -array[:, :, rows]) for name, array in alone.inputs.items()
     }
-    taken = subject.call(NAME, with_script(with_inputs(alone, **both), turns, after))["output"]
-    expected = subject.call(NAME, alone)["output"]
+    taken = subject.output(with_script(with_inputs(alone, **both), turns, after))
+    expected = subject.output(alone)
     claim = "a sequence gives something else while calls of another one take turns with its own"
-    subject.agree("output", taken[:, :, is_own], expected, subject.tolerance(NAME, alone, "output"), claim)
+    subject.agree(taken[:, :, is_own], expected, subject.bound(alone), claim)
 
 
 @holds("cache-batch", batch=st.sampled_from(relations.BATCHES), cut=CUTS, seed=SEED)

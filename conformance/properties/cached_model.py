@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Final
 
 from hypothesis import strategies as st
 
@@ -11,10 +10,8 @@ from goldformer.conformance.judging.invoke import Arguments
 from goldformer.conformance.properties import relations
 from goldformer.conformance.properties.decoder_only_model import VOCAB, draw_ids
 from goldformer.conformance.properties.registry import holds
-from goldformer.conformance.properties.subject import Subject, draw_arguments, with_inputs
+from goldformer.conformance.properties.subject import Subject, with_inputs
 from goldformer.spec.sessions import CALLS, drop_script
-
-NAME: Final = "cached_model"
 
 SEED = st.integers(0, 999)
 #: The numbers of new words of the calls.
@@ -25,7 +22,7 @@ def draw_call(subject: Subject, seed: int, cut: tuple[int, ...]) -> Arguments:
     """Draw a session of a model with two layers, whose calls have these numbers of new words."""
     sizes = {"heads": 4, "kv_heads": 2, "pairs": 2, "d_model": 16, "d_ff": 5, "vocab": VOCAB}
     model = {"num_heads": 4, "num_kv_heads": 2, "num_layers": 2}
-    arguments = draw_arguments(NAME, subject.bench, sizes, seed, **model, **{CALLS: cut})
+    arguments = subject.draw(sizes, seed, **model, **{CALLS: cut})
     return with_inputs(arguments, ids=draw_ids(seed, 1, sum(cut)))
 
 
@@ -48,6 +45,6 @@ def cache_does_not_matter(subject: Subject, cut: tuple[int, ...], seed: int) -> 
     """Require the logits of the model without a cache."""
     arguments = draw_call(subject, seed, cut)
     whole = replace(arguments, attributes=drop_script(arguments.attributes))
-    cached, expected = subject.call(NAME, arguments)["logits"], subject.call("decoder_only_model", whole)["logits"]
+    cached, expected = subject.output(arguments), subject.call(whole, "decoder_only_model")["logits"]
     claim = f"calls with {list(cut)} new words give something else than decoder_only_model gives for all of them"
-    subject.agree("logits", cached, expected, subject.tolerance(NAME, arguments, "logits"), claim)
+    subject.agree(cached, expected, subject.bound(arguments), claim)

@@ -11,10 +11,8 @@ from hypothesis import strategies as st
 from goldformer.conformance.judging.invoke import Arguments, Array
 from goldformer.conformance.properties.hypothesis_search import EXAMPLES
 from goldformer.conformance.properties.registry import holds
-from goldformer.conformance.properties.subject import Subject, Violation, draw_arguments
+from goldformer.conformance.properties.subject import Subject, Violation
 from goldformer.spec.laws import FALSE_ALARM
-
-NAME = "dropout"
 
 RATE, SEED = st.sampled_from([0.1, 0.25, 0.5, 0.75]), st.integers(0, 999)
 
@@ -25,18 +23,16 @@ SHAPE: Final = (70, 71, 72)
 def draw_call(subject: Subject, seed: int, rate: float, *, training: bool = True) -> Arguments:
     """Draw a call with an input of 300 elements, a few of them 0."""
     sizes = {"batch": 30, "n": 10}
-    return draw_arguments(NAME, subject.bench, sizes, seed, rate=rate, training=training, seed=seed)
+    return subject.draw(sizes, seed, rate=rate, training=training, seed=seed)
 
 
 @holds("dropout-values", rate=RATE, seed=SEED)
 def an_element_is_dropped_or_scaled_up(subject: Subject, rate: float, seed: int) -> None:
     """Require that every element is 0 or x/(1 − rate)."""
     arguments = draw_call(subject, seed, rate)
-    output = subject.call(NAME, arguments)["output"]
+    output = subject.output(arguments)
     kept = np.where(output == 0, 0.0, arguments.inputs["x"] / (1 - rate))
-    subject.agree(
-        "output", output, kept, subject.tolerance(NAME, arguments, "output"), "an element is neither 0 nor x/(1 − rate)"
-    )
+    subject.agree(output, kept, subject.bound(arguments), "an element is neither 0 nor x/(1 − rate)")
 
 
 @holds("dropout-seed", rate=RATE, seed=SEED)
@@ -46,10 +42,10 @@ def the_seed_decides(subject: Subject, rate: float, seed: int) -> None:
     By chance two seeds drop the same of 300 elements, at a rate of 0.1, less often than once in 10²⁵.
     """
     first, again, other = (
-        subject.call(NAME, Arguments({"x": np.ones((30, 10))}, {}, {"rate": rate, "training": True, "seed": s}))
+        subject.call(Arguments({"x": np.ones((30, 10))}, {}, {"rate": rate, "training": True, "seed": s}))
         for s in (seed, seed, seed + 1)
     )
-    subject.agree("output", again["output"], first["output"], 0.0, "the same seed drops other elements the second time")
+    subject.agree(again["output"], first["output"], 0.0, "the same seed drops other elements the second time")
     if np.array_equal(first["output"], other["output"]):
         raise Violation(f"seeds {seed} and {seed + 1} drop the same elements")
 
@@ -60,9 +56,9 @@ def evaluation_switches_nothing_off(subject: Subject, rate: float, seed: int) ->
 
     By chance a call drops no element of 300, at a rate of 0.1, less often than once in 10¹³.
     """
-    subject.call(NAME, draw_call(subject, seed, rate, training=False))
+    subject.call(draw_call(subject, seed, rate, training=False))
     ones = Arguments({"x": np.ones((30, 10))}, {}, {"rate": rate, "training": True, "seed": seed})
-    if not (subject.call(NAME, ones)["output"] == 0).any():
+    if not (subject.output(ones) == 0).any():
         raise Violation("after a call in evaluation mode nothing is dropped in training")
 
 
@@ -70,7 +66,7 @@ def evaluation_switches_nothing_off(subject: Subject, rate: float, seed: int) ->
 def elements_are_dropped_one_by_one(subject: Subject, seed: int) -> None:
     """Require that about half of the elements are dropped along every row of every axis."""
     arguments = Arguments({"x": np.ones(SHAPE)}, {}, {"rate": 0.5, "training": True, "seed": seed})
-    dropped = subject.call(NAME, arguments)["output"] == 0
+    dropped = subject.output(arguments) == 0
     lines = sum(math.prod(SHAPE) // size for size in SHAPE)
     # Chernoff's bound for each line, all of them in all examples together: P ≤ 2·exp(−n·D(share ‖ 1/2)).
     limit = math.log(2 * lines * EXAMPLES / FALSE_ALARM)
@@ -97,7 +93,5 @@ def _entropy(share: Array) -> Array:
 def it_is_the_identity_when_not_training(subject: Subject, rate: float, seed: int) -> None:
     """Require that the output is the input, in every bit."""
     arguments = draw_call(subject, seed, rate, training=False)
-    output = subject.call(NAME, arguments)["output"]
-    subject.agree(
-        "output", output, arguments.inputs["x"], 0.0, "the output is not the input, although it is not training"
-    )
+    output = subject.output(arguments)
+    subject.agree(output, arguments.inputs["x"], 0.0, "the output is not the input, although it is not training")

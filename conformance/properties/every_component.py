@@ -154,10 +154,10 @@ def _compare_threads(subject: Subject, arguments: Arguments) -> None:
     """Require that calls on several threads give what a call on one gives; they wait for each other, and take long."""
     library = LIBRARIES[subject.bench.adapter.arrays]
     with library.limit_threads(1) as limited:
-        first = subject.call(subject.component, arguments)
+        first = subject.call(arguments)
     for threads in _THREADS if limited else ():
         with library.limit_threads(threads):
-            again = subject.call(subject.component, arguments)
+            again = subject.call(arguments)
         subject.repeats(arguments, again, first, f"a call on {threads} threads gives something else", "threads")
 
 
@@ -165,15 +165,15 @@ def _compare_threads(subject: Subject, arguments: Arguments) -> None:
 def no_memory(subject: Subject) -> None:
     """Require that a call gives what it gave before, whatever calls with other inputs were made since."""
     arguments = read_arguments(find_working_case(subject.component, subject.bench))
-    first = subject.call(subject.component, arguments)
+    first = subject.call(arguments)
     for other in _make_other_calls(subject, arguments):
         with suppress(CallProblem):
-            subject.call(subject.component, other)
+            subject.call(other)
     claim = "a call gives something else after calls with other inputs"
     try:
-        subject.repeats(arguments, subject.call(subject.component, arguments), first, claim)
+        subject.repeats(arguments, subject.call(arguments), first, claim)
     except Violation as violation:
-        again = subject.call(subject.component, arguments)
+        again = subject.call(arguments)
         with suppress(Violation):
             subject.repeats(arguments, again, first, claim)
             violation.shows = NONDETERMINISM  # what other calls left would still be there

@@ -9,9 +9,7 @@ from hypothesis import strategies as st
 
 from goldformer.conformance.judging.invoke import Array
 from goldformer.conformance.properties.registry import holds
-from goldformer.conformance.properties.subject import Subject, draw_arguments
-
-NAME = "expert_router"
+from goldformer.conformance.properties.subject import Subject
 
 
 def draw_routed(seed: int, tokens: int, experts: int) -> tuple[Array, Array]:
@@ -23,23 +21,13 @@ def draw_routed(seed: int, tokens: int, experts: int) -> tuple[Array, Array]:
     return x, router
 
 
-@holds(
-    "moe-permutation",
-    tokens=st.integers(1, 4),
-    experts=st.integers(2, 6),
-    seed=st.integers(0, 999),
-)
+@holds("moe-permutation", tokens=st.integers(1, 4), experts=st.integers(2, 6), seed=st.integers(0, 999))
 def order_of_experts_does_not_matter(subject: Subject, tokens: int, experts: int, seed: int) -> None:
     """Require that permuting the columns of w_router permutes the weights; logits are 1/2 or more from one another."""
-    drawn = draw_arguments(NAME, subject.bench, {"tokens": tokens, "d_model": 2, "experts": experts}, seed, top_k=2)
+    drawn = subject.draw({"tokens": tokens, "d_model": 2, "experts": experts}, seed, top_k=2)
     x, router = draw_routed(seed, tokens, experts)
     order = np.random.default_rng(seed + 1).permutation(experts)
     plain = replace(drawn, inputs={"x": x}, params={"w_router": router})
     permuted = replace(plain, params={"w_router": router[:, order]})
-    subject.agree(
-        "weights",
-        subject.call(NAME, permuted)["weights"],
-        subject.call(NAME, plain)["weights"][:, order],
-        subject.tolerance(NAME, plain, "weights"),
-        "permuting the experts does not permute their weights",
-    )
+    claim = "permuting the experts does not permute their weights"
+    subject.agree(subject.output(permuted), subject.output(plain)[:, order], subject.bound(plain), claim)

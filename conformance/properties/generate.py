@@ -12,10 +12,8 @@ from numpy.typing import NDArray
 from goldformer.conformance.judging.invoke import Arguments
 from goldformer.conformance.properties.decoder_only_model import VOCAB, draw_ids
 from goldformer.conformance.properties.registry import holds
-from goldformer.conformance.properties.subject import Subject, Violation, draw_arguments, with_inputs
+from goldformer.conformance.properties.subject import Subject, Violation, with_inputs
 from goldformer.spec.model import Attribute
-
-NAME: Final = "generate"
 
 Ids = NDArray[np.int64]
 
@@ -30,7 +28,7 @@ def draw_call(subject: Subject, seed: int, seq: int, max_new_tokens: int) -> Arg
     sizes = {"heads": 2, "kv_heads": 1, "pairs": 2, "d_model": 8, "d_ff": 5, "vocab": VOCAB + 1}
     attributes = {"num_heads": 2, "num_kv_heads": 1, "num_layers": 2, "pad_id": PAD}
     limits = {"eos_id": PAD, "max_new_tokens": max_new_tokens}
-    arguments = draw_arguments(NAME, subject.bench, sizes, seed, **attributes, **limits)
+    arguments = subject.draw(sizes, seed, **attributes, **limits)
     return with_inputs(arguments, ids=draw_ids(seed, 1, seq))
 
 
@@ -41,8 +39,8 @@ def with_attributes(arguments: Arguments, **changed: Attribute) -> Arguments:
 
 def generate(subject: Subject, arguments: Arguments) -> Ids:
     """Return the new tokens of a call; NotCheckable if rounding decides, Violation if one is no word."""
-    subject.require_decisive(NAME, arguments)
-    ids: Ids = subject.call(NAME, arguments)["new_ids"]
+    subject.require_decisive(arguments)
+    ids: Ids = subject.output(arguments)
     if len(bad := ids[(ids < 0) | (ids > PAD)]):
         raise Violation(f"generates {bad[0]}, which is no word: words are 0 … {PAD}")
     return ids
@@ -55,12 +53,12 @@ def going_on_is_one_call(subject: Subject, seq: int, first: int, more: int, seed
     expected = generate(subject, whole)
     begun = generate(subject, with_attributes(whole, max_new_tokens=first))
     claim = f"{first} new tokens are not the first of {first + more}"
-    subject.agree("new_ids", begun, expected[:, :first], 0.0, claim)
+    subject.agree(begun, expected[:, :first], 0.0, claim)
     if PAD not in begun:
         prompt = np.concatenate([whole.inputs["ids"], begun], axis=1)
         rest = generate(subject, with_attributes(with_inputs(whole, ids=prompt), max_new_tokens=more))
         claim = f"{more} new tokens after {first} others are not those that one call with {first + more} gives"
-        subject.agree("new_ids", rest, expected[:, first:], 0.0, claim)
+        subject.agree(rest, expected[:, first:], 0.0, claim)
 
 
 @holds("gen-batch", seq=SEQ, longer=st.integers(0, 2), seed=SEED)
@@ -76,7 +74,7 @@ def neighbours_do_not_matter(subject: Subject, seq: int, longer: int, seed: int)
     expected = [generate(subject, with_attributes(call, eos_id=eos_id)) for call in (other, alone)]
     tokens = generate(subject, with_attributes(both, eos_id=eos_id))
     claim = f"the tokens of samples change when {longer} padding stands before a prompt and both are in one call"
-    subject.agree("new_ids", tokens, np.concatenate(expected), 0.0, claim)
+    subject.agree(tokens, np.concatenate(expected), 0.0, claim)
 
 
 @holds("gen-read", seq=SEQ, count=st.integers(1, 4), seed=SEED)
@@ -89,7 +87,7 @@ def writing_is_reading(subject: Subject, seq: int, count: int, seed: int) -> Non
     attributes = {n: v for n, v in arguments.attributes.items() if n not in ("eos_id", "max_new_tokens")}
     # Not the last token: what comes after it is not compared.
     reading = replace(arguments, attributes=attributes, inputs={"ids": np.append(prompt[0], new[:-1])[None]})
-    logits = subject.call("decoder_only_model", reading)["logits"][0, seq - 1 :]
-    bound = subject.tolerance("decoder_only_model", reading, "logits")
+    logits = subject.call(reading, "decoder_only_model")["logits"][0, seq - 1 :]
+    bound = subject.tolerances(reading, "decoder_only_model")["logits"]
     claim = f"the model that reads {new.tolist()} after its prompt finds another token more probable than one of these"
-    subject.agree("new_ids", logits[np.arange(len(new)), new], logits.max(-1), bound, claim)
+    subject.agree(logits[np.arange(len(new)), new], logits.max(-1), bound, claim)

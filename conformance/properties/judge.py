@@ -104,19 +104,11 @@ def _holds(prop: Property, component: str, bench: Bench) -> bool:
 
 def _fail(violation: Violation, blank: Verdict) -> Verdict:
     """Return the failed verdict of a violation, with the smallest input that shows it."""
-    # "Falsifying example: body(…" in some versions of Hypothesis, "Failing test case: body(…" in others.
-    drawn = next((n for n in getattr(violation, "__notes__", []) if "body(" in n), "")
+    drawn = ", ".join(f"{name}={value!r}" for name, value in violation.drawn.items())
     differences = (violation.difference,) if violation.difference else ()
     ratio = violation.difference.ratio if violation.difference else None
+    catches = (violation.shows,) if violation.shows else blank.catches
     return replace(
         blank, status=Status.FAILED, reason="property", message=str(violation), differences=differences, ratio=ratio,
-        detail=_smallest_input(drawn), catches=(violation.shows,) if violation.shows else blank.catches,
+        detail=f"smallest input: {drawn}" if drawn else "", catches=catches,
     )  # fmt: skip
-
-
-def _smallest_input(note: str) -> str:
-    """Return Hypothesis's note about the smallest failing input as one line."""
-    if not note:
-        return ""
-    inside = note.partition("(")[2].rpartition(")")[0]
-    return "smallest input: " + ", ".join(part.strip().rstrip(",") for part in inside.splitlines() if part.strip())

@@ -61,12 +61,12 @@ def memory_layout(subject: Subject) -> None:
         find_working_case(subject.component, subject.bench)
         raise NotCheckable(f"what {subject.component} gives is drawn at random, in whatever order")
     arguments = read_arguments(find_working_case(subject.component, subject.bench, settled))
-    _compare_layouts(subject, PlainCall(arguments, partial(subject.call, subject.component, arguments)))
+    _compare_layouts(subject, PlainCall(arguments, partial(subject.call, arguments)))
     if subject.contract.outputs[subject.contract.first_output].kind != "float":
         return  # rounding decides between words that no proof keeps apart
     with suppress(CallProblem):
         arguments = with_all_digits(arguments)
-        plain = PlainCall(arguments, partial(subject.call, subject.component, arguments))
+        plain = PlainCall(arguments, partial(subject.call, arguments))
         # Inputs that are no distribution any longer may have no finite result.
         if all(np.isfinite(output).all() for output in plain.outputs.values()):
             _compare_layouts(subject, plain)
@@ -75,7 +75,7 @@ def memory_layout(subject: Subject) -> None:
 def _compare_layouts(subject: Subject, plain: PlainCall) -> None:
     for layout, way in LAYOUTS.items():
         claim = f"{layout} views of the same values give something else"
-        run = partial(subject.call, subject.component, plain.arguments, way)
+        run = partial(subject.call, plain.arguments, way=way)
         try:
             subject.require_same(plain, run, claim, "non-contiguous", "memory layout")
         except BadResult as bad:
@@ -210,7 +210,7 @@ def _make_others(subject: Subject, arguments: Arguments) -> Iterator[Arguments]:
     """Yield calls of the same sizes with other numbers that the implementation runs."""
     for other in (mirror(arguments), replace(mirror(arguments), params=arguments.params), with_all_digits(arguments)):
         with suppress(CallProblem):
-            subject.call(subject.component, other)
+            subject.call(other)
             yield other
 
 

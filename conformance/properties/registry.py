@@ -94,7 +94,8 @@ class _Attempt:
         try:
             self.body(self.subject, **drawn)
             self.tried += 1
-        except Violation:
+        except Violation as violation:
+            violation.drawn = drawn
             self.failed = self.failed or drawn
             raise
         except BadResult as bad:

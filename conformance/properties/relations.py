@@ -39,28 +39,29 @@ def follows_order(subject: Subject, arguments: Arguments, *tokens: str, seed: in
     require_no_order(subject)
     order = _draw_order(arguments.inputs[tokens[0]].shape[-2], seed)
     permuted = with_inputs(arguments, **{name: arguments.inputs[name][..., order, :] for name in tokens})
-    output, plain, other = _call_both(subject, arguments, permuted)
+    plain, other = map(subject.output, (arguments, permuted))
     claim = f"with the tokens in the order {order.tolist()}, the rows of the output do not come in that order"
-    subject.agree(output, other, plain[..., order, :], subject.tolerance(subject.component, arguments, output), claim)
+    subject.agree(other, plain[..., order, :], subject.bound(arguments), claim)
 
 
 def ignores_order(subject: Subject, arguments: Arguments, *tokens: str, seed: int) -> None:
     """Require that permuted tokens, which something else attends to, give the same output."""
     order = _draw_order(arguments.inputs[tokens[0]].shape[-2], seed)
     permuted = with_inputs(arguments, **{name: arguments.inputs[name][..., order, :] for name in tokens})
-    output, plain, other = _call_both(subject, arguments, permuted)
+    plain, other = map(subject.output, (arguments, permuted))
     claim = f"the output changes when the rows of {join_names(tokens)} come in the order {order.tolist()}"
-    subject.agree(output, other, plain, subject.tolerance(subject.component, arguments, output), claim)
+    subject.agree(other, plain, subject.bound(arguments), claim)
 
 
 def ignores_later(subject: Subject, arguments: Arguments, other: Arguments, *tokens: str, last: int) -> None:
-    """Require that rows up to `last` stay as they are when the tokens after it are those of `other`."""
+    """Require that rows up to `last`, or the last but one, stay when the tokens after it are those of `other`."""
     length = arguments.inputs[tokens[0]].shape[-2]
+    last = min(last, length - 2)
     keep = (np.arange(length) <= last)[:, None]
-    output, plain, changed = _call_both(subject, arguments, _mix_tokens(arguments, other, keep, tokens))
-    bound = subject.tolerance(subject.component, arguments, output)
+    plain, changed = map(subject.output, (arguments, _mix_tokens(arguments, other, keep, tokens)))
+    bound = subject.bound(arguments)
     claim = f"the output up to position {last} changes when later rows of {join_names(tokens)} are replaced"
-    subject.agree(output, changed[..., : last + 1, :], plain[..., : last + 1, :], bound, claim)
+    subject.agree(changed[..., : last + 1, :], plain[..., : last + 1, :], bound, claim)
 
 
 def ignores_hidden(
@@ -70,11 +71,11 @@ def ignores_hidden(
 
     With `padded_rows`, the rows of hidden tokens are queries themselves and are not compared.
     """
-    output, plain, changed = _call_both(subject, arguments, _mix_tokens(arguments, other, keep[..., None], tokens))
+    plain, changed = map(subject.output, (arguments, _mix_tokens(arguments, other, keep[..., None], tokens)))
     if padded_rows:
         plain, changed = plain[keep], changed[keep]
     claim = f"the output changes when what the mask hides is replaced: the samples keep {keep.sum(-1).tolist()} tokens"
-    subject.agree(output, changed, plain, subject.tolerance(subject.component, arguments, output), claim)
+    subject.agree(changed, plain, subject.bound(arguments), claim)
 
 
 def ignores_batch(subject: Subject, arguments: Arguments) -> None:
@@ -84,7 +85,7 @@ def ignores_batch(subject: Subject, arguments: Arguments) -> None:
     """
     for batch in (arguments, with_all_digits(arguments)):
         by_itself = with_inputs(batch, **{name: array[-1:] for name, array in batch.inputs.items()})
-        _, together, single = _call_both(subject, batch, by_itself)
+        together, single = map(subject.output, (batch, by_itself))
         claim = "a sample gives something else in a batch than by itself"
         subject.stays(by_itself, together[-1:], single, claim, "batch size")
 
@@ -99,7 +100,7 @@ def ignores_padding(subject: Subject, arguments: Arguments, *tokens: str, length
         cut = {name: array[:, :length] for name, array in last.items() if name in tokens}
         # Some code needs a mask in every call.
         by_itself = replace(padded, inputs={**last, **cut, "mask": last["mask"][..., :length]})
-        _, whole, single = _call_both(subject, padded, by_itself)
+        whole, single = map(subject.output, (padded, by_itself))
         rows = whole[-1:, :length] if padded_rows else whole[-1:]
         claim = "the output of a sample changes when padding follows its tokens"
         subject.stays(by_itself, rows, single, claim, "padding")
@@ -111,15 +112,15 @@ def ignores_neighbour(subject: Subject, batch: Arguments, by_itself: Arguments, 
     The numbers have few digits and then all of them, as in ignores_batch.
     """
     for padded, single in ((batch, by_itself), (with_all_digits(batch), with_all_digits(by_itself))):
-        _, whole, expected = _call_both(subject, padded, single)
+        whole, expected = map(subject.output, (padded, single))
         subject.stays(single, whole[1:, :length], expected, claim, "padding")
 
 
 def gives_the_same(subject: Subject, one: Arguments, other: Arguments, claim: str) -> None:
     """Require that two calls give the same output, up to rounding."""
-    output, plain, changed = _call_both(subject, one, other)
-    bound = max(subject.tolerance(subject.component, call, output) for call in (one, other))
-    subject.agree(output, changed, plain, bound, claim)
+    plain, changed = map(subject.output, (one, other))
+    bound = subject.bound(one, other)
+    subject.agree(changed, plain, bound, claim)
 
 
 def ignores_head_order(subject: Subject, arguments: Arguments, into: Sequence[str], *, seed: int) -> None:
@@ -137,29 +138,29 @@ def ignores_head_order(subject: Subject, arguments: Arguments, into: Sequence[st
     gives_the_same(subject, arguments, with_params(arguments, **moved), claim)
 
 
+def find_shared_heads(subject: Subject, kv_heads: int, group: int) -> NDArray[np.int64]:
+    """Return the head of keys that each query head reads under the option that the adapter declares (GQA-3)."""
+    each = np.arange(kv_heads)
+    tiles = subject.options()["gqa_groups"] == "tile"
+    return np.tile(each, group) if tiles else np.repeat(each, group)
+
+
 def passes_no_gradient_back(
     subject: Subject, arguments: Arguments, cotangent: NDArray[np.float64], *tokens: str, last: int
 ) -> None:
-    """Require that the gradient of the rows up to `last` by every later token is exactly 0."""
+    """Require that the gradient of the rows up to `last`, or the last but one, by every later token is exactly 0."""
+    last = min(last, cotangent.shape[-2] - 2)
     rows = np.arange(cotangent.shape[-2]) <= last
-    gradients = subject.gradient(subject.component, arguments, cotangent * rows[:, None], *tokens)
+    gradients = subject.gradient(arguments, cotangent * rows[:, None], *tokens)
     for name in tokens:
         later = gradients[name][..., last + 1 :, :]
         claim = f"the gradient of the output up to position {last} by later rows of {name} is not 0"
-        subject.agree(f"gradient of {name}", later, np.zeros_like(later), 0.0, claim)
+        subject.agree(later, np.zeros_like(later), 0.0, claim, f"gradient of {name}")
 
 
 def join_names(names: Sequence[str]) -> str:
     """Join names as in a sentence: query, key and value."""
     return " and ".join((", ".join(names[:-1]), names[-1])) if len(names) > 1 else names[0]
-
-
-def _call_both(
-    subject: Subject, one: Arguments, other: Arguments
-) -> tuple[str, NDArray[np.float64], NDArray[np.float64]]:
-    """Return the name of the component's first output, and its values in two calls."""
-    output = subject.bench.spec.contracts[subject.component].first_output
-    return output, subject.call(subject.component, one)[output], subject.call(subject.component, other)[output]
 
 
 def _mix_tokens(one: Arguments, other: Arguments, keep: NDArray[np.bool_], tokens: tuple[str, ...]) -> Arguments:

@@ -3,33 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 
+from goldformer.conformance.judging.invoke import Array
 from goldformer.conformance.properties import relations
 from goldformer.conformance.properties.registry import holds
-from goldformer.conformance.properties.subject import Subject, draw_arguments, with_inputs
-
-Array = NDArray[Any]
-
-NAME = "rms_norm"
+from goldformer.conformance.properties.subject import Subject, with_inputs
 
 
 @holds("rms-rows", batch=st.integers(2, 4), d_model=st.integers(2, 6), seed=st.integers(0, 999))
 def rows_do_not_mix(subject: Subject, batch: int, d_model: int, seed: int) -> None:
     """Require that a row does not depend on other rows."""
-    arguments = draw_arguments(NAME, subject.bench, {"batch": batch, "d_model": d_model}, seed)
+    arguments = subject.draw({"batch": batch, "d_model": d_model}, seed)
     by_itself = with_inputs(arguments, x=arguments.inputs["x"][1:2])
-    subject.agree(
-        "output",
-        subject.call(NAME, arguments)["output"][1:2],
-        subject.call(NAME, by_itself)["output"],
-        subject.tolerance(NAME, by_itself, "output"),
-        "a row gives something else when other rows are next to it",
-    )
+    claim = "a row gives something else when other rows are next to it"
+    subject.agree(subject.output(arguments)[1:2], subject.output(by_itself), subject.bound(by_itself), claim)
     relations.ignores_batch(subject, arguments)
 
 
@@ -42,17 +32,12 @@ def rows_do_not_mix(subject: Subject, batch: int, d_model: int, seed: int) -> No
 )
 def size_does_not_matter(subject: Subject, batch: int, d_model: int, seed: int, factor: float) -> None:
     """Require RMSNorm(c·x; eps) = sign(c)·RMSNorm(x; eps/c²); the factors keep every element exact in every dtype."""
-    arguments = draw_arguments(NAME, subject.bench, {"batch": batch, "d_model": d_model}, seed)
-    x, options = arguments.inputs["x"], subject.options(NAME)
+    arguments = subject.draw({"batch": batch, "d_model": d_model}, seed)
+    x, options = arguments.inputs["x"], subject.options()
     scaled = with_inputs(arguments, x=factor * x)
     ratio = np.copysign(_divide(x, options) / _divide(factor * x, options) * abs(factor), factor)
-    subject.agree(
-        "output",
-        subject.call(NAME, scaled)["output"],
-        subject.call(NAME, arguments)["output"] * ratio,
-        max(subject.tolerance(NAME, given, "output") for given in (arguments, scaled)),
-        f"a row times {factor} does not give what the row gives, up to eps and the sign",
-    )
+    claim = f"a row times {factor} does not give what the row gives, up to eps and the sign"
+    subject.agree(subject.output(scaled), subject.output(arguments) * ratio, subject.bound(arguments, scaled), claim)
 
 
 def _divide(x: Array, options: Mapping[str, str]) -> Array:

@@ -8,9 +8,7 @@ from numpy.typing import NDArray
 
 from goldformer.conformance.judging.invoke import Arguments
 from goldformer.conformance.properties.registry import holds
-from goldformer.conformance.properties.subject import Subject, draw_arguments, with_inputs
-
-NAME = "rotary_embedding"
+from goldformer.conformance.properties.subject import Subject, with_inputs
 
 SEED = st.integers(0, 999)
 PAIRS = st.integers(1, 4)
@@ -20,7 +18,7 @@ LAST = 2100
 
 def _draw_call(subject: Subject, seq: int, pairs: int, seed: int) -> Arguments:
     """Draw two samples of tokens, and positions in any order."""
-    arguments = draw_arguments(NAME, subject.bench, {"batch": 2, "seq": seq, "pairs": pairs}, seed)
+    arguments = subject.draw({"batch": 2, "seq": seq, "pairs": pairs}, seed)
     return with_inputs(arguments, positions=np.random.default_rng(seed).integers(1, LAST, seq))
 
 
@@ -29,33 +27,23 @@ def scores_depend_on_differences(subject: Subject, seq: int, pairs: int, seed: i
     """Require that adding one number to all positions leaves the scores of all pairs of tokens as they are."""
     arguments = _draw_call(subject, seq, pairs, seed)
     moved = with_inputs(arguments, positions=arguments.inputs["positions"] + shift)
-    here, there = (subject.call(NAME, given)["output"].astype(np.float64) for given in (arguments, moved))
-    element = max(subject.tolerance(NAME, given, "output") for given in (arguments, moved))
+    here, there = (subject.output(given).astype(np.float64) for given in (arguments, moved))
+    element = subject.bound(arguments, moved)
     # A score is a sum of products of two channels, each known to `element`.
     row = max(np.abs(turned).sum(-1).max() for turned in (here, there))
-    subject.agree(
-        "output",
-        there @ there.swapaxes(-1, -2),
-        here @ here.swapaxes(-1, -2),
-        2 * element * float(row),
-        f"adding {shift} to all positions changes the scores of turned queries and keys",
-    )
+    claim = f"adding {shift} to all positions changes the scores of turned queries and keys"
+    subject.agree(there @ there.swapaxes(-1, -2), here @ here.swapaxes(-1, -2), 2 * element * float(row), claim)
 
 
 @holds("rope-length", seq=st.integers(1, 5), pairs=PAIRS, seed=SEED)
 def pairs_keep_their_length(subject: Subject, seq: int, pairs: int, seed: int) -> None:
     """Require that the sum of the squares of each pair stays as it is."""
     arguments = _draw_call(subject, seq, pairs, seed)
-    turned, pairing = subject.call(NAME, arguments)["output"], subject.options(NAME)["rope_pairing"]
+    turned, pairing = subject.output(arguments), subject.options()["rope_pairing"]
     before, after = (_split_pairs(array, pairing) for array in (arguments.inputs["x"], turned))
-    element = subject.tolerance(NAME, arguments, "output")
-    subject.agree(
-        "output",
-        np.square(after).sum(0),
-        np.square(before).sum(0),
-        2 * element * float(np.abs(after).sum(0).max()),
-        "a pair of channels does not keep its length",
-    )
+    bound = 2 * subject.bound(arguments) * float(np.abs(after).sum(0).max())
+    claim = "a pair of channels does not keep its length"
+    subject.agree(np.square(after).sum(0), np.square(before).sum(0), bound, claim)
 
 
 @holds("rope-zero", seq=st.integers(2, 5), pairs=PAIRS, seed=SEED)
@@ -64,13 +52,8 @@ def position_zero_turns_nothing(subject: Subject, seq: int, pairs: int, seed: in
     arguments = _draw_call(subject, seq, pairs, seed)
     at_zero = np.arange(seq) % 2 == 1
     given = with_inputs(arguments, positions=np.where(at_zero, 0, arguments.inputs["positions"]))
-    subject.agree(
-        "output",
-        subject.call(NAME, given)["output"][:, at_zero],
-        given.inputs["x"][:, at_zero],
-        subject.tolerance(NAME, given, "output"),
-        "a token at position 0 does not stay as it is",
-    )
+    claim = "a token at position 0 does not stay as it is"
+    subject.agree(subject.output(given)[:, at_zero], given.inputs["x"][:, at_zero], subject.bound(given), claim)
 
 
 def _split_pairs(x: NDArray[np.float64], pairing: str) -> NDArray[np.float64]:

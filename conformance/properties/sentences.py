@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from goldformer.conformance.judging.invoke import Arguments
 from goldformer.conformance.judging.tolerance import tolerance
 from goldformer.conformance.properties.measuring import measure_call
-from goldformer.conformance.properties.subject import Subject, Violation, draw_arguments, with_inputs
+from goldformer.conformance.properties.subject import Subject, Violation, with_inputs
 from goldformer.spec.draw import below
 from goldformer.spec.model import Attribute
 
@@ -28,13 +28,13 @@ _NEIGHBOURS: Final = 6
 Ids = NDArray[np.int64]
 
 
-def draw_call(subject: Subject, component: str, seed: int, source_seq: int, **attributes: Attribute) -> Arguments:
+def draw_call(subject: Subject, seed: int, source_seq: int, **attributes: Attribute) -> Arguments:
     """Draw a call with one sample without padding, and parameters.
 
     There are no biases, gamma is 1 and beta is 0: a constant at every step would dominate the logits, and the same
     word would follow whatever was read.
     """
-    arguments = draw_arguments(component, subject.bench, SIZES, seed, **STACKS, **IDS, **attributes)
+    arguments = subject.draw(SIZES, seed, **STACKS, **IDS, **attributes)
     plain = {"gamma": 1.0, "beta": 0.0}
     params = {
         name: np.full_like(array, plain[own]) if own in plain else array
@@ -49,7 +49,7 @@ def draw_sources(seed: int, number: int, length: int) -> Ids:
     return 1 + below(VOCAB - 1, seed, "source", (number, length))
 
 
-def end_sentence(subject: Subject, component: str, arguments: Arguments, place: int) -> Arguments:
+def end_sentence(subject: Subject, arguments: Arguments, place: int) -> Arguments:
     """Return the call with the word at one place of the sample's sentence as eos_id, so that the sentence ends there.
 
     The call stays as it is if the place is beyond max_length or holds pad_id, which cannot end a sentence, or bos_id:
@@ -59,20 +59,20 @@ def end_sentence(subject: Subject, component: str, arguments: Arguments, place: 
     if not isinstance(length, int) or place >= length:
         return arguments
     short = replace(arguments, attributes={**arguments.attributes, "max_length": place + 1})
-    return _set_eos(arguments, _decode_sentences(subject, component, short)[0][-1])
+    return _set_eos(arguments, _decode_sentences(subject, short)[0][-1])
 
 
 def draw_single_and_batch(
-    subject: Subject, component: str, seed: int, source_seq: int, more: int, **attributes: Attribute
+    subject: Subject, seed: int, source_seq: int, more: int, **attributes: Attribute
 ) -> tuple[Arguments, Arguments]:
     """Return a call with one sample, and one with the same sample padded and a longer neighbour before it.
 
     The neighbour is the first of several whose sentence can end while the sample's goes on, if there is one.
     """
-    single = draw_call(subject, component, seed, source_seq, **attributes)
+    single = draw_call(subject, seed, source_seq, **attributes)
     own = np.pad(single.inputs["source"], ((0, 0), (0, more)), constant_values=PAD)
     neighbours = draw_sources(seed + 1, _NEIGHBOURS, source_seq + more)
-    mine, *others = _decode_sentences(subject, component, with_inputs(single, source=np.concatenate([own, neighbours])))
+    mine, *others = _decode_sentences(subject, with_inputs(single, source=np.concatenate([own, neighbours])))
     ends = (
         (number, other[place])
         for place in range(len(mine) - 1)
@@ -84,9 +84,9 @@ def draw_single_and_batch(
     return _set_eos(single, word), _set_eos(with_inputs(single, source=batch), word)
 
 
-def _decode_sentences(subject: Subject, component: str, arguments: Arguments) -> list[Ids]:
+def _decode_sentences(subject: Subject, arguments: Arguments) -> list[Ids]:
     """Return the words of each sample's best sentence, up to its end."""
-    ids = subject.call(component, arguments)["ids"]
+    ids = subject.output(arguments)
     best = ids.reshape(len(ids), -1, ids.shape[-1])[:, 0]
     return [row[: _find_end(row, arguments)] for row in best]
 
@@ -131,7 +131,7 @@ def read_sentence(subject: Subject, arguments: Arguments, sentence: Ids) -> Read
     attributes = {name: arguments.attributes[name] for name in ("pad_id", *STACKS)}
     target = np.concatenate([[BOS], sentence[:-1]])[None]
     call = with_inputs(replace(arguments, attributes=attributes), target=target)
-    logits = subject.call("transformer", call)["logits"][0]
+    logits = subject.call(call, "transformer")["logits"][0]
     moved = logits - logits.max(-1, keepdims=True)
     inputs = {"source": call.inputs["source"], "ids": sentence[None]}
     reading = Arguments(inputs, call.params, {**attributes, "bos_id": BOS})

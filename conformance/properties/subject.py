@@ -44,13 +44,15 @@ Array = NDArray[Any]
 class Violation(AssertionError):
     """A relation that does not hold, with the outputs that show it.
 
-    `shows` is the id of the mistake, if the property knows which of those that it catches it is.
+    `drawn` are the arguments for which it does not hold, if they were drawn. `shows` is the id of the mistake, if the
+    property knows which of those that it catches it is.
     """
 
     def __init__(self, message: str, difference: Difference | None = None, shows: str = "") -> None:
         super().__init__(message)
         self.difference = difference
         self.shows = shows
+        self.drawn: Mapping[str, Any] = {}
 
 
 class NotAdvised(Violation):
@@ -102,18 +104,27 @@ class Subject:
     #: The inputs in which a NaN that a mask hides reaches the output.
     hidden_nan: tuple[str, ...] = ()
 
-    def options(self, component: str) -> dict[str, str]:
-        """Return the options that the adapter declares for a component."""
-        return self.bench.adapter.options(component, self.bench.spec)
+    def options(self, component: str = "") -> dict[str, str]:
+        """Return the options that the adapter declares for a component: its own if none is named, here and below."""
+        return self.bench.adapter.options(component or self.component, self.bench.spec)
 
     @property
     def hides_later(self) -> bool:
         """Return True if the adapter declares that no query of the component sees a later key, in any call."""
         later = self.bench.spec.contracts[self.component].later_tokens
-        return later is not None and bool(later.find_hiding(self.options(self.component)))
+        return later is not None and bool(later.find_hiding(self.options()))
 
-    def call(self, component: str, arguments: Arguments, way: Way = PLAIN) -> Mapping[str, Array]:
+    def draw(self, sizes: Mapping[str, int], seed: int, /, **attributes: Attribute) -> Arguments:
+        """Draw arguments of the component's shapes."""
+        return draw_arguments(self.component, self.bench, sizes, seed, **attributes)
+
+    def output(self, arguments: Arguments) -> Array:
+        """Return the first output of one call."""
+        return self.call(arguments)[self.contract.first_output]
+
+    def call(self, arguments: Arguments, component: str = "", way: Way = PLAIN) -> Mapping[str, Array]:
         """Return the outputs of one call; BadResult if one is missing that the bench requires."""
+        component = component or self.component
         result = self.bench.call(component, arguments, way=way)
         outputs = self.bench.spec.contracts[component].outputs
         if component == self.component and (
@@ -157,39 +168,44 @@ class Subject:
         outputs = join_parts(self.contract, arguments, values) if is_session else values
         return Returned(name_outputs(returned, self.contract), values, outputs)
 
-    def gradient(self, component: str, arguments: Arguments, cotangent: Array, *wanted: str) -> Mapping[str, Array]:
+    def gradient(self, arguments: Arguments, cotangent: Array, *wanted: str) -> Mapping[str, Array]:
         """Return the gradients of the arguments `wanted`, for a gradient of the first output."""
-        bench, contract = self.bench, self.bench.spec.contracts[component]
+        bench, contract = self.bench, self.contract
         specs = {**contract.inputs, **contract.params_for(arguments.attributes)}
         given = (cotangent, {name: specs[name] for name in wanted}, bench.dtype, bench.device)
         result = invoke_gradient(bench.adapter, contract, arguments, *given)
         self.seconds += result.seconds
         return result.outputs
 
-    def tolerance(self, component: str, arguments: Arguments, output: str) -> float:
-        """Return the tolerance of one output of a call; its error scale is measured on these inputs."""
-        return self.tolerances(component, arguments)[output]
+    def bound(self, *calls: Arguments) -> float:
+        """Return the tolerance of the first output, the largest of these calls."""
+        return max(self.tolerances(call)[self.contract.first_output] for call in calls)
 
-    def tolerances(self, component: str, arguments: Arguments) -> dict[str, float]:
-        """Return the tolerance of every output of a call."""
-        return measure_tolerances(component, arguments, self.bench)
+    def tolerances(self, arguments: Arguments, component: str = "") -> dict[str, float]:
+        """Return the tolerance of every output of a call; error scales are measured on these inputs."""
+        return measure_tolerances(component or self.component, arguments, self.bench)
 
-    def decisive_tolerance(self, component: str, arguments: Arguments, output: str) -> float:
+    def decisive_tolerance(self, arguments: Arguments, output: str, component: str = "") -> float:
         """Return the tolerance of an output of a call that decides something; NotCheckable if rounding decides."""
-        self.require_decisive(component, arguments)
-        scales = measure_call(component, arguments, self.options(component)).scales
+        self.require_decisive(arguments, component)
+        scales = measure_call(component or self.component, arguments, self.options(component)).scales
         return tolerance(self.bench.rounds_to, scales[output], 0.0)
 
-    def require_decisive(self, component: str, arguments: Arguments) -> None:
+    def require_decisive(self, arguments: Arguments, component: str = "") -> None:
         """Raise NotCheckable if rounding decides what a call gives."""
+        component = component or self.component
         call = measure_call(component, arguments, self.options(component))
         if call.margin <= least_margin(self.bench.rounds_to):
             raise NotCheckable(
                 f"rounding to {self.bench.rounds_to} decides what {component} gives for the inputs drawn"
             )
 
-    def agree(self, output: str, actual: Array, expected: Array, bound: float, claim: str) -> None:
-        """Raise Violation unless two results are finite and agree within twice a bound: both of them were rounded."""
+    def agree(self, actual: Array, expected: Array, bound: float, claim: str, output: str = "") -> None:
+        """Raise Violation unless two results are finite and agree within twice a bound: both of them were rounded.
+
+        They are of the first output if none is named.
+        """
+        output = output or self.contract.first_output
         difference = compare(output, actual, expected, 2 * bound)
         if not np.isfinite(actual).all():
             finite = np.where(np.isfinite(expected), expected, 0.0)
@@ -234,8 +250,8 @@ class Subject:
             same = ~np.isfinite(actual) & ((actual == expected) | (np.isnan(actual) & np.isnan(expected)))
             actual, expected = np.where(same, 0.0, actual), np.where(same, 0.0, expected)
         # Error scales take long to measure, and most repeated results are equal to the bit.
-        bound = 0.0 if exact else self.tolerance(self.component, arguments, name)
-        self.agree(name, actual, expected, bound, claim)
+        bound = 0.0 if exact else self.tolerances(arguments)[name]
+        self.agree(actual, expected, bound, claim, name)
         if setting is not None:
             before = self.invariances.get(setting, Invariance(setting, bitwise=True, distance=0.0))
             distance = 0.0 if exact else float(np.abs(actual - expected).max(initial=0.0)) / bound
@@ -265,11 +281,11 @@ class Subject:
             return True
         return False
 
-    def differ(self, output: str, actual: Array, other: Array, bound: float, claim: str) -> None:
+    def differ(self, actual: Array, other: Array, bound: float, claim: str) -> None:
         """Raise Violation unless two results differ by more than rounding; a dtype too coarse to tell passes."""
         if 100 * bound > float(np.abs(other).max()):
             return
-        if not compare(output, actual, other, 2 * bound).wrong:
+        if not compare("", actual, other, 2 * bound).wrong:
             raise Violation(claim)
 
 

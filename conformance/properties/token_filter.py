@@ -7,9 +7,8 @@ from hypothesis import strategies as st
 
 from goldformer.conformance.properties import relations
 from goldformer.conformance.properties.registry import holds
-from goldformer.conformance.properties.subject import Subject, draw_arguments, with_inputs
+from goldformer.conformance.properties.subject import Subject, with_inputs
 
-NAME = "token_filter"
 #: A share that lies at least 0.02 from every sum of probabilities of the logits below: no rounding decides.
 SHARE = 0.71
 
@@ -31,16 +30,11 @@ def names_do_not_matter(
     Logits are 1/2 or more from one another, and further apart in each row than in the one before.
     """
     filters = {"top_k": top_k, "temperature": temperature} | ({} if top_p is None else {"top_p": top_p})
-    drawn = draw_arguments(NAME, subject.bench, {"batch": batch, "vocab": vocab}, seed, **filters)
+    drawn = subject.draw({"batch": batch, "vocab": vocab}, seed, **filters)
     random = np.random.default_rng(seed)
     logits = random.permuted(np.tile(np.arange(vocab) / 2 - 1, (batch, 1)), axis=-1) * np.arange(1, batch + 1)[:, None]
     order = random.permutation(vocab)
     plain, permuted = with_inputs(drawn, logits=logits), with_inputs(drawn, logits=logits[:, order])
-    subject.agree(
-        "probabilities",
-        subject.call(NAME, permuted)["probabilities"],
-        subject.call(NAME, plain)["probabilities"][:, order],
-        subject.tolerance(NAME, plain, "probabilities"),
-        "permuting the vocabulary does not permute the probabilities",
-    )
+    claim = "permuting the vocabulary does not permute the probabilities"
+    subject.agree(subject.output(permuted), subject.output(plain)[:, order], subject.bound(plain), claim)
     relations.ignores_batch(subject, plain)

@@ -9,10 +9,8 @@ from numpy.typing import NDArray
 from goldformer.conformance.judging.invoke import Arguments
 from goldformer.conformance.properties import relations
 from goldformer.conformance.properties.registry import holds
-from goldformer.conformance.properties.subject import Subject, draw_arguments, with_inputs
+from goldformer.conformance.properties.subject import Subject, with_inputs
 from goldformer.spec.draw import below
-
-NAME = "transformer"
 
 SEQ, SEED = st.integers(2, 4), st.integers(0, 999)
 LAST = st.integers(0, 4)
@@ -23,7 +21,7 @@ STACKS = {"num_heads": 2, "num_encoder_layers": 1, "num_decoder_layers": 1, "pad
 def draw_call(subject: Subject, seed: int, source_seq: int, seq: int) -> Arguments:
     """Draw a call with one sample without padding, and parameters."""
     sizes = {"vocab": VOCAB, "heads": 2, "d_k": 2, "d_v": 2, "d_model": 4, "d_ff": 5}
-    arguments = draw_arguments(NAME, subject.bench, sizes, seed, **STACKS)
+    arguments = subject.draw(sizes, seed, **STACKS)
     return with_inputs(arguments, source=draw_ids(seed, "source", source_seq), target=draw_ids(seed, "target", seq))
 
 
@@ -40,13 +38,9 @@ def later_targets_do_not_matter(subject: Subject, seq: int, seed: int, last: int
     target = arguments.inputs["target"]
     # Another word at every later place, never padding.
     other = np.where(np.arange(seq) > last, 1 + target % (VOCAB - 1), target)
-    subject.agree(
-        "logits",
-        subject.call(NAME, with_inputs(arguments, target=other))["logits"][:, : last + 1],
-        subject.call(NAME, arguments)["logits"][:, : last + 1],
-        subject.tolerance(NAME, arguments, "logits"),
-        f"the logits up to position {last} change when later words of the target are replaced",
-    )
+    one, two = (subject.output(call)[:, : last + 1] for call in (arguments, with_inputs(arguments, target=other)))
+    claim = f"the logits up to position {last} change when later words of the target are replaced"
+    subject.agree(two, one, subject.bound(arguments), claim)
 
 
 @holds("model-padding", source_seq=SEQ, seq=SEQ, more=st.integers(1, 2), seed=SEED)
@@ -70,10 +64,5 @@ def reading_word_by_word(subject: Subject, seq: int, seed: int, last: int) -> No
     last = min(last, seq - 2)
     whole = draw_call(subject, seed, 3, seq)
     prefix = with_inputs(whole, target=whole.inputs["target"][:, : last + 1])
-    subject.agree(
-        "logits",
-        subject.call(NAME, prefix)["logits"],
-        subject.call(NAME, whole)["logits"][:, : last + 1],
-        max(subject.tolerance(NAME, call, "logits") for call in (prefix, whole)),
-        f"the logits up to position {last} change when the target ends there",
-    )
+    claim = f"the logits up to position {last} change when the target ends there"
+    subject.agree(subject.output(prefix), subject.output(whole)[:, : last + 1], subject.bound(prefix, whole), claim)

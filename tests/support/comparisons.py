@@ -55,7 +55,7 @@ FAILING = made(
     wrong("sm-one", "softmax"),
     verdict("sm-one", "softmax", dtype="float64", ratio=0.5),
     verdict("sdpa-one", "scaled_dot_product_attention", "errored", "raised", message="raised <X> & \"y\"",
-            clauses=("SDPA-2",), example="cases:\n  - id: <small>\n"),
+            clauses=("SDPA-2",)),
 )  # fmt: skip
 MISSING = Implementation("missing.py", "missing.py", problem="no such file. `goldformer new missing.py` writes one")
 ALL = of(RIGHT, FAILING, MISSING)

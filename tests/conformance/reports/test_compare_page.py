@@ -74,7 +74,6 @@ def test_what_an_implementation_says_is_text_and_never_markup(spec):
     text = page(ALL, spec)
     assert "a | &lt;b&gt;*bad*&lt;/b&gt;" in text
     assert "raised &lt;X&gt; &amp; &#34;y&#34;" in text
-    assert "- id: &lt;small&gt;" in text
     assert "<b>*bad*" not in text
     assert "<X>" not in text
 
