@@ -19,8 +19,9 @@ from goldformer.conformance.diagnosis.explain import Diagnosis
 from goldformer.conformance.diagnosis.mistakes import implementations
 from goldformer.conformance.judging.applicability import plan
 from goldformer.conformance.judging.cases import Bench, check_case, judge_case
-from goldformer.conformance.reports.comparison import Comparison, ComparisonRequest, Implementation
+from goldformer.conformance.reports.comparison import Comparison, ComparisonRequest
 from goldformer.conformance.reports.comparison_page import page
+from goldformer.conformance.reports.record import RunRecord, record_run
 from goldformer.conformance.selection import Selection, checks
 from goldformer.spec import Spec, load_spec
 
@@ -165,11 +166,11 @@ def test_derive(benchmark: Benchmark, spec: Spec) -> None:
     benchmark.pedantic(lambda: [derive_golden(case, spec) for case in cases], rounds=3)
 
 
-def failing(bench: Bench) -> Implementation:
+def failing(bench: Bench) -> RunRecord:
     """Run the suite on attention without the scale, in float32."""
     selection = Selection(("float32",), ("scaled_dot_product_attention", "multi_head_attention"))
     run = DiagnosedRun(tuple(check().verdict for check in checks(bench, selection)))
-    return Implementation.of(bench, run, 0.0, with_pictures=True)
+    return record_run(bench, run, 0.0, with_pictures=True)
 
 
 @pytest.mark.benchmark(timer=time.process_time)

@@ -70,7 +70,8 @@ def run(name: str, dtype: str, components: Sequence[str], device: str = "cpu", f
                 os.killpg(comparing.pid, signal.SIGKILL)
     kept = {key: found[key] for key in ("name", "version", "components", "seconds", "problem")}
     # The page does not show them; they are for debugging.
-    kept["failures"] = {verdict["check"]: verdict["message"] for verdict in found.get("failures", ())}
+    bad = (verdict for verdict in found.get("verdicts", ()) if verdict["status"] in ("failed", "errored"))
+    kept["failures"] = {verdict["check"]: verdict["message"] for verdict in bad}
     target.write_text(json.dumps(kept), encoding="utf-8")
     return kept
 

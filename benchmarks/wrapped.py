@@ -83,7 +83,7 @@ def run(name: str, wrapper: str, components: Sequence[str]) -> dict[str, Any]:
     report = _check(name, wrapper, components[0], "--wrap", wrapper, "--component", ",".join(components))
     problem = str(report["problem"])
     kept = {
-        "version": report["adapter"]["version"],
+        "version": report["version"],
         "problem": (f"`{components[0]}`: " if wrapper == "compile" else "") + problem
         if problem.startswith("stopped")
         else "",
@@ -102,7 +102,7 @@ def run_in_settings(name: str) -> dict[str, Any]:
     comparing = [prop.id for prop in load_spec().properties.values() if prop.settings]
     report = _check(name, SETTINGS, "all", "--bitwise", "--property", ",".join(comparing))
     kept = {
-        "version": report["adapter"]["version"],
+        "version": report["version"],
         "invariances": [(v["component"], found) for v in report["verdicts"] for found in v["invariances"]],
         "failures": [
             (f"{verdict['check']} of {verdict['component']}", verdict["message"])

@@ -67,7 +67,7 @@ class LazyGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Return the command of the first word; a word that is nearly one gets a guess."""
         if args and args[0] not in SUMMARIES and not args[0].startswith("-"):
-            from goldformer.conformance.reports.did_you_mean import describe_unknown  # only on the way to an error
+            from goldformer.conformance.did_you_mean import describe_unknown  # only on the way to an error
 
             message = describe_unknown(args[:1], SUMMARIES, "no such command")
             assert message is not None, "the word is no command"

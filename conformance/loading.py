@@ -39,8 +39,8 @@ from goldformer.adapters.inference import (
 from goldformer.adapters.process import TIMEOUT
 from goldformer.adapters.protocol import DTYPES, HINTS, INFERRED_FUNCTIONS, Adapter, AdapterError, read_signature
 from goldformer.adapters.untrusted_text import abbreviate
+from goldformer.conformance.did_you_mean import describe_unknown
 from goldformer.conformance.judging.running import LOADING, run_step
-from goldformer.conformance.reports.did_you_mean import describe_unknown
 from goldformer.spec import Spec
 
 _VARIADIC: Final = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from goldformer.conformance.diagnosis.explain import Diagnosis
     from goldformer.conformance.judging.cases import Bench, Judgement
     from goldformer.conformance.judging.verdict import CheckKey, Verdict
-    from goldformer.conformance.reports.comparison import Implementation
+    from goldformer.conformance.reports.record import RunRecord
 
 KEY: Final = "goldformer"
 #: The word for every dtype that the adapter has.
@@ -372,15 +372,15 @@ class Summary:
 
         return list_absent(_load_bench(self.config), Selection((), _list_chosen(self.config)))
 
-    def _collect(self, bench: Bench, run: DiagnosedRun) -> Implementation:
-        """Collect the results of a run, as `goldformer check` does."""
-        from goldformer.conformance.reports.comparison import Implementation
+    def _collect(self, bench: Bench, run: DiagnosedRun) -> RunRecord:
+        """Record a run, as `goldformer check` does."""
+        from goldformer.conformance.reports.record import record_run
 
         drawn = replace(bench, dtype=run.verdicts[0].dtype)
         seconds = time.perf_counter() - self.start
         chosen = self._has_chosen(bench)
         executed: Executed = self.config.stash[_EXECUTED]
-        return Implementation.of(drawn, run, seconds, self._list_absent(), executed, chosen=chosen)
+        return record_run(drawn, run, seconds, self._list_absent(), executed, chosen=chosen)
 
     def _list_partial(self) -> tuple[str, ...]:
         """Return the components of which too few cases were judged."""

@@ -12,7 +12,7 @@ from typing import Any, Final
 from goldformer.adapters import AdapterError
 from goldformer.adapters.executed import Recorder
 from goldformer.adapters.identifiers import is_made_for_half_types, list_identifiers
-from goldformer.conformance.diagnosis.diagnosed import DiagnosedRun
+from goldformer.conformance.diagnosis.diagnosed import DiagnosedRun, Explained
 from goldformer.conformance.diagnosis.explain import Diagnosis
 from goldformer.conformance.diagnosis.finding import list_few
 from goldformer.conformance.judging.applicability import find_working_case, select_plain_cases
@@ -20,7 +20,8 @@ from goldformer.conformance.judging.cases import Bench, Judgement
 from goldformer.conformance.judging.invoke import CallProblem
 from goldformer.conformance.judging.running import describe_interrupted
 from goldformer.conformance.loading import Reading, load_implementation
-from goldformer.conformance.reports.comparison import Comparison, ComparisonRequest, Implementation
+from goldformer.conformance.reports.comparison import Comparison, ComparisonRequest
+from goldformer.conformance.reports.record import RunRecord, record_run
 from goldformer.conformance.selection import (
     Check,
     Numerics,
@@ -90,11 +91,12 @@ def judge_implementation(
     *,
     keep_stopped: bool = False,
     with_pictures: bool = False,
-) -> Implementation:
-    """Run the checks of a selection on a bench, explain the failures together, and collect the results.
+    describe_call: Callable[[Explained], str] | None = None,
+) -> RunRecord:
+    """Run the checks of a selection on a bench, explain the failures together, and record the run.
 
     With `keep_stopped`, Ctrl-C or SIGTERM ends the run, and what was judged until then is kept. Pictures take a few
-    more calls.
+    more calls. `describe_call` writes the call of Python that repeats a check, if such a call asked for the run.
     """
     start = time.perf_counter()
     recorder = Recorder()
@@ -108,16 +110,11 @@ def judge_implementation(
         found, adapter = leave_out_guesses(found, bench.adapter, bench.spec)
         bench = replace(bench, adapter=adapter)
     seconds, absent = time.perf_counter() - start, list_absent(bench, selection)
-    return Implementation.of(
-        bench,
-        found,
-        seconds,
-        absent,
-        recorder.executed,
-        stopped=stopped,
-        with_pictures=with_pictures and not stopped,
-        chosen=bool(selection.cases or selection.properties),
-    )
+    return record_run(
+        bench, found.repeat_with(describe_call) if describe_call else found, seconds, absent, recorder.executed,
+        stopped=stopped, with_pictures=with_pictures and not stopped,
+        chosen=bool(selection.cases or selection.properties), in_python=describe_call is not None,
+    )  # fmt: skip
 
 
 def _judge(todo: Sequence[Check], run: RunChecks, spec: Spec, *, keep_stopped: bool) -> tuple[DiagnosedRun, str]:
@@ -140,8 +137,8 @@ def _judge(todo: Sequence[Check], run: RunChecks, spec: Spec, *, keep_stopped: b
         return DiagnosedRun(tuple(judgement.verdict for judgement in judgements)), stopped
 
 
-#: Gets each Implementation as it is done and their number, and passes them on: a progress bar.
-Watch = Callable[[Iterator[Implementation], int], Iterable[Implementation]]
+#: Gets each record as it is done and their number, and passes them on: a progress bar.
+Watch = Callable[[Iterator[RunRecord], int], Iterable[RunRecord]]
 
 
 def run_comparison(
@@ -156,7 +153,7 @@ def run_comparison(
     return Comparison(request, tuple(done[name] for name in given))
 
 
-def _check_all(given: Sequence[str], request: ComparisonRequest, spec: Spec, jobs: int) -> Iterator[Implementation]:
+def _check_all(given: Sequence[str], request: ComparisonRequest, spec: Spec, jobs: int) -> Iterator[RunRecord]:
     from concurrent.futures import ThreadPoolExecutor, as_completed  # one implementation needs no pool
 
     with ThreadPoolExecutor(jobs) as pool:
@@ -164,7 +161,7 @@ def _check_all(given: Sequence[str], request: ComparisonRequest, spec: Spec, job
         yield from (future.result() for future in as_completed(running))
 
 
-def _check_in_process(given: str, request: ComparisonRequest, root: Path) -> Implementation:
+def _check_in_process(given: str, request: ComparisonRequest, root: Path) -> RunRecord:
     from concurrent.futures.process import BrokenProcessPool  # one implementation needs no process of its own
 
     from goldformer.spec.processes import make_pool
@@ -173,21 +170,21 @@ def _check_in_process(given: str, request: ComparisonRequest, root: Path) -> Imp
         with make_pool(1) as pool:
             return pool.submit(_load_and_check, given, request, root).result()
     except BrokenProcessPool:
-        return Implementation(given, given, problem="its process ended in the middle of a check")
+        return RunRecord(given, given, problem="its process ended in the middle of a check")
 
 
-def _load_and_check(given: str, request: ComparisonRequest, root: Path) -> Implementation:
+def _load_and_check(given: str, request: ComparisonRequest, root: Path) -> RunRecord:
     return check_implementation(given, request, load_spec(root))
 
 
-def check_implementation(given: Any, request: ComparisonRequest, spec: Spec) -> Implementation:
+def check_implementation(given: Any, request: ComparisonRequest, spec: Spec) -> RunRecord:
     """Run the checks on one adapter, a class or a function, in this process."""
     try:
         adapter = load_implementation(given, spec, Reading(timeout=request.timeout))
     except AdapterError as error:
         # The name is printed next to the problem anyway.
         name = str(given)
-        return Implementation(name, name, problem=str(error).removeprefix(name).lstrip(": "))
+        return RunRecord(name, name, problem=str(error).removeprefix(name).lstrip(": "))
     with contextlib.closing(adapter):
         Numerics(threads=request.threads).apply(adapter.arrays)
         selection = Selection(request.dtypes, request.components)

@@ -20,6 +20,7 @@ from goldformer.conformance.api.printed import Printed
 from goldformer.conformance.api.report import Report
 from goldformer.conformance.choices import CHOICES
 from goldformer.conformance.diagnosis.diagnosed import Explained
+from goldformer.conformance.did_you_mean import describe_unknown
 from goldformer.conformance.judging.cases import Bench
 from goldformer.conformance.judging.collector import sparing_collector
 from goldformer.conformance.judging.decision import Policy
@@ -27,7 +28,6 @@ from goldformer.conformance.judging.host import call_apart
 from goldformer.conformance.judging.running import trace_crash
 from goldformer.conformance.loading import Reading, find_name, list_own, load_implementation
 from goldformer.conformance.reports.comparison import Comparison, ComparisonRequest
-from goldformer.conformance.reports.did_you_mean import describe_unknown
 from goldformer.conformance.runner import choose_dtypes, judge_implementation
 from goldformer.conformance.selection import Numerics, Selection, add_declared_cases
 from goldformer.spec import Spec, load_spec
@@ -104,11 +104,11 @@ def check(
         with Numerics().hold(adapter.arrays):
             if named is None:
                 bench, selection = choose_dtypes(bench, selection, 'dtypes="all"')
-            found = judge_implementation(bench, selection, with_pictures=True)
-    options = {"conventions": dict(conventions or {}), "device": device, "arrays": arrays, "strict": strict}
-    run = found.run.repeat_with(partial(_describe_call, what, component, options))
+            options = {"conventions": dict(conventions or {}), "device": device, "arrays": arrays, "strict": strict}
+            describe_call = partial(_describe_call, what, component, options)
+            record = judge_implementation(bench, selection, with_pictures=True, describe_call=describe_call)
     request = ComparisonRequest(selection.dtypes, selection.components, device, timeout=timeout)
-    return Report(Comparison(request, (replace(found, run=run, in_python=True),)), spec, printed.text)
+    return Report(Comparison(request, (record,)), spec, printed.text)
 
 
 def _read_reading(what: Any, component: Any, arrays: Any, accept: Any, timeout: float) -> Reading:

@@ -14,9 +14,9 @@ from goldformer.adapters.arrays import LIBRARIES, ArrayLibrary
 from goldformer.adapters.find_arrays import find_library
 from goldformer.adapters.protocol import DTYPES, Adapter
 from goldformer.conformance.api.arguments import advise, explain_foreign, read_mask, require_component
+from goldformer.conformance.did_you_mean import describe_unknown
 from goldformer.conformance.judging.derivation import CannotDerive, derive_values, evaluate_values
 from goldformer.conformance.judging.expected import round_like
-from goldformer.conformance.reports.did_you_mean import describe_unknown
 from goldformer.spec import Case, Contract, Location, Spec, Wanted
 from goldformer.spec.call import check_call
 from goldformer.spec.draw import Values

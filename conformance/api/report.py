@@ -8,9 +8,11 @@ from dataclasses import dataclass, field
 from goldformer.conformance.diagnosis.finding import Finding
 from goldformer.conformance.judging.verdict import Verdict
 from goldformer.conformance.reports.card import Card, list_printed
-from goldformer.conformance.reports.comparison import Comparison, Implementation
-from goldformer.conformance.reports.comparison_data import as_json, markdown
+from goldformer.conformance.reports.comparison import Comparison
 from goldformer.conformance.reports.json_data import replace_nonfinite
+from goldformer.conformance.reports.markdown import markdown
+from goldformer.conformance.reports.record import RunRecord
+from goldformer.conformance.reports.record_json import as_json
 from goldformer.conformance.reports.summary import summarise
 from goldformer.spec import Spec
 
@@ -35,9 +37,9 @@ class Report:
     printed: str = ""
 
     @property
-    def implementation(self) -> Implementation:
+    def record(self) -> RunRecord:
         """The results in full: every verdict, the time, what is not implemented."""
-        (only,) = self.comparison.implementations
+        (only,) = self.comparison.records
         return only
 
     @property
@@ -51,17 +53,17 @@ class Report:
     @property
     def findings(self) -> tuple[Finding, ...]:
         """The sentences of the diagnosis, the component to fix first before all others."""
-        return tuple(self.implementation.remarks(self.spec, whole=True))
+        return self.record.findings
 
     @property
     def failures(self) -> tuple[Verdict, ...]:
         """The verdicts on the checks that failed or errored."""
-        return self.implementation.bad
+        return self.record.bad
 
     @property
     def partial(self) -> tuple[str, ...]:
         """The components of which too few cases were judged, if nothing fails."""
-        return self.implementation.partial
+        return self.record.partial
 
     def raise_for_failures(self, *, allow_partial: bool = False) -> None:
         """Raise NonConformance with the diagnosis unless the implementation conforms.
@@ -73,8 +75,8 @@ class Report:
             raise NonConformance(str(self))
 
     def to_json(self) -> str:
-        """Return the results as JSON: components, clauses, diagnosis, failures."""
-        return json.dumps(replace_nonfinite(as_json(self.comparison, self.spec)), ensure_ascii=False)
+        """Return the record as JSON, as `goldformer check --json` does."""
+        return json.dumps(replace_nonfinite(as_json(self.record)), ensure_ascii=False)
 
     def to_markdown(self) -> str:
         """Return a summary in Markdown, as the summary page of a build shows it."""
@@ -87,7 +89,7 @@ class Report:
         return page(self.comparison, self.spec)
 
     def __str__(self) -> str:
-        found = self.implementation
+        found = self.record
         parts = [f"goldformer: {found.problem}"] if found.problem else []
         summary = summarise(found, self.spec, more="report.findings", each="report.failures has each")
         parts += [line.text for line in summary]
@@ -101,4 +103,4 @@ class Report:
 
     @property
     def _card(self) -> Card:
-        return Card.of(self.implementation, self.comparison.request.dtypes, self.spec, self.printed)
+        return Card.of(self.record, self.comparison.request.dtypes, self.spec, self.printed)

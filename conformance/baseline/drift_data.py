@@ -9,7 +9,7 @@ from typing import Any, Final
 from goldformer.adapters.untrusted_text import printable
 from goldformer.conformance.baseline.drift import Drift, describe_cause, describe_move, explain_drift
 from goldformer.conformance.baseline.moves import KINDS, Kind, Move, Tally, group_by_reason, sort_worst_first
-from goldformer.conformance.reports.comparison_data import list_remarks
+from goldformer.conformance.reports.markdown import list_remarks
 from goldformer.conformance.reports.text import format_ratio
 from goldformer.spec.readme import escape, markdown_table
 

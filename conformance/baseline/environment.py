@@ -13,7 +13,8 @@ from threadpoolctl import threadpool_info
 
 from goldformer.adapters import Adapter
 from goldformer.conformance.baseline.model import BaselineRequest, Recording
-from goldformer.conformance.reports.comparison import describe_system, list_libraries
+from goldformer.conformance.reports.comparison import describe_system
+from goldformer.conformance.reports.record import list_libraries
 
 #: The features of a processor that decide how floating-point code is compiled or chosen, by the start of their names.
 _FEATURES: Final = re.compile(r"amx|asimd|avx|bf16|f16c|fma|fphp|neon|sme(?!p)|sse4|sve")

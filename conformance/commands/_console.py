@@ -20,12 +20,12 @@ from rich.table import Table
 from rich.text import Text
 
 from goldformer.adapters.untrusted_text import printable
-from goldformer.conformance.reports.did_you_mean import describe_unknown
+from goldformer.conformance.did_you_mean import describe_unknown
 from goldformer.conformance.reports.json_data import replace_nonfinite
 from goldformer.spec.files import explain_os_error, write_named_file
 
 if TYPE_CHECKING:
-    from goldformer.conformance.reports.comparison import Implementation, Outcome
+    from goldformer.conformance.reports.record import Outcome, RunRecord
 
 #: Exit statuses, as --help documents them.
 OK: Final = 0
@@ -172,10 +172,10 @@ def require_outputs(saved: Mapping[str, Path | None], *inputs: str | Path) -> No
         written[place] = option
 
 
-def find_status(outcome: Outcome, implementations: Iterable[Implementation], *, allow_partial: bool) -> int:
+def find_status(outcome: Outcome, records: Iterable[RunRecord], *, allow_partial: bool) -> int:
     """Return the exit status of an outcome; say of which components too little was judged."""
     if outcome == "partial" and not allow_partial:
-        for found in implementations:
+        for found in records:
             if found.partial:
                 print_error(f"{found.given} is partial: {found.explain_partial()}. --allow-partial accepts that")
     statuses = {"conforms": OK, "partial": OK if allow_partial else PARTIAL, "fails": FAILS, "unusable": UNUSABLE}

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import platform
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
-from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 import click
 
-from goldformer.adapters import DTYPES, Adapter
+from goldformer.adapters import DTYPES
 from goldformer.adapters.find import join_bridge
 from goldformer.adapters.wrapping import wrap_adapter
 from goldformer.conformance.commands import _options as options
@@ -34,16 +31,13 @@ from goldformer.conformance.judging.cases import Bench, Judgement
 from goldformer.conformance.judging.decision import Policy
 from goldformer.conformance.judging.derivation import CannotDerive, derive_values
 from goldformer.conformance.loading import Reading, list_own, load_implementation
-from goldformer.conformance.reports.comparison import Comparison, ComparisonRequest, Implementation
-from goldformer.conformance.reports.comparison_data import coverage_as_json, diagnosis_as_json
-from goldformer.conformance.reports.comparison_data import markdown as comparison_markdown
-from goldformer.conformance.reports.results import NOT_IMPLEMENTED
+from goldformer.conformance.reports.comparison import Comparison, ComparisonRequest
+from goldformer.conformance.reports.markdown import markdown as write_markdown
+from goldformer.conformance.reports.record_json import as_json
 from goldformer.conformance.reports.summary import explain_all, summarise
-from goldformer.conformance.reports.text import select_rows
 from goldformer.conformance.runner import choose_dtypes, judge_implementation
 from goldformer.conformance.selection import Check, Numerics, Selection, add_declared_cases
 from goldformer.spec import Case, Spec, load_spec
-from goldformer.spec.edition import editions_as_json
 from goldformer.spec.files import resolve_path
 from goldformer.spec.load import load_own_cases
 
@@ -108,7 +102,7 @@ def check(
     quiet: bool,
     verbose: bool,
 ) -> int:
-    """Check an implementation.
+    """Check an record.
 
     ADAPTER is what you have: model.py:MultiHeadAttention, model.py or lab.ipynb (its classes and functions), an
     adapter file, a dotted module, or a built-in name such as reference. How a class is called is inferred.
@@ -141,20 +135,17 @@ def check(
         Numerics(tf32, threads).apply(found.arrays)
         if not dtypes:
             bench, selection = choose_dtypes(bench, selection)
-        implementation = judge_implementation(
-            bench, selection, _run_checks, keep_stopped=True, with_pictures=html is not None
-        )
-        data = _as_json(implementation, bench.adapter, device, spec) if json else {}
+        record = judge_implementation(bench, selection, _run_checks, keep_stopped=True, with_pictures=html is not None)
         in_full = verbose and not quiet
-        for line in explain_all(implementation, spec) if in_full else summarise(implementation, spec, brief=quiet):
+        for line in explain_all(record, spec) if in_full else summarise(record, spec, brief=quiet):
             say(line.text, line.style)
     comparison = Comparison(
-        ComparisonRequest(selection.dtypes, selection.components, device, threads, timeout), (implementation,)
+        ComparisonRequest(selection.dtypes, selection.components, device, threads, timeout), (record,)
     )
     if json:
-        save_json(json, data)
+        save_json(json, as_json(record))
     if markdown:
-        save(markdown, comparison_markdown(comparison, spec))
+        save(markdown, write_markdown(comparison, spec))
     if html:
         from goldformer.conformance.reports.comparison_page import page  # pictures, which no other check needs
 
@@ -162,11 +153,11 @@ def check(
     if junit:
         from goldformer.conformance.reports.junit import junit_xml  # XML, which no other check needs
 
-        save(junit, junit_xml(implementation, spec))
-    if implementation.problem:
-        print_error(implementation.problem)
-        return STOPPED if implementation.stopped else UNUSABLE
-    return find_status(implementation.outcome, [implementation], allow_partial=allow_partial)
+        save(junit, junit_xml(record, spec))
+    if record.problem:
+        print_error(record.problem)
+        return STOPPED if record.stopped else UNUSABLE
+    return find_status(record.outcome, [record], allow_partial=allow_partial)
 
 
 def _wrap(bench: Bench, wrapper: str, properties: Collection[str]) -> Bench:
@@ -212,32 +203,3 @@ def _run_checks(todo: Sequence[Check]) -> Iterator[Judgement]:
             verdict = judgement.verdict
             progress.update(task, advance=1, description=f"{verdict.component} {verdict.dtype}")
             yield judgement
-
-
-def _as_json(implementation: Implementation, adapter: Adapter, device: str, spec: Spec) -> dict[str, Any]:
-    results = implementation.results(spec).values()
-    return {
-        "goldformer": version("goldformer"),
-        "spec": editions_as_json(implementation.editions(spec)),
-        "python": platform.python_version(),
-        "adapter": {
-            "name": adapter.name, "version": adapter.version, "origin": adapter.origin,
-            "arrays": adapter.arrays, "conventions": dict(adapter.conventions), "hints": list(adapter.hints),
-        },
-        "device": device,
-        "outcome": implementation.outcome,
-        "components": [
-            {
-                "component": row.component, "passed": row.counts.passed, "failed": row.counts.bad,
-                "not_implemented": row.counts.absent,
-                "skipped": sum(row.counts.skipped.values()) - row.counts.absent,
-                "worst_ratio": row.counts.worst, "state": row.state,
-                "refused": row.counts.refused, "bad_inputs": row.counts.refusals, **coverage_as_json(row),
-            }
-            for row in select_rows(results)
-        ],
-        "not_implemented": [result.component for result in results if result.state == NOT_IMPLEMENTED],
-        "diagnosis": diagnosis_as_json(implementation, spec),
-        "problem": implementation.problem,
-        "verdicts": implementation.run.as_json(),
-    }  # fmt: skip

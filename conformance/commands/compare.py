@@ -27,9 +27,11 @@ from goldformer.conformance.commands._console import (
     say,
     show_progress,
 )
-from goldformer.conformance.reports import comparison_data
 from goldformer.conformance.reports.comparison import Comparison, ComparisonRequest
 from goldformer.conformance.reports.comparison_page import page
+from goldformer.conformance.reports.markdown import describe_outcome, summarize_result
+from goldformer.conformance.reports.markdown import markdown as write_markdown
+from goldformer.conformance.reports.record_json import comparison_as_json
 from goldformer.conformance.reports.results import ComponentResult
 from goldformer.conformance.reports.summary import list_declarations, list_remarks, make_edition_line
 from goldformer.conformance.runner import run_comparison
@@ -87,31 +89,30 @@ def compare(
     if html:
         save(html, page(comparison, spec))
     if json:
-        save_json(json, comparison_data.as_json(comparison, spec))
+        save_json(json, comparison_as_json(comparison, spec))
     if markdown:
-        save(markdown, comparison_data.markdown(comparison, spec))
-    for found in comparison.implementations:
+        save(markdown, write_markdown(comparison, spec))
+    for found in comparison.records:
         if found.problem:
             print_error(f"{found.given}: {found.problem}")
-    return find_status(comparison.outcome, comparison.implementations, allow_partial=allow_partial)
+    return find_status(comparison.outcome, comparison.records, allow_partial=allow_partial)
 
 
 def _print_comparison(comparison: Comparison, spec: Spec) -> None:
     table = plain_table("component", *comparison.names)
-    results = [found.results(spec) for found in comparison.implementations]
     for component in comparison.components(spec):
-        table.add_row(component, *(_format_cell(mine.get(component)) for mine in results))
+        table.add_row(component, *(_format_cell(found.results.get(component)) for found in comparison.records))
     if table.row_count:
         print_table(table)
         out.print(
             "✓ conforms · ◐ partial · ✗ fails: checks that pass, of those judged · the worst error ÷ tolerance",
             style="dim",
         )
-    for name, found in zip(comparison.names, comparison.implementations, strict=True):
+    for name, found in zip(comparison.names, comparison.records, strict=True):
         title = f"{name} {found.version}".strip()
         took = f" ({found.seconds:.1f} s)" if found.verdicts else ""
-        say(f"\n{title}: {comparison_data.describe_outcome(found, spec)}{took}", "bold")
-        for line in (*list_remarks(found.remarks(spec)), *list_declarations(found, spec)):
+        say(f"\n{title}: {describe_outcome(found)}{took}", "bold")
+        for line in (*list_remarks(found.brief), *list_declarations(found, spec)):
             say(line.text, line.style)
     edition = make_edition_line(comparison.editions(spec))
     say(f"\n{edition.text}", edition.style)
@@ -120,4 +121,4 @@ def _print_comparison(comparison: Comparison, spec: Spec) -> None:
 def _format_cell(result: ComponentResult | None) -> Text:
     counts = result.counts if result is not None else None
     style = "red" if counts is not None and counts.bad else "" if counts is not None and counts.number_judged else "dim"
-    return Text(comparison_data.summarize_result(result), style=style)
+    return Text(summarize_result(result), style=style)

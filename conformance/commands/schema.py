@@ -8,7 +8,7 @@ from goldformer.adapters.process import messages
 from goldformer.conformance.commands import _options as options
 from goldformer.conformance.commands._console import OK, CannotRun, say
 from goldformer.conformance.grading.assignment import AssignmentFile
-from goldformer.conformance.reports import report_schema
+from goldformer.conformance.reports import record_json
 from goldformer.spec import ROOT
 from goldformer.spec.schemas import SCHEMAS, render_schema, write_schemas
 
@@ -16,7 +16,7 @@ _MAKERS = {
     **{kind: model.model_json_schema for kind, model in SCHEMAS.items()},
     "assignment": AssignmentFile.model_json_schema,
     "protocol": messages.json_schema,
-    "report": report_schema.json_schema,
+    "report": record_json.json_schema,
 }
 
 

@@ -410,7 +410,7 @@ def _check_forbidden(file: YamlFile, model: AssignmentFile) -> Iterator[Problem]
 
 
 def _describe_unknown(kind: str, word: str, known: Collection[str]) -> str:
-    from goldformer.conformance.reports.did_you_mean import describe_unknown  # only needed for an error
+    from goldformer.conformance.did_you_mean import describe_unknown  # only needed for an error
 
     message = describe_unknown((word,), tuple(known), f"unknown {kind}")
     assert message is not None, "it is not among them"

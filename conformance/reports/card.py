@@ -11,10 +11,10 @@ from goldformer.conformance.diagnosis.diagnosed import Explained
 from goldformer.conformance.diagnosis.finding import FIRST_SEEN, FIX_FIRST, FIX_TOO, REPEAT, Finding
 from goldformer.conformance.diagnosis.suspects import ACCEPTED
 from goldformer.conformance.judging.verdict import Verdict
-from goldformer.conformance.reports.comparison import Implementation, Outcome
-from goldformer.conformance.reports.comparison_data import SYMBOLS, describe_outcome, summarize_result
 from goldformer.conformance.reports.fixes import ShownFinding, show_fixes_first
+from goldformer.conformance.reports.markdown import SYMBOLS, describe_outcome, summarize_result
 from goldformer.conformance.reports.page import render
+from goldformer.conformance.reports.record import Outcome, RunRecord
 from goldformer.conformance.reports.remarks import TOO_FEW
 from goldformer.conformance.reports.results import PARTIAL
 from goldformer.conformance.reports.summary import group_declarations
@@ -60,26 +60,24 @@ class Card:
     printed: str
 
     @classmethod
-    def of(cls, implementation: Implementation, dtypes: Sequence[str], spec: Spec, printed: str = "") -> Card:
-        """Collect what a card shows; `printed` is the output of the implementation."""
-        remarks = implementation.remarks(spec, whole=True)
-        first = _find_first(implementation.bad, remarks)
-        explained = implementation.run.explain(first) if first else None
-        components = {
-            n: r for n, r in implementation.results(spec).items() if r.counts.number_judged or r.state == PARTIAL
-        }
+    def of(cls, record: RunRecord, dtypes: Sequence[str], spec: Spec, printed: str = "") -> Card:
+        """Collect what a card shows; `printed` is the output of the record."""
+        remarks = record.findings
+        first = _find_first(record.bad, remarks)
+        explained = record.run.explain(first) if first else None
+        components = {n: r for n, r in record.results.items() if r.counts.number_judged or r.state == PARTIAL}
         # With one component, its name is in the title.
         hidden = {FIRST_SEEN, REPEAT, *({FIX_FIRST} if len(components) == 1 else ())}
         shown = [r for r in remarks if (r.inner or r.label in _HEADS) and r.label not in hidden]
         notes = [f"{r.label}: {r.text}" for r in remarks if not r.inner and r.label not in _HEADS]
-        notes += [f"Declared{text}" for text in group_declarations(implementation.conventions)]
+        notes += [f"Declared{text}" for text in group_declarations(record.conventions)]
         return cls(
-            implementation.outcome, implementation.title, _describe_verdict(implementation, spec), ", ".join(dtypes),
+            record.outcome, record.title, _describe_verdict(record), ", ".join(dtypes),
             tuple((name, summarize_result(result)) for name, result in components.items()),
             tuple(show_fixes_first(shown, spec)), explained, describe_first_wrong(first),
             tuple(spec.clauses[id_] for id_ in list_broken_clauses(first)) if first else (),
             explain_verdict(explained, spec) if explained else "",
-            implementation.bad[:_LISTED], max(0, len(implementation.bad) - _LISTED), implementation.hints,
+            record.bad[:_LISTED], max(0, len(record.bad) - _LISTED), record.hints,
             tuple(notes), printable(printed),
         )  # fmt: skip
 
@@ -120,12 +118,12 @@ def _find_first(bad: Sequence[Verdict], remarks: Iterable[Finding]) -> Verdict |
     return next((v for v in mine if v.reason != ACCEPTED), mine[0] if mine else None)
 
 
-def _describe_verdict(implementation: Implementation, spec: Spec) -> str:
+def _describe_verdict(record: RunRecord) -> str:
     """Return the outcome in words; of one component that fails, how many checks pass."""
-    if implementation.outcome == "fails" and len(results := implementation.results(spec)) == 1:
-        (counts,) = (result.counts for result in results.values())
+    if record.outcome == "fails" and len(record.results) == 1:
+        (counts,) = (result.counts for result in record.results.values())
         return f"{counts.passed} of {counts.number_judged} checks pass"
-    return describe_outcome(implementation, spec)
+    return describe_outcome(record)
 
 
 def describe_first_wrong(verdict: Verdict | None) -> str:

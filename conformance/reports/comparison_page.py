@@ -8,17 +8,13 @@ from typing import Final
 
 from goldformer.conformance.diagnosis.finding import Finding
 from goldformer.conformance.judging.verdict import Verdict
-from goldformer.conformance.reports.comparison import Comparison, Implementation
-from goldformer.conformance.reports.comparison_data import (
-    SYMBOLS,
-    collect_libraries,
-    describe_outcome,
-    list_reasons,
-)
+from goldformer.conformance.reports.comparison import Comparison
 from goldformer.conformance.reports.failing_checks import ComponentFailures, list_failures
 from goldformer.conformance.reports.fixes import ShownFinding, show_fixes_first
+from goldformer.conformance.reports.markdown import SYMBOLS, describe_outcome, list_reasons
 from goldformer.conformance.reports.page import TableCell, render
 from goldformer.conformance.reports.pictures import HeatMap, Strip, draw_picture, make_strips
+from goldformer.conformance.reports.record import RunRecord
 from goldformer.conformance.reports.remarks import NOTES, TOO_FEW
 from goldformer.conformance.reports.results import NOT_IMPLEMENTED, PARTIAL, ComponentResult, Counts
 from goldformer.conformance.reports.text import format_ratio
@@ -35,7 +31,7 @@ class ImplementationPart:
 
     id: str
     name: str
-    found: Implementation
+    found: RunRecord
     outcome: str
     findings: tuple[ShownFinding, ...]
     notes: tuple[Finding, ...]
@@ -58,7 +54,7 @@ class ImplementationPart:
 
 def page(comparison: Comparison, spec: Spec) -> str:
     """Return the whole page."""
-    pairs = zip(comparison.names, comparison.implementations, strict=True)
+    pairs = zip(comparison.names, comparison.records, strict=True)
     dtypes = comparison.request.dtypes
     sections = [_make_section(f"i{nth}", name, found, dtypes, spec) for nth, (name, found) in enumerate(pairs, 1)]
     return render(
@@ -69,7 +65,7 @@ def page(comparison: Comparison, spec: Spec) -> str:
         documents=list(_list_documents(sections, spec)),
         request=comparison.request,
         too_few=TOO_FEW,
-        environment=comparison.environment(spec) | collect_libraries(comparison),
+        environment=comparison.environment(spec),
     )
 
 
@@ -80,9 +76,9 @@ def _list_components(
     comparison: Comparison, sections: Iterable[ImplementationPart], spec: Spec
 ) -> Iterator[tuple[str, str, list[TableCell]]]:
     """Yield a row for each component: its name, its title, and a cell for each implementation."""
-    cells = [(section, section.found.results(spec)) for section in sections]
+    listed = [*sections]
     for name in comparison.components(spec):
-        row = [_make_component_cell(section, mine.get(name)) for section, mine in cells]
+        row = [_make_component_cell(section, section.found.results.get(name)) for section in listed]
         yield name, spec.contracts[name].title, row
 
 
@@ -93,7 +89,7 @@ def _make_component_cell(section: ImplementationPart, cell: ComponentResult | No
     if not counts.number_judged and cell.state != PARTIAL:
         return TableCell(f"– {cell.state}", () if cell.state == NOT_IMPLEMENTED else _describe_notes(cell))
     notes = [f"{counts.passed} of {counts.number_judged}"]
-    notes += [f"error {format_ratio(counts.worst)}"] if counts.worst is not None else []
+    notes += [f"error {format_ratio(counts.worst_ratio)}"] if counts.worst_ratio is not None else []
     notes += _describe_notes(cell, _OWN)
     target = next((part.id for part in section.parts if part.component == cell.component), "")
     return TableCell(f"{SYMBOLS[cell.state]} {cell.state}", tuple(notes), target, _name_kind(cell))
@@ -115,15 +111,15 @@ def _list_clauses(
     comparison: Comparison, sections: Iterable[ImplementationPart], spec: Spec
 ) -> Iterator[tuple[Clause, bool, list[TableCell]]]:
     """Yield a row for each clause: the clause, True if something fails it, and a cell for each implementation."""
-    tallies = [(section, section.found.clauses(spec)) for section in sections]
+    listed = [*sections]
     for id_ in comparison.clauses(spec):
-        row = [_make_cell(mine.get(id_), section.place_of(id_)) for section, mine in tallies]
+        row = [_make_cell(section.found.clauses.get(id_), section.place_of(id_)) for section in listed]
         yield spec.clauses[id_], any(cell.kind == "fails" for cell in row), row
 
 
 def _list_documents(sections: Iterable[ImplementationPart], spec: Spec) -> Iterator[tuple[Document, list[TableCell]]]:
     """Yield a row for each document that cases come from."""
-    tallies = [section.found.documents(spec) for section in sections]
+    tallies = [section.found.documents for section in sections]
     for id_, document in spec.documents.items():
         row = [_make_cell(mine.get(id_), "") for mine in tallies]
         if any(cell.kind != "none" for cell in row):
@@ -134,7 +130,7 @@ def _make_cell(counts: Counts | None, target: str = "", *, with_error: bool = Fa
     """Return a cell with the number of checks that pass; if some fail, it links to `target`."""
     if counts is None or not counts.number_judged:
         return TableCell("–")
-    notes = (f"error {format_ratio(counts.worst)}",) if with_error and counts.worst is not None else ()
+    notes = (f"error {format_ratio(counts.worst_ratio)}",) if with_error and counts.worst_ratio is not None else ()
     text = f"{counts.passed} of {counts.number_judged}"
     if counts.bad:
         return TableCell(f"✗ {text}", notes, target, "fails")
@@ -144,26 +140,25 @@ def _make_cell(counts: Counts | None, target: str = "", *, with_error: bool = Fa
 # ── one implementation ──
 
 
-def _make_section(id_: str, name: str, found: Implementation, dtypes: Sequence[str], spec: Spec) -> ImplementationPart:
+def _make_section(id_: str, name: str, found: RunRecord, dtypes: Sequence[str], spec: Spec) -> ImplementationPart:
     rows = tuple(
         (
             component,
             tuple(_make_cell(result.dtypes.get(dtype), with_error=True) for dtype in dtypes),
             list_reasons(result.counts),
         )
-        for component, result in found.results(spec).items()
+        for component, result in found.results.items()
         if result.counts.number_judged
     )
-    remarks = found.remarks(spec, whole=True)
-    findings = [r for r in remarks if r.label not in NOTES or r.label == TOO_FEW]
+    findings = [r for r in found.findings if r.label not in NOTES or r.label == TOO_FEW]
     named = {id_ for finding in findings for id_ in finding.mistakes}
     return ImplementationPart(
         id_,
         name,
         found,
-        describe_outcome(found, spec),
+        describe_outcome(found),
         tuple(show_fixes_first(findings, spec)),
-        tuple(remark for remark in remarks if remark not in findings),
+        tuple(remark for remark in found.findings if remark not in findings),
         rows,
         tuple(list_failures(id_, found, named, spec)),
         tuple(v for v in found.verdicts if v.is_tolerated),

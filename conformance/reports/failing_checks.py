@@ -14,8 +14,8 @@ from goldformer.conformance.diagnosis.causes import Causes, find_cause
 from goldformer.conformance.diagnosis.diagnosed import Explained
 from goldformer.conformance.diagnosis.evidence import Evidence
 from goldformer.conformance.judging.verdict import Verdict
-from goldformer.conformance.reports.comparison import Implementation
 from goldformer.conformance.reports.pictures import HeatMap, compare_values, name_axes, name_window
+from goldformer.conformance.reports.record import RunRecord
 from goldformer.conformance.reports.text import format_difference, list_facts
 from goldformer.spec import Spec
 
@@ -74,7 +74,7 @@ class ComponentFailures:
         return sum(group.count for group in self.groups)
 
 
-def list_failures(section: str, found: Implementation, named: Collection[str], spec: Spec) -> list[ComponentFailures]:
+def list_failures(section: str, found: RunRecord, named: Collection[str], spec: Spec) -> list[ComponentFailures]:
     """Return the failing checks of an implementation by component; `named` are the causes that the diagnosis names."""
     listed = []
     for component in dict.fromkeys(v.component for v in found.bad):

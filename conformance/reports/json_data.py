@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 
 def replace_nonfinite(value: Any) -> Any:
-    """Return plain data in which infinities and NaN are words."""
-    if isinstance(value, dict):
+    """Return plain data of a value, dataclasses in it too, in which infinities and NaN are words."""
+    if is_dataclass(value):
+        return {field.name: replace_nonfinite(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, Mapping):
         return {k: replace_nonfinite(v) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
         return [replace_nonfinite(v) for v in value]

@@ -8,7 +8,7 @@ from xml.etree import ElementTree as ET
 from goldformer.adapters.untrusted_text import printable
 from goldformer.conformance.diagnosis.diagnosed import Explained
 from goldformer.conformance.judging.verdict import Status
-from goldformer.conformance.reports.comparison import Implementation
+from goldformer.conformance.reports.record import RunRecord
 from goldformer.conformance.reports.results import PARTIAL
 from goldformer.conformance.reports.text import explain_verdict
 from goldformer.spec import Spec
@@ -17,28 +17,27 @@ from goldformer.spec import Spec
 _RUN = "goldformer"
 
 
-def junit_xml(implementation: Implementation, spec: Spec) -> str:
+def junit_xml(record: RunRecord, spec: Spec) -> str:
     """Return a suite for each component, and a test for each check; what says nothing of the code is skipped.
 
     A component of which too few cases were judged has a skipped test that says so.
     """
-    results = implementation.results(spec)
-    root = ET.Element("testsuites", name=f"goldformer: {printable(implementation.title)}")
+    root = ET.Element("testsuites", name=f"goldformer: {printable(record.title)}")
     for component in spec.components:
-        mine = [verdict for verdict in implementation.verdicts if verdict.component == component]
+        mine = [verdict for verdict in record.verdicts if verdict.component == component]
         if mine:
             suite = ET.SubElement(root, "testsuite", name=component)
             edition = str(spec.edition_of(component))
             ET.SubElement(ET.SubElement(suite, "properties"), "property", name="spec", value=edition)
             for verdict in mine:
-                _add_check(suite, implementation.run.explain(verdict), spec)
-            if results[component].state == PARTIAL:
+                _add_check(suite, record.run.explain(verdict), spec)
+            if record.results[component].state == PARTIAL:
                 case = ET.SubElement(suite, "testcase", classname=component, name="enough cases", time="0.000")
-                ET.SubElement(case, "skipped", message=results[component].verdict)
-    if implementation.problem:
+                ET.SubElement(case, "skipped", message=record.results[component].verdict)
+    if record.problem:
         suite = ET.SubElement(root, "testsuite", name=_RUN)
         case = ET.SubElement(suite, "testcase", classname=_RUN, name="run", time="0.000")
-        ET.SubElement(case, "error", message=printable(implementation.problem), type="unusable")
+        ET.SubElement(case, "error", message=printable(record.problem), type="unusable")
     return count_and_serialise(root)
 
 

@@ -68,7 +68,7 @@ _MOST_REASONS: Final = 3
 
 def make_remarks(
     run: DiagnosedRun,
-    results: Sequence[ComponentResult],
+    by_component: Mapping[str, ComponentResult],
     spec: Spec,
     conventions: Mapping[str, str] = MappingProxyType({}),
     never_ran: NeverRan = NOTHING_MISSED,
@@ -80,7 +80,7 @@ def make_remarks(
 
     `conventions` are those that the adapter declares, `more` is what shows the reader of the remarks the whole ones.
     """
-    verdicts = run.verdicts
+    verdicts, results = run.verdicts, [*by_component.values()]
     parts: tuple[Iterable[Finding], ...] = (
         _compare_wrapped(verdicts, whole=whole, more=more),
         (finding for finding in diagnose(run, spec) if finding.label != MISSING),

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from math import ceil
+from types import MappingProxyType
 from typing import Final, Literal, get_args
 
 from goldformer.adapters.protocol import NEED_NOT, RAISES_NOT_IMPLEMENTED, TAKES_NO, TO_BE_WRITTEN
@@ -36,6 +37,9 @@ COARSE: Final = "conforms to float32"
 #: Nothing wrong was found, in too few cases, or in none that uses its cache.
 PARTIAL: Final = "partial"
 
+#: What was judged is right, and enough was.
+CONFORMING: Final = ("conforms", COARSE)
+
 
 @dataclass(frozen=True, slots=True)
 class Counts:
@@ -49,7 +53,7 @@ class Counts:
     failed: int = 0
     errored: int = 0
     skipped: Mapping[str, int] = field(default_factory=dict)
-    worst: float | None = None
+    worst_ratio: float | None = None
     refused: int = 0
     refusals: int = 0
 
@@ -224,7 +228,7 @@ class ComponentResult:
     @property
     def conforms(self) -> bool:
         """Return True if what was judged is right, and enough was."""
-        return self.state in ("conforms", COARSE)
+        return self.state in CONFORMING
 
     @property
     def verdict(self) -> str:
@@ -245,30 +249,45 @@ class ComponentResult:
 
 
 def summarize(
-    run: DiagnosedRun, spec: Spec, implemented: Collection[str], *, chosen: bool = False
-) -> list[ComponentResult]:
-    """Return the result of each component that was run, in the order of dependency.
+    run: DiagnosedRun,
+    spec: Spec,
+    implemented: Collection[str],
+    absent: Iterable[str] = (),
+    caches: Mapping[str, object] = MappingProxyType({}),
+    *,
+    chosen: bool = False,
+) -> dict[str, ComponentResult]:
+    """Return the result of each component that was asked for, by name in the order of dependency.
 
-    `implemented` are the components that the adapter has. With `chosen`, the user chose single checks, and few of them
-    are enough.
+    `implemented` are the components that the adapter has, `absent` those that were asked for and that it does not
+    have, and `caches` those caches that no golden case used, by component. With `chosen`, the user chose single checks,
+    and few of them are enough.
     """
-    by_component = _group_by_component(run.verdicts)
-    absent = [name for name, mine in by_component.items() if _is_absent(mine, implemented=name in implemented)]
-    answers = (v for v in run if v.component not in absent and v.was_asked)
+    by_component: defaultdict[str, list[Verdict]] = defaultdict(list)
+    for verdict in run:
+        by_component[verdict.component].append(verdict)
+    missing = {name for name, mine in by_component.items() if _is_absent(mine, implemented=name in implemented)}
+    answers = (v for v in run if v.component not in missing and v.was_asked)
     roots, followers = find_failing_roots(answers, spec)
     unseen = find_unseen(run)
-    results = []
-    for component in (name for name in spec.components if name in by_component):
-        mine = by_component[component]
+    results: dict[str, ComponentResult] = {}
+    for component in (name for name in spec.components if name in by_component or name in {*absent}):
+        mine = by_component.get(component, [])
+        if not mine or component in missing:
+            results[component] = ComponentResult(component, NOT_IMPLEMENTED, Counts.of(mine))
+            continue
         coverage = CaseCoverage.of(mine, unseen.get(component, ()))
         state = "fails first" if component in roots else "fails" if component in followers else ""
         if all(v.reason == "not-implemented" for v in mine if v.is_judged):
             # Under --strict, declining a call fails, but says nothing of values.
             state = ""
-        state = NOT_IMPLEMENTED if component in absent else state or _name_state(mine, coverage, chosen=chosen)
+        state = state or _name_state(mine, coverage, chosen=chosen)
+        cache = str(caches.get(component, "")) if any(v.is_judged for v in mine) else ""
+        if cache and state in CONFORMING:
+            state = PARTIAL
         dtypes = {d: Counts.of(v for v in mine if v.dtype == d) for d in dict.fromkeys(v.dtype for v in mine)}
         sizes = _find_largest_sizes(component, mine, spec)
-        results.append(ComponentResult(component, state, Counts.of(mine), coverage, dtypes, sizes))
+        results[component] = ComponentResult(component, state, Counts.of(mine), coverage, dtypes, sizes, cache)
     return results
 
 
@@ -280,25 +299,6 @@ def _find_largest_sizes(component: str, verdicts: Iterable[Verdict], spec: Spec)
         if case.id in judged and not case.random:
             largest |= {name: max(size, largest.get(name, 0)) for name, size in case.sizes.items()}
     return largest
-
-
-def list_partial(verdicts: Sequence[Verdict], implemented: Collection[str], *, chosen: bool = False) -> tuple[str, ...]:
-    """Return the components of which too few cases were judged; none if something fails."""
-    if any(verdict.bad for verdict in verdicts):
-        return ()
-    return tuple(
-        name
-        for name, mine in _group_by_component(verdicts).items()
-        if not _is_absent(mine, implemented=name in implemented)
-        and _name_state(mine, CaseCoverage.of(mine), chosen=chosen) == PARTIAL
-    )
-
-
-def _group_by_component(verdicts: Iterable[Verdict]) -> dict[str, list[Verdict]]:
-    by_component: defaultdict[str, list[Verdict]] = defaultdict(list)
-    for verdict in verdicts:
-        by_component[verdict.component].append(verdict)
-    return dict(by_component)
 
 
 def _is_absent(verdicts: Sequence[Verdict], *, implemented: bool) -> bool:

@@ -10,16 +10,14 @@ from goldformer.adapters.protocol import find_options
 from goldformer.conformance.diagnosis.diagnosed import Explained
 from goldformer.conformance.diagnosis.finding import MISTAKE_FOUND, OPTION_FOUND, RIGHT_HERE, Finding
 from goldformer.conformance.diagnosis.suspects import ACCEPTED
-from goldformer.conformance.reports.comparison import Implementation
 from goldformer.conformance.reports.counting import count_noun
+from goldformer.conformance.reports.record import RunRecord
 from goldformer.conformance.reports.remarks import MISSING, NOTES
-from goldformer.conformance.reports.results import NOT_IMPLEMENTED
 from goldformer.conformance.reports.text import (
     describe_failing,
     explain_verdict,
     format_remarks,
     format_table,
-    select_rows,
     wrap,
 )
 from goldformer.spec import Spec
@@ -42,7 +40,7 @@ class Line:
 
 
 def summarise(
-    implementation: Implementation,
+    record: RunRecord,
     spec: Spec,
     *,
     brief: bool = False,
@@ -55,27 +53,26 @@ def summarise(
     `whole` lists the notes in any case. `more` is what shows the reader the whole notes, and `each` says what shows the
     failures; a `brief` summary does not count them.
     """
-    remarks = implementation.remarks(spec, whole=whole, more=more)
-    run = implementation.run
+    remarks, run = record.findings if whole else record.brief, record.run
     failing = [verdict for verdict in run if verdict.bad or verdict.is_fault]
-    yield Line(implementation.title, "bold")
+    yield Line(record.title, "bold")
     if not failing:
-        yield from list_rows(implementation, spec)
+        yield from list_rows(record)
         yield from list_remarks(remarks)
-        yield from list_declarations(implementation, spec)
-        if implementation.verdicts:
-            yield make_edition_line(implementation.editions(spec))
+        yield from list_declarations(record, spec)
+        if record.verdicts:
+            yield make_edition_line(record.editions)
         return
     # Under --strict, what is not implemented fails.
     beside = _BESIDE - ({MISSING} if any(verdict.reason == "not-implemented" for verdict in failing) else set())
     findings = [remark for remark in remarks if remark.label not in beside]
     if whole:
         yield from list_remarks(remark for remark in remarks if remark.label in beside)
-        yield from list_declarations(implementation, spec)
-        yield make_edition_line(implementation.editions(spec))
+        yield from list_declarations(record, spec)
+        yield make_edition_line(record.editions)
     else:
-        yield from list_hints(implementation)
-        count = len(remarks) - len(findings) + len(implementation.conventions) + 1  # the edition of the spec
+        yield from list_hints(record)
+        count = len(remarks) - len(findings) + len(record.conventions) + 1  # the edition of the spec
         yield Line(f"{count_noun(count, 'note')} ({more} lists all)", "dim")
     # An accepted bad call helps least.
     first = min(failing, key=lambda verdict: verdict.reason == ACCEPTED)
@@ -85,19 +82,19 @@ def summarise(
     for verdict in filter(None, (fault, first if in_full and first is not fault else None)):
         known = Explained(verdict, replace(run.about(verdict), fault=""))
         yield Line(f"\n{explain_verdict(known, spec)}\n")
-    yield from list_rows(implementation, spec)
+    yield from list_rows(record)
     yield from list_remarks(findings if whole else shorten_findings(findings))
     if not brief:
         yield from map(Line, describe_failing(failing, first, each))
     yield Line(f"Repeat: {run.explain(first).reproduce}")
 
 
-def explain_all(implementation: Implementation, spec: Spec) -> Iterator[Line]:
+def explain_all(record: RunRecord, spec: Spec) -> Iterator[Line]:
     """Yield every failure in full, also what is tolerated, then the notes, and the verdict with its diagnosis last."""
-    for verdict in implementation.verdicts:
-        if verdict.bad or verdict.is_fault or verdict.is_tolerated or implementation.run.get_note(verdict).fault:
-            yield Line(f"{explain_verdict(implementation.run.explain(verdict), spec)}\n")
-    yield from summarise(implementation, spec, brief=True, whole=True)
+    for verdict in record.verdicts:
+        if verdict.bad or verdict.is_fault or verdict.is_tolerated or record.run.get_note(verdict).fault:
+            yield Line(f"{explain_verdict(record.run.explain(verdict), spec)}\n")
+    yield from summarise(record, spec, brief=True, whole=True)
 
 
 def shorten_findings(findings: Sequence[Finding]) -> list[Finding]:
@@ -116,9 +113,9 @@ def shorten_findings(findings: Sequence[Finding]) -> list[Finding]:
     return kept
 
 
-def list_rows(implementation: Implementation, spec: Spec) -> Iterator[Line]:
+def list_rows(record: RunRecord) -> Iterator[Line]:
     """Yield a row for each component that there is."""
-    if rows := select_rows(implementation.results(spec).values()):
+    if rows := record.rows:
         heading, *lines = format_table(rows).splitlines()
         yield Line(heading, "bold")
         yield from (Line(line, "red" if row.counts.bad else None) for row, line in zip(rows, lines, strict=True))
@@ -134,13 +131,13 @@ def make_edition_line(editions: Iterable[Edition]) -> Line:
     return Line(f"Spec: {join_editions(editions)}", "dim")
 
 
-def list_declarations(implementation: Implementation, spec: Spec) -> Iterator[Line]:
+def list_declarations(record: RunRecord, spec: Spec) -> Iterator[Line]:
     """Yield what an adapter declares, the families that do the same, and what may be wrong with its declarations."""
-    for text in group_declarations(implementation.conventions):
+    for text in group_declarations(record.conventions):
         yield from (Line(line, "dim") for line in wrap(text, "Declared", indent=2))
-    if implementation.conventions and (families := _list_families(implementation, spec)):
+    if record.conventions and (families := _list_families(record, spec)):
         yield from map(Line, wrap(f"as in {', '.join(families)}", "Options: ", indent=2))
-    yield from list_hints(implementation)
+    yield from list_hints(record)
 
 
 def group_declarations(conventions: Mapping[str, str]) -> Iterator[str]:
@@ -154,10 +151,10 @@ def group_declarations(conventions: Mapping[str, str]) -> Iterator[str]:
             yield f"{' for ' if component else ''}{component}: {', '.join(options)}"
 
 
-def _list_families(implementation: Implementation, spec: Spec) -> list[str]:
+def _list_families(record: RunRecord, spec: Spec) -> list[str]:
     """Return the families that have the components that were run, with the same options."""
-    there = [name for name, result in implementation.results(spec).items() if result.state != NOT_IMPLEMENTED]
-    chosen = [item for name in there for item in find_options(implementation.conventions, name, spec).items()]
+    there = [row.component for row in record.rows]
+    chosen = [item for name in there for item in find_options(record.conventions, name, spec).items()]
     return [
         family.id
         for family in spec.families.values()
@@ -166,7 +163,7 @@ def _list_families(implementation: Implementation, spec: Spec) -> list[str]:
     ]
 
 
-def list_hints(implementation: Implementation) -> Iterator[Line]:
+def list_hints(record: RunRecord) -> Iterator[Line]:
     """Yield what was found out of an adapter: how a class is called, a misspelt name, what is not checked."""
-    for hint in implementation.hints:
+    for hint in record.hints:
         yield from map(Line, wrap(hint, "Note: ", indent=2))

@@ -15,7 +15,7 @@ from goldformer.conformance.diagnosis.finding import COPIED, Finding, list_few, 
 from goldformer.conformance.diagnosis.findings import describe_distance
 from goldformer.conformance.judging.measure import describe_values
 from goldformer.conformance.judging.verdict import ERRORS, UNANSWERED, Difference, Element, Reason, Verdict
-from goldformer.conformance.reports.results import NOT_IMPLEMENTED, ComponentResult
+from goldformer.conformance.reports.results import ComponentResult
 from goldformer.spec import Clause, Spec
 
 #: The widest text, also where there is no terminal.
@@ -167,16 +167,11 @@ HEADINGS = ("component", "passed", "failed", "not impl.", "skipped", "refuses", 
 def format_row(row: ComponentResult) -> tuple[str, ...]:
     """Return a component's texts under HEADINGS; `refuses` are the bad inputs that it refuses, of those tried."""
     counts = row.counts
-    worst = "–" if counts.worst is None else f"{counts.worst:.3g}"
+    worst = "–" if counts.worst_ratio is None else f"{counts.worst_ratio:.3g}"
     skipped = sum(counts.skipped.values()) - counts.absent
     numbers = (str(n) if n else "·" for n in (counts.passed, counts.bad, counts.absent, skipped))
     refuses = f"{counts.refused}/{counts.refusals}" if counts.refusals else "·"
     return (row.component, *numbers, refuses, worst, row.verdict)
-
-
-def select_rows(results: Iterable[ComponentResult]) -> list[ComponentResult]:
-    """Return the rows of the summary: what the adapter does not have is one line below it."""
-    return [result for result in results if result.state != NOT_IMPLEMENTED]
 
 
 def format_table(rows: Sequence[ComponentResult]) -> str:

@@ -187,6 +187,6 @@ def name_causes(mine: Any, theirs: Any) -> list[str]:
         own = other if other.problem else check_implementation(mine, request, spec)
     one, two = own.conventions, other.conventions
     facts = [f"{name} is {one[name]}, theirs is {two[name]}" for name in one if two.get(name, one[name]) != one[name]]
-    also = [finding.mistakes for finding in other.remarks(spec)]
-    facts += [f.text for f in own.remarks(spec) if f.label == MISTAKE_FOUND and f.mistakes not in also]
+    also = [finding.mistakes for finding in other.brief]
+    facts += [f.text for f in own.brief if f.label == MISTAKE_FOUND and f.mistakes not in also]
     return [f"goldformer check of {mine.__name__}: {fact}" for fact in facts]

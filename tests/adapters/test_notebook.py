@@ -426,13 +426,13 @@ def test_what_is_left_out_and_needed_is_a_note_of_the_report(lab):
         "code cell 4 is left out: its line 1 is not valid Python: invalid syntax",
     )
     judged_in = 'judged in float32; dtypes="all" for half types'
-    assert report.implementation.hints == (*notes, judged_in)
+    assert report.record.hints == (*notes, judged_in)
     for text in (repr(report), str(report)):
         assert all(f"Note: {note}" in " ".join(text.split()) for note in notes)
     path = lab("import numpy as np\nEPS = 1.0\nloss = make()", SOFTMAX.replace("e = ", "e = EPS * "))
     report = goldformer.check(path, "softmax")
     assert report, report
-    assert report.implementation.hints == (judged_in,)
+    assert report.record.hints == (judged_in,)
     path = lab(SOFTMAX.replace("softmax", "f"), "softmax = jit(f)")
     with pytest.raises(AdapterError, match=r"could be checked\n  .*code cell 2, line 1 defines softmax, but"):
         goldformer.check(path, "softmax")

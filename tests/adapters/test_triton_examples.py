@@ -109,7 +109,7 @@ def test_a_mistake_of_the_kernel_is_named(mistake, changed):
     right, wrong, name = MISTAKES[mistake]
     report = check(changed((right, wrong)), *(word for case in CASES for word in ("--case", case)))
     assert report["outcome"] == "fails"
-    assert [(found["label"], found["mistakes"]) for found in report["diagnosis"] if found.get("mistakes")] == [
+    assert [(found["label"], found["mistakes"]) for found in report["findings"] if found.get("mistakes")] == [
         ("Mistake found", [name])
     ]
 
@@ -118,7 +118,7 @@ def test_a_mistake_of_the_kernel_is_named(mistake, changed):
 def test_a_row_that_is_read_beyond_an_array_is_named(changed):
     report = check(changed(*BEYOND), "--component", "scaled_dot_product_attention")
     assert report["outcome"] == "fails"
-    assert [found["mistakes"] for found in report["diagnosis"] if found["label"] == "Mistake found"] == [
+    assert [found["mistakes"] for found in report["findings"] if found["label"] == "Mistake found"] == [
         ["reads-around"]
     ]
 

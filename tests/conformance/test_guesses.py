@@ -83,7 +83,7 @@ def imports_are_undone(tmp_path):
 
 
 def list_mistakes(report):
-    return {id_ for finding in report.implementation.remarks(report.spec) for id_ in finding.mistakes}
+    return {id_ for finding in report.findings for id_ in finding.mistakes}
 
 
 @pytest.mark.sample(3)
@@ -92,7 +92,7 @@ def test_a_mistake_is_named_where_names_decide_the_call(place):
     report = goldformer.check(f"{STYLES}/{place}")
     assert report.comparison.outcome == "fails"
     assert NAMED[place] in list_mistakes(report)
-    assert any("by its names: no call gave golden values" in hint for hint in report.implementation.hints)
+    assert any("by its names: no call gave golden values" in hint for hint in report.record.hints)
 
 
 @pytest.mark.sample(1)
@@ -121,5 +121,5 @@ def test_the_rest_of_a_file_is_judged(tmp_path):
     (tmp_path / "two.py").write_text(f"{LAYER.partition('class Attention')[0]}\n\n{median}\n")
     report = goldformer.check(f"{tmp_path}/two.py")
     assert report.comparison.outcome == "partial"
-    assert report.implementation.partial == ("MedianNorm",)
-    assert {verdict.component for verdict in report.implementation.verdicts} == {"feed_forward"}
+    assert report.record.partial == ("MedianNorm",)
+    assert {verdict.component for verdict in report.record.verdicts} == {"feed_forward"}

@@ -115,7 +115,7 @@ def layer_norm(x, *, params):
 
 def test_a_tensor_that_stays_on_the_cpu_is_named(tmp_path):
     report = check(write(tmp_path, MIXED), "--component", "layer_norm")
-    assert "device-weight" in {id_ for found in report["diagnosis"] for id_ in found.get("mistakes", ())}
+    assert "device-weight" in {id_ for found in report["findings"] for id_ in found.get("mistakes", ())}
 
 
 def test_a_baseline_of_the_cpu_is_compared_with_the_gpu(tmp_path):

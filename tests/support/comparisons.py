@@ -4,10 +4,12 @@ from tests.support.runs import change, make_run
 
 from goldformer.conformance.diagnosis.diagnosed import DiagnosedRun
 from goldformer.conformance.judging.verdict import Difference, Element, Status, Verdict
-from goldformer.conformance.reports.comparison import Comparison, ComparisonRequest, Implementation
+from goldformer.conformance.reports.comparison import Comparison, ComparisonRequest
+from goldformer.conformance.reports.record import RunRecord, complete_record
 from goldformer.conformance.reports.remarks import make_remarks
 from goldformer.conformance.reports.results import summarize
 from goldformer.conformance.reports.text import format_remarks
+from goldformer.spec import load_spec
 
 WRONG = Difference(
     "output", 3, 9, 1e-7, 2.5e5, Element((0, 0), 0.397954285, 0.425934076), Element((2, 0), 0.13547101, 0.0883140191)
@@ -31,12 +33,13 @@ def wrong(check, component, dtype="float32", **more):
     return change(verdict(check, component, "failed", "wrong-value", dtype), **{**given, "matches": (), **more})
 
 
-def made(name, *verdicts, problem="", **more):
-    return Implementation(f"{name}.py", name, "7", {"numpy": "2.0"}, run=make_run(verdicts), problem=problem, **more)
+def made(name, *verdicts, problem="", implemented=frozenset(), absent=(), chosen=False, **more):
+    facts = RunRecord(f"{name}.py", name, "7", {"numpy": "2.0"}, run=make_run(verdicts), problem=problem, **more)
+    return complete_record(facts, load_spec(), implemented, absent, chosen=chosen)
 
 
-def of(*implementations, dtypes=("float64", "float32")):
-    return Comparison(ComparisonRequest(dtypes), implementations)
+def of(*records, dtypes=("float64", "float32")):
+    return Comparison(ComparisonRequest(dtypes), records)
 
 
 RIGHT = made(
@@ -57,7 +60,7 @@ FAILING = made(
     verdict("sdpa-one", "scaled_dot_product_attention", "errored", "raised", message="raised <X> & \"y\"",
             clauses=("SDPA-2",)),
 )  # fmt: skip
-MISSING = Implementation("missing.py", "missing.py", problem="no such file. `goldformer new missing.py` writes one")
+MISSING = RunRecord("missing.py", "missing.py", problem="no such file. `goldformer new missing.py` writes one")
 ALL = of(RIGHT, FAILING, MISSING)
 
 

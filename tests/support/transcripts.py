@@ -41,7 +41,7 @@ STDERR, STATUS = "stderr:", "status: "
 VARYING = [
     (r"\d{4}/\d+\.\d+, cases [0-9a-f]{8,}", "<spec>"),
     (rf"\b{re.escape(goldformer.__version__)}(?=\W|$)", "<version>"),
-    (r"\b((?:C?P|p)ython:?|numpy|torch|click) '?\d+\.\d+[\w.+]*'?", r"\1 <version>"),
+    (r"\b((?:C?P|p)ython:?|numpy:?|torch|click) '?\d+\.\d+[\w.+]*'?", r"\1 <version>"),
     (r"system [\w.-]+-[\w.-]+ · processor [^·]*? ·", "system <system> · processor <processor> ·"),
     (r"(?<![.\d])(?=[0-9a-f]*[a-f])(?=[a-f]*\d)[0-9a-f]{16,64}\b", "<digest>"),
     (r"\b\d+(?:\.\d+)? s\b", "<time>"),
@@ -57,7 +57,7 @@ VARYING = [
     ),
     (r"\b(at least|Not judged:|in|others: \w+) \d{2,}\b(?!\.)", r"\1 <n>"),
     (r'\b(tests|failures|skipped)="\d{2,}"', r'\1="<n>"'),
-    (r"\b(passed|failed|skipped|cases\w*): \d{2,}\b", r"\1: <n>"),
+    (r"\b(passed|failed|skipped|cases|judged|admitted|needed): \d{2,}\b", r"\1: <n>"),
     (r"\b(within|at most) 0\.\d+ of", r"\1 <ratio> of"),
     (r"(written in: \w+\.yaml):\d+", r"\1:<line>"),
     # Lists of ids, which grow too.

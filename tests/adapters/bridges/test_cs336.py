@@ -134,7 +134,7 @@ def test_weights_loaded_without_gradients_are_no_mistake(folder):
     ))  # fmt: skip
     report = goldformer.check("cs336:mine", "gated_feed_forward")
     assert report.conforms
-    absent = {v.message for v in report.implementation.verdicts if v.reason == "not-implemented"}
+    absent = {v.message for v in report.record.verdicts if v.reason == "not-implemented"}
     assert "run_swiglu computes without gradients, which the exercise does not ask for" in absent
 
 
@@ -153,7 +153,7 @@ def test_weights_in_a_reentrant_checkpoint_are_reached(folder):
     edit(folder / "tests" / "adapters.py", "import torch\n", "import torch\nimport torch.utils.checkpoint\n")
     report = goldformer.check("cs336:mine", "gated_feed_forward")
     assert report.conforms
-    assert any(v.asks == "gradients" and v.status.value == "passed" for v in report.implementation.verdicts)
+    assert any(v.asks == "gradients" and v.status.value == "passed" for v in report.record.verdicts)
 
 
 def test_python_reads_the_files_again(folder):

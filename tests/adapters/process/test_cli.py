@@ -123,7 +123,7 @@ def test_compare_waits_no_longer_than_it_is_told(hanging, tmp_path):
     assert CliRunner().invoke(main, ["compare", name, *options]).exit_code == 1
     comparison = json.loads(saved.read_text(encoding="utf-8"))
     assert comparison["timeout"] == 0.3
-    first = comparison["implementations"][0]["failures"][0]
+    first = next(v for v in comparison["implementations"][0]["verdicts"] if v["status"] == "errored")
     assert (first["reason"], first["reproduce"].endswith(" --timeout 0.3")) == ("timeout", True)
     assert "gave no answer within 0.3 s" in first["message"]
     assert processes_of(file) == []

@@ -253,16 +253,14 @@ def test_a_property_asks_once_for_what_is_not_answered(misbehaving, spec, tmp_pa
 def test_after_three_timeouts_in_a_row_a_component_is_not_waited_for(fault, spec, command):
     began = time.monotonic()
     with contextlib.closing(find_adapter(command(MISBEHAVING, fault, "always"), spec, 0.2)) as adapter:
-        implementation = judge_implementation(
-            Bench(spec, adapter, "float64", "cpu"), Selection(("float64",), ("softmax",))
-        )
+        record = judge_implementation(Bench(spec, adapter, "float64", "cpu"), Selection(("float64",), ("softmax",)))
     assert time.monotonic() - began < 10, "the other calls alone take 3 seconds, and a start each"
-    bad = implementation.bad
+    bad = record.bad
     assert {(v.status, v.reason) for v in bad} == {(Status.ERRORED, "timeout")}
     assert [v.was_asked for v in bad] == [True] * 3 + [False] * (len(bad) - 3)
     assert {v.message for v in bad[3:]} == {"not run: 3 calls of softmax in a row timed out"}
-    assert implementation.results(spec)["softmax"].state == "fails first"
-    (remark,) = [remark for remark in implementation.remarks(spec) if remark.label == "No answer"]
+    assert record.results["softmax"].state == "fails first"
+    (remark,) = [remark for remark in record.brief if remark.label == "No answer"]
     others = len(bad) - 3
     assert others > 10
     assert remark.text == (f"{others} checks were not run: {others} of softmax: 3 calls of softmax in a row timed out")

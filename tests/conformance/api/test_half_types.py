@@ -355,7 +355,7 @@ def test_coarse_sums_are_tolerated_unless_precision_is_required(required):
     assert verdict.is_tolerated is not required
     assert verdict.bad is required
     assert verdict.message.startswith("right only if sums run in bfloat16, not in float32: output: ")
-    findings = [f"{finding.label}: {finding.text}" for finding in make_remarks(make_run([verdict]), [], spec)]
+    findings = [f"{finding.label}: {finding.text}" for finding in make_remarks(make_run([verdict]), {}, spec)]
     says = (
         "Coarse sums: 1 result is right only to sums that run in bfloat16, first seen in scaled_dot_product_attention ("
     )

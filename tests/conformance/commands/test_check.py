@@ -13,7 +13,7 @@ from goldformer.conformance.cli import main
 from goldformer.conformance.judging.applicability import plan
 from goldformer.conformance.judging.verdict import Verdict
 from goldformer.conformance.properties.registry import components_of
-from goldformer.conformance.reports.report_schema import RunReport
+from goldformer.conformance.reports.record_json import make_report_model
 from goldformer.spec.load import SpecFiles
 from transcripts import PROGRAMS
 
@@ -104,7 +104,7 @@ def test_every_check_of_the_components_that_are_there_runs_and_no_other_file_is_
 @pytest.mark.parametrize("source", [RIGHT, WRONG, DOUBLED])
 def test_the_json_is_what_its_schema_says_and_can_be_read_back(source, check):
     text = check(source, "--json", "-").stdout
-    RunReport.model_validate_json(text)
+    make_report_model().model_validate_json(text)
     for data in json.loads(text)["verdicts"]:
         assert Verdict.from_json(data).check == data["check"]
 

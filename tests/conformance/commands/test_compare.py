@@ -43,7 +43,7 @@ def test_they_are_handed_on_as_they_are_done_and_kept_in_order(spec):
 
     found = run_comparison(["no.py", "none.py"], ComparisonRequest(("float32",)), spec, 1, watch)
     assert sorted(seen) == [("no.py", 2), ("none.py", 2)]
-    assert [i.given for i in found.implementations] == ["no.py", "none.py"]
+    assert [i.given for i in found.records] == ["no.py", "none.py"]
 
 
 def test_what_the_options_leave_nothing_of_is_unusable(spec):

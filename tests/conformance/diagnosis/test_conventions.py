@@ -477,7 +477,7 @@ def test_code_of_one_width_conforms_with_a_note_if_only_other_widths_raise(refus
     stop = "        b = query.size(0)\n        if query.size(1) == 3:\n            raise ValueError\n"
     edits = (*ONE_WIDTH.edits, *([("        b = query.size(0)\n", stop)] if refuses_more else []))
     run = Diagnosis(spec).explain_all(replace(ONE_WIDTH, edits=edits, cases="large").run_checks(spec))
-    (result,) = summarize(run, spec, ["multi_head_attention"])
+    (result,) = summarize(run, spec, ["multi_head_attention"]).values()
     refused = [v for v in run if v.message.startswith(f"{PERMITTED}projection_widths: refused: raised ")]
     note = f"only {len(refused)} calls of multi_head_attention that it permits to refuse raise, and are not judged"
     assert result.conforms is not refuses_more

@@ -331,7 +331,7 @@ def test_an_object_in_memory_says_why_the_rest_is_not_judged(adapter_file):
     names = {}
     exec(DYING, names)
     report = goldformer.check({name: names[name] for name in ("softmax", "layer_norm")}, arrays="numpy")
-    verdicts = report.comparison.implementations[0].verdicts
+    verdicts = report.comparison.records[0].verdicts
     first, *others = [verdict for verdict in verdicts if verdict.reason in ("crashed", "not-checkable")]
     assert first.reason == "crashed"
     assert "an object in memory cannot be loaded in another process" in first.message
@@ -343,7 +343,7 @@ def test_an_object_in_memory_says_why_the_rest_is_not_judged(adapter_file):
 
 def test_a_file_is_checked_from_python_as_on_the_command_line(adapter_file):
     report = goldformer.check(adapter_file(DYING), "softmax")
-    verdicts = report.comparison.implementations[0].verdicts
+    verdicts = report.comparison.records[0].verdicts
     assert not any(verdict.is_fault for verdict in verdicts)
     assert {v.check for v in verdicts if v.reason == "not-checkable"} == {"device-hygiene", *OF_ARRAYS}
     assert {verdict.reason for verdict in verdicts if verdict.bad} == {"crashed"}

@@ -114,7 +114,7 @@ def test_the_line_that_repeats_a_check_has_the_wrapper(judge):
 def test_the_report_counts_what_agrees_and_says_whose_a_failure_is(judge, spec):
     pairs = [(right, right), (right, rounded), (right, wrong), (wrong, wrong), (wrong, right), (right, raises)]
     verdicts = [replace(judge(*pair).verdict, check=f"case-{n}") for n, pair in enumerate(pairs)]
-    said = {remark.label: remark.text for remark in make_remarks(make_run(verdicts), [], spec)}
+    said = {remark.label: remark.text for remark in make_remarks(make_run(verdicts), {}, spec)}
     assert said["Wrapped"].startswith("by compile, 5 cases: 1 equal bit for bit, 1 both within tolerance (at most 0.")
     assert said["Wrapped"].endswith(
         "1 right only without compile, 1 wrong with and without it, 1 wrong only without it"
@@ -128,4 +128,4 @@ def test_the_report_counts_what_agrees_and_says_whose_a_failure_is(judge, spec):
 
 def test_a_run_without_a_wrapper_says_nothing_of_one(judge, spec):
     verdict = replace(judge(right, right).verdict, wrapped=None)
-    assert [r.label for r in make_remarks(make_run([verdict]), [], spec)] == []
+    assert [r.label for r in make_remarks(make_run([verdict]), {}, spec)] == []

@@ -101,7 +101,7 @@ def test_it_fails_where_every_bit_is_required_and_names_no_mistake(judge, spec):
     assert verdict.reproduce.endswith(" --bitwise")
     # The property lists mistakes that it catches; rounding is none of them.
     assert verdict.catches
-    assert [remark.label for remark in make_remarks(make_run([verdict]), [], spec)] == ["Bit for bit"]
+    assert [remark.label for remark in make_remarks(make_run([verdict]), {}, spec)] == ["Bit for bit"]
 
 
 def test_a_wrong_result_in_a_batch_is_wrong_whatever_is_required(judge):
@@ -121,13 +121,13 @@ def test_the_report_counts_the_components_that_stay_bit_for_bit(spec):
     exact, rounded = Invariance(BATCH, bitwise=True, distance=0.0), Invariance(BATCH, bitwise=False, distance=0.25)
     layout = Invariance(LAYOUT, bitwise=True, distance=0.0)
     verdicts = [verdict("softmax", exact, layout), verdict("layer_norm", rounded)]
-    [remark] = make_remarks(make_run(verdicts), [], spec, whole=True)
+    [remark] = make_remarks(make_run(verdicts), {}, spec, whole=True)
     assert (remark.label, remark.text) == (
         "Bit for bit",
         "over batch size: 1 of 2 components (within tolerance, at most 0.25 of it apart: layer_norm); "
         "memory layout: 1 of 1 components",
     )
-    assert make_remarks(make_run(verdicts), [], spec) == []
+    assert make_remarks(make_run(verdicts), {}, spec) == []
 
 
 def test_invariances_survive_json(judge):

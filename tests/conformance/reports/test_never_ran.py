@@ -260,7 +260,7 @@ def test_a_cache_that_was_not_judged_is_partial(tmp_path):
     assert "no golden case used the cache of scaled_dot_product_attention. --allow-partial" in result.stderr
     report = json.loads((tmp_path / "report.json").read_text())
     assert (report["outcome"], report["components"][0]["state"]) == ("partial", "partial")
-    assert [f["label"] for f in report["diagnosis"] if "past_kv" in f["text"]] == ["Partial", "Never ran"]
+    assert [f["label"] for f in report["findings"] if "past_kv" in f["text"]] == ["Partial", "Never ran"]
     assert CliRunner().invoke(main, [*command, "--allow-partial"]).exit_code == 0
     assert CliRunner().invoke(main, [*command, "--case", "sdpa-*"]).exit_code == 0
     card = goldformer.check(str(path))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import replace
 
@@ -11,14 +12,15 @@ from tests.support.runs import change, make_run
 from comparisons import made, of, remark_lines, verdict, wrong
 from goldformer.conformance.diagnosis.evidence import Match
 from goldformer.conformance.judging.verdict import Status
-from goldformer.conformance.reports.comparison_data import as_json, describe_outcome, markdown, summarize_result
 from goldformer.conformance.reports.comparison_page import page
+from goldformer.conformance.reports.json_data import replace_nonfinite
+from goldformer.conformance.reports.markdown import describe_outcome, markdown, summarize_result
+from goldformer.conformance.reports.record_json import as_json, make_report_model
 from goldformer.conformance.reports.remarks import make_remarks
 from goldformer.conformance.reports.results import (
     CaseCoverage,
     Counts,
     find_unseen,
-    list_partial,
     nothing_was_checked,
     summarize,
 )
@@ -215,9 +217,10 @@ def test_a_case_that_is_declined_in_one_dtype_is_no_case_that_another_dtype_cann
 )  # fmt: skip
 def test_no_component_conforms_without_saying_on_what(verdicts, state, spec):
     run = make_run(verdicts)
-    (row,) = summarize(run, spec, {"softmax"})
+    (row,) = summarize(run, spec, {"softmax"}).values()
     assert format_row(row)[-1] == state
-    assert bool(list_partial(run.verdicts, {"softmax"})) is state.startswith("partial")
+    record = made("mine", *verdicts, implemented=frozenset({"softmax"}))
+    assert bool(record.partial) is state.startswith("partial")
 
 
 @pytest.mark.parametrize(
@@ -229,7 +232,7 @@ def test_no_component_conforms_without_saying_on_what(verdicts, state, spec):
     ],
 )
 def test_few_checks_are_enough_for_who_chose_them(verdicts, state, spec):
-    (row,) = summarize(make_run(verdicts), spec, {"softmax"}, chosen=True)
+    (row,) = summarize(make_run(verdicts), spec, {"softmax"}, chosen=True).values()
     assert format_row(row)[-1] == state
     assert made("mine", *verdicts, implemented=frozenset({"softmax"}), chosen=True).outcome == "conforms"
 
@@ -291,7 +294,7 @@ def test_few_names_are_listed_and_all_of_them_on_demand(spec):
 
 
 def test_every_place_shows_the_same_counts(spec):
-    text = remark_lines(MIXED, spec, [*FOUND.results(spec).values()])
+    text = remark_lines(MIXED, spec, FOUND.results)
     assert any(line.startswith("Robustness: refuses 2 of 4 bad inputs; accepts sm-bad-2, sm-bad-3 (") for line in text)
     assert any(
         line.startswith(
@@ -302,9 +305,9 @@ def test_every_place_shows_the_same_counts(spec):
     assert text[-1] == "Not implemented: causal_mask, encoder"
     assert not any(line.startswith("Fix first") for line in text)
     whole = "partial · 2 components · 8 of 17 cases apply · too few in 1 component · refuses 2 of 4 bad inputs"
-    assert (FOUND.outcome, describe_outcome(FOUND, spec)) == ("partial", whole)
-    assert summarize_result(FOUND.results(spec)["layer_norm"]) == "◐ partial · 1 of 4 cases"
-    found = FOUND.results(spec)
+    assert (FOUND.outcome, describe_outcome(FOUND)) == ("partial", whole)
+    assert summarize_result(FOUND.results["layer_norm"]) == "◐ partial · 1 of 4 cases"
+    found = FOUND.results
     assert summarize_result(found["causal_mask"]) == "– not implemented"
     assert format_row(found["softmax"])[1:6] == ("7", "·", "·", "·", "2/4")
     comparison = of(FOUND, dtypes=("float32",))
@@ -313,21 +316,23 @@ def test_every_place_shows_the_same_counts(spec):
         assert "refuses 2 of 4 bad inputs; accepts sm-bad-2, sm-bad-3" in drawn
     assert "accepts sm-bad-3" in page(comparison, spec)
     assert "ln-eps-outside" in page(comparison, spec)
-    (data,) = as_json(comparison, spec)["implementations"]
+    data = json.loads(json.dumps(replace_nonfinite(as_json(FOUND))))
+    make_report_model().model_validate(data)
     rows = {row["component"]: row for row in data["components"]}
-    assert (rows["softmax"]["refused"], rows["softmax"]["bad_inputs"], rows["softmax"]["passed"]) == (2, 4, 7)
-    counted = [rows["layer_norm"][f"cases{kind}"] for kind in ("_judged", "_admitted", "_needed", "")]
+    counts, coverage = rows["softmax"]["counts"], rows["layer_norm"]["coverage"]
+    assert (counts["refused"], counts["refusals"], counts["passed"]) == (2, 4, 7)
+    counted = [coverage[kind] for kind in ("judged", "admitted", "needed", "cases")]
     assert (data["outcome"], rows["layer_norm"]["state"], counted) == ("partial", "partial", [1, 4, 10, 10])
-    assert rows["layer_norm"]["unseen_mistakes"] == ["ln-eps-outside"]
+    assert coverage["unseen"] == ["ln-eps-outside"]
     assert data["not_implemented"] == ["causal_mask", "encoder"]
-    assert [v["message"] for v in data["tolerated"]] == ["accepts sm-bad-2", "accepts sm-bad-3"]
-    assert data["failures"] == []
+    tolerated = [v["message"] for v in data["verdicts"] if v["reason"] == "robustness"]
+    assert tolerated == ["accepts sm-bad-2", "accepts sm-bad-3"]
 
 
 def test_a_strict_run_names_what_is_not_implemented_once(spec):
     absent = [verdict(f"m-{nth}", "causal_mask", "failed", "not-implemented", message="no") for nth in range(3)]
     found = summarize(make_run([*values(6), *absent]), spec, {"softmax"})
-    assert [row.state for row in found] == ["not implemented", "conforms"]
+    assert [row.state for row in found.values()] == ["not implemented", "conforms"]
     lines = remark_lines([*values(6), *absent], spec, found)
     assert [line for line in lines if "causal_mask" in line] == ["Not implemented: causal_mask"]
 
