@@ -23,7 +23,7 @@ def measure_ratio(mine: Tensor, theirs: Tensor, error: Tensor, unit: float) -> f
     finite, seen = torch.isfinite(truth), mine.double()
     if not torch.equal(torch.isfinite(seen), finite):
         return math.inf
-    off, size, least = (_rms(t[finite]) for t in (seen - truth, truth, error.double()))
+    off, size, least = (_rms(t.where(finite, 0.0)) for t in (seen - truth, truth, error.double()))
     return off / max(least, ROUNDING * unit * size, torch.finfo(torch.float32).tiny)
 
 

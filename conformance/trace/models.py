@@ -117,7 +117,8 @@ class _Bench:
             others = self.measure(fewer)
             if {item.place for item in self.list_accused(others)} < wrong:
                 pairs, items = fewer, others
-        return self.measure(pairs)
+        self.to = {pair[0].key: pair for pair in pairs}
+        return items
 
     def measure(self, pairs: Sequence[Pair]) -> list[Item]:
         """Force the pairs, and return what is measured at each of them in mine's order."""

@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 
+import torch
 from torch import Tensor, nn
 
 from goldformer.conformance.trace.passes import Call, NotComparable
@@ -44,7 +45,8 @@ def group_names(names: Iterable[str]) -> list[str]:
 
 def mark(tensor: Tensor) -> Mark:
     """Return the mark of a parameter."""
-    return tensor.numel(), f"{float(tensor.detach().double().pow(2).sum()):.9e}"
+    norm = torch.linalg.vector_norm(tensor.detach(), dtype=torch.float64)
+    return tensor.numel(), f"{float(norm) ** 2:.9e}"
 
 
 def pair_calls(mine: Sequence[Call], theirs: Sequence[Call]) -> list[Pair]:
