@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import click
 
-from goldformer.adapters import DTYPES
+from goldformer.adapters import DTYPES, Adapter
 from goldformer.adapters.find import join_bridge
 from goldformer.adapters.wrapping import wrap_adapter
 from goldformer.conformance.commands import _options as options
@@ -17,7 +18,6 @@ from goldformer.conformance.commands._console import (
     STOPPED,
     UNUSABLE,
     CannotRun,
-    err,
     expand_patterns,
     find_status,
     print_error,
@@ -26,6 +26,7 @@ from goldformer.conformance.commands._console import (
     save,
     save_json,
     say,
+    show_progress,
 )
 from goldformer.conformance.judging.cases import Bench, Judgement
 from goldformer.conformance.judging.decision import Policy
@@ -33,6 +34,7 @@ from goldformer.conformance.judging.derivation import CannotDerive, derive_value
 from goldformer.conformance.loading import Reading, list_own, load_implementation
 from goldformer.conformance.reports.comparison import Comparison, ComparisonRequest
 from goldformer.conformance.reports.markdown import markdown as write_markdown
+from goldformer.conformance.reports.record import RunRecord
 from goldformer.conformance.reports.record_json import as_json
 from goldformer.conformance.reports.summary import explain_all, summarise
 from goldformer.conformance.runner import choose_dtypes, judge_implementation
@@ -74,90 +76,121 @@ from goldformer.spec.load import load_own_cases
 @click.option("--junit", type=options.FILE, help="Save every check as JUnit XML, which build servers list as tests.")
 @click.option("-q", "--quiet", is_flag=True, help="Print only the summary.")
 @click.option("-v", "--verbose", is_flag=True, help="Explain every failure, and everything that is tolerated.")
-def check(
-    *,
-    adapter: str,
-    components: tuple[str, ...],
-    cases: tuple[str, ...],
-    files: tuple[Path, ...],
-    properties: tuple[str, ...],
-    dtypes: tuple[str, ...],
-    device: str,
-    tf32: bool,
-    threads: int,
-    wrapper: str | None,
-    bitwise: bool,
-    timeout: float,
-    family: str | None,
-    conventions: dict[str, str],
-    arrays: str | None,
-    bridge: str | None,
-    accept: tuple[str, ...],
-    strict: bool,
-    allow_partial: bool,
-    json: Path | None,
-    markdown: Path | None,
-    html: Path | None,
-    junit: Path | None,
-    quiet: bool,
-    verbose: bool,
-) -> int:
-    """Check an record.
+def check(**given: Any) -> int:
+    """Check an implementation.
 
     ADAPTER is what you have: model.py:MultiHeadAttention, model.py or lab.ipynb (its classes and functions), an
     adapter file, a dotted module, or a built-in name such as reference. How a class is called is inferred.
     "cmd: java -cp build MyAttention" is a process that speaks the protocol of docs/protocol.md, in any language.
     Without --dtype, code that names half types is judged in bfloat16 too.
     """
+    asked = _Asked(**given)
     spec = load_spec()
-    adapter = join_bridge(bridge, adapter) if bridge else adapter
-    reading = Reading(components[0] if len(components) == 1 else None, arrays, accept, timeout)
-    with contextlib.closing(load_implementation(adapter, spec, reading)) as loaded:
-        found = (loaded.declare_family(family, spec) if family else loaded).declare(conventions, spec)
-        own = _read_own_cases(files, spec)
-        spec = spec.with_cases(own)
-        dtypes = found.dtypes if dtypes == (options.ALL,) else dtypes
-        require_known(dtypes, DTYPES, "--dtype")
-        selection = Selection(
-            dtypes,
-            expand_patterns(components, spec.components, "--component") or list_own(adapter, found, spec),
-            cases or tuple(own),
-            expand_patterns(properties, spec.properties, "--property"),
-        )
-        bench = Bench(spec, found, found.default_dtype, device, Policy(strict=strict, bitwise=bitwise, tf32=tf32))
-        bench = bench if own else add_declared_cases(bench, selection)
-        if wrapper:
-            bench = _wrap(bench, wrapper, properties)
-        spec = bench.spec
-        selection = replace(selection, cases=expand_patterns(selection.cases, spec.cases, "--case"))
-        saved = {"--json": json, "--markdown": markdown, "--html": html, "--junit": junit}
-        require_outputs(saved, adapter, *files)
-        Numerics(tf32, threads).apply(found.arrays)
-        if not dtypes:
+    with contextlib.closing(_load(asked, spec)) as adapter:
+        bench, selection = _select(asked, adapter, spec)
+        require_outputs(asked.outputs, asked.adapter, *asked.files)
+        Numerics(asked.tf32, asked.threads).apply(adapter.arrays)
+        if not selection.dtypes:
             bench, selection = choose_dtypes(bench, selection)
-        record = judge_implementation(bench, selection, _run_checks, keep_stopped=True, with_pictures=html is not None)
-        in_full = verbose and not quiet
-        for line in explain_all(record, spec) if in_full else summarise(record, spec, brief=quiet):
-            say(line.text, line.style)
-    comparison = Comparison(
-        ComparisonRequest(selection.dtypes, selection.components, device, threads, timeout), (record,)
-    )
-    if json:
-        save_json(json, as_json(record))
-    if markdown:
-        save(markdown, write_markdown(comparison, spec))
-    if html:
-        from goldformer.conformance.reports.comparison_page import page  # pictures, which no other check needs
-
-        save(html, page(comparison, spec))
-    if junit:
-        from goldformer.conformance.reports.junit import junit_xml  # XML, which no other check needs
-
-        save(junit, junit_xml(record, spec))
+        with_pictures = asked.html is not None
+        record = judge_implementation(bench, selection, _run_checks, keep_stopped=True, with_pictures=with_pictures)
+        _print_record(record, asked, bench.spec)
+    _write_reports(record, asked, selection, bench.spec)
     if record.problem:
         print_error(record.problem)
         return STOPPED if record.stopped else UNUSABLE
-    return find_status(record.outcome, [record], allow_partial=allow_partial)
+    return find_status(record.outcome, [record], allow_partial=asked.allow_partial)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asked:
+    """What the command line asks for."""
+
+    adapter: str
+    components: tuple[str, ...]
+    cases: tuple[str, ...]
+    files: tuple[Path, ...]
+    properties: tuple[str, ...]
+    dtypes: tuple[str, ...]
+    device: str
+    tf32: bool
+    threads: int
+    wrapper: str | None
+    bitwise: bool
+    timeout: float
+    family: str | None
+    conventions: dict[str, str]
+    arrays: str | None
+    bridge: str | None
+    accept: tuple[str, ...]
+    strict: bool
+    allow_partial: bool
+    json: Path | None
+    markdown: Path | None
+    html: Path | None
+    junit: Path | None
+    quiet: bool
+    verbose: bool
+
+    @property
+    def name(self) -> str:
+        """The name of the implementation, with that of its bridge."""
+        return join_bridge(self.bridge, self.adapter) if self.bridge else self.adapter
+
+    @property
+    def outputs(self) -> dict[str, Path | None]:
+        """The files to write, by option."""
+        return {"--json": self.json, "--markdown": self.markdown, "--html": self.html, "--junit": self.junit}
+
+
+def _load(asked: _Asked, spec: Spec) -> Adapter:
+    """Load the implementation, with the options that the command line declares."""
+    component = asked.components[0] if len(asked.components) == 1 else None
+    found = load_implementation(asked.name, spec, Reading(component, asked.arrays, asked.accept, asked.timeout))
+    return (found.declare_family(asked.family, spec) if asked.family else found).declare(asked.conventions, spec)
+
+
+def _select(asked: _Asked, adapter: Adapter, spec: Spec) -> tuple[Bench, Selection]:
+    """Return the bench and the checks to run on it; CannotRun for words that name nothing."""
+    own = _read_own_cases(asked.files, spec)
+    spec = spec.with_cases(own)
+    dtypes = adapter.dtypes if asked.dtypes == (options.ALL,) else asked.dtypes
+    require_known(dtypes, DTYPES, "--dtype")
+    selection = Selection(
+        dtypes,
+        expand_patterns(asked.components, spec.components, "--component") or list_own(asked.name, adapter, spec),
+        asked.cases or tuple(own),
+        expand_patterns(asked.properties, spec.properties, "--property"),
+    )
+    policy = Policy(strict=asked.strict, bitwise=asked.bitwise, tf32=asked.tf32)
+    bench = Bench(spec, adapter, adapter.default_dtype, asked.device, policy)
+    bench = bench if own else add_declared_cases(bench, selection)
+    bench = _wrap(bench, asked.wrapper, asked.properties) if asked.wrapper else bench
+    return bench, replace(selection, cases=expand_patterns(selection.cases, bench.spec.cases, "--case"))
+
+
+def _print_record(record: RunRecord, asked: _Asked, spec: Spec) -> None:
+    in_full = asked.verbose and not asked.quiet
+    for line in explain_all(record, spec) if in_full else summarise(record, spec, brief=asked.quiet):
+        say(line.text, line.style)
+
+
+def _write_reports(record: RunRecord, asked: _Asked, selection: Selection, spec: Spec) -> None:
+    """Write the files that were asked for; what only some of them need is imported for these."""
+    request = ComparisonRequest(selection.dtypes, selection.components, asked.device, asked.threads, asked.timeout)
+    comparison = Comparison(request, (record,))
+    if asked.json:
+        save_json(asked.json, as_json(record))
+    if asked.markdown:
+        save(asked.markdown, write_markdown(comparison, spec))
+    if asked.html:
+        from goldformer.conformance.reports.comparison_page import page
+
+        save(asked.html, page(comparison, spec))
+    if asked.junit:
+        from goldformer.conformance.reports.junit import junit_xml
+
+        save(asked.junit, junit_xml(record, spec))
 
 
 def _wrap(bench: Bench, wrapper: str, properties: Collection[str]) -> Bench:
@@ -170,36 +203,19 @@ def _wrap(bench: Bench, wrapper: str, properties: Collection[str]) -> Bench:
 
 
 def _read_own_cases(files: Iterable[Path], spec: Spec) -> dict[str, Case]:
-    """Return the cases of the user's files by their ids, with golden values."""
+    """Return the cases of the user's files by their ids, with golden values; CannotRun if nothing derives them."""
     cases: dict[str, Case] = {}
     for path in files:
         # With the cases of the files before, so that no id is used twice.
         for case in load_own_cases(resolve_path(path), spec.with_cases(cases)):
             needs_values = case.error is None and not case.shape_only and case.golden is None
-            cases[case.id] = _derive(case, spec) if needs_values else case
+            try:
+                cases[case.id] = derive_values(case, spec) if needs_values else case
+            except CannotDerive as error:
+                raise CannotRun(str(error)) from error
     return cases
 
 
-def _derive(case: Case, spec: Spec) -> Case:
-    """Return a case with golden values; CannotRun if nothing here can derive them."""
-    try:
-        return derive_values(case, spec)
-    except CannotDerive as error:
-        raise CannotRun(str(error)) from error
-
-
 def _run_checks(todo: Sequence[Check]) -> Iterator[Judgement]:
-    """Yield each judgement as it is made, under a progress bar if there is a terminal to draw it on."""
-    if not err.is_terminal:
-        yield from (check() for check in todo)
-        return
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=err, transient=True) as progress:
-        task = progress.add_task("checking", total=len(todo))
-        for check in todo:
-            judgement = check()
-            verdict = judgement.verdict
-            progress.update(task, advance=1, description=f"{verdict.component} {verdict.dtype}")
-            yield judgement
+    """Yield each judgement as it is made, under a progress bar."""
+    return (check() for check in show_progress(todo, len(todo), "checking"))
