@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from goldformer.conformance.commands._console import CannotRun
+from goldformer.conformance.grading.model import Grade
 from goldformer.conformance.grading.results import classroom, gradebook, words
-from goldformer.conformance.grading.results.gradebook import GradeSummary
 from goldformer.conformance.grading.store import Store
 from goldformer.conformance.grading.submissions import ClassList
 from goldformer.conformance.grading.task import CheckPlan, GradingTask
@@ -44,9 +44,7 @@ def _list_graded(store: Store) -> list[str]:
         return []
 
 
-def write_class(
-    lines: Sequence[GradeSummary], task: GradingTask, plan: CheckPlan, spec: Spec, store: Store
-) -> list[str]:
+def write_class(lines: Sequence[Grade], task: GradingTask, plan: CheckPlan, spec: Spec, store: Store) -> list[str]:
     """Write the files of the whole class, and return those that the staff read first."""
     assignment, left_out = task.assignment, plan.describe_left_out()
     store.write("grades.csv", gradebook.to_csv(lines, assignment))

@@ -13,12 +13,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 
 from goldformer.conformance.commands._console import err, say
 from goldformer.conformance.grading.cluster import grade_on_cluster
-from goldformer.conformance.grading.model import Submission
+from goldformer.conformance.grading.grader import GradedSubmission
+from goldformer.conformance.grading.model import Grade, Submission
 from goldformer.conformance.grading.pool import grade_in_pool
 from goldformer.conformance.grading.store import Store
 from goldformer.conformance.grading.submissions import ClassList
 from goldformer.conformance.grading.task import CheckPlan, GradingTask
-from goldformer.conformance.grading.worker import ResultFiles
 
 
 @dataclass
@@ -26,6 +26,7 @@ class Session:
     """One run over a class and its progress.
 
     `again` grades finished submissions too. `jobs` processes grade here, or a cluster grades by its `scheduler`.
+    `grades` are those of this run by the ids of their submissions.
     """
 
     task: GradingTask
@@ -35,7 +36,7 @@ class Session:
     jobs: int | None
     scheduler: str | None
     visible: bool
-    finished: int = 0
+    grades: dict[str, Grade] = field(default_factory=dict)
     before: int = 0
     outcomes: Counter[str] = field(default_factory=Counter)
     seconds: float = 0.0
@@ -58,9 +59,9 @@ class Session:
             graded = grade_all(self.task, self._read_unfinished(), self.store, self._count_jobs(), self.scheduler)
             try:
                 for done in graded:
-                    self.store.keep(done.id, done.files)
-                    self.finished += 1
-                    self.outcomes[done.outcome] += 1
+                    self.store.keep(done.grade.submission, done.files)
+                    self.grades[done.grade.submission] = done.grade
+                    self.outcomes[done.grade.outcome] += 1
                     tell(done)
             finally:
                 graded.close()
@@ -78,13 +79,13 @@ class Session:
             else:
                 yield submission
 
-    def _watch(self) -> AbstractContextManager[Callable[[ResultFiles], None]]:
+    def _watch(self) -> AbstractContextManager[Callable[[GradedSubmission], None]]:
         if not self.visible:
             return nullcontext(lambda _: None)
         return _Bar(self) if err.is_terminal else nullcontext(self._say)
 
-    def _say(self, done: ResultFiles) -> None:
-        say(f"[{self.finished + self.before}/{len(self.found)}] {done.line}")
+    def _say(self, done: GradedSubmission) -> None:
+        say(f"[{len(self.grades) + self.before}/{len(self.found)}] {done.line}")
 
 
 class _Bar:
@@ -96,7 +97,7 @@ class _Bar:
         self._progress = Progress(*columns, console=err, transient=True)
         self._task: TaskID | None = None
 
-    def __enter__(self) -> Callable[[ResultFiles], None]:
+    def __enter__(self) -> Callable[[GradedSubmission], None]:
         self._progress.start()
         self._task = self._progress.add_task("starting", total=len(self._session.found))
         return self._tell
@@ -104,20 +105,19 @@ class _Bar:
     def __exit__(self, *_: object) -> None:
         self._progress.stop()
 
-    def _tell(self, done: ResultFiles) -> None:
+    def _tell(self, done: GradedSubmission) -> None:
         session = self._session
         assert self._task is not None, "it was entered"
         counts = ", ".join(f"{count} {outcome}" for outcome, count in session.outcomes.most_common())
-        self._progress.update(
-            self._task, completed=session.finished + session.before, description=f"{counts} · {done.id}"
-        )
-        if done.outcome in ("error", "grader-error", "tampered"):
+        text = f"{counts} · {done.grade.submission}"
+        self._progress.update(self._task, completed=len(session.grades) + session.before, description=text)
+        if done.grade.outcome in ("error", "grader-error", "tampered"):
             err.print(done.line, markup=False)
 
 
 def grade_all(
     task: GradingTask, submissions: Iterable[Submission], store: Store, jobs: int, scheduler: str | None
-) -> Generator[ResultFiles, None, None]:
+) -> Generator[GradedSubmission, None, None]:
     """Grade submissions in `jobs` processes here, or on the cluster of a scheduler; yield each as it is done."""
     if scheduler is not None:
         return grade_on_cluster(task, submissions, scheduler)

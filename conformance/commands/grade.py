@@ -38,7 +38,6 @@ from goldformer.conformance.grading.fresh import draw_fresh
 from goldformer.conformance.grading.model import Assignment, Grade
 from goldformer.conformance.grading.pool import Unusable
 from goldformer.conformance.grading.results import gradebook
-from goldformer.conformance.grading.results.gradebook import GradeSummary
 from goldformer.conformance.grading.sandbox import Level
 from goldformer.conformance.grading.store import ASSIGNMENT, InUse, Store, digest_folder
 from goldformer.conformance.grading.submissions import ClassList, Holds, NoSubmissions, find_submissions
@@ -169,7 +168,7 @@ def grade(
             session = Session(task, chosen, store, again, jobs, scheduler, visible=json != DASH)
             session.announce(plan)
             session.run()
-            lines = [GradeSummary.of(grade) for grade in _read_grades(found, chosen, task, store)]
+            lines = list(_read_grades(found, chosen, session, store))
             written = write_class(lines, task, plan, spec, store)
         if json is not None:
             save_json(json, gradebook.to_json(lines, assignment))
@@ -242,15 +241,15 @@ def _choose(found: ClassList, only: tuple[str, ...]) -> ClassList:
     return replace(found, handed=tuple(handed for handed in found.handed if handed.id in only)) if only else found
 
 
-def _read_grades(found: ClassList, chosen: ClassList, task: GradingTask, store: Store) -> Iterator[Grade]:
+def _read_grades(found: ClassList, chosen: ClassList, session: Session, store: Store) -> Iterator[Grade]:
     """Yield the grades of the class; a grade of an earlier run counts if nothing that it is made of has changed."""
-    graded = {handed.id for handed in chosen.handed}
+    task, chosen_ids = session.task, {handed.id for handed in chosen.handed}
     for handed in found.handed:
-        grade = store.grade(handed.id)
+        grade = session.grades.get(handed.id) or store.grade(handed.id)
         if grade is None:
             continue
-        if handed.id in graded or grade.key == task.key(handed.read(task.assignment.limits)):
-            yield grade
+        if handed.id in chosen_ids or grade.key == task.key(handed.read(task.assignment.limits)):
+            yield replace(grade, checks=())
 
 
 def _draw_fresh_cases(
@@ -293,10 +292,10 @@ def _store_assignment(assignment: Assignment, store: Store) -> None:
         store.write(f"{ASSIGNMENT}/{name}", path.read_bytes())
 
 
-def _report(lines: Sequence[GradeSummary], among: int, session: Session, written: Sequence[Path]) -> None:
+def _report(lines: Sequence[Grade], among: int, session: Session, written: Sequence[Path]) -> None:
     outcomes = Counter(line.outcome for line in lines)
     counts = ", ".join(f"{count} {outcome}" for outcome, count in sorted(outcomes.items()))
-    graded = f"{session.finished} graded in {session.seconds:.1f} s"
+    graded = f"{len(session.grades)} graded in {session.seconds:.1f} s"
     say(f"{graded}, {session.before} were already" if session.before else graded)
     of = "" if len(lines) == among else f"{len(lines)} of "
     missing = "" if len(lines) == among else f"; {among - len(lines)} without a grade"

@@ -10,11 +10,12 @@ from collections.abc import Generator, Iterable, Iterator
 from concurrent.futures import CancelledError
 from typing import Any, Final
 
+from goldformer.conformance.grading.grader import GradedSubmission
 from goldformer.conformance.grading.model import Submission
 from goldformer.conformance.grading.pool import Unusable
 from goldformer.conformance.grading.sandbox import SandboxError
 from goldformer.conformance.grading.task import GradingTask
-from goldformer.conformance.grading.worker import ResultFiles, Worker, give_up
+from goldformer.conformance.grading.worker import Worker, give_up
 from goldformer.extras import install_hint
 from goldformer.spec import load_spec
 from goldformer.spec.files import explain_os_error
@@ -32,7 +33,7 @@ _local: Final = threading.local()
 
 def grade_on_cluster(
     task: GradingTask, submissions: Iterable[Submission], address: str
-) -> Generator[ResultFiles, None, None]:
+) -> Generator[GradedSubmission, None, None]:
     """Yield the result files of each submission as soon as it is done; Unusable if none can be graded."""
     try:
         from distributed import Client
@@ -63,7 +64,7 @@ def _silence_logs() -> None:
             logging.getLogger(name).setLevel(logging.CRITICAL)
 
 
-def _grade_all(task: GradingTask, submissions: Iterable[Submission], client: Any) -> Iterator[ResultFiles]:
+def _grade_all(task: GradingTask, submissions: Iterable[Submission], client: Any) -> Iterator[GradedSubmission]:
     from distributed import as_completed
     from distributed.scheduler import KilledWorker
 
@@ -107,7 +108,7 @@ def _grade_all(task: GradingTask, submissions: Iterable[Submission], client: Any
             done.add(submit(following))
 
 
-def _finish(task: GradingTask, submission: Submission) -> ResultFiles | str:
+def _finish(task: GradingTask, submission: Submission) -> GradedSubmission | str:
     """Grade a submission by this thread's worker; return a text if nothing can be graded here."""
     try:
         if getattr(_local, "digests", None) != task.digests:
@@ -120,7 +121,7 @@ def _finish(task: GradingTask, submission: Submission) -> ResultFiles | str:
     except SandboxError as error:
         return str(error)
     try:
-        result: ResultFiles = _local.worker.finish(submission)
+        result: GradedSubmission = _local.worker.finish(submission)
     except OSError as error:
         return explain_os_error(error)
     except BaseException:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import tempfile
 import traceback
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -39,7 +39,7 @@ from goldformer.conformance.grading.model import (
 )
 from goldformer.conformance.grading.python_files import MAIN
 from goldformer.conformance.grading.sandbox import Isolation
-from goldformer.conformance.grading.score import grade_components, round_points, summarize_outcomes
+from goldformer.conformance.grading.score import grade_components, note_failures, round_points, summarize_outcomes
 from goldformer.conformance.grading.task import CheckPlan, GradingTask, PlannedCheck, make_strict
 from goldformer.conformance.judging.cases import Bench, Judgement, PreparedCase
 from goldformer.conformance.judging.verdict import WITHHELD, Status, Verdict
@@ -68,12 +68,24 @@ class ClientFactory(Protocol):
 class GradedSubmission:
     """A grade; `problem` is an error of the grader itself, for the staff.
 
-    `answers` are what the submission answered.
+    `answers` are what the submission answered, and `files` its result files by their names. If there are any, the grade
+    has no checks: its own file has them. `disturbed` is true if a check may have failed because others ran meanwhile.
+    `reason` says in one line why the outcome is `error`.
     """
 
     grade: Grade
     problem: str = ""
     answers: Answers = NOTHING_REQUIRED
+    files: Mapping[str, str | bytes] = field(default_factory=dict)
+    disturbed: bool = False
+    reason: str = ""
+
+    @property
+    def line(self) -> str:
+        """The result in one line."""
+        grade = self.grade
+        line = f"{grade.submission}: {grade.earned:g} of {grade.points:g} ({grade.outcome})"
+        return f"{line}: {self.reason}" if self.reason else line
 
 
 class Grader:
@@ -121,16 +133,16 @@ class Grader:
             if submission.problem:
                 message = f"It cannot be graded: {submission.problem}."
                 grade = _grade_without_checks(self._task, submission, "error", message, self._isolation)
-                return GradedSubmission(grade)
+                return GradedSubmission(note_failures(grade))
             answers = AnswerRecorder(self.spec)
             grade = self._run(submission, key, answers)
-            grade = replace(grade, forbidden=forbidden, left_out=left_out)
+            grade = note_failures(replace(grade, forbidden=forbidden, left_out=left_out))
         except Exception as error:  # it is an error of the grader
             if isinstance(error, OSError) and error.errno in DISK_FAULTS:
                 raise
             text = "".join(traceback.format_exception(error))
             grade = _grade_broken(self._task, submission, self._isolation)
-            return GradedSubmission(grade, text)
+            return GradedSubmission(note_failures(grade), text)
         problems = [c.verdict.detail if c.outcome == "grader-error" else c.diagnosis.fault for c in grade.checks]
         return GradedSubmission(grade, "\n".join(dict.fromkeys(filter(None, problems))), answers.answers())
 
@@ -248,7 +260,7 @@ class Grader:
 
 def fail_submission(task: GradingTask, submission: Submission, why: str) -> GradedSubmission:
     """Return the grade of a submission for which grading broke down entirely."""
-    return GradedSubmission(_grade_broken(task, submission, _NOT_RUN), why)
+    return GradedSubmission(note_failures(_grade_broken(task, submission, _NOT_RUN)), why)
 
 
 def _grade_broken(task: GradingTask, submission: Submission, isolation: Isolation) -> Grade:

@@ -9,7 +9,13 @@ from pathlib import Path
 from typing import Final, Literal
 
 from goldformer.conformance.diagnosis.diagnosed import CheckDiagnosis
-from goldformer.conformance.diagnosis.finding import CODE_LABELS, MISTAKE_FOUND, OPTION_FOUND
+from goldformer.conformance.diagnosis.finding import (
+    CODE_LABELS,
+    MISTAKE_FOUND,
+    NOTHING_KNOWN,
+    OPTION_FOUND,
+    POSSIBLE_CAUSES,
+)
 from goldformer.conformance.grading.sandbox import WAITS, Isolation, Limits
 from goldformer.conformance.judging.verdict import WITHHELD, Reason, Status, Verdict
 from goldformer.spec.oracle.rounding import UNIT_ROUNDOFF
@@ -209,6 +215,7 @@ class ComponentGrade:
     Checks that fail only because of a mistake in `carried` cost nothing; `shares` counts them as failed. `kinds`
     are the numbers of passed and of counted golden cases of each kind by their origin, from which the points follow:
     failures that cost nothing count as passed, and results that are right but for their last digits count 3/4.
+    `outcome` is the worst of its checks.
     """
 
     component: str
@@ -218,6 +225,13 @@ class ComponentGrade:
     deductions: tuple[Deduction, ...] = ()
     carried: tuple[CarriedMistake, ...] = ()
     kinds: Mapping[Kind, Mapping[Origin, tuple[int | float, int]]] = field(default_factory=dict)
+    outcome: Outcome = "correct"
+
+    @property
+    def passes_only_published(self) -> bool:
+        """True if every published case passes and every fresh case fails."""
+        published, drawn = self.shares.get("published", (0, 0)), self.shares.get("fresh", (0, 0))
+        return 0 < published[1] == published[0] and drawn[1] > 0 == drawn[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,7 +268,8 @@ class Grade:
 
     `outcome` is the worst of its checks; `message` says it in a sentence for the student. `key` is the digest of
     everything that decides about it: submission, assignment, fresh cases, spec, and the version of goldformer.
-    `left_out` says what of a notebook is not read and may be needed.
+    `left_out` says what of a notebook is not read and may be needed. `failed` are the failing checks by their origin
+    and id, except those that fail only because of another component: pages of a class need no other of its checks.
     """
 
     submission: str
@@ -269,10 +284,28 @@ class Grade:
     isolation: Isolation
     forbidden: tuple[ForbiddenUse, ...] = ()
     left_out: tuple[str, ...] = ()
+    failed: tuple[tuple[Origin, str], ...] = ()
+
+    @property
+    def mistakes(self) -> tuple[str, ...]:
+        """The mistakes that the diagnosis is certain of."""
+        return tuple(dict.fromkeys(id_ for line in self.said if line.label in CERTAIN_LABELS for id_ in line.mistakes))
+
+    @property
+    def maybe(self) -> tuple[str, ...]:
+        """The mistakes that the diagnosis calls possible."""
+        named = dict.fromkeys(id_ for line in self.said for id_ in line.mistakes)
+        return tuple(id_ for id_ in named if id_ not in self.mistakes)
+
+    @property
+    def diagnosis(self) -> str:
+        """The first sentence of the diagnosis that says what is wrong."""
+        return next((line.text for line in self.said if line.label in _TELLING), "")
 
 
-#: The labels of the diagnosis that name a mistake for certain.
+#: The labels of the diagnosis that name a mistake for certain, and those of lines that say what is wrong.
 CERTAIN_LABELS: Final = frozenset({MISTAKE_FOUND, OPTION_FOUND})
+_TELLING: Final = CERTAIN_LABELS | {POSSIBLE_CAUSES, "Convention", NOTHING_KNOWN}
 
 #: The beginning of the message of a submission that could not be called.
 NOT_STARTED: Final = "It cannot be started"

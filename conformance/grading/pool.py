@@ -18,10 +18,11 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Final
 
+from goldformer.conformance.grading.grader import GradedSubmission
 from goldformer.conformance.grading.model import Submission
 from goldformer.conformance.grading.sandbox import SandboxError, die_with_parent
 from goldformer.conformance.grading.task import FRESH, GradingTask
-from goldformer.conformance.grading.worker import ResultFiles, Worker, give_up
+from goldformer.conformance.grading.worker import Worker, give_up
 from goldformer.conformance.judging.collector import sparing_collector
 from goldformer.spec import Spec, SpecError, load_spec
 from goldformer.spec.files import explain_os_error
@@ -60,7 +61,7 @@ class _Seat:
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
-    def give(self, submission: Submission) -> Future[ResultFiles]:
+    def give(self, submission: Submission) -> Future[GradedSubmission]:
         """Grade a submission; BrokenProcessPool if the process has ended meanwhile."""
         return self._pool.submit(_grade, submission)
 
@@ -74,7 +75,7 @@ class _Seat:
 
 def grade_in_pool(
     task: GradingTask, submissions: Iterable[Submission], jobs: int, running: Path
-) -> Generator[ResultFiles, None, None]:
+) -> Generator[GradedSubmission, None, None]:
     """Yield the result files of each submission as soon as it is done; Unusable if none can be graded.
 
     No more submissions are in memory than there are processes. One that others may have disturbed is graded once more,
@@ -83,7 +84,7 @@ def grade_in_pool(
     spec, new = load_spec(), iter(submissions)
     again, disturbed = deque[_Job](), deque[_Job]()
     idle: list[_Seat] = []
-    busy: dict[Future[ResultFiles], tuple[_Seat, _Job]] = {}
+    busy: dict[Future[GradedSubmission], tuple[_Seat, _Job]] = {}
 
     def find_job() -> _Job | None:
         if again:
@@ -170,7 +171,7 @@ def _prepare(task: GradingTask, spec: Spec, running: Path) -> int:
     return os.getpid()
 
 
-def _grade(submission: Submission) -> ResultFiles:
+def _grade(submission: Submission) -> GradedSubmission:
     """Grade a submission in this process."""
     global _number  # noqa: PLW0603 - one for each process
     _number += 1

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from decimal import ROUND_HALF_EVEN, Decimal
 from fractions import Fraction
 from typing import Final, get_args
 
 from goldformer.conformance.grading.model import (
     CERTAIN_LABELS,
+    NOT_STARTED,
     SEVERITY,
     Assignment,
     CarriedMistake,
@@ -18,6 +19,7 @@ from goldformer.conformance.grading.model import (
     ComponentGrade,
     Deduction,
     DiagnosisLine,
+    Grade,
     GradedComponent,
     Kind,
     Origin,
@@ -273,3 +275,38 @@ def summarize_outcomes(checks: Sequence[Check]) -> tuple[Outcome, str]:
     counted = [check.outcome for check in checks if check.has_outcome]
     outcome: Outcome = max(counted, key=SEVERITY.index, default="correct")
     return outcome, _MESSAGES[outcome]
+
+
+def note_failures(grade: Grade) -> Grade:
+    """Return a grade with what pages of a class need of its checks: the outcome of each component, and what fails."""
+    parts = tuple(replace(part, outcome=_find_outcome(part.component, grade)) for part in grade.parts)
+    failed = dict.fromkeys((check.origin, check.verdict.check) for check in _list_causes(grade))
+    return replace(grade, parts=parts, failed=tuple(failed))
+
+
+def _list_causes(grade: Grade) -> Iterator[Check]:
+    """Yield the failing checks whose cause is in their own component; none if the submission could not be called."""
+    if grade.message.startswith(NOT_STARTED):
+        return
+    # An exception of one component ends the calls of those that are built of it too.
+    raised: dict[str, str] = {}
+    for check in grade.checks:
+        if check.outcome == "error":
+            raised.setdefault(check.verdict.message, check.verdict.component)
+    for check in grade.checks:
+        verdict = check.verdict
+        own = raised.get(verdict.message, verdict.component) == verdict.component
+        if check.is_shown and own and not check.inherited:
+            yield check
+
+
+def _find_outcome(component: str, grade: Grade) -> Outcome:
+    """Return the worst outcome in a component, a grader error only if nothing else is bad.
+
+    If nothing of the component was checked, return that of the submission.
+    """
+    mine = [check for check in grade.checks if check.verdict.component == component and check.has_outcome]
+    if not mine:
+        return grade.outcome
+    outcomes = {check.outcome for check in mine}
+    return max(outcomes - {"grader-error", "correct"} or outcomes, key=SEVERITY.index)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from goldformer.conformance.grading.answers import NOTHING_REQUIRED, Answers
 from goldformer.conformance.grading.grader import GradedSubmission, Grader, fail_submission
-from goldformer.conformance.grading.model import NOT_STARTED, Grade, Outcome, Submission
+from goldformer.conformance.grading.model import NOT_STARTED, Grade, Submission
 from goldformer.conformance.grading.results import feedback, staff
 from goldformer.conformance.grading.results.source import SubmissionSource
 from goldformer.conformance.grading.results.words import shorten_to_line
@@ -26,30 +25,6 @@ _NO_PROCESS: Final = re.compile(r"can't start new thread|\[Errno 11\] Resource t
 _LONGEST_REASON: Final = 200
 
 
-@dataclass(frozen=True, slots=True)
-class ResultFiles:
-    """The result files of one submission by their names, and what the terminal prints about it.
-
-    `answers` are what it answered. `disturbed` is true if a check may have failed because others ran meanwhile.
-    `reason` says in one line why the outcome is `error`.
-    """
-
-    id: str
-    files: dict[str, str | bytes]
-    outcome: Outcome
-    earned: float
-    points: float
-    answers: Answers = NOTHING_REQUIRED
-    disturbed: bool = False
-    reason: str = ""
-
-    @property
-    def line(self) -> str:
-        """The result in one line."""
-        line = f"{self.id}: {self.earned:g} of {self.points:g} ({self.outcome})"
-        return f"{line}: {self.reason}" if self.reason else line
-
-
 class Worker:
     """Grades one submission after the other. Only one thread may use it."""
 
@@ -62,7 +37,7 @@ class Worker:
         self._task = task.limit_memory(self._sandbox.memory)
         self._grader = grader.use_sandbox(self._sandbox, running or self._sandbox.folder)
 
-    def finish(self, submission: Submission) -> ResultFiles:
+    def finish(self, submission: Submission) -> GradedSubmission:
         """Grade a submission and write its result files."""
         return write_results(self._grader.grade(submission), submission, self._task, self._grader.spec)
 
@@ -71,8 +46,8 @@ class Worker:
         self._sandbox.close()
 
 
-def write_results(graded: GradedSubmission, submission: Submission, task: GradingTask, spec: Spec) -> ResultFiles:
-    """Return the result files of a graded submission."""
+def write_results(graded: GradedSubmission, submission: Submission, task: GradingTask, spec: Spec) -> GradedSubmission:
+    """Return a graded submission with its result files."""
     grade, assignment = graded.grade, task.assignment
     page, text = feedback.write_both(grade, assignment, spec)
     source = SubmissionSource(submission.files, task.adapter, grade)
@@ -86,10 +61,8 @@ def write_results(graded: GradedSubmission, submission: Submission, task: Gradin
         files[PROBLEM] = graded.problem
     said = (grade.message, *(check.verdict.message for check in grade.checks))
     disturbed = any(map(_NO_PROCESS.search, said))
-    return ResultFiles(
-        grade.submission, files, grade.outcome, grade.earned, grade.points, graded.answers, disturbed,
-        _explain_error(grade),
-    )  # fmt: skip
+    row = replace(grade, checks=())
+    return replace(graded, grade=row, files=files, disturbed=disturbed, reason=_explain_error(grade))
 
 
 def _explain_error(grade: Grade) -> str:
@@ -101,6 +74,6 @@ def _explain_error(grade: Grade) -> str:
     return shorten_to_line(text.removeprefix(f"{NOT_STARTED}: "), _LONGEST_REASON)
 
 
-def give_up(submission: Submission, why: str, task: GradingTask, spec: Spec) -> ResultFiles:
+def give_up(submission: Submission, why: str, task: GradingTask, spec: Spec) -> GradedSubmission:
     """Return the result files of a submission over which workers end."""
     return write_results(fail_submission(task, submission, why), submission, task, spec)

@@ -26,6 +26,7 @@ from goldformer.conformance.grading.model import (
     derive_outcome,
 )
 from goldformer.conformance.grading.sandbox import Isolation
+from goldformer.conformance.grading.score import note_failures
 from goldformer.conformance.judging.cases import Bench
 from goldformer.conformance.judging.decision import Policy
 from goldformer.conformance.judging.verdict import Status
@@ -102,11 +103,12 @@ def graded(id_, listed, *, message="", outcome=None, assignment=ASSIGNMENT, **mo
     bad = {check.outcome for check in listed if check.counts} - {"correct"}
     findings = diagnose([Explained(check.verdict, check.diagnosis) for check in listed], _spec())
     said = tuple(DiagnosisLine(r.label, r.text, r.inner, r.mistakes) for r in findings)
-    return Grade(
+    grade = Grade(
         submission=id_, key=f"key-{id_}", outcome=outcome or (min(bad) if bad else "correct"), message=message,
         points=assignment.points, earned=round(sum(part.earned for part in parts), 2), parts=parts, said=said,
         checks=tuple(listed), isolation=ISOLATION, **more,
     )  # fmt: skip
+    return note_failures(grade)
 
 
 def _part(part, listed) -> ComponentGrade:

@@ -14,10 +14,10 @@ from goldformer.conformance.commands.assignment import read_ready
 from goldformer.conformance.grading.assignment import read_assignment
 from goldformer.conformance.grading.fresh import draw_fresh
 from goldformer.conformance.grading.grader import GradedSubmission, Grader
-from goldformer.conformance.grading.model import Submission
+from goldformer.conformance.grading.model import Grade, Outcome, Submission
 from goldformer.conformance.grading.sandbox import Isolation, Limits, SandboxClient
 from goldformer.conformance.grading.task import GradingTask
-from goldformer.conformance.grading.worker import ResultFiles, give_up, write_results
+from goldformer.conformance.grading.worker import give_up, write_results
 from goldformer.spec import Spec
 from repository import load_module
 
@@ -118,9 +118,15 @@ def grade_once(grader: Grader, task: GradingTask, submission: Submission) -> Gra
     return _GRADED[key]
 
 
+def make_result(id_: str, outcome: Outcome, *, disturbed: bool) -> GradedSubmission:
+    """A result of a submission that was not run."""
+    grade = Grade(id_, "", outcome, "", 1.0, 0.0, (), (), (), OpenSandbox.isolation)
+    return GradedSubmission(grade, disturbed=disturbed)
+
+
 def grade_in_this_process(
     task: GradingTask, submissions: Iterable[Submission], spec: Spec, running: Path, broken: Collection[str] = ()
-) -> Iterator[ResultFiles]:
+) -> Iterator[GradedSubmission]:
     """Yield what `grade_in_pool` does, without its processes; over `broken` submissions grading breaks down."""
     grader = Grader(task, spec).use_sandbox(OpenSandbox(spec), running)
     for submission in submissions:

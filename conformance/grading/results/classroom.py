@@ -11,9 +11,9 @@ from urllib.parse import quote
 
 from goldformer.adapters.untrusted_text import printable
 from goldformer.conformance.diagnosis.causes import find_cause
-from goldformer.conformance.grading.model import SEVERITY, Assignment, Origin, Outcome
+from goldformer.conformance.grading.model import SEVERITY, Assignment, Grade, Origin, Outcome
 from goldformer.conformance.grading.results import words
-from goldformer.conformance.grading.results.gradebook import GradeSummary, sort_by_id
+from goldformer.conformance.grading.results.gradebook import sort_by_id
 from goldformer.conformance.reports.page import render
 from goldformer.spec import Spec
 
@@ -48,8 +48,8 @@ class MistakeStatistics:
     name: str
     title: str
     hint: str
-    certain: tuple[GradeSummary, ...]
-    maybe: tuple[GradeSummary, ...]
+    certain: tuple[Grade, ...]
+    maybe: tuple[Grade, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,13 +84,13 @@ class TableColumn:
     points: float
     components: tuple[str, ...]
 
-    def earned(self, line: GradeSummary) -> float | None:
+    def earned(self, line: Grade) -> float | None:
         """Return the points of a student in this column; None if there are none."""
         mine = [part.earned for part in line.parts if part.component in self.components]
         return sum(mine) if mine else None
 
 
-def class_page(lines: Iterable[GradeSummary], assignment: Assignment, spec: Spec, left_out: str = "") -> str:
+def class_page(lines: Iterable[Grade], assignment: Assignment, spec: Spec, left_out: str = "") -> str:
     """Return the page for the staff, which names the students; ValueError if there are none.
 
     `left_out` is the line that says what nobody is asked for.
@@ -98,13 +98,13 @@ def class_page(lines: Iterable[GradeSummary], assignment: Assignment, spec: Spec
     return _render(sort_by_id(lines), assignment, spec, left_out, anonymous=False)
 
 
-def anonymous_page(lines: Iterable[GradeSummary], assignment: Assignment, spec: Spec, left_out: str = "") -> str:
+def anonymous_page(lines: Iterable[Grade], assignment: Assignment, spec: Spec, left_out: str = "") -> str:
     """Return the page to show to a class: it names no student and no drawn case; ValueError if there is no student."""
     return _render(sort_by_id(lines), assignment, spec, left_out, anonymous=True)
 
 
 def _render(
-    listed: list[GradeSummary],
+    listed: list[Grade],
     assignment: Assignment,
     spec: Spec,
     left_out: str,
@@ -131,7 +131,7 @@ def _render(
             names=names,
             name_all=lambda ids: ", ".join(names[id_] for id_ in ids),
             unnamed=[line for line in listed if line.outcome == "wrong" and not line.mistakes + line.maybe],
-            only_published=[line for line in listed if any(part.only_published for part in line.parts)],
+            only_published=[line for line in listed if any(part.passes_only_published for part in line.parts)],
             hardest=_find_hardest(listed, spec, fresh=not anonymous),
             anonymous=anonymous,
             columns=_list_columns(assignment),
@@ -142,7 +142,7 @@ def _render(
     )
 
 
-def make_link(line: GradeSummary, page: str) -> str:
+def make_link(line: Grade, page: str) -> str:
     """Return the link from the class' page to a student's page."""
     return f"students/{quote(line.submission, safe='', errors='replace')}/{page}"
 
@@ -171,9 +171,7 @@ def _draw_histogram(earned: Iterable[float], points: float) -> Iterator[Histogra
         )
 
 
-def _rate_components(
-    lines: Sequence[GradeSummary], assignment: Assignment, spec: Spec
-) -> Iterator[ComponentStatistics]:
+def _rate_components(lines: Sequence[Grade], assignment: Assignment, spec: Spec) -> Iterator[ComponentStatistics]:
     for part in assignment.parts:
         mine = [p for line in lines for p in line.parts if p.component == part.component]
         missing = [p for p in mine if p.outcome == "missing" and p.earned <= 0]
@@ -186,17 +184,17 @@ def _rate_components(
         )  # fmt: skip
 
 
-def _group_by_outcome(lines: Iterable[GradeSummary]) -> list[tuple[Outcome, list[GradeSummary]]]:
+def _group_by_outcome(lines: Iterable[Grade]) -> list[tuple[Outcome, list[Grade]]]:
     """Group the students by their outcomes, the best first."""
-    found: defaultdict[Outcome, list[GradeSummary]] = defaultdict(list)
+    found: defaultdict[Outcome, list[Grade]] = defaultdict(list)
     for line in lines:
         found[line.outcome].append(line)
     return sorted(found.items(), key=lambda item: SEVERITY.index(item[0]))
 
 
-def _rate_mistakes(lines: Iterable[GradeSummary], spec: Spec) -> Iterator[MistakeStatistics]:
-    certain: defaultdict[str, list[GradeSummary]] = defaultdict(list)
-    maybe: defaultdict[str, list[GradeSummary]] = defaultdict(list)
+def _rate_mistakes(lines: Iterable[Grade], spec: Spec) -> Iterator[MistakeStatistics]:
+    certain: defaultdict[str, list[Grade]] = defaultdict(list)
+    maybe: defaultdict[str, list[Grade]] = defaultdict(list)
     for line in lines:
         for id_ in line.mistakes:
             certain[id_].append(line)
@@ -214,7 +212,7 @@ def _list_columns(assignment: Assignment) -> list[TableColumn]:
     return [TableColumn(title, sum(points[c] for c in parts), parts) for title, parts in groups.items()]
 
 
-def _find_hardest(lines: Iterable[GradeSummary], spec: Spec, *, fresh: bool) -> list[CheckStatistics]:
+def _find_hardest(lines: Iterable[Grade], spec: Spec, *, fresh: bool) -> list[CheckStatistics]:
     counts = Counter(key for line in lines for key in line.failed if fresh or key[0] != "fresh")
     ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:_HARDEST]
     return [CheckStatistics(check, origin, _find_title(check, spec), count) for (origin, check), count in ordered]
@@ -225,7 +223,7 @@ def _find_title(check: str, spec: Spec) -> str:
     return found.title if found is not None else ""
 
 
-def _count_isolation(lines: Iterable[GradeSummary]) -> list[tuple[str, int, str]]:
+def _count_isolation(lines: Iterable[Grade]) -> list[tuple[str, int, str]]:
     """Return each level of isolation, its number of submissions, and the features that were missing and why."""
     counts = Counter(
         (line.isolation.level, "; ".join(f"{name}: {why}" for name, why in sorted(line.isolation.missing.items())))

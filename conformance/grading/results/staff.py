@@ -9,9 +9,8 @@ from typing import Final
 
 from goldformer.adapters.untrusted_text import printable
 from goldformer.conformance.diagnosis.diagnosed import Explained
-from goldformer.conformance.grading.model import Assignment, Check, Grade, Origin, Outcome
+from goldformer.conformance.grading.model import Assignment, Check, ComponentGrade, Grade, Origin, Outcome
 from goldformer.conformance.grading.results import words
-from goldformer.conformance.grading.results.gradebook import find_outcome
 from goldformer.conformance.grading.results.source import Snippet, SubmissionSource
 from goldformer.conformance.judging.verdict import Verdict
 from goldformer.conformance.reports.fixes import put_fixes_first
@@ -43,16 +42,13 @@ class BadCheck:
 
 @dataclass(frozen=True, slots=True)
 class ComponentDetails:
-    """A component: its points, its shares by origin, the outcomes of its checks, and the bad ones.
+    """A component: its grade, its shares by origin, the outcomes of its checks, and the bad ones.
 
     `inherited` are checks that fail only because of a mistake in another component; `source` is what the adapter calls.
     """
 
-    component: str
+    part: ComponentGrade
     title: str
-    earned: float
-    points: float
-    outcome: Outcome
     shares: dict[str, str]
     ended: str
     deductions: tuple[str, ...]
@@ -100,8 +96,7 @@ def _list_components(grade: Grade, spec: Spec, source: SubmissionSource) -> Iter
             full.append((item, nth[item.origin] <= _IN_FULL))
         ended = Counter(check.outcome for check in mine if check.has_outcome)
         yield ComponentDetails(
-            component=part.component, title=spec.contracts[part.component].title,
-            earned=part.earned, points=part.points, outcome=find_outcome(part.component, grade),
+            part=part, title=spec.contracts[part.component].title,
             shares={
                 name: "{} of {}".format(*part.shares[origin])
                 for origin, name in words.ORIGINS.items()

@@ -29,7 +29,6 @@ from goldformer.conformance.grading.model import (
     Outcome,
 )
 from goldformer.conformance.grading.results import words
-from goldformer.conformance.grading.results.gradebook import find_outcome
 from goldformer.conformance.judging.measure import describe_values
 from goldformer.conformance.judging.verdict import WITHHELD, Difference, Verdict
 from goldformer.conformance.reports.fixes import put_fixes_first
@@ -334,7 +333,7 @@ def _describe_component(
         component=part.component,
         title=title,
         grade=part,
-        outcome=find_outcome(part.component, grade),
+        outcome=part.outcome,
         note=_make_note(part, grade),
         first_wrong=failures.describe_first_wrong(part.component),
         failures=failed[:_LISTED],
@@ -365,7 +364,7 @@ def _describe_deduction(deduction: Deduction, assignment: Assignment) -> str:
 
 
 def _make_note(part: ComponentGrade, grade: Grade) -> str:
-    if words.passes_only_published(grade, part.component):
+    if part.passes_only_published:
         return (
             "The published cases pass, cases drawn for grading do not. Points are given for what holds on both: the "
             "formula has to work for inputs that it has not seen."

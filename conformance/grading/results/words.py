@@ -8,13 +8,10 @@ from typing import Final
 
 from goldformer.adapters.untrusted_text import join_lines, printable
 from goldformer.conformance.grading.model import (
-    SEVERITY,
     Assignment,
     CarriedMistake,
-    Check,
     ComponentGrade,
     ForbiddenUse,
-    Grade,
     GradedComponent,
     Kind,
     Origin,
@@ -199,19 +196,6 @@ def describe_forbidden(uses: Iterable[ForbiddenUse]) -> str:
         f"This assignment forbids what your source seems to use: {lines}. Write it yourself. It was found by reading, "
         "which is no proof: whoever gave you the assignment decides about it."
     )
-
-
-def find_worst(checks: Iterable[Check]) -> Outcome:
-    """Return the worst outcome among checks; a grader error only if nothing else is bad."""
-    outcomes = {check.outcome for check in checks}
-    return max(outcomes - {"grader-error"} - {"correct"} or outcomes, key=SEVERITY.index, default="correct")
-
-
-def passes_only_published(grade: Grade, component: str) -> bool:
-    """Return True if every published case of a component passes and every fresh case fails."""
-    shares = next((part.shares for part in grade.parts if part.component == component), {})
-    published, drawn = shares.get("published", (0, 0)), shares.get("fresh", (0, 0))
-    return 0 < published[1] == published[0] and drawn[1] > 0 == drawn[0]
 
 
 def describe_isolation(isolation: Isolation) -> str:

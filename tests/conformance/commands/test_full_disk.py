@@ -14,9 +14,9 @@ from click.testing import CliRunner, Result
 
 from disks import full_disk
 from goldformer.conformance.cli import main
+from goldformer.conformance.grading.grader import GradedSubmission
 from goldformer.conformance.grading.model import Submission
 from goldformer.conformance.grading.task import GradingTask
-from goldformer.conformance.grading.worker import ResultFiles
 from goldformer.spec import Spec
 from goldformer.spec.files import replace_file
 from homework import CORRECT, grade_in_this_process, write_assignment, write_class
@@ -102,7 +102,9 @@ def test_an_output_that_nothing_reads_ends_no_command(gone: str, adapter: str, s
 
 
 def test_a_class_goes_on_where_the_disk_was_full(place: Path, spec: Spec, monkeypatch: pytest.MonkeyPatch) -> None:
-    def graded(task: GradingTask, submissions: Iterable[Submission], jobs: int, running: Path) -> Iterator[ResultFiles]:
+    def graded(
+        task: GradingTask, submissions: Iterable[Submission], jobs: int, running: Path
+    ) -> Iterator[GradedSubmission]:
         return grade_in_this_process(task, submissions, spec, running)
 
     monkeypatch.setattr("goldformer.conformance.commands._grade_session.grade_in_pool", graded)

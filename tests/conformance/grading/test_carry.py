@@ -14,7 +14,7 @@ from goldformer.conformance.diagnosis.inherited import find_inherited
 from goldformer.conformance.grading.grader import Grader
 from goldformer.conformance.grading.model import CarriedMistake
 from goldformer.conformance.grading.results import feedback, staff
-from goldformer.conformance.grading.results.gradebook import GradeSummary
+from goldformer.conformance.grading.score import note_failures
 from goldformer.conformance.grading.store import from_json, to_json
 from goldformer.conformance.judging.verdict import Status, Verdict
 from homework import OpenSandbox, make_task, submitted
@@ -85,7 +85,7 @@ def test_inherited_failures_are_marked_and_counted_nowhere_else(graded, carry):
     assert failed == {SDPA, MHA}
     assert {check.verdict.component for check in grade.checks if check.inherited} == {MHA}
     roots = [check.verdict.check for check in grade.checks if check.is_shown and not check.inherited]
-    assert [check for _, check in GradeSummary.of(grade).failed] == list(dict.fromkeys(roots))
+    assert [check for _, check in note_failures(grade).failed] == list(dict.fromkeys(roots))
 
 
 def test_an_assignment_may_deduct_it_in_every_component(graded):

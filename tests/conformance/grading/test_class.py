@@ -8,18 +8,19 @@ import json
 import re
 import subprocess
 from collections import Counter
-from dataclasses import fields, replace
+from dataclasses import replace
 
 import pytest
 
 import grades
-from goldformer.conformance.grading.model import NOT_STARTED, Grade
+from goldformer.conformance.grading.model import NOT_STARTED, DiagnosisLine
 from goldformer.conformance.grading.results import staff
 from goldformer.conformance.grading.results.classroom import anonymous_page, class_page
-from goldformer.conformance.grading.results.gradebook import GradeSummary, to_csv, to_json
+from goldformer.conformance.grading.results.gradebook import to_csv, to_json
 from goldformer.conformance.grading.results.source import SubmissionSource
 from goldformer.conformance.grading.results.words import points
 from goldformer.conformance.grading.sandbox import Isolation
+from goldformer.conformance.grading.score import note_failures
 from grades import ASSIGNMENT, HOSTILE, SECRET
 from pages import CHROMIUM, PAIRS, READABLE, Page, contrast, must_scroll_by_keyboard, must_stand_alone, on_a_phone
 
@@ -33,7 +34,7 @@ def lines():
         grades.passing("ada"), grades.failing("ben"), grades.failing("cai", "scale-no-root"), grades.failing("dee"),
         grades.cheating("eli"), grades.with_outcome("fay", "timeout", "timeout", "no answer within 5 s"),
     ]  # fmt: skip
-    return [GradeSummary.of(grade) for grade in made]
+    return [note_failures(grade) for grade in made]
 
 
 @pytest.fixture
@@ -41,8 +42,8 @@ def hostile_lines(lines):
     made = grades.hostile()
     return [
         *lines,
-        GradeSummary.of(replace(made, message=HOSTILE)),
-        GradeSummary.of(replace(made, submission=f"b{HOSTILE}")),
+        note_failures(replace(made, message=HOSTILE)),
+        note_failures(replace(made, submission=f"b{HOSTILE}")),
     ]
 
 
@@ -53,7 +54,9 @@ def page(lines, spec):
 
 def test_a_slip_that_no_catalogue_lists_stands_on_the_page_in_words(lines, spec):
     slip = "scaled_dot_product_attention.edit@weigh_keys/result@scaled:1.01"
-    text = class_page([replace(lines[1], mistakes=(slip,)), *lines], ASSIGNMENT, spec)
+    text = class_page(
+        [replace(lines[1], said=(DiagnosisLine("Mistake found", "", mistakes=(slip,)),)), *lines], ASSIGNMENT, spec
+    )
     assert text.count("the code multiplies the weights by 1.01") >= 3  # among the mistakes, the choices, and in the row
     assert f'<td class="w">{slip}' not in text
 
@@ -72,26 +75,15 @@ def test_a_line_keeps_what_a_class_needs_and_no_check(lines):
     assert ("published", "sdpa-walkthrough-3x2") in ben.failed
     assert ("fresh", f"{SECRET}-5") in ben.failed
     assert ben.diagnosis.startswith("scale-missing, the scores are not divided by √d_k")
-    hidden = {field.name for field in fields(Grade)} - {field.name for field in fields(GradeSummary)}
-    assert hidden == {"said", "checks", "forbidden", "left_out"}
-
-
-def test_the_ids_of_checks_are_kept_once_for_everyone():
-    """Grades that come from other processes have each their own."""
-    grade = grades.failing()
-    own = [replace(c, verdict=replace(c.verdict, check=c.verdict.check.encode().decode())) for c in grade.checks]
-    first, other = GradeSummary.of(grade), GradeSummary.of(replace(grade, checks=tuple(own)))
-    assert first.failed == other.failed
-    assert all(id_ is same for (_, id_), (_, same) in zip(first.failed, other.failed, strict=True))
 
 
 def test_an_exception_counts_in_the_component_that_raises_it_only():
     checks = [replace(c, outcome="error", verdict=grades.broken(c.verdict, "raised", "raised X"))
               for c in grades.passing().checks if c.origin == "published"]  # fmt: skip
     grade = grades.graded("eva", tuple(checks), outcome="error")
-    failed = {check for _, check in GradeSummary.of(grade).failed}
+    failed = {check for _, check in note_failures(grade).failed}
     assert failed == {c.verdict.check for c in checks if c.verdict.component == "softmax"}
-    assert GradeSummary.of(replace(grade, message=f"{NOT_STARTED}: no")).failed == ()
+    assert note_failures(replace(grade, message=f"{NOT_STARTED}: no")).failed == ()
 
 
 # ── the page of the class ──
@@ -118,10 +110,10 @@ def test_mistakes_name_who_made_them_most_frequent_first(page):
 
 
 def test_what_could_be_is_counted_apart(spec, lines):
-    unsure = replace(lines[1], mistakes=(), maybe=("scale-multiply",))
+    unsure = replace(lines[1], said=(DiagnosisLine("Possible causes", "one", mistakes=("scale-multiply",)),))
     summaries = [text for _, text in Page(class_page([unsure], ASSIGNMENT, spec)).all("summary")]
     assert summaries[0].startswith("0 + 1 possible · the scores are multiplied by √d_k")
-    nothing = replace(unsure, maybe=())
+    nothing = replace(unsure, said=())
     summaries = [text for _, text in Page(class_page([nothing], ASSIGNMENT, spec)).all("summary")]
     assert summaries[0] == "1 · wrong, by no mistake of the catalogue"
 
@@ -276,7 +268,7 @@ def test_a_row_for_each_student_and_a_column_for_each_component(lines):
 
 @pytest.mark.parametrize("text", ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", " =1", "＝1", HOSTILE])
 def test_no_cell_begins_a_formula(lines, text):
-    hostile = replace(lines[0], submission=text, message=text, diagnosis=text)
+    hostile = replace(lines[0], submission=text, message=text, said=(DiagnosisLine("Mistake found", text),))
     (row,) = read(to_csv([hostile], ASSIGNMENT))
     for name in ("id", "message", "diagnosis"):
         assert row[name][0] in "'\\"

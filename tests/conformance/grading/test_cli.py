@@ -18,10 +18,10 @@ from click.testing import CliRunner, Result
 from goldformer.conformance.cli import main
 from goldformer.conformance.commands._console import PrintableConsole
 from goldformer.conformance.commands._grade_session import Session
+from goldformer.conformance.grading.grader import GradedSubmission
 from goldformer.conformance.grading.model import Submission
 from goldformer.conformance.grading.pool import Unusable
 from goldformer.conformance.grading.task import GradingTask
-from goldformer.conformance.grading.worker import ResultFiles
 from goldformer.spec import Spec
 from homework import CORRECT, SOFTMAX, UNSTABLE, YAML, grade_in_this_process, write_assignment, write_class
 
@@ -41,7 +41,9 @@ def run(spec: Spec, tmp_path: Path, broken: set[str], monkeypatch: pytest.Monkey
     (tmp_path / "solution.py").write_text(CORRECT)
     write_class(tmp_path / "class", alice=CORRECT, bob=UNSTABLE, carol=SOFTMAX)
 
-    def graded(exam: GradingTask, submissions: Iterable[Submission], jobs: int, running: Path) -> Iterator[ResultFiles]:
+    def graded(
+        exam: GradingTask, submissions: Iterable[Submission], jobs: int, running: Path
+    ) -> Iterator[GradedSubmission]:
         return grade_in_this_process(exam, submissions, spec, running, broken)
 
     monkeypatch.setattr("goldformer.conformance.commands._grade_session.grade_in_pool", graded)

@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from goldformer.conformance.grading.cluster import grade_on_cluster
+from goldformer.conformance.grading.grader import GradedSubmission
 from goldformer.conformance.grading.model import Submission
 from goldformer.conformance.grading.pool import Unusable, grade_in_pool
 from goldformer.conformance.grading.task import GradingTask
-from goldformer.conformance.grading.worker import ResultFiles
 from goldformer.spec import Spec
-from homework import CORRECT, NORM, SOFTMAX, UNSTABLE, make_task, submitted, write_assignment, write_class
+from homework import CORRECT, NORM, SOFTMAX, UNSTABLE, make_result, make_task, submitted, write_assignment, write_class
 
 pytest.importorskip("distributed")
 pytestmark = [
@@ -71,15 +71,15 @@ def exam(spec: Spec, tmp_path_factory: pytest.TempPathFactory) -> GradingTask:
 
 
 def test_a_cluster_that_loses_a_worker_grades_as_one_machine_does(exam: GradingTask, tmp_path: Path) -> None:
-    here = {one.id: one for one in grade_in_pool(exam, submissions(), 2, tmp_path)}
+    here = {one.grade.submission: one for one in grade_in_pool(exam, submissions(), 2, tmp_path)}
     with contextlib.closing(Cluster(tmp_path)) as cluster:
         there = []
         for one in grade_on_cluster(exam, submissions(), cluster.address):
             there.append(one)
             if len(there) == 3:
                 cluster.workers[0].kill()
-    assert [one.id for one in sorted(there, key=lambda one: one.id)] == sorted(here), "each once, and none lost"
-    assert {one.id: one for one in there} == here
+    assert sorted(one.grade.submission for one in there) == sorted(here), "each once, and none lost"
+    assert {one.grade.submission: one for one in there} == here
 
 
 def test_where_there_is_no_cluster_nothing_is_graded(exam: GradingTask, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,17 +115,17 @@ def test_a_timeout_next_to_others_is_tried_again_alone_on_a_cluster(tmp_path: Pa
 
     folder = str(tmp_path)
 
-    def finish(task: object, submission: Submission) -> ResultFiles:
+    def finish(task: object, submission: Submission) -> GradedSubmission:
         running = Path(folder, f"{submission.id}-runs")
         running.touch()
         time.sleep(0.05)
         beside = len(list(Path(folder).glob("*-runs"))) - 1
         running.unlink()
         late = submission.id in ("s03", "s04") and beside > 0
-        return ResultFiles(submission.id, {}, "timeout" if late else "correct", 0.0, 1.0, disturbed=late)
+        return make_result(submission.id, "timeout" if late else "correct", disturbed=late)
 
     monkeypatch.setattr(cluster, "_finish", finish)
     with Client(processes=False, n_workers=1, threads_per_worker=3, dashboard_address=None) as client:
         graded = list(cluster._grade_all(None, submissions(), client))
-    assert sorted(one.id for one in graded) == [one.id for one in submissions()]
-    assert {one.outcome for one in graded} == {"correct"}
+    assert sorted(one.grade.submission for one in graded) == [one.id for one in submissions()]
+    assert {one.grade.outcome for one in graded} == {"correct"}

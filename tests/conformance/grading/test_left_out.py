@@ -15,8 +15,7 @@ from goldformer.conformance.grading.answers import NOTHING_REQUIRED, Answers
 from goldformer.conformance.grading.grader import GradedSubmission, Grader
 from goldformer.conformance.grading.model import Check, Grade
 from goldformer.conformance.grading.results.classroom import anonymous_page, class_page
-from goldformer.conformance.grading.results.gradebook import GradeSummary
-from goldformer.conformance.grading.score import CheckKinds, find_declined
+from goldformer.conformance.grading.score import CheckKinds, find_declined, note_failures
 from goldformer.conformance.grading.task import CheckPlan, GradingTask
 from goldformer.conformance.judging.verdict import Reason, Status, Verdict
 from goldformer.spec import Spec
@@ -142,7 +141,7 @@ def test_one_line_says_how_much_and_names_no_case(task, optional, spec):
     assert f"({len(published)} of " in said
     assert not any(id_ in said for id_ in left_out)
     assert CheckPlan.of(optional, spec).describe_left_out() == ""
-    lines = [GradeSummary.of(grade_for(task, spec)(SOLUTION).grade)]
+    lines = [note_failures(grade_for(task, spec)(SOLUTION).grade)]
     assert said in class_page(lines, task.assignment, spec, left_out=said)
     assert said in anonymous_page(lines, task.assignment, spec, said)
     assert "left out for everybody" not in class_page(lines, task.assignment, spec)

@@ -18,8 +18,9 @@ import pytest
 import yaml
 
 import grades
-from goldformer.conformance.grading.results.gradebook import GradeSummary, to_csv, to_json
+from goldformer.conformance.grading.results.gradebook import to_csv, to_json
 from goldformer.conformance.grading.results.words import points
+from goldformer.conformance.grading.score import note_failures
 from grades import ASSIGNMENT
 from repository import REPOSITORY
 
@@ -46,7 +47,7 @@ needs_jq = pytest.mark.skipif(shutil.which("jq") is None, reason="no jq on PATH"
 def test_the_script_fills_the_points_into_a_table_of_a_platform(id_, export, nth, tmp_path):
     (code,) = re.findall(r"```python\n(# fill\.py\n.*?)```", PAGE, re.DOTALL)
     (tmp_path / "graded").mkdir()
-    lines = [replace(GradeSummary.of(grades.failing()), submission=name) for name in (id_, "nobody")]
+    lines = [replace(note_failures(grades.failing()), submission=name) for name in (id_, "nobody")]
     (tmp_path / "graded" / "grades.csv").write_text(to_csv(lines, ASSIGNMENT), encoding="utf-8", newline="")
     (tmp_path / "export.csv").write_text(export, encoding="utf-8-sig")
     words = shlex.split(re.findall(r"^\$ python fill\.py (.*) > upload\.csv", PAGE, re.MULTILINE)[nth])
@@ -90,7 +91,7 @@ def autograder(tmp_path):
 def test_the_autograder_grades_the_submission_into_the_result(autograder, tmp_path):
     (tmp_path / "made").mkdir()
     earned, attention = grades.earned_by_failing()
-    text = to_json([GradeSummary.of(grades.failing())], ASSIGNMENT)
+    text = to_json([note_failures(grades.failing())], ASSIGNMENT)
     (tmp_path / "made" / "grades.json").write_text(text, encoding="utf-8")
     found = autograder(
         'printf "%s\\n" "$@" >"$AUTOGRADER/called"; mkdir -p "$AUTOGRADER/graded/students/ben"\n'
@@ -148,7 +149,7 @@ def test_the_workflow_makes_what_the_reporter_decodes(steps, make, statuses, tmp
     """It takes base64 of JSON, adds up the tests' scores, and fails the job where the status is fail."""
     grade = make()
     (tmp_path / "graded").mkdir()
-    text = to_json([GradeSummary.of(grade)], ASSIGNMENT)
+    text = to_json([note_failures(grade)], ASSIGNMENT)
     (tmp_path / "graded" / "grades.json").write_text(text, encoding="utf-8")
     run = steps[0]["run"].replace("goldformer grade", "true")
     environment = {**os.environ, "GITHUB_OUTPUT": str(tmp_path / "output")}

@@ -25,13 +25,24 @@ from click.testing import CliRunner
 
 from goldformer.conformance.cli import main
 from goldformer.conformance.grading import pool
+from goldformer.conformance.grading.grader import GradedSubmission
 from goldformer.conformance.grading.model import Submission
 from goldformer.conformance.grading.pool import Unusable, grade_in_pool
 from goldformer.conformance.grading.store import Store, unpack_grade
 from goldformer.conformance.grading.task import GradingTask
-from goldformer.conformance.grading.worker import ResultFiles
 from goldformer.spec import Spec
-from homework import CORRECT, NORM, SOFTMAX, UNSTABLE, WITHOUT_EPS, make_task, submitted, write_assignment, write_class
+from homework import (
+    CORRECT,
+    NORM,
+    SOFTMAX,
+    UNSTABLE,
+    WITHOUT_EPS,
+    make_result,
+    make_task,
+    submitted,
+    write_assignment,
+    write_class,
+)
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="submissions are kept apart on Linux"),
@@ -199,7 +210,7 @@ def test_no_signal_interrupts_the_start_of_a_process(
 
     monkeypatch.setattr(SpawnProcess, "start", watch)
     (result,) = grade_in_pool(exam, [submitted(CORRECT, "alice")], 1, tmp_path)
-    assert result.outcome == "correct"
+    assert result.grade.outcome == "correct"
     assert [mask & {signal.SIGINT, signal.SIGTERM} for mask in blocked] == [{signal.SIGINT, signal.SIGTERM}]
     assert signal.SIGTERM not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
 
@@ -234,7 +245,7 @@ def deadly(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, int]]:
     left: dict[str, int] = {}
     give = pool._Seat.give
 
-    def killing(seat: pool._Seat, submission: Submission) -> Future[ResultFiles]:
+    def killing(seat: pool._Seat, submission: Submission) -> Future[GradedSubmission]:
         result = give(seat, submission)
         if left.get(submission.id, 0) > 0:
             left[submission.id] -= 1
@@ -252,7 +263,8 @@ def test_a_submission_whose_process_ends_is_graded_by_another(
     deadly["bob"] = 2
     three = [submitted(CORRECT, id_) for id_ in ("alice", "bob", "carol")]
     done = list(grade_in_pool(exam, iter(three), 2, tmp_path))
-    assert sorted((one.id, one.outcome) for one in done) == [(id_, "correct") for id_ in ("alice", "bob", "carol")]
+    outcomes = {one.grade.submission: one.grade.outcome for one in done}
+    assert outcomes == dict.fromkeys(("alice", "bob", "carol"), "correct")
 
 
 def test_a_submission_that_ends_three_processes_is_the_graders_fault(
@@ -260,9 +272,10 @@ def test_a_submission_that_ends_three_processes_is_the_graders_fault(
 ) -> None:
     deadly["bob"] = 3
     done = {
-        one.id: one for one in grade_in_pool(exam, (submitted(CORRECT, id_) for id_ in ("alice", "bob")), 1, tmp_path)
+        one.grade.submission: one
+        for one in grade_in_pool(exam, (submitted(CORRECT, id_) for id_ in ("alice", "bob")), 1, tmp_path)
     }
-    assert {id_: one.outcome for id_, one in done.items()} == {"alice": "correct", "bob": "grader-error"}
+    assert {id_: one.grade.outcome for id_, one in done.items()} == {"alice": "correct", "bob": "grader-error"}
     assert done["bob"].files["grader-error.txt"] == "3 processes ended while they graded it: it ended in the middle"
 
 
@@ -287,7 +300,7 @@ def test_a_process_that_is_killed_while_it_starts_is_replaced(
 
     monkeypatch.setattr(multiprocessing.util, "spawnv_passfds", kill)
     (result,) = grade_in_pool(make_large(exam), [submitted(CORRECT, "alice")], 1, tmp_path)
-    assert (result.outcome, len(killed)) == ("correct", 1)
+    assert (result.grade.outcome, len(killed)) == ("correct", 1)
     assert capfd.readouterr().err == ""
 
 
@@ -333,9 +346,9 @@ def test_a_sandbox_that_fails_over_a_submission_is_explained_without_a_traceback
     limits = replace(exam.assignment.limits, processes=1 << 23)  # more than the kernel takes
     task = replace(exam, assignment=replace(exam.assignment, limits=limits))
     (result,) = grade_in_pool(task, [submitted(CORRECT, "alice")], 1, tmp_path)
-    if result.outcome == "correct":
+    if result.grade.outcome == "correct":
         pytest.skip("no control group limits processes here")
-    assert result.outcome == "grader-error"
+    assert result.grade.outcome == "grader-error"
     problem = "3 processes ended while they graded it: no sandboxed process could be made: [Errno 22] Invalid argument"
     assert result.files["grader-error.txt"] == problem
     assert capfd.readouterr().err == ""
@@ -371,12 +384,12 @@ def test_where_no_process_can_begin_nothing_is_graded(exam: GradingTask, tmp_pat
 # Submissions that take too long
 
 
-class Unread(Future[ResultFiles]):
+class Unread(Future[GradedSubmission]):
     """A result that counts as running until it is read."""
 
-    def result(self, timeout: float | None = None) -> ResultFiles:
+    def result(self, timeout: float | None = None) -> GradedSubmission:
         found = super().result(timeout)
-        SlowBeside.running.discard(found.id)
+        SlowBeside.running.discard(found.grade.submission)
         return found
 
 
@@ -390,13 +403,13 @@ class SlowBeside:
     def __init__(self, task: GradingTask, spec: Spec, running: Path) -> None:
         del task, spec, running
 
-    def give(self, submission: Submission) -> Future[ResultFiles]:
+    def give(self, submission: Submission) -> Future[GradedSubmission]:
         others = self.running - {submission.id}
         self.running.add(submission.id)
         self.given.append((submission.id, len(others)))
         late = submission.id == "bob" and (self.always or bool(others))
         done = Unread()
-        done.set_result(ResultFiles(submission.id, {}, "timeout" if late else "correct", 0.0, 1.0, disturbed=late))
+        done.set_result(make_result(submission.id, "timeout" if late else "correct", disturbed=late))
         return done
 
     def end(self) -> None:
@@ -416,7 +429,7 @@ def test_a_timeout_next_to_others_is_tried_again_alone(
 ) -> None:
     class_ = [submitted(CORRECT, id_) for id_ in ("alice", "bob", "carol", "dan")]
     done = list(grade_in_pool(exam, iter(class_), 2, tmp_path))
-    assert sorted((one.id, one.outcome) for one in done) == [(s.id, "correct") for s in class_]
+    assert sorted((one.grade.submission, one.grade.outcome) for one in done) == [(s.id, "correct") for s in class_]
     assert slow.given[-1] == ("bob", 0)
     assert [id_ for id_, _ in slow.given].count("bob") == 2
 
@@ -427,5 +440,5 @@ def test_a_timeout_of_a_submission_that_is_alone_stands(
 ) -> None:
     monkeypatch.setattr(slow, "always", True)
     done = list(grade_in_pool(exam, (submitted(CORRECT, id_) for id_ in ("alice", "bob")), jobs, tmp_path))
-    assert [(one.id, one.outcome) for one in done] == [("alice", "correct"), ("bob", "timeout")]
+    assert [(one.grade.submission, one.grade.outcome) for one in done] == [("alice", "correct"), ("bob", "timeout")]
     assert [id_ for id_, _ in slow.given].count("bob") == jobs

@@ -20,9 +20,8 @@ from goldformer.conformance.grading.grader import GradedSubmission, Grader
 from goldformer.conformance.grading.model import Submission
 from goldformer.conformance.grading.pool import grade_in_pool
 from goldformer.conformance.grading.results import feedback, staff
-from goldformer.conformance.grading.results.gradebook import GradeSummary
+from goldformer.conformance.grading.score import note_failures
 from goldformer.conformance.grading.task import GradingTask
-from goldformer.conformance.grading.worker import ResultFiles
 from goldformer.conformance.judging.cases import Bench, check_case
 from goldformer.conformance.judging.decision import Policy
 from goldformer.conformance.judging.verdict import Status
@@ -339,7 +338,7 @@ def test_the_student_is_told_which_output_is_missing_and_nothing_else(grade, exa
     assert "See it at home" not in told
     assert SAYS in feedback.html(found, exam.assignment, spec)
     assert SAYS in staff.html(found, exam.assignment, spec)
-    assert ("published", CASE) in GradeSummary.of(found).failed
+    assert ("published", CASE) in note_failures(found).failed
 
 
 # ── a class ──
@@ -360,7 +359,9 @@ def run(spec: Spec, tmp_path: Path, runs: list[list[str]], monkeypatch: pytest.M
     (tmp_path / "solution.py").write_text(SOLUTION)
     write_class(tmp_path / "class", alice=SOLUTION + "\n", bob=withholding("None in the tuple"))
 
-    def graded(exam: GradingTask, submissions: Iterable[Submission], jobs: int, running: Path) -> Iterator[ResultFiles]:
+    def graded(
+        exam: GradingTask, submissions: Iterable[Submission], jobs: int, running: Path
+    ) -> Iterator[GradedSubmission]:
         listed = list(submissions)
         runs.append([submission.id for submission in listed])
         return grade_in_this_process(exam, listed, spec, running)
