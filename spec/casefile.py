@@ -5,16 +5,15 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Final, Literal
 
 import numpy as np
 
 from goldformer.spec import case_schema as schema
-from goldformer.spec import draw
 from goldformer.spec.call import check_call
-from goldformer.spec.draw import Recipe
+from goldformer.spec.draw import Argument, Dyadic, Fill, Recipe, Uniform, Values, below, check
 from goldformer.spec.errors import Problem, Refused, SpecError
 from goldformer.spec.goldenfile import StoredGolden, read_golden
 from goldformer.spec.laws import law_of, unfit
@@ -22,7 +21,7 @@ from goldformer.spec.model import Array, ArraySpec, Case, Contract, Wanted
 from goldformer.spec.shapes import Binder, ContractViolation
 from goldformer.spec.strict import Location, is_part
 from goldformer.spec.tables import Citation, Convention
-from goldformer.spec.yamlfile import Field, YamlFile, advise_number
+from goldformer.spec.yamlfile import Field, YamlFile
 
 #: The fields that decide a golden value; a title may change without a new derivation.
 DECISIVE = ("sizes", "attributes", "inputs", "params", "cotangent", "convention", "only_with", "expect")
@@ -108,7 +107,7 @@ def derivation_digest(raw: Mapping[str, Any], contract: Contract, conventions: M
     decisive = {key: raw[key] for key in DECISIVE if key in raw}
     decisive["component"] = contract.component
     # Drawn numbers depend on the names and shapes of the arguments too.
-    names = _list_conventions(raw.get("convention", ()))
+    names = schema.list_names(raw.get("convention", ()))
     options = raw.get("only_with", {})
     params = _find_drawn(raw.get("attributes", {}), options, names, contract, conventions)
     arguments = {**contract.inputs, **params}
@@ -122,11 +121,6 @@ def derivation_digest(raw: Mapping[str, Any], contract: Contract, conventions: M
         decisive["only_with_of_params"] = dependent
     text = json.dumps(decisive, sort_keys=True, ensure_ascii=False)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def _list_conventions(names: str | Sequence[str]) -> tuple[str, ...]:
-    """Return the conventions of a case, which stand in its file as one name or as a list."""
-    return (names,) if isinstance(names, str) else tuple(names)
 
 
 def _find_drawn(
@@ -159,11 +153,11 @@ def _build(
         raise Refused(("base",), "only an error case has a base and a change")
     _check_layers(model.attributes, contract, ("attributes",))
     lead, sizes = _read_sizes(model, contract)
-    inputs = _make_recipes(model.inputs, contract.inputs, sizes, lead, "inputs")
+    inputs = _make_arguments(model.inputs, contract.inputs, sizes, lead, "inputs")
     param_specs = contract.params_for(model.attributes)
-    names = _list_conventions(model.convention)
+    names = model.convention
     drawn = _find_drawn(model.attributes, model.only_with, names, contract, conventions)
-    params = _make_recipes(_expand_params(model.params, drawn), param_specs, sizes, lead, "params")
+    params = _make_arguments(_expand_params(model.params, drawn), param_specs, sizes, lead, "params")
     case = Case(
         id=model.id, component=contract.component, title=model.title, place=place, clauses=tuple(model.clauses),
         source=source, meant_for=tuple(model.meant_for), sizes=sizes, lead=lead, equal_sizes=model.equal_sizes,
@@ -180,7 +174,7 @@ def _build(
     case = replace(case, sizes=dict(binder.sizes), lead=binder.lead or ())
     if model.cotangent is not None:
         first = contract.outputs[contract.first_output]
-        case = replace(case, cotangent=_make_recipe(model.cotangent, first, binder.sizes, case.lead, ("cotangent",)))
+        case = replace(case, cotangent=_make_argument(model.cotangent, first, binder.sizes, case.lead, ("cotangent",)))
     case = replace(case, expect=_read_expectation(model.expect, case, contract))
     if not case.shape_only:
         case = replace(case, only_with={**_list_silent_defaults(case, contract, conventions), **case.only_with})
@@ -207,19 +201,20 @@ def _list_silent_defaults(case: Case, contract: Contract, conventions: Mapping[s
     }
 
 
-def _has_several_widths(params: Mapping[str, Recipe]) -> bool:
+def _has_several_widths(params: Mapping[str, Argument]) -> bool:
     """Return True if the inputs, all heads together and the outputs of the attentions of a call differ in width."""
-    of_one = ((recipe, _AXES_OF_ONE_WIDTH.get(name.rpartition(".")[2], 0)) for name, recipe in params.items())
-    return len({size for recipe, axes in of_one for size in recipe.shape[:axes]}) > 1
+    of_one = ((arg, _AXES_OF_ONE_WIDTH.get(name.rpartition(".")[2], 0)) for name, arg in params.items())
+    return len({size for argument, axes in of_one for size in argument.shape[:axes]}) > 1
 
 
 def _check_decimals(case: Case) -> None:
     """Refuse decimals next to numbers that are drawn with all bits: these are read as themselves, those are rounded."""
     if not case.has_all_bits:
         return
-    for group, recipes in (("inputs", case.inputs), ("params", case.params), ("", {"cotangent": case.cotangent})):
-        for name, recipe in recipes.items():
-            written = recipe.array if isinstance(recipe, draw.Values) else getattr(recipe, "value", 0.0)
+    cotangent = {"cotangent": case.cotangent} if case.cotangent is not None else {}
+    for group, arguments in (("inputs", case.inputs), ("params", case.params), ("", cotangent)):
+        for name, argument in arguments.items():
+            written = argument.written if argument.written is not None else getattr(argument.made_of, "fill", 0.0)
             if np.any(np.float32(written) != written):
                 where = (group, name) if group else (name,)
                 raise Refused(where, "has decimals beside numbers drawn with all bits: write binary ones such as 0.25")
@@ -241,16 +236,16 @@ def _check_blind(case: Case) -> Case:
     return case
 
 
-def _make_shaped(recipe: Recipe, name: str) -> Array:
+def _make_shaped(argument: Argument, name: str) -> Array:
     """Return an array of the right shape and kind, with zeros for drawn numbers: a large model has millions."""
-    if isinstance(recipe, draw.Dyadic | draw.Uniform | draw.Fill):
-        return np.broadcast_to(np.float64(0), recipe.shape)
-    return draw.build(recipe, name)
+    if isinstance(argument.made_of, Dyadic | Uniform | Fill):
+        return np.broadcast_to(np.float64(0), argument.shape)
+    return argument.build(name)
 
 
 def _check_call(case: Case, contract: Contract) -> Binder:
     inputs, params = (
-        {name: _make_shaped(recipe, name) for name, recipe in g.items()} for g in (case.inputs, case.params)
+        {name: _make_shaped(argument, name) for name, argument in g.items()} for g in (case.inputs, case.params)
     )
     for name, attribute in contract.attributes.items():
         if attribute.is_missing(case.attributes, case.only_with):
@@ -284,146 +279,72 @@ def _read_sizes(model: schema.CaseModel, contract: Contract) -> tuple[tuple[int,
 
 
 def _expand_params(
-    params: schema.AllParamsModel | schema.AllUniformModel | Mapping[str, Any], specs: Mapping[str, ArraySpec]
-) -> Mapping[str, schema.RecipeModel]:
-    recipe: schema.DrawModel | schema.UniformModel
-    if isinstance(params, schema.AllParamsModel):
-        recipe = schema.DrawModel(draw="dyadic", seed=params.seed, range=params.range, step=params.step)
-    elif isinstance(params, schema.AllUniformModel):
-        recipe = schema.UniformModel(draw="uniform", seed=params.seed, range=params.range)
-    else:
+    params: schema.AllParamsModel | schema.AllUniformModel | Mapping[str, Recipe], specs: Mapping[str, ArraySpec]
+) -> Mapping[str, Recipe]:
+    """Return the recipe of each parameter, with one for all by the names of those that a call has."""
+    if not isinstance(params, schema.AllParamsModel | schema.AllUniformModel):
         return params
-    other = recipe if params.gammas is None else recipe.model_copy(update=params.gammas.model_dump())
+    kind = Dyadic if isinstance(params, schema.AllParamsModel) else Uniform
+    recipe = kind.model_validate({name: getattr(params, name) for name in kind.model_fields})
+    other = recipe if params.gammas is None else recipe.model_copy(update=dict(params.gammas))
     drawn = [name for name, spec in specs.items() if params.biases or not spec.optional]
     together = {name: other if name.rpartition(".")[2] == "gamma" else recipe for name in drawn}
     return together | params.but
 
 
-def _make_recipes(
-    models: Mapping[str, Any],
+def _make_arguments(
+    recipes: Mapping[str, Recipe],
     specs: Mapping[str, ArraySpec],
     sizes: Mapping[str, int],
     lead: tuple[int, ...],
     group: str,
-) -> dict[str, Recipe]:
-    recipes = {}
-    for name, model in models.items():
+) -> dict[str, Argument]:
+    arguments = {}
+    for name, recipe in recipes.items():
         if name not in specs:
             raise Refused((group, name), f"is not in the contract, which has {', '.join(specs) or 'none'}")
-        if (like := getattr(model, "like", None)) is not None and like not in models:
-            raise Refused((group, name), f"is drawn like {like}, which is not among {', '.join(models)}")
-        recipes[name] = _make_recipe(model, specs[name], sizes, lead, (group, name))
-    return recipes
+        if (like := getattr(recipe, "like", None)) is not None and like not in recipes:
+            raise Refused((group, name), f"is drawn like {like}, which is not among {', '.join(recipes)}")
+        arguments[name] = _make_argument(recipe, specs[name], sizes, lead, (group, name))
+    return arguments
 
 
-def _make_recipe(model: Any, spec: ArraySpec, sizes: Mapping[str, int], lead: tuple[int, ...], where: Field) -> Recipe:
-    """Return the recipe of a model; Refused at `where` if no array follows from it."""
+def _make_argument(
+    recipe: Recipe, spec: ArraySpec, sizes: Mapping[str, int], lead: tuple[int, ...], where: Field
+) -> Argument:
+    """Return the argument of a recipe; Refused at `where` if no array follows from it."""
     try:
-        recipe = _convert_recipe(model, spec, sizes, lead)
+        argument = _place(recipe, spec, sizes, lead)
     except KeyError as error:
         raise Refused(where, f"needs the size {error}: add it to sizes") from error
     except ValueError as error:
         raise Refused(where, str(error)) from error
     except OverflowError as error:
         raise Refused(where, "has a number beyond float64 or int64: write a smaller one") from error
-    if len(recipe.shape) > MOST_AXES:
-        raise Refused(where, f"has {len(recipe.shape)} axes: write at most {MOST_AXES}")
-    if any(size < 0 for size in recipe.shape):
-        raise Refused(where, f"has the shape {list(recipe.shape)}: write lengths of 0 or more")
-    if math.prod(size for size in recipe.shape if size) > MOST_NUMBERS:
+    if len(argument.shape) > MOST_AXES:
+        raise Refused(where, f"has {len(argument.shape)} axes: write at most {MOST_AXES}")
+    if any(size < 0 for size in argument.shape):
+        raise Refused(where, f"has the shape {list(argument.shape)}: write lengths of 0 or more")
+    if math.prod(size for size in argument.shape if size) > MOST_NUMBERS:
         raise Refused(
-            where, f"has the shape {list(recipe.shape)}: write lengths whose product is at most {MOST_NUMBERS}"
+            where, f"has the shape {list(argument.shape)}: write lengths whose product is at most {MOST_NUMBERS}"
         )
-    return recipe
+    return argument
 
 
-#: What an array of booleans or of ids must hold, and how to write that, in place of a fill.
-_OF_BOOLEANS = f"booleans: write {schema.BOOLEANS}"
-_OF_IDS = "whole numbers: write {values: [3, 1, …]} or {draw: ids, seed: 1, range: [0, 9]}"
-
-
-def _convert_recipe(model: Any, spec: ArraySpec, sizes: Mapping[str, int], lead: tuple[int, ...]) -> Recipe:
-    if isinstance(model, schema.MaskModel):
-        return _convert_mask(model, tuple(axis if isinstance(axis, int) else sizes[axis] for axis in model.shape))
-    if isinstance(model, schema.ValuesModel):
-        return draw.Values(_read_values(model.values, spec, tuple(model.shape) if model.shape else None))
-    shape = tuple(model.shape) if model.shape is not None else spec.shape.sizes(sizes, lead)
-    if isinstance(model, schema.FillModel):
-        if spec.kind != "float":
-            instead = {"bool": _OF_BOOLEANS, "ids": _OF_IDS}[spec.kind]
-            raise ValueError(f"has fill: {model.fill}, which makes floats, but must hold {instead}")
-        return draw.Fill(float(_require_finite(np.array(float(model.fill)))), shape)
-    if isinstance(model, schema.IdsModel):
-        if model.range[0] > model.range[1]:
-            raise ValueError(f"range {model.range} falls: write the smaller end first")
-        if max(map(abs, model.range)) >= 2**31:
-            raise ValueError(f"range {model.range} is too wide: write ends below 2147483648 in size")
-        return draw.Ids(model.seed, model.range[0], model.range[1], shape)
-    if isinstance(model, schema.UniformModel):
-        return draw.Uniform(model.seed, *draw.interval(*map(str, model.range)), shape, model.like)
-    return _convert_draw(model, shape)
-
-
-def _convert_draw(model: schema.DrawModel, shape: tuple[int, ...]) -> draw.Dyadic:
-    grid = tuple(map(str, (*model.range, model.step)))
-    if model.ramp is not None and len(shape) < 2:
-        raise ValueError(f"has a ramp, but its shape {shape} has no axis of rows")
-    ramp = draw.ramp(*map(str, model.ramp), *grid) if model.ramp is not None else None
-    return draw.Dyadic(model.seed, *draw.grid(*grid), shape, model.like, ramp)
-
-
-def _convert_mask(model: schema.MaskModel, shape: tuple[int, ...]) -> draw.Mask:
-    if model.lengths is not None and len(model.lengths) != shape[0]:
-        raise ValueError(f"has {len(model.lengths)} lengths for a first axis of {shape[0]}")
-    if model.causal and len(shape) < 2:
-        raise ValueError(f"is causal, but its shape {shape} has no axis of queries")
-    lengths = tuple(model.lengths) if model.lengths is not None else None
-    if model.blocks is None:
-        return draw.Mask(lengths, model.causal, shape)
-    return draw.Mask(lengths, model.causal, shape, _read_blocks(model.blocks, shape), model.blocks.size)
-
-
-def _read_blocks(model: schema.BlocksModel, shape: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
-    """Return the blocks of a mask; ValueError unless they cover it."""
-    expected = tuple(-(-size // model.size) for size in shape[-2:])
-    if len(expected) < 2 or any(len(row) != expected[1] for row in model.keep) or len(model.keep) != expected[0]:
-        what = f"rows of {' and '.join(map(str, sorted({len(row) for row in model.keep})))}"
-        raise ValueError(
-            f"has blocks of {model.size} for the shape {shape}: write {expected[0]} rows of {expected[-1]} for keep, "
-            f"not {len(model.keep)} {what}"
-        )
-    return tuple(map(tuple, model.keep))
-
-
-def _read_values(values: Any, spec: ArraySpec, shape: tuple[int, ...] | None) -> draw.Array:
-    try:
-        array = np.array(values)
-    except ValueError as error:
-        raise ValueError("has rows of unequal length") from error
-    allowed = {"float": "fiu", "bool": "b", "ids": "iu"}[spec.kind]
-    if array.dtype.kind not in allowed and array.size:
-        text = _find_text(values)
-        what = f"the text {text[:60]!r}" if text else f"{array.dtype} values"
-        raise ValueError(f"holds {what} where the contract says {spec.kind}{advise_number(text)}")
-    array = _require_finite(array.astype({"float": np.float64, "bool": np.bool_, "ids": np.int64}[spec.kind]))
-    return array if shape is None else array.reshape(shape)
-
-
-def _find_text(values: Any) -> str:
-    """Return the first text in nested lists, or ""."""
-    if isinstance(values, list):
-        return next(filter(None, map(_find_text, values)), "")
-    return values if isinstance(values, str) else ""
-
-
-def _require_finite(array: draw.Array) -> draw.Array:
-    if not np.isfinite(array).all():
-        raise ValueError("holds an infinity or NaN: write finite numbers")
-    return array
+def _place(recipe: Recipe, spec: ArraySpec, sizes: Mapping[str, int], lead: tuple[int, ...]) -> Argument:
+    """Return a recipe with the shape that it has in a call; KeyError names a size that is missing."""
+    own = tuple(axis if isinstance(axis, int) else sizes[axis] for axis in recipe.shape or ())
+    if isinstance(recipe, Values):
+        array = recipe.read(spec.kind)
+        return Argument.of(array.reshape(own) if own else array)
+    shape = spec.shape.sizes(sizes, lead) if recipe.shape is None else own
+    check(recipe, spec.kind, shape)
+    return Argument(recipe, shape)
 
 
 def _refuse_unknown_options(case: schema.CaseModel, contract: Contract, conventions: Mapping[str, Convention]) -> None:
-    names = _list_conventions(case.convention)
+    names = case.convention
     if unknown := [name for name in names if name not in contract.conventions]:
         known = ", ".join(contract.conventions) or "none"
         raise Refused(("convention",), f"{contract.component} depends on {known}, not on {unknown[0]}")
@@ -498,12 +419,16 @@ def _build_error(
 
 
 def _apply_change(
-    base: Mapping[str, Recipe], change: Mapping[str, Any], specs: Mapping[str, ArraySpec], case: Case, group: str
-) -> dict[str, Recipe]:
-    fresh = _make_recipes(
+    base: Mapping[str, Argument],
+    change: Mapping[str, Recipe | None],
+    specs: Mapping[str, ArraySpec],
+    case: Case,
+    group: str,
+) -> dict[str, Argument]:
+    fresh = _make_arguments(
         {k: v for k, v in change.items() if v is not None}, specs, case.sizes, case.lead, f"change.{group}"
     )
-    return {name: recipe for name, recipe in {**base, **fresh}.items() if name in fresh or name not in change}
+    return {name: argument for name, argument in {**base, **fresh}.items() if name in fresh or name not in change}
 
 
 # ── what a case expects of each output ──
@@ -563,7 +488,7 @@ def _list_places(model: Any, spec: ArraySpec, shape: tuple[int, ...]) -> tuple[t
 
 
 def _draw_places(shape: tuple[int, ...], count: int, seed: int) -> Iterable[tuple[int, ...]]:
-    axes = [draw.below(size, seed, f"axis{i}", (count,)) for i, size in enumerate(shape)]
+    axes = [below(size, seed, f"axis{i}", (count,)) for i, size in enumerate(shape)]
     return (tuple(int(k) for k in place) for place in zip(*axes, strict=True))
 
 

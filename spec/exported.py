@@ -9,7 +9,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from goldformer.spec.model import NOT_FINITE, Kind, Statistic
+from goldformer.spec.draw import Kind
+from goldformer.spec.model import NOT_FINITE, Statistic
 from goldformer.spec.strict import ClauseId, Id, Name, Option, Param, StrictModel, Text
 
 Dtype = Literal["float64", "float32", "float16", "bfloat16"]

@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
 import numpy as np
-from pydantic import Discriminator, Tag, model_validator
 from pydantic import Field as Constraint
+from pydantic import model_validator
 
+from goldformer.spec.draw import Kind
 from goldformer.spec.edition import Edition, EditionName, Version
 from goldformer.spec.errors import Problem, SpecError
 from goldformer.spec.files import replace_file
@@ -28,12 +29,11 @@ from goldformer.spec.model import (
     Contract,
     Golden,
     GoldenArray,
-    Kind,
     Statistic,
     Wanted,
     is_combination,
 )
-from goldformer.spec.strict import Id, Items, Name, Param, StrictModel
+from goldformer.spec.strict import ByKeys, Id, Items, Name, Param, StrictModel
 from goldformer.spec.yamlfile import Field, YamlFile
 
 # ── the schema ──
@@ -75,18 +75,11 @@ class GoldenStatisticModel(StrictModel):
 class GoldenStatisticsModel(StrictModel):
     """The statistics of a random output."""
 
-    error_scale: float
     statistics: Annotated[dict[Statistic, GoldenStatisticModel], Constraint(min_length=1)]
+    error_scale: float
 
 
-def _tag_output(value: Any) -> str:
-    return "as:statistics" if isinstance(value, dict) and "statistics" in value else "as:values"
-
-
-GoldenOutputModel = Annotated[
-    Annotated[GoldenArrayModel, Tag("as:values")] | Annotated[GoldenStatisticsModel, Tag("as:statistics")],
-    Discriminator(_tag_output),
-]
+GoldenOutputModel = Annotated[GoldenStatisticsModel | GoldenArrayModel, ByKeys()]
 
 
 class GoldenCaseModel(StrictModel):

@@ -14,8 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from goldformer.spec import draw
-from goldformer.spec.draw import Recipe
+from goldformer.spec.draw import Argument, Kind, Uniform
 from goldformer.spec.later import Hiding, LaterTokens
 from goldformer.spec.pairs import cover_pairs
 from goldformer.spec.sessions import STATE, Session, SessionCall, drop_script
@@ -24,7 +23,6 @@ from goldformer.spec.strict import Items, Location, Param, StrictModel, Text
 from goldformer.spec.tables import Citation
 
 Array = NDArray[Any]
-Kind = Literal["float", "bool", "ids"]
 Attribute = int | bool | float | tuple[int, ...]
 
 
@@ -352,17 +350,17 @@ class Blind(StrictModel):
 class _DrawnArrays(Mapping[str, Array]):
     """Arrays that are drawn at each access: those of a whole model take hundreds of megabytes together."""
 
-    def __init__(self, recipes: Mapping[str, Recipe]) -> None:
-        self._recipes = recipes
+    def __init__(self, arguments: Mapping[str, Argument]) -> None:
+        self._arguments = arguments
 
     def __getitem__(self, name: str) -> Array:
-        return draw.build(self._recipes[name], name)
+        return self._arguments[name].build(name)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._recipes)
+        return iter(self._arguments)
 
     def __len__(self) -> int:
-        return len(self._recipes)
+        return len(self._arguments)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -382,8 +380,8 @@ class Case:
     sizes: Mapping[str, int]
     lead: tuple[int, ...]
     attributes: Mapping[str, Attribute]
-    inputs: Mapping[str, Recipe]
-    params: Mapping[str, Recipe]
+    inputs: Mapping[str, Argument]
+    params: Mapping[str, Argument]
     conventions: Mapping[str, tuple[str, ...]]
     clauses: tuple[str, ...] = ()
     source: Citation | None = None
@@ -398,7 +396,7 @@ class Case:
     error: str | None = None
     base: str | None = None
     #: Gradient cases: the gradient of the first output; `expect` then names arguments.
-    cotangent: Recipe | None = None
+    cotangent: Argument | None = None
     blind: tuple[Blind, ...] = ()
     dependent: Mapping[str, ArraySpec] = field(default_factory=dict)
     later_tokens: LaterTokens | None = None
@@ -420,10 +418,10 @@ class Case:
         key = (absent, hiding if whole.changes_mask(hiding) else "")
         if key not in whole._variants:
             mask = whole._make_mask(hiding) if key[1] else None
-            masks = {later.mask: draw.Values(mask)} if later is not None and mask is not None else {}
+            masks = {later.mask: Argument.of(mask)} if later is not None and mask is not None else {}
             whole._variants[key] = replace(
                 whole, whole=whole, inputs={**whole.inputs, **masks}, hiding=key[1],
-                params={name: recipe for name, recipe in whole.params.items() if name not in absent},
+                params={name: argument for name, argument in whole.params.items() if name not in absent},
                 expect={name: wanted for name, wanted in whole.expect.items() if name not in absent},
             )  # fmt: skip
         return whole._variants[key]
@@ -591,14 +589,14 @@ class Case:
     @cached_property
     def input_arrays(self) -> Mapping[str, Array]:
         """The inputs as float64, bool or int64 arrays."""
-        return {name: draw.build(recipe, name) for name, recipe in self.inputs.items()}
+        return {name: argument.build(name) for name, argument in self.inputs.items()}
 
     @cached_property
     def param_arrays(self) -> Mapping[str, Array]:
         """The parameters as float64 arrays."""
         if self.full_size:
             return _DrawnArrays(self.params)
-        return {name: draw.build(recipe, name) for name, recipe in self.params.items()}
+        return {name: argument.build(name) for name, argument in self.params.items()}
 
     def forget_arrays(self) -> None:
         """Forget the inputs and parameters that were drawn, under all options: the next access draws them again."""
@@ -609,23 +607,23 @@ class Case:
     @cached_property
     def cotangent_array(self) -> Array | None:
         """The gradient of the first output, as float64."""
-        return draw.build(self.cotangent, "cotangent") if self.cotangent is not None else None
+        return self.cotangent.build("cotangent") if self.cotangent is not None else None
 
     @cached_property
     def has_all_bits(self) -> bool:
         """True if numbers are drawn with all bits: those of its arrays mean themselves then, and float64 holds them."""
-        recipes = (*self.inputs.values(), *self.params.values(), self.cotangent)
-        return any(isinstance(recipe, draw.Uniform) for recipe in recipes)
+        arguments = (*self.inputs.values(), *self.params.values(), self.cotangent)
+        return any(argument is not None and isinstance(argument.made_of, Uniform) for argument in arguments)
 
     @cached_property
     def full_size(self) -> bool:
         """True if the parameters are those of a whole model, many megabytes of them."""
-        return sum(math.prod(recipe.shape) for recipe in self.params.values()) >= FULL_SIZE
+        return sum(math.prod(argument.shape) for argument in self.params.values()) >= FULL_SIZE
 
     @cached_property
     def size(self) -> int:
         """The number of numbers that an implementation is given: inputs and parameters."""
-        return sum(math.prod(recipe.shape) for recipe in (*self.inputs.values(), *self.params.values()))
+        return sum(math.prod(argument.shape) for argument in (*self.inputs.values(), *self.params.values()))
 
     @property
     def is_computed(self) -> bool:

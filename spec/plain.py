@@ -11,8 +11,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from goldformer.spec import draw
-from goldformer.spec.draw import Dyadic, Recipe, Values
+from goldformer.spec.draw import Argument, Dyadic
 from goldformer.spec.laws import Law, law_of
 from goldformer.spec.model import Array, Attribute, Case, Contract, GoldenArray
 from goldformer.spec.oracle.derive import Outputs, apply, choose_options, in_numbers
@@ -75,8 +74,8 @@ class PlainCase:
     def laws(self, changed: Changed) -> Mapping[str, Law | None]:
         """Return the laws of the random outputs; ValueError if no law can judge them."""
 
-        def now(group: Mapping[str, Recipe]) -> dict[str, Recipe]:
-            return {n: Values(np.asarray(changed[n])) if n in changed else recipe for n, recipe in group.items()}
+        def now(group: Mapping[str, Argument]) -> dict[str, Argument]:
+            return {n: Argument.of(np.asarray(changed[n])) if n in changed else a for n, a in group.items()}
 
         case = replace(self.case, inputs=now(self.case.inputs), params=now(self.case.params))
         return {name: law_of(case, name) for name in self.golden}
@@ -119,7 +118,7 @@ class PlainCase:
         inputs, params, _ = self._arguments(changed)
         at = {**inputs, **params}[name]
         direction = np.zeros(at.shape)
-        weights = draw.dyadic(Dyadic(0, *draw.grid("-1", "1", "1/256"), at.shape), name)
+        weights = Dyadic(draw="dyadic", seed=0, range=(-1, 1), step="1/256").build(name, at.shape)
         places = self.golden[name].indices
         where = ... if places is None else tuple(np.array(places).T)
         direction[where] = weights[where]

@@ -19,7 +19,7 @@ from goldformer.conformance.judging.derivation import CannotDerive, derive_value
 from goldformer.conformance.judging.expected import round_like
 from goldformer.spec import Case, Contract, Location, Spec, Wanted
 from goldformer.spec.call import check_call
-from goldformer.spec.draw import Values
+from goldformer.spec.draw import Argument
 from goldformer.spec.laws import law_of
 from goldformer.spec.model import Array
 from goldformer.spec.oracle.truth import Style
@@ -88,7 +88,7 @@ class OwnCall:
         case = Case(
             id=f"this call of {component}", component=component, title=contract.title,
             place=Location(Path(component), 1), sizes=dict(binder.sizes), lead=binder.lead or (),
-            attributes=attributes, inputs=_as_recipes(inputs), params=_as_recipes(params),
+            attributes=attributes, inputs=_as_arguments(inputs), params=_as_arguments(params),
             conventions={name: tuple(spec.conventions[name].options) for name in _list_open(adapter, contract)},
             only_with={n: o for n, o in options.items() if not adapter.leaves_open(n, component)},
             dependent={name: array for name, array in given.items() if array.only_with},
@@ -207,9 +207,9 @@ def _list_open(adapter: Adapter, contract: Contract) -> Iterator[str]:
     return (name for name in contract.conventions if adapter.leaves_open(name, contract.component))
 
 
-def _as_recipes(arrays: Mapping[str, Array]) -> dict[str, Values]:
-    # A recipe's array becomes read-only, and the caller may go on to change the original.
-    return {name: Values(array.copy()) for name, array in arrays.items()}
+def _as_arguments(arrays: Mapping[str, Array]) -> dict[str, Argument]:
+    # An argument's array becomes read-only, and the caller may go on to change the original.
+    return {name: Argument.of(array.copy()) for name, array in arrays.items()}
 
 
 def _require_certain(case: Case, output: str) -> None:

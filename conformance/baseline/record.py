@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from typing import Any, Final
 
@@ -23,7 +23,7 @@ from goldformer.conformance.judging.measure import find_tolerance
 from goldformer.conformance.judging.verdict import Verdict
 from goldformer.conformance.selection import Check, Numerics, Selection, checks
 from goldformer.spec import Case, Contract, Spec
-from goldformer.spec.draw import Recipe, Values
+from goldformer.spec.draw import Argument
 
 #: Gets the checks as they run and their number, and passes them on: a progress bar.
 Watch = Callable[[Iterable[Check], int], Iterable[Check]]
@@ -203,19 +203,17 @@ def _gave_same(entry: Entry, other: Entry | None) -> bool:
 def digest_inputs(case: Case) -> str:
     """Return the digest of a call: its component, its attributes, and the recipes of its arrays."""
     digest = hashlib.sha256(f"{case.component} {sorted(case.attributes.items())}".encode())
-    recipes: Mapping[str, Recipe] = {**case.inputs, **case.params}
-    for name, recipe in [*recipes.items(), *([("cotangent", case.cotangent)] if case.cotangent else [])]:
-        digest.update(f"\n{name} {''.join(_describe_recipe(recipe))}".encode())
+    arguments: Mapping[str, Argument] = {**case.inputs, **case.params}
+    for name, argument in [*arguments.items(), *([("cotangent", case.cotangent)] if case.cotangent else [])]:
+        digest.update(f"\n{name} {_describe_argument(argument)}".encode())
     return digest.hexdigest()[:_DIGEST_LENGTH]
 
 
-def _describe_recipe(recipe: Recipe) -> Iterator[str]:
-    yield type(recipe).__name__
-    if isinstance(recipe, Values):
-        array = np.ascontiguousarray(recipe.array)
-        yield f" {array.dtype} {array.shape} {hashlib.sha256(array.tobytes()).hexdigest()}"
-    else:
-        yield from (f" {part.name}={getattr(recipe, part.name)}" for part in fields(recipe))
+def _describe_argument(argument: Argument) -> str:
+    if argument.written is None:
+        return str(argument)
+    array = np.ascontiguousarray(argument.written)
+    return f"{array.dtype} {argument} {hashlib.sha256(array.tobytes()).hexdigest()}"
 
 
 def digest_spec(spec: Spec) -> str:

@@ -24,7 +24,6 @@ from goldformer.conformance.commands._console import (
 )
 from goldformer.spec import Case, Contract, Spec, load_spec
 from goldformer.spec.coverage import Coverage, RowCoverage, cover
-from goldformer.spec.draw import Values
 from goldformer.spec.families import count_cases, list_variants
 from goldformer.spec.model import UNSPECIFIED, GoldenArray
 from goldformer.spec.readme import SHOWN, join_first
@@ -207,8 +206,8 @@ def _describe_contract(contract: Contract, spec: Spec) -> Entry:
 
 def _describe_case(case: Case, _: Spec) -> Entry:
     arrays = {
-        name: (recipe.array.tolist() if isinstance(recipe, Values) and recipe.array.size <= 64 else str(recipe))
-        for name, recipe in {**case.inputs, **case.params}.items()
+        name: (array.tolist() if (array := argument.written) is not None and array.size <= 64 else str(argument))
+        for name, argument in {**case.inputs, **case.params}.items()
     }
     entry: Entry = {
         "case": case.id, "component": case.component, "title": case.title, "clauses": list(case.clauses),

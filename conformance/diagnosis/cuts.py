@@ -12,7 +12,7 @@ from typing import Final
 
 from goldformer.conformance.judging.invoke import Array
 from goldformer.spec import Case, Contract
-from goldformer.spec.draw import Values
+from goldformer.spec.draw import Argument
 from goldformer.spec.model import ArraySpec, Golden, GoldenArray
 from goldformer.spec.oracle.truth import Call, OutputRounding
 
@@ -43,7 +43,7 @@ class Cut:
 
     def cut_case(self, case: Case) -> Case:
         """Return the call with the part of its inputs that is kept, under an id of its own."""
-        inputs = {n: Values(self.cut_array(a, self.contract.inputs[n])) for n, a in case.input_arrays.items()}
+        inputs = {n: Argument.of(self.cut_array(a, self.contract.inputs[n])) for n, a in case.input_arrays.items()}
         kept = ", ".join(f"{name} {size}" for name, size in self.kept.items())
         golden = case.golden and Golden(
             case.golden.derivation,

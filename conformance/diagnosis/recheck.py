@@ -27,7 +27,7 @@ from goldformer.conformance.judging.cases import Judgement
 from goldformer.conformance.judging.invoke import Result
 from goldformer.conformance.judging.verdict import Status
 from goldformer.spec import Case, Spec
-from goldformer.spec.draw import Dyadic, Recipe, Uniform
+from goldformer.spec.draw import Argument, Dyadic, Uniform
 
 if TYPE_CHECKING:
     from goldformer.conformance.diagnosis.imitation import Imitator
@@ -173,7 +173,7 @@ def _choose_case(best: Sequence[Causes], judgements: Sequence[Judgement], run: D
 
 def _can_be_drawn(case: Case) -> bool:
     """Return True for a case with drawn numbers whose results are values."""
-    drawn = any(isinstance(recipe, Dyadic | Uniform) for recipe in (*case.inputs.values(), *case.params.values()))
+    drawn = any(isinstance(a.made_of, Dyadic | Uniform) for a in (*case.inputs.values(), *case.params.values()))
     return drawn and not (case.error or case.random or case.full_size or case.shape_only)
 
 
@@ -182,13 +182,16 @@ def _draw_again(case: Case) -> Case:
     return replace(
         whole,
         id=whole.id + _AGAIN,
-        inputs={name: _draw_other(recipe) for name, recipe in whole.inputs.items()},
-        params={name: _draw_other(recipe) for name, recipe in whole.params.items()},
+        inputs={name: _draw_other(argument) for name, argument in whole.inputs.items()},
+        params={name: _draw_other(argument) for name, argument in whole.params.items()},
     )
 
 
-def _draw_other(recipe: Recipe) -> Recipe:
-    return replace(recipe, seed=recipe.seed + _OTHER_SEED) if isinstance(recipe, Dyadic | Uniform) else recipe
+def _draw_other(argument: Argument) -> Argument:
+    recipe = argument.made_of
+    if not isinstance(recipe, Dyadic | Uniform):
+        return argument
+    return replace(argument, made_of=recipe.model_copy(update={"seed": recipe.seed + _OTHER_SEED}))
 
 
 def _add_twins(best: Sequence[Causes], judgements: Sequence[Judgement], run: DiagnosedRun, imitator: Imitator) -> None:

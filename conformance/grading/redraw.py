@@ -15,7 +15,6 @@ from typing import Any, Final, TypeVar
 
 import numpy as np
 
-from goldformer.spec.draw import Values
 from goldformer.spec.model import Array, ArraySpec, Case, Contract
 from goldformer.spec.whole import Spec
 
@@ -92,8 +91,8 @@ class Template:
     @property
     def has_values(self) -> bool:
         """True if the file has numbers of it: they are shuffled, and the sizes stay."""
-        recipes = [*self.case.inputs.values(), *self.case.params.values()]
-        return any(isinstance(recipe, Values) and recipe.array.dtype.kind == "f" for recipe in recipes)
+        arguments = [*self.case.inputs.values(), *self.case.params.values()]
+        return any((array := arg.written) is not None and array.dtype.kind == "f" for arg in arguments)
 
     @property
     def kind(self) -> tuple[Any, ...]:
@@ -125,11 +124,11 @@ def explain_unfit(template: Template, spec: Spec) -> str | None:
         "has many layers": max((case.sizes.get(name, 0) for name in _find_fixed_sizes(template.contract)), default=0)
         > _LAYERS,
         "has gradients of many numbers": case.cotangent is not None
-        and sum(math.prod(recipe.shape) for recipe in (*case.inputs.values(), *case.params.values())) > _DERIVED,
+        and sum(math.prod(a.shape) for a in (*case.inputs.values(), *case.params.values())) > _DERIVED,
         "is large": not case.random and max((*case.sizes.values(), *case.lead), default=0) > _LARGEST,
         "has shapes of its own": any("shape" in r and not {"lengths", "causal"} & set(r) for r in recipes),
-        "has parameters that are written out": any(isinstance(r, Values) for r in case.params.values()),
-        "has a gradient that is written out": isinstance(case.cotangent, Values),
+        "has parameters that are written out": any(a.written is not None for a in case.params.values()),
+        "has a gradient that is written out": case.cotangent is not None and case.cotangent.written is not None,
     }
     return next((why for why, holds in reasons.items() if holds), None)
 

@@ -13,9 +13,9 @@ from typing import Any, Final
 from goldformer.adapters import DTYPES
 from goldformer.conformance.judging.applicability import explain_lost_eps, explain_out_of_reach
 from goldformer.conformance.judging.tolerance import tolerance
-from goldformer.spec import draw
+from goldformer.spec.draw import Argument, Dyadic, Kind
 from goldformer.spec.families import list_stored_options, list_variants
-from goldformer.spec.model import NOT_FINITE, Array, ArraySpec, Case, Contract, GoldenArray, Kind
+from goldformer.spec.model import NOT_FINITE, Array, ArraySpec, Case, Contract, GoldenArray
 from goldformer.spec.whole import Spec
 
 #: The words for numbers that JSON does not have; NaN equals no key.
@@ -58,8 +58,8 @@ def _export_case(case: Case, contract: Contract, spec: Spec) -> Json:
     plain["attributes"] = {n: list(a) if isinstance(a, tuple) else a for n, a in case.attributes.items()}
     # The numbers of a full-size model fill a gigabyte.
     write = _write_recipe if case.full_size else _write_argument
-    plain["inputs"] = {name: write(name, recipe) for name, recipe in case.inputs.items()}
-    plain["params"] = {name: write(name, recipe) for name, recipe in case.params.items()}
+    plain["inputs"] = {name: write(name, argument) for name, argument in case.inputs.items()}
+    plain["params"] = {name: write(name, argument) for name, argument in case.params.items()}
     if case.cotangent is not None:
         plain["cotangent"] = _write_argument("cotangent", case.cotangent)
     plain["expect"] = list(_list_expectations(case, contract, spec))
@@ -69,18 +69,20 @@ def _export_case(case: Case, contract: Contract, spec: Spec) -> Json:
 # ── arguments ──
 
 
-def _write_argument(name: str, recipe: draw.Recipe) -> Json:
-    array = draw.build(recipe, name)
+def _write_argument(name: str, argument: Argument) -> Json:
+    array = argument.build(name)
     return {"kind": _KINDS[array.dtype.kind], "shape": list(array.shape), "values": _write_numbers(array)}
 
 
-def _write_recipe(name: str, recipe: draw.Recipe) -> Json:
+def _write_recipe(name: str, argument: Argument) -> Json:
     """Return an argument of a full-size model: the recipe where its numbers are drawn from a grid."""
-    if not isinstance(recipe, draw.Dyadic):
-        return _write_argument(name, recipe)
-    grid = {"range": [float(recipe.lo), float(recipe.hi)], "step": float(recipe.step)}
+    recipe = argument.made_of
+    if not isinstance(recipe, Dyadic):
+        return _write_argument(name, argument)
+    lo, hi, step = map(float, recipe.grid)
+    grid = {"range": [lo, hi], "step": step}
     drawn = {"draw": "dyadic", "seed": recipe.seed, "name": recipe.like or name, **grid}
-    return {"kind": "float", "shape": list(recipe.shape), "recipe": drawn}
+    return {"kind": "float", "shape": list(argument.shape), "recipe": drawn}
 
 
 def _write_numbers(array: Array) -> list[Any]:

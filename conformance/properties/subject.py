@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from fractions import Fraction
 from functools import lru_cache, partial
 from typing import Any, Final
 
@@ -33,7 +32,7 @@ from goldformer.conformance.judging.tolerance import least_margin, tolerance
 from goldformer.conformance.judging.verdict import NONDETERMINISM, WITHHELD, Difference, Invariance
 from goldformer.conformance.properties.measuring import measure_call, measure_tolerances
 from goldformer.spec import Contract
-from goldformer.spec.draw import Dyadic, build
+from goldformer.spec.draw import Dyadic
 from goldformer.spec.model import Attribute
 from goldformer.spec.tables import Setting
 from goldformer.spec.ways import PLAIN, Way
@@ -314,8 +313,8 @@ def draw_arguments(
 @lru_cache(maxsize=1 << 13)
 def _draw_array(name: str, group: str, seed: int, shape: tuple[int, ...]) -> Array:
     # Cached, because every dtype and many properties draw the same small arrays.
-    reach = Fraction(2 if group == "inputs" else 1)
-    return build(Dyadic(seed, -reach, reach, Fraction(1, 64), shape), name)
+    reach = 2 if group == "inputs" else 1
+    return Dyadic(draw="dyadic", seed=seed, range=(-reach, reach), step="1/64").build(name, shape)
 
 
 def _lead_axes(sizes: Mapping[str, int]) -> tuple[int, ...]:

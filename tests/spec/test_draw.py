@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import replace
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import pytest
 
-from goldformer.spec import ROOT, Spec, draw, load_spec
-from goldformer.spec.draw import Dyadic, Fill, Ids, Mask, Uniform, Values, build
+from goldformer.spec import ROOT, Case, Spec, draw, load_spec
+from goldformer.spec.draw import Argument, Blocks, Dyadic, Fill, Ids, Mask, Uniform
 
 TEXT = (ROOT / "transformer.md").read_text(encoding="utf-8")
 COMPONENTS = sorted(load_spec().contracts)
@@ -51,6 +51,22 @@ def with_all_bits(seed: int, name: str, lo: float, hi: float, count: int) -> lis
     return [float(Fraction(lo) + (Fraction(hi) - Fraction(lo)) * part) for part in parts]
 
 
+def dyadic(seed: int, lo: float, hi: float, step: str, **more: Any) -> Dyadic:
+    return Dyadic(draw="dyadic", seed=seed, range=(lo, hi), step=step, **more)
+
+
+def uniform(seed: int, lo: float, hi: float, **more: Any) -> Uniform:
+    return Uniform(draw="uniform", seed=seed, range=(lo, hi), **more)
+
+
+def ids(seed: int, lo: int, hi: int) -> Ids:
+    return Ids(draw="ids", seed=seed, range=(lo, hi))
+
+
+def list_arguments(case: Case) -> list[Argument]:
+    return [*case.inputs.values(), *case.params.values()]
+
+
 def significant_bits(value: float) -> int:
     numerator = abs(Fraction(value).numerator)
     return (numerator // (numerator & -numerator)).bit_length() if numerator else 0
@@ -69,33 +85,33 @@ def test_the_printed_hash_and_first_result_are_those_of_the_words():
     ("recipe", "name", "sentence", "numbers"),
     [
         (
-            Dyadic(1, Fraction(-2), Fraction(2), Fraction(1, 32), (6,)),
+            dyadic(1, -2, 2, "1/32"),
             "query",
             "Seed 1, name query, range [−2, 2] and step 1/32 begin with ",
             [1.6875, -0.5625, 1.34375, 0.59375, 0.21875, -1.34375],
         ),
         (
-            Uniform(1, -1.0, 1.0, (2,)),
+            uniform(1, -1, 1),
             "query",
             "Seed 1, name query, range [−1, 1] and all bits begin with ",
             [0.8423457002304342, -0.2761340549220228],
         ),
-        (Ids(7, 0, 12, (8,)), "ids", "Seed 7, name ids and range [0, 12] begin with ", [1, 4, 12, 2, 11, 8, 10, 10]),
+        (ids(7, 0, 12), "ids", "Seed 7, name ids and range [0, 12] begin with ", [1, 4, 12, 2, 11, 8, 10, 10]),
     ],
     ids=["dyadic", "uniform", "ids"],
 )
 def test_the_printed_elements_are_drawn(recipe, name, sentence, numbers):
     printed = TEXT.split(sentence)[1].split("\n")[0].rstrip(".").replace("−", "-")
     assert [float(x) for x in printed.split(", ")] == numbers
-    assert build(recipe, name).tolist() == numbers
+    assert recipe.build(name, (len(numbers),)).tolist() == numbers
 
 
-@pytest.mark.parametrize("recipe", [Dyadic(3, Fraction(-2), Fraction(2), Fraction(1, 32), (4, 5)),
-                                    Uniform(3, -2.0, 2.0, (4, 5))], ids=["dyadic", "uniform"])  # fmt: skip
-def test_an_array_drawn_like_another_is_drawn_under_its_name(recipe):
-    query = build(recipe, "query")
-    assert np.array_equal(build(replace(recipe, like="query"), "key"), query)
-    assert not np.array_equal(build(recipe, "key"), query)
+@pytest.mark.parametrize(("kind", "step"), [(dyadic, ["1/32"]), (uniform, [])])
+def test_an_array_drawn_like_another_is_drawn_under_its_name(kind, step):
+    recipe, shape = kind(3, -2, 2, *step), (4, 5)
+    query = recipe.build("query", shape)
+    assert np.array_equal(kind(3, -2, 2, *step, like="query").build("key", shape), query)
+    assert not np.array_equal(recipe.build("key", shape), query)
 
 
 # ── against the words ──
@@ -112,17 +128,16 @@ def test_streams_are_splitmix64_from_the_fnv_hash(seed, name):
     ("lo", "hi", "step"), [("-2", "2", "1/32"), ("-1", "1", "1/64"), ("-1.75", "0.5", "1/4"), ("3", "200", "1")]
 )
 def test_grids_are_filled_row_major_from_the_words(lo, hi, step):
-    lo, hi, step = Fraction(lo), Fraction(hi), Fraction(step)
-    drawn = build(Dyadic(5, lo, hi, step, (2, 3, 7)), "key")
+    drawn = dyadic(5, float(lo), float(hi), step).build("key", (2, 3, 7))
     assert drawn.dtype == np.float64
-    expected = on_grid(5, "key", lo, hi, step, 42)
+    expected = on_grid(5, "key", Fraction(lo), Fraction(hi), Fraction(step), 42)
     assert [Fraction(x) for x in drawn.ravel().tolist()] == expected
     assert Fraction(drawn[1, 2, 0]) == expected[(1 * 3 + 2) * 7]
 
 
 @pytest.mark.parametrize(("lo", "hi"), [(-1.0, 1.0), (0.75, 1.75), (-0.25, 0.25), (3.0, 7.0), (-64.0, -63.0)])
 def test_numbers_with_all_bits_are_filled_row_major_from_the_words(lo, hi):
-    drawn = build(Uniform(5, *draw.interval(str(lo), str(hi)), (2, 3, 7)), "key")
+    drawn = uniform(5, lo, hi).build("key", (2, 3, 7))
     assert drawn.dtype == np.float64
     expected = with_all_bits(5, "key", lo, hi, 42)
     assert drawn.ravel().tolist() == expected
@@ -131,24 +146,24 @@ def test_numbers_with_all_bits_are_filled_row_major_from_the_words(lo, hi):
 
 
 def test_numbers_with_all_bits_are_rounded_by_every_other_dtype():
-    drawn = build(Uniform(5, -1.0, 1.0, (40_000,)), "key")
+    drawn = uniform(5, -1, 1).build("key", (40_000,))
     assert drawn.ravel()[32_768:].tolist() == with_all_bits(5, "key", -1.0, 1.0, 40_000)[32_768:]
     assert np.mean(drawn.astype(np.float32) == drawn) < 1e-3
     assert np.mean([significant_bits(x) >= 40 for x in drawn[:2000].tolist()]) > 0.95
-    assert max(map(significant_bits, build(Uniform(5, 0.75, 1.75, (2000,)), "key").tolist())) == 53
+    assert max(map(significant_bits, uniform(5, 0.75, 1.75).build("key", (2000,)).tolist())) == 53
 
 
 @pytest.mark.parametrize(("lo", "hi"), [(0, 0), (-3, 4), (0, 9999), (5, 2**32 + 4)])
 def test_ids_are_drawn_with_step_one_and_no_limit_on_size(lo, hi):
-    drawn = build(Ids(11, lo, hi, (40, 5)), "ids")
+    drawn = ids(11, lo, hi).build("ids", (40, 5))
     assert drawn.dtype == np.int64
     assert drawn.ravel().tolist() == on_grid(11, "ids", Fraction(lo), Fraction(hi), Fraction(1), 200)
 
 
 def test_both_ends_of_a_range_are_drawn_and_nothing_beyond():
-    drawn = build(Dyadic(2, Fraction(-1), Fraction(1), Fraction(1, 4), (2000,)), "x")
+    drawn = dyadic(2, -1, 1, "1/4").build("x", (2000,))
     assert sorted(set(drawn.tolist())) == [k / 4 for k in range(-4, 5)]
-    assert set(build(Ids(2, 3, 6, (500,)), "x").tolist()) == {3, 4, 5, 6}
+    assert set(ids(2, 3, 6).build("x", (500,)).tolist()) == {3, 4, 5, 6}
 
 
 @pytest.mark.parametrize(("seed", "name"), [(4, "query"), (3, "key")])
@@ -161,10 +176,11 @@ def test_every_drawn_argument_of_the_spec_has_a_stream_of_its_own_name(component
     """One recipe for all parameters draws each under its own name, an argument of a refused call too."""
     for case in spec.cases_of(component):
         arrays = {**case.input_arrays, **case.param_arrays}
-        for name, recipe in {**case.inputs, **case.params}.items():
+        for name, argument in {**case.inputs, **case.params}.items():
+            recipe = argument.made_of
             if isinstance(recipe, Dyadic) and arrays[name].size > 2:
-                first = on_grid(recipe.seed, recipe.like or name, recipe.lo, recipe.hi, recipe.step, 3)
-                first = [number + recipe.ramp[0] for number in first] if recipe.ramp else first
+                first = on_grid(recipe.seed, recipe.like or name, *recipe.grid, 3)
+                first = [number + recipe.ends_of_ramp[0] for number in first]
                 assert arrays[name].ravel()[:3].tolist() == first, f"{case.id}: {name}"
 
 
@@ -172,8 +188,8 @@ def test_arguments_of_every_kind_are_drawn(spec: Spec):
     drawn = {
         name
         for case in spec.cases.values()
-        for name, recipe in {**case.inputs, **case.params}.items()
-        if isinstance(recipe, Dyadic) and math.prod(recipe.shape) > 2
+        for name, argument in {**case.inputs, **case.params}.items()
+        if isinstance(argument.made_of, Dyadic) and math.prod(argument.shape) > 2
     }
     assert drawn >= {"query", "key", "value", "scores", "x", "table", "w_q", "w_k", "w_v", "w_o", "b_o", "w_qkv"}
 
@@ -181,9 +197,10 @@ def test_arguments_of_every_kind_are_drawn(spec: Spec):
 @pytest.mark.parametrize(("start", "stop"), [("-3/2", "3/2"), ("2", "-1/32"), ("1", "1")])
 @pytest.mark.parametrize("rows", [1, 2, 7, 130])
 def test_a_ramp_adds_to_each_row_what_the_words_say(start, stop, rows):
-    recipe = Dyadic(5, Fraction(-1), Fraction(1), Fraction(1, 32), (2, rows, 3))
-    start, stop, step = Fraction(start), Fraction(stop), recipe.step
-    added = build(replace(recipe, ramp=(start, stop)), "key") - build(recipe, "key")
+    shape = (2, rows, 3)
+    start, stop, step = Fraction(start), Fraction(stop), Fraction(1, 32)
+    added = dyadic(5, -1, 1, "1/32", ramp=(float(start), float(stop))).build("key", shape)
+    added = added - dyadic(5, -1, 1, "1/32").build("key", shape)
     words = [step * (start / step + math.floor((stop - start) / step * i / max(rows - 1, 1))) for i in range(rows)]
     assert [[Fraction(x) for x in row] for row in added[0].tolist()] == [[word] * 3 for word in words]
     assert np.array_equal(added[1], added[0])
@@ -212,7 +229,7 @@ def test_a_ramp_beyond_the_grid_is_refused():
     ],
 )
 def test_a_mask_is_true_where_the_words_say(lengths, causal, shape):
-    mask = build(Mask(lengths, causal, shape), "mask")
+    mask = Mask(lengths=lengths, causal=causal, shape=shape).build("mask", shape)
     assert (mask.dtype, mask.shape) == (np.dtype(bool), shape)
     for index in np.ndindex(shape):
         i, j = index[-2:]
@@ -221,10 +238,11 @@ def test_a_mask_is_true_where_the_words_say(lengths, causal, shape):
 
 def test_a_mask_of_blocks_is_true_where_the_words_say():
     keep = ((1, 0, 1), (0, 1, 1))
-    mask = build(Mask(None, False, (2, 7, 10), keep, 4), "mask")
+    blocks, shape = Blocks(size=4, keep=keep), (2, 7, 10)
+    mask = Mask(blocks=blocks, shape=shape).build("mask", shape)
     for index in np.ndindex(mask.shape):
         assert mask[index] == bool(keep[index[1] // 4][index[2] // 4]), index
-    causal = build(Mask(None, True, (2, 7, 10), keep, 4), "mask")
+    causal = Mask(causal=True, blocks=blocks, shape=shape).build("mask", shape)
     assert np.array_equal(causal, mask & np.tri(7, 10, dtype=bool))
 
 
@@ -232,8 +250,8 @@ def test_a_mask_of_blocks_is_true_where_the_words_say():
 
 
 def test_the_shipped_spec_draws_inputs_in_every_way(spec: Spec):
-    kinds = {type(r) for c in spec.cases.values() for r in (*c.inputs.values(), *c.params.values())}
-    assert kinds == {Values, Fill, Dyadic, Uniform, Ids, Mask}
+    kinds = {type(argument.made_of) for case in spec.cases.values() for argument in list_arguments(case)}
+    assert kinds == {np.ndarray, Fill, Dyadic, Uniform, Ids, Mask}
 
 
 def test_every_component_that_computes_with_floats_has_a_case_whose_numbers_fill_every_dtype(spec: Spec):
@@ -246,19 +264,17 @@ def test_every_component_that_computes_with_floats_has_a_case_whose_numbers_fill
     }
     assert floats - filled == {"alibi_bias", "xavier_uniform"}
     for case in (c for c in spec.cases.values() if c.has_all_bits):
-        recipes = (*case.inputs.values(), *case.params.values())
-        drawn = [recipe for recipe in recipes if not isinstance(recipe, (Fill, Ids, Mask, Values))]
+        recipes = [argument.made_of for argument in list_arguments(case)]
+        drawn = [recipe for recipe in recipes if not isinstance(recipe, (Fill, Ids, Mask, np.ndarray))]
         assert all(isinstance(recipe, Uniform) for recipe in drawn), case.id
 
 
 @pytest.mark.parametrize("component", COMPONENTS)
 def test_every_drawn_or_filled_number_of_the_spec_is_exact_in_float16_and_bfloat16(component: str, spec: Spec):
     for case in spec.cases_of(component):
-        for recipe, array in zip(
-            (*case.inputs.values(), *case.params.values()),
-            (*case.input_arrays.values(), *case.param_arrays.values()),
-            strict=True,
-        ):
+        arrays = (*case.input_arrays.values(), *case.param_arrays.values())
+        for argument, array in zip(list_arguments(case), arrays, strict=True):
+            recipe = argument.made_of
             if not isinstance(recipe, Dyadic | Fill):
                 continue
             numbers = np.unique(array)
@@ -266,8 +282,8 @@ def test_every_drawn_or_filled_number_of_the_spec_is_exact_in_float16_and_bfloat
             assert np.array_equal(numbers.astype(np.float16).astype(np.float64), numbers), f"{case.id}: float16"
             assert np.array_equal(numbers.astype(np.float32).astype(np.float64), numbers), f"{case.id}: float32"
             if isinstance(recipe, Dyadic) and array.size:
-                low, high = (min(recipe.ramp), max(recipe.ramp)) if recipe.ramp else (0, 0)
-                assert recipe.lo + low <= array.min() <= array.max() <= recipe.hi + high, case.id
+                lo, hi, _ = recipe.grid
+                assert lo + min(recipe.ends_of_ramp) <= array.min() <= array.max() <= hi + max(recipe.ends_of_ramp)
 
 
 def test_what_no_half_type_holds_is_written_out_in_decimals(spec: Spec):
@@ -275,9 +291,9 @@ def test_what_no_half_type_holds_is_written_out_in_decimals(spec: Spec):
     inexact = {
         case.id
         for case in spec.cases.values()
-        for recipe in (*case.inputs.values(), *case.params.values())
-        if isinstance(recipe, Values) and recipe.array.dtype.kind == "f"
-        if any(significant_bits(x) > 8 for x in recipe.array.ravel().tolist())
+        for argument in list_arguments(case)
+        if argument.written is not None and argument.written.dtype.kind == "f"
+        if any(significant_bits(x) > 8 for x in argument.written.ravel().tolist())
     }
     assert "sdpa-walkthrough-3x2" in inexact
 
@@ -322,8 +338,8 @@ def test_ends_that_could_round_differently_are_refused(lo, hi, message):
 
 @pytest.mark.parametrize(("step", "lo", "hi"), [("1/32", "-8", "8"), ("1", "-256", "256"), ("4", "0", "1024")])
 def test_the_widest_grids_are_allowed_and_exact(step, lo, hi):
-    recipe = Dyadic(1, *draw.grid(lo, hi, step), (999,))
-    assert max(map(significant_bits, build(recipe, "x").tolist())) == 8
+    drawn = dyadic(1, float(lo), float(hi), step).build("x", (999,))
+    assert max(map(significant_bits, drawn.tolist())) == 8
 
 
 # ── what is built ──
@@ -332,18 +348,18 @@ def test_the_widest_grids_are_allowed_and_exact(step, lo, hi):
 @pytest.mark.parametrize(
     "recipe",
     [
-        Values(np.array([0.5, 1.5])),
-        Fill(0.25, (2,)),
-        Dyadic(1, Fraction(0), Fraction(1), Fraction(1, 2), (2,)),
-        Uniform(1, 0.0, 1.0, (2,)),
-        Ids(1, 0, 4, (2,)),
-        Mask(None, False, (1, 2)),
+        np.array([0.5, 1.5]),
+        Fill(fill=0.25),
+        dyadic(1, 0, 1, "1/2"),
+        uniform(1, 0, 1),
+        ids(1, 0, 4),
+        Mask(shape=(2,)),
     ],
     ids=lambda recipe: type(recipe).__name__,
 )
 def test_a_built_array_is_read_only(recipe):
     with pytest.raises(ValueError, match="assignment destination is read-only"):
-        build(recipe, "x")[..., 0] = 1
+        Argument(recipe, (2,)).build("x")[..., 0] = 1
 
 
 def test_every_array_of_a_case_is_read_only(spec: Spec):

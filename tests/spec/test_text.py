@@ -14,19 +14,15 @@ from goldformer.spec.case_schema import (
     AllUniformModel,
     CaseModel,
     ChangeModel,
-    DrawModel,
     DrawnModel,
     ErrorModel,
-    FillModel,
-    MaskModel,
     ProbesModel,
     RangeModel,
     RealModel,
     StatisticsModel,
-    UniformModel,
-    ValuesModel,
 )
 from goldformer.spec.contractfile import ArrayEntry, AttributeEntry, BlockEntry, ContractFile
+from goldformer.spec.draw import Dyadic, Fill, Mask, Uniform, Values
 from goldformer.spec.goldenfile import GoldenArrayModel, GoldenCaseModel, GoldenStatisticsModel
 from goldformer.spec.oracle.draws import ROUNDOFF, SAMPLES
 from goldformer.spec.oracle.rounding import ELEMENT, SLACK, SMALLEST, TF32, UNIT_ROUNDOFF, Rounding
@@ -72,8 +68,8 @@ def test_every_key_of_the_data_is_explained(heading, models):
 
 @pytest.mark.parametrize(
     "model",
-    [ContractFile, ArrayEntry, AttributeEntry, BlockEntry, DrawModel, UniformModel, ValuesModel, FillModel,
-     MaskModel, AllParamsModel, AllUniformModel, RangeModel, ProbesModel, DrawnModel, RealModel, StatisticsModel,
+    [ContractFile, ArrayEntry, AttributeEntry, BlockEntry, Dyadic, Uniform, Values, Fill,
+     Mask, AllParamsModel, AllUniformModel, RangeModel, ProbesModel, DrawnModel, RealModel, StatisticsModel,
      ErrorModel, ChangeModel],
     ids=lambda model: model.__name__,
 )  # fmt: skip

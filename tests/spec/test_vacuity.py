@@ -11,7 +11,7 @@ import pytest
 
 from goldformer.conformance.judging.tolerance import tolerance
 from goldformer.spec import Case, Spec, load_spec
-from goldformer.spec.draw import Dyadic, Fill, Ids, Values, build, grid
+from goldformer.spec.draw import Argument, Dyadic, Fill, Ids
 from goldformer.spec.model import ANY, Blind, Golden
 from goldformer.spec.plain import PlainCase
 from goldformer.spec.vacuity import ENOUGH, find_vacuous
@@ -40,8 +40,8 @@ def find_problems(spec: Spec, case: Case) -> list[str]:
     return [f"{problem.field}: {problem.message}".removeprefix(f"{case.id}: ").removesuffix(MEND) for problem in found]
 
 
-def zeros(case: Case, *names: str) -> Mapping[str, Fill]:
-    return {name: Fill(0.0, {**case.inputs, **case.params}[name].shape) for name in names}
+def zeros(case: Case, *names: str) -> Mapping[str, Argument]:
+    return {name: Argument(Fill(fill=0), {**case.inputs, **case.params}[name].shape) for name in names}
 
 
 def one_output(case: Case, name: str, values: Any) -> Golden:
@@ -83,7 +83,9 @@ def test_a_symmetric_matrix_and_a_vector_of_one_value_are_found(spec: Spec):
     other = spec.cases["mha-uniform-heads-as-keys"]
     assert find_problems(spec, altered(case)) == [f"{NOTHING}w_q, w_k, w_v, w_o transposed"]
     assert other.params["b_o"].shape == (15,)
-    assert f"{NOTHING}b_o in reverse order" in find_problems(spec, altered(other, params={"b_o": Fill(0.5, (15,))}))
+    assert f"{NOTHING}b_o in reverse order" in find_problems(
+        spec, altered(other, params={"b_o": Argument(Fill(fill=0.5), (15,))})
+    )
 
 
 def test_an_input_of_zeros_is_found(spec: Spec):
@@ -97,7 +99,7 @@ def test_an_input_of_zeros_is_found(spec: Spec):
 def test_a_mask_hides_something_and_leaves_something(spec: Spec, fill, found):
     case = spec.cases["sdpa-mask-full"]
     assert find_problems(spec, altered(case)) == []
-    mask = altered(case, inputs={"mask": Values(np.full(case.inputs["mask"].shape, fill))})
+    mask = altered(case, inputs={"mask": Argument.of(np.full(case.inputs["mask"].shape, fill))})
     assert [text for text in find_problems(spec, mask) if "mask" in text] == [NOTHING + found]
 
 
@@ -112,7 +114,12 @@ def test_ids_that_could_be_any_are_found(spec: Spec):
 
 def test_ids_without_padding_are_found(spec: Spec):
     case = spec.cases["tf-one-layer-each"]
-    full = altered(case, inputs={name: Ids(1, 1, 12, case.inputs[name].shape) for name in case.inputs})
+    full = altered(
+        case,
+        inputs={
+            name: Argument(Ids(draw="ids", seed=1, range=(1, 12)), case.inputs[name].shape) for name in case.inputs
+        },
+    )
     assert find_problems(spec, full) == [f"{NOTHING}padding taken for words"]
 
 
@@ -214,7 +221,7 @@ def test_a_slope_is_the_golden_gradient_along_one_direction(spec: Spec):
     slopes = how.compute({})
     assert set(slopes) == set(how.golden)
     for name, golden in how.golden.items():
-        weights = build(Dyadic(0, *grid("-1", "1", "1/256"), golden.values.shape), name)
+        weights = Dyadic(draw="dyadic", seed=0, range=(-1, 1), step="1/256").build(name, golden.values.shape)
         assert float(slopes[name]) == pytest.approx(np.sum(weights * golden.values), rel=1e-12)
 
 

@@ -247,9 +247,9 @@ def made(spec: Spec):
 
     def make(logits, *, w_vocab=0.0, component=GREEDY, expect=("ids", "scores"), clauses=("DEC-2",), **attributes):
         base = spec.cases["greedy-equals-ids" if component == GREEDY else "beam-equals-ids"]
-        fills: dict[str, draw.Fill | draw.Values] = {
-            "w_vocab": draw.Fill(w_vocab, (4, 8)),
-            "b_vocab": draw.Values(np.array(logits, dtype=np.float64)),
+        fills: dict[str, draw.Argument] = {
+            "w_vocab": draw.Argument(draw.Fill(fill=w_vocab), (4, 8)),
+            "b_vocab": draw.Argument.of(np.array(logits, dtype=np.float64)),
         }
         return replace(
             base, id="made", clauses=clauses, params={**base.params, **fills}, golden=None, base=None,

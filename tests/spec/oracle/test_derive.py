@@ -539,8 +539,8 @@ def test_every_drawn_number_enters_the_derivation_exactly(spec: Spec) -> None:
     grids = {}
     for case in spec.cases.values():
         cotangent = {} if case.cotangent is None else {"cotangent": case.cotangent}
-        drawn = (r for r in {**case.inputs, **case.params, **cotangent}.values() if isinstance(r, Dyadic))
-        grids |= {(recipe.lo, recipe.hi, recipe.step): case.id for recipe in drawn}
+        drawn = (r for a in {**case.inputs, **case.params, **cotangent}.values() if isinstance(r := a.made_of, Dyadic))
+        grids |= {recipe.grid: case.id for recipe in drawn}
     shortened = set()
     for (lo, hi, step), id_ in grids.items():
         # All that can be drawn, whatever is.

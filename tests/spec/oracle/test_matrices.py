@@ -10,12 +10,12 @@ from goldformer.spec import draw
 from goldformer.spec.oracle import balls, matrices
 from goldformer.spec.oracle.draws import ROUNDOFF, Draw
 
-WEIGHT = draw.build(draw.Dyadic(5, *draw.grid("-2", "2", "1/64"), (7, 6)), "w")
+WEIGHT = draw.Dyadic(draw="dyadic", seed=5, range=(-2, 2), step="1/64").build("w", (7, 6))
 
 
 def elements(make, shape, seed):
     """Numbers with more bits than any weight has: quotients of drawn ones."""
-    numbers = draw.build(draw.Dyadic(seed, *draw.grid("-2", "2", "1/64"), shape), "x")
+    numbers = draw.Dyadic(draw="dyadic", seed=seed, range=(-2, 2), step="1/64").build("x", shape)
     return np.frompyfunc(make, 1, 1)(numbers) / np.frompyfunc(make, 1, 1)(np.full(shape, 7.0))
 
 
@@ -119,5 +119,6 @@ def test_draws_multiplied_in_whole_are_those_multiplied_one_by_one(start, bias):
 
 
 #: Every other number is zero, and one whole row.
-ZEROS = draw.build(draw.Dyadic(6, *draw.grid("-2", "2", "1/64"), (2, 3, 7)), "x") * (np.arange(42).reshape(2, 3, 7) % 2)
+ZEROS = draw.Dyadic(draw="dyadic", seed=6, range=(-2, 2), step="1/64").build("x", (2, 3, 7))
+ZEROS = ZEROS * (np.arange(42).reshape(2, 3, 7) % 2)
 ZEROS[1, 2] = 0.0

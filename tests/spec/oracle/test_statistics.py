@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from goldformer.spec import Spec
-from goldformer.spec.draw import Fill, Values
+from goldformer.spec.draw import Argument, Fill
 from goldformer.spec.goldenfile import render
 from goldformer.spec.laws import FALSE_ALARM, Discrete, Law, Uniform, law_of, unfit
 from goldformer.spec.model import ANY, Case, GoldenArray, Statistic, Wanted
@@ -177,7 +177,7 @@ def test_the_law_of_a_weight_follows_from_its_shape(spec: Spec):
 
 
 def test_the_law_of_dropout_follows_from_its_input(spec: Spec):
-    case = replace(spec.cases["do-tenth"], inputs={"x": Values(np.array([2.0, 0.3, 2.0, 0.0]))})
+    case = replace(spec.cases["do-tenth"], inputs={"x": Argument.of(np.array([2.0, 0.3, 2.0, 0.0]))})
     law = law_of(case, "output")
     assert isinstance(law, Discrete)
     groups = {tuple(values): (count, dict(values)) for count, values in law.groups}
@@ -244,9 +244,10 @@ def test_there_is_no_law_of_attention_that_mixes_weights(spec: Spec):
     case = spec.cases["sdpa-dropout-each-weight"]
     with pytest.raises(ValueError, match=r"^is not specified where weights are dropped$"):
         law_of(case, "weights")
-    mask = Values(np.ones((640, 8), dtype=bool))
-    for inputs in ({"query": Fill(1.0, (640, 3))}, {"mask": mask}, {"value": Fill(1.0, (8, 2))},
-                   {"value": Fill(0.5, (8, 1))}):  # fmt: skip
+    mask = Argument.of(np.ones((640, 8), dtype=bool))
+    ones, halves = Fill(fill=1.0), Fill(fill=0.5)
+    for inputs in ({"query": Argument(ones, (640, 3))}, {"mask": mask}, {"value": Argument(ones, (8, 2))},
+                   {"value": Argument(halves, (8, 1))}):  # fmt: skip
         with pytest.raises(ValueError, match=r"^has a known distribution where query is 0, there is no mask, and each"):
             law_of(replace(case, inputs={**case.inputs, **inputs}), "output")
 
