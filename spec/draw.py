@@ -15,7 +15,6 @@ from pydantic import BeforeValidator, Field, field_validator
 from pydantic_core import PydanticCustomError
 
 from goldformer.spec.strict import Items, Name, StrictModel
-from goldformer.spec.yamlfile import advise_number
 
 Array = NDArray[Any]
 Kind = Literal["float", "bool", "ids"]
@@ -139,7 +138,7 @@ class Values(Recipe):
         if array.dtype.kind not in allowed and array.size:
             text = _find_text(self.values)
             what = f"the text {text[:60]!r}" if text else f"{array.dtype} values"
-            raise ValueError(f"holds {what} where the contract says {kind}{advise_number(text)}")
+            raise ValueError(f"holds {what} where the contract says {kind}")
         return _require_finite(array.astype({"float": np.float64, "bool": np.bool_, "ids": np.int64}[kind]))
 
 

@@ -1,8 +1,9 @@
 """YAML with lines: strict parsing, and the line of each field.
 
-A file may come from anybody, so it is read as plain data: lists, mappings and scalars. Anchors, aliases, tags and merge
-keys are refused, and so are files larger than LARGEST, with more than MOST_NODES values, nested deeper than DEEPEST,
-and numbers longer than LONGEST_NUMBER.
+Scalars are those of YAML 1.2 in decimal: numbers with any form of exponent, true and false, and null; all else is text.
+A file may come from anybody, so it is read as plain data. Aliases, tags and merge keys are refused, and so are files
+larger than LARGEST, with more than MOST_NODES values, nested deeper than DEEPEST, and numbers longer than
+LONGEST_NUMBER.
 """
 
 from __future__ import annotations
@@ -11,9 +12,8 @@ import contextlib
 import difflib
 import functools
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import date
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -33,18 +33,25 @@ LARGEST: Final = 16 << 20
 MOST_NODES: Final = 500_000
 #: The most nested levels of lists and mappings. The spec's own files have 10.
 DEEPEST: Final = 64
-#: The most characters of a number or a date. float64 needs 25, and Python prints no integer of 4301 digits.
+#: The most characters of a number. float64 needs 25, and Python prints no integer of 4301 digits.
 LONGEST_NUMBER: Final = 1000
 #: The most problems of one file that are reported. Each costs a search for its line.
 MOST_PROBLEMS: Final = 100
-
-#: A possible anchor, alias or tag: it stands at the start of the text, after a space or after a token.
-_MAY_REFER: Final = re.compile(r"""[&*!](?<![^\s\ufeff\[\]{},:?"'-].)(?:\S|(?<=!))""")
 
 #: A directive that gives tags short names. libyaml compares each with all those before.
 _DIRECTIVE: Final = re.compile(r"^%TAG", re.MULTILINE)
 
 _TAG: Final = "tag:yaml.org,2002:"
+#: The tag that the loader gives to a scalar without quotes and without a tag.
+_BARE: Final = "bare"
+_COLLECTIONS: Final = (f"{_TAG}seq", f"{_TAG}map")
+
+_SCALAR: Final = re.compile(
+    r"(?P<null>~|null|Null|NULL|)|(?P<true>true|True|TRUE)|(?P<false>false|False|FALSE)|(?P<int>[-+]?\d+)"
+    r"|(?P<float>[-+]?(?:\.\d+|\d+(?:\.\d*)?)(?:[eE][-+]?\d+)?|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))",
+    re.ASCII,
+)
+_WORDS: Final = {"null": None, "true": True, "false": False}
 
 Model = TypeVar("Model", bound=pydantic.BaseModel)
 Field = tuple[str | int, ...]
@@ -63,13 +70,11 @@ class YamlFile:
     def read(cls, path: Path) -> YamlFile:
         """Parse one document; SpecError on what is not plain data in YAML, on a repeated key, and on an empty file."""
         text = _decode(path, _read_bytes(path))
-        with _translate_faults(path, text) as composed, contextlib.closing(_Loader(text)) as loader:
-            _refuse_references(text)
-            node = composed.node = loader.get_single_node()
+        with _translate_faults(path, text), contextlib.closing(_Loader(text)) as loader:
+            node = loader.get_single_node()
             if node is None:
                 raise SpecError([Problem(path, 1, "file", "is empty")])
-            _refuse_bad_keys(path, node)
-            return cls(path, text, loader.construct_document(node), node)
+            return cls(path, text, _build(node, (), set()), node)
 
     def split_list(self) -> list[YamlFile]:
         """Split a list into files that know their lines in this one; return a file that is no list as it is."""
@@ -78,19 +83,14 @@ class YamlFile:
         items = zip(self.data, self.node.value, strict=True)
         return [YamlFile(self.path, self.text, data, node) for data, node in items]
 
-    def find(self, where: Field) -> tuple[yaml.Node, yaml.Node]:
-        """Return the key and value nodes of a field, or of its nearest ancestor that exists."""
+    def line(self, where: Field) -> int:
+        """Return the line, from 1, on which a field begins, or its nearest ancestor that exists."""
         key = value = self.node
         for step in where:
-            found = _child(value, step)
-            if found is None:
+            if (found := _child(value, step)) is None:
                 break
             key, value = found
-        return key, value
-
-    def line(self, where: Field) -> int:
-        """Return the line on which a field begins, from 1."""
-        return int(self.find(where)[0].start_mark.line) + 1
+        return _line_of(key)
 
     def locate(self, where: Field) -> Location:
         """Return the location of a field."""
@@ -149,47 +149,21 @@ class YamlFile:
                 message = f"should be a mapping of keys to values, got {_short(got)}"
             case "missing":
                 message = "is missing"
-            case "string_type" if isinstance(got, bool | int | float | date):
-                kind = "true or false" if isinstance(got, bool) else "a date" if isinstance(got, date) else "a number"
+            case "string_type" if isinstance(got, bool | int | float):
+                kind = "true or false" if isinstance(got, bool) else "a number"
                 message = f"expected text, got {got}, which YAML reads as {kind}; put it in quotes"
             case _:
-                hint = advise_number(got) if "number" in expected and isinstance(got, str) else ""
-                message = f"{expected}, got {_short(got)}{hint}"
+                message = f"{expected}, got {_short(got)}"
         return self.problem(where, message)
 
 
-#: A decimal number as people write it: sign, whole part, digits after the point, and sign and digits of the exponent.
-_DECIMAL: Final = re.compile(r"([-+]?)(?=\.?\d)(\d*)\.?(\d*)(?:[eE]([-+]?)(\d+))?", re.ASCII)
-
-
-def advise_number(text: str) -> str:
-    """Return what to write where YAML 1.1 reads a number as text, to be put after a message; "" if it is none.
-
-    An exponent needs a point and a sign: 1e-6 and 1.0e6 are text, and 1.0e-6 is a number.
-    """
-    if (found := _DECIMAL.fullmatch(text)) is None:
-        return ""
-    sign, whole, digits, of_exponent, exponent = found.groups()
-    number = f"{sign}{whole or 0}.{digits or 0}" + (f"e{of_exponent or '+'}{exponent}" if exponent else "")
-    return f", which YAML reads as text: write {_cut(number)}" + " without quotes" * (number == text)
-
-
-@dataclass(slots=True)
-class _Composed:
-    """The nodes of a file, once they are composed: they show the field of a fault."""
-
-    node: yaml.Node | None = None
-
-
 @contextlib.contextmanager
-def _translate_faults(path: Path, text: str) -> Iterator[_Composed]:
+def _translate_faults(path: Path, text: str) -> Iterator[None]:
     """Raise SpecError with a line and a field for whatever is wrong with a file."""
-    composed = _Composed()
     try:
-        yield composed
+        yield
     except _NotPlain as error:
-        where = format_field(_path_to(composed.node, error.node))
-        raise SpecError([Problem(path, error.line, where, str(error))]) from error
+        raise SpecError([Problem(path, error.line, format_field(error.where), str(error))]) from error
     except yaml.reader.ReaderError as error:
         line = _line_at(text, error.position)
         raise SpecError([Problem(path, line, "file", f"is not YAML: {error.reason}")]) from error
@@ -237,16 +211,18 @@ def _unknown_key(word: str, known: list[str]) -> str:
 
 
 class _NotPlain(Exception):
-    """A part of a file that is more than plain data, with its line, and with its node where one was made."""
+    """A part of a file that is more than plain data, with its line and its field."""
 
-    def __init__(self, message: str, line: int, node: yaml.Node | None = None) -> None:
+    def __init__(self, message: str, line: int, where: Field = ()) -> None:
         super().__init__(message)
         self.line = line
-        self.node = node
+        self.where = where
 
 
 class _Loader(_Base):  # type: ignore[misc]
-    """YAML's loader, bounded in depth and in the number of nodes."""
+    """YAML's loader, bounded in depth and in the number of nodes. It composes nodes, and converts no scalar."""
+
+    yaml_implicit_resolvers: Final = {None: [(_BARE, re.compile(""))]}
 
     def __init__(self, text: str) -> None:
         if directive := _DIRECTIVE.search(text):
@@ -281,70 +257,49 @@ class _Loader(_Base):  # type: ignore[misc]
         self.depth -= 1
 
 
-#: A number of base 2, 8, 16 or 60: YAML 1.1 takes 017 for 15, and 1:30 for 90.
-_OTHER_BASE: Final = re.compile(r"^[-+]?0[0-9_xb]|:")
+def _build(node: yaml.Node, where: Field, seen: set[int]) -> Any:
+    """Return the data of a node; _NotPlain for an alias, a tag, a key that is no word, or one that stands twice.
 
-
-def _limit_length(kind: str, construct: Callable[[Any, yaml.ScalarNode], Any]) -> Callable[[Any, yaml.ScalarNode], Any]:
-    """Wrap a constructor of PyYAML, which raises whatever Python raises for a scalar that only looks like `kind`."""
-
-    def construct_bounded(loader: Any, node: yaml.ScalarNode) -> Any:
-        if (length := len(node.value)) > LONGEST_NUMBER:
-            message = f"is {kind} of {length} characters; write at most {LONGEST_NUMBER}, or put text in quotes"
-            raise _NotPlain(message, _line_of(node), node)
-        try:
-            value = construct(loader, node)
-        except (ValueError, OverflowError) as error:
-            message = (
-                f"is {_short(node.value)}, which looks like {kind} but is not one; correct it, or put text in quotes"
-            )
-            raise _NotPlain(message, _line_of(node), node) from error
-        if isinstance(value, int | float) and _OTHER_BASE.search(node.value):
-            message = (
-                f"is {_short(node.value)}, which YAML reads as {value}; write it in decimal, or put text in quotes"
-            )
-            raise _NotPlain(message, _line_of(node), node)
-        return value
-
-    return construct_bounded
-
-
-# YAML 1.1 has a tag of its own for each of these two words, which are text here.
-for _word in ("value", "merge"):
-    _Loader.add_constructor(f"{_TAG}{_word}", _Base.construct_yaml_str)
-_Loader.add_constructor(f"{_TAG}int", _limit_length("an integer", _Base.construct_yaml_int))
-_Loader.add_constructor(f"{_TAG}float", _limit_length("a number", _Base.construct_yaml_float))
-_Loader.add_constructor(f"{_TAG}timestamp", _limit_length("a date", _Base.construct_yaml_timestamp))
-
-
-def _refuse_references(source: str) -> None:
-    """Refuse anchors, aliases and tags.
-
-    Aliases let a small file stand for endless data, and tags ask for conversions that may fail in any way. Neither can
-    be seen any more in composed nodes, so the events of the parser are searched; the few files that may have them are.
+    Aliases let a small file stand for endless data, and tags ask for conversions that may fail in any way.
     """
-    if not _MAY_REFER.search(source):
-        return
-    depth = nodes = 0
-    for event in yaml.parse(source, Loader=_Base):
-        if isinstance(event, yaml.CollectionStartEvent):
-            depth += 1
-        elif isinstance(event, yaml.CollectionEndEvent):
-            depth -= 1
-        if not isinstance(event, yaml.NodeEvent):
-            continue
-        nodes += 1
-        if depth > DEEPEST or nodes > MOST_NODES:
-            return  # the loader refuses the file; libyaml's time grows with the square of the depth
-        if event.anchor is not None:
-            what = "alias *" if isinstance(event, yaml.AliasEvent) else "anchor &"
-            raise _NotPlain(
-                f"has the {what}{_cut(event.anchor)}; write the value itself in each place, without anchor and alias",
-                _line_of(event),
-            )
-        if (tag := getattr(event, "tag", None)) is not None:
-            name = _cut(tag.replace(_TAG, "!!"))
-            raise _NotPlain(f"has the tag {name}; write the value without a tag, and text in quotes", _line_of(event))
+    if id(node) in seen:
+        message = "repeats this value by an alias *; write the value itself in each place, without anchor and alias"
+        raise _NotPlain(message, _line_of(node), where)
+    seen.add(id(node))
+    if isinstance(node, yaml.ScalarNode) and (node.tag == _BARE or node.style):
+        return _read_scalar(node, where) if node.tag == _BARE else node.value
+    if node.tag not in _COLLECTIONS:
+        name = _cut(node.tag.replace(_TAG, "!!"))
+        message = f"has the tag {name}; write the value without a tag, and text in quotes"
+        raise _NotPlain(message, _line_of(node), where)
+    if isinstance(node, yaml.SequenceNode):
+        return [_build(item, (*where, index), seen) for index, item in enumerate(node.value)]
+    data: dict[str, Any] = {}
+    for key, value in node.value:
+        if not isinstance(key, yaml.ScalarNode):
+            raise _NotPlain("has a list or mapping as a key; write a word", _line_of(key), where)
+        field = (*where, str(key.value))
+        if key.value == "<<" and key.tag == _BARE:
+            message = "merges another mapping into this one; write the keys of that mapping here"
+            raise _NotPlain(message, _line_of(key), field)
+        if key.value in data:
+            first = next(_line_of(other) for other, _ in node.value if other.value == key.value)
+            raise _NotPlain(f"is written twice (first on line {first})", _line_of(key), field)
+        data[key.value] = _build(value, field, seen)
+    return data
+
+
+def _read_scalar(node: yaml.ScalarNode, where: Field) -> Any:
+    """Return what a scalar without quotes stands for."""
+    if (found := _SCALAR.fullmatch(node.value)) is None:
+        return node.value
+    kind = str(found.lastgroup)
+    if kind in _WORDS:
+        return _WORDS[kind]
+    if (length := len(node.value)) > LONGEST_NUMBER:
+        message = f"is a number of {length} characters; write at most {LONGEST_NUMBER}, or put text in quotes"
+        raise _NotPlain(message, _line_of(node), where)
+    return int(node.value) if kind == "int" else float(re.sub(r"\.(?=[a-z])", "", node.value.lower()))
 
 
 def _line_of(item: Any) -> int:
@@ -357,25 +312,6 @@ def _line_at(source: str, position: int) -> int:
     if _Base is yaml.SafeLoader:
         return source.count("\n", 0, position) + 1
     return source.encode("utf-8").count(b"\n", 0, position) + 1
-
-
-def _path_to(root: yaml.Node | None, wanted: yaml.Node | None) -> Field:
-    """Return the field of a node, or of the file if the node was not composed."""
-    if root is None or wanted is None:
-        return ()
-    waiting: list[tuple[Field, yaml.Node]] = [((), root)]
-    while waiting:
-        where, node = waiting.pop()
-        if node is wanted:
-            return where
-        if isinstance(node, yaml.MappingNode):
-            for key, value in node.value:
-                if key is wanted:
-                    return (*where, str(key.value))
-                waiting.append(((*where, str(key.value)), value))
-        elif isinstance(node, yaml.SequenceNode):
-            waiting += [((*where, index), item) for index, item in enumerate(node.value)]
-    return ()
 
 
 def format_field(where: Field) -> str:
@@ -420,28 +356,3 @@ def _decode(path: Path, raw: bytes) -> str:
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
         raise SpecError([Problem(path, line, "file", f"is not YAML: not UTF-8 ({error.reason})")]) from error
-
-
-def _refuse_bad_keys(path: Path, node: yaml.Node) -> None:
-    """Refuse keys that are no words or stand twice: PyYAML silently keeps the last one."""
-    waiting = [node]
-    while waiting:
-        current = waiting.pop()
-        if isinstance(current, yaml.MappingNode):
-            seen: dict[str, int] = {}
-            for key, value in current.value:
-                line = key.start_mark.line + 1
-                if not isinstance(key, yaml.ScalarNode):
-                    raise SpecError(
-                        [Problem(path, line, "file", "is not YAML: a key is a word, not a list or mapping")]
-                    )
-                if key.tag == f"{_TAG}merge":
-                    message = "merges another mapping into this one; write the keys of that mapping here"
-                    raise SpecError([Problem(path, line, "<<", message)])
-                if key.value in seen:
-                    first = seen[key.value]
-                    raise SpecError([Problem(path, line, str(key.value), f"is written twice (first on line {first})")])
-                seen[key.value] = line
-                waiting.append(value)
-        elif isinstance(current, yaml.SequenceNode):
-            waiting += [item for item in current.value if not isinstance(item, yaml.ScalarNode)]

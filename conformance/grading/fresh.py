@@ -5,6 +5,7 @@ A submission that answers the published cases from a table fails them all.
 
 from __future__ import annotations
 
+import re
 import tempfile
 import textwrap
 from collections import Counter
@@ -60,6 +61,10 @@ class _Dumper(yaml.SafeDumper):
     def ignore_aliases(self, data: Any) -> bool:
         del data
         return True
+
+
+# PyYAML leaves an option such as 1e-6 without quotes, which YAML 1.2 takes for a number.
+_Dumper.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(r"[-+]?\.?\d[\d.eE+-]*$"), list("+-.0123456789"))
 
 
 #: What a kind of published cases asks for, in words.

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import math
 import os
-import random
 import re
 import subprocess
 import sys
@@ -64,49 +64,12 @@ LONG = "1" * 5000
     ("text", "message"),
     [
         # Each of these ended in a ValueError or another exception with a traceback.
-        (f"a: 1\nb: {LONG}\n", "2: b: is an integer of 5000 characters; write at most 1000, or put text in quotes"),
+        (f"a: 1\nb: {LONG}\n", "2: b: is a number of 5000 characters; write at most 1000, or put text in quotes"),
         (
             f"a:\n- {{b: [1, 2, 3,\n    {LONG}, 5]}}\n",
-            "3: a[0].b[3]: is an integer of 5000 characters; write at most 1000, or put text in quotes",
-        ),
-        (
-            f"a: 0x{LONG}\n",
-            "1: a: is an integer of 5002 characters; write at most 1000, or put text in quotes",
+            "3: a[0].b[3]: is a number of 5000 characters; write at most 1000, or put text in quotes",
         ),
         (f"a: 1.{LONG}\n", "1: a: is a number of 5002 characters; write at most 1000, or put text in quotes"),
-        # Each of these was another number than the one that is written.
-        ("a: 017\n", "1: a: is '017', which YAML reads as 15; write it in decimal, or put text in quotes"),
-        ("a: 1:30:00\n", "1: a: is '1:30:00', which YAML reads as 5400; write it in decimal, or put text in quotes"),
-        ("a: 1:30.5\n", "1: a: is '1:30.5', which YAML reads as 90.5; write it in decimal, or put text in quotes"),
-        ("a: -0x1F\n", "1: a: is '-0x1F', which YAML reads as -31; write it in decimal, or put text in quotes"),
-        # 100,000 digits of base 60 took minutes.
-        (
-            "a: " + ":".join("1" * 100_000) + "\n",
-            "1: a: is an integer of 199999 characters; write at most 1000, or put text in quotes",
-        ),
-        (
-            "a: " + ":".join("1" * 400) + ".5\n",
-            "1: a: is '1:1:1:1:1:1:1:1:1:1:1:1:1:1:1:1:1:1:1:1:1:1:1:1:1:1:1:1:…, which looks like a number but is "
-            "not one; correct it, or put text in quotes",
-        ),
-        (
-            "a: 2001-13-45\n",
-            "1: a: is '2001-13-45', which looks like a date but is not one; correct it, or put text in quotes",
-        ),
-        (
-            "a:\n  - [2001-02-30]\n",
-            "2: a[0][0]: is '2001-02-30', which looks like a date but is not one; correct it, or put text in quotes",
-        ),
-        (
-            "a: 2001-01-01 00:00:00 +99:00\n",
-            "1: a: is '2001-01-01 00:00:00 +99:00', which looks like a date but is not one; correct it, or put text in "
-            "quotes",
-        ),
-        ("a: 0x_\n", "1: a: is '0x_', which looks like an integer but is not one; correct it, or put text in quotes"),
-        (
-            "1: a\n0b_: b\n",
-            "2: 0b_: is '0b_', which looks like an integer but is not one; correct it, or put text in quotes",
-        ),
     ],
     ids=lambda text: re.sub(r"\W+", " ", text)[:30].strip(),
 )
@@ -115,8 +78,24 @@ def test_a_scalar_that_python_cannot_convert_is_refused_at_its_field(write, pars
 
 
 def test_numbers_of_any_reasonable_length_are_read(write, parser):
-    text = f"a: {'1' * LONGEST_NUMBER}\nb: [1, 2, 3, {'7' * 101}]\nc: [0.{'3' * 300}, 1, 2, 3]\nd: 2001-02-28\n"
+    text = f"a: {'1' * LONGEST_NUMBER}\nb: [1, 2, 3, {'7' * 101}]\nc: [0.{'3' * 300}, 1, 2, 3]\n"
     assert parser.read(write(text)).data == yaml.safe_load(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        *((word, word) for word in ("yes", "on", "1:30:00", "-0x1F", "0x_", "2001-13-45", "2001-02-28", "1_000", "=")),
+        *(("017", 17), ("1e-5", 1e-5), ("1.0e5", 1e5), ("-.5", -0.5), ("+2.", 2.0), ("-.inf", -math.inf)),
+        *(("'1'", "1"), ("true", True), ("False", False), ("~", None), ("", None)),
+        (":".join("1" * 100_000), ":".join("1" * 100_000)),
+    ],
+    ids=lambda text: str(text)[:12],
+)
+def test_scalars_are_those_of_yaml_1_2(write, parser, text, value):
+    """A reader of YAML 1.1 takes some of them for dates, booleans or numbers of base 8, 16 and 60, or for text."""
+    (read,) = parser.read(write(f"[{text or 'null'}]\n")).data
+    assert (type(read), read) == (type(value), value)
 
 
 # ── tags, anchors, aliases and merge keys ──
@@ -125,25 +104,24 @@ def test_numbers_of_any_reasonable_length_are_read(write, parser):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("a: 1\nb: !!int abc\n", "2: file: has the tag !!int; write the value without a tag, and text in quotes"),
-        ("a: !!float abc\n", "1: file: has the tag !!float; write the value without a tag, and text in quotes"),
-        ("a: !!bool abc\n", "1: file: has the tag !!bool; write the value without a tag, and text in quotes"),
-        ("a: [!!null abc]\n", "1: file: has the tag !!null; write the value without a tag, and text in quotes"),
+        ("a: 1\nb: !!int abc\n", "2: b: has the tag !!int; write the value without a tag, and text in quotes"),
+        ("a: !!float abc\n", "1: a: has the tag !!float; write the value without a tag, and text in quotes"),
+        ("a: !!bool abc\n", "1: a: has the tag !!bool; write the value without a tag, and text in quotes"),
+        ("a: [!!null abc]\n", "1: a[0]: has the tag !!null; write the value without a tag, and text in quotes"),
         ("!!timestamp abc\n", "1: file: has the tag !!timestamp; write the value without a tag, and text in quotes"),
         ("!!set {a, b}\n", "1: file: has the tag !!set; write the value without a tag, and text in quotes"),
-        ("a: ! 1\n", "1: file: has the tag !; write the value without a tag, and text in quotes"),
+        ("a: !!str 1\n", "1: a: has the tag !!str; write the value without a tag, and text in quotes"),
         (
             "# mine\n%TAG !e! tag:example.org,2000:\n---\na: !e!b c\n",
             "2: file: has the directive %TAG; remove it, and write values without tags",
         ),
         (
-            "a: 1\nb: &c 2\n",
-            "2: file: has the anchor &c; write the value itself in each place, without anchor and alias",
+            "a: 1\nb: &c 2\nd: [1, *c]\n",
+            "2: d[1]: repeats this value by an alias *; write the value itself in each place, without anchor and alias",
         ),
-        ("a: *b\n", "1: file: has the alias *b; write the value itself in each place, without anchor and alias"),
         (
             "a: {<<: {b: 1}}\n",
-            "1: <<: merges another mapping into this one; write the keys of that mapping here",
+            "1: a.<<: merges another mapping into this one; write the keys of that mapping here",
         ),
     ],
     ids=lambda text: re.sub(r"\W+", " ", text)[:30].strip(),
@@ -157,47 +135,6 @@ def test_the_characters_of_tags_anchors_and_merges_may_stand_in_text(write, pars
     assert parser.read(write(text)).data == {
         "a": "b & c * d!", "b": "&a *a !a", "c": "&a *a\n!!int a\n", "d": "*", "<<": 1, "e": "=", "f": "<<",
     }  # fmt: skip
-
-
-# Only a file with such a character at such a place is scanned.
-def test_no_tag_anchor_or_alias_is_missed(write):
-    words = [
-        *(
-            "&a",
-            "*a",
-            "!",
-            "!!str",
-            "!a",
-            "!<x>",
-            "&",
-            "*",
-            " ",
-            "\n",
-            "- ",
-            ": ",
-            "? ",
-            "[",
-            "]",
-            "{",
-            "}",
-            ",",
-            '"',
-            "'",
-        ),
-        *("a", "b:", "#", "|\n", "-", "?", ":", "\t", "%TAG ! x\n---\n", "...\n", "\u2028", "\x85"),
-    ]
-    draw = random.Random(1)
-    found = 0
-    for _ in range(10_000):
-        text = "".join(draw.choices(words, k=draw.randint(1, 9)))
-        try:
-            events = list(yaml.parse(text, Loader=module._Base))
-        except yaml.YAMLError:
-            continue
-        if any(getattr(event, "anchor", None) or getattr(event, "tag", None) for event in events):
-            found += 1
-            assert re.match(r"\d+: file: (has the (tag|anchor|alias|directive) |is not YAML: )", refusal(write(text)))
-    assert found > 100
 
 
 # ── what crashed the process or never ended ──
@@ -215,10 +152,10 @@ ENDLESS = {
     "keys of keys": ("? " * 50_000, "1: file: is nested deeper than 64 levels; "),
     "an anchor in the depth": ("[" * 100_000 + "&a", "1: file: is nested deeper than 64 levels; "),
     # The others never ended.
-    "a list in itself": ("&a [*a]\n", "1: file: has the anchor &a; "),
-    "a mapping in itself": ("b: &a\n  c: *a\n", "1: file: has the anchor &a; "),
-    "billion laughs": (LAUGHS, "1: file: has the anchor &a; "),
-    "merges of merges": (MERGES, "1: file: has the anchor &a; "),
+    "a list in itself": ("&a [*a]\n", "1: [0]: repeats this value by an alias *; "),
+    "a mapping in itself": ("b: &a\n  c: *a\n", "1: b.c: repeats this value by an alias *; "),
+    "billion laughs": (LAUGHS, "1: b[0]: repeats this value by an alias *; "),
+    "merges of merges": (MERGES, "2: b.<<: merges another mapping into this one; "),
 }
 #: Ends with a status of its own where a file is refused.
 READ = """
@@ -288,8 +225,6 @@ def test_a_file_with_too_many_values_is_refused(write, monkeypatch, text):
     """Each of them takes half a kilobyte: three million took 1.4 GB."""
     monkeypatch.setattr(module, "MOST_NODES", 10)
     assert refusal(write(text)) == "1: file: has more than 10 keys and values; split it into several files"
-    # A tag that stands behind them is not searched for in vain.
-    assert "has more than 10 keys" in refusal(write(text.rstrip("]}, ") + ", k: !a b" * 10))
 
 
 def test_a_file_with_very_many_directives_is_refused_soon(write):
@@ -341,7 +276,7 @@ HUGE = "1" + "0" * 400
         # The first two never ended, the others were ValueErrors, OverflowErrors and MemoryErrors with a traceback.
         (
             "softmax",
-            SCORES.format(recipe=DRAWN.replace("1/32", "1e-999999999")),
+            SCORES.format(recipe=DRAWN.replace("1/32", "'1e-999999999'")),
             8,
             "cases[0].inputs.scores.step: Value error, a step is written without an exponent, such as 1/32, "
             "got '1e-999999999'",
@@ -404,7 +339,7 @@ COMMANDS = {
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-@pytest.mark.parametrize("text", ["a: 2001-13-45\n", "&a [*a]\n", "[" * 1000])
+@pytest.mark.parametrize("text", ["a: !!int b\n", "&a [*a]\n", "[" * 1000])
 def test_a_command_ends_with_a_sentence_and_status_2(write, command, text):
     name, words = COMMANDS[command]
     path = write(text, name)

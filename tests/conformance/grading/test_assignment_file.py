@@ -182,9 +182,9 @@ WRONG = {
         "seed: a well-kept secret", "seed: 2026", 9, "fresh.seed",
         "expected text, got 2026, which YAML reads as a number; put it in quotes",
     ),
-    "a title that is a date": (
-        "title: Attention, and what it stands on", "title: 2026-11-21", 1, "title",
-        "expected text, got 2026-11-21, which YAML reads as a date; put it in quotes",
+    "a title that is a number": (
+        "title: Attention, and what it stands on", "title: 1e3", 1, "title",
+        "expected text, got 1000.0, which YAML reads as a number; put it in quotes",
     ),
     "a call longer than all calls": (
         "call: 2.5", "call: 500", 10, "limits.call",
