@@ -161,11 +161,6 @@ def stack_qkv(fused: Array, num_heads: int) -> Array:
     return _swap_blocks(fused, num_heads, 3)
 
 
-def unstack_qkv(stacked: Array, num_heads: int) -> Array:
-    """Return columns laid out [heads, q|k|v, d_k] for columns laid out [q|k|v, heads, d_k]."""
-    return _swap_blocks(stacked, 3, num_heads)
-
-
 def split_fused(fused: Array, num_heads: int) -> tuple[Array, Array, Array]:
     """Return w_q, w_k and w_v, each (in, heads·d_k), for w_qkv (in, 3·heads·d_k) laid out [heads, q|k|v, d_k].
 
@@ -273,20 +268,6 @@ def stack_heads(params: Mapping[str, Array], num_heads: int) -> dict[str, Array]
     has them; everything else stays as it is.
     """
     return {name: _stack_heads_of(name, value, num_heads) for name, value in params.items()}
-
-
-def unstack_heads(stacked: Mapping[str, Array]) -> dict[str, Array]:
-    """Return parameters, or their gradients, without an axis for the heads: what `stack_heads` undoes."""
-    flat = {}
-    for name, value in stacked.items():
-        last = name.rpartition(".")[2]
-        if last in _READING:
-            # The head goes next to its columns.
-            moved = value.swapaxes(0, 1) if last[0] == "w" else value
-            flat[name] = moved.reshape(*moved.shape[:-2], -1)
-        else:
-            flat[name] = value.reshape(-1, value.shape[-1]) if last == "w_o" else value
-    return flat
 
 
 def _stack_heads_of(name: str, value: Array, num_heads: int) -> Array:
@@ -512,28 +493,8 @@ def _broadcast_to(mask: Array, shape: tuple[int, ...]) -> Array:
 # The state of a module
 
 #: The shapes of a weight in a layer: nn.Linear (out, in), GPT-2's Conv1D (in, out), nn.Conv1d of width 1 (out, in, 1).
-Kind = Literal["linear", "gpt2_conv1d", "conv1d"]
-
 #: The lines of a mapping of our parameters to those of a module.
 Names = Mapping[str, str | tuple[str, ...]]
-
-
-def make_linear_state(
-    name: str, weight: Array, bias: Array | None = None, *, has_bias: bool = True, kind: Kind = "linear"
-) -> dict[str, Array]:
-    """Return the state of a linear layer for a weight (in, out): {"name.weight": …, "name.bias": …}.
-
-    A name that ends in a dot or an underscore is only a prefix: "in_proj_" gives in_proj_weight. A layer with a bias
-    gets zeros if the call has no bias. NotImplementedError if the call has one and the layer does not.
-    """
-    start = f"{name}." if name and not name.endswith((".", "_")) else name
-    turned = weight if kind == "gpt2_conv1d" else linear_weight(weight)
-    state = {f"{start}weight": turned[..., None] if kind == "conv1d" else turned}
-    if has_bias:
-        state[f"{start}bias"] = _make_zeros(weight) if bias is None else bias
-    elif bias is not None:
-        raise NotImplementedError(f"{name} has no bias. Declare the convention biases to get calls without them")
-    return state
 
 
 def nest_names(names: Names, ours: str, theirs: str) -> dict[str, str | tuple[str, ...]]:
@@ -624,19 +585,6 @@ def _fit_layout(value: Array, key: str, place: str, own: Any, *, transpose: bool
     turned = linear_weight(value) if turn else value
     # nn.Conv1d of width 1 has one more axis.
     return turned[..., None] if own is not None and len(own.shape) == turned.ndim + 1 else turned
-
-
-def write_as_lookup(x: Array) -> tuple[Array, Array]:
-    """Return ids (batch, seq) and a table (batch·seq, d_model) with table[ids] = x, for code that embeds ids itself.
-
-    Such a stack gets x by its own embedding, once its positions and its scale are taken out. Its padding must not come
-    from the ids: all of them differ.
-    """
-    batch, seq, width = x.shape
-    ids = np.arange(batch * seq).reshape(batch, seq)
-    if hasattr(x, "new_tensor"):
-        ids = find_array_module(x).as_tensor(ids, device=x.device)
-    return ids, x.reshape(batch * seq, width)
 
 
 class _Line(NamedTuple):

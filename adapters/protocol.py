@@ -414,12 +414,13 @@ def _find_misspelt_components(thing: Any, found: Mapping[str, Any], spec: Spec) 
 
 
 def _find_misspelt_declarations(thing: Any) -> list[str]:
-    """Return hints on constants that are one slip away from a missing declaration and whose value could be one."""
+    """Return hints on constants whose name is close to that of a missing declaration and whose value could be one."""
+    absent = [name for name in _DECLARED_VALUES if not hasattr(thing, name)]
     return [
         f"{name} declares nothing: did you mean {meant}?"
         for name in dir(thing)
-        for meant, could_be in _DECLARED_VALUES.items()
-        if not hasattr(thing, meant) and _is_one_slip(name, meant) and could_be(inspect.getattr_static(thing, name))
+        for meant in difflib.get_close_matches(name, absent, n=1, cutoff=0.83)
+        if _DECLARED_VALUES[meant](inspect.getattr_static(thing, name))
     ]
 
 
@@ -435,18 +436,6 @@ _DECLARED_VALUES: Final[Mapping[str, Callable[[Any], bool]]] = {
     "DTYPES": lambda value: isinstance(value, tuple | list) and bool(value) and set(map(str, value)) <= {*DTYPES},
     "FAMILY": lambda value: isinstance(value, str),
 }
-
-
-def _is_one_slip(name: str, meant: str) -> bool:
-    """Return True if one letter is missing, added or another, or two neighbours changed places."""
-    shorter, longer = sorted((name, meant), key=len)
-    if len(longer) - len(shorter) == 1:
-        return any(longer[:i] + longer[i + 1 :] == shorter for i in range(len(longer)))
-    places = [i for i, (one, other) in enumerate(zip(name, meant, strict=False)) if one != other]
-    if len(name) != len(meant) or not 1 <= len(places) <= 2:
-        return False
-    swapped = len(places) == 2 and places[1] == places[0] + 1 and name[places[0]] == meant[places[1]]
-    return len(places) == 1 or (swapped and name[places[1]] == meant[places[0]])
 
 
 def _find_library_functions(found: Mapping[str, Any]) -> list[str]:

@@ -9,7 +9,6 @@ from torch import nn
 from goldformer.adapters.layouts import (
     flatten_heads,
     fuse_projections,
-    make_linear_state,
     map_state,
     part,
     require_square_projections,
@@ -87,16 +86,20 @@ CONVENTIONS = {"empty_row": "unspecified", "odd_d_model": "refused"}
 NORMS = {f"norm_{i}.gamma": f"norm{i}.weight" for i in "123"}
 
 
+def _linear(start, weight, bias):
+    return {f"{start}weight": weight.T, f"{start}bias": weight.new_zeros(weight.shape[1]) if bias is None else bias}
+
+
 def _layer(params, prefix):
     """The state of the library's layer, whose attentions have one projection for three."""
     require_square_projections(params)
     state = map_state(NORMS, {name: value for name, value in params.items() if name.startswith("norm")})
     for i in "12":
-        state |= make_linear_state(f"linear{i}", params[f"feed_forward.w_{i}"], params.get(f"feed_forward.b_{i}"))
+        state |= _linear(f"linear{i}.", params[f"feed_forward.w_{i}"], params.get(f"feed_forward.b_{i}"))
     for ours, theirs in {"self_attention": "self_attn", "cross_attention": "multihead_attn"}.items():
         if own := part(params, ours):
-            state |= make_linear_state(f"{theirs}.in_proj_", *fuse_projections(own, 1))
-            state |= make_linear_state(f"{theirs}.out_proj", own["w_o"], own.get("b_o"))
+            state |= _linear(f"{theirs}.in_proj_", *fuse_projections(own, 1))
+            state |= _linear(f"{theirs}.out_proj.", own["w_o"], own.get("b_o"))
     return {f"{prefix}{name}": value for name, value in state.items()}
 
 

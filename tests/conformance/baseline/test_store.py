@@ -433,7 +433,7 @@ AGAIN = "record it again: goldformer baseline record ADAPTER --out"
         ('digest: "', 'digest: "0', ": digest: ", "should match pattern"),
         ("request:", "asked:", ": request: ", "is missing"),
         ("dtype: float32, shape", "dtype: float33, shape", "].outputs.output.dtype: ", "float33 is none of float64,"),
-        ("  device: ", "  component: x\n  device: ", ": component: ", "is written twice"),
+        ("  device: ", "  component: x\n  device: ", ": results[0].component: ", "is written twice"),
         ("- case: ", "- cases: ", "results[0].cases: ", "unknown key"),
         ("float32, shape: [", "float32, shape: [-1, ", "].outputs.output.shape[0]: ", "greater than or equal to 0"),
         (
