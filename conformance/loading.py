@@ -165,15 +165,19 @@ def _read_module(module: types.ModuleType, name: str, reading: Reading, spec: Sp
     parts.sort(key=lambda part: part.adapter is not None and bool(part.adapter.guesses))
     found: dict[str, _Part] = {}
     notes = []
+    doubles: dict[str, str] = {}
     for part in parts:
         owned = part.adapter.functions if part.adapter else {}
         if doubled := [component for component in owned if component in found]:
-            first = found[doubled[0]].name
-            notes.append(f"{part.name} is not checked: {first} is {doubled[0]} too. Check it by {name}:{part.name}")
+            doubles[part.name] = f"{found[doubled[0]].name} is {doubled[0]} too"
         elif part.adapter:
             found |= dict.fromkeys(owned, part)
         elif part.reason:
             notes.append(f"{part.name} is not checked: {part.reason}")
+    if doubles:
+        are = f"{', '.join(doubles)} {'is' if len(doubles) == 1 else 'are'} not checked"
+        because = ", ".join(dict.fromkeys(doubles.values()))
+        notes.append(f"{are}: {because}. Check it by {name}:{next(iter(doubles)) if len(doubles) == 1 else 'NAME'}")
     if not found:
         left_out = explain_others(module)
         reasons = [*inspect.getattr_static(module, HINTS, ()), *notes, *left_out]

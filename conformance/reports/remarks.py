@@ -218,7 +218,7 @@ def _describe_hidden_nan(verdicts: Sequence[Verdict], *, whole: bool) -> Iterato
     # A masked score may be replaced, which removes a NaN; a weight of 0 is still multiplied by the value.
     why = {"value": " (0 · NaN)", "key": " (its scores stay NaN)"}
     parts = [f"in {name} of {_list_names(mine, whole=whole)}{why.get(name, '')}" for name, mine in found.items()]
-    text = f"if padding holds NaN, it reaches the output although the mask hides it, {'; '.join(parts)}"
+    text = f"a NaN in padding reaches the output although the mask hides it, {'; '.join(parts)}"
     text += ": fill padding with finite numbers"
     yield Finding(HIDDEN_NAN, text, inner=False)
 
@@ -273,18 +273,18 @@ def _describe_sizes(sizes: Mapping[str, int]) -> str:
 
 def _list_unseen(results: Sequence[ComponentResult], *, whole: bool, more: str) -> Iterator[Finding]:
     """Yield the known mistakes that no check which ran is known to show."""
-    judged = [r for r in results if r.counts.number_judged and r.coverage.unseen]
-    if not judged:
+    unseen = {r.component: r.coverage.unseen for r in results if r.counts.number_judged and r.coverage.unseen}
+    if not unseen:
         return
-    parts = []
-    for result in judged:
-        unseen = result.coverage.unseen
-        known = f"{count_noun(len(unseen), 'known mistake')} of {result.component}"
-        parts.append(f"{known} ({_list_names(unseen, whole=whole)})" if whole or len(judged) == 1 else known)
-    why = "every check that is known to show them was skipped, others may" + (
-        "" if whole else f"; {more} names them all"
-    )
-    yield Finding(PERHAPS_NOT_SHOWN, f"{', '.join(parts)}: {why}", inner=False)
+    if whole or len(unseen) == 1:
+        known = ((f"{count_noun(len(ids), 'known mistake')} of {name}", ids) for name, ids in unseen.items())
+        text = ", ".join(f"{what} ({_list_names(ids, whole=whole)})" for what, ids in known)
+        text += ": every check that is known to show them was skipped, others may"
+        text += "" if whole else f"; {more} names them all"
+    else:
+        count = sum(map(len, unseen.values()))
+        text = f"{count} known mistakes of {len(unseen)} components, whose checks were skipped ({more} names them)"
+    yield Finding(PERHAPS_NOT_SHOWN, text, inner=False)
 
 
 def _describe_robustness(verdicts: Sequence[Verdict], *, whole: bool, more: str) -> Iterator[Finding]:

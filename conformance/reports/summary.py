@@ -16,6 +16,7 @@ from goldformer.conformance.reports.remarks import MISSING, NOTES
 from goldformer.conformance.reports.text import (
     describe_failing,
     explain_verdict,
+    fold_command,
     format_remarks,
     format_table,
     wrap,
@@ -29,6 +30,11 @@ _BESIDE: Final = NOTES | {RIGHT_HERE}
 
 #: The most lines of the findings of a failing run: with how many checks fail, and the command, they fit on a screen.
 _SCREEN: Final = 22
+
+#: The most calls of components that a screen shows, the words of such a note, and those of a call that is a guess.
+_MOST_CALLS: Final = 1
+_CALLED: Final = " is called as "
+_GUESSED: Final = " by its names: "
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +65,7 @@ def summarise(
     if not failing:
         yield from list_rows(record)
         yield from list_remarks(remarks)
-        yield from list_declarations(record, spec)
+        yield from list_declarations(record, spec, whole=whole or more != "-v")
         if record.verdicts:
             yield make_edition_line(record.editions)
         return
@@ -71,7 +77,7 @@ def summarise(
         yield from list_declarations(record, spec)
         yield make_edition_line(record.editions)
     else:
-        yield from list_hints(record)
+        yield from list_hints(record, whole=more != "-v")
         count = len(remarks) - len(findings) + len(record.conventions) + 1  # the edition of the spec
         yield Line(f"{count_noun(count, 'note')} ({more} lists all)", "dim")
     # An accepted bad call helps least.
@@ -86,7 +92,7 @@ def summarise(
     yield from list_remarks(findings if whole else shorten_findings(findings))
     if not brief:
         yield from map(Line, describe_failing(failing, first, each))
-    yield Line(f"Repeat: {run.explain(first).reproduce}")
+    yield Line(fold_command("Repeat: ", run.explain(first).reproduce))
 
 
 def explain_all(record: RunRecord, spec: Spec) -> Iterator[Line]:
@@ -116,7 +122,7 @@ def shorten_findings(findings: Sequence[Finding]) -> list[Finding]:
 def list_rows(record: RunRecord) -> Iterator[Line]:
     """Yield a row for each component that there is."""
     if rows := record.rows:
-        heading, *lines = format_table(rows).splitlines()
+        heading, *lines = format_table(rows)
         yield Line(heading, "bold")
         yield from (Line(line, "red" if row.counts.bad else None) for row, line in zip(rows, lines, strict=True))
 
@@ -131,13 +137,13 @@ def make_edition_line(editions: Iterable[Edition]) -> Line:
     return Line(f"Spec: {join_editions(editions)}", "dim")
 
 
-def list_declarations(record: RunRecord, spec: Spec) -> Iterator[Line]:
-    """Yield what an adapter declares, the families that do the same, and what may be wrong with its declarations."""
+def list_declarations(record: RunRecord, spec: Spec, *, whole: bool = True) -> Iterator[Line]:
+    """Yield what an adapter declares, the families that do the same, and what was found out of it."""
     for text in group_declarations(record.conventions):
         yield from (Line(line, "dim") for line in wrap(text, "Declared", indent=2))
     if record.conventions and (families := _list_families(record, spec)):
         yield from map(Line, wrap(f"as in {', '.join(families)}", "Options: ", indent=2))
-    yield from list_hints(record)
+    yield from list_hints(record, whole=whole)
 
 
 def group_declarations(conventions: Mapping[str, str]) -> Iterator[str]:
@@ -163,7 +169,15 @@ def _list_families(record: RunRecord, spec: Spec) -> list[str]:
     ]
 
 
-def list_hints(record: RunRecord) -> Iterator[Line]:
-    """Yield what was found out of an adapter: how a class is called, a misspelt name, what is not checked."""
-    for hint in record.hints:
+def list_hints(record: RunRecord, *, whole: bool) -> Iterator[Line]:
+    """Yield what was found out of an adapter: how a class is called, a misspelt name, what is not checked.
+
+    Unless `whole`, the calls of many classes that golden values prove are only counted.
+    """
+    called = [hint for hint in record.hints if _CALLED in hint and _GUESSED not in hint]
+    folded = () if whole or len(called) <= _MOST_CALLS else called
+    hints = [hint for hint in record.hints if hint not in folded]
+    if folded:
+        hints.append(f"golden values show how {len(folded)} components are called; -v lists it")
+    for hint in hints:
         yield from map(Line, wrap(hint, "Note: ", indent=2))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import re
 import shutil
+import sys
 import textwrap
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -60,8 +62,7 @@ def explain_verdict(explained: Explained, spec: Spec) -> str:
             "  Fault in goldformer, which ended the search for the cause:",
             *explained.diagnosis.fault.splitlines()[1:],
         ]
-    # Not wrapped, so that it can be copied.
-    lines.append(f"  Repeat      {explained.reproduce}")
+    lines.append(fold_command("  Repeat      ", explained.reproduce))
     return "\n".join(lines)
 
 
@@ -161,7 +162,9 @@ def describe_element(element: Element, tolerance: float) -> str:
     return text + (f", error ÷ tolerance {error / tolerance:.3g}" if tolerance and error < float("inf") else "")
 
 
-HEADINGS = ("component", "passed", "failed", "not impl.", "skipped", "refuses", "error÷tol.", "")
+HEADINGS: Final = ("component", "passed", "failed", "not impl.", "skipped", "refuses", "error÷tol.", "")
+#: The headings on a narrow terminal: the last column stands below the others there.
+_NARROW: Final = ("component", "passed", "failed", "absent", "skipped", "refuses", "÷ tol.", "")
 
 
 def format_row(row: ComponentResult) -> tuple[str, ...]:
@@ -174,18 +177,43 @@ def format_row(row: ComponentResult) -> tuple[str, ...]:
     return (row.component, *numbers, refuses, worst, row.verdict)
 
 
-def format_table(rows: Sequence[ComponentResult]) -> str:
-    """Return the summary as aligned columns."""
-    lines = [HEADINGS, *(format_row(row) for row in rows)]
-    widths = [max(len(line[i]) for line in lines) for i in range(len(HEADINGS))]
-    last = len(HEADINGS) - 1
-    return "\n".join(
-        "  ".join(
-            cell.ljust(w) if i in (0, last) else cell.rjust(w)
-            for i, (cell, w) in enumerate(zip(line, widths, strict=True))
-        ).rstrip()
+def format_table(rows: Sequence[ComponentResult]) -> list[str]:
+    """Return the heading and the rows of the summary as aligned columns; on a narrow terminal, a row is two lines."""
+    cells = [format_row(row) for row in rows]
+    lines = _align([HEADINGS, *cells])
+    if max(map(len, lines)) <= _find_width():
+        return lines
+    heading, *numbers = _align([line[:-1] for line in (_NARROW, *cells)])
+    return [heading, *(f"{line}\n  {row[-1]}" for line, row in zip(numbers, cells, strict=True))]
+
+
+def _align(lines: Sequence[Sequence[str]]) -> list[str]:
+    """Align columns: the first one, and one of words after the numbers, to the left."""
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    left = (0, len(HEADINGS) - 1)
+    padded = [
+        [cell.ljust(w) if i in left else cell.rjust(w) for i, (cell, w) in enumerate(zip(line, widths, strict=True))]
         for line in lines
-    )
+    ]
+    return ["  ".join(line).rstrip() for line in padded]
+
+
+def _find_width() -> int:
+    """Return the width of a narrow terminal; elsewhere, what is compared or copied may be as long as it is."""
+    columns = shutil.get_terminal_size((_WIDEST, 0)).columns
+    return columns if columns < _WIDEST else sys.maxsize
+
+
+def fold_command(head: str, command: str) -> str:
+    """Return a command after its head; one that is wider than the terminal is folded so that a shell still reads it."""
+    if len(head) + len(command) <= _find_width() or not command.startswith("goldformer ") or "'" in command:
+        return head + command
+    lines = [head]
+    for words in re.split(r" (?=--\w)", command):
+        if len(lines[-1]) + len(words) > _find_width() - 2:
+            lines.append("    ")
+        lines[-1] += f"{words} "
+    return "\\\n".join(lines).rstrip()
 
 
 def format_remarks(remarks: Iterable[Finding]) -> list[str]:
