@@ -8,7 +8,6 @@ import operator
 import threading
 from collections.abc import Callable, Mapping
 from importlib.metadata import version
-from types import MappingProxyType
 from typing import Any, Final
 
 import torch
@@ -23,9 +22,6 @@ from goldformer.reference_impl.shapes import NotNegative, Rate, Seed, Size, chec
 NAME: Final = "reference"
 VERSION: Final = version("goldformer")
 ARRAYS: Final = "torch"
-
-#: A module has every parameter that it can have; those that a call leaves out are taken off it.
-_ALL: Final[Mapping[str, Any]] = MappingProxyType({"bias": True, "head_width": 1, "qk_norm": True})
 
 Params = Mapping[str, Tensor]
 Function = Callable[..., Any]
@@ -149,15 +145,14 @@ def of_module(
     sizes: tuple[int | str, ...] = (1,),
     settings: str = "",
     *,
-    fixed: Mapping[str, Any] = MappingProxyType({}),
-    read: Callable[[Params], Mapping[str, Any]] | None = None,
+    read: Callable[[Params], Mapping[str, Any]] = lambda params: {},  # noqa: ARG005 - most depend on no parameter
     run: Function = nn.Module.__call__,
     drops: bool = False,
 ) -> Function:
     """Return the function of a component that calls a module with the parameters of the call.
 
     ``inputs`` are passed to the module. Of the other arguments some are ``sizes`` or ``settings`` of its constructor,
-    and the rest goes to ``run``. Some settings are ``fixed``; ``read`` returns those that the parameters say.
+    and the rest goes to ``run``. ``read`` returns what the parameters say of its settings.
     """
     names = inputs.split()
 
@@ -166,8 +161,7 @@ def of_module(
         seed: int | None = None, **named: Any,
     ) -> Any:  # fmt: skip
         arrays = [*args, *(named.pop(name, None) for name in names[len(args) :])]
-        own = {**{name: named.pop(name) for name in settings.split() if name in named}, **fixed}
-        own |= read(params) if read else {}
+        own = {**{name: named.pop(name) for name in settings.split() if name in named}, **read(params)}
         rate, generator = _drop(dropout_rate, training, seed, arrays[0])
         own |= {"dropout": rate} if drops else {}
         given = {**named, "num_heads": num_heads}
@@ -198,8 +192,17 @@ def _read_model(params: Params) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def _read_biases(params: Params) -> dict[str, Any]:
+    del params
+    return {"bias": True}
+
+
+def _read_gains(params: Params) -> dict[str, Any]:
+    return {**_read_biases(params), "head_width": 1, "qk_norm": True}
+
+
 def _read_lm(params: Params) -> dict[str, Any]:
-    return {**_ALL, "tied": not _has(params, "w_vocab")}
+    return {**_read_gains(params), "tied": not _has(params, "w_vocab")}
 
 
 def _run_and_embed(model: Any, source: Tensor, target: Tensor) -> dict[str, Tensor]:
@@ -236,7 +239,7 @@ rms_norm = of_module("rms_norm", ref.RMSNorm, "x", (1,), "eps")
 feed_forward = of_module("feed_forward", ref.FeedForward, "x", (1, 1), "activation", drops=True)
 gated_feed_forward = of_module("gated_feed_forward", ref.GatedFeedForward, "x", (1, 1), "activation")
 expert_feed_forward = of_module(
-    "expert_feed_forward", ref.ExpertFeedForward, "x", (1, 1, "num_experts", "top_k"), fixed={"bias": True}
+    "expert_feed_forward", ref.ExpertFeedForward, "x", (1, 1, "num_experts", "top_k"), read=_read_biases
 )
 encoder_layer = of_module("encoder_layer", ref.EncoderLayer, "x mask", (1, 1, 1), _LAYER, drops=True)
 decoder_layer = of_module("decoder_layer", ref.DecoderLayer, _DECODER, (1, 1, 1), _LAYER, drops=True)
@@ -252,7 +255,7 @@ beam_search = of_module(
     "beam_search", ref.Transformer, "source", _STACKS, _MODEL, read=_read_model, run=ref.beam_search
 )
 decoder_only_layer = of_module(
-    "decoder_only_layer", ref.DecoderOnlyLayer, "x mask", (1, *_HEADS, 1), _SCORES, fixed=_ALL
+    "decoder_only_layer", ref.DecoderOnlyLayer, "x mask", (1, *_HEADS, 1), _SCORES, read=_read_gains
 )
 decoder_only_model = of_module("decoder_only_model", ref.DecoderOnlyModel, "ids", _LAYERS, _LM, read=_read_lm)
 cached_model = of_module("cached_model", ref.DecoderOnlyModel, "ids state", _LAYERS, _LM, read=_read_lm, run=_extend)
