@@ -161,7 +161,7 @@ def _measure_memory(assignment: Assignment, arrays: str) -> str:
     Where no sandbox can be started, say that: only grading needs one.
     """
     try:
-        with Sandbox(assignment.limits, arrays) as sandbox:
+        with Sandbox(assignment.limits.of_process, arrays) as sandbox:
             return f"a submission may use {sandbox.memory} MiB of memory; {arrays} alone takes {sandbox.size} MiB here"
     except TooLittleMemory as error:
         raise CannotRun(f"{assignment.path}: {error}") from error

@@ -9,83 +9,35 @@ import hashlib
 import json
 import os
 from collections.abc import Collection, Iterator
-from dataclasses import asdict, replace
 from fnmatch import fnmatchcase
 from itertools import chain, islice
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, get_args
+from typing import Annotated, Any, Final, Literal
 
-from pydantic import Discriminator, Field, Tag
+from pydantic import Discriminator, Field, Tag, TypeAdapter
 
 from goldformer.adapters import DTYPES
 from goldformer.adapters.notebook import SUFFIX, NotebookError, read_source
 from goldformer.conformance.grading.model import (
+    REASONS,
     Assignment,
     Deduction,
     Feedback,
     GradedComponent,
+    Points,
     SubmissionLimits,
+    Worth,
 )
 from goldformer.conformance.grading.redraw import find_kind
 from goldformer.conformance.judging.applicability import plan
-from goldformer.conformance.judging.verdict import NO_MISTAKE, TOLERATED, Reason
 from goldformer.spec import Case, Spec, SpecError
 from goldformer.spec.errors import Problem
-from goldformer.spec.strict import Id, Name, StrictModel, Text
+from goldformer.spec.strict import Name, StrictModel, Text
 from goldformer.spec.yamlfile import MOST_PROBLEMS, YamlFile
 from goldformer.spec.yamlfile import Field as Where
 
-#: The reasons that cost nothing: those of checks that pass or are skipped, those of missing components, which have no
-#: points to lose, and those of what grading does not ask for: baselines, PyTorch's transformations, equal bits.
-_NO_FAULT: Final = frozenset(
-    {
-        "",
-        "not-implemented",
-        "convention",
-        "dtype",
-        "device",
-        *TOLERATED,
-        "not-checkable",
-        "not-wrapped",
-        "moved",
-        "fault",
-        *NO_MISTAKE,
-    }
-)
-
-#: The reasons that may cost points.
-REASONS: Final[tuple[str, ...]] = tuple(reason for reason in get_args(Reason) if reason not in _NO_FAULT)
-
 #: The default dtypes, which are those of `goldformer check`, which students run themselves.
 _DTYPES: Final = ["float64", "float32"]
-
-#: Bounded, so that no sum of them overflows and every limit is one that the system can set.
-MOST_POINTS: Final = 1e6
-Points = Annotated[float, Field(ge=0, le=MOST_POINTS, allow_inf_nan=False)]
-Seconds = Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)]
-Count = Annotated[int, Field(ge=1, le=1 << 30)]
-#: The most numbers of processes that Linux has, and so the largest limit of a control group.
-MOST_PROCESSES: Final = 1 << 22
-
-_LIMITS: Final = SubmissionLimits()
-_FEEDBACK: Final = Feedback()
-
-
-class ComponentModel(StrictModel):
-    """The points of a component; `golden` and `properties` are weights.
-
-    Rule `share` gives the share of checks that pass; `all` gives nothing unless all pass. `visible` and `hidden` are
-    the weights of published and of fresh cases; without them the smaller of the two shares counts. `large_scores` are
-    the points of the cases whose scores overflow a plain exponential.
-    """
-
-    points: Points
-    golden: Points = 1.0
-    properties: Points = 0.0
-    rule: Literal["share", "all"] = "share"
-    visible: Points | None = None
-    hidden: Points | None = None
-    large_scores: Points | None = None
 
 
 class FreshModel(StrictModel):
@@ -95,51 +47,12 @@ class FreshModel(StrictModel):
     seed: Text | None = None
 
 
-class LimitsModel(StrictModel):
-    """The limits of a submission: times in seconds, sizes in MiB.
-
-    Without `cpu`, a process may use as much as all components together; without `memory`, what its library needs and
-    as much again as small arrays need.
-    """
-
-    call: Seconds = _LIMITS.call
-    start: Seconds = _LIMITS.start
-    total: Seconds = _LIMITS.total
-    wait: Seconds = _LIMITS.wait
-    cpu: Seconds | None = None
-    memory: Count | None = None
-    processes: Annotated[int, Field(ge=1, le=MOST_PROCESSES)] = _LIMITS.processes
-    output: Count = _LIMITS.output
-    file: Count = _LIMITS.file
-    size: Count = _LIMITS.size
-    files: Count = _LIMITS.files
-
-
-class DeductionModel(StrictModel):
-    """The points that a mistake, or a reason why checks fail, costs once; the student reads `note`."""
-
-    points: Points
-    mistake: Id | None = None
-    reason: Annotated[str | None, Field(json_schema_extra={"enum": list(REASONS)})] = None
-    note: str = ""
-
-
-class FeedbackModel(StrictModel):
-    """The parts of the feedback that a student sees."""
-
-    diagnosis: bool = _FEEDBACK.diagnosis
-    first_wrong: bool = _FEEDBACK.first_wrong
-    expected: bool = _FEEDBACK.expected
-    reproduction: bool = _FEEDBACK.reproduction
-    stderr: bool = _FEEDBACK.stderr
-
-
 def _tag_worth(value: Any) -> str:
     return "as:part" if isinstance(value, dict) else "as:points"
 
 
-Worth = Annotated[
-    Annotated[ComponentModel, Tag("as:part")] | Annotated[Points, Tag("as:points")],
+WorthOrPoints = Annotated[
+    Annotated[Worth, Tag("as:part")] | Annotated[Points, Tag("as:points")],
     Discriminator(_tag_worth),
 ]
 
@@ -151,7 +64,7 @@ class QuestionModel(StrictModel):
     """
 
     title: Text
-    components: Annotated[dict[Name, Worth], Field(min_length=1)]
+    components: Annotated[dict[Name, WorthOrPoints], Field(min_length=1)]
     visible: Points | None = None
     hidden: Points | None = None
 
@@ -169,20 +82,20 @@ class AssignmentFile(StrictModel):
     title: Text
     adapter: Text = "adapter.py"
     starter: Text | None = None
-    components: dict[Name, Worth] = Field(default_factory=dict)
+    components: dict[Name, WorthOrPoints] = Field(default_factory=dict)
     questions: list[QuestionModel] = Field(default_factory=list)
     dtypes: Annotated[list[Annotated[str, Field(json_schema_extra={"enum": list(DTYPES)})]], Field(min_length=1)] = (
         _DTYPES
     )
     fresh: FreshModel = FreshModel()
-    limits: LimitsModel = LimitsModel()
+    limits: SubmissionLimits = SubmissionLimits()
     without: list[Text] = Field(default_factory=list)
     carry: Literal["once", "every"] = "once"
     forbid: list[Text] = Field(default_factory=list)
-    deductions: list[DeductionModel] = Field(default_factory=list)
-    feedback: FeedbackModel = FeedbackModel()
+    deductions: list[Deduction] = Field(default_factory=list)
+    feedback: Feedback = Feedback()
 
-    def list_worths(self) -> dict[str, Worth]:
+    def list_worths(self) -> dict[str, Worth | float]:
         """Return the points of all components, with and without questions."""
         return self.components | {name: worth for q in self.questions for name, worth in q.components.items()}
 
@@ -215,9 +128,9 @@ def read_assignment(path: Path, spec: Spec) -> Assignment:
         dtypes=tuple(model.dtypes),
         fresh=model.fresh.cases,
         seed=model.fresh.seed,
-        limits=_make_limits(model),
-        deductions=tuple(Deduction(**deduction.model_dump()) for deduction in model.deductions),
-        feedback=Feedback(**model.feedback.model_dump()),
+        limits=model.limits.model_copy(update={"cpu": model.limits.cpu or _sum_times(model)}),
+        deductions=tuple(model.deductions),
+        feedback=model.feedback,
         without=(
             *(case.id for case in plan(spec, model.list_worths()) if _is_left_out(case, model)),
             *(name for name in spec.properties if any(fnmatchcase(name, pattern) for pattern in model.without)),
@@ -234,17 +147,11 @@ def list_published_cases(assignment: Assignment, spec: Spec) -> list[Case]:
 
 def digest_assignment(assignment: Assignment) -> str:
     """Return a digest of an assignment and of the contents of its adapter and starter, but of no path."""
-    fields = asdict(assignment)
-    del fields["path"]
+    fields = TypeAdapter(Assignment).dump_python(assignment, exclude={"path"})
     for name in ("adapter", "starter"):
         path: Path | None = fields[name]
         fields[name] = hashlib.sha256(path.read_bytes()).hexdigest() if path is not None else None
     return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
-
-
-def _make_limits(model: AssignmentFile) -> SubmissionLimits:
-    limits = SubmissionLimits(**model.limits.model_dump(exclude_none=True))
-    return limits if model.limits.cpu else replace(limits, cpu=_sum_times(model))
 
 
 def _sum_times(model: AssignmentFile) -> float:
@@ -254,19 +161,18 @@ def _sum_times(model: AssignmentFile) -> float:
 
 def _make_parts(model: AssignmentFile) -> Iterator[GradedComponent]:
     """Yield the components in order, with the question and its weights."""
-    yield from (_make_component(name, worth) for name, worth in model.components.items())
+    for name, worth in model.components.items():
+        yield GradedComponent(component=name, **_list_fields(worth))
     for question in model.questions:
         for name, worth in question.components.items():
-            part = replace(_make_component(name, worth), question=question.title)
-            if part.visible is None and part.hidden is None:
-                part = replace(part, visible=question.visible, hidden=question.hidden)
-            yield part
+            fields = _list_fields(worth)
+            if fields.get("visible") is None and fields.get("hidden") is None:
+                fields |= {"visible": question.visible, "hidden": question.hidden}
+            yield GradedComponent(component=name, question=question.title, **fields)
 
 
-def _make_component(component: str, worth: ComponentModel | float) -> GradedComponent:
-    return GradedComponent(
-        component, **(worth.model_dump() if isinstance(worth, ComponentModel) else {"points": worth})
-    )
+def _list_fields(worth: Worth | float) -> dict[str, Any]:
+    return worth.model_dump() if isinstance(worth, Worth) else {"points": worth}
 
 
 def _check_files(file: YamlFile, model: AssignmentFile) -> Iterator[Problem]:
@@ -304,7 +210,7 @@ def _check_questions(file: YamlFile, model: AssignmentFile) -> Iterator[Problem]
         seen |= question.components.keys()
 
 
-def _check_weights(file: YamlFile, where: Where, model: QuestionModel | ComponentModel) -> Iterator[Problem]:
+def _check_weights(file: YamlFile, where: Where, model: QuestionModel | Worth) -> Iterator[Problem]:
     given = [weight for weight in (model.visible, model.hidden) if weight is not None]
     if len(given) == 1 or (given and not sum(given)):
         message = "visible and hidden are weights: give both, at least one of them more than 0"
@@ -312,7 +218,7 @@ def _check_weights(file: YamlFile, where: Where, model: QuestionModel | Componen
 
 
 def _check_large_scores(
-    file: YamlFile, where: Where, worth: ComponentModel, model: AssignmentFile, spec: Spec
+    file: YamlFile, where: Where, worth: Worth, model: AssignmentFile, spec: Spec
 ) -> Iterator[Problem]:
     """Yield what is wrong with the points of large scores: too many, or no case can earn or lose them."""
     name, field = str(where[-1]), (*where, "large_scores")
@@ -335,12 +241,12 @@ def _check_components(file: YamlFile, model: AssignmentFile, spec: Spec) -> Iter
         name = str(where[-1])
         if name not in spec.contracts:
             yield file.problem(where, _describe_unknown("component", name, spec.contracts))
-        if isinstance(worth, ComponentModel) and not worth.golden + worth.properties:
+        if isinstance(worth, Worth) and not worth.golden + worth.properties:
             yield file.problem(where, "golden and properties are weights: at least one must be more than 0")
-        if isinstance(worth, ComponentModel):
+        if isinstance(worth, Worth):
             yield from _check_weights(file, where, worth)
             yield from _check_large_scores(file, where, worth, model, spec)
-    if worths and not any(_make_component("", worth).points for worth in worths):
+    if worths and not any(_list_fields(worth)["points"] for worth in worths):
         yield file.problem(("components",), "no component has points, so there is nothing to earn")
     for index, dtype in enumerate(model.dtypes):
         if dtype not in DTYPES:

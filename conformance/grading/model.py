@@ -6,7 +6,9 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final, Literal
+from typing import Annotated, Final, Literal, get_args
+
+from pydantic import Field
 
 from goldformer.conformance.diagnosis.diagnosed import CheckDiagnosis
 from goldformer.conformance.diagnosis.finding import (
@@ -17,8 +19,9 @@ from goldformer.conformance.diagnosis.finding import (
     POSSIBLE_CAUSES,
 )
 from goldformer.conformance.grading.sandbox import WAITS, Isolation, Limits
-from goldformer.conformance.judging.verdict import WITHHELD, Reason, Status, Verdict
+from goldformer.conformance.judging.verdict import NO_MISTAKE, TOLERATED, WITHHELD, Reason, Status, Verdict
 from goldformer.spec.oracle.rounding import UNIT_ROUNDOFF
+from goldformer.spec.strict import Id, StrictModel
 
 #: The outcome of a check or of a whole submission. `imprecise` is right but for its last digits, `missing` was not
 #: written or not returned, `not-judged` is code that waits instead of computing. `grader-error` is never the
@@ -56,53 +59,102 @@ _OUTCOMES: Final[Mapping[Reason, Outcome]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class SubmissionLimits(Limits):
-    """The limits of a submission: those of its processes, of each component, and of its files.
+#: The reasons that cost nothing: those of checks that pass or are skipped, those of missing components, which have no
+#: points to lose, and those of what grading does not ask for: baselines, PyTorch's transformations, equal bits.
+_NO_FAULT: Final = frozenset(
+    {
+        "",
+        "not-implemented",
+        "convention",
+        "dtype",
+        "device",
+        *TOLERATED,
+        "not-checkable",
+        "not-wrapped",
+        "moved",
+        "fault",
+        *NO_MISTAKE,
+    }
+)
 
-    `total` is the processor time of all answers of one component together, in seconds, so that no component takes time
-    from another. `size` is the MiB of all files, and `files` their number.
+#: The reasons that may cost points.
+REASONS: Final[tuple[str, ...]] = tuple(reason for reason in get_args(Reason) if reason not in _NO_FAULT)
+
+#: Bounded, so that no sum of them overflows and every limit is one that the system can set.
+MOST_POINTS: Final = 1e6
+Points = Annotated[float, Field(ge=0, le=MOST_POINTS, allow_inf_nan=False)]
+Seconds = Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)]
+Count = Annotated[int, Field(ge=1, le=1 << 30)]
+#: The most numbers of processes that Linux has, and so the largest limit of a control group.
+MOST_PROCESSES: Final = 1 << 22
+
+
+class Worth(StrictModel):
+    """The points of a component; `golden` and `properties` are weights.
+
+    Rule `share` gives the share of checks that pass; `all` gives nothing unless all pass. `visible` and `hidden` are
+    the weights of published and of fresh cases; without them the smaller of the two shares counts. `large_scores` are
+    the points of the cases whose scores overflow a plain exponential.
     """
 
-    total: float = 120.0
-    size: int = 16
-    files: int = 200
+    points: Points
+    golden: Points = 1.0
+    properties: Points = 0.0
+    rule: Literal["share", "all"] = "share"
+    visible: Points | None = None
+    hidden: Points | None = None
+    large_scores: Points | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class GradedComponent:
-    """A component that the assignment asks for.
-
-    Golden cases and properties share its points by their weights; properties count only as far as golden cases pass.
-    """
+class GradedComponent(Worth):
+    """A component that the assignment asks for, and the title of its question, if the assignment has questions."""
 
     component: str
-    points: float
-    golden: float = 1.0
-    properties: float = 0.0
-    #: `share` gives the share of checks that pass; `all` gives nothing unless all pass.
-    rule: Literal["share", "all"] = "share"
-    #: The weights of published and of fresh cases; without weights the smaller share counts.
-    visible: float | None = None
-    hidden: float | None = None
-    #: The points of its cases of large scores; without them each case weighs the same.
-    large_scores: float | None = None
-    #: The title of its question, if the assignment has questions.
     question: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Deduction:
-    """Points that a named mistake, or a reason for which checks fail, costs once; never below 0 for its component."""
+_PROCESS: Final = Limits()
 
-    points: float
-    mistake: str | None = None
-    reason: str | None = None
+
+class SubmissionLimits(StrictModel):
+    """The limits of a submission: times in seconds, sizes in MiB.
+
+    Without `cpu`, a process may use as much as all components together; without `memory`, what its library needs and
+    as much again as small arrays need. `total` is the processor time of all answers of one component together, so that
+    no component takes time from another. `size` is that of all files, and `files` their number.
+    """
+
+    call: Seconds = _PROCESS.call
+    start: Seconds = _PROCESS.start
+    total: Seconds = 120.0
+    wait: Seconds = _PROCESS.wait
+    cpu: Seconds | None = None
+    memory: Count | None = None
+    processes: Annotated[int, Field(ge=1, le=MOST_PROCESSES)] = _PROCESS.processes
+    output: Count = _PROCESS.output
+    file: Count = _PROCESS.file
+    size: Count = 16
+    files: Count = 200
+
+    @property
+    def of_process(self) -> Limits:
+        """Those of a process."""
+        return Limits(**self.model_dump(exclude={"total", "size", "files"}, exclude_none=True))
+
+
+class Deduction(StrictModel):
+    """The points that a mistake, or a reason why checks fail, costs once, never below 0 for its component.
+
+    The student reads `note`.
+    """
+
+    points: Points
+    mistake: Id | None = None
+    reason: Annotated[str | None, Field(json_schema_extra={"enum": list(REASONS)})] = None
     note: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Feedback:
+class Feedback(StrictModel):
     """The parts of the feedback that a student sees."""
 
     diagnosis: bool = True

@@ -64,7 +64,7 @@ class GradingTask:
 
     def limit_memory(self, memory: int) -> GradingTask:
         """Return the same task with the memory limit that is in force on this machine."""
-        limits = replace(self.assignment.limits, memory=memory)
+        limits = self.assignment.limits.model_copy(update={"memory": memory})
         return replace(self, assignment=replace(self.assignment, limits=limits))
 
     def key(self, submission: Submission) -> str:

@@ -33,7 +33,7 @@ class Worker:
         # The cases are small, and several workers share the cores.
         Numerics().apply("numpy")
         grader = Grader(task, spec)
-        self._sandbox = Sandbox(task.assignment.limits, grader.declarations.arrays, task.require)
+        self._sandbox = Sandbox(task.assignment.limits.of_process, grader.declarations.arrays, task.require)
         self._task = task.limit_memory(self._sandbox.memory)
         self._grader = grader.use_sandbox(self._sandbox, running or self._sandbox.folder)
 

@@ -43,7 +43,10 @@ ASSIGNMENT = Assignment(
     title="Attention, from scratch",
     adapter=Path("/course/attention/adapter.py"),
     starter=None,
-    parts=(GradedComponent("softmax", 4.0), GradedComponent("scaled_dot_product_attention", 6.0, properties=0.5)),
+    parts=(
+        GradedComponent(component="softmax", points=4.0),
+        GradedComponent(component="scaled_dot_product_attention", points=6.0, properties=0.5),
+    ),
     dtypes=("float32",),
     fresh=4,
     seed="cafe",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 from goldformer.adapters.untrusted_text import printable
@@ -77,8 +77,9 @@ def html(grade: Grade, assignment: Assignment, spec: Spec, source: SubmissionSou
 
 def _list_limits(assignment: Assignment) -> dict[str, str]:
     """Return the limits of a submission with their units."""
+    limits = assignment.limits.model_dump(exclude_none=True)
     units = {"call": "s", "start": "s", "total": "s", "cpu": "s", "processes": "", "files": ""}
-    return {name: f"{value:g} {units.get(name, 'MiB')}".strip() for name, value in asdict(assignment.limits).items()}
+    return {name: f"{value:g} {units.get(name, 'MiB')}".strip() for name, value in limits.items()}
 
 
 def _list_components(grade: Grade, spec: Spec, source: SubmissionSource) -> Iterator[ComponentDetails]:

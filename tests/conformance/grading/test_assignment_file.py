@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import re
 import time
-from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
-from goldformer.conformance.grading.assignment import REASONS, digest_assignment, list_published_cases, read_assignment
-from goldformer.conformance.grading.model import Deduction, Feedback, GradedComponent, SubmissionLimits
+from goldformer.conformance.grading.assignment import digest_assignment, list_published_cases, read_assignment
+from goldformer.conformance.grading.model import REASONS, Deduction, Feedback, GradedComponent, SubmissionLimits
 from goldformer.spec import Spec, SpecError
 from repository import REPOSITORY
 
@@ -56,15 +55,15 @@ def test_everything_that_is_written_is_read(written, spec):
     assert (read.path, read.title) == (path, "Attention, and what it stands on")
     assert (read.adapter, read.starter) == (path.parent / "maps" / "adapter.py", path.parent / "starter.py")
     assert read.parts == (
-        GradedComponent("softmax", 10),
-        GradedComponent("scaled_dot_product_attention", 30.5, golden=3, properties=1, rule="all"),
-        GradedComponent("causal_mask", 0),
+        GradedComponent(component="softmax", points=10),
+        GradedComponent(component="scaled_dot_product_attention", points=30.5, golden=3, properties=1, rule="all"),
+        GradedComponent(component="causal_mask", points=0),
     )
     assert (read.dtypes, read.fresh, read.seed) == (("float32",), 2, "a well-kept secret")
     assert read.limits == SubmissionLimits(call=2.5, memory=1024, cpu=380.0)
     assert read.deductions == (
-        Deduction(2, mistake="scale-missing", note="read section 3.2.1 again"),
-        Deduction(1, reason="wrong-dtype"),
+        Deduction(points=2, mistake="scale-missing", note="read section 3.2.1 again"),
+        Deduction(points=1, reason="wrong-dtype"),
     )
     assert read.feedback == Feedback(expected=False)
     assert read.points == 40.5
@@ -345,7 +344,7 @@ def test_the_page_lists_every_reason_and_every_limit(written, spec):
     table = PAGE.split("## limits\n")[1].split("## feedback\n")[0]
     limits = {name: float(value) for name, value in re.findall(r"^\| `(\w+)` \| (\d+)", table, re.MULTILINE)}
     derived = {"cpu", "memory"}
-    assert limits == {name: limit for name, limit in asdict(SubmissionLimits()).items() if name not in derived}
+    assert limits == {name: limit for name, limit in SubmissionLimits().model_dump().items() if name not in derived}
 
 
 # ── its digest ──

@@ -12,7 +12,7 @@ from goldformer.conformance.diagnosis.causes import find_cause
 from goldformer.conformance.diagnosis.evidence import Match
 from goldformer.conformance.diagnosis.inherited import find_inherited
 from goldformer.conformance.grading.grader import Grader
-from goldformer.conformance.grading.model import CarriedMistake
+from goldformer.conformance.grading.model import CarriedMistake, Feedback
 from goldformer.conformance.grading.results import feedback, staff
 from goldformer.conformance.grading.score import note_failures
 from goldformer.conformance.grading.store import from_json, to_json
@@ -100,7 +100,9 @@ def test_a_mistake_of_its_own_costs_points(graded):
 
 
 def test_a_mistake_is_not_carried_from_a_component_that_costs_nothing(graded, task):
-    free = tuple(replace(part, points=0.0 if part.component == SDPA else 40.0) for part in task.assignment.parts)
+    free = tuple(
+        part.model_copy(update={"points": 0.0 if part.component == SDPA else 40.0}) for part in task.assignment.parts
+    )
     assert earned(graded(UNSCALED, parts=free))[MHA] < 20
 
 
@@ -119,7 +121,7 @@ def test_the_student_reads_what_is_not_deducted_again(graded, task, spec):
     assert '<td class="o ">– wrong values, not deducted again</td>' in feedback.html(grade, task.assignment, spec)
     assert says in staff.html(grade, task.assignment, spec)
     assert "only because of scale-missing" in feedback.markdown(grade, task.assignment, spec)
-    quiet = replace(task.assignment, feedback=replace(task.assignment.feedback, diagnosis=False))
+    quiet = replace(task.assignment, feedback=Feedback(diagnosis=False))
     page = feedback.html(grade, quiet, spec)
     assert f"fail only because of a mistake in {SDPA}" in page
     assert "scale-missing" not in page

@@ -192,7 +192,7 @@ def test_the_anonymous_page_names_no_student_and_no_drawn_case(spec, hostile_lin
 
 
 def test_questions_are_the_columns_of_the_table(spec, lines):
-    parts = tuple(replace(part, question="Attention, all of it") for part in ASSIGNMENT.parts)
+    parts = tuple(part.model_copy(update={"question": "Attention, all of it"}) for part in ASSIGNMENT.parts)
     page = Page(class_page(lines[:2], replace(ASSIGNMENT, parts=parts), spec))
     heads = [text for attributes, text in page.all("th") if attributes.get("class") == "n c"]
     assert heads == ["Attention, all of it10"]

@@ -248,7 +248,7 @@ def test_a_call_that_raises_is_shown_however_many_values_are_wrong(both):
     ids=["smaller", "weights", "all"],
 )
 def test_how_points_come_about_is_said_where_some_are_lost(both, part, rule):
-    parts = tuple(replace(p, **part) if p.component == ATTENTION else p for p in ASSIGNMENT.parts)
+    parts = tuple(p.model_copy(update=part) if p.component == ATTENTION else p for p in ASSIGNMENT.parts)
     assignment = replace(ASSIGNMENT, parts=parts)
     for shown in both(grades.failing(), assignment):
         assert rule in shown
@@ -298,8 +298,8 @@ def test_what_could_not_be_graded_says_why_and_has_no_table(both):
 
 def test_deductions_are_shown_with_their_note(both):
     grade = grades.failing()
-    cost = Deduction(0.5, mistake="scale-missing", note="read section 3 again")
-    parts = (grade.parts[0], replace(grade.parts[1], deductions=(cost, Deduction(1.0, reason="raised"))))
+    cost = Deduction(points=0.5, mistake="scale-missing", note="read section 3 again")
+    parts = (grade.parts[0], replace(grade.parts[1], deductions=(cost, Deduction(points=1.0, reason="raised"))))
     for shown in both(replace(grade, parts=parts)):
         assert "0.5 points less: read section 3 again" in shown
         assert "1 point less: checks fail for the reason raised" in shown
@@ -386,7 +386,7 @@ def test_standard_error_can_be_switched_off(both):
 
 def test_a_deduction_names_no_mistake_where_the_diagnosis_is_not_told(both):
     grade = grades.failing()
-    parts = (grade.parts[0], replace(grade.parts[1], deductions=(Deduction(1.0, mistake="scale-missing"),)))
+    parts = (grade.parts[0], replace(grade.parts[1], deductions=(Deduction(points=1.0, mistake="scale-missing"),)))
     for shown in both(replace(grade, parts=parts), told(diagnosis=False)):
         assert "1 point less: a known mistake" in shown
         assert "scale-missing" not in shown

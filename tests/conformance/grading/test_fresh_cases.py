@@ -34,7 +34,7 @@ COMPONENTS = [
 
 
 def asks(*components, fresh=2, without=()):
-    parts = tuple(GradedComponent(component, 1) for component in components)
+    parts = tuple(GradedComponent(component=component, points=1) for component in components)
     return Assignment(Path("a.yaml"), "A", Path("a.py"), None, parts, DTYPES, fresh, None, without=tuple(without))
 
 
@@ -148,7 +148,7 @@ def test_one_seed_gives_one_text_and_another_one_other_inputs(text, drawn, spec)
 
 def test_what_a_part_is_worth_and_which_parts_stand_beside_it_change_nothing(text, spec):
     alone = asks("padding_mask")
-    alone = replace(alone, parts=(GradedComponent("padding_mask", 50, properties=1),))
+    alone = replace(alone, parts=(GradedComponent(component="padding_mask", points=50, properties=1),))
     assert draw_fresh(alone, spec, SEED).text in text
 
 

@@ -223,7 +223,9 @@ def test_a_slow_component_has_a_time_of_its_own(
         sandbox.cpu += b'"softmax"' in message
 
     sandbox.before = before
-    limited = replace(exam, assignment=replace(exam.assignment, limits=replace(exam.assignment.limits, total=10.0)))
+    limited = replace(
+        exam, assignment=replace(exam.assignment, limits=exam.assignment.limits.model_copy(update={"total": 10.0}))
+    )
     grader = Grader(limited, spec).use_sandbox(sandbox)
     graded = grader.grade(submitted(CORRECT))
     softmax = [c for c in graded.grade.checks if c.counts and c.verdict.component == "softmax"]

@@ -343,7 +343,7 @@ def test_a_process_whose_grader_is_killed_while_it_starts_ends_without_a_traceba
 def test_a_sandbox_that_fails_over_a_submission_is_explained_without_a_traceback(
     exam: GradingTask, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    limits = replace(exam.assignment.limits, processes=1 << 23)  # more than the kernel takes
+    limits = exam.assignment.limits.model_copy(update={"processes": 1 << 23})  # more than the kernel takes
     task = replace(exam, assignment=replace(exam.assignment, limits=limits))
     (result,) = grade_in_pool(task, [submitted(CORRECT, "alice")], 1, tmp_path)
     if result.grade.outcome == "correct":

@@ -43,7 +43,7 @@ def check(name: str, outcome: Outcome = "correct", origin: Origin = "published",
 def graded(
     *checks: Check, part: GradedComponent | None = None, said: tuple[DiagnosisLine, ...] = (), **kwargs: object
 ) -> ComponentGrade:
-    part = part or GradedComponent("softmax", 10.0)
+    part = part or GradedComponent(component="softmax", points=10.0)
     assignment = Assignment(Path(), "", Path(), None, (part,), ("float64",), 1, None, **kwargs)  # type: ignore[arg-type]
     (grade,) = grade_components(assignment, checks, said, KINDS)
     return grade
@@ -65,7 +65,7 @@ def test_the_worse_share_counts() -> None:
 
 
 def test_an_assignment_may_weigh_published_and_fresh_cases() -> None:
-    part = GradedComponent("softmax", 10.0, visible=1.0, hidden=3.0)
+    part = GradedComponent(component="softmax", points=10.0, visible=1.0, hidden=3.0)
     fresh = [check("new", origin="fresh"), check("new", "wrong", "fresh")]
     assert graded(check("one"), check("two"), *fresh, part=part).earned == 6.25
     assert graded(check("one"), check("two", "wrong"), fresh[0], part=part).earned == 8.75
@@ -74,7 +74,7 @@ def test_an_assignment_may_weigh_published_and_fresh_cases() -> None:
 
 
 def test_a_table_of_published_answers_earns_nothing_whatever_it_weighs() -> None:
-    part = GradedComponent("softmax", 10.0, visible=9.0, hidden=1.0)
+    part = GradedComponent(component="softmax", points=10.0, visible=9.0, hidden=1.0)
     assert graded(check("one"), check("two"), check("new", "wrong", "fresh"), part=part).earned == 0.0
 
 
@@ -91,7 +91,7 @@ def test_a_table_of_a_rare_kind_earns_what_honest_code_earns(kind: str) -> None:
 def test_a_student_can_compute_the_points_from_the_numbers_that_are_told() -> None:
     fresh = [check("new", "wrong", "fresh"), check("new", origin="fresh"), check("new-large", origin="fresh")]
     grade = graded(check("one"), check("two"), check("large", "wrong"), check("refused"), check("refused"), *fresh)
-    assert describe_rule(GradedComponent("softmax", 10.0), grade) == (
+    assert describe_rule(GradedComponent(component="softmax", points=10.0), grade) == (
         "6 of 10 points. "
         "Ordinary numbers: 2 of 4 points, because 2 of 2 published cases and 1 of 2 drawn ones pass. "
         "Large scores: 0 of 2 points, because 0 of 1 published cases and 1 of 1 drawn ones pass. "
@@ -102,7 +102,7 @@ def test_a_student_can_compute_the_points_from_the_numbers_that_are_told() -> No
 
 
 def test_large_scores_are_worth_as_many_points_as_the_assignment_says() -> None:
-    part = GradedComponent("softmax", 10.0, large_scores=8.0)
+    part = GradedComponent(component="softmax", points=10.0, large_scores=8.0)
     ordinary = [check("one"), check("two"), check("new", origin="fresh"), check("refused")]
     overflowing = graded(*ordinary, check("large", "wrong"), check("new-large", origin="fresh"), part=part)
     assert overflowing.earned == 2.0
@@ -135,7 +135,7 @@ def test_what_is_only_advised_costs_nothing_and_earns_nothing() -> None:
 
 
 def test_properties_count_in_so_far_as_golden_cases_pass() -> None:
-    part = GradedComponent("softmax", 10.0, golden=3.0, properties=1.0)
+    part = GradedComponent(component="softmax", points=10.0, golden=3.0, properties=1.0)
     held = [check("p", origin="property"), check("q", "wrong", "property")]
     assert graded(check("one"), *held, part=part).earned == 8.75
     assert graded(check("one"), check("two", "wrong"), *held, part=part).earned == 4.38
@@ -146,7 +146,7 @@ def test_properties_count_in_so_far_as_golden_cases_pass() -> None:
 
 
 def test_all_or_nothing() -> None:
-    part = GradedComponent("softmax", 10.0, golden=1.0, properties=1.0, rule="all")
+    part = GradedComponent(component="softmax", points=10.0, golden=1.0, properties=1.0, rule="all")
     assert graded(check("one"), check("two"), check("p", "wrong", "property"), part=part).earned == 5.0
     assert graded(check("one"), check("two", "wrong"), check("p", origin="property"), part=part).earned == 0.0
 
@@ -160,7 +160,7 @@ def test_what_was_skipped_or_failed_in_grading_does_not_count_and_what_is_missin
 
 
 def test_a_deduction_is_taken_once_where_it_shows_and_never_below_zero() -> None:
-    changed = Deduction(1.5, reason="mutated-input", note="Work on a copy.")
+    changed = Deduction(points=1.5, reason="mutated-input", note="Work on a copy.")
     grade = graded(
         check("one"), check("one", "wrong", reason="mutated-input"), check("two", "wrong", reason="mutated-input"),
         check("two"), deductions=(changed,),
@@ -172,7 +172,7 @@ def test_a_deduction_is_taken_once_where_it_shows_and_never_below_zero() -> None
 
 @pytest.mark.parametrize(("label", "taken"), [("Mistake found", True), ("Possible causes", False), ("Or", False)])
 def test_a_mistake_costs_points_where_the_diagnosis_is_certain(label: str, taken: bool) -> None:
-    named = Deduction(2.0, mistake="softmax-no-max")
+    named = Deduction(points=2.0, mistake="softmax-no-max")
     said = (DiagnosisLine("Fix first", "softmax", inner=False), DiagnosisLine(label, "…", mistakes=("softmax-no-max",)))
     grade = graded(check("one"), check("two", "wrong"), said=said, deductions=(named,))
     assert grade.earned == (3.0 if taken else 5.0)
@@ -201,7 +201,9 @@ def whole() -> Grade:
         math.inf, (Difference("output", 1, 2, 0.1, math.inf, worst, Element((), True, False)), ids),
     )  # fmt: skip
     found = CheckDiagnosis((Match(("a",), 0.0),))
-    part = ComponentGrade("softmax", 10.0, 5.0, {"published": (1, 2), "fresh": (1, 1)}, (Deduction(1.0, "x"),))
+    part = ComponentGrade(
+        "softmax", 10.0, 5.0, {"published": (1, 2), "fresh": (1, 1)}, (Deduction(points=1.0, mistake="x"),)
+    )
     return Grade(
         "alice", "k", "wrong", "m", 10.0, 5.0, (part,), (DiagnosisLine("Mistake found", "t", mistakes=("x",)),),
         (Check("published", "wrong", failed, diagnosis=found), check("one")), Isolation("files", ("a",), {"b": "c"}),
