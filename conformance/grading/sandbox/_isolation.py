@@ -41,7 +41,7 @@ class SandboxSetup:
     """A process to be isolated: the folder of its code, and the folder to which it may write.
 
     `root` is the file system that all share, `user` the number that it becomes if root started it, `others` the number
-    of processes that its user has already, and `groups` are the folders of its control groups.
+    of processes that its user has already, and `group` the folder of its control group.
     """
 
     code: str
@@ -50,7 +50,7 @@ class SandboxSetup:
     user: int
     limits: Limits
     others: int = 0
-    groups: tuple[str, ...] = ()
+    group: str = ""
 
 
 def make_environment(tmp: str) -> dict[str, str]:
@@ -102,11 +102,10 @@ def _restrict_files(setup: SandboxSetup) -> None:
     )
 
 
-def _join_groups(setup: SandboxSetup) -> None:
-    if not setup.groups:
+def _join_group(setup: SandboxSetup) -> None:
+    if not setup.group:
         raise OSError("there are no control groups for memory and processes that can be written to")
-    for folder in setup.groups:
-        join_group(folder)
+    join_group(setup.group)
 
 
 def _drop_root(setup: SandboxSetup) -> None:
@@ -174,7 +173,7 @@ def _unshare(flag: int) -> Callable[[SandboxSetup], None]:
 
 #: The steps in order; each is a feature of an Isolation. A step may return the setup as seen from inside.
 STEPS: Final[Mapping[str, Callable[[SandboxSetup], SandboxSetup | None]]] = {
-    "cgroup": _join_groups,
+    "cgroup": _join_group,
     **{name: _unshare(flag) for name, flag in linux.FORK_NAMESPACES.items()},
     "mount-namespace": _enter_own_root,
     "no-new-privileges": lambda _: linux.forbid_new_privileges(),

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from goldformer.conformance.grading.sandbox import _linux as linux
-from goldformer.conformance.grading.sandbox._cgroup import Group, ParentGroups, remove_all
+from goldformer.conformance.grading.sandbox._cgroup import Group, find_parent, remove_all
 from goldformer.conformance.grading.sandbox._isolation import (
     STEPS,
     SandboxSetup,
@@ -233,11 +233,15 @@ class Launcher:
         make_root(self._root)
 
     def _find_groups(self) -> None:
-        self._parents = ParentGroups.find()
+        self._parent = find_parent()
 
     def _make_group(self, limits: Limits) -> Group | None:
+        if "cgroup" not in self._steps:
+            return None
         self._forks += 1
-        return self._parents.make(f"{self._name}-{self._forks}", limits) if "cgroup" in self._steps else None
+        group = Group(self._parent / f"{self._name}-{self._forks}")
+        group.make(limits)
+        return group
 
     def _fork(self, fork: dict[str, Any], descriptors: list[int]) -> dict[str, Any]:
         limits = Limits(**fork.pop("limits"))
@@ -246,7 +250,7 @@ class Launcher:
             group = self._make_group(limits)
             setup = SandboxSetup(
                 **fork, limits=limits, root=self._root, others=self._count_others(limits),
-                groups=tuple(map(str, group.folders)) if group else (),
+                group=str(group.folder) if group else "",
             )  # fmt: skip
             pid = self._fork_process()
             if pid == 0:
@@ -282,8 +286,8 @@ class Launcher:
         reader, writer = os.pipe()
         limits = Limits(memory=_measure_size() + _TRIAL_MEMORY)
         group = self._make_group(limits)
-        groups = tuple(map(str, group.folders)) if group else ()
-        setup = SandboxSetup(config["folder"], config["folder"], self._root, config["user"], limits, 0, groups)
+        own = str(group.folder) if group else ""
+        setup = SandboxSetup(config["folder"], config["folder"], self._root, config["user"], limits, 0, own)
         pid = self._fork_process()
         if pid == 0:
             try:
