@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
@@ -192,20 +193,34 @@ def _refuse_constant(word: str) -> float:
 Refuse = Callable[[ValueError | OverflowError], SpecError]
 
 
-class _Combinations(Mapping[str, Mapping[str, GoldenArray] | None]):
-    """The golden values of a case by the combination of options, read on first use: a model has dozens."""
+#: The golden values of the outputs under one combination of options; None if it refuses the call.
+_Outputs = Mapping[str, GoldenArray] | None
 
-    def __init__(self, keys: Iterable[str], read: Callable[[str], Mapping[str, GoldenArray] | None]) -> None:
-        self._read: dict[str, Mapping[str, GoldenArray] | None] = {}
+
+class _Combinations(Mapping[str, _Outputs]):
+    """The golden values of a case by the combination of options, read on first use: a model has dozens.
+
+    Those of a combination that is not stored are derived when it is asked for, if that is possible.
+    """
+
+    def __init__(
+        self, keys: Iterable[str], read: Callable[[str], _Outputs], derive: Callable[[str], _Outputs] | None
+    ) -> None:
         self._keys = tuple(keys)
-        self._reader = read
+        self._read = read
+        self._derive = derive
+        self._known: dict[str, _Outputs] = {}
 
-    def __getitem__(self, key: str) -> Mapping[str, GoldenArray] | None:
-        if key not in self._read:
-            if key not in self._keys:
+    def __getitem__(self, key: str) -> _Outputs:
+        if key not in self._known:
+            find = self._read if key in self._keys else self._derive
+            if find is None:
                 raise KeyError(key)
-            self._read[key] = self._reader(key)
-        return self._read[key]
+            self._known[key] = find(key)
+        return self._known[key]
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._keys
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._keys)
@@ -215,35 +230,15 @@ class _Combinations(Mapping[str, Mapping[str, GoldenArray] | None]):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Send the values themselves: the function that reads them cannot be sent."""
-        return dict, (dict(self),)
+        known = dict(self)
+        return _Combinations, (tuple(known), known.__getitem__, self._derive)
 
 
-class _WithOthers(Mapping[str, Mapping[str, GoldenArray] | None]):
-    """The stored golden values of a case; those of another combination of options are derived when it is asked for."""
-
-    def __init__(self, case: Case, contract: Contract, stored: Mapping[str, Mapping[str, GoldenArray] | None]) -> None:
-        self._case = case
-        self._contract = contract
-        self._stored = stored
-        self._derived: dict[str, Mapping[str, GoldenArray] | None] = {}
-
-    def __getitem__(self, key: str) -> Mapping[str, GoldenArray] | None:
-        if key in self._stored:
-            return self._stored[key]
-        if key not in self._derived:
-            # What derives reads these files itself.
-            oracle = importlib.import_module("goldformer.spec.oracle.run")
-            self._derived[key] = oracle.derive_outputs(self._case, self._contract, self._case.read_key(key))
-        return self._derived[key]
-
-    def __contains__(self, key: object) -> bool:
-        return key in self._stored
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._stored)
-
-    def __len__(self) -> int:
-        return len(self._stored)
+def _derive_outputs(case: Case, contract: Contract, key: str) -> _Outputs:
+    # What derives reads these files itself.
+    oracle = importlib.import_module("goldformer.spec.oracle.run")
+    outputs: _Outputs = oracle.derive_outputs(case, contract, case.read_key(key))
+    return outputs
 
 
 def read_golden(model: GoldenCaseModel, case: Case, contract: Contract, refuse: Refuse) -> Golden:
@@ -257,7 +252,7 @@ def read_golden(model: GoldenCaseModel, case: Case, contract: Contract, refuse: 
         actual, expected = (sorted(map(_name_combination, keys)) for keys in (stored, combinations))
         raise refuse(ValueError(f"has values for {actual}, the convention has {expected}"))
 
-    def read(key: str) -> Mapping[str, GoldenArray] | None:
+    def read(key: str) -> _Outputs:
         outputs = stored[key]
         if outputs == "refused":
             return None
@@ -267,11 +262,10 @@ def read_golden(model: GoldenCaseModel, case: Case, contract: Contract, refuse: 
             raise refuse(error) from error
 
     # A case without conventions has one reading, which shows its faults at once.
-    outputs: Mapping[str, Mapping[str, GoldenArray] | None]
-    outputs = {ANY: read(ANY)} if combinations.keys() == {ANY} else _Combinations(combinations, read)
+    outputs: Mapping[str, _Outputs] = {ANY: read(ANY)} if combinations.keys() == {ANY} else {}
     # The options of two conventions are all stored, unless any number is one.
-    if not case.is_computed and case.conventions:
-        outputs = _WithOthers(case, contract, outputs)
+    derive = None if case.is_computed else partial(_derive_outputs, case, contract)
+    outputs = outputs or _Combinations(combinations, read, derive)
     assert model.derivation is not None, "the schema refuses values without it"
     assert model.peak is not None, "the schema refuses values without it"
     margin = None if model.margin is None else float(model.margin)

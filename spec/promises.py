@@ -9,7 +9,9 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
+
+from pydantic import Field
 
 from goldformer.spec.edition import (
     ComponentStamp,
@@ -22,7 +24,7 @@ from goldformer.spec.edition import (
 from goldformer.spec.errors import Problem
 from goldformer.spec.files import replace_file
 from goldformer.spec.goldenfile import read_entries, read_header, write_golden_file
-from goldformer.spec.strict import ClauseId, Id, Name, Option, StrictModel, Text
+from goldformer.spec.strict import ClauseId, Id, StrictModel, Text
 from goldformer.spec.whole import Spec
 from goldformer.spec.yamlfile import YamlFile
 
@@ -31,22 +33,18 @@ _DECIDE_NOTHING: Final = frozenset({"title", "source", "meant_for", "printed", "
 _REMEDY: Final = "run goldformer coverage --write"
 
 
-class PromisedIds(StrictModel):
-    """The ids of a version: none of them is ever given to another thing, and none goes without a word."""
+class IdsFile(StrictModel):
+    """The schema of ids.json: the ids of the last release, and the reason for each that was withdrawn since the first.
+
+    None of them is ever given to another thing, and none goes without a word. An option stands under the name of its
+    convention, as "empty_row: zeros".
+    """
 
     clauses: list[ClauseId] = []
     cases: list[Id] = []
     properties: list[Id] = []
     mistakes: list[Id] = []
-    options: dict[Name, list[Option]] = {}
-
-
-class IdsFile(PromisedIds):
-    """The schema of ids.json: the ids of the last release, and the reason for each that was withdrawn since the first.
-
-    An option is withdrawn under the name of its convention, as "empty_row: zeros".
-    """
-
+    options: list[Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*: [a-z0-9][a-z0-9_.-]*$")]] = []
     withdrawn: dict[str, Text] = {}
 
 
@@ -157,20 +155,12 @@ def _split_number(clause: str) -> tuple[str, int]:
     return letters, int(number)
 
 
-def _flatten(promised: PromisedIds) -> dict[str, list[str]]:
-    options = [f"{name}: {option}" for name, options in promised.options.items() for option in options]
-    return {
-        "clauses": promised.clauses, "cases": promised.cases, "properties": promised.properties,
-        "mistakes": promised.mistakes, "options": options,
-    }  # fmt: skip
-
-
 def list_broken_promises(spec: Spec) -> Iterator[Problem]:
     """Yield the promised ids that are gone, and the withdrawn ones that are back."""
     promised, path = read_ids(spec.root), locate_ids(spec.root)
     current = collect_ids(spec)
-    for kind, ids in _flatten(promised).items():
-        for id_ in sorted(set(ids) - set(current[kind]) - promised.withdrawn.keys()):
+    for kind, ids in current.items():
+        for id_ in sorted(set(getattr(promised, kind)) - set(ids) - promised.withdrawn.keys()):
             message = (
                 f"{id_!r} is gone, and a release has promised it: bring it back, or add it to `withdrawn` of ids.json "
                 "with the reason"
@@ -185,14 +175,10 @@ def record_ids(spec: Spec) -> bool:
     """Add every id to ids.json, as a release does; False if all of them are there."""
     promised = read_ids(spec.root)
     kinds = {
-        kind: sorted({*ids, *collect_ids(spec)[kind]} - promised.withdrawn.keys(), key=_sort_key(kind))
-        for kind, ids in _flatten(promised).items()
+        kind: sorted({*getattr(promised, kind), *ids} - promised.withdrawn.keys(), key=_sort_key(kind))
+        for kind, ids in collect_ids(spec).items()
     }
-    options: dict[str, list[str]] = {}
-    for text in kinds.pop("options"):
-        convention, _, option = text.partition(": ")
-        options.setdefault(convention, []).append(option)
-    fresh = IdsFile.model_validate({**kinds, "options": options, "withdrawn": promised.withdrawn})
+    fresh = promised.model_copy(update=kinds)
     if fresh == promised:
         return False
     replace_file(locate_ids(spec.root), _render(fresh.model_dump()))
