@@ -114,7 +114,7 @@ Ends = Annotated[Items[float | int], Field(min_length=2, max_length=2)]
 
 
 class Recipe(StrictModel):
-    """How an array of a case is made, as a file of cases says it. The shape is the contract's unless one is written."""
+    """The recipe of an array of a case, as its file says it. The shape is the contract's unless one is written."""
 
     shape: Items[str | int] | None = None
 

@@ -11,10 +11,10 @@ import click
 from goldformer.conformance.commands import _options as options
 from goldformer.conformance.commands._console import FAILS, OK, CannotRun, plain_table, print_table, say
 from goldformer.spec import ROOT, Spec, load_spec
-from goldformer.spec.coverage import Coverage, Proofs, cover
 from goldformer.spec.files import replace_file
-from goldformer.spec.promises import list_stale_stamps, write_stamps
-from goldformer.spec.readme import join_first, numbers, readme
+from goldformer.spec.making.coverage import Coverage, Proofs, cover
+from goldformer.spec.making.promises import list_stale_stamps, write_stamps
+from goldformer.spec.making.readme import join_first, numbers, readme
 
 
 @click.command(epilog=options.list_statuses(fails="something is not covered, or README.md is out of date"))

@@ -11,7 +11,7 @@ import click
 from goldformer.conformance.commands import _options as options
 from goldformer.conformance.commands._console import FAILS, OK, CannotRun, expand_patterns, say, show_progress
 from goldformer.spec import ROOT, load_spec
-from goldformer.spec.promises import list_stale_stamps, write_stamps
+from goldformer.spec.making.promises import list_stale_stamps, write_stamps
 
 
 @click.command(epilog=options.list_statuses(fails="a golden value moved"))

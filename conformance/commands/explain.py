@@ -23,10 +23,10 @@ from goldformer.conformance.commands._console import (
     say,
 )
 from goldformer.spec import Case, Contract, Spec, load_spec
-from goldformer.spec.coverage import Coverage, RowCoverage, cover
 from goldformer.spec.families import count_cases, list_variants
+from goldformer.spec.making.coverage import Coverage, RowCoverage, cover
+from goldformer.spec.making.readme import SHOWN, join_first
 from goldformer.spec.model import UNSPECIFIED, GoldenArray
-from goldformer.spec.readme import SHOWN, join_first
 from goldformer.spec.scope import explain_scope
 from goldformer.spec.tables import Clause, Convention, Document, Erratum, Family, Mistake, Property, find_address
 

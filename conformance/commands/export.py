@@ -24,7 +24,7 @@ def export(*, folder: Path, components: tuple[str, ...], root: Path | None) -> i
     dtype. A reader needs no YAML, no generator and no contract. `goldformer schema calls` prints the schema.
     """
     from goldformer.conformance.judging.export import export_component  # judging, which --help does not need
-    from goldformer.spec.schemas import SCHEMAS, render_schema
+    from goldformer.spec.making.schemas import SCHEMAS, render_schema
 
     spec = load_spec((root or ROOT).resolve())
     components = expand_patterns(components, spec.components, "--component")

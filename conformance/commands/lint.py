@@ -8,8 +8,9 @@ import click
 
 from goldformer.conformance.commands import _options as options
 from goldformer.conformance.commands._console import FAILS, OK, say
-from goldformer.spec import ROOT, load_spec, promises
-from goldformer.spec.lint import lint as find_problems
+from goldformer.spec import ROOT, load_spec
+from goldformer.spec.making import promises
+from goldformer.spec.making.lint import lint as find_problems
 
 
 @click.command(epilog=options.list_statuses(fails="the spec contradicts itself"))

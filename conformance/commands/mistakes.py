@@ -25,7 +25,7 @@ from goldformer.conformance.commands._kill import Kill, collect_kills, measure_a
 from goldformer.conformance.reports.text import format_ratio
 from goldformer.spec import ROOT, Mistake, Spec, load_spec
 from goldformer.spec.goldenfile import golden_path, write_kills
-from goldformer.spec.readme import join_first
+from goldformer.spec.making.readme import join_first
 
 #: The dtype in which mistakes are made: coarser ones hide them, and in a finer one more fails than most people see.
 DTYPE: Final = "float32"

@@ -10,7 +10,7 @@ from goldformer.conformance.commands._console import OK, CannotRun, say
 from goldformer.conformance.grading.assignment import AssignmentFile
 from goldformer.conformance.reports import record_json
 from goldformer.spec import ROOT
-from goldformer.spec.schemas import SCHEMAS, render_schema, write_schemas
+from goldformer.spec.making.schemas import SCHEMAS, render_schema, write_schemas
 
 _MAKERS = {
     **{kind: model.model_json_schema for kind, model in SCHEMAS.items()},

@@ -38,8 +38,8 @@ from goldformer.spec import Case, Spec, SpecError
 from goldformer.spec.casefile import derivation_digest, read_cases
 from goldformer.spec.files import replace_file
 from goldformer.spec.goldenfile import render
-from goldformer.spec.lint import find_equal_sizes, lint_cases
 from goldformer.spec.load import load_own_cases
+from goldformer.spec.making.lint import find_equal_sizes, lint_cases
 from goldformer.spec.yamlfile import YamlFile
 
 #: The number of draws from one template until a case reveals what it should.

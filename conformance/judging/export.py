@@ -1,7 +1,7 @@
 """Cases as plain calls: every argument as numbers, every expectation with its tolerance in each dtype.
 
 A reader in another language needs nothing else: recipes are drawn, the changes of refusals are made, and the options
-under which a case holds are written out. spec/exported.py has the schema.
+under which a case holds are written out. spec/making/exported.py has the schema.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from goldformer.conformance.cli import main
 from goldformer.spec import ROOT
 from goldformer.spec.case_schema import CaseModel, CasesFile
 from goldformer.spec.goldenfile import GoldenArrayModel, GoldenCaseModel, GoldenFileModel, GoldenStatisticsModel
-from goldformer.spec.readme import anchor
+from goldformer.spec.making.readme import anchor
 from repository import REPOSITORY
 from written_pages import BLOCK, GAP, blocks, commands, must_show
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from goldformer.spec import ROOT, Spec, load_spec
-from goldformer.spec.coverage import Proofs, cites_row, count_totals, cover
-from goldformer.spec.readme import anchor, escape, join_first, readme
+from goldformer.spec.making.coverage import Proofs, cites_row, count_totals, cover
+from goldformer.spec.making.readme import anchor, escape, join_first, readme
 
 
 @pytest.fixture
@@ -173,7 +173,7 @@ def test_every_link_leads_to_a_file_or_to_a_heading(which, small: Spec, spec: Sp
     files = {file for file, _ in found} - (
         set()
         if which == "shipped"
-        else {"oracle", "golden", "out_of_scope.yaml", "edges.yaml", "ids.json", "schemas", "decoder_only.md"}
+        else {"making", "oracle", "golden", "out_of_scope.yaml", "edges.yaml", "ids.json", "schemas", "decoder_only.md"}
     )
     assert [file for file in sorted(files) if not (given.root / file).exists()] == []
 
@@ -233,7 +233,7 @@ def test_the_page_is_the_same_in_every_run(small_spec: Path):
     code = f"""if True:
         from pathlib import Path
         from goldformer.spec import load_spec
-        from goldformer.spec.readme import readme
+        from goldformer.spec.making.readme import readme
         print(readme(load_spec(Path({str(small_spec)!r}))))"""
     pages = [
         subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYTHONHASHSEED": seed}, capture_output=True,

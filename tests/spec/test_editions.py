@@ -11,9 +11,9 @@ from click.testing import CliRunner
 from goldformer.conformance.cli import main
 from goldformer.spec import Spec, SpecError, load_spec
 from goldformer.spec.edition import editions_as_json, join_editions
-from goldformer.spec.lint import lint
-from goldformer.spec.promises import list_stale_stamps, write_stamps
-from goldformer.spec.readme import readme
+from goldformer.spec.making.lint import lint
+from goldformer.spec.making.promises import list_stale_stamps, write_stamps
+from goldformer.spec.making.readme import readme
 
 MODERN = """\
 # Halves

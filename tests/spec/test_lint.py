@@ -13,11 +13,11 @@ from click.testing import CliRunner
 
 from goldformer.conformance.cli import main
 from goldformer.spec import ROOT, Case, Level, Spec, load_spec
-from goldformer.spec import lint as rules
-from goldformer.spec.coverage import EVERY_CALL, cover
 from goldformer.spec.families import lint_families
-from goldformer.spec.lint import lint
-from goldformer.spec.vacuity import find_vacuous
+from goldformer.spec.making import lint as rules
+from goldformer.spec.making.coverage import EVERY_CALL, cover
+from goldformer.spec.making.lint import lint
+from goldformer.spec.making.vacuity import find_vacuous
 from spoiling import keep, load
 
 KEPT = ["causal_mask", "single_head_attention", "softmax"]

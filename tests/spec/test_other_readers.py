@@ -13,7 +13,7 @@ import yaml
 from ruamel.yaml import YAML
 
 from goldformer.spec import ROOT
-from goldformer.spec.schemas import SCHEMAS, locate_schema
+from goldformer.spec.making.schemas import SCHEMAS, locate_schema
 from goldformer.spec.yamlfile import YamlFile
 
 #: Each kind of file by its folder or its name.

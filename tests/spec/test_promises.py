@@ -13,7 +13,7 @@ from goldformer.conformance.cli import main
 from goldformer.spec import ROOT, Spec, load_spec
 from goldformer.spec.edition import read_editions, read_version_file
 from goldformer.spec.goldenfile import read_header
-from goldformer.spec.promises import (
+from goldformer.spec.making.promises import (
     collect_ids,
     list_broken_promises,
     list_stale_stamps,

@@ -12,9 +12,9 @@ import pytest
 from goldformer.conformance.judging.tolerance import tolerance
 from goldformer.spec import Case, Spec, load_spec
 from goldformer.spec.draw import Argument, Dyadic, Fill, Ids
+from goldformer.spec.making.plain import PlainCase
+from goldformer.spec.making.vacuity import ENOUGH, find_vacuous
 from goldformer.spec.model import ANY, Blind, Golden
-from goldformer.spec.plain import PlainCase
-from goldformer.spec.vacuity import ENOUGH, find_vacuous
 
 COMPONENTS = sorted(load_spec().contracts)
 MEND = ": choose inputs that show it, or say why not in blind"

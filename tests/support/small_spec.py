@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from goldformer.spec import load_spec
-from goldformer.spec.promises import write_stamps
+from goldformer.spec.making.promises import write_stamps
 
 
 def write_small_spec(root: Path) -> None:

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from goldformer.spec import Spec
-from goldformer.spec.coverage import Coverage, cover
 from goldformer.spec.edition import Edition
-from goldformer.spec.readme import anchor, numbers
+from goldformer.spec.making.coverage import Coverage, cover
+from goldformer.spec.making.readme import anchor, numbers
 from goldformer.spec.tables import Clause
 from goldformer_site.markdown import Words, cite_rows, fields, link, links, target, toctree
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from goldformer.spec import Spec
-from goldformer.spec.coverage import ErratumCoverage, RowCoverage, cover
+from goldformer.spec.making.coverage import ErratumCoverage, RowCoverage, cover
 from goldformer.spec.tables import Document, Erratum
 from goldformer_site.markdown import Words, fields, link, links, render_term, target
 

@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 
 from goldformer.spec import ROOT, Spec
-from goldformer.spec.readme import anchor
+from goldformer.spec.making.readme import anchor
 from goldformer_site.clauses import name_place
 from goldformer_site.markdown import label
 

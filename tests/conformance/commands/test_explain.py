@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from goldformer.conformance.cli import main
-from goldformer.spec.schemas import SCHEMAS
+from goldformer.spec.making.schemas import SCHEMAS
 
 
 def test_no_id_stands_for_two_things_and_some_of_every_kind_are_explained(spec):

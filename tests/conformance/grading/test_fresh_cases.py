@@ -18,8 +18,8 @@ from goldformer.conformance.judging.cases import Bench, check_case
 from goldformer.conformance.judging.tolerance import least_margin
 from goldformer.conformance.judging.verdict import Status
 from goldformer.spec import SpecError
-from goldformer.spec.lint import lint_cases
 from goldformer.spec.load import load_own_cases
+from goldformer.spec.making.lint import lint_cases
 
 SEED = "what nobody knows"
 DTYPES = ("float64", "float32")

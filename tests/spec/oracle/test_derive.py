@@ -23,11 +23,11 @@ from goldformer.spec.draw import Dyadic
 from goldformer.spec.edition import Edition
 from goldformer.spec.files import replace_file
 from goldformer.spec.goldenfile import read_entries, read_header, render_golden
+from goldformer.spec.making.promises import write_stamps
 from goldformer.spec.model import ANY, Wanted
 from goldformer.spec.oracle import balls, run
 from goldformer.spec.oracle.derive import Derived, DerivedArray, derive
 from goldformer.spec.oracle.write import number, write_golden
-from goldformer.spec.promises import write_stamps
 from spoiling import keep
 
 # ── the writer ──

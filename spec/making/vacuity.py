@@ -12,8 +12,8 @@ from typing import Final
 import numpy as np
 
 from goldformer.spec.errors import Problem
+from goldformer.spec.making.plain import Changed, PlainCase
 from goldformer.spec.model import PADDING, Array, ArraySpec, Case, Contract, GoldenArray, read_count
-from goldformer.spec.plain import Changed, PlainCase
 from goldformer.spec.strict import is_part
 from goldformer.spec.whole import Spec
 

@@ -9,12 +9,12 @@ from typing import Any, Final
 
 from goldformer.spec.case_schema import CasesFile
 from goldformer.spec.contractfile import ContractFile
-from goldformer.spec.edges import EdgesFile
 from goldformer.spec.edition import VersionFile
-from goldformer.spec.exported import CallsFile
 from goldformer.spec.files import replace_file
 from goldformer.spec.goldenfile import GoldenFileModel
-from goldformer.spec.promises import IdsFile
+from goldformer.spec.making.edges import EdgesFile
+from goldformer.spec.making.exported import CallsFile
+from goldformer.spec.making.promises import IdsFile
 from goldformer.spec.scope import ScopeFile
 from goldformer.spec.strict import StrictModel
 from goldformer.spec.tables import (

@@ -21,7 +21,7 @@ _FAR_BELOW: Final = -1e4
 _NEXT: Final = 0.1
 
 
-_FILE: Final = Path(__file__).with_name("edges.yaml")
+_FILE: Final = Path(__file__).parents[1] / "edges.yaml"
 
 
 class Excuse(StrictModel):

@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from goldformer.spec.coverage import cover
-from goldformer.spec.edges import list_unvisited
 from goldformer.spec.errors import Problem
 from goldformer.spec.families import lint_families
+from goldformer.spec.making.coverage import cover
+from goldformer.spec.making.edges import list_unvisited
+from goldformer.spec.making.vacuity import find_vacuous
 from goldformer.spec.model import ANY, Case, Contract, GoldenArray, read_count
 from goldformer.spec.strict import Location
 from goldformer.spec.tables import Property
-from goldformer.spec.vacuity import find_vacuous
 from goldformer.spec.ways import list_empty_squares
 from goldformer.spec.whole import Spec
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 
-from goldformer.spec.coverage import Coverage, Proofs, RowCoverage, count_totals, cover
 from goldformer.spec.edition import Edition
 from goldformer.spec.families import count_cases, list_variants
+from goldformer.spec.making.coverage import Coverage, Proofs, RowCoverage, count_totals, cover
 from goldformer.spec.model import UNSPECIFIED, Case
 from goldformer.spec.tables import Clause, Document, Property
 from goldformer.spec.whole import Spec
@@ -41,14 +41,14 @@ Begin with [transformer.md](transformer.md): its first part explains how to read
 | [version.json](version.json) | editions, their versions, and a digest of cases and golden values of each component |
 | [ids.json](ids.json) | the ids that the last release has promised |
 | [schemas/](schemas) | the JSON Schemas of these files, and of those that `goldformer export` writes |
-| `*.py`, [oracle/](oracle) | code that reads, checks and derives; the data is complete without it |
+| `*.py`, [making/](making), [oracle/](oracle) | code that reads, checks and derives; the data is complete without it |
 
 Text and data are under the MIT license, as all of goldformer. The source documents belong to their authors.
 `goldformer explain ID` shows anything that has an id, such as a row of a document and what covers it (`W2`).
 
 In Python `goldformer.spec.load_spec()` returns all of it as frozen objects. A file is read on first use, so that a
-check of one component reads only the files of that component. Begin with `model.py` and `load.py`; `lint.py` checks
-the spec as a whole.
+check of one component reads only the files of that component. Begin with `model.py` and `load.py`; `making/lint.py`
+checks the spec as a whole.
 """
 
 _COVERAGE = """\
