@@ -137,8 +137,8 @@ def _judge(todo: Sequence[Check], run: RunChecks, spec: Spec, *, keep_stopped: b
         return DiagnosedRun(tuple(judgement.verdict for judgement in judgements)), stopped
 
 
-#: Gets each record as it is done and their number, and passes them on: a progress bar.
-Watch = Callable[[Iterator[RunRecord], int], Iterable[RunRecord]]
+#: Gets the records as they are done and their number, and passes them on: a progress bar.
+Watch = Callable[[Iterable[RunRecord], int], Iterable[RunRecord]]
 
 
 def run_comparison(
@@ -149,16 +149,11 @@ def run_comparison(
     Each has a process of its own: modules next to an adapter are imported by their bare names, so two adapters would
     share modules of one name, and a crash would end all of them.
     """
-    done = {found.given: found for found in watch(_check_all(given, request, spec, jobs), len(given))}
-    return Comparison(request, tuple(done[name] for name in given))
-
-
-def _check_all(given: Sequence[str], request: ComparisonRequest, spec: Spec, jobs: int) -> Iterator[RunRecord]:
-    from concurrent.futures import ThreadPoolExecutor, as_completed  # one implementation needs no pool
+    from concurrent.futures import ThreadPoolExecutor  # one implementation needs no pool
 
     with ThreadPoolExecutor(jobs) as pool:
-        running = [pool.submit(_check_in_process, name, request, spec.root) for name in given]
-        yield from (future.result() for future in as_completed(running))
+        found = pool.map(lambda name: _check_in_process(name, request, spec.root), given)
+        return Comparison(request, tuple(watch(found, len(given))))
 
 
 def _check_in_process(given: str, request: ComparisonRequest, root: Path) -> RunRecord:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import replace
 from functools import partial
@@ -16,7 +16,7 @@ from goldformer.adapters.imports import forget_modules, set_errors_aside
 from goldformer.adapters.process import TIMEOUT
 from goldformer.adapters.protocol import DTYPES
 from goldformer.conformance.api.arguments import read_words, require_component, require_type
-from goldformer.conformance.api.printed import Printed
+from goldformer.conformance.api.printed import keep_printed
 from goldformer.conformance.api.report import Report
 from goldformer.conformance.choices import CHOICES
 from goldformer.conformance.diagnosis.diagnosed import Explained
@@ -30,7 +30,7 @@ from goldformer.conformance.loading import Reading, find_name, list_own, load_im
 from goldformer.conformance.reports.comparison import Comparison, ComparisonRequest
 from goldformer.conformance.runner import choose_dtypes, judge_implementation
 from goldformer.conformance.selection import Numerics, Selection, add_declared_cases
-from goldformer.spec import Spec, load_spec
+from goldformer.spec import load_spec
 
 #: The word for every dtype that an implementation has.
 ALL: Final = "all"
@@ -84,7 +84,7 @@ def check(
     reading = _read_reading(what, component, arrays, accept, timeout)
     spec = load_spec()
     with (
-        Printed() as printed,
+        keep_printed() as printed,
         _forget_modules(what),
         trace_crash(),
         set_errors_aside(),
@@ -94,13 +94,17 @@ def check(
         listed = (adapter.default_dtype,) if named is None else named
         components = (component,) if component else list_own(what, adapter, spec)
         selection = replace(filters, dtypes=adapter.dtypes if listed == (ALL,) else listed, components=components)
-        _require_known(selection, spec)
+        if not selection.dtypes:
+            raise ValueError(f"dtypes is empty: name one of {', '.join(DTYPES)}")
+        _require_known(selection.dtypes, DTYPES, "dtypes")
+        _require_known(selection.components, spec.components, "component")
+        _require_known(selection.properties, spec.properties, "properties")
         bench = add_declared_cases(Bench(spec, adapter, selection.dtypes[0], device, Policy(strict=strict)), selection)
         if not bench.computes_on_cpu and not call_apart(adapter):
             # A notebook goes on after a check, and a call that ends the device would take it from the notebook too.
             bench = replace(bench, adapter=replace(bench.adapter, hints=(*bench.adapter.hints, _CALLED_HERE)))
         spec = bench.spec
-        _require_cases(selection, spec)
+        _require_known(selection.cases, spec.cases, "cases")
         with Numerics().hold(adapter.arrays):
             if named is None:
                 bench, selection = choose_dtypes(bench, selection, 'dtypes="all"')
@@ -120,30 +124,16 @@ def _read_reading(what: Any, component: Any, arrays: Any, accept: Any, timeout: 
         raise TypeError(f"what is {type(what).__name__}, a result: {judged}")
     accepted = read_words("accept", accept)
     unknown = describe_unknown(accepted, CHOICES, "accept", every=True)
-    if unknown is None and arrays is not None:
-        unknown = describe_unknown([arrays], [*LIBRARIES][:-1], "arrays", every=True)
+    if arrays is not None:
+        unknown = unknown or describe_unknown([arrays], [*LIBRARIES][:-1], "arrays", every=True)
     if unknown:
         raise ValueError(unknown)
     return Reading(component, arrays, accepted, timeout)
 
 
-def _require_known(selection: Selection, spec: Spec) -> None:
+def _require_known(words: Iterable[str], known: Collection[str], name: str) -> None:
     """Raise ValueError for the first word that is unknown, with a guess."""
-    if not selection.dtypes:
-        raise ValueError(f"dtypes is empty: name one of {', '.join(DTYPES)}")
-    filters = (
-        (selection.dtypes, DTYPES, "dtypes"),
-        (selection.components, spec.components, "component"),
-        (selection.properties, spec.properties, "properties"),
-    )
-    for words, known, name in filters:
-        if message := describe_unknown(words, known, name):
-            raise ValueError(message)
-
-
-def _require_cases(selection: Selection, spec: Spec) -> None:
-    """Raise ValueError for the first case that is unknown, those included that were derived for an adapter."""
-    if message := describe_unknown(selection.cases, spec.cases, "cases"):
+    if message := describe_unknown(words, known, name):
         raise ValueError(message)
 
 

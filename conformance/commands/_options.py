@@ -69,28 +69,16 @@ def complete_adapter(_context: click.Context, _parameter: click.Parameter, incom
     return named or [CompletionItem(incomplete, type="file")]
 
 
-def _list_components() -> Iterable[str]:
-    from goldformer.spec import load_spec
+def _complete_ids(table: str) -> Completion:
+    """Return a callback that completes the ids of a table of the spec, such as its cases."""
 
-    return load_spec().components
+    def list_ids() -> Iterable[str]:
+        from goldformer.spec import load_spec
 
+        ids: Iterable[str] = getattr(load_spec(), table)
+        return ids
 
-def _list_families() -> Iterable[str]:
-    from goldformer.spec import load_spec
-
-    return load_spec().families
-
-
-def _list_cases() -> Iterable[str]:
-    from goldformer.spec import load_spec
-
-    return load_spec().cases
-
-
-def _list_properties() -> Iterable[str]:
-    from goldformer.spec import load_spec
-
-    return load_spec().properties
+    return complete(list_ids)
 
 
 def _list_dtypes() -> Iterable[str]:
@@ -105,23 +93,21 @@ SPEC: Final = click.option(
 )
 
 
-def _select(names: str, words: str, list_words: Callable[[], Iterable[str]], help_text: str) -> Option:
-    """Return a repeatable option, by one name or several, that takes words between commas, which a shell completes."""
+def _select(names: str, table: str, help_text: str) -> Option:
+    """Return a repeatable option, by one name or several, that takes ids of a table between commas."""
     return click.option(
         *names.split(),
-        words,
+        table,
         multiple=True,
         callback=split_words(),
-        shell_complete=complete(list_words),
+        shell_complete=_complete_ids(table),
         help=help_text,
     )
 
 
-COMPONENTS: Final = _select(
-    "-c --component", "components", _list_components, "Only this component (repeatable, or a,b, or a pattern)."
-)
-CASES: Final = _select("-k --case", "cases", _list_cases, "Only this golden case, or those of a pattern: sdpa-*.")
-PROPERTIES: Final = _select("--property", "properties", _list_properties, "Only this property.")
+COMPONENTS: Final = _select("-c --component", "components", "Only this component (repeatable, or a,b, or a pattern).")
+CASES: Final = _select("-k --case", "cases", "Only this golden case, or those of a pattern: sdpa-*.")
+PROPERTIES: Final = _select("--property", "properties", "Only this property.")
 #: The word for every dtype that an adapter has.
 ALL: Final = "all"
 DTYPES: Final = click.option(
@@ -169,7 +155,7 @@ CONVENTIONS: Final = click.option(
 FAMILY: Final = click.option(
     "--family",
     metavar="NAME",
-    shell_complete=complete(_list_families),
+    shell_complete=_complete_ids("families"),
     help="The model whose options the implementation has, such as llama-3; --convention changes one.",
 )
 ARRAYS: Final = click.option(

@@ -74,20 +74,9 @@ def _list_components(spec: Spec) -> int:
 
 def find_entry(name: str, spec: Spec) -> Entry | None:
     """Return what the spec says of an id, or None if nothing has that id; only what the id needs is read."""
-    tables: tuple[tuple[Mapping[str, Any], Callable[[Any, Spec], Entry]], ...] = (
-        (spec.documents, _describe_document),
-        (spec.clauses, _describe_clause),
-        (spec.conventions, _describe_convention),
-        (spec.families, _describe_family),
-        (spec.properties, _describe_property),
-        (spec.mistakes, _describe_mistake),
-        (spec.errata, _describe_erratum),
-        (spec.contracts, _describe_contract),
-        (spec.cases, _describe_case),
-    )
-    for table, describe in tables:
-        if name in table:
-            return describe(table[name], spec)
+    for table, describe in _TABLES.items():
+        if name in (entries := getattr(spec, table)):
+            return describe(entries[name], spec)
     # Rows come last: only all cases together show which sections of a paper are rows.
     return next((_describe_row(covered) for covered in _cover(spec).rows if covered.row.id == name), None)
 
@@ -98,13 +87,9 @@ def _cover(spec: Spec) -> Coverage:
 
 
 def _list_ids(spec: Spec) -> Iterator[str]:
-    yield from spec.documents
+    for table in _TABLES:
+        yield from getattr(spec, table)
     yield from (covered.row.id for covered in _cover(spec).rows)
-    for table in (
-        spec.clauses, spec.conventions, spec.families, spec.properties, spec.mistakes, spec.errata, spec.contracts,
-        spec.cases,
-    ):  # fmt: skip
-        yield from table
 
 
 def _describe_document(document: Document, _: Spec) -> Entry:
@@ -233,6 +218,14 @@ def _format_golden(array: GoldenArray) -> Entry:
         found = zip(values, array.within.items(), strict=True)
         return {name: f"{value:.9g} ± {within:.3g}" for value, (name, within) in found}
     return {"values": values if array.values.size <= 64 else f"{array.values.size} values"}
+
+
+#: The tables of the spec that have ids, and what describes an entry of each.
+_TABLES: Final[Mapping[str, Callable[[Any, Spec], Entry]]] = {
+    "documents": _describe_document, "clauses": _describe_clause, "conventions": _describe_convention,
+    "families": _describe_family, "properties": _describe_property, "mistakes": _describe_mistake,
+    "errata": _describe_erratum, "contracts": _describe_contract, "cases": _describe_case,
+}  # fmt: skip
 
 
 def format_entry(entry: Entry, indent: str = "", *, folded: Collection[str] = ()) -> list[str]:

@@ -22,7 +22,7 @@ from threadpoolctl import threadpool_info, threadpool_limits
 import goldformer
 from goldformer.adapters import AdapterError
 from goldformer.adapters.arrays import CUDA_SWITCHES
-from goldformer.conformance.api.printed import Printed
+from goldformer.conformance.api.printed import keep_printed
 from goldformer.conformance.cli import main
 from pages import CHROMIUM, Page, measure_in_chromium
 
@@ -122,7 +122,7 @@ def test_the_card_is_readable_in_jupyterlab(wrong, tmp_path, width, beside):
 
 
 def test_only_the_beginning_of_a_long_output_is_kept():
-    with Printed() as printed:
+    with keep_printed() as printed:
         for _ in range(3):
             print("x" * 9_999)
     assert printed.text == "x" * 9_999 + "\n" + "\n… 20000 more characters"
