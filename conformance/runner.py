@@ -23,7 +23,7 @@ from goldformer.conformance.loading import Reading, load_implementation
 from goldformer.conformance.reports.comparison import Comparison, ComparisonRequest
 from goldformer.conformance.reports.record import RunRecord, record_run
 from goldformer.conformance.selection import (
-    Check,
+    CheckCall,
     Numerics,
     Selection,
     add_declared_cases,
@@ -39,10 +39,10 @@ from goldformer.spec.whole import FEWEST_CASES
 _HALF: Final = "bfloat16"
 
 #: Runs checks one after the other: a progress bar.
-RunChecks = Callable[[Sequence[Check]], Iterator[Judgement]]
+RunChecks = Callable[[Sequence[CheckCall]], Iterator[Judgement]]
 
 
-def run_each(todo: Sequence[Check]) -> Iterator[Judgement]:
+def run_each(todo: Sequence[CheckCall]) -> Iterator[Judgement]:
     """Run checks without a progress bar."""
     return (check() for check in todo)
 
@@ -117,7 +117,7 @@ def judge_implementation(
     )  # fmt: skip
 
 
-def _judge(todo: Sequence[Check], run: RunChecks, spec: Spec, *, keep_stopped: bool) -> tuple[DiagnosedRun, str]:
+def _judge(todo: Sequence[CheckCall], run: RunChecks, spec: Spec, *, keep_stopped: bool) -> tuple[DiagnosedRun, str]:
     """Return the diagnosed verdicts, and where Ctrl-C or SIGTERM stopped the run."""
     judgements: list[Judgement] = []
     stopped = ""

@@ -29,7 +29,7 @@ class Selection:
     properties: tuple[str, ...] = ()
 
 
-Check = Callable[[], Judgement]
+CheckCall = Callable[[], Judgement]
 
 
 def add_declared_cases(bench: Bench, selection: Selection) -> Bench:
@@ -52,14 +52,14 @@ def add_declared_cases(bench: Bench, selection: Selection) -> Bench:
     return replace(bench, spec=spec, adapter=replace(adapter, hints=tuple(hints)))
 
 
-def checks(bench: Bench, selection: Selection) -> list[Check]:
+def checks(bench: Bench, selection: Selection) -> list[CheckCall]:
     """List every check of a selection: golden cases first, then properties, each by dependency, dtype by dtype.
 
     Nothing is listed of a component that the adapter does not have, and its files are not read, unless the bench is
     strict: then each of its checks fails.
     """
     present = list_present(bench, selection)
-    listed: list[Check] = []
+    listed: list[CheckCall] = []
     if not present:
         return listed
     if bench.wrapper:
@@ -106,7 +106,7 @@ def _list_asked(spec: Spec, selection: Selection) -> list[str]:
     return [name for name in spec.components if name in asked]
 
 
-def _wrapped_checks(bench: Bench, selection: Selection, components: Iterable[str]) -> list[Check]:
+def _wrapped_checks(bench: Bench, selection: Selection, components: Iterable[str]) -> list[CheckCall]:
     """List the checks of wrapped functions: golden cases that ask for a result.
 
     Properties draw inputs of many sizes, which some transformations take one by one. A refusal is no value to compare.
@@ -123,7 +123,7 @@ def _wrapped_checks(bench: Bench, selection: Selection, components: Iterable[str
     return [lambda place=place: judge_wrapped(judge_plain()[place]) for place in range(len(planned))]  # type: ignore[misc]
 
 
-def _property_checks(bench: Bench, selection: Selection, components: Iterable[str]) -> Iterator[Check]:
+def _property_checks(bench: Bench, selection: Selection, components: Iterable[str]) -> Iterator[CheckCall]:
     for name in components:
         for prop in bench.spec.properties.values():
             if selection.properties and prop.id not in selection.properties:

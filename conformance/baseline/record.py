@@ -21,12 +21,12 @@ from goldformer.conformance.judging.expected import expect
 from goldformer.conformance.judging.invoke import Result
 from goldformer.conformance.judging.measure import find_tolerance
 from goldformer.conformance.judging.verdict import Verdict
-from goldformer.conformance.selection import Check, Numerics, Selection, checks
+from goldformer.conformance.selection import CheckCall, Numerics, Selection, checks
 from goldformer.spec import Case, Contract, Spec
 from goldformer.spec.draw import Argument
 
 #: Gets the checks as they run and their number, and passes them on: a progress bar.
-Watch = Callable[[Iterable[Check], int], Iterable[Check]]
+Watch = Callable[[Iterable[CheckCall], int], Iterable[CheckCall]]
 
 #: The place in a file at which an implementation raised: it changes with every edit and every machine.
 _PLACE: Final = re.compile(r" \([^()]*:\d+, [^()]*\)$")
@@ -118,7 +118,7 @@ def is_recordable(case: Case) -> bool:
     return case.error is None and not (case.full_size and case.shape_only)
 
 
-def _list_checks(bench: Bench, cases: list[Case], request: BaselineRequest) -> list[Check]:
+def _list_checks(bench: Bench, cases: list[Case], request: BaselineRequest) -> list[CheckCall]:
     # No cases at all would mean every one, and the properties.
     return checks(bench, Selection(request.dtypes, cases=tuple(case.id for case in cases))) if cases else []
 

@@ -10,7 +10,7 @@ SUMMARIES: Final = {
     "baseline": "Record an implementation's results, and say later what moved.",
     "check": "Check an implementation.",
     "compare": "Run the same checks on several implementations.",
-    "coverage": "Show which checks cover each row of the documents.",
+    "coverage": "Show which rows of the documents no check covers.",
     "derive": "Derive golden values, or prove that no value moved.",
     "explain": "Explain an id: case, clause, component, mistake and so on.",
     "export": "Write every case as a plain call.",

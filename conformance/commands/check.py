@@ -38,7 +38,7 @@ from goldformer.conformance.reports.record import RunRecord
 from goldformer.conformance.reports.record_json import as_json
 from goldformer.conformance.reports.summary import explain_all, summarise
 from goldformer.conformance.runner import choose_dtypes, judge_implementation
-from goldformer.conformance.selection import Check, Numerics, Selection, add_declared_cases
+from goldformer.conformance.selection import CheckCall, Numerics, Selection, add_declared_cases
 from goldformer.spec import Case, Spec, load_spec
 from goldformer.spec.files import resolve_path
 from goldformer.spec.load import load_own_cases
@@ -216,6 +216,6 @@ def _read_own_cases(files: Iterable[Path], spec: Spec) -> dict[str, Case]:
     return cases
 
 
-def _run_checks(todo: Sequence[Check]) -> Iterator[Judgement]:
+def _run_checks(todo: Sequence[CheckCall]) -> Iterator[Judgement]:
     """Yield each judgement as it is made, under a progress bar."""
     return (check() for check in show_progress(todo, len(todo), "checking"))
