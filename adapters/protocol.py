@@ -100,6 +100,9 @@ class Adapter:
     loader: Loader = field(default_factory=Loader, compare=False)
     #: The classes and functions of a file that look like a component and that no call fits: they are not judged.
     unmatched: tuple[str, ...] = ()
+    #: Its classes and functions whose components another one has too, by the names that load them: they are judged by
+    #: themselves.
+    doubled: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     #: The components whose call only names decide, because no call gave golden values, each with what it is called.
     guesses: Mapping[str, str] = field(default_factory=dict)
     #: True if DEVICES is declared: without it, `devices` are those of the array library.

@@ -165,19 +165,16 @@ def _read_module(module: types.ModuleType, name: str, reading: Reading, spec: Sp
     parts.sort(key=lambda part: part.adapter is not None and bool(part.adapter.guesses))
     found: dict[str, _Part] = {}
     notes = []
-    doubles: dict[str, str] = {}
+    doubled: dict[str, tuple[str, ...]] = {}
     for part in parts:
         owned = part.adapter.functions if part.adapter else {}
-        if doubled := [component for component in owned if component in found]:
-            doubles[part.name] = f"{found[doubled[0]].name} is {doubled[0]} too"
+        if both := [component for component in owned if component in found]:
+            doubled[f"{name}:{part.name}"] = tuple(owned)
+            notes.append(f"{part.name} is another {both[0]}, judged by itself: {name}:{part.name}")
         elif part.adapter:
             found |= dict.fromkeys(owned, part)
         elif part.reason:
             notes.append(f"{part.name} is not checked: {part.reason}")
-    if doubles:
-        are = f"{', '.join(doubles)} {'is' if len(doubles) == 1 else 'are'} not checked"
-        because = ", ".join(dict.fromkeys(doubles.values()))
-        notes.append(f"{are}: {because}. Check it by {name}:{next(iter(doubles)) if len(doubles) == 1 else 'NAME'}")
     if not found:
         left_out = explain_others(module)
         reasons = [*inspect.getattr_static(module, HINTS, ()), *notes, *left_out]
@@ -189,7 +186,7 @@ def _read_module(module: types.ModuleType, name: str, reading: Reading, spec: Sp
     joined = _join([part.adapter for part in dict.fromkeys(found.values()) if part.adapter], name)
     # Nobody looked at these: a file in which one is wrong must not pass.
     unmatched = () if reading.component else tuple(part.name for part in parts if part.is_open)
-    return replace(joined, hints=(*joined.hints, *notes), unmatched=unmatched)
+    return replace(joined, hints=(*joined.hints, *notes), unmatched=unmatched, doubled=doubled)
 
 
 def _fits(target: Target, component: str, spec: Spec) -> bool:

@@ -6,17 +6,16 @@ import contextlib
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import click
 
-from goldformer.adapters import DTYPES, Adapter
+from goldformer.adapters import DTYPES, Adapter, AdapterError
 from goldformer.adapters.find import join_bridge
 from goldformer.adapters.wrapping import wrap_adapter
 from goldformer.conformance.commands import _options as options
 from goldformer.conformance.commands._console import (
     STOPPED,
-    UNUSABLE,
     CannotRun,
     expand_patterns,
     find_status,
@@ -34,14 +33,17 @@ from goldformer.conformance.judging.derivation import CannotDerive, derive_value
 from goldformer.conformance.loading import Reading, list_own, load_implementation
 from goldformer.conformance.reports.comparison import Comparison, ComparisonRequest
 from goldformer.conformance.reports.markdown import markdown as write_markdown
-from goldformer.conformance.reports.record import RunRecord
-from goldformer.conformance.reports.record_json import as_json
+from goldformer.conformance.reports.record import Outcome, RunRecord
+from goldformer.conformance.reports.record_json import as_json, comparison_as_json
 from goldformer.conformance.reports.summary import explain_all, summarise
 from goldformer.conformance.runner import choose_dtypes, judge_implementation
 from goldformer.conformance.selection import CheckCall, Numerics, Selection, add_declared_cases
 from goldformer.spec import Case, Spec, load_spec
 from goldformer.spec.files import resolve_path
 from goldformer.spec.load import load_own_cases
+
+#: The outcomes of several classes of a file, the one first that decides.
+_WORST_FIRST: Final[tuple[Outcome, ...]] = ("fails", "unusable", "partial")
 
 
 @click.command(epilog=options.JUDGED)
@@ -89,17 +91,21 @@ def check(**given: Any) -> int:
     with contextlib.closing(_load(asked, spec)) as adapter:
         bench, selection = _select(asked, adapter, spec)
         require_outputs(asked.outputs, asked.adapter, *asked.files)
-        Numerics(asked.tf32, asked.threads).apply(adapter.arrays)
-        if not selection.dtypes:
-            bench, selection = choose_dtypes(bench, selection)
-        with_pictures = asked.html is not None
-        record = judge_implementation(bench, selection, _run_checks, keep_stopped=True, with_pictures=with_pictures)
-        _print_record(record, asked, bench.spec)
-    _write_reports(record, asked, selection, bench.spec)
-    if record.problem:
-        print_error(record.problem)
-        return STOPPED if record.stopped else UNUSABLE
-    return find_status(record.outcome, [record], allow_partial=asked.allow_partial)
+        doubled = _list_doubled(asked, bench, selection)
+        if doubled:
+            bench = replace(bench, adapter=replace(bench.adapter, doubled={}))
+        records = [_judge(bench, selection, asked)]
+    if not records[0].stopped:
+        records += (_judge_doubled(one, spec) for one in doubled)
+    _write_reports(records, asked, selection, bench.spec)
+    for record in records:
+        if record.problem:
+            print_error(record.problem)
+        if record.stopped:
+            return STOPPED
+    outcomes = {record.outcome for record in records}
+    worst: Outcome = next((outcome for outcome in _WORST_FIRST if outcome in outcomes), "conforms")
+    return find_status(worst, records, allow_partial=asked.allow_partial)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,18 +175,53 @@ def _select(asked: _Asked, adapter: Adapter, spec: Spec) -> tuple[Bench, Selecti
     return bench, replace(selection, cases=expand_patterns(selection.cases, bench.spec.cases, "--case"))
 
 
+def _list_doubled(asked: _Asked, bench: Bench, selection: Selection) -> list[_Asked]:
+    """Return what is asked of classes whose components another one of the file has too; of single checks nothing."""
+    if selection.cases or selection.properties:
+        return []
+    wanted = selection.components or bench.spec.components
+    doubled = {
+        name: tuple(component for component in owned if component in wanted)
+        for name, owned in bench.adapter.doubled.items()
+    }
+    return [replace(asked, adapter=name, components=owned) for name, owned in doubled.items() if owned]
+
+
+def _judge(bench: Bench, selection: Selection, asked: _Asked) -> RunRecord:
+    """Run the checks on a bench, and print the record."""
+    Numerics(asked.tf32, asked.threads).apply(bench.adapter.arrays)
+    if not selection.dtypes:
+        bench, selection = choose_dtypes(bench, selection)
+    with_pictures = asked.html is not None
+    record = judge_implementation(bench, selection, _run_checks, keep_stopped=True, with_pictures=with_pictures)
+    _print_record(record, asked, bench.spec)
+    return record
+
+
+def _judge_doubled(asked: _Asked, spec: Spec) -> RunRecord:
+    """Judge a class by itself; one that no call fits is partial, as it is in a file."""
+    say("")
+    try:
+        with contextlib.closing(_load(asked, spec)) as adapter:
+            return _judge(*_select(asked, adapter, spec), asked)
+    except AdapterError as error:
+        say(f"{asked.adapter} is not checked: {error}")
+        return RunRecord(asked.adapter, asked.adapter, outcome="partial", partial=(asked.adapter,))
+
+
 def _print_record(record: RunRecord, asked: _Asked, spec: Spec) -> None:
     in_full = asked.verbose and not asked.quiet
     for line in explain_all(record, spec) if in_full else summarise(record, spec, brief=asked.quiet):
         say(line.text, line.style)
 
 
-def _write_reports(record: RunRecord, asked: _Asked, selection: Selection, spec: Spec) -> None:
+def _write_reports(records: Sequence[RunRecord], asked: _Asked, selection: Selection, spec: Spec) -> None:
     """Write the files that were asked for; what only some of them need is imported for these."""
     request = ComparisonRequest(selection.dtypes, selection.components, asked.device, asked.threads, asked.timeout)
-    comparison = Comparison(request, (record,))
+    comparison = Comparison(request, tuple(records))
     if asked.json:
-        save_json(asked.json, as_json(record))
+        several = len(records) > 1
+        save_json(asked.json, comparison_as_json(comparison, spec) if several else as_json(records[0]))
     if asked.markdown:
         save(asked.markdown, write_markdown(comparison, spec))
     if asked.html:
@@ -190,7 +231,7 @@ def _write_reports(record: RunRecord, asked: _Asked, selection: Selection, spec:
     if asked.junit:
         from goldformer.conformance.reports.junit import junit_xml
 
-        save(asked.junit, junit_xml(record, spec))
+        save(asked.junit, junit_xml(records, spec))
 
 
 def _wrap(bench: Bench, wrapper: str, properties: Collection[str]) -> Bench:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from xml.etree import ElementTree as ET
 
 from goldformer.adapters.untrusted_text import printable
@@ -17,12 +17,18 @@ from goldformer.spec import Spec
 _RUN = "goldformer"
 
 
-def junit_xml(record: RunRecord, spec: Spec) -> str:
+def junit_xml(records: Sequence[RunRecord], spec: Spec) -> str:
     """Return a suite for each component, and a test for each check; what says nothing of the code is skipped.
 
     A component of which too few cases were judged has a skipped test that says so.
     """
-    root = ET.Element("testsuites", name=f"goldformer: {printable(record.title)}")
+    root = ET.Element("testsuites", name=f"goldformer: {printable(records[0].title)}")
+    for record in records:
+        _add_record(root, record, spec)
+    return count_and_serialise(root)
+
+
+def _add_record(root: ET.Element, record: RunRecord, spec: Spec) -> None:
     for component in spec.components:
         mine = [verdict for verdict in record.verdicts if verdict.component == component]
         if mine:
@@ -38,7 +44,6 @@ def junit_xml(record: RunRecord, spec: Spec) -> str:
         suite = ET.SubElement(root, "testsuite", name=_RUN)
         case = ET.SubElement(suite, "testcase", classname=_RUN, name="run", time="0.000")
         ET.SubElement(case, "error", message=printable(record.problem), type="unusable")
-    return count_and_serialise(root)
 
 
 def count_and_serialise(root: ET.Element) -> str:

@@ -129,8 +129,9 @@ def record_run(
     never_ran = read_never_ran(executed, spec) if executed else NOTHING_MISSED
     implemented = frozenset(name for name in spec.components if bench.has(name))
     return complete_record(
-        facts, spec, implemented, absent, adapter.unmatched, never_ran, chosen=chosen, in_python=in_python
-    )
+        facts, spec, implemented, absent, (*adapter.unmatched, *adapter.doubled), never_ran, chosen=chosen,
+        in_python=in_python,
+    )  # fmt: skip
 
 
 def complete_record(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import textwrap
 
@@ -125,6 +126,45 @@ def test_parts_of_a_layer_that_no_component_has_by_themselves_are_judged_with_it
     assert {"decoder_only_layer", "decoder_only_model"} < adapter.functions.keys()
     assert any(hint.startswith("CausalSelfAttention is not checked: ") for hint in adapter.hints)
     assert adapter.unmatched == ()
+
+
+FAST = """
+class FastNorm(LayerNorm):
+    def forward(self, x):
+        variance, mean = torch.var_mean(x, -1, correction=0, keepdim=True)
+        return (x - mean) * torch.rsqrt(variance + self.eps) * self.gain + self.shift
+
+def keep(x):
+    return x
+"""
+
+
+def test_two_classes_of_one_component_must_both_conform(write):
+    path = write(f"{NORM}\n{FAST}")
+    result = run("check", path)
+    assert (result.exit_code, result.stdout.count("conforms (")) == (0, 2), result.output
+    # Python judges one, and does not call that the whole file.
+    assert goldformer.check(path).partial == (f"{path}:FastNorm",)
+    # Another component that is asked for has no second class, and single checks are of the first.
+    for words in (("--component", "softmax"), ("--case", "ln-distinct-sizes")):
+        assert "\nFastNorm\n" not in run("check", path, *words).stdout
+
+
+def test_the_second_class_of_a_component_is_accused_with_its_name(write, tmp_path):
+    path, out = write(f"{NORM}\n{FAST.replace('correction=0', 'correction=1')}"), tmp_path / "out.json"
+    result = run("check", path, "--json", str(out), "--junit", str(tmp_path / "out.xml"))
+    assert result.exit_code == 1
+    assert "Mistake found: ln-unbiased" in result.stdout
+    assert f"Repeat: goldformer check {path}:FastNorm" in " ".join(result.stdout.split())
+    outcomes = [found["outcome"] for found in json.loads(out.read_text(encoding="utf-8"))["implementations"]]
+    assert outcomes == ["conforms", "fails"]
+    assert (tmp_path / "out.xml").read_text(encoding="utf-8").count('<testsuite name="layer_norm"') == 2
+
+
+def test_a_second_class_that_no_call_fits_is_partial(write):
+    wrong = FAST.replace("torch.var_mean(x, -1, correction=0, keepdim=True)", "(x.sin(), x.cos())")
+    result = run("check", write(f"{NORM}\n{wrong}"))
+    assert (result.exit_code, result.stdout.count("conforms (")) == (3, 1), result.output
 
 
 GPT = """

@@ -10,7 +10,7 @@ from goldformer.conformance.reports.junit import junit_xml
 
 def suites(implementation, spec):
     """Return the report, and the tests of each suite: name, outcome, and what is said of it."""
-    root = ET.fromstring(junit_xml(implementation, spec))
+    root = ET.fromstring(junit_xml([implementation], spec))
     return root, {suite.get("name"): [read_test(case) for case in suite.iter("testcase")] for suite in root}
 
 
@@ -65,7 +65,7 @@ def test_too_few_cases_are_a_skipped_test_that_says_so(spec):
     said = "partial: nothing wrong was found in 1 of 2 cases"
     assert found["softmax"][-1] == ("enough cases", "skipped", (said, None))
     assert counts(root) == {"tests": 3, "failures": 0, "errors": 0, "skipped": 2}
-    assert "enough cases" not in junit_xml(RIGHT, spec)
+    assert "enough cases" not in junit_xml([RIGHT], spec)
 
 
 def test_a_fault_of_goldformer_and_a_run_that_says_nothing_are_errors(spec):
