@@ -32,8 +32,8 @@ from goldformer.conformance.selection import (
     list_present,
 )
 from goldformer.spec import Spec, load_spec
+from goldformer.spec.load import FEWEST_CASES
 from goldformer.spec.oracle.rounding import is_half
-from goldformer.spec.whole import FEWEST_CASES
 
 #: The dtype in which code that is made for half types is judged too if a run names no dtype.
 _HALF: Final = "bfloat16"

@@ -1,7 +1,7 @@
 """The spec as data: the clauses, contracts, golden cases, errata and mistakes of the Transformer."""
 
 from goldformer.spec.errors import Problem, SpecError
-from goldformer.spec.load import ROOT, load_own_cases, load_spec
+from goldformer.spec.load import ROOT, Spec, load_own_cases, load_spec
 from goldformer.spec.model import (
     ANY,
     UNSPECIFIED,
@@ -15,7 +15,6 @@ from goldformer.spec.model import (
 )
 from goldformer.spec.strict import Location
 from goldformer.spec.tables import Citation, Clause, Convention, Document, Erratum, Family, Level, Mistake, Property
-from goldformer.spec.whole import Spec
 
 __all__ = [
     "ANY",

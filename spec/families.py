@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from itertools import product
 
 from goldformer.spec.errors import Problem
+from goldformer.spec.load import FEWEST_CASES, Spec
 from goldformer.spec.model import Case
 from goldformer.spec.tables import Family
-from goldformer.spec.whole import FEWEST_CASES, Spec
 
 Options = dict[str, str]
 

@@ -15,9 +15,9 @@ from typing import Any, Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from goldformer.spec.load import FEWEST_CASES, Spec
 from goldformer.spec.model import ArraySpec, Case, Contract
 from goldformer.spec.shapes import Binder
-from goldformer.spec.whole import FEWEST_CASES, Spec
 
 #: How an array lies in memory.
 Layout = Literal["contiguous", "transposed", "strided"]

@@ -15,8 +15,8 @@ from typing import Any, Final, TypeVar
 
 import numpy as np
 
+from goldformer.spec.load import Spec
 from goldformer.spec.model import Array, ArraySpec, Case, Contract
-from goldformer.spec.whole import Spec
 
 Item = TypeVar("Item")
 Raw = dict[str, Any]

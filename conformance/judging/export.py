@@ -15,8 +15,8 @@ from goldformer.conformance.judging.applicability import explain_lost_eps, expla
 from goldformer.conformance.judging.tolerance import tolerance
 from goldformer.spec.draw import Argument, Dyadic, Kind
 from goldformer.spec.families import list_stored_options, list_variants
+from goldformer.spec.load import Spec
 from goldformer.spec.model import NOT_FINITE, Array, ArraySpec, Case, Contract, GoldenArray
-from goldformer.spec.whole import Spec
 
 #: The words for numbers that JSON does not have; NaN equals no key.
 _WORDS: Final = {value: word for word, value in NOT_FINITE.items() if not math.isnan(value)}

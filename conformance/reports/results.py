@@ -16,8 +16,8 @@ from goldformer.conformance.diagnosis.suspects import find_failing_roots
 from goldformer.conformance.judging.verdict import Reason, Status, Verdict
 from goldformer.conformance.reports.counting import count_noun
 from goldformer.spec import Spec
+from goldformer.spec.load import FEWEST_CASES
 from goldformer.spec.oracle.declared import AS_DECLARED
-from goldformer.spec.whole import FEWEST_CASES
 
 #: The least share of judged cases on which a component conforms, of those that its declared options admit.
 _LEAST_SHARE: Final = Fraction(6, 10)

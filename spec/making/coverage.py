@@ -7,10 +7,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from goldformer.spec.errors import Problem
+from goldformer.spec.load import Spec
 from goldformer.spec.model import Case
 from goldformer.spec.strict import Location
 from goldformer.spec.tables import Clause, DocumentRow, Erratum, Level, Property
-from goldformer.spec.whole import Spec
 
 #: Clauses that every case shows: the engine checks them on each call.
 EVERY_CALL = frozenset({"CALL-1", "CALL-2", "CALL-3", "CALL-4"})

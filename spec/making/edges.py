@@ -9,9 +9,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from goldformer.spec.load import Spec
 from goldformer.spec.model import Case, Contract
 from goldformer.spec.strict import Items, Name, StrictModel, Text
-from goldformer.spec.whole import Spec
 from goldformer.spec.yamlfile import YamlFile
 
 #: The inputs that a softmax reads, of which a row may lie far below 0.

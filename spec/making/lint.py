@@ -11,6 +11,7 @@ import numpy as np
 
 from goldformer.spec.errors import Problem
 from goldformer.spec.families import lint_families
+from goldformer.spec.load import Spec
 from goldformer.spec.making.coverage import cover
 from goldformer.spec.making.edges import list_unvisited
 from goldformer.spec.making.vacuity import find_vacuous
@@ -18,7 +19,6 @@ from goldformer.spec.model import ANY, Case, Contract, GoldenArray, read_count
 from goldformer.spec.strict import Location
 from goldformer.spec.tables import Property
 from goldformer.spec.ways import list_empty_squares
-from goldformer.spec.whole import Spec
 
 #: A document's digits agree if the value lies within half a unit of the last printed digit. The small
 #: excess accepts a value on the very edge, whichever way its author rounded.

@@ -24,8 +24,8 @@ from goldformer.spec.edition import (
 from goldformer.spec.errors import Problem
 from goldformer.spec.files import replace_file
 from goldformer.spec.goldenfile import read_entries, read_header, write_golden_file
+from goldformer.spec.load import Spec
 from goldformer.spec.strict import ClauseId, Id, StrictModel, Text
-from goldformer.spec.whole import Spec
 from goldformer.spec.yamlfile import YamlFile
 
 #: The fields of a case that decide no verdict: what it is called, where it is from, which mistakes it shows.

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from goldformer.spec.edition import Edition
 from goldformer.spec.families import count_cases, list_variants
+from goldformer.spec.load import Spec
 from goldformer.spec.making.coverage import Coverage, Proofs, RowCoverage, count_totals, cover
 from goldformer.spec.model import UNSPECIFIED, Case
 from goldformer.spec.tables import Clause, Document, Property
-from goldformer.spec.whole import Spec
 
 #: The number of ids that a cell lists before it counts the others.
 SHOWN = 3

@@ -12,10 +12,10 @@ from typing import Final
 import numpy as np
 
 from goldformer.spec.errors import Problem
+from goldformer.spec.load import Spec
 from goldformer.spec.making.plain import Changed, PlainCase
 from goldformer.spec.model import PADDING, Array, ArraySpec, Case, Contract, GoldenArray, read_count
 from goldformer.spec.strict import is_part
-from goldformer.spec.whole import Spec
 
 #: The least change that counts, in units of the error scale: a hundred tolerances in float32.
 ENOUGH: Final = 400 * 2.0**-24

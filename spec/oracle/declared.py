@@ -11,8 +11,8 @@ from typing import Any, Final
 
 from goldformer.spec.casefile import read_cases
 from goldformer.spec.errors import SpecError
+from goldformer.spec.load import Spec
 from goldformer.spec.model import Case
-from goldformer.spec.whole import Spec
 from goldformer.spec.yamlfile import YamlFile
 
 #: The number of cases with values that every combination of options should have, gradients not counted.

@@ -19,13 +19,13 @@ from goldformer.spec.casefile import derivation_digest
 from goldformer.spec.families import list_stored_options
 from goldformer.spec.files import replace_file
 from goldformer.spec.goldenfile import golden_path
+from goldformer.spec.load import Spec
 from goldformer.spec.model import Case, Contract, Golden, GoldenArray
 from goldformer.spec.oracle.computed import derive_case
 from goldformer.spec.oracle.derive import Derived, DerivedArray, derive, derive_combination
 from goldformer.spec.oracle.truth import make_call
 from goldformer.spec.oracle.write import write_golden
 from goldformer.spec.processes import make_pool
-from goldformer.spec.whole import Spec
 from goldformer.spec.yamlfile import YamlFile
 
 #: A scale is a measurement: another machine's exp and sin may differ in the last bit.

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from goldformer.conformance.cli import main
 from goldformer.conformance.judging.applicability import plan
 from goldformer.spec import Spec, SpecError, load_spec
-from goldformer.spec.whole import Cases
+from goldformer.spec.load import Cases
 from spoiling import edit, keep, load
 
 SOFTMAX = "sm-four-axes"

@@ -21,8 +21,8 @@ from goldformer.conformance.judging.export import export_component
 from goldformer.conformance.judging.tolerance import tolerance
 from goldformer.spec import ROOT, Spec, load_spec
 from goldformer.spec.families import list_stored_options
+from goldformer.spec.load import FEWEST_CASES
 from goldformer.spec.making.schemas import locate_schema
-from goldformer.spec.whole import FEWEST_CASES
 from repository import REPOSITORY
 
 READERS = REPOSITORY / "examples" / "readers"
