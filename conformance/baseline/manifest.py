@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import yaml
 from pydantic import Field
@@ -27,7 +27,6 @@ from goldformer.conformance.baseline.model import (
     name_array,
 )
 from goldformer.spec import SpecError
-from goldformer.spec.oracle.write import number
 from goldformer.spec.strict import StrictModel
 from goldformer.spec.yamlfile import YamlFile
 
@@ -35,6 +34,11 @@ NAME: Final = "manifest.yaml"
 
 #: The format of the whole folder; another one is refused. In format 2 one file had the arrays of all components.
 FORMAT: Final = 4
+
+_HEAD: Final = (
+    "# A baseline: what an implementation gave. goldformer baseline check ADAPTER and this folder say what moved.\n"
+)
+_MAP: Final = "tag:yaml.org,2002:map"
 
 AGAIN: Final = "record it again: goldformer baseline record ADAPTER --out"
 
@@ -163,8 +167,26 @@ def write_manifest(baseline: Baseline, files: Mapping[str, str]) -> str:
         request=baseline.request, files=dict(files), recordings=list(baseline.recordings),
         results=[_make_result(key, entry) for key, entry in baseline.entries.items()],
     )  # fmt: skip
-    manifest = unsigned.model_copy(update={"digest": digest_manifest(unsigned)})
-    return "\n".join(_write_lines(manifest)) + "\n"
+    fields = unsigned.model_dump(mode="json", exclude_defaults=True) | {"digest": digest_manifest(unsigned)}
+    for result in fields["results"]:
+        if "ended" in result:
+            result["ended"] = _Line(result["ended"])
+        for name, output in result.get("outputs", {}).items():
+            result["outputs"][name] = _Line(output)
+    # The width keeps each text on one line, as messages quote lines of the file.
+    text: str = yaml.dump(fields, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=1 << 30)
+    return _HEAD + text
+
+
+class _Line(dict[str, Any]):
+    """A mapping that stands on one line."""
+
+
+class _Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[misc]
+    """Writes each output on one line."""
+
+
+_Dumper.add_representer(_Line, lambda dumper, line: dumper.represent_mapping(_MAP, line, flow_style=True))
 
 
 def _make_result(key: Key, entry: Entry) -> ListedResult:
@@ -179,67 +201,6 @@ def _make_result(key: Key, entry: Entry) -> ListedResult:
         case=key.case, component=entry.component, dtype=key.dtype, device=key.device, inputs=entry.inputs,
         outputs=outputs, ended=entry.ended,
     )  # fmt: skip
-
-
-def _write_lines(manifest: Manifest) -> Iterator[str]:
-    request = manifest.request
-    yield "# A baseline: what an implementation gave. goldformer baseline check ADAPTER and this folder say what moved."
-    yield f"format: {FORMAT}"
-    yield f"goldformer: {_quote(manifest.goldformer)}"
-    yield f"spec: {_quote(manifest.spec)}"
-    yield f"digest: {_quote(manifest.digest)}"
-    yield "request:"
-    for name in ("dtypes", "devices", "components"):
-        yield f"  {name}: {_write_list(map(_quote, getattr(request, name)))}"
-    yield f"  threads: {request.threads}"
-    yield f"  tf32: {str(request.tf32).lower()}"
-    yield "files:" if manifest.files else "files: {}"
-    yield from (f"  {component}: {_quote(digest)}" for component, digest in manifest.files.items())
-    yield "recordings:"
-    for recording in manifest.recordings:
-        for lead, name in zip("-   ", ("given", "name", "version", "arrays"), strict=True):
-            yield f"{lead} {name}: {_quote(getattr(recording, name))}"
-        if recording.reason:
-            yield f"  reason: {_quote(recording.reason)}"
-        for name in ("conventions", "environment"):
-            words: Mapping[str, str] = getattr(recording, name)
-            yield f"  {name}:" if words else f"  {name}: {{}}"
-            yield from (f"    {_quote(key)}: {_quote(value)}" for key, value in words.items())
-    yield "results:" if manifest.results else "results: []"
-    for result in manifest.results:
-        yield f"- case: {_quote(result.case)}"
-        yield f"  component: {result.component}"
-        yield f"  dtype: {result.dtype}"
-        yield f"  device: {_quote(result.device)}"
-        yield f"  inputs: {_quote(result.inputs)}"
-        if result.ended is not None:
-            ended = {"reason": _quote(result.ended.reason), "message": _quote(result.ended.message)}
-            yield f"  ended: {_write_flow(ended, result.ended.recording)}"
-            continue
-        yield "  outputs:"
-        for name, output in result.outputs.items():
-            fields = {"dtype": output.dtype, "shape": _write_list(map(str, output.shape))}
-            fields |= {"tolerance": number(repr(output.tolerance))} if output.tolerance is not None else {}
-            fields |= {"sha256": _quote(output.sha256)} if output.sha256 is not None else {}
-            yield f"    {name}: {_write_flow(fields, output.recording)}"
-
-
-def _write_flow(fields: Mapping[str, str], recording: int) -> str:
-    """Return fields as a mapping on one line; the first recording is left out."""
-    words = {**fields, "recording": str(recording)} if recording else fields
-    return "{" + ", ".join(f"{name}: {value}" for name, value in words.items()) + "}"
-
-
-def _write_list(words: Iterable[str]) -> str:
-    return f"[{', '.join(words)}]"
-
-
-def _quote(text: str) -> str:
-    """Return any text in quotes."""
-    if text.isascii() and text.isprintable() and not set(text) & set('"\\'):
-        return f'"{text}"'
-    quoted: str = yaml.safe_dump(text, default_style='"', allow_unicode=True, width=2**31)
-    return quoted.rstrip("\n")
 
 
 # ── reading ──

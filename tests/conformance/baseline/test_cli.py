@@ -109,8 +109,8 @@ def doctor(folder, old, new):
 
 def test_a_manifest_that_asks_for_the_same_again_and_again_is_refused(mine, folder):
     path = folder / "manifest.yaml"
-    text, many = path.read_text(encoding="utf-8"), ", ".join(['"float32"'] * 300)
-    path.write_text(text.replace('dtypes: ["float32"]', f"dtypes: [{many}]"), encoding="utf-8")
+    text, many = path.read_text(encoding="utf-8"), ", ".join(["float32"] * 300)
+    path.write_text(text.replace("dtypes:\n  - float32", f"dtypes: [{many}]"), encoding="utf-8")
     done = baseline("check", mine, folder)
     assert done.exit_code == 2
     assert f"{path}:7: request.dtypes: " in done.stderr
@@ -118,7 +118,7 @@ def test_a_manifest_that_asks_for_the_same_again_and_again_is_refused(mine, fold
 
 
 def test_a_long_text_of_a_manifest_is_clipped(mine, folder):
-    doctor(folder, '"threads": "1"', f'"threads": "{"x" * (1 << 20)}"')
+    doctor(folder, "    threads: '1'", f"    threads: {'x' * (1 << 20)}")
     done = baseline("check", mine, folder)
     assert done.exit_code == 0, done.stderr
     assert "Changed: threads: xxx" in done.stdout
@@ -145,7 +145,7 @@ def test_a_tolerance_from_anybody_does_not_decide(adapter_file, folder, toleranc
 
 def test_text_of_a_manifest_steers_no_terminal(mine, folder):
     odd = '"\\e[31m\\u202e[/red]"'
-    doctor(folder, '"processor": ', f'"processor": {odd} # ')
+    doctor(folder, "    processor: ", f"    processor: {odd} # ")
     done = baseline("check", mine, folder)
     assert done.exit_code == 0
     assert "\x1b" not in done.output
