@@ -20,7 +20,6 @@ from typing import Any, Final
 
 from goldformer.adapters.notebook_statements import (
     FUTURE,
-    Statement,
     StatementChoice,
     guess_names,
     list_bound,
@@ -66,7 +65,7 @@ _MISSING: Final = (
 #: The line of the source for what is left out of a cell.
 _LEFT_OUT: Final = re.compile(
     r"^# (not read|not read, but used|not valid Python): code cell (\d+), line (\d+)"
-    r"(?: \((changes )?([\w., ]+)\))?: (.*)$"
+    r"(?: \(([\w., ]+)\))?: (.*)$"
 )
 
 
@@ -76,11 +75,10 @@ class NotebookError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """A part of a cell that is left out: a statement, the names that it binds, and its first line as `text`.
+    """A part of a cell that is left out: a statement, the names that it binds or changes, its first line as `text`.
 
     With `fault`, it is a whole cell that is not valid Python: `line` is the line at fault. `missing` are those of the
-    names that something kept uses, or that are components, and that nothing kept binds. `changed` are names and
-    attributes of what is kept that the statement changes, such as "Layer.forward".
+    names that something kept uses, or that are components, and that nothing kept binds later.
     """
 
     cell: int
@@ -89,31 +87,23 @@ class LeftOut:
     text: str
     fault: str = ""
     missing: tuple[str, ...] = ()
-    changed: tuple[str, ...] = ()
 
     @property
     def note(self) -> str:
         """The line of the source about it."""
-        names = f"changes {', '.join(self.changed)}" if self.is_change else ", ".join(self.names)
-        place = f"code cell {self.cell}, line {self.line}{f' ({names})' if names else ''}"
-        used = ", but used" if self.missing or self.changed else ""
+        names = f" ({', '.join(self.names)})" if self.names else ""
+        place = f"code cell {self.cell}, line {self.line}{names}"
+        used = ", but used" if self.missing else ""
         return f"not valid Python: {place}: {self.fault}" if self.fault else f"not read{used}: {place}: {self.text}"
-
-    @property
-    def is_change(self) -> bool:
-        """Return True if it matters only for what it changes."""
-        return bool(self.changed) and not self.missing
 
     @property
     def reason(self) -> str:
         """Why the code may lack something, and what to do; "" if nothing kept needs it."""
-        if self.fault or self.missing or self.changed:
-            return self.describe(self.changed if self.is_change else self.missing)
-        return ""
+        return self.describe(self.missing) if self.fault or self.missing else ""
 
     def describe(self, names: Sequence[str]) -> str:
         """Say why some of its names are missing or not as they should be, and what to do."""
-        defines = f"{'changes' if self.is_change else 'defines'} {', '.join(names)}"
+        defines = f"defines {', '.join(names)}"
         if self.fault:
             which = f", which {defines}," if names else ""
             # The sentence may stand inside a string of JSON.
@@ -218,13 +208,10 @@ class CellNames:
         self._left_out: dict[str, LeftOut] = {}
         reasons = []
         for found in filter(None, (_LEFT_OUT.match(text) for _, text in lines)):
-            kind, cell, line, changes, listed, text = found.groups()
+            kind, cell, line, listed, text = found.groups()
             names = tuple(listed.split(", ")) if listed else ()
-            used = () if kind == "not read" else names
-            out = LeftOut(
-                int(cell), int(line), () if changes else names, "", text if kind == "not valid Python" else "",
-                () if changes else used, used if changes else (),
-            )  # fmt: skip
+            fault = text if kind == "not valid Python" else ""
+            out = LeftOut(int(cell), int(line), names, "", fault, () if kind == "not read" else names)
             self._left_out |= dict.fromkeys(out.names, out)
             reasons.append(out.reason)
         #: Why the code may lack something: what is left out of the cells and would be needed.
@@ -319,16 +306,16 @@ def _choose(cells: Sequence[_ParsedCell]) -> tuple[CodeCell, ...]:
 
 def _choose_statements(cell: _ParsedCell, choice: StatementChoice) -> tuple[list[ast.stmt], list[LeftOut]]:
     if cell.left_out:
-        choice.lose(cell.left_out.names)
+        choice.lost |= {*cell.left_out.names} - choice.bound
         return [], [cell.left_out]
     kept: list[ast.stmt] = []
     left_out: list[LeftOut] = []
     for node in cell.body:
-        loss = choice.add(Statement(node, b"\n".join(_slice(node, cell.lines)).decode()))
-        if loss is None:
+        names = choice.add(node, b"\n".join(_slice(node, cell.lines)).decode())
+        if names is None:
             kept.append(node)
-        elif loss.bound or loss.changed or isinstance(node, ast.Assign | ast.AugAssign | ast.AnnAssign):
-            left_out.append(replace(_leave_out(cell, node, loss.bound), changed=tuple(sorted(loss.changed))))
+        elif names or isinstance(node, ast.Assign | ast.AugAssign | ast.AnnAssign):
+            left_out.append(_leave_out(cell, node, names))
     return kept, left_out
 
 
@@ -339,11 +326,10 @@ def _finish_cell(
     imports = [(node, select_imports(node, wanted)) for node in kept]
     dropped = [_leave_out(cell, node, list_bound(node)) for node, selected in imports if selected is None]
     noted = [
-        replace(out, names=names, missing=tuple(name for name in names if name in wanted), changed=changed)
+        replace(out, names=names, missing=tuple(name for name in names if choice.is_needed(name, wanted)))
         for out in left_out
-        for names in [tuple(name for name in out.names if name not in choice.bound)]
-        for changed in [tuple(name for name in out.changed if choice.is_needed(name, wanted))]
-        if names or changed or out.fault or not out.names
+        for names in [tuple(name for name in out.names if name in choice.lost)]
+        if names or out.fault or not out.names
     ]
     text = _cut(cell.lines, [selected for _, selected in imports if selected is not None])
     return CodeCell(cell.number, text, tuple(sorted([*noted, *dropped], key=lambda out: out.line)))

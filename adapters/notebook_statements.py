@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 import re
 import symtable
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -39,87 +39,45 @@ _COMPREHENSIONS: Final = frozenset({"listcomp", "setcomp", "dictcomp", "genexpr"
 FUTURE: Final = "__future__"
 
 
-@dataclass(frozen=True, slots=True)
-class Statement:
-    """A statement at the top of a cell, and its source."""
-
-    node: ast.stmt
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class StatementNames:
-    """The global names that a statement binds, those that it needs to run, and all that it uses, also in functions."""
-
-    bound: frozenset[str] = frozenset()
-    needed: frozenset[str] = frozenset()
-    used: frozenset[str] = frozenset()
-
-
-@dataclass(frozen=True, slots=True)
-class Loss:
-    """The loss without a statement: the names that it binds, and what it may change of kept ones."""
-
-    bound: frozenset[str]
-    changed: frozenset[str]
-
-
 @dataclass(slots=True)
 class StatementChoice:
     """Chooses statements in the order of the notebook.
 
-    `bound` are the names of what is kept, `used` those that it uses, `lost` those that only what is left out binds.
-    `constants` are those of kept constants, `imported` those of imports, the others are definitions. `changed` are
-    those of what is kept that a statement which is left out may have changed since, and attributes, as "Layer.forward".
+    `bound` are the names of what is kept, `definitions` those of functions and classes among them, `used` those that it
+    uses. `lost` are those that only what is left out binds, or may have changed since, and attributes, as
+    "Layer.forward".
     """
 
     lazy_annotations: bool
     bound: set[str] = field(default_factory=set)
+    definitions: set[str] = field(default_factory=set)
     used: set[str] = field(default_factory=set)
     lost: set[str] = field(default_factory=set)
-    constants: set[str] = field(default_factory=set)
-    imported: set[str] = field(default_factory=set)
-    changed: set[str] = field(default_factory=set)
 
-    def add(self, statement: Statement) -> Loss | None:
-        """Keep a statement and return None, or return what is missing without it.
+    def add(self, node: ast.stmt, text: str) -> frozenset[str] | None:
+        """Keep a statement and return None, or leave it out and return the names that it binds or changes.
 
-        A statement is left out too if it needs what is left out, or computes a constant from what may have changed.
+        A statement is left out too if it needs what is lost.
         """
-        node = statement.node
-        names = _read_names(statement, lazy_annotations=self.lazy_annotations)
+        bound, needed, used = _read_names(node, text, lazy_annotations=self.lazy_annotations)
         # A condition or a `try` may bind the names that it needs.
-        needed = names.needed - names.bound if isinstance(node, ast.If | ast.Try) else names.needed
+        needed -= bound if isinstance(node, ast.If | ast.Try) else frozenset()
         assigns = isinstance(node, ast.Assign | ast.AnnAssign)
-        owners = {name for name, attribute in _list_changed(node) if attribute}
-        extends = owners <= self.bound - self.constants - self.imported
-        if not _is_kept(node) or not extends or needed & (self.lost | self.changed if assigns else self.lost):
-            return self.lose(names.bound, _list_changed(node))
-        self.bound |= names.bound
-        self.lost -= names.bound
-        self.changed = {name for name in self.changed if name.partition(".")[0] not in names.bound}
-        self.constants = self.constants | names.bound if assigns else self.constants - names.bound
-        if isinstance(node, ast.Import | ast.ImportFrom):
-            self.imported |= names.bound
-        else:
-            self.imported -= names.bound
-            self.used |= names.used
+        changed = frozenset(name for name in _list_changed(node) if _get_root(name) in self.bound)
+        extends = self.definitions.issuperset(map(_get_root, changed))
+        if not _is_kept(node) or not extends or needed & (self.lost if assigns else self.lost - self.bound):
+            self.lost |= bound | changed
+            return bound | changed
+        self.bound |= bound
+        self.lost = {name for name in self.lost if _get_root(name) not in bound}
+        is_import = isinstance(node, ast.Import | ast.ImportFrom)
+        self.definitions = self.definitions - bound if assigns or is_import else self.definitions | bound
+        self.used |= frozenset() if is_import else used
         return None
 
-    def lose(self, names: Iterable[str], changed: Iterable[tuple[str, str]] = ()) -> Loss:
-        """Note the names that something binds which is left out, and those of what it changes with the attributes."""
-        rebound = self.bound.intersection(names)
-        # A method may change a constant; one of a class makes an object.
-        inside = {name if name in self.constants else attribute for name, attribute in changed if name in self.bound}
-        inside.discard("")
-        self.lost |= set(names) - self.bound
-        self.changed |= rebound | inside
-        return Loss(frozenset(names), frozenset(rebound | inside))
-
-    def is_needed(self, changed: str, wanted: Collection[str]) -> bool:
-        """Return True if a change of a name, or of its attribute, changes what is kept of the notebook."""
-        name = changed.partition(".")[0]
-        return changed in self.changed and (name in wanted or name not in self.constants | self.imported)
+    def is_needed(self, name: str, wanted: Collection[str]) -> bool:
+        """Return True if what is kept uses a name, or if that is a definition which is lost in part."""
+        return _get_root(name) in wanted or _get_root(name) in self.definitions
 
 
 def select_imports(node: ast.stmt, wanted: Collection[str]) -> ast.stmt | None:
@@ -137,19 +95,17 @@ def list_bound(node: ast.stmt) -> list[str]:
     return [_get_bound(alias) for alias in node.names] if isinstance(node, ast.Import | ast.ImportFrom) else []
 
 
-def _read_names(statement: Statement, *, lazy_annotations: bool) -> StatementNames:
-    """Return the names of a statement; none for an expression that binds nothing.
+def _read_names(
+    node: ast.stmt, text: str, *, lazy_annotations: bool
+) -> tuple[frozenset[str], frozenset[str], frozenset[str]]:
+    """Return the global names that a statement binds, that it needs to run, and that it uses, also in functions.
 
     With `lazy_annotations` no annotation is evaluated.
     """
-    node = statement.node
-    binds = any(isinstance(inner, ast.NamedExpr) for inner in ast.walk(node))
-    if isinstance(node, ast.Expr) and not binds and not _is_kept(node):
-        return StatementNames()
     first = f"from {FUTURE} import annotations\n" if lazy_annotations else ""
-    table = symtable.symtable(first + statement.text, "cell", "exec")
+    table = symtable.symtable(first + text, "cell", "exec")
     bound = {symbol.get_name() for symbol in table.get_symbols() if symbol.is_assigned() or symbol.is_imported()}
-    return StatementNames(
+    return (
         frozenset(bound - {"annotations"} if first else bound),
         frozenset(_list_needed(table)),
         frozenset({*_list_used(table), *_list_annotated(node)}),
@@ -181,11 +137,8 @@ def _list_used(table: symtable.SymbolTable) -> Iterator[str]:
         waiting += inner.get_children()
 
 
-def _list_changed(node: ast.stmt) -> Iterator[tuple[str, str]]:
-    """Yield the names of objects of which a statement calls a method, or changes an item or an attribute.
-
-    An attribute is given too, as "Layer.forward"; otherwise "".
-    """
+def _list_changed(node: ast.stmt) -> Iterator[str]:
+    """Yield the names of objects of which a statement changes an item, and the attributes that it sets or deletes."""
     waiting: list[ast.AST] = [node]
     while waiting:
         inner = waiting.pop()
@@ -193,16 +146,12 @@ def _list_changed(node: ast.stmt) -> Iterator[tuple[str, str]]:
             continue  # it runs later, if at all
         waiting += ast.iter_child_nodes(inner)
         match inner:
-            case ast.Call(func=ast.Attribute(value=ast.Name(id=name))):
-                yield name, ""
             case ast.Subscript(value=ast.Name(id=name), ctx=ast.Store() | ast.Del()):
-                yield name, ""
+                yield name
             case ast.Attribute(value=ast.Name(id=name), attr=attribute, ctx=ast.Store() | ast.Del()):
-                yield name, f"{name}.{attribute}"
+                yield f"{name}.{attribute}"
             case ast.Call(func=ast.Name(id="setattr"), args=[ast.Name(id=name), ast.Constant(value=str(attribute)), _]):
-                yield name, f"{name}.{attribute}"
-            case ast.Call(func=ast.Name(id="setattr" | "delattr"), args=[ast.Name(id=name), *_]):
-                yield name, name
+                yield f"{name}.{attribute}"
 
 
 def _list_annotated(node: ast.stmt) -> Iterator[str]:
@@ -213,8 +162,12 @@ def _list_annotated(node: ast.stmt) -> Iterator[str]:
                 yield from _NAME.findall(ast.unparse(annotation))
 
 
+def _get_root(name: str) -> str:
+    return name.partition(".")[0]
+
+
 def _get_bound(alias: ast.alias) -> str:
-    return alias.asname or alias.name.partition(".")[0]
+    return alias.asname or _get_root(alias.name)
 
 
 def _is_kept(node: ast.stmt) -> bool:

@@ -159,8 +159,7 @@ def test_what_needs_something_that_is_left_out_is_left_out_too():
 @pytest.mark.parametrize(
     "changed",
     [
-        "for i in range(3):\n    n += 1", "for i in range(3):\n    log.append(i)", "log[0] = f()", "n = f()",
-        "log.d = 1", "log += f()", "n: int = f()", "log.append(3)", "(n := f())",
+        "for i in range(3):\n    n += 1", "log[0] = f()", "n = f()", "log += f()", "n: int = f()", "(n := f())",
     ],
 )  # fmt: skip
 def test_a_constant_of_what_may_have_changed_is_left_out(changed):
@@ -189,8 +188,8 @@ def test_an_attribute_of_a_definition_belongs_to_it(statement):
 @pytest.mark.parametrize(
     ("statement", "changed"),
     [
-        ("A.f = make(f)", "A.f"), ("for g in (f,):\n    setattr(A, g.__name__, g)", "A"), ("A = make(A)", "A"),
-        ("del A.f", "A.f"), ("A.f = lost", "A.f"), ("n += 1", "n"), ("d.n = 3", "d"), ("d['n'] = 3", "d"),
+        ("A.f = make(f)", "A.f"), ("A = make(A)", "A"), ("del A.f", "A.f"), ("A.f = lost", "A.f"), ("n += 1", "n"),
+        ("d.n = 3", "d.n"), ("d['n'] = 3", "d"),
         ("torch.f = f", "torch.f"), ("[setattr(A, 'f', g) for g in (f,)]", "A.f"),
     ],
 )  # fmt: skip
@@ -199,12 +198,13 @@ def test_a_change_of_what_is_kept_that_is_left_out_is_said(statement, changed):
     lines = f"unused['n'] = 3; A(3).x = f; print(A)\n{statement}"
     source = write_source(read_notebook(notebook(first, lines), "lab.ipynb")).decode()
     how = "but a notebook is read and not run: begin every cell that your code needs with # EXPORT"
-    assert f"\n# not read, but used: code cell 2, line 2 (changes {changed}): " in source
+    assert f"\n# not read, but used: code cell 2, line 2 ({changed}): " in source
     assert [out for out in CellNames(source).reasons if "cell 2" in out] == [
-        f"code cell 2, line 2 changes {changed}, {how}"
+        f"code cell 2, line 2 defines {changed}, {how}"
     ]
     # A later definition replaces it.
-    assert "changes" not in write_source(read_notebook(notebook(first, lines, first), "lab.ipynb")).decode()
+    again = write_source(read_notebook(notebook(first, lines, first), "lab.ipynb")).decode()
+    assert "but used: code cell 2" not in again
 
 
 def test_marked_cells_are_taken_whole_and_alone():

@@ -121,7 +121,7 @@ def test_the_student_reads_which_line_was_left_out(
 def test_the_student_reads_which_change_was_left_out(
     graded: dict[str, GradedSubmission], task: GradingTask, spec: Spec
 ) -> None:
-    said = f"Code cell 3, line 1 changes Norm.run, {HOW}."
+    said = f"Code cell 3, line 1 defines Norm.run, {HOW}."
     for name, reasons in (("olga", (said,)), ("nils", ()), ("mona", ())):
         feedback = student.build_feedback(graded[name].grade, task.assignment, spec)
         assert feedback.left_out == reasons
