@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -18,7 +19,7 @@ import pytest
 
 if TYPE_CHECKING:
     from goldformer.adapters.executed import Executed
-    from goldformer.conformance.diagnosis.diagnosed import DiagnosedRun, Explained
+    from goldformer.conformance.diagnosis.diagnosed import Explained
     from goldformer.conformance.diagnosis.explain import Diagnosis
     from goldformer.conformance.judging.cases import Bench, Judgement
     from goldformer.conformance.judging.verdict import CheckKey, Verdict
@@ -310,38 +311,11 @@ class Summary:
         """The verdicts that were collected."""
         return [verdict for verdict, _ in self.explained]
 
-    @pytest.hookimpl(trylast=True)
-    def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Refuse a run in which everything was skipped, or if strict a partial one; a fault has its own exit status."""
-        if self.verdicts:
-            from goldformer.conformance.reports.results import nothing_was_checked
-
-            if nothing_was_checked(self.verdicts) and session.exitstatus == pytest.ExitCode.OK:
-                session.exitstatus = pytest.ExitCode.NO_TESTS_COLLECTED
-            elif (
-                session.exitstatus == pytest.ExitCode.OK
-                and _load_bench(self.config).policy.strict
-                and self._list_partial()
-            ):
-                session.exitstatus = pytest.ExitCode.TESTS_FAILED
-            faults = sum(v.is_fault for v in self.verdicts)
-            if faults and session.testsfailed == faults:
-                session.exitstatus = pytest.ExitCode.INTERNAL_ERROR
-
-    @pytest.hookimpl(wrapper=True, tryfirst=True)
-    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> Generator[None]:
-        """Print the notes, the verdict and what to fix first, last of all: the summary of pytest stands above them."""
-        yield
-        self._print_summary(terminalreporter)
-
-    def _print_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        if not self.explained:
-            if _BENCH in self.config.stash and (absent := self._list_absent()):
-                terminalreporter.write_line(f"Nothing was checked. Not implemented: {', '.join(absent)}", red=True)
-            return
+    @cached_property
+    def record(self) -> RunRecord:
+        """The record of the run, as `goldformer check` makes it."""
         from goldformer.adapters import DTYPES
-        from goldformer.conformance.reports.results import nothing_was_checked
-        from goldformer.conformance.reports.summary import summarise
+        from goldformer.conformance.reports.record import record_run
 
         bench = _load_bench(self.config)
         # In the order of the spec: workers of pytest-xdist report in any.
@@ -356,37 +330,51 @@ class Summary:
         judged = self.config.stash[_JUDGED]
         judgements = [judged.get(v.key) or _restore_judgement(v, bench) for v in self.verdicts]
         run = diagnosis.complete_all(judgements, self.explained)
+        at, seconds = replace(bench, dtype=run.verdicts[0].dtype), time.perf_counter() - self.start
+        executed: Executed = self.config.stash[_EXECUTED]
+        return record_run(at, run, seconds, self._list_absent(), executed, chosen=self._has_chosen(bench))
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Refuse a run in which everything was skipped, or if strict a partial one; a fault has its own exit status."""
+        if self.verdicts:
+            from goldformer.conformance.reports.results import nothing_was_checked
+
+            is_ok = session.exitstatus == pytest.ExitCode.OK
+            if is_ok and nothing_was_checked(self.verdicts):
+                session.exitstatus = pytest.ExitCode.NO_TESTS_COLLECTED
+            elif is_ok and _load_bench(self.config).policy.strict and self.record.partial:
+                session.exitstatus = pytest.ExitCode.TESTS_FAILED
+            faults = sum(v.is_fault for v in self.verdicts)
+            if faults and session.testsfailed == faults:
+                session.exitstatus = pytest.ExitCode.INTERNAL_ERROR
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> Generator[None]:
+        """Print the notes, the verdict and what to fix first, last of all: the summary of pytest stands above them."""
+        yield
+        if not self.explained:
+            if _BENCH in self.config.stash and (absent := self._list_absent()):
+                terminalreporter.write_line(f"Nothing was checked. Not implemented: {', '.join(absent)}", red=True)
+            return
+        from goldformer.conformance.reports.results import nothing_was_checked
+        from goldformer.conformance.reports.summary import summarise
+
+        bench = _load_bench(self.config)
         terminalreporter.section(f"conformance of {bench.adapter.name}")
-        found = self._collect(bench, run)
-        summary = summarise(found, bench.spec, each="each above", whole=terminalreporter.verbosity > 0)
+        summary = summarise(self.record, bench.spec, each="each above", whole=terminalreporter.verbosity > 0)
         for line in summary:
             terminalreporter.write_line(line.text)
-        if nothing_was_checked(run):
+        if nothing_was_checked(self.verdicts):
             terminalreporter.write_line("Nothing was checked: everything was skipped.", red=True)
-        if bench.policy.strict and found.partial:
-            terminalreporter.write_line(f"--strict fails what is partial: {', '.join(found.partial)}", red=True)
+        if bench.policy.strict and self.record.partial:
+            terminalreporter.write_line(f"--strict fails what is partial: {', '.join(self.record.partial)}", red=True)
 
     def _list_absent(self) -> list[str]:
         """Return the components that were asked for and that the adapter does not have."""
         from goldformer.conformance.selection import Selection, list_absent
 
         return list_absent(_load_bench(self.config), Selection((), _list_chosen(self.config)))
-
-    def _collect(self, bench: Bench, run: DiagnosedRun) -> RunRecord:
-        """Record a run, as `goldformer check` does."""
-        from goldformer.conformance.reports.record import record_run
-
-        drawn = replace(bench, dtype=run.verdicts[0].dtype)
-        seconds = time.perf_counter() - self.start
-        chosen = self._has_chosen(bench)
-        executed: Executed = self.config.stash[_EXECUTED]
-        return record_run(drawn, run, seconds, self._list_absent(), executed, chosen=chosen)
-
-    def _list_partial(self) -> tuple[str, ...]:
-        """Return the components of which too few cases were judged."""
-        from goldformer.conformance.diagnosis.diagnosed import DiagnosedRun
-
-        return self._collect(_load_bench(self.config), DiagnosedRun.of(self.explained)).partial
 
     def _has_chosen(self, bench: Bench) -> bool:
         """Return True if the run left out golden cases, such as by -k or the id of a test: few are enough then."""

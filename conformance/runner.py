@@ -21,7 +21,7 @@ from goldformer.conformance.judging.invoke import CallProblem
 from goldformer.conformance.judging.running import describe_interrupted
 from goldformer.conformance.loading import Reading, load_implementation
 from goldformer.conformance.reports.comparison import Comparison, ComparisonRequest
-from goldformer.conformance.reports.record import RunRecord, record_run
+from goldformer.conformance.reports.record import IN_PYTHON, RunRecord, record_run
 from goldformer.conformance.selection import (
     CheckCall,
     Numerics,
@@ -92,11 +92,13 @@ def judge_implementation(
     keep_stopped: bool = False,
     with_pictures: bool = False,
     describe_call: Callable[[Explained], str] | None = None,
+    more: str = "-v",
 ) -> RunRecord:
     """Run the checks of a selection on a bench, explain the failures together, and record the run.
 
     With `keep_stopped`, Ctrl-C or SIGTERM ends the run, and what was judged until then is kept. Pictures take a few
-    more calls. `describe_call` writes the call of Python that repeats a check, if such a call asked for the run.
+    more calls. `describe_call` writes the call of Python that repeats a check, if such a call asked for the run; `more`
+    is what shows all remarks.
     """
     start = time.perf_counter()
     recorder = Recorder()
@@ -113,7 +115,7 @@ def judge_implementation(
     return record_run(
         bench, found.repeat_with(describe_call) if describe_call else found, seconds, absent, recorder.executed,
         stopped=stopped, with_pictures=with_pictures and not stopped,
-        chosen=bool(selection.cases or selection.properties), in_python=describe_call is not None,
+        chosen=bool(selection.cases or selection.properties), more=IN_PYTHON if describe_call else more,
     )  # fmt: skip
 
 
@@ -184,4 +186,4 @@ def check_implementation(given: Any, request: ComparisonRequest, spec: Spec) -> 
         Numerics(threads=request.threads).apply(adapter.arrays)
         selection = Selection(request.dtypes, request.components)
         bench = add_declared_cases(Bench(spec, adapter, request.dtypes[0], request.device), selection)
-        return judge_implementation(bench, selection, with_pictures=True)
+        return judge_implementation(bench, selection, with_pictures=True, more="check -v")

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -85,12 +86,13 @@ class OwnCall:
             inputs |= {} if mask is None else {later.mask: mask}
         first = next((array for array in (*arrays.values(), result) if find_library(array) is library), None)
         options = adapter.options(component, spec)
+        is_open = partial(adapter.leaves_open, component=component)
         case = Case(
             id=f"this call of {component}", component=component, title=contract.title,
             place=Location(Path(component), 1), sizes=dict(binder.sizes), lead=binder.lead or (),
             attributes=attributes, inputs=_as_arguments(inputs), params=_as_arguments(params),
-            conventions={name: tuple(spec.conventions[name].options) for name in _list_open(adapter, contract)},
-            only_with={n: o for n, o in options.items() if not adapter.leaves_open(n, component)},
+            conventions={name: tuple(spec.conventions[name].options) for name in contract.conventions if is_open(name)},
+            only_with={name: option for name, option in options.items() if not is_open(name)},
             dependent={name: array for name, array in given.items() if array.only_with},
         )  # fmt: skip
         if why := case.explain_unfit(options):
@@ -133,7 +135,9 @@ def _split_arguments(given: Mapping[str, Any], contract: Contract) -> tuple[dict
     params = given.get("params", {})
     if not isinstance(params, Mapping):
         what = f"params is {type(params).__name__}"
-        raise TypeError(f"{what}: give a mapping of names to arrays, such as {{{_list_params(contract)}: …}}")
+        raise TypeError(
+            f"{what}: give a mapping of names to arrays, such as {{{next(iter(contract.params), 'w')!r}: …}}"
+        )
     arrays = {n: a for n, a in {**given, **params}.items() if n not in (*contract.attributes, "params")}
     read = {name: _read_attribute(given[name]) for name in contract.attributes if name in given}
     attributes = {name: value for name, value in read.items() if value is not None}
@@ -141,10 +145,6 @@ def _split_arguments(given: Mapping[str, Any], contract: Contract) -> tuple[dict
     if message := describe_unknown(params, known, f"{contract.component}() has no parameter", every=True):
         raise TypeError(message)
     return {name: array for name, array in arrays.items() if array is not None}, attributes
-
-
-def _list_params(contract: Contract) -> str:
-    return repr(next(iter(contract.params), "w"))
 
 
 def _read_attribute(value: Any) -> Any:
@@ -201,10 +201,6 @@ def _find_device(array: Any, library: ArrayLibrary) -> str:
         return "cpu"
     # A second GPU has an index, which the library writes.
     return str(array.device) if library.name == "torch" else library.device(array)
-
-
-def _list_open(adapter: Adapter, contract: Contract) -> Iterator[str]:
-    return (name for name in contract.conventions if adapter.leaves_open(name, contract.component))
 
 
 def _as_arguments(arrays: Mapping[str, Array]) -> dict[str, Argument]:

@@ -11,7 +11,7 @@ from goldformer.conformance.reports.card import Card, list_printed
 from goldformer.conformance.reports.comparison import Comparison
 from goldformer.conformance.reports.json_data import replace_nonfinite
 from goldformer.conformance.reports.markdown import markdown
-from goldformer.conformance.reports.record import RunRecord
+from goldformer.conformance.reports.record import IN_PYTHON, RunRecord
 from goldformer.conformance.reports.record_json import as_json
 from goldformer.conformance.reports.summary import summarise
 from goldformer.spec import Spec
@@ -91,7 +91,7 @@ class Report:
     def __str__(self) -> str:
         found = self.record
         parts = [f"goldformer: {found.problem}"] if found.problem else []
-        summary = summarise(found, self.spec, more="report.findings", each="report.failures has each")
+        summary = summarise(found, self.spec, more=IN_PYTHON, each="report.failures has each")
         parts += [line.text for line in summary]
         return "\n".join([*parts, *list_printed(self.printed)])
 

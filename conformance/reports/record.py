@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.metadata import PackageNotFoundError, version
-from typing import Literal
+from typing import Final, Literal
 
 from goldformer.adapters import Adapter
 from goldformer.adapters.executed import Executed
@@ -33,6 +33,9 @@ from goldformer.spec.edition import Edition
 
 #: Everything that was checked holds, so it does and is too little, something fails, or nothing could be checked.
 Outcome = Literal["conforms", "partial", "fails", "unusable"]
+
+#: What shows all remarks to who asked for a run by a call of Python.
+IN_PYTHON: Final = "report.findings"
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,13 +115,13 @@ def record_run(
     stopped: str = "",
     with_pictures: bool = False,
     chosen: bool = False,
-    in_python: bool = False,
+    more: str = "-v",
 ) -> RunRecord:
     """Record a run on a bench; pictures take a few more calls.
 
     `absent` are the components that were asked for and that the adapter does not have, `executed` is what ran of its
-    code, and `stopped` says where the run ended. With `chosen`, the user chose single checks. With `in_python`, a call
-    of Python asked for the run.
+    code, and `stopped` says where the run ended. With `chosen`, the user chose single checks. `more` is what shows the
+    reader all remarks.
     """
     adapter, spec = bench.adapter, bench.spec
     facts = RunRecord(
@@ -128,10 +131,8 @@ def record_run(
     )  # fmt: skip
     never_ran = read_never_ran(executed, spec) if executed else NOTHING_MISSED
     implemented = frozenset(name for name in spec.components if bench.has(name))
-    return complete_record(
-        facts, spec, implemented, absent, (*adapter.unmatched, *adapter.doubled), never_ran, chosen=chosen,
-        in_python=in_python,
-    )  # fmt: skip
+    unjudged = (*adapter.unmatched, *adapter.doubled)
+    return complete_record(facts, spec, implemented, absent, unjudged, never_ran, chosen=chosen, more=more)
 
 
 def complete_record(
@@ -143,7 +144,7 @@ def complete_record(
     never_ran: NeverRan = NOTHING_MISSED,
     *,
     chosen: bool = False,
-    in_python: bool = False,
+    more: str = "-v",
 ) -> RunRecord:
     """Return the record of a run with all that follows from its verdicts: results, remarks, outcome and counts.
 
@@ -155,13 +156,10 @@ def complete_record(
     few = () if chosen else (r.component for r in results.values() if r.state == PARTIAL or r.unused_cache)
     partial = () if chosen or any(v.bad for v in run) else tuple(dict.fromkeys((*few, *unmatched)))
     remarks = [
-        make_remarks(
-            run, results, spec, facts.conventions, never_ran, whole=whole,
-            more="report.findings" if in_python else "-v",
-        )
+        make_remarks(run, results, spec, facts.conventions, never_ran, whole=whole, more=more)
         for whole in (True, False)
-    ]  # fmt: skip
-    if in_python:
+    ]
+    if more == IN_PYTHON:
         remarks = [[replace(found, text=declare_in_python(found.text)) for found in listed] for listed in remarks]
     outcome: Outcome = "fails" if any(v.bad for v in run) else "partial" if partial else "conforms"
     has = (name for name, result in results.items() if result.state != NOT_IMPLEMENTED)
