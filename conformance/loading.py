@@ -6,6 +6,7 @@ import difflib
 import functools
 import inspect
 import types
+from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -166,15 +167,20 @@ def _read_module(module: types.ModuleType, name: str, reading: Reading, spec: Sp
     found: dict[str, _Part] = {}
     notes = []
     doubled: dict[str, tuple[str, ...]] = {}
+    others_of: defaultdict[str, list[str]] = defaultdict(list)
     for part in parts:
         owned = part.adapter.functions if part.adapter else {}
         if both := [component for component in owned if component in found]:
             doubled[f"{name}:{part.name}"] = tuple(owned)
-            notes.append(f"{part.name} is another {both[0]}, judged by itself: {name}:{part.name}")
+            others_of[both[0]].append(part.name)
         elif part.adapter:
             found |= dict.fromkeys(owned, part)
         elif part.reason:
             notes.append(f"{part.name} is not checked: {part.reason}")
+    for component, names in others_of.items():
+        more = f"is another {component}, judged by itself: {name}:{names[0]}"
+        more = f"are {component} too, each judged by itself: {name}:NAME" if len(names) > 1 else more
+        notes.append(f"{', '.join(names)} {more}")
     if not found:
         left_out = explain_others(module)
         reasons = [*inspect.getattr_static(module, HINTS, ()), *notes, *left_out]
