@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -39,6 +40,7 @@ _HEAD: Final = (
     "# A baseline: what an implementation gave. goldformer baseline check ADAPTER and this folder say what moved.\n"
 )
 _MAP: Final = "tag:yaml.org,2002:map"
+_FLOAT: Final = "tag:yaml.org,2002:float"
 
 AGAIN: Final = "record it again: goldformer baseline record ADAPTER --out"
 
@@ -186,6 +188,8 @@ class _Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[mi
     """Writes each output on one line."""
 
 
+# YAML 1.2 reads 1e-06 as a number, and this library's YAML 1.1 does not: such a text needs quotes.
+_Dumper.add_implicit_resolver(_FLOAT, re.compile(r"[-+]?\d+[eE][-+]?\d+$"), [*"-+0123456789"])
 _Dumper.add_representer(_Line, lambda dumper, line: dumper.represent_mapping(_MAP, line, flow_style=True))
 
 
