@@ -108,12 +108,6 @@ def join_editions(editions: Iterable[Edition]) -> str:
     return "; ".join(map(str, editions))
 
 
-def editions_as_json(editions: Iterable[Edition]) -> dict[str, Any]:
-    """Return what a report holds of its editions: the first one, and under `also` the others if there are any."""
-    first, *others = (edition.as_json() for edition in editions)
-    return first | ({"also": others} if others else {})
-
-
 def digest_data(data: Mapping[str, Any]) -> str:
     """Return the digest of parsed content, which does not depend on the order of keys or on layout."""
     text = json.dumps(data, sort_keys=True, ensure_ascii=False)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
@@ -102,16 +101,6 @@ class Coverage:
     rows: tuple[RowCoverage, ...]
     errata: tuple[ErratumCoverage, ...]
 
-    def of(self, document: str) -> Coverage:
-        """Return the coverage of one document: its rows and errata, and the clauses that cite it."""
-        clauses = {
-            id_: covered
-            for id_, covered in self.clauses.items()
-            if any(source.document == document for source in covered.clause.sources)
-        }
-        rows = tuple(row for row in self.rows if row.document == document)
-        return Coverage(clauses, rows, tuple(e for e in self.errata if e.erratum.document == document))
-
     def problems(self) -> list[Problem]:
         """List the clauses, rows and errata that are not covered."""
         items: list[ClauseCoverage | RowCoverage | ErratumCoverage]
@@ -177,46 +166,3 @@ def _cover_erratum(erratum: Erratum, spec: Spec) -> ErratumCoverage:
     proofs = Proofs.of(erratum.proof, spec)
     shown = {clause for id_ in proofs.ids for clause in (spec.cases.get(id_) or spec.properties[id_]).clauses}
     return ErratumCoverage(erratum, proofs, to_the_point=not shown.isdisjoint(erratum.clauses))
-
-
-@dataclass(frozen=True, slots=True)
-class Totals:
-    """The numbers of clauses by level, of cases by kind, and of everything else."""
-
-    clauses: Mapping[str, int]
-    cases: Mapping[str, int]
-    golden_numbers: int
-    properties: int
-    conventions: int
-    errata: int
-    mistakes: int
-
-
-def count_totals(spec: Spec) -> Totals:
-    """Count a spec."""
-    levels = Counter(clause.level.value for clause in spec.clauses.values())
-    kinds = Counter(_kind(case) for case in spec.cases.values())
-    arrays = (
-        array
-        for case in spec.cases.values()
-        if case.golden is not None
-        for outputs in case.golden.options.values()
-        for array in (outputs or {}).values()
-    )
-    return Totals(
-        {level.value: levels[level.value] for level in Level}, {kind: kinds[kind] for kind in KINDS},
-        sum(array.values.size for array in arrays), len(spec.properties), len(spec.conventions),
-        len(spec.errata), len(spec.mistakes),
-    )  # fmt: skip
-
-
-#: The kinds of cases, by the results that they ask for.
-KINDS = ("with golden values", "with golden gradients", "with only shapes", "refusals")
-
-
-def _kind(case: Case) -> str:
-    if case.error is not None:
-        return "refusals"
-    if case.shape_only:
-        return "with only shapes"
-    return "with golden values" if case.cotangent is None else "with golden gradients"

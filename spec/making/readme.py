@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import unicodedata
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
 
 from goldformer.spec.edition import Edition
 from goldformer.spec.families import count_cases, list_variants
 from goldformer.spec.load import Spec
-from goldformer.spec.making.coverage import Coverage, Proofs, RowCoverage, count_totals, cover
+from goldformer.spec.making.coverage import Coverage, Proofs, RowCoverage, cover
 from goldformer.spec.model import UNSPECIFIED, Case
-from goldformer.spec.tables import Clause, Document, Property
+from goldformer.spec.tables import Clause, Document, Level, Property
 
 #: The number of ids that a cell lists before it counts the others.
 SHOWN = 3
@@ -95,16 +97,30 @@ def readme(spec: Spec) -> str:
 
 
 def numbers(spec: Spec) -> list[str]:
-    """Describe the totals in words."""
-    n = count_totals(spec)
-    levels = ", ".join(f"{count} {level}" for level, count in n.clauses.items())
-    kinds = ", ".join(f"{count} {kind}" for kind, count in n.cases.items())
+    """Describe in words how many clauses there are by level, cases by what they ask for, and everything else."""
+    levels = Counter(clause.level for clause in spec.clauses.values())
+    kinds = Counter(map(_name_kind, spec.cases.values()))
+    combinations = (case.golden.options.values() for case in spec.cases.values() if case.golden is not None)
+    golden = sum(array.values.size for each in combinations for outputs in each for array in (outputs or {}).values())
     return [
-        f"{sum(n.clauses.values())} clauses: {levels}",
-        f"{sum(n.cases.values())} cases: {kinds}; {n.golden_numbers} golden numbers in all",
+        f"{len(spec.clauses)} clauses: {', '.join(f'{levels[level]} {level.value}' for level in Level)}",
+        f"{len(spec.cases)} cases: {', '.join(f'{kinds[kind]} {kind}' for kind in _KINDS)}; {golden} golden numbers in "
+        "all",
         *(_count_edition(edition, spec) for edition in spec.editions.values()),
-        f"{n.properties} properties, {n.conventions} conventions, {n.errata} errata, {n.mistakes} known mistakes",
+        f"{len(spec.properties)} properties, {len(spec.conventions)} conventions, {len(spec.errata)} errata, "
+        f"{len(spec.mistakes)} known mistakes",
     ]
+
+
+#: The kinds of cases, by the results that they ask for.
+_KINDS: Final = ("with golden values", "with golden gradients", "with only shapes", "refusals")
+
+
+def _name_kind(case: Case) -> str:
+    values, gradients, shapes, refusals = _KINDS
+    if case.error is not None:
+        return refusals
+    return shapes if case.shape_only else values if case.cotangent is None else gradients
 
 
 def _count_edition(edition: Edition, spec: Spec) -> str:
@@ -117,7 +133,7 @@ def _count_edition(edition: Edition, spec: Spec) -> str:
 def document_table(document: Document, coverage: Coverage) -> str:
     """Render one document's rows under its heading."""
     name = document.title if document.title == document.english else f"{document.title} ({document.english})"
-    rows = coverage.of(document.id).rows
+    rows = [row for row in coverage.rows if row.document == document.id]
     return (
         f"### {document.id}\n\n{escape(name)}. {escape(document.about)}\n\n{escape(document.origin)}\n\n"
         + rows_table(rows, coverage)

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from goldformer.spec import ROOT, Spec, load_spec
-from goldformer.spec.making.coverage import Proofs, cites_row, count_totals, cover
-from goldformer.spec.making.readme import anchor, escape, join_first, readme
+from goldformer.spec.making.coverage import Proofs, cites_row, cover
+from goldformer.spec.making.readme import anchor, escape, join_first, numbers, readme
 
 
 @pytest.fixture
@@ -68,14 +68,6 @@ def test_a_section_of_the_paper_that_a_case_alone_cites_is_a_row(small_spec: Pat
     assert (row.clauses, row.proofs.ids) == ((), ("sm-shape",))
 
 
-def test_the_part_of_a_document(small: Spec):
-    part = cover(small).of("notes")
-    assert list(part.clauses) == ["SM-1", "SM-2"]
-    assert [covered.row.id for covered in part.rows] == ["R1", "R2", "R3"]
-    assert [covered.erratum.id for covered in part.errata] == ["notes-mean"]
-    assert cover(small).of("letters").errata == ()
-
-
 def test_where_everything_is_covered_there_is_no_gap(small: Spec):
     assert gaps(small) == []
 
@@ -111,16 +103,17 @@ def test_what_nothing_shows_is_a_gap(small_spec: Path, file, old, new, found):
 
 
 def test_totals_count_clauses_by_level_and_cases_by_what_they_ask_for(small: Spec, spec: Spec):
-    n = count_totals(small)
-    assert n.clauses == {"MUST": 4, "SHOULD": 0, "CONVENTION": 1}
-    assert list(n.cases.values()) == [0, 0, 2, 1]
-    assert (n.golden_numbers, n.properties, n.conventions, n.errata, n.mistakes) == (0, 2, 1, 1, 0)
+    clauses, cases, *_, others = numbers(small)
+    assert clauses == "5 clauses: 4 MUST, 0 SHOULD, 1 CONVENTION"
+    refused = "0 with golden values, 0 with golden gradients, 2 with only shapes, 1 refusals"
+    assert cases == f"3 cases: {refused}; 0 golden numbers in all"
+    assert others == "2 properties, 1 conventions, 1 errata, 0 known mistakes"
     # 16 truth values; weights (3, 3) and so on of the gradient; under each of three options 4 × 4 numbers.
     some = {id_: spec.cases[id_] for id_ in ("mask-causal-4", "sm-gradient", "pe-walkthrough-4x4")}
-    n = count_totals(replace(spec, cases=some))
     gradient = some["sm-gradient"].golden.options[""]["scores"].values.size
-    assert list(n.cases.values()) == [2, 1, 0, 0]
-    assert n.golden_numbers == 16 + gradient + 3 * 16
+    asked = "2 with golden values, 1 with golden gradients, 0 with only shapes, 0 refusals"
+    _, cases, *_ = numbers(replace(spec, cases=some))
+    assert cases == f"3 cases: {asked}; {16 + gradient + 3 * 16} golden numbers in all"
 
 
 # ── the page ──
@@ -247,7 +240,9 @@ def test_the_page_is_the_same_in_every_run(small_spec: Path):
 
 
 def test_every_row_of_the_five_documents_is_there(spec: Spec):
-    rows = {document: [c.row.id for c in cover(spec).of(document).rows] for document in spec.documents}
+    rows: dict[str, list[str]] = {}
+    for covered in cover(spec).rows:
+        rows.setdefault(covered.document, []).append(covered.row.id)
     sizes = {"walkthrough": ("W", 11), "primer": ("P", 6), "n9": ("N", 7), "java": ("J", 4), "illustrated": ("I", 12)}
     for document, (letter, number) in sizes.items():
         assert rows[document] == [f"{letter}{i}" for i in range(1, number + 1)]

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from goldformer.conformance.cli import main
 from goldformer.spec import Spec, SpecError, load_spec
-from goldformer.spec.edition import editions_as_json, join_editions
+from goldformer.spec.edition import join_editions
 from goldformer.spec.making.lint import lint
 from goldformer.spec.making.promises import list_stale_stamps, write_stamps
 from goldformer.spec.making.readme import readme
@@ -95,8 +95,6 @@ def test_the_editions_of_components_stand_in_the_order_of_the_spec(root: Path):
     assert spec.editions_of(["half"]) == (modern,)
     assert spec.editions_of([]) == (small,)
     assert join_editions((small, modern)) == f"small/1.0, cases {small.digest}; modern/0.1, cases {modern.digest}"
-    assert editions_as_json((small,)) == small.as_json()
-    assert editions_as_json((small, modern)) == {**small.as_json(), "also": [modern.as_json()]}
 
 
 def test_a_second_edition_leaves_the_digest_of_the_first(root: Path):
