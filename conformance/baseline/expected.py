@@ -19,13 +19,13 @@ from goldformer.adapters.protocol import find_options
 from goldformer.conformance.baseline.array_files import LARGE, select_sample
 from goldformer.conformance.diagnosis.imitation import Imitator
 from goldformer.conformance.judging.expected import expect
-from goldformer.conformance.judging.invoke import Arguments, Array, Result, read_arguments
+from goldformer.conformance.judging.invoke import Array, Result
 from goldformer.conformance.judging.measure import find_tolerance
-from goldformer.conformance.properties.measuring import measure_call
 from goldformer.spec import Case, Contract, Spec
 from goldformer.spec.model import GoldenArray
 from goldformer.spec.oracle.derive import measure_gradient
 from goldformer.spec.oracle.rounding import SLACK, SMALLEST, UNIT_ROUNDOFF
+from goldformer.spec.oracle.truth import make_call
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +48,9 @@ class Precision:
         """Return True if every value is a number of this precision."""
         return self.is_dtype and np.array_equal(round_to_dtype(values, self.name), values, equal_nan=True)
 
+
+#: The dtype in whose roundoffs scales are counted.
+_COUNTED: Final = "float32"
 
 #: From the finest to the coarsest. Factors of TF32 keep ten bits after the point and the range of float32, and only
 #: GPUs multiply them.
@@ -105,7 +108,7 @@ class ExpectedResult:
         self._imitator = imitator
         self._textbook: Result | None = None
         self._has_run = False
-        self._scales: dict[str, float] | None = None
+        self._gradients: dict[str, tuple[Array, float]] | None = None
         #: The golden values of the case itself.
         self.golden: Mapping[str, GoldenArray] = expect(self.case, options, self.contract, "float64") or {}
 
@@ -139,19 +142,15 @@ class ExpectedResult:
         return None if whole is None else find_tolerance(whole, self.contract, dtype).largest
 
     def scale(self, output: str) -> float:
-        """Return the measured error scale of all elements of an output."""
-        if self._scales is None:
-            self._scales = self._measure_scales()
-        return self._scales.get(output, math.inf)
-
-    def _measure_scales(self) -> dict[str, float]:
-        whole, cotangent = read_arguments(self.case), self.case.cotangent_array
+        """Return the measured error scale of all elements of an output; infinity if the formula does not give it."""
+        cotangent = self.case.cotangent_array
         if cotangent is None:
-            first = _take_first_sample(whole, self.contract, self.case)
-            return dict(measure_call(self.case.component, first, self.options).scales)
-        called = (whole.inputs, whole.params, whole.attributes, self.options)
-        gradients = measure_gradient(self.case.component, called, cotangent, self.contract.first_output)
-        return {name: scale for name, (_, scale) in gradients.items()}
+            call = make_call(self.case, self.options, self.contract)
+            return call.find_scale(output, _COUNTED) if output in self.contract.outputs else math.inf
+        if self._gradients is None:
+            called = (self.case.input_arrays, self.case.param_arrays, self.case.attributes, self.options)
+            self._gradients = measure_gradient(self.case.component, called, cotangent, self.contract.first_output)
+        return self._gradients[output][1] if output in self._gradients else math.inf
 
     def _run_textbook(self, output: str) -> Array | None:
         """Return an output of the textbook; None for random cases, in which it draws other numbers."""
@@ -159,16 +158,3 @@ class ExpectedResult:
             self._textbook = self._imitator.run_textbook(self.case, self.options)
         self._has_run = True
         return self._textbook.outputs.get(output) if self._textbook else None
-
-
-def _take_first_sample(arguments: Arguments, contract: Contract, case: Case) -> Arguments:
-    """Return the call for its first sample: samples do not mix (MODEL-6), and the scale of several is hardly larger."""
-    batch = case.sizes.get("batch", 1)
-    if batch == 1 or contract.component == "cross_entropy":  # its mean is over all samples
-        return arguments
-    inputs = {}
-    for name, array in arguments.inputs.items():
-        axes = contract.inputs[name].shape.axes
-        batched = str(axes[0]) == "batch" and array.ndim == len(axes) and array.shape[0] == batch
-        inputs[name] = array[:1] if batched else array
-    return replace(arguments, inputs=inputs)
