@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -39,8 +38,7 @@ FORMAT: Final = 4
 _HEAD: Final = (
     "# A baseline: what an implementation gave. goldformer baseline check ADAPTER and this folder say what moved.\n"
 )
-_MAP: Final = "tag:yaml.org,2002:map"
-_FLOAT: Final = "tag:yaml.org,2002:float"
+_TAG: Final = "tag:yaml.org,2002:"
 
 AGAIN: Final = "record it again: goldformer baseline record ADAPTER --out"
 
@@ -188,9 +186,11 @@ class _Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[mi
     """Writes each output on one line."""
 
 
-# YAML 1.2 reads 1e-06 as a number, and this library's YAML 1.1 does not: such a text needs quotes.
-_Dumper.add_implicit_resolver(_FLOAT, re.compile(r"[-+]?\d+[eE][-+]?\d+$"), [*"-+0123456789"])
-_Dumper.add_representer(_Line, lambda dumper, line: dumper.represent_mapping(_MAP, line, flow_style=True))
+_Dumper.add_representer(_Line, lambda dumper, line: dumper.represent_mapping(f"{_TAG}map", line, flow_style=True))
+# In quotes unless it is a word: what YAML 1.1 takes for text may be a number in YAML 1.2, such as 1e-5.
+_Dumper.add_representer(
+    str, lambda dumper, text: dumper.represent_scalar(f"{_TAG}str", text, None if text.isidentifier() else '"')
+)
 
 
 def _make_result(key: Key, entry: Entry) -> ListedResult:

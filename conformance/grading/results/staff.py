@@ -78,7 +78,7 @@ def html(grade: Grade, assignment: Assignment, spec: Spec, source: SubmissionSou
 def _list_limits(assignment: Assignment) -> dict[str, str]:
     """Return the limits of a submission with their units."""
     limits = assignment.limits.model_dump(exclude_none=True)
-    units = {"call": "s", "start": "s", "total": "s", "cpu": "s", "processes": "", "files": ""}
+    units = {"call": "s", "start": "s", "total": "s", "wait": "s", "cpu": "s", "processes": "", "files": ""}
     return {name: f"{value:g} {units.get(name, 'MiB')}".strip() for name, value in limits.items()}
 
 

@@ -118,7 +118,7 @@ def test_a_manifest_that_asks_for_the_same_again_and_again_is_refused(mine, fold
 
 
 def test_a_long_text_of_a_manifest_is_clipped(mine, folder):
-    doctor(folder, "    threads: '1'", f"    threads: {'x' * (1 << 20)}")
+    doctor(folder, '    threads: "1"', f"    threads: {'x' * (1 << 20)}")
     done = baseline("check", mine, folder)
     assert done.exit_code == 0, done.stderr
     assert "Changed: threads: xxx" in done.stdout
