@@ -16,6 +16,7 @@ from itertools import islice
 from typing import Any, Final
 
 from goldformer.adapters.arrays import LIBRARIES, ArrayLibrary
+from goldformer.adapters.identifiers import list_code
 from goldformer.adapters.protocol import Adapter, AdapterError, bind_arguments, explain_wrong_parameters, read_signature
 from goldformer.spec import Case, Spec
 from goldformer.spec.sessions import STATE, drop_script
@@ -108,7 +109,7 @@ def _list_values(function: types.FunctionType) -> Iterator[Any]:
     signature = read_signature(function)
     notes = [signature.return_annotation, *(parameter.annotation for parameter in signature.parameters.values())]
     annotations = " ".join(f"{note.__module__} " if isinstance(note, type) else str(note) for note in notes)
-    names = {*_NAMES.findall(annotations), *_list_code_names(function.__code__)}
+    names = {*_NAMES.findall(annotations), *(name for code in list_code(function.__code__) for name in code.co_names)}
     closed = inspect.getclosurevars(function).nonlocals
     for name in names:
         if name in closed or name in function.__globals__:
@@ -116,13 +117,6 @@ def _list_values(function: types.FunctionType) -> Iterator[Any]:
         elif name in _PACKAGES and name in sys.modules:
             yield sys.modules[name]
     yield from closed.values()
-
-
-def _list_code_names(code: types.CodeType) -> Iterator[str]:
-    yield from code.co_names
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            yield from _list_code_names(constant)
 
 
 def find_package(thing: Any) -> str:

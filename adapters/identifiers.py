@@ -44,7 +44,7 @@ def list_identifiers(thing: Any, *, switched_off: bool = True) -> frozenset[str]
 def is_made_for_half_types(thing: Any) -> bool:
     """Return True if the own code of a function or class names a half type, casts to float32 or calls a kernel."""
     functions = [one for one in _list_own(thing) if isinstance(one, FunctionType)]
-    return any(_names_half_type(code) for one in functions for code in _list_code(one.__code__))
+    return any(_names_half_type(code) for one in functions for code in list_code(one.__code__))
 
 
 def _names_half_type(code: CodeType) -> bool:
@@ -105,16 +105,16 @@ def _find_used(names: Mapping[str, Any], used: Collection[str]) -> Iterator[Any]
 
 def _list_names(code: CodeType) -> Iterator[str]:
     """Yield the names in code, and in the functions that are written inside it."""
-    for one in _list_code(code):
+    for one in list_code(code):
         yield from (*one.co_names, *one.co_varnames, *one.co_freevars)
 
 
-def _list_code(code: CodeType) -> Iterator[CodeType]:
+def list_code(code: CodeType) -> Iterator[CodeType]:
     """Yield code, and that of the functions that are written inside it."""
     yield code
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
-            yield from _list_code(constant)
+            yield from list_code(constant)
 
 
 def _read_cell(cell: CellType) -> Any:

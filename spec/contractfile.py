@@ -60,13 +60,6 @@ class BlockEntry(StrictModel):
     only_with: dict[Name, Items[Option]] = {}
 
 
-class SessionEntry(StrictModel):
-    """The axis along which a session cuts arrays into calls, and the arrays that a call gets with all rows so far."""
-
-    axis: Name
-    so_far: Items[Name] = ()
-
-
 class ContractFile(StrictModel):
     """The schema of a contract."""
 
@@ -86,7 +79,7 @@ class ContractFile(StrictModel):
     conventions: Items[Name] = ()
     clauses: Items[ClauseId] = ()
     computed_in_at_least: Literal["float32", "float64"] | None = None
-    session: SessionEntry | None = None
+    session: Session | None = None
 
 
 def read_contracts(
@@ -152,11 +145,11 @@ def _build(file: YamlFile, default: str) -> Contract:
     contract = Contract(
         model.component, model.title, model.formula, model.depends_on,
         _read_arrays(file, "inputs", model.inputs), _read_arrays(file, "params", model.params),
-        {name: AttributeSpec(name, **a.model_dump()) for name, a in model.attributes.items()},
+        {name: AttributeSpec(name, **dict(a)) for name, a in model.attributes.items()},
         _read_arrays(file, "outputs", model.outputs),
         model.flow or tuple(model.outputs), model.conventions, model.computed_in_at_least,
         model.edition or default, clauses=model.clauses, free=model.free, differentiable=model.differentiable,
-        session=None if model.session is None else Session(model.session.axis, model.session.so_far),
+        session=model.session,
     )  # fmt: skip
     _refuse_unknown_sizes(file, contract)
     _refuse_unknown_axes(file, contract)
@@ -273,9 +266,6 @@ def _read_arrays(file: YamlFile, group: str, models: Mapping[str, ArrayEntry]) -
             shape = Shape.parse(model.shape or model.broadcast or ())
         except ValueError as error:
             raise SpecError([file.problem(where, str(error))]) from error
-        flags = (
-            model.broadcast is not None, model.optional, model.below, model.blind, model.only_with, model.covers,
-            model.causal_with, model.only_causal_with, model.conventions,
-        )  # fmt: skip
-        specs[name] = ArraySpec(name, model.kind, shape, *flags)
+        flags = dict(model) | {"shape": shape, "broadcast": model.broadcast is not None}
+        specs[name] = ArraySpec(name, **flags)
     return specs

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from goldformer.spec.shapes import ContractViolation, Shape
+from goldformer.spec.strict import Items, Name, StrictModel
 
 Array = NDArray[Any]
 
@@ -42,15 +43,14 @@ class SessionCall:
     so_far: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Session:
+class Session(StrictModel):
     """The arrays of a contract that a session cuts: those with the axis `axis`.
 
     A call has its own rows of them. It has the rows of the whole sequence so far of those named in `so_far`.
     """
 
-    axis: str
-    so_far: tuple[str, ...] = ()
+    axis: Name
+    so_far: Items[Name] = ()
 
     def find_axis(self, shape: Shape) -> int | None:
         """Return where the axis is in a shape, counted from the end; None if the shape does not have it."""
