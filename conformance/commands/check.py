@@ -110,7 +110,7 @@ def check(**given: Any) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Asked:
-    """What the command line asks for."""
+    """The options of the command line, by name."""
 
     adapter: str
     components: tuple[str, ...]
