@@ -18,7 +18,7 @@ from goldformer.adapters.notebook import CellNames
 from goldformer.adapters.process.client import Client, adapter_object
 from goldformer.adapters.process.faults import CallFault, FaultReason
 from goldformer.adapters.process.patience import NOT_ASKED
-from goldformer.conformance.diagnosis.diagnosed import DiagnosedRun, Explained
+from goldformer.conformance.diagnosis.diagnosed import Explained
 from goldformer.conformance.diagnosis.findings import diagnose
 from goldformer.conformance.grading.answer_limits import AnswerLimiter
 from goldformer.conformance.grading.answers import NOTHING_REQUIRED, AnswerRecorder, Answers
@@ -31,7 +31,6 @@ from goldformer.conformance.grading.model import (
     NOT_STARTED,
     Check,
     ComponentGrade,
-    DiagnosisLine,
     Grade,
     Outcome,
     Submission,
@@ -189,7 +188,7 @@ class Grader:
         rated = zip(judgements, map(run.explain, run), strict=True)
         checks = mark_imprecise([planned.rate(explained) for (planned, _), explained in rated])
         judged = {check.verdict.key for check in checks if check.outcome != "grader-error"}
-        said = () if message else tuple(_diagnose(run.select(lambda v: v.key in judged), plan.spec))
+        said = () if message else tuple(diagnose(run.select(lambda v: v.key in judged), plan.spec))
         carried = find_carried(assignment, checks, run, plan.kinds, plan.spec)
         spared = carried if assignment.carry == "once" else {}
         parts = grade_components(assignment, checks, said, plan.kinds, spared)
@@ -273,11 +272,6 @@ def _grade_without_checks(
     parts = tuple(ComponentGrade(part.component, part.points, 0.0, {}) for part in task.assignment.parts)
     points = round_points(task.assignment.points)
     return Grade(submission.id, task.key(submission), outcome, message, points, 0.0, parts, (), (), isolation)
-
-
-def _diagnose(run: DiagnosedRun, spec: Spec) -> Iterator[DiagnosisLine]:
-    for remark in diagnose(run, spec):
-        yield DiagnosisLine(remark.label, remark.text, remark.inner, remark.mistakes)
 
 
 def _mark_tampered(grade: Grade, changed: str) -> Grade:

@@ -12,11 +12,11 @@ from pydantic import Field
 
 from goldformer.conformance.diagnosis.diagnosed import CheckDiagnosis
 from goldformer.conformance.diagnosis.finding import (
-    CODE_LABELS,
     MISTAKE_FOUND,
     NOTHING_KNOWN,
     OPTION_FOUND,
     POSSIBLE_CAUSES,
+    Finding,
 )
 from goldformer.conformance.grading.sandbox import WAITS, Isolation, Limits
 from goldformer.conformance.judging.verdict import NO_MISTAKE, TOLERATED, WITHHELD, Reason, Status, Verdict
@@ -287,21 +287,6 @@ class ComponentGrade:
 
 
 @dataclass(frozen=True, slots=True)
-class DiagnosisLine:
-    """A sentence of the diagnosis with its label ("Mistake found", "Fix first", …) and the mistakes that it names."""
-
-    label: str
-    text: str
-    inner: bool = True
-    mistakes: tuple[str, ...] = ()
-
-    @property
-    def is_code(self) -> bool:
-        """Return True if its text is a line of code."""
-        return self.label in CODE_LABELS
-
-
-@dataclass(frozen=True, slots=True)
 class ForbiddenUse:
     """A line of a submission that uses a forbidden name, as its source reads; what runs may differ.
 
@@ -331,7 +316,7 @@ class Grade:
     points: float
     earned: float
     parts: tuple[ComponentGrade, ...]
-    said: tuple[DiagnosisLine, ...]
+    said: tuple[Finding, ...]
     checks: tuple[Check, ...]
     isolation: Isolation
     forbidden: tuple[ForbiddenUse, ...] = ()

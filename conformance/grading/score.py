@@ -9,6 +9,7 @@ from decimal import ROUND_HALF_EVEN, Decimal
 from fractions import Fraction
 from typing import Final, get_args
 
+from goldformer.conformance.diagnosis.finding import Finding
 from goldformer.conformance.grading.model import (
     CERTAIN_LABELS,
     NOT_STARTED,
@@ -18,7 +19,6 @@ from goldformer.conformance.grading.model import (
     Check,
     ComponentGrade,
     Deduction,
-    DiagnosisLine,
     Grade,
     GradedComponent,
     Kind,
@@ -91,7 +91,7 @@ def round_points(points: float | Decimal) -> float:
 def grade_components(
     assignment: Assignment,
     checks: Sequence[Check],
-    diagnosis: Sequence[DiagnosisLine],
+    diagnosis: Sequence[Finding],
     kinds: CheckKinds,
     carried: Mapping[str, Carried] | None = None,
 ) -> tuple[ComponentGrade, ...]:
@@ -226,7 +226,7 @@ def _weigh_origins(part: GradedComponent, shares: Mapping[Origin, Fraction]) -> 
 
 
 def _assign_deductions(
-    assignment: Assignment, checks: Sequence[Check], diagnosis: Sequence[DiagnosisLine]
+    assignment: Assignment, checks: Sequence[Check], diagnosis: Sequence[Finding]
 ) -> dict[str, tuple[Deduction, ...]]:
     """Return the deductions of each component: each once, in the first component that shows its reason."""
     found = _find_mistakes(diagnosis)
@@ -240,7 +240,7 @@ def _assign_deductions(
     return {component: tuple(deductions) for component, deductions in due.items()}
 
 
-def _find_mistakes(diagnosis: Iterable[DiagnosisLine]) -> set[tuple[str | None, str]]:
+def _find_mistakes(diagnosis: Iterable[Finding]) -> set[tuple[str | None, str]]:
     """Return the mistakes that the diagnosis is certain of, each with its component."""
     found: set[tuple[str | None, str]] = set()
     component = ""

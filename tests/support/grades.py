@@ -13,12 +13,12 @@ from goldformer.adapters import Adapter
 from goldformer.adapters.textbook.build import build_textbook
 from goldformer.conformance.diagnosis.diagnosed import Explained
 from goldformer.conformance.diagnosis.explain import Diagnosis
+from goldformer.conformance.diagnosis.finding import Finding
 from goldformer.conformance.diagnosis.mistakes import implementations
 from goldformer.conformance.grading.model import (
     Assignment,
     Check,
     ComponentGrade,
-    DiagnosisLine,
     Grade,
     GradedComponent,
     Origin,
@@ -105,7 +105,7 @@ def graded(id_, listed, *, message="", outcome=None, assignment=ASSIGNMENT, **mo
     parts = tuple(_part(part, listed) for part in assignment.parts)
     bad = {check.outcome for check in listed if check.counts} - {"correct"}
     findings = diagnose([Explained(check.verdict, check.diagnosis) for check in listed], _spec())
-    said = tuple(DiagnosisLine(r.label, r.text, r.inner, r.mistakes) for r in findings)
+    said = tuple(Finding(r.label, r.text, r.inner, r.mistakes) for r in findings)
     grade = Grade(
         submission=id_, key=f"key-{id_}", outcome=outcome or (min(bad) if bad else "correct"), message=message,
         points=assignment.points, earned=round(sum(part.earned for part in parts), 2), parts=parts, said=said,

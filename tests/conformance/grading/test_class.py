@@ -13,7 +13,8 @@ from dataclasses import replace
 import pytest
 
 import grades
-from goldformer.conformance.grading.model import NOT_STARTED, DiagnosisLine
+from goldformer.conformance.diagnosis.finding import Finding
+from goldformer.conformance.grading.model import NOT_STARTED
 from goldformer.conformance.grading.results import staff
 from goldformer.conformance.grading.results.classroom import anonymous_page, class_page
 from goldformer.conformance.grading.results.gradebook import to_csv, to_json
@@ -55,7 +56,7 @@ def page(lines, spec):
 def test_a_slip_that_no_catalogue_lists_stands_on_the_page_in_words(lines, spec):
     slip = "scaled_dot_product_attention.edit@weigh_keys/result@scaled:1.01"
     text = class_page(
-        [replace(lines[1], said=(DiagnosisLine("Mistake found", "", mistakes=(slip,)),)), *lines], ASSIGNMENT, spec
+        [replace(lines[1], said=(Finding("Mistake found", "", mistakes=(slip,)),)), *lines], ASSIGNMENT, spec
     )
     assert text.count("the code multiplies the weights by 1.01") >= 3  # among the mistakes, the choices, and in the row
     assert f'<td class="w">{slip}' not in text
@@ -110,7 +111,7 @@ def test_mistakes_name_who_made_them_most_frequent_first(page):
 
 
 def test_what_could_be_is_counted_apart(spec, lines):
-    unsure = replace(lines[1], said=(DiagnosisLine("Possible causes", "one", mistakes=("scale-multiply",)),))
+    unsure = replace(lines[1], said=(Finding("Possible causes", "one", mistakes=("scale-multiply",)),))
     summaries = [text for _, text in Page(class_page([unsure], ASSIGNMENT, spec)).all("summary")]
     assert summaries[0].startswith("0 + 1 possible · the scores are multiplied by √d_k")
     nothing = replace(unsure, said=())
@@ -268,7 +269,7 @@ def test_a_row_for_each_student_and_a_column_for_each_component(lines):
 
 @pytest.mark.parametrize("text", ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", " =1", "＝1", HOSTILE])
 def test_no_cell_begins_a_formula(lines, text):
-    hostile = replace(lines[0], submission=text, message=text, said=(DiagnosisLine("Mistake found", text),))
+    hostile = replace(lines[0], submission=text, message=text, said=(Finding("Mistake found", text),))
     (row,) = read(to_csv([hostile], ASSIGNMENT))
     for name in ("id", "message", "diagnosis"):
         assert row[name][0] in "'\\"

@@ -10,8 +10,8 @@ from markdown_it import MarkdownIt
 
 import grades
 from goldformer.conformance.diagnosis.causes import make_option_cause, write_hint
-from goldformer.conformance.diagnosis.finding import ADAPTER_LABELS
-from goldformer.conformance.grading.model import NOT_STARTED, Deduction, DiagnosisLine, Feedback, derive_outcome
+from goldformer.conformance.diagnosis.finding import ADAPTER_LABELS, Finding
+from goldformer.conformance.grading.model import NOT_STARTED, Deduction, Feedback, derive_outcome
 from goldformer.conformance.grading.results import feedback
 from goldformer.conformance.grading.results.words import (
     advise,
@@ -260,9 +260,9 @@ def test_how_points_come_about_is_said_where_some_are_lost(both, part, rule):
 
 def test_nobody_is_told_to_change_the_adapter_of_the_assignment(both):
     said = (
-        DiagnosisLine("Fix first", "softmax", inner=False, mistakes=()),
-        DiagnosisLine("Option found", f"empty_row: nan. {HINT}", inner=True, mistakes=()),
-        DiagnosisLine(ADAPTER_LABELS[0], "raise NotImplementedError in the adapter", inner=True, mistakes=()),
+        Finding("Fix first", "softmax", inner=False, mistakes=()),
+        Finding("Option found", f"empty_row: nan. {HINT}", inner=True, mistakes=()),
+        Finding(ADAPTER_LABELS[0], "raise NotImplementedError in the adapter", inner=True, mistakes=()),
     )
     for shown in both(replace(grades.failing(), said=said)):
         assert "empty_row: nan." in shown

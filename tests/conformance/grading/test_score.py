@@ -10,12 +10,12 @@ import pytest
 
 from goldformer.conformance.diagnosis.diagnosed import CheckDiagnosis
 from goldformer.conformance.diagnosis.evidence import Match
+from goldformer.conformance.diagnosis.finding import Finding
 from goldformer.conformance.grading.model import (
     Assignment,
     Check,
     ComponentGrade,
     Deduction,
-    DiagnosisLine,
     Grade,
     GradedComponent,
     Origin,
@@ -41,7 +41,7 @@ def check(name: str, outcome: Outcome = "correct", origin: Origin = "published",
 
 
 def graded(
-    *checks: Check, part: GradedComponent | None = None, said: tuple[DiagnosisLine, ...] = (), **kwargs: object
+    *checks: Check, part: GradedComponent | None = None, said: tuple[Finding, ...] = (), **kwargs: object
 ) -> ComponentGrade:
     part = part or GradedComponent(component="softmax", points=10.0)
     assignment = Assignment(Path(), "", Path(), None, (part,), ("float64",), 1, None, **kwargs)  # type: ignore[arg-type]
@@ -173,10 +173,10 @@ def test_a_deduction_is_taken_once_where_it_shows_and_never_below_zero() -> None
 @pytest.mark.parametrize(("label", "taken"), [("Mistake found", True), ("Possible causes", False), ("Or", False)])
 def test_a_mistake_costs_points_where_the_diagnosis_is_certain(label: str, taken: bool) -> None:
     named = Deduction(points=2.0, mistake="softmax-no-max")
-    said = (DiagnosisLine("Fix first", "softmax", inner=False), DiagnosisLine(label, "…", mistakes=("softmax-no-max",)))
+    said = (Finding("Fix first", "softmax", inner=False), Finding(label, "…", mistakes=("softmax-no-max",)))
     grade = graded(check("one"), check("two", "wrong"), said=said, deductions=(named,))
     assert grade.earned == (3.0 if taken else 5.0)
-    elsewhere = (DiagnosisLine("Fix first", "layer_norm", inner=False), said[1])
+    elsewhere = (Finding("Fix first", "layer_norm", inner=False), said[1])
     assert graded(check("one"), check("two", "wrong"), said=elsewhere, deductions=(named,)).earned == 5.0
 
 
@@ -205,7 +205,7 @@ def whole() -> Grade:
         "softmax", 10.0, 5.0, {"published": (1, 2), "fresh": (1, 1)}, (Deduction(points=1.0, mistake="x"),)
     )
     return Grade(
-        "alice", "k", "wrong", "m", 10.0, 5.0, (part,), (DiagnosisLine("Mistake found", "t", mistakes=("x",)),),
+        "alice", "k", "wrong", "m", 10.0, 5.0, (part,), (Finding("Mistake found", "t", mistakes=("x",)),),
         (Check("published", "wrong", failed, diagnosis=found), check("one")), Isolation("files", ("a",), {"b": "c"}),
     )  # fmt: skip
 
