@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Final, Protocol, TypeVar
+from typing import Final, TypeVar
 
 from goldformer.conformance.diagnosis.causes import find_cause
 from goldformer.conformance.diagnosis.finding import Finding
@@ -15,23 +15,7 @@ from goldformer.spec.tables import find_address
 FIX: Final = "Fix"
 
 
-class Remark(Protocol):
-    """A sentence of a diagnosis, also as a grade keeps it."""
-
-    @property
-    def label(self) -> str:
-        """The words before it."""
-
-    @property
-    def inner(self) -> bool:
-        """True if it belongs to the component of the remark before it."""
-
-    @property
-    def is_code(self) -> bool:
-        """True if its text is a line of code."""
-
-
-R = TypeVar("R", bound=Remark)
+F = TypeVar("F", bound=Finding)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +35,9 @@ def show_fixes_first(findings: Iterable[Finding], spec: Spec) -> list[ShownFindi
     return [_show(finding, spec) for finding in put_fixes_first(split)]
 
 
-def put_fixes_first(findings: Iterable[R]) -> list[R]:
+def put_fixes_first(findings: Iterable[F]) -> list[F]:
     """Order findings: below each component the code of the fix, then the fix in words, then the reasons."""
-    groups: list[list[R]] = []
+    groups: list[list[F]] = []
     for finding in findings:
         if not (finding.inner and groups):
             groups.append([])
@@ -61,7 +45,7 @@ def put_fixes_first(findings: Iterable[R]) -> list[R]:
     return [finding for group in groups for finding in sorted(group, key=_rank)]
 
 
-def _rank(finding: Remark) -> int:
+def _rank(finding: Finding) -> int:
     return 0 if not finding.inner else 1 if finding.is_code else 2 if finding.label == FIX else 3
 
 

@@ -106,7 +106,7 @@ def _list_remarks(remarks: tuple[StudentRemark, ...]) -> Iterator[str]:
         quoted = f": {code(remark.quoted)}" if remark.quoted else ""
         text = code(remark.text) if remark.is_code else escape(remark.text)
         yield f"{'  ' if remark.inner else ''}- **{escape(remark.label)}**: {text}{quoted}"
-        for mistake in remark.mistakes:
+        for mistake in remark.known:
             yield f"    - Why it matters: {escape(mistake.why)}"
 
 

@@ -14,7 +14,7 @@ from itertools import takewhile
 from typing import Final
 
 from goldformer.conformance.diagnosis.causes import drop_declaration
-from goldformer.conformance.diagnosis.finding import ADAPTER_LABELS, CODE_LABELS, FIX_FIRST
+from goldformer.conformance.diagnosis.finding import ADAPTER_LABELS, FIX_FIRST, Finding
 from goldformer.conformance.grading.compact import WINDOWS, find_place, list_public_failures
 from goldformer.conformance.grading.model import (
     CERTAIN_LABELS,
@@ -125,22 +125,14 @@ class ComponentFeedback:
 
 
 @dataclass(frozen=True, slots=True)
-class StudentRemark:
-    """A line of the diagnosis, and the catalogue's entries of the mistakes that it names.
+class StudentRemark(Finding):
+    """A finding of the diagnosis, and the catalogue's entries of the mistakes that it names.
 
     `quoted` is a text of the suite about an answer, which may repeat text of the submission.
     """
 
-    label: str
-    text: str
-    inner: bool
-    mistakes: tuple[Mistake, ...] = ()
+    known: tuple[Mistake, ...] = ()
     quoted: str = ""
-
-    @property
-    def is_code(self) -> bool:
-        """Return True if its text is a line of code."""
-        return self.label in CODE_LABELS
 
 
 @dataclass(frozen=True, slots=True)
@@ -390,7 +382,7 @@ def _list_remarks(grade: Grade, assignment: Assignment, spec: Spec) -> Iterator[
         text = drop_declaration(line.text)
         text = text if assignment.feedback.first_wrong else text.partition("; the first wrong output")[0]
         known = tuple(spec.mistakes[id_] for id_ in line.mistakes if id_ in spec.mistakes)
-        yield StudentRemark(line.label, text, line.inner, known)
+        yield StudentRemark(line.label, text, line.inner, line.mistakes, known)
 
 
 def _add_first_seen(remarks: list[StudentRemark], failures: _FailedChecks) -> Iterator[StudentRemark]:
@@ -398,7 +390,7 @@ def _add_first_seen(remarks: list[StudentRemark], failures: _FailedChecks) -> It
     for place, remark in enumerate(remarks):
         yield remark
         below = takewhile(lambda other: other.inner, remarks[place + 1 :])
-        if remark.label == FIX_FIRST and not any(o.mistakes or o.label in CERTAIN_LABELS for o in below):
+        if remark.label == FIX_FIRST and not any(o.known or o.label in CERTAIN_LABELS for o in below):
             for failure in failures.describe(remark.text)[:1]:
                 yield StudentRemark("First seen", failure.check, inner=True, quoted=failure.said)
 
@@ -415,8 +407,8 @@ def _list_findings(remarks: Sequence[StudentRemark]) -> Iterator[StudentFinding]
         below = takewhile(lambda other: other.inner, remarks[place + 1 :])
         code = tuple(other for other in below if other.is_code)
         certain = remark.label in CERTAIN_LABELS
-        if certain and remark.mistakes:
-            text = " ".join(f"{_capitalize(mistake.title)}. {mistake.hint}" for mistake in remark.mistakes)
+        if certain and remark.known:
+            text = " ".join(f"{_capitalize(mistake.title)}. {mistake.hint}" for mistake in remark.known)
         else:
             text = f"{remark.label}: {remark.text}"
         yield StudentFinding(component, text, certain, remark.quoted, code)
