@@ -43,20 +43,10 @@ BITS: Final = "Bit for bit"
 HIDDEN_NAN: Final = "Hidden NaN"
 
 #: The labels that are no diagnosis of a failure.
-NOTES: Final = frozenset(
-    {
-        BITS,
-        HIDDEN_NAN,
-        ROUNDING,
-        TOO_FEW,
-        FEW_CASES_APPLY,
-        NEVER_RAN,
-        JUDGED_UP_TO,
-        PERHAPS_NOT_SHOWN,
-        ROBUSTNESS,
-        MISSING,
-    }
-)
+NOTES: Final = frozenset({
+    BITS, HIDDEN_NAN, ROUNDING, TOO_FEW, FEW_CASES_APPLY, NEVER_RAN, JUDGED_UP_TO, PERHAPS_NOT_SHOWN, ROBUSTNESS,
+    MISSING,
+})  # fmt: skip
 
 #: The number of places that are named which no golden case ran.
 _MOST_LINES: Final = 6
