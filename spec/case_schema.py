@@ -14,6 +14,7 @@ from goldformer.spec.draw import Dyadic, Ends, Fill, Ids, Mask, Uniform, Values
 from goldformer.spec.goldenfile import GoldenCaseModel
 from goldformer.spec.model import Blind, Statistic
 from goldformer.spec.strict import ByKeys, ClauseId, Id, Items, Name, Option, Param, StrictModel, Text
+from goldformer.spec.tables import Citation
 
 Nested = list[Any]
 
@@ -103,11 +104,6 @@ class ErrorModel(StrictModel):
     error: Param
 
 
-class SourceModel(StrictModel):
-    document: Id
-    rows: Annotated[list[str], Field(min_length=1)]
-
-
 class ChangeModel(StrictModel):
     """The one thing in which an error case differs from its base; null takes an argument away."""
 
@@ -120,14 +116,14 @@ class ChangeModel(StrictModel):
 _MOST_MEANT: Final = 3
 
 
-def _check_count(ids: list[str]) -> list[str]:
+def _check_count(ids: tuple[str, ...]) -> tuple[str, ...]:
     if len(ids) > _MOST_MEANT:
         message = f"names {len(ids)} mistakes: keep at most {_MOST_MEANT}, those that the case was designed to reveal"
         raise PydanticCustomError("meant_for", message)
     return ids
 
 
-MeantFor = Annotated[list[Id], AfterValidator(_check_count), Field(json_schema_extra={"maxItems": _MOST_MEANT})]
+MeantFor = Annotated[Items[Id], AfterValidator(_check_count), Field(json_schema_extra={"maxItems": _MOST_MEANT})]
 
 
 def list_names(names: Any) -> Any:
@@ -138,9 +134,9 @@ def list_names(names: Any) -> Any:
 class CaseModel(StrictModel):
     id: Id
     title: Text
-    clauses: Annotated[list[ClauseId], Field(min_length=1)]
-    source: SourceModel | Literal["derived"]
-    meant_for: MeantFor = []
+    clauses: Annotated[Items[ClauseId], Field(min_length=1)]
+    source: Citation | Literal["derived"]
+    meant_for: MeantFor = ()
     sizes: dict[Name, int | list[int]] = {}
     equal_sizes: Text | None = None
     blind: Items[Blind] = ()

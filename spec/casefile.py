@@ -146,7 +146,7 @@ def _build(
     place: Location,
     built: Mapping[str, Case],
 ) -> Case:
-    source = None if model.source == "derived" else Citation(model.source.document, tuple(model.source.rows))
+    source = None if model.source == "derived" else model.source
     if isinstance(model.expect, schema.ErrorModel):
         return _build_error(model, model.expect.error, contract, place, source, built)
     if model.base is not None or model.change is not None:
@@ -159,8 +159,8 @@ def _build(
     drawn = _find_drawn(model.attributes, model.only_with, names, contract, conventions)
     params = _make_arguments(_expand_params(model.params, drawn), param_specs, sizes, lead, "params")
     case = Case(
-        id=model.id, component=contract.component, title=model.title, place=place, clauses=tuple(model.clauses),
-        source=source, meant_for=tuple(model.meant_for), sizes=sizes, lead=lead, equal_sizes=model.equal_sizes,
+        id=model.id, component=contract.component, title=model.title, place=place, clauses=model.clauses,
+        source=source, meant_for=model.meant_for, sizes=sizes, lead=lead, equal_sizes=model.equal_sizes,
         attributes=model.attributes, inputs=inputs, params=params,
         conventions={name: tuple(conventions[name].options) for name in names},
         only_with=model.only_with, printed=model.printed,
@@ -404,8 +404,8 @@ def _build_error(
     inputs = _apply_change(base.inputs, change.inputs, contract.inputs, base, "inputs")
     params = _apply_change(base.params, change.params, contract.params_for(attributes), base, "params")
     case = replace(
-        base, id=model.id, title=model.title, clauses=tuple(model.clauses), source=source,
-        meant_for=tuple(model.meant_for), kills=(), attributes=attributes, inputs=inputs, params=params,
+        base, id=model.id, title=model.title, clauses=model.clauses, source=source,
+        meant_for=model.meant_for, kills=(), attributes=attributes, inputs=inputs, params=params,
         expect={}, printed={}, golden=None, only_with=model.only_with,
         place=place, error=error, base=base.id,
     )  # fmt: skip

@@ -69,7 +69,7 @@ def _split_sources(body: list[str], documents: Mapping[str, Document]) -> tuple[
 def cite(item: str, documents: Mapping[str, Document]) -> Citation:
     """Read `walkthrough W1 W4`; ValueError when the document or a row does not exist."""
     if item.strip() == THIS_SPEC:
-        return Citation(THIS_SPEC, ())
+        return Citation.model_construct(document=THIS_SPEC, rows=())
     name, *rows = item.split()
     if name not in documents:
         raise ValueError(f"cites {name!r}, which documents.yaml does not have: it has {', '.join(documents)}")
@@ -77,4 +77,4 @@ def cite(item: str, documents: Mapping[str, Document]) -> Citation:
     unknown = [row for row in rows if row not in known and documents[name].kind != "paper"]
     if unknown or not rows:
         raise ValueError(f"cites rows {unknown} of {name}, which has {', '.join(sorted(known))}")
-    return Citation(name, tuple(rows))
+    return Citation(document=name, rows=tuple(rows))

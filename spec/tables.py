@@ -36,12 +36,11 @@ class Level(Enum):
     CONVENTION = "CONVENTION"
 
 
-@dataclass(frozen=True, slots=True)
-class Citation:
+class Citation(StrictModel):
     """A document with the rows (for the paper: sections) that say so; `this spec` has no rows."""
 
-    document: str
-    rows: tuple[str, ...]
+    document: Id
+    rows: Annotated[Items[str], Field(min_length=1)]
 
     def __str__(self) -> str:
         return " ".join((self.document, *self.rows))
