@@ -10,7 +10,7 @@ from pydantic import Field
 
 from goldformer.spec.edition import EditionName
 from goldformer.spec.errors import Problem, SpecError
-from goldformer.spec.model import ArraySpec, AttributeSpec, Contract, Layers
+from goldformer.spec.model import ArraySpec, AttributeEntry, AttributeSpec, Contract, Layers
 from goldformer.spec.sessions import AFTER, CALLS, Session
 from goldformer.spec.shapes import LEAD, Axis, Shape
 from goldformer.spec.strict import ClauseId, Items, Name, Option, StrictModel, Text
@@ -33,22 +33,6 @@ class ArrayEntry(StrictModel):
     causal_with: dict[Name, Items[Option]] = {}
     only_causal_with: dict[Name, Items[Option]] = {}
     conventions: Items[Name] = ()
-
-
-class AttributeEntry(StrictModel):
-    """A plain argument."""
-
-    kind: Literal["int", "bool", "float", "ints"]
-    minimum: int | float | None = None
-    above: int | float | None = None
-    maximum: int | float | None = None
-    size: Name | None = None
-    below: Name | None = None
-    at_most: str | None = None
-    multiple_of: Annotated[int, Field(ge=2)] | Name | None = None
-    optional: bool = False
-    needed_with: Name | None = None
-    needed_under: dict[Name, Items[Option]] = {}
 
 
 class BlockEntry(StrictModel):
@@ -145,7 +129,7 @@ def _build(file: YamlFile, default: str) -> Contract:
     contract = Contract(
         model.component, model.title, model.formula, model.depends_on,
         _read_arrays(file, "inputs", model.inputs), _read_arrays(file, "params", model.params),
-        {name: AttributeSpec(name, **dict(a)) for name, a in model.attributes.items()},
+        {name: AttributeSpec(name=name, **dict(a)) for name, a in model.attributes.items()},
         _read_arrays(file, "outputs", model.outputs),
         model.flow or tuple(model.outputs), model.conventions, model.computed_in_at_least,
         model.edition or default, clauses=model.clauses, free=model.free, differentiable=model.differentiable,

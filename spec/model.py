@@ -19,7 +19,7 @@ from goldformer.spec.later import Hiding, LaterTokens
 from goldformer.spec.pairs import cover_pairs
 from goldformer.spec.sessions import STATE, Session, SessionCall, drop_script
 from goldformer.spec.shapes import Shape
-from goldformer.spec.strict import Items, Location, Param, StrictModel, Text
+from goldformer.spec.strict import Items, Location, Name, Option, Param, StrictModel, Text
 from goldformer.spec.tables import Citation
 
 Array = NDArray[Any]
@@ -100,9 +100,8 @@ class ArraySpec:
         return all(options[name] in allowed for name, allowed in self.only_with.items() if name in options)
 
 
-@dataclass(frozen=True, slots=True)
-class AttributeSpec:
-    """A plain argument of a contract, an int, a bool, a float or several ints; `size` is the axis it fixes.
+class AttributeEntry(StrictModel):
+    """A plain argument, an int, a bool, a float or several ints; `size` is the axis it fixes.
 
     A number is at least `minimum`, more than `above` and at most `maximum`. An id is at least 0 and less than the size
     `below`. A number is not more than `at_most`, which names an attribute or an axis, and a whole number is a multiple
@@ -110,18 +109,23 @@ class AttributeSpec:
     of `needed_under`.
     """
 
-    name: str
     kind: Literal["int", "bool", "float", "ints"]
-    minimum: float | None = None
-    above: float | None = None
-    maximum: float | None = None
-    size: str | None = None
-    below: str | None = None
+    minimum: int | float | None = None
+    above: int | float | None = None
+    maximum: int | float | None = None
+    size: Name | None = None
+    below: Name | None = None
     at_most: str | None = None
-    multiple_of: int | str | None = None
+    multiple_of: Annotated[int, Field(ge=2)] | Name | None = None
     optional: bool = False
-    needed_with: str | None = None
-    needed_under: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    needed_with: Name | None = None
+    needed_under: dict[Name, Items[Option]] = {}
+
+
+class AttributeSpec(AttributeEntry):
+    """A plain argument of a contract."""
+
+    name: Name
 
     def is_missing(self, given: Mapping[str, Attribute], options: Mapping[str, str]) -> bool:
         """Return True if a call with these attributes needs this one under the options and does not have it."""

@@ -21,9 +21,10 @@ from goldformer.spec.case_schema import (
     RealModel,
     StatisticsModel,
 )
-from goldformer.spec.contractfile import ArrayEntry, AttributeEntry, BlockEntry, ContractFile
+from goldformer.spec.contractfile import ArrayEntry, BlockEntry, ContractFile
 from goldformer.spec.draw import Dyadic, Fill, Mask, Uniform, Values
 from goldformer.spec.goldenfile import GoldenArrayModel, GoldenCaseModel, GoldenStatisticsModel
+from goldformer.spec.model import AttributeEntry
 from goldformer.spec.oracle.draws import ROUNDOFF, SAMPLES
 from goldformer.spec.oracle.rounding import ELEMENT, SLACK, SMALLEST, TF32, UNIT_ROUNDOFF, Rounding
 from goldformer.spec.oracle.truth import MOST_SAMPLED
