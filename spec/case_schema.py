@@ -14,7 +14,7 @@ from goldformer.spec.draw import Dyadic, Ends, Fill, Ids, Mask, Uniform, Values
 from goldformer.spec.goldenfile import GoldenCaseModel
 from goldformer.spec.model import Blind, Statistic
 from goldformer.spec.strict import ByKeys, ClauseId, Id, Items, Name, Option, Param, StrictModel, Text
-from goldformer.spec.tables import Citation
+from goldformer.spec.tables import Citation, write_number
 
 Nested = list[Any]
 
@@ -131,6 +131,11 @@ def list_names(names: Any) -> Any:
     return (names,) if isinstance(names, str) else names
 
 
+def _spell_number(option: Any) -> Any:
+    """Return an option that is a number, such as an eps, in its shortest form; any other as it is."""
+    return (write_number(option) or option) if isinstance(option, float) else option
+
+
 class CaseModel(StrictModel):
     id: Id
     title: Text
@@ -145,7 +150,7 @@ class CaseModel(StrictModel):
     params: Annotated[AllParamsModel | AllUniformModel | dict[Param, AnyRecipe], ByKeys()] = {}
     cotangent: AnyRecipe | None = None
     convention: Annotated[Items[Name], BeforeValidator(list_names, json_schema_input_type=Name | Items[Name])] = ()
-    only_with: dict[Name, Option] = {}
+    only_with: dict[Name, Annotated[Option, BeforeValidator(_spell_number, json_schema_input_type=Option | float)]] = {}
     base: Id | None = None
     change: ChangeModel | None = None
     expect: Annotated[ErrorModel | dict[Param, WantedModel], ByKeys()]
