@@ -69,12 +69,16 @@ class YamlFile:
     @classmethod
     def read(cls, path: Path) -> YamlFile:
         """Parse one document; SpecError on what is not plain data in YAML, on a repeated key, and on an empty file."""
-        text = _decode(path, _read_bytes(path))
-        with _translate_faults(path, text), contextlib.closing(_Loader(text)) as loader:
-            node = loader.get_single_node()
+        text = ""
+        try:
+            text = read_regular_file(path, LARGEST).decode("utf-8")
+            with contextlib.closing(_Loader(text)) as loader:
+                node = loader.get_single_node()
             if node is None:
-                raise SpecError([Problem(path, 1, "file", "is empty")])
+                raise _NotPlain("is empty", 1)
             return cls(path, text, _build(node, (), set()), node)
+        except (OSError, UnicodeDecodeError, _NotPlain, yaml.YAMLError) as error:
+            raise SpecError([Problem(path, *_describe_fault(error, text))]) from error
 
     def split_list(self) -> list[YamlFile]:
         """Split a list into files that know their lines in this one; return a file that is no list as it is."""
@@ -105,30 +109,26 @@ class YamlFile:
         try:
             return model.model_validate(self.data)
         except pydantic.ValidationError as error:
-            found = self._join_alternatives(error.errors())
-            problems = [self._explain(model, *one) for one in found[:MOST_PROBLEMS]]
+            found = [*self._join_alternatives(error.errors()).items()]
+            problems = [self._explain(model, where, *one) for where, one in found[:MOST_PROBLEMS]]
             if (more := len(found) - MOST_PROBLEMS) > 0:
                 problems.append(self.problem((), f"has {more} more problems; fix those above first"))
             raise SpecError(problems) from error
 
-    def _join_alternatives(self, errors: list[Any]) -> list[tuple[Field, Any, str]]:
-        """Return field, first error and joined messages: pydantic reports each type that a value may have by itself."""
-        joined: dict[Field, tuple[Field, Any, str]] = {}
+    def _join_alternatives(self, errors: list[Any]) -> dict[Field, tuple[Any, str]]:
+        """Return by field the first error and the joined messages: pydantic reports each type that a value may have."""
+        joined: dict[Field, tuple[Any, str]] = {}
         for error in errors:
             where = tuple(step for step in error["loc"] if not str(step).startswith("as:"))
             if error["type"] in ("missing", "extra_forbidden"):
-                joined[where] = (where, error, error["msg"])
+                joined[where] = (error, "")
                 continue
             where = self._cut_to_existing(where)
             # A list of the file is a tuple of the model.
             message = error["msg"].replace("Tuple", "List").replace("tuple", "list")
-            _, first, before = joined.get(where, (where, error, ""))
-            joined[where] = (
-                where,
-                first,
-                f"{before} or {message.removeprefix('Input should be ')}" if before else message,
-            )
-        return list(joined.values())
+            first, before = joined.get(where, (error, ""))
+            joined[where] = (first, f"{before} or {message.removeprefix('Input should be ')}" if before else message)
+        return joined
 
     def _cut_to_existing(self, where: Field) -> Field:
         """Return a field without the steps that the file does not have, such as the name of a type."""
@@ -157,19 +157,22 @@ class YamlFile:
         return self.problem(where, message)
 
 
-@contextlib.contextmanager
-def _translate_faults(path: Path, text: str) -> Iterator[None]:
-    """Raise SpecError with a line and a field for whatever is wrong with a file."""
-    try:
-        yield
-    except _NotPlain as error:
-        raise SpecError([Problem(path, error.line, format_field(error.where), str(error))]) from error
-    except yaml.reader.ReaderError as error:
-        line = _line_at(text, error.position)
-        raise SpecError([Problem(path, line, "file", f"is not YAML: {error.reason}")]) from error
-    except yaml.MarkedYAMLError as error:
-        line = error.problem_mark.line + 1 if error.problem_mark else 1
-        raise SpecError([Problem(path, line, "file", f"is not YAML: {error.problem}")]) from error
+def _describe_fault(error: Exception, text: str) -> tuple[int, str, str]:
+    """Return the line, the field and the words of what is wrong with a file."""
+    match error:
+        case _NotPlain():
+            return error.line, format_field(error.where), str(error)
+        case UnicodeDecodeError():
+            line = error.object.count(b"\n", 0, error.start) + 1
+            return line, "file", f"is not YAML: not UTF-8 ({error.reason})"
+        case yaml.reader.ReaderError():
+            return _line_at(text, error.position), "file", f"is not YAML: {error.reason}"
+        case yaml.MarkedYAMLError():
+            line = error.problem_mark.line + 1 if error.problem_mark else 1
+            return line, "file", f"is not YAML: {error.problem}"
+        case OSError():
+            return 1, "file", f"cannot be read: {error.strerror}"
+    return 1, "file", f"is not YAML: {error}"
 
 
 def keys_at(model: type[pydantic.BaseModel], where: Field) -> list[str]:
@@ -339,20 +342,3 @@ def _child(node: yaml.Node, step: str | int) -> tuple[yaml.Node, yaml.Node] | No
     if isinstance(node, yaml.SequenceNode) and isinstance(step, int) and step < len(node.value):
         return node.value[step], node.value[step]
     return None
-
-
-def _read_bytes(path: Path) -> bytes:
-    """Return the bytes of a file; SpecError if it cannot be read, is no regular file, or is too large."""
-    try:
-        return read_regular_file(path, LARGEST)
-    except OSError as error:
-        raise SpecError([Problem(path, 1, "file", f"cannot be read: {error.strerror}")]) from error
-
-
-def _decode(path: Path, raw: bytes) -> str:
-    """Return a file's text with its line breaks as they are; SpecError if it is not UTF-8."""
-    try:
-        return raw.decode("utf-8")
-    except UnicodeDecodeError as error:
-        line = raw.count(b"\n", 0, error.start) + 1
-        raise SpecError([Problem(path, line, "file", f"is not YAML: not UTF-8 ({error.reason})")]) from error
