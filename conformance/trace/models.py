@@ -7,11 +7,27 @@ from dataclasses import replace
 from typing import Any, Final
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from goldformer.conformance.trace.arrays import equals, find_factor, find_order, measure_ratio
-from goldformer.conformance.trace.inside import Recorder, describe_change, find_frontier, meet, name_causes
-from goldformer.conformance.trace.pairing import Pair, compare_weights, explain_weights, list_numbers, pair_calls
+from goldformer.conformance.trace.inside import (
+    Piece,
+    Recorder,
+    describe_change,
+    describe_line,
+    find_source,
+    meet,
+    name_causes,
+)
+from goldformer.conformance.trace.pairing import (
+    Pair,
+    compare_weights,
+    explain_weights,
+    list_numbers,
+    list_parameters,
+    mark,
+    pair_calls,
+)
 from goldformer.conformance.trace.passes import LOW, WHOLE, AllDouble, Call, NotComparable, Place, Visit, run_pass
 from goldformer.conformance.trace.report import Finding, Item, Trace, group_items
 
@@ -19,6 +35,7 @@ from goldformer.conformance.trace.report import Finding, Item, Trace, group_item
 HALF_LIMIT: Final = 3.0
 #: The most kinds of pieces that are looked into, and the most findings whose function or class is checked, in seconds.
 _MOST, _MOST_CHECKED = 12, 2
+_SIDES: Final = {"in": "input", "out": "output"}
 #: The time of a trace in runs of theirs, and from where on it is said: seconds, and bytes.
 _RUNS, _LONG, _LARGE = 20, 10.0, 1 << 30
 
@@ -40,14 +57,12 @@ def trace(
     seconds, size = _RUNS * (time.perf_counter() - before), 2 * sum(tensor.nbytes for tensor in kept.values())
     if tell and (seconds > _LONG or size > _LARGE):
         tell(f"this takes about {seconds:.0f} s and {size / _LARGE:.1f} GiB; the layers 0-3 alone take less memory")
-    weights = [
-        [p.dtype for root in _list_roots(side) for p in root.parameters() if p.is_floating_point()]
-        for side in (originals, calls)
-    ]
+    states = [list_parameters(side) for side in (originals, calls)]
+    weights = [[p.dtype for p in state.values() if p.is_floating_point()] for state in states]
     dtype, other = (max(dtypes, key=lambda d: torch.finfo(d).eps, default=torch.float32) for dtypes in weights)
     if dtype != other or dtype not in LOW:
         raise NotComparable(f"mine has weights in {other}, theirs in {dtype}: call float() on both")
-    notes = compare_weights(_list_roots(calls), _list_roots(originals))
+    notes = compare_weights(*states[::-1])
     if not kept or (layers is None and (WHOLE, "out") not in kept):
         raise NotComparable("theirs has no such layers, or no tensor of floats: return its logits or hidden states")
     longest = max((max(call.arrived) for call in originals if call.arrived), default=1)
@@ -55,7 +70,7 @@ def trace(
     limit = math.sqrt(longest) if dtype == torch.float32 else HALF_LIMIT
     bench = _Bench(mine, theirs, inputs, kept, calls, originals, limit, torch.finfo(dtype).eps / 2)
     pairs = pair_calls(calls, originals)
-    items = bench.measure([pair for pair in pairs if pair[0].is_leaf])
+    items = bench.measure([pair for pair in pairs if pair[0].is_leaf or pair[1].is_leaf])
     if bench.list_accused(items):
         items = bench.separate(pairs)
     return Trace(str(dtype).removeprefix("torch."), limit, tuple(items), bench.explain(items), notes)
@@ -68,7 +83,7 @@ def _run(whose: str, model: Callable[..., Any], inputs: Sequence[Any], visit: Vi
         raise NotComparable(f"{whose} raises {type(error).__name__} for these inputs: {error}") from error
     if not calls:
         raise NotComparable(f"{whose} calls no nn.Module: give the model, or a function that calls it")
-    if any(root.training for root in _list_roots(calls)):
+    if any(call.module.training for call in calls if not call.up):
         raise NotComparable(f"{whose} is in training mode, where dropout draws random numbers: call its eval()")
     return calls
 
@@ -77,16 +92,12 @@ def _keep(kept: dict[Place, Tensor], layers: range | None) -> Visit:
     last: list[tuple[Tensor, int, Tensor]] = []
 
     def visit(place: Place, tensor: Tensor) -> None:
-        if layers is None or any(number in layers for number in list_numbers(place[0])[:1]):
+        if layers is None or any(number in layers for number in list_numbers(place[0].partition("#")[0])[:1]):
             known = next((copy for one, version, copy in last if one is tensor and version == tensor._version), None)
             kept[place] = tensor.detach().clone() if known is None else known
             last[:] = [(tensor, tensor._version, kept[place]), *last[:3]]
 
     return visit
-
-
-def _list_roots(calls: Sequence[Call]) -> list[nn.Module]:
-    return list({id(call.module): call.module for call in calls if not call.up}.values())
 
 
 class _Bench:
@@ -105,14 +116,14 @@ class _Bench:
     def separate(self, pairs: list[Pair]) -> list[Item]:
         """Measure with containers forced too, but for modules that are another part of the model in mine.
 
-        Such a one, as an embedding that scales by itself or not, is wrong, and nothing new is wrong without it.
+        Such a one, as an embedding that scales by itself or not, is wrong, and without it less is wrong elsewhere.
         """
         items = self.measure(pairs)
         for group in group_items(self.list_accused(items), self.limit)[:_MOST]:
-            wrong = {item.place for item in self.list_accused(items)}
             keys = {item.place[0] for item in group}
             fewer = [pair for pair in pairs if pair[0].key not in keys]
-            if keys == {WHOLE} or not wrong & {item.place for item in group}:
+            wrong = {item.place for item in self.list_accused(items) if item.place[0] not in keys}
+            if keys == {WHOLE} or not wrong or len(fewer) == len(pairs):
                 continue
             others = self.measure(fewer)
             if {item.place for item in self.list_accused(others)} < wrong:
@@ -140,7 +151,15 @@ class _Bench:
             return new
 
         run_pass(self.mine, self.inputs, visit)
-        return items
+        # The calls of one module are judged together: a step of one token has few rows, whose errors are uneven.
+        calls: dict[tuple[str, ...], list[float]] = {}
+        keys = [(*(key.partition("#")[0] for key, _ in (item.place, item.theirs)), item.place[1]) for item in items]
+        for key, item in zip(keys, items, strict=True):
+            calls.setdefault(key, []).append(item.ratio)
+        return [
+            replace(item, ratio=math.hypot(*calls[key]) / math.sqrt(len(calls[key])))
+            for key, item in zip(keys, items, strict=True)
+        ]
 
     def _find_theirs(self, place: Place) -> Place | None:
         key, side = place
@@ -187,7 +206,7 @@ class _Bench:
         for place, given in self.kept.items():
             is_other = place != theirs and place[0] != WHOLE and given.numel() == tensor.numel()
             if is_other and equals(tensor, given, self.tolerance):
-                return f"theirs' {'input' if place[1] == 'in' else 'output'} of {place[0]}"
+                return f"theirs' {_SIDES[place[1]]} of {place[0]}"
         factor = find_factor(tensor, self.kept[theirs], self.tolerance)
         return f"{factor:.6g} × theirs" if factor else ""
 
@@ -198,29 +217,48 @@ class _Bench:
             return ()
         mine, theirs = self._record([items[0] for items in groups])
         names = {theirs.key: key for key, (_, theirs) in self.to.items()}
+        owners = {mark(p): name for name, p in list_parameters([*self.originals.values()]).items()}
         handed = [
-            {
-                i: f"{'input' if side == 'in' else 'output'} of {names.get(key, key)}"
-                for i, (key, side) in run.handed.items()
+            {i: f"{_SIDES[side]} of {names.get(key, key)}" for i, (key, side) in run.handed.items()}
+            | {
+                id(p): owners[known]
+                for c in calls.values()
+                for p in c.module.parameters()
+                if (known := mark(p)) in owners
             }
-            for run in (mine, theirs)
+            for run, calls in ((mine, self.calls), (theirs, self.originals))
         ]
+        seen = self.calls.items()
+        buffers = {id(b): f"{key}.{n}" for key, c in seen for n, b in c.module.named_buffers(recurse=False)}
+        pieces: dict[tuple[str, str], Piece] = {}
         found: dict[str, Finding] = {}
         for group in groups:
             first, scopes = group[0], self._find_scopes(group[0])
-            done, did = mine.operations[scopes[0]], theirs.operations[scopes[1]]
-            own = find_frontier(done, did, mine.places[first.place], set(mine.handed), self.tolerance)
-            other = find_frontier(did, done, theirs.places[first.theirs], set(theirs.handed), self.tolerance)
+            if scopes not in pieces:
+                sides = mine.operations[scopes[0]], theirs.operations[scopes[1]]
+                pieces[scopes] = Piece(sides, (mine.handed, theirs.handed), self.tolerance)
+            own, made = pieces[scopes].find_frontier(0, mine.places[first.place])
+            other, constants = pieces[scopes].find_frontier(1, theirs.places[first.theirs])
             one, two = meet(own, other)
-            lines = [operation.line if operation else "" for operation in (one, two)]
+            facts = [f"the value is {first.note}"] if first.note else []
+            origin = handed[1].get(theirs.places[first.theirs])
+            if not other and origin not in (None, f"{_SIDES['in']} of {first.place[0]}"):
+                facts.append(f"theirs takes {origin} there")
+            modules = [call.module for call in self.to.get(first.place[0], ())]
+            weights = explain_weights(modules[0], modules[1], owners) if first.is_leaf else []
+            facts = facts + weights or describe_change(own, other, handed, self.tolerance)
+            if one and constants and not facts and (source := find_source(one, made)):
+                constant = next((buffers[i] for i in source.inputs if i in buffers), "a constant")
+                one, facts = source, [f"{constant} has numbers that theirs does not use there"]
+            called = mine.lines.get((first.place[0], "in"), ""), theirs.lines.get((first.theirs[0], "in"), "")
+            lines = [
+                describe_line(operation.trail[0]) if operation and not weights else line
+                for operation, line in zip((one, two), called, strict=True)
+            ]
             key = lines[0] or lines[1] or first.label
             if key in found:
                 found[key] = replace(found[key], items=(*found[key].items, *group))
                 continue
-            facts = [f"the value is {first.note}"] if first.note else []
-            if first.is_leaf:
-                facts += explain_weights(*(call.module for call in self.to[first.place[0]]))
-            facts = facts or describe_change(own, other, handed, self.tolerance)
             if one and two and len(found) < _MOST_CHECKED and not facts:
                 calls = self.calls.get(scopes[0]), self.originals.get(scopes[1])
                 kinds = (type(call.module) if call else None for call in calls)

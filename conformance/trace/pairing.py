@@ -4,7 +4,7 @@ import difflib
 import itertools
 import math
 import re
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -15,21 +15,23 @@ from goldformer.conformance.trace.passes import Call, NotComparable
 Mark = tuple[int, str]
 #: A call of mine and the call of theirs that it stands for.
 Pair = tuple[Call, Call]
-_NUMBER = re.compile(r"(?<![^.])\d+(?=$|[.,#])")
+#: Which sides are leaves: a leaf may stand for a container.
+_KINDS = ((True, True), (True, False), (False, True))
+_NUMBER = re.compile(r"(?<![^.#])\d+(?=$|[.,#])")
 
 
 def list_numbers(name: str) -> list[int]:
-    """Return the numbers of layers in a name."""
+    """Return the numbers of layers and of a call in a name."""
     return [int(part) for part in _NUMBER.findall(name)]
 
 
 def generalise(name: str) -> str:
-    """Return a name with * for each number of a layer."""
+    """Return a name with * for each number of a layer or a call."""
     return _NUMBER.sub("*", name)
 
 
 def group_names(names: Iterable[str]) -> list[str]:
-    """Return names, those that differ in the number of the layer only as one: blocks.0-3.attn."""
+    """Return names, those that differ in the numbers of layers and calls only as one: blocks.0-3.attn."""
     groups: dict[str, list[list[int]]] = {}
     for name in names:
         groups.setdefault(generalise(name), []).append(list_numbers(name))
@@ -50,66 +52,90 @@ def mark(tensor: Tensor) -> Mark:
 
 
 def pair_calls(mine: Sequence[Call], theirs: Sequence[Call]) -> list[Pair]:
-    """Pair the leaves that have equal weights, then the containers around the same of them."""
-    marks = {id(c.module): sorted(map(mark, c.module.parameters())) for c in (*mine, *theirs) if c.is_leaf}
-    left, right = ([call for call in calls if marks.get(id(call.module))] for calls in (mine, theirs))
-    size = {id(c): (math.prod(c.arrived), math.prod(c.left)) for c in (*mine, *theirs)}
-    keys: list[Callable[[Call], Hashable]] = [lambda call: tuple(marks[id(call.module)])]
-    keys += [lambda call: marks[id(call.module)][-1], lambda call: (marks[id(call.module)][-1][0], *size[id(call)])]
+    """Pair the leaves that have equal weights, then the containers around the same of them.
+
+    A leaf may stand for a container whose weights are as many and as large, however they are fused. What has no equal
+    weights is paired as in other layers, then by sizes.
+    """
+    calls = (*mine, *theirs)
+    marks = {id(p): mark(p) for call in calls for p in call.module.parameters()}
+    weights = {id(call): sorted(marks[id(p)] for p in call.module.parameters()) for call in calls}
+    total = {name: _add(some) for name, some in weights.items()}
+    size = {id(call): (math.prod(call.arrived), math.prod(call.left)) for call in calls}
+    sides = [[call for call in side if weights[id(call)]] for side in (mine, theirs)]
     pairs: list[Pair] = []
-    for key in keys:
-        pairs += _match(left, right, key)
-        used = {id(call) for pair in pairs for call in pair}
-        left, right = ([call for call in calls if id(call) not in used] for calls in (left, right))
-    pairs += _pair_containers(mine, theirs, pairs)
+
+    def pair(*keys: Callable[[Call], Hashable], kinds: Sequence[tuple[bool, bool]] = _KINDS) -> None:
+        for kind in kinds:
+            used = [{pair[i].key for pair in pairs} for i in (0, 1)]
+            kin = [[call for call in side if call.is_leaf == leaf] for side, leaf in zip(sides, kind, strict=True)]
+            pairs.extend(_match(*(_list_free(kin[i], used[i], keys[i % len(keys)]) for i in (0, 1))))
+
+    pair(lambda call: total[id(call)])
+    pair(lambda call: weights[id(call)][-1] if 2 * weights[id(call)][-1][0] > total[id(call)][0] else id(call))
+    known = {generalise(one.key): generalise(other.key) for one, other in pairs}
+    pair(lambda call: known.get(generalise(call.key)), lambda call: generalise(call.key))
+    pair(lambda call: (total[id(call)][0], *size[id(call)]))
+    inside: list[dict[str, set[int]]] = [{}, {}]
+    for i, both in enumerate(pairs):
+        for call, sets in zip(both, inside, strict=True):
+            for key in call.up[1:]:
+                sets.setdefault(key, set()).add(i)
+    around = [lambda call, sets=sets: frozenset(sets.get(call.key, {call.key})) for sets in inside]
+    pair(*around, kinds=((False, False),))
     return [(one, other) for one, other in pairs if size[id(one)] == size[id(other)] and one.left]
 
 
-def _match(mine: Sequence[Call], theirs: Sequence[Call], key: Callable[[Call], Hashable]) -> Iterator[Pair]:
-    left, right = ([key(call) for call in calls] for calls in (mine, theirs))
+def _add(marks: Iterable[Mark]) -> Mark:
+    return sum(n for n, _ in marks), f"{sum(float(squares) for _, squares in marks):.7e}"
+
+
+def _list_free(calls: Iterable[Call], used: set[str], key: Callable[[Call], Hashable]) -> list[tuple[Hashable, Call]]:
+    """Return the calls that are in no pair; of containers around the same, the innermost."""
+    free = [(key(call), call) for call in calls if not used & {call.key, *call.up}]
+    around = {(same, up) for same, call in free for up in call.up}
+    return [(same, call) for same, call in free if (same, call.key) not in around]
+
+
+def _match(mine: Sequence[tuple[Hashable, Call]], theirs: Sequence[tuple[Hashable, Call]]) -> Iterator[Pair]:
+    left, right = ([key for key, _ in side] for side in (mine, theirs))
     blocks = difflib.SequenceMatcher(None, left, right, autojunk=False).get_matching_blocks()
     to = {block.a + i: block.b + i for block in blocks for i in range(block.size)}
     pool: dict[Hashable, list[int]] = {}
     for j in sorted({*range(len(right))} - {*to.values()}):
         pool.setdefault(right[j], []).append(j)
-    for i, call in enumerate(mine):
-        if i in to or pool.get(left[i]):
-            yield call, theirs[to[i] if i in to else pool[left[i]].pop(0)]
+    for i, (key, call) in enumerate(mine):
+        if i in to or pool.get(key):
+            yield call, theirs[to[i] if i in to else pool[key].pop(0)][1]
 
 
-def _pair_containers(mine: Sequence[Call], theirs: Sequence[Call], leaves: Sequence[Pair]) -> list[Pair]:
-    around: dict[frozenset[int], tuple[list[Call], list[Call]]] = {}
-    for side, calls in enumerate((mine, theirs)):
-        inside: dict[str, set[int]] = {}
-        for i, pair in enumerate(leaves):
-            for key in pair[side].up:
-                inside.setdefault(key, set()).add(i)
-        for call in calls:  # those that end first are the innermost
-            if call.key in inside and call.up:
-                around.setdefault(frozenset(inside[call.key]), ([], []))[side].append(call)
-    return [(one[0], two[0]) for one, two in around.values() if one and two]
+def list_parameters(calls: Sequence[Call]) -> dict[str, Tensor]:
+    """Return the parameters of the models that were called, by name."""
+    roots = {id(call.module): call for call in calls if not call.up}.values()
+    named = ((call.key, *pair) for call in roots for pair in call.module.named_parameters())
+    return {f"{key}.{name}" if len(roots) > 1 else name: p.detach() for key, name, p in named}
 
 
-def compare_weights(mine: Sequence[nn.Module], theirs: Sequence[nn.Module]) -> tuple[str, ...]:
+def compare_weights(left: Mapping[str, Tensor], right: Mapping[str, Tensor]) -> tuple[str, ...]:
     """Say how the weights of two models differ, however they are named, fused or laid out; NotComparable if all do."""
-    left, right = ({n: p.detach() for root in roots for n, p in root.named_parameters()} for roots in (mine, theirs))
     marks = {id(tensor): mark(tensor) for tensor in (*left.values(), *right.values())}
     have, want = ({marks[id(tensor)] for tensor in side.values()} for side in (left, right))
     one = {name: t for name, t in left.items() if marks[id(t)] not in want}
     other = {name: t for name, t in right.items() if marks[id(t)] not in have}
-    notes: list[str] = []
+    fused: list[str] = []
     for whole, parts, whose in ((one, other, "mine"), (other, one, "theirs")):
         for name in [*whole]:
             if found := _find_parts(whole[name], parts, marks):
-                notes.append(f"{name} of {whose} is {' + '.join(found)} in one")
+                fused.append(f"{name} of {whose} is {' + '.join(found)} in one")
                 del whole[name]
                 for part in found:
                     del parts[part]
+    notes = group_names(fused)
     notes += [f"mine has no {name}" for name in group_names(other)]
     notes += [f"theirs has no {name}" for name in group_names(one)]
     constant = [name for name, t in right.items() if t.numel() == 1 or bool((t == t.flatten()[0]).all())]
     notes += [f"{name} is constant, as before training: a mistake there may not show" for name in group_names(constant)]
-    equal = [name for name in right.keys() - constant if marks[id(right[name])] in have]
+    equal = right.keys() - constant - other.keys()
     if right.keys() > {*constant} and not equal:
         raise NotComparable("mine has none of the weights of theirs: load the same weights into both")
     return (f"{len(equal)} of {len(right) - len(constant)} of theirs are in mine", *notes)
@@ -117,23 +143,33 @@ def compare_weights(mine: Sequence[nn.Module], theirs: Sequence[nn.Module]) -> t
 
 def _find_parts(whole: Tensor, parts: dict[str, Tensor], marks: dict[int, Mark]) -> list[str]:
     """Return the two or three neighbours that are an array together, by size and sum of squares; or []."""
-    size, squares = marks[id(whole)]
-    rows = [name for name, tensor in parts.items() if tensor.dim() == whole.dim()]
+    rows = sorted(parts, key=lambda name: parts[name].dim())
     for start, count in itertools.product(range(len(rows)), (2, 3)):
-        run = [marks[id(parts[name])] for name in rows[start : start + count]]
-        if sum(n for n, _ in run) == size and abs(sum(float(s) for _, s in run) / float(squares) - 1) < 1e-8:
-            return rows[start : start + count]
+        run = rows[start : start + count]
+        if len(run) == count and _add(marks[id(parts[name])] for name in run) == _add([marks[id(whole)]]):
+            return run
     return []
 
 
-def explain_weights(mine: nn.Module, theirs: nn.Module) -> list[str]:
-    """Return how the weights of two paired modules differ."""
+def explain_weights(mine: nn.Module, theirs: nn.Module, owners: Mapping[Mark, str]) -> list[str]:
+    """Return how the weights of two paired modules differ, as far as that is certain; `owners` names all of theirs."""
     left, right = ({mark(p): (name, p) for name, p in module.named_parameters()} for module in (mine, theirs))
-    for has, want, words in (
-        (left, right, "mine has not the {} of theirs"),
-        (right, left, "theirs has not the {} of mine"),
-    ):
-        if missing := [name for key, (name, _) in want.items() if key not in has]:
-            return [words.format(" and ".join(missing))]
-    moved = [name for key, (name, p) in left.items() if p.shape == right[key][1].shape and not p.equal(right[key][1])]
-    return [f"{name} has the numbers of theirs in another order, perhaps transposed" for name in moved]
+    new, lost = (
+        {key: name for key, (name, _) in one.items() if key not in two} for one, two in ((left, right), (right, left))
+    )
+    if not new or not lost:
+        missing = [f"mine has not the {name} of theirs" for name in lost.values()]
+        missing += [f"theirs has not the {name} of mine" for name in new.values()]
+        is_same = type(mine) is type(theirs) and not missing
+        moved = [(n, p, right[key][1]) for key, (n, p) in left.items() if is_same and not p.equal(right[key][1])]
+        return missing + [
+            f"{name} is {'the transpose of theirs' if p.mT.equal(other) else 'theirs in another order'}"
+            for name, p, other in moved
+            if p.shape == other.shape
+        ]
+    if sorted(n for n, _ in new) != sorted(n for n, _ in lost):
+        return []  # the same numbers may be fused in another way
+    return [
+        f"{name} is {owners[key]} of theirs" if key in owners else f"{name} has other numbers than theirs"
+        for key, name in new.items()
+    ]

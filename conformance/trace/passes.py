@@ -3,13 +3,14 @@
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, Literal
 from unittest import mock
 
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
 
 #: A call by its key, and a side of it.
 Place = tuple[str, Literal["in", "out"]]
@@ -41,6 +42,10 @@ def list_tensors(thing: Any) -> list[Tensor]:
     return [leaf for leaf in tree_leaves(thing) if isinstance(leaf, Tensor)]
 
 
+def _lacks(thing: Any, tensor: Tensor) -> bool:
+    return all(leaf is not tensor for leaf in tree_leaves(thing))
+
+
 def run_pass(
     model: Callable[..., Any], inputs: Sequence[Any], visit: Visit | None = None, stack: list[str] | None = None
 ) -> list[Call]:
@@ -57,7 +62,11 @@ def run_pass(
             return thing, ()
         with torch._C.DisableTorchFunction():
             new = visit(place, first) if visit else None
-        return thing if new is None else tree_map_only(Tensor, lambda t: new if t is first else t, thing), first.shape
+        if new is None:
+            return thing, first.shape
+        # What holds the tensor nowhere stays itself: a module writes into a cache that arrives as an argument.
+        is_kept = partial(_lacks, tensor=first)
+        return tree_map(lambda part: new if part is first else part, thing, is_leaf=is_kept), first.shape
 
     def call(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
         if self not in names:  # a model that is called for the first time; a callable may call several

@@ -2,14 +2,13 @@
 
 import json
 import math
-import textwrap
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Literal
 
 from goldformer.conformance.reports.counting import count_noun
 from goldformer.conformance.reports.json_data import replace_nonfinite
-from goldformer.conformance.reports.text import format_ratio
+from goldformer.conformance.reports.text import format_ratio, wrap
 from goldformer.conformance.trace.pairing import generalise, group_names
 from goldformer.conformance.trace.passes import WHOLE, Place
 
@@ -88,20 +87,20 @@ class Trace:
         return [(group_names(item.label for item in group)[0], ratio, ratio > self.limit) for group, ratio in worst]
 
     def __str__(self) -> str:
-        lines = [line for note in self.weights for line in _wrap(note, "weights: ")]
+        lines = [line for note in self.weights for line in wrap(note, "weights: ")]
         lines.append("error÷rounding  piece, in the order of execution")
         for label, ratio, differs in self.rows:
-            lines += _wrap(f"{label}{'  differs' if differs else ''}", f"{format_ratio(ratio):>14}  ")
+            lines += wrap(f"{label}{'  differs' if differs else ''}", f"{format_ratio(ratio):>14}  ")
         for nth, finding in enumerate(self.findings):
             times = f"{format_ratio(finding.ratio)} times what rounding explains"
-            lines += _wrap(f"{finding.places}: {times}", "Differs too: " if nth else "Differs first: ", 2)
+            lines += wrap(f"{finding.places}: {times}", "Differs too: " if nth else "Differs first: ", 2)
             sides = (
                 ("  mine    ", finding.mine),
                 ("  theirs  ", finding.theirs),
                 *(("  → ", f) for f in finding.facts),
             )
-            lines += [line for head, text in sides if text for line in _wrap(text, head)]
-        return "\n".join([*lines, *_wrap(self._conclude(), "")])
+            lines += [line for head, text in sides if text for line in wrap(text, head)]
+        return "\n".join([*lines, *wrap(self._conclude(), "")])
 
     def _conclude(self) -> str:
         differ, pieces = sum(item.ratio > self.limit for item in self.items), count_noun(len(self.items), "piece")
@@ -134,8 +133,3 @@ def group_items(items: Sequence[Item], limit: float) -> list[list[Item]]:
     for item in items:
         groups.setdefault((generalise(item.label), item.ratio > limit), []).append(item)
     return [*groups.values()]
-
-
-def _wrap(text: str, head: str, indent: int | None = None) -> list[str]:
-    rest = " " * (len(head) if indent is None else indent)
-    return textwrap.wrap(text, 80, initial_indent=head, subsequent_indent=rest, break_on_hyphens=False)

@@ -22,7 +22,7 @@ MISTAKES = [
     ("pairs of neighbours", "blocks.0-1.attn, between wv and wo", "apply_rope", ""),
     ("heads tiled", "blocks.0-1.attn, between wv and wo", "forward", ""),
     ("scale of the width", "blocks.0-1.attn, between wv and wo", "forward", "is 0.5 × theirs"),
-    ("soft cap", "blocks.0-1.attn, between wv and wo", "forward", "mine computes softmax, tanh there, theirs softmax"),
+    ("soft cap", "blocks.0-1.attn, between wv and wo", "forward", "mine computes tanh there, theirs –"),
     (
         "mask is one key late",
         "blocks.0-1.attn, between wv and wo",
@@ -150,3 +150,115 @@ def test_arrays_differ_where_half_of_the_digits_do():
     assert goldformer.trace_arrays(theirs, theirs)
     with pytest.raises(NotComparable, match="name the same activations in both"):
         goldformer.trace_arrays({"a": torch.ones(2)}, {"b": torch.ones(3)})
+
+
+class Conv1D(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.weight, self.bias = nn.Parameter(torch.empty(width, width)), nn.Parameter(torch.empty(width))
+
+    def forward(self, x):
+        return x @ self.weight + self.bias
+
+
+class Theirs(nn.Module):
+    """Two layers of a norm, a matrix that is applied and kept, and another one."""
+
+    def __init__(self, first=nn.Linear):
+        super().__init__()
+        width = (WIDTH, WIDTH) if first is nn.Linear else (WIDTH,)
+        self.norm, self.first, self.second = (
+            nn.ModuleList(kind(*size) for _ in range(2))
+            for kind, size in ((nn.LayerNorm, (WIDTH,)), (first, width), (nn.Linear, (WIDTH, WIDTH)))
+        )
+        generator = torch.Generator().manual_seed(5)
+        with torch.no_grad():
+            for parameter in self.parameters():
+                parameter.copy_(torch.randn(parameter.shape, generator=generator) / 6 + (parameter.dim() == 1))
+
+    def step(self, i, x, cache):
+        kept = cache.setdefault(i, [])
+        kept.append(self.first[i](self.norm[i](x)))
+        return x + self.second[i](torch.stack(kept).mean(0))
+
+    def forward(self, x):
+        cache = {}
+        for token in (x, x.flip(0)):
+            y = token
+            for i in range(2):
+                y = self.step(i, y, cache)
+        return y
+
+
+class Layer(nn.Module):
+    """The second half of a layer with weights of its own, and a cache that it gets."""
+
+    def __init__(self, theirs, i, change):
+        super().__init__()
+        other, second = theirs.first[0 if change == "another layer" else i], theirs.second[i]
+        weight = other.weight.mT if isinstance(other, Conv1D) else other.weight
+        self.norm, self.first = copy.deepcopy(theirs.norm[i]), nn.Linear(WIDTH, WIDTH)
+        self.first.load_state_dict({"weight": weight, "bias": other.bias + (change == "bias")})
+        self.w2, self.b2 = copy.deepcopy(second.weight), copy.deepcopy(second.bias)
+
+    def forward(self, x, cache):
+        cache.append(self.first(self.norm(x)))
+        return x + nn.functional.linear(torch.stack(cache).mean(0), self.w2, self.b2)
+
+
+class Mine(nn.Module):
+    def __init__(self, theirs, change=""):
+        super().__init__()
+        self.layers = nn.ModuleList(Layer(theirs, i, change) for i in range(2))
+
+    def forward(self, x):
+        caches = [[], []]
+        for token in (x, x.flip(0)):
+            y = token
+            for layer, cache in zip(self.layers, caches, strict=True):
+                y = layer(y, cache)
+        return y
+
+
+WIDTH = 24
+
+
+def trace_layers(change="", first=nn.Linear):
+    theirs = Theirs(first)
+    x = torch.randn(3, 5, WIDTH, generator=torch.Generator().manual_seed(6))
+    return goldformer.trace(Mine(theirs, change).eval(), theirs.eval(), x)
+
+
+def test_a_cache_that_arrives_as_an_argument_stays_the_same_object():
+    assert trace_layers()
+    assert trace_layers(first=Conv1D)
+
+
+@pytest.mark.parametrize("first", [nn.Linear, Conv1D])
+def test_weights_of_another_layer_are_named(first):
+    found = trace_layers("another layer", first)
+    assert found.findings[0].places.startswith("layers.1.first")
+    assert found.findings[0].facts == ("weight is first.0.weight of theirs", "bias is first.0.bias of theirs")
+
+
+def test_a_matrix_that_lies_in_another_way_is_no_fact():
+    (finding,) = trace_layers("bias", Conv1D).findings
+    assert finding.facts == ("bias has other numbers than theirs",)
+
+
+class UnbiasedNorm(nn.LayerNorm):
+    def forward(self, x):
+        x = x - x.mean(-1, keepdim=True)
+        return x / (x.var(-1, keepdim=True) + self.eps).sqrt() * self.weight + self.bias
+
+
+def test_a_norm_in_one_function_is_compared_with_a_norm_in_many():
+    theirs = nn.Sequential(*Theirs().norm, nn.Linear(WIDTH, WIDTH)).eval()
+    mine = copy.deepcopy(theirs)
+    for i in range(2):
+        mine[i] = UnbiasedNorm(WIDTH)
+        mine[i].load_state_dict(theirs[i].state_dict())
+    x = torch.randn(3, 5, WIDTH, generator=torch.Generator().manual_seed(6))
+    (finding,) = goldformer.trace(mine.eval(), theirs, x).findings
+    assert "x.var(-1, keepdim=True)" in finding.mine
+    assert finding.facts == ("the value of mul is 0.978945 × theirs",)  # √(23 ÷ 24)
