@@ -88,9 +88,9 @@ def check(**given: Any) -> int:
     """
     asked = _Asked(**given)
     spec = load_spec()
+    require_outputs(asked.outputs, asked.adapter, *asked.files)
     with contextlib.closing(_load(asked, spec)) as adapter:
         bench, selection = _select(asked, adapter, spec)
-        require_outputs(asked.outputs, asked.adapter, *asked.files)
         doubled = _list_doubled(asked, bench, selection)
         if doubled:
             bench = replace(bench, adapter=replace(bench.adapter, doubled={}))
@@ -172,7 +172,9 @@ def _select(asked: _Asked, adapter: Adapter, spec: Spec) -> tuple[Bench, Selecti
     bench = Bench(spec, adapter, adapter.default_dtype, asked.device, policy)
     bench = bench if own else add_declared_cases(bench, selection)
     bench = _wrap(bench, asked.wrapper, asked.properties) if asked.wrapper else bench
-    return bench, replace(selection, cases=expand_patterns(selection.cases, bench.spec.cases, "--case"))
+    selection = replace(selection, cases=expand_patterns(selection.cases, bench.spec.cases, "--case"))
+    Numerics(asked.tf32, asked.threads).apply(adapter.arrays)
+    return (bench, selection) if selection.dtypes else choose_dtypes(bench, selection)
 
 
 def _list_doubled(asked: _Asked, bench: Bench, selection: Selection) -> list[_Asked]:
@@ -189,9 +191,6 @@ def _list_doubled(asked: _Asked, bench: Bench, selection: Selection) -> list[_As
 
 def _judge(bench: Bench, selection: Selection, asked: _Asked) -> RunRecord:
     """Run the checks on a bench, and print the record."""
-    Numerics(asked.tf32, asked.threads).apply(bench.adapter.arrays)
-    if not selection.dtypes:
-        bench, selection = choose_dtypes(bench, selection)
     with_pictures = asked.html is not None
     record = judge_implementation(bench, selection, _run_checks, keep_stopped=True, with_pictures=with_pictures)
     _print_record(record, asked, bench.spec)

@@ -11,7 +11,7 @@ from goldformer.adapters.process.patience import NOT_ASKED
 from goldformer.conformance.diagnosis.causes import find_cause, write_declaration
 from goldformer.conformance.diagnosis.declined import explain_declined
 from goldformer.conformance.diagnosis.diagnosed import DiagnosedRun
-from goldformer.conformance.diagnosis.finding import OPTION_FOUND, Finding, list_few
+from goldformer.conformance.diagnosis.finding import FEW, OPTION_FOUND, Finding, list_few
 from goldformer.conformance.diagnosis.findings import describe_faults, diagnose
 from goldformer.conformance.diagnosis.precision import find_precision
 from goldformer.conformance.diagnosis.raising import find_gpu_failures
@@ -51,7 +51,7 @@ NOTES: Final = frozenset({
 #: The number of places that are named which no golden case ran.
 _MOST_LINES: Final = 6
 #: The number of components whose sizes are named.
-_MOST_SIZES: Final = 3
+_MOST_SIZES: Final = 2
 #: The number of reasons that are given for what cannot be wrapped, or was not run.
 _MOST_REASONS: Final = 3
 
@@ -77,7 +77,7 @@ def make_remarks(
         _describe_refusals(verdicts, spec),
         _list_not_run(verdicts, whole=whole, more=more),
         _describe_bits(verdicts) if whole or any(v.reason == "bitwise" for v in verdicts) else (),
-        _describe_hidden_nan(verdicts, whole=whole),
+        _describe_hidden_nan(verdicts, whole=whole, more=more),
         find_precision(verdicts, spec),
         _describe_half_types(verdicts),
         find_gpu_failures(verdicts, spec),
@@ -197,7 +197,7 @@ def _describe_bits(verdicts: Sequence[Verdict]) -> Iterator[Finding]:
     yield Finding(BITS, f"over {'; '.join(parts)}", inner=False)
 
 
-def _describe_hidden_nan(verdicts: Sequence[Verdict], *, whole: bool) -> Iterator[Finding]:
+def _describe_hidden_nan(verdicts: Sequence[Verdict], *, whole: bool, more: str) -> Iterator[Finding]:
     """Yield in which inputs a NaN that the mask hides reaches the output, and of which components."""
     found: defaultdict[str, dict[str, None]] = defaultdict(dict)
     for verdict in verdicts:
@@ -207,7 +207,10 @@ def _describe_hidden_nan(verdicts: Sequence[Verdict], *, whole: bool) -> Iterato
         return
     # A masked score may be replaced, which removes a NaN; a weight of 0 is still multiplied by the value.
     why = {"value": " (0 · NaN)", "key": " (its scores stay NaN)"}
-    parts = [f"in {name} of {_list_names(mine, whole=whole)}{why.get(name, '')}" for name, mine in found.items()]
+    parts = [f"in {name} of {', '.join(mine)}{why.get(name, '')}" for name, mine in found.items()]
+    components = {component for mine in found.values() for component in mine}
+    if not whole and len(components) > 1:
+        parts = [f"in {len(components)} components ({more} names them)"]
     text = f"a NaN in padding reaches the output although the mask hides it, {'; '.join(parts)}"
     text += ": fill padding with finite numbers"
     yield Finding(HIDDEN_NAN, text, inner=False)
@@ -284,12 +287,9 @@ def _describe_robustness(verdicts: Sequence[Verdict], *, whole: bool, more: str)
         return
     accepted = dict.fromkeys(v.check for v in verdicts if v.asks == "refusal" and v.is_tolerated)
     text = f"refuses {counts.refused} of {counts.refusals} bad inputs"
+    named = f"accepts {', '.join(accepted)}" if whole or len(accepted) <= FEW else f"accepts {len(accepted)} others"
     shows = "" if whole else f"{more} shows each; "
-    text += (
-        f"; accepts {_list_names(accepted, whole=whole)} ({shows}only --strict, or strict=True in Python, fails them)"
-        if accepted
-        else ""
-    )
+    text += f"; {named} ({shows}only --strict, or strict=True in Python, fails them)" if accepted else ""
     yield Finding(ROBUSTNESS, text, inner=False)
 
 

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from tests.support.runs import make_run
 
 from comparisons import remark_lines
 from goldformer.adapters import Adapter, find_adapter
@@ -16,6 +17,7 @@ from goldformer.conformance.judging.cases import Bench
 from goldformer.conformance.judging.decision import Policy
 from goldformer.conformance.judging.verdict import Status, Verdict
 from goldformer.conformance.properties.judge import check_property
+from goldformer.conformance.reports.remarks import HIDDEN_NAN, make_remarks
 
 ATTENTION = "scaled_dot_product_attention"
 LAYERS = ("encoder_layer", "decoder_layer", "encoder", "decoder")
@@ -143,11 +145,12 @@ def test_code_that_fails_has_no_note(judge):
 def test_the_note_names_each_input_with_its_components_once_for_all_dtypes(judge, spec):
     one, other = judge(masked_fill), judge(additive)
     verdicts = [one, replace(one, dtype="float64"), replace(other, component="multi_head_attention")]
-    (text,) = [" ".join(remark_lines(verdicts, spec)).partition("Hidden NaN: ")[2].partition(" numbers")[0]]
-    assert " ".join(text.split()) == (
-        "if padding holds NaN, it reaches the output although the mask hides it, in value of "
+    remarks = make_remarks(make_run(verdicts), {}, spec, whole=True)
+    (text,) = [remark.text for remark in remarks if remark.label == HIDDEN_NAN]
+    assert text == (
+        "a NaN in padding reaches the output although the mask hides it, in value of "
         "scaled_dot_product_attention, multi_head_attention (0 · NaN); in key of multi_head_attention (its scores stay "
-        "NaN): fill padding with finite"
+        "NaN): fill padding with finite numbers"
     )
     assert "Hidden NaN" not in " ".join(remark_lines([judge(skips_hidden_keys)], spec))
 

@@ -342,3 +342,15 @@ def test_a_failing_refusal_never_comes_first_unless_it_is_required(spec):
     assert "Fix first" not in list_remarks([*values(6), refusal("a", accepted=True)], spec)
     assert list_remarks([*values(6), required], spec)["Fix first"] == "softmax"
     assert required.status is Status.FAILED
+
+
+def test_what_many_components_share_is_counted_and_all_is_named_on_demand(spec):
+    hidden = [
+        verdict("p", name, kind="property", asks="law", hidden_nan=("value",)) for name in ("softmax", "layer_norm")
+    ]
+    accepted = [refusal(f"sm-bad-{nth}", accepted=True) for nth in range(5)]
+    brief, whole = (list_remarks([*values(6), *hidden, *accepted], spec, whole=whole) for whole in (False, True))
+    assert "in 2 components (-v names them)" in brief["Hidden NaN"]
+    assert "in value of softmax, layer_norm (0 · NaN)" in whole["Hidden NaN"]
+    assert brief["Robustness"].startswith("refuses 0 of 5 bad inputs; accepts 5 others (-v shows each; ")
+    assert "accepts sm-bad-0, sm-bad-1, sm-bad-2, sm-bad-3, sm-bad-4 (" in whole["Robustness"]
