@@ -285,7 +285,7 @@ def _read_stored_seed(store: Store) -> str:
 
 
 def _store_assignment(assignment: Assignment, store: Store) -> None:
-    """Copy the assignment into the folder of results, so that it can be judged again."""
+    """Copy the assignment into the folder of results, which says by it what was asked."""
     folder = assignment.path.parent
     for path in filter(None, (assignment.path, assignment.adapter, assignment.starter)):
         name = "assignment.yaml" if path == assignment.path else path.relative_to(folder).as_posix()

@@ -34,10 +34,9 @@ from goldformer.spec.files import read_regular_file, replace_file, resolve_path,
 _VERSION: Final = version("goldformer")
 
 GRADE: Final = "grade.json.gz"
-#: The file of what passed between the grader and the submission.
 #: The error of the grader itself, if there was one.
 PROBLEM: Final = "grader-error.txt"
-#: The folder of the assignment, so that it can be judged again.
+#: The folder of the assignment and of what was required.
 ASSIGNMENT: Final = "assignment"
 _LOCK: Final = ".lock"
 #: The folders that only their owner may read.
