@@ -42,10 +42,11 @@ def test_with_the_scale_it_conforms(model):
     assert "conforms (77 of 89 cases apply)" in result.output
 
 
-def test_the_first_screen_has_the_two_commands():
-    screen = README.splitlines()[:12]
-    assert any("make conformance" in line for line in screen)
-    assert any("make test" in line for line in screen)
+def test_it_begins_with_a_check_and_the_make_lines_stand_under_develop():
+    headings = re.findall(r"^## (.+)$", README, re.MULTILINE)
+    develop = README.partition("## Develop\n")[2]
+    assert headings[0] == "Check yours"
+    assert re.findall(r"^\$ make (\w+)", develop, re.MULTILINE)[:2] == ["conformance", "test"]
 
 
 def test_it_is_a_page():
