@@ -11,6 +11,7 @@ from torch import Tensor
 
 from goldformer.conformance.trace.arrays import equals, find_factor, find_order, measure_ratio
 from goldformer.conformance.trace.inside import (
+    Operation,
     Piece,
     Recorder,
     describe_change,
@@ -20,6 +21,7 @@ from goldformer.conformance.trace.inside import (
     name_causes,
 )
 from goldformer.conformance.trace.pairing import (
+    Mark,
     Pair,
     compare_weights,
     explain_weights,
@@ -215,57 +217,71 @@ class _Bench:
         groups = group_items(self.list_accused(items), self.limit)[:_MOST]
         if not groups:
             return ()
-        mine, theirs = self._record([items[0] for items in groups])
-        names = {theirs.key: key for key, (_, theirs) in self.to.items()}
+        runs = self._record([items[0] for items in groups])
         owners = {mark(p): name for name, p in list_parameters([*self.originals.values()]).items()}
-        handed = [
-            {i: f"{_SIDES[side]} of {names.get(key, key)}" for i, (key, side) in run.handed.items()}
-            | {
-                id(p): owners[known]
-                for c in calls.values()
-                for p in c.module.parameters()
-                if (known := mark(p)) in owners
-            }
-            for run, calls in ((mine, self.calls), (theirs, self.originals))
-        ]
-        seen = self.calls.items()
-        buffers = {id(b): f"{key}.{n}" for key, c in seen for n, b in c.module.named_buffers(recurse=False)}
+        handed = self._name_handed(runs, owners)
         pieces: dict[tuple[str, str], Piece] = {}
         found: dict[str, Finding] = {}
         for group in groups:
             first, scopes = group[0], self._find_scopes(group[0])
             if scopes not in pieces:
-                sides = mine.operations[scopes[0]], theirs.operations[scopes[1]]
-                pieces[scopes] = Piece(sides, (mine.handed, theirs.handed), self.tolerance)
-            own, made = pieces[scopes].find_frontier(0, mine.places[first.place])
-            other, constants = pieces[scopes].find_frontier(1, theirs.places[first.theirs])
-            one, two = meet(own, other)
-            facts = [f"the value is {first.note}"] if first.note else []
-            origin = handed[1].get(theirs.places[first.theirs])
-            if not other and origin not in (None, f"{_SIDES['in']} of {first.place[0]}"):
-                facts.append(f"theirs takes {origin} there")
-            modules = [call.module for call in self.to.get(first.place[0], ())]
-            weights = explain_weights(modules[0], modules[1], owners) if first.is_leaf else []
-            facts = facts + weights or describe_change(own, other, handed, self.tolerance)
-            if one and constants and not facts and (source := find_source(one, made)):
-                constant = next((buffers[i] for i in source.inputs if i in buffers), "a constant")
-                one, facts = source, [f"{constant} has numbers that theirs does not use there"]
-            called = mine.lines.get((first.place[0], "in"), ""), theirs.lines.get((first.theirs[0], "in"), "")
-            lines = [
-                describe_line(operation.trail[0]) if operation and not weights else line
-                for operation, line in zip((one, two), called, strict=True)
-            ]
-            key = lines[0] or lines[1] or first.label
+                sides = [run.operations[scope] for run, scope in zip(runs, scopes, strict=True)]
+                pieces[scopes] = Piece(sides, [run.handed for run in runs], self.tolerance)
+            finding, functions = self._explain_piece(group, pieces[scopes], runs, handed, owners)
+            key = finding.mine or finding.theirs or first.label
             if key in found:
                 found[key] = replace(found[key], items=(*found[key].items, *group))
                 continue
-            if one and two and len(found) < _MOST_CHECKED and not facts:
+            if all(functions) and len(found) < _MOST_CHECKED and not finding.facts:
                 calls = self.calls.get(scopes[0]), self.originals.get(scopes[1])
                 kinds = (type(call.module) if call else None for call in calls)
                 is_alone = sum(each[0].label.startswith(first.scope) for each in groups) == 1
-                facts += name_causes(one.function, two.function) or (name_causes(*kinds) if is_alone else [])
-            found[key] = Finding(tuple(group), lines[0], lines[1], tuple(facts))
+                causes = name_causes(*(operation.function for operation in functions if operation))
+                finding = replace(finding, facts=tuple(causes or (name_causes(*kinds) if is_alone else [])))
+            found[key] = finding
         return tuple(found.values())
+
+    def _explain_piece(
+        self, group: list[Item], piece: Piece, runs: Sequence[Recorder], handed: list[dict[int, str]],
+        owners: dict[Mark, str],
+    ) -> tuple[Finding, tuple[Operation | None, Operation | None]]:  # fmt: skip
+        """Return the lines and the facts of a kind of piece, and the first operations that differ."""
+        first, places = group[0], (group[0].place, group[0].theirs)
+        own, made = piece.find_frontier(0, runs[0].places[places[0]])
+        other, constants = piece.find_frontier(1, runs[1].places[places[1]])
+        one, two = meet(own, other)
+        facts = [f"the value is {first.note}"] if first.note else []
+        origin = handed[1].get(runs[1].places[places[1]])
+        if not other and origin not in (None, f"{_SIDES['in']} of {first.place[0]}"):
+            facts.append(f"theirs takes {origin} there")
+        modules = [call.module for call in self.to.get(first.place[0], ())]
+        weights = explain_weights(modules[0], modules[1], owners) if first.is_leaf else []
+        facts = facts + weights or describe_change(own, other, handed, self.tolerance)
+        source = find_source(one, made) if one and constants and not facts else None
+        if source:
+            buffers = {
+                id(b): f"{key}.{n}" for key, c in self.calls.items() for n, b in c.module.named_buffers(recurse=False)
+            }
+            constant = next((buffers[i] for i in source.inputs if i in buffers), "a constant")
+            facts = [f"{constant} has numbers that theirs does not use there"]
+        called = [run.lines.get((place[0], "in"), "") for run, place in zip(runs, places, strict=True)]
+        lines = [
+            describe_line(operation.trail[0]) if operation and not weights else line
+            for operation, line in zip((source or one, two), called, strict=True)
+        ]
+        return Finding(tuple(group), lines[0], lines[1], tuple(facts)), (one, two)
+
+    def _name_handed(self, runs: Sequence[Recorder], owners: dict[Mark, str]) -> list[dict[int, str]]:
+        """Return for each side the names of weights, and of the tensors that modules got and gave; mine's for both."""
+        names = {theirs.key: key for key, (_, theirs) in self.to.items()}
+        handed = [
+            {i: f"{_SIDES[side]} of {names.get(key, key)}" for i, (key, side) in run.handed.items()} for run in runs
+        ]
+        for known, calls in zip(handed, (self.calls, self.originals), strict=True):
+            modules = {call.module for call in calls.values() if not call.up}
+            marks = {id(p): mark(p) for module in modules for p in module.parameters()}
+            known.update((i, owners[seen]) for i, seen in marks.items() if seen in owners)
+        return handed
 
     def _find_scopes(self, item: Item) -> tuple[str, str]:
         return item.scope, self.to[item.scope][1].key if item.scope in self.to else WHOLE
