@@ -31,9 +31,7 @@ _INNER: Final = (str(Path(torch.__file__).parent), str(Path(__file__).parent))
 #: A hidden score, which counts as 0 here: models add −∞, the least float or −1e9.
 _HIDDEN: Final = 1e8
 #: The operations that are told if one side only has them, and those that may stand for one another.
-_TELLING: Final = frozenset(
-    ["dropout", "gelu", "mean", "relu", "sigmoid", "silu", "softmax", "softplus", "std", "tanh", "var"]
-)
+_TELLING: Final = frozenset(["gelu", "mean", "relu", "sigmoid", "silu", "softmax", "softplus", "std", "tanh", "var"])
 _ALIKE: Final = ({"sigmoid", "silu"}, {"erf", "gelu", "tanh"}, {"exp", "softmax"}, {"mean", "sum", "std", "var"})
 #: The operations that only move numbers: their settings are no mistake by themselves.
 _MOVES: Final = frozenset(
@@ -181,7 +179,7 @@ class Piece:
         numbers = operation.value.flatten()
         at = torch.searchsorted(pool, numbers).clamp(1, len(pool) - 1)
         off = torch.minimum((pool[at] - numbers).abs(), (pool[at - 1] - numbers).abs())
-        return bool((off <= self.tolerance * numbers.abs().max()).all())
+        return not len(numbers) or bool((off <= self.tolerance * numbers.abs().max()).all())
 
     def find_frontier(self, side: int, target: int) -> tuple[list[Operation], list[Operation]]:
         """Return the operations on the way to a tensor from which on the other side has no value, constants apart.

@@ -199,10 +199,13 @@ class Layer(nn.Module):
         weight = other.weight.mT if isinstance(other, Conv1D) else other.weight
         self.norm, self.first = copy.deepcopy(theirs.norm[i]), nn.Linear(WIDTH, WIDTH)
         self.first.load_state_dict({"weight": weight, "bias": other.bias + (change == "bias")})
+        self.is_doubled = change == "doubled residual"
         self.w2, self.b2 = copy.deepcopy(second.weight), copy.deepcopy(second.bias)
 
     def forward(self, x, cache):
         cache.append(self.first(self.norm(x)))
+        if self.is_doubled:
+            x = x * 2 + torch.empty(0).sum()  # an operation without a number
         return x + nn.functional.linear(torch.stack(cache).mean(0), self.w2, self.b2)
 
 
@@ -232,6 +235,10 @@ def trace_layers(change="", first=nn.Linear):
 def test_a_cache_that_arrives_as_an_argument_stays_the_same_object():
     assert trace_layers()
     assert trace_layers(first=Conv1D)
+
+
+def test_an_operation_without_a_number_is_compared_with_none():
+    assert "x = x * 2" in trace_layers("doubled residual").findings[0].mine
 
 
 @pytest.mark.parametrize("first", [nn.Linear, Conv1D])
