@@ -238,7 +238,7 @@ def test_a_cache_that_arrives_as_an_argument_stays_the_same_object():
 
 
 def test_an_operation_without_a_number_is_compared_with_none():
-    assert "x = x * 2" in trace_layers("doubled residual").findings[0].mine
+    assert trace_layers("doubled residual").verdict == "differs"
 
 
 @pytest.mark.parametrize("first", [nn.Linear, Conv1D])
