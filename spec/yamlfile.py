@@ -53,6 +53,15 @@ _SCALAR: Final = re.compile(
 )
 _WORDS: Final = {"null": None, "true": True, "false": False}
 
+
+class Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[misc]
+    """Writes text in quotes where it would be read as something else: PyYAML leaves 1e-5 bare."""
+
+
+Dumper.add_representer(
+    str, lambda dumper, text: dumper.represent_scalar(f"{_TAG}str", text, '"' if _SCALAR.fullmatch(text) else None)
+)
+
 Model = TypeVar("Model", bound=pydantic.BaseModel)
 Field = tuple[str | int, ...]
 

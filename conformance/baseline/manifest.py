@@ -28,7 +28,7 @@ from goldformer.conformance.baseline.model import (
 )
 from goldformer.spec import SpecError
 from goldformer.spec.strict import StrictModel
-from goldformer.spec.yamlfile import YamlFile
+from goldformer.spec.yamlfile import Dumper, YamlFile
 
 NAME: Final = "manifest.yaml"
 
@@ -182,15 +182,11 @@ class _Line(dict[str, Any]):
     """A mapping that stands on one line."""
 
 
-class _Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[misc]
+class _Dumper(Dumper):
     """Writes each output on one line."""
 
 
 _Dumper.add_representer(_Line, lambda dumper, line: dumper.represent_mapping(f"{_TAG}map", line, flow_style=True))
-# In quotes unless it is a word: what YAML 1.1 takes for text may be a number in YAML 1.2, such as 1e-5.
-_Dumper.add_representer(
-    str, lambda dumper, text: dumper.represent_scalar(f"{_TAG}str", text, None if text.isidentifier() else '"')
-)
 
 
 def _make_result(key: Key, entry: Entry) -> ListedResult:

@@ -5,7 +5,6 @@ A submission that answers the published cases from a table fails them all.
 
 from __future__ import annotations
 
-import re
 import tempfile
 import textwrap
 from collections import Counter
@@ -40,7 +39,7 @@ from goldformer.spec.files import replace_file
 from goldformer.spec.goldenfile import render
 from goldformer.spec.load import load_own_cases
 from goldformer.spec.making.lint import find_equal_sizes, lint_cases
-from goldformer.spec.yamlfile import YamlFile
+from goldformer.spec.yamlfile import Dumper, YamlFile
 
 #: The number of draws from one template until a case reveals what it should.
 _ATTEMPTS: Final = 100
@@ -55,16 +54,12 @@ _WORDS: Final = 3
 _REFUSALS: Final = 3
 
 
-class _Dumper(yaml.SafeDumper):
+class _Dumper(Dumper):
     """Writes an object that stands in two places twice, because anchors of several files could collide."""
 
     def ignore_aliases(self, data: Any) -> bool:
         del data
         return True
-
-
-# PyYAML leaves an option such as 1e-6 without quotes, which YAML 1.2 takes for a number.
-_Dumper.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(r"[-+]?\.?\d[\d.eE+-]*$"), list("+-.0123456789"))
 
 
 #: What a kind of published cases asks for, in words.
