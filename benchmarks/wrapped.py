@@ -127,7 +127,7 @@ def _check(name: str, what: str, group: str, *options: str) -> dict[str, Any]:
             # It saves what was judged; a process in the background ignores Ctrl-C.
             checking.terminate()
             checking.wait()
-    nothing = {"verdicts": [], "problem": "stopped before the first case", "adapter": {"version": ""}}
+    nothing = {"verdicts": [], "problem": "stopped before the first case", "version": ""}
     report: dict[str, Any] = json.loads(target.read_text(encoding="utf-8")) if target.exists() else nothing
     return report
 
