@@ -163,7 +163,7 @@ def explain_weights(mine: nn.Module, theirs: nn.Module, owners: Mapping[Mark, st
         is_same = type(mine) is type(theirs) and not missing
         moved = [(n, p, right[key][1]) for key, (n, p) in left.items() if is_same and not p.equal(right[key][1])]
         return missing + [
-            f"{name} is {'the transpose of theirs' if p.mT.equal(other) else 'theirs in another order'}"
+            f"{name} is {'the transpose of theirs' if p.dim() > 1 and p.mT.equal(other) else 'theirs in another order'}"
             for name, p, other in moved
             if p.shape == other.shape
         ]

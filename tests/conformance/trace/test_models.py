@@ -253,6 +253,14 @@ def test_a_matrix_that_lies_in_another_way_is_no_fact():
     assert finding.facts == ("bias has other numbers than theirs",)
 
 
+def test_weights_in_another_order_are_named_whatever_their_axes():
+    theirs = nn.Sequential(nn.Linear(WIDTH, WIDTH)).eval()
+    mine = copy.deepcopy(theirs)
+    mine[0].load_state_dict({"weight": theirs[0].weight.mT, "bias": theirs[0].bias.flip(0)})
+    (finding,) = goldformer.trace(mine, theirs, torch.eye(3, WIDTH)).findings
+    assert finding.facts == ("weight is the transpose of theirs", "bias is theirs in another order")
+
+
 class UnbiasedNorm(nn.LayerNorm):
     def forward(self, x):
         x = x - x.mean(-1, keepdim=True)
