@@ -178,8 +178,8 @@ def _read_module(module: types.ModuleType, name: str, reading: Reading, spec: Sp
         elif part.reason:
             notes.append(f"{part.name} is not checked: {part.reason}")
     for component, names in others_of.items():
-        more = f"is another {component}, judged by itself: {name}:{names[0]}"
-        more = f"are {component} too, each judged by itself: {name}:NAME" if len(names) > 1 else more
+        more = f"is another {component}, not judged here but as {name}:{names[0]}"
+        more = f"are {component} too, not judged here but as {name}:NAME" if len(names) > 1 else more
         notes.append(f"{', '.join(names)} {more}")
     if not found:
         left_out = explain_others(module)

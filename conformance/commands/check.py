@@ -199,13 +199,14 @@ def _judge(bench: Bench, selection: Selection, asked: _Asked) -> RunRecord:
 
 def _judge_doubled(asked: _Asked, spec: Spec) -> RunRecord:
     """Judge a class by itself; one that no call fits is partial, as it is in a file."""
-    say("")
     try:
         with contextlib.closing(_load(asked, spec)) as adapter:
+            say("")
             return _judge(*_select(asked, adapter, spec), asked)
     except AdapterError as error:
-        say(f"{asked.adapter} is not checked: {error}")
-        return RunRecord(asked.adapter, asked.adapter, outcome="partial", partial=(asked.adapter,))
+        name = asked.adapter.rpartition(":")[2]
+        problem = f"{asked.adapter} is not checked: {error}"
+        return RunRecord(asked.adapter, name, outcome="partial", problem=problem, partial=(name,))
 
 
 def _print_record(record: RunRecord, asked: _Asked, spec: Spec) -> None:

@@ -28,7 +28,7 @@ _MAKERS = {
 def schema(kind: str | None, *, write: bool) -> int:
     """Print the JSON Schema of a kind of file.
 
-    Editors check files by it. `protocol` is the schema of the protocol's messages, `report` that of check --json.
+    Editors check files by it. `protocol` is the schema of the protocol's messages, `report` that of --json.
     """
     if write == (kind is not None):
         raise CannotRun("name one kind of file, or give --write and no kind")

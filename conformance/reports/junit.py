@@ -20,30 +20,34 @@ _RUN = "goldformer"
 def junit_xml(records: Sequence[RunRecord], spec: Spec) -> str:
     """Return a suite for each component, and a test for each check; what says nothing of the code is skipped.
 
-    A component of which too few cases were judged has a skipped test that says so.
+    A component of which too few cases were judged has a skipped test that says so. The suites of all records but the
+    first begin with its name: build servers tell tests apart by the names of suite and test.
     """
     root = ET.Element("testsuites", name=f"goldformer: {printable(records[0].title)}")
     for record in records:
-        _add_record(root, record, spec)
+        _add_record(root, record, spec, "" if record is records[0] else f"{printable(record.name)}.")
     return count_and_serialise(root)
 
 
-def _add_record(root: ET.Element, record: RunRecord, spec: Spec) -> None:
+def _add_record(root: ET.Element, record: RunRecord, spec: Spec, prefix: str) -> None:
     for component in spec.components:
         mine = [verdict for verdict in record.verdicts if verdict.component == component]
         if mine:
-            suite = ET.SubElement(root, "testsuite", name=component)
+            name = f"{prefix}{component}"
+            suite = ET.SubElement(root, "testsuite", name=name)
             edition = str(spec.edition_of(component))
             ET.SubElement(ET.SubElement(suite, "properties"), "property", name="spec", value=edition)
             for verdict in mine:
-                _add_check(suite, record.run.explain(verdict), spec)
+                _add_check(suite, record.run.explain(verdict), name, spec)
             if record.results[component].state == PARTIAL:
-                case = ET.SubElement(suite, "testcase", classname=component, name="enough cases", time="0.000")
+                case = ET.SubElement(suite, "testcase", classname=name, name="enough cases", time="0.000")
                 ET.SubElement(case, "skipped", message=record.results[component].verdict)
     if record.problem:
-        suite = ET.SubElement(root, "testsuite", name=_RUN)
-        case = ET.SubElement(suite, "testcase", classname=_RUN, name="run", time="0.000")
-        ET.SubElement(case, "error", message=printable(record.problem), type="unusable")
+        name = f"{prefix}{_RUN}"
+        suite = ET.SubElement(root, "testsuite", name=name)
+        case = ET.SubElement(suite, "testcase", classname=name, name="run", time="0.000")
+        tag = "skipped" if record.outcome == "partial" else "error"
+        ET.SubElement(case, tag, message=printable(record.problem), type=record.outcome)
 
 
 def count_and_serialise(root: ET.Element) -> str:
@@ -54,10 +58,10 @@ def count_and_serialise(root: ET.Element) -> str:
     return '<?xml version="1.0" encoding="utf-8"?>\n' + ET.tostring(root, encoding="unicode") + "\n"
 
 
-def _add_check(suite: ET.Element, explained: Explained, spec: Spec) -> None:
+def _add_check(suite: ET.Element, explained: Explained, classname: str, spec: Spec) -> None:
     verdict = explained.verdict
     name = f"{verdict.check}[{verdict.dtype}, {verdict.device}]"
-    case = ET.SubElement(suite, "testcase", classname=verdict.component, name=name, time=f"{verdict.seconds:.3f}")
+    case = ET.SubElement(suite, "testcase", classname=classname, name=name, time=f"{verdict.seconds:.3f}")
     message = printable(verdict.message)
     if verdict.bad or verdict.is_fault:
         tag = "failure" if verdict.status is Status.FAILED else "error"

@@ -131,7 +131,9 @@ def record_run(
     )  # fmt: skip
     never_ran = read_never_ran(executed, spec) if executed else NOTHING_MISSED
     implemented = frozenset(name for name in spec.components if bench.has(name))
-    unjudged = (*adapter.unmatched, *adapter.doubled)
+    judged = {verdict.component for verdict in run.verdicts}
+    doubled = (name for name, owned in adapter.doubled.items() if judged.intersection(owned))
+    unjudged = (*adapter.unmatched, *doubled)
     return complete_record(facts, spec, implemented, absent, unjudged, never_ran, chosen=chosen, more=more)
 
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Final, get_type_hints
 
 from goldformer.conformance.diagnosis.diagnosed import CheckDiagnosis
 from goldformer.conformance.judging.verdict import Verdict
-from goldformer.conformance.reports.comparison import Comparison
-from goldformer.conformance.reports.record import RunRecord
+from goldformer.conformance.reports.comparison import Comparison, ComparisonRequest
+from goldformer.conformance.reports.record import Outcome, RunRecord
 from goldformer.conformance.reports.results import ComponentResult
 from goldformer.spec import Spec
 
@@ -65,8 +65,15 @@ def make_report_model() -> type[BaseModel]:
 
 
 def json_schema() -> dict[str, Any]:
-    """Return the JSON Schema of a report."""
-    schema = _allow_words(make_report_model().model_json_schema())
+    """Return the JSON Schema of a report, or of several: of a comparison, or of the classes of a file."""
+    from pydantic import ConfigDict, TypeAdapter, create_model
+
+    report = make_report_model()
+    types: dict[str, Any] = get_type_hints(ComparisonRequest) | {"environment": dict[str, str], "outcome": Outcome}
+    made: dict[str, Any] = {name: (kind, ...) for name, kind in types.items()}
+    made["implementations"] = (list[report], ...)  # type: ignore[valid-type]
+    reports = create_model("Reports", __config__=ConfigDict(extra="forbid"), **made)
+    schema = _allow_words(TypeAdapter(report | reports).json_schema())
     assert isinstance(schema, dict)
     return schema
 

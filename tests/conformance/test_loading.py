@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 import textwrap
 
+import jsonschema
 import pytest
 from click.testing import CliRunner
 from torch import nn
@@ -17,6 +19,7 @@ from goldformer.conformance.cli import main
 from goldformer.conformance.judging.cases import Bench, check_case
 from goldformer.conformance.judging.verdict import Status
 from goldformer.conformance.loading import Reading, load_implementation
+from goldformer.conformance.reports.record_json import json_schema
 from repository import REPOSITORY
 from transcripts import PROGRAMS
 
@@ -148,6 +151,10 @@ def test_two_classes_of_one_component_must_both_conform(write):
     # Another component that is asked for has no second class, and single checks are of the first.
     for words in (("--component", "softmax"), ("--case", "ln-distinct-sizes")):
         assert "\nFastNorm\n" not in run("check", path, *words).stdout
+    # Nor is a second class of a component partial where another component is judged.
+    rows = "def softmax(x, dim=-1):\n    return torch.softmax(x, dim)\n"
+    result = run("check", write(f"{NORM}\n{FAST}\n{rows}"), "--component", "softmax")
+    assert result.exit_code == 0, result.output
 
 
 def test_the_second_class_of_a_component_is_accused_with_its_name(write, tmp_path):
@@ -156,15 +163,23 @@ def test_the_second_class_of_a_component_is_accused_with_its_name(write, tmp_pat
     assert result.exit_code == 1
     assert "Mistake found: ln-unbiased" in result.stdout
     assert f"Repeat: goldformer check {path}:FastNorm" in " ".join(result.stdout.split())
-    outcomes = [found["outcome"] for found in json.loads(out.read_text(encoding="utf-8"))["implementations"]]
-    assert outcomes == ["conforms", "fails"]
-    assert (tmp_path / "out.xml").read_text(encoding="utf-8").count('<testsuite name="layer_norm"') == 2
+    data = json.loads(out.read_text(encoding="utf-8"))
+    jsonschema.validate(data, json_schema())
+    assert [found["outcome"] for found in data["implementations"]] == ["conforms", "fails"]
+    # Two tests of the same names would be one to a build server.
+    suites = re.findall('<testsuite name="(.*?)"', (tmp_path / "out.xml").read_text(encoding="utf-8"))
+    assert suites == ["layer_norm", "FastNorm.layer_norm"]
 
 
-def test_a_second_class_that_no_call_fits_is_partial(write):
+def test_a_second_class_that_no_call_fits_is_partial_and_every_report_says_why(write, tmp_path):
     wrong = FAST.replace("torch.var_mean(x, -1, correction=0, keepdim=True)", "(x.sin(), x.cos())")
-    result = run("check", write(f"{NORM}\n{wrong}"))
+    reports = {f"--{kind}": tmp_path / f"out.{kind}" for kind in ("json", "junit", "html", "markdown")}
+    result = run("check", write(f"{NORM}\n{wrong}"), *(str(word) for option in reports.items() for word in option))
     assert (result.exit_code, result.stdout.count("conforms (")) == (3, 1), result.output
+    assert "partial: too few cases were judged of FastNorm." in result.stderr
+    why = "FastNorm is not checked: No call of FastNorm that was tried gives golden values"
+    assert all(why in text for text in (result.stderr, *(path.read_text("utf-8") for path in reports.values())))
+    assert '<skipped message="' in reports["--junit"].read_text("utf-8")
 
 
 GPT = """
