@@ -254,9 +254,10 @@ def test_a_matrix_that_lies_in_another_way_is_no_fact():
 
 
 def test_weights_in_another_order_are_named_whatever_their_axes():
-    theirs = nn.Sequential(nn.Linear(WIDTH, WIDTH)).eval()
+    linear = nn.Linear(WIDTH, WIDTH)
+    theirs = nn.Sequential(linear).eval()
     mine = copy.deepcopy(theirs)
-    mine[0].load_state_dict({"weight": theirs[0].weight.mT, "bias": theirs[0].bias.flip(0)})
+    mine[0].load_state_dict({"weight": linear.weight.mT, "bias": linear.bias.flip(0)})
     (finding,) = goldformer.trace(mine, theirs, torch.eye(3, WIDTH)).findings
     assert finding.facts == ("weight is the transpose of theirs", "bias is theirs in another order")
 
