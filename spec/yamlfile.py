@@ -162,7 +162,9 @@ class YamlFile:
                 kind = "true or false" if isinstance(got, bool) else "a number"
                 message = f"expected text, got {got}, which YAML reads as {kind}; put it in quotes"
             case _:
-                message = f"{expected}, got {_short(got)}"
+                is_quoted = "number" in expected and isinstance(got, str) and _SCALAR.fullmatch(got)
+                hint = ", which is text: write it without quotes" if is_quoted else ""
+                message = f"{expected}, got {_short(got)}{hint}"
         return self.problem(where, message)
 
 
