@@ -30,6 +30,7 @@ from goldformer.conformance.commands._console import (
 from goldformer.conformance.judging.cases import Bench, Judgement
 from goldformer.conformance.judging.decision import Policy
 from goldformer.conformance.judging.derivation import CannotDerive, derive_values
+from goldformer.conformance.judging.running import describe_interrupted
 from goldformer.conformance.loading import Reading, list_own, load_implementation
 from goldformer.conformance.reports.comparison import Comparison, ComparisonRequest
 from goldformer.conformance.reports.markdown import markdown as write_markdown
@@ -95,8 +96,10 @@ def check(**given: Any) -> int:
         if doubled:
             bench = replace(bench, adapter=replace(bench.adapter, doubled={}))
         records = [_judge(bench, selection, asked)]
-    if not records[0].stopped:
-        records += (_judge_doubled(one, spec) for one in doubled)
+    for one in doubled:
+        if records[-1].stopped:
+            break
+        records.append(_judge_doubled(one, spec))
     _write_reports(records, asked, selection, bench.spec)
     for record in records:
         if record.problem:
@@ -198,15 +201,17 @@ def _judge(bench: Bench, selection: Selection, asked: _Asked) -> RunRecord:
 
 
 def _judge_doubled(asked: _Asked, spec: Spec) -> RunRecord:
-    """Judge a class by itself; one that no call fits is partial, as it is in a file."""
+    """Judge a class by itself; one that no call fits is partial, as it is in a file, and Ctrl-C keeps those before."""
+    name = asked.adapter.rpartition(":")[2]
     try:
         with contextlib.closing(_load(asked, spec)) as adapter:
             say("")
             return _judge(*_select(asked, adapter, spec), asked)
     except AdapterError as error:
-        name = asked.adapter.rpartition(":")[2]
         problem = f"{asked.adapter} is not checked: {error}"
         return RunRecord(asked.adapter, name, outcome="partial", problem=problem, partial=(name,))
+    except KeyboardInterrupt as stop:
+        return RunRecord(asked.adapter, name, problem=f"stopped{describe_interrupted(stop)}", stopped=True)
 
 
 def _print_record(record: RunRecord, asked: _Asked, spec: Spec) -> None:

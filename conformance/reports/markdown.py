@@ -63,7 +63,7 @@ def describe_outcome(record: RunRecord) -> str:
     apply = sum(result.coverage.judged for result in judged)
     cases = sum(result.coverage.cases for result in judged)
     partial = sum(result.state == PARTIAL for result in judged)
-    state = PARTIAL if partial else COARSE if counts.coarse else "conforms" if judged else ""
+    state = PARTIAL if record.outcome == PARTIAL else COARSE if counts.coarse else "conforms" if judged else ""
     stands_on = f"{apply} of {cases} cases apply" if cases else ""
     components = count_noun(len(judged), "component") if judged else ""
     few = f"too few in {count_noun(partial, 'component')}" if partial else ""

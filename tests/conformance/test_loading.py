@@ -146,8 +146,9 @@ def test_two_classes_of_one_component_must_both_conform(write):
     path = write(f"{NORM}\n{FAST}")
     result = run("check", path)
     assert (result.exit_code, result.stdout.count("conforms (")) == (0, 2), result.output
-    # Python judges one, and does not call that the whole file.
+    # Python and compare judge one, and do not call that the whole file.
     assert goldformer.check(path).partial == (f"{path}:FastNorm",)
+    assert f"{path}: partial · 1 component" in run("compare", path).stdout
     # Another component that is asked for has no second class, and single checks are of the first.
     for words in (("--component", "softmax"), ("--case", "ln-distinct-sizes")):
         assert "\nFastNorm\n" not in run("check", path, *words).stdout
@@ -180,6 +181,22 @@ def test_a_second_class_that_no_call_fits_is_partial_and_every_report_says_why(w
     why = "FastNorm is not checked: No call of FastNorm that was tried gives golden values"
     assert all(why in text for text in (result.stderr, *(path.read_text("utf-8") for path in reports.values())))
     assert '<skipped message="' in reports["--junit"].read_text("utf-8")
+
+
+def test_ctrl_c_at_a_second_class_keeps_the_report_of_the_first_and_judges_no_third(write, tmp_path, monkeypatch):
+    path, out, asked_for = write(f"{NORM}\n{FAST}\nclass LastNorm(FastNorm): ..."), tmp_path / "out.json", []
+
+    def load(name, *arguments):
+        asked_for.append(name)
+        if len(asked_for) == 2:
+            raise KeyboardInterrupt
+        return load_implementation(name, *arguments)
+
+    monkeypatch.setattr("goldformer.conformance.commands.check.load_implementation", load)
+    result = run("check", path, "--json", str(out))
+    assert (result.exit_code, len(asked_for)) == (130, 2), result.output
+    first, second = json.loads(out.read_text(encoding="utf-8"))["implementations"]
+    assert (first["outcome"], second["problem"], second["stopped"]) == ("conforms", "stopped", True)
 
 
 GPT = """
