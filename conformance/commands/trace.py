@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -101,21 +101,33 @@ def _trace(mine: str, theirs: str, inputs: str | None, layers: range | None) -> 
         raise CannotRun(
             "no inputs: define inputs = (ids,) in the file of MINE or THEIRS, or name them by --inputs FILE:NAME"
         )
-    given = given() if callable(given) else given
+    given = _call(given, "inputs") if callable(given) else given
     given = given if isinstance(given, (tuple, list)) else (given,)
     return models.trace(*made, *given, layers=layers, tell=print_error)
 
 
 def _load_arrays(name: str) -> Mapping[str, Any]:
     """Return the arrays of a file."""
-    if name.endswith(".npz"):
-        import numpy as np  # --help needs no arrays
+    import numpy as np  # --help needs no arrays
 
-        with np.load(name) as arrays:
-            return dict(arrays)
-    from safetensors.torch import load_file
+    try:
+        if name.endswith(".npz"):
+            with np.load(name) as arrays:
+                return dict(arrays)
+        from safetensors.torch import load_file
 
-    return load_file(name)
+        return load_file(name)
+    except (ImportError, OSError):
+        raise
+    except Exception as error:  # NumPy's own text speaks of pickles
+        raise CannotRun(f"{name} is no file of named arrays: save numbers by numpy.savez or safetensors") from error
+
+
+def _call(thing: Callable[[], Any], name: str) -> Any:
+    try:
+        return thing()
+    except Exception as error:
+        raise CannotRun(f"{name} raises {type(error).__name__}: {error}") from error
 
 
 def _load(name: str, files: dict[str, Any], *, required: bool = True) -> Any:
@@ -146,5 +158,5 @@ def _make(thing: Any, name: str) -> Any:
         raise CannotRun(
             f"{name} needs {', '.join(p.name for p in needs)}: write a function that makes it without arguments"
         )
-    made = thing if needs else thing()
+    made = thing if needs else _call(thing, name)
     return made.eval() if isinstance(made, nn.Module) else made

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from goldformer.adapters.find_arrays import find_library
-from goldformer.conformance.trace.passes import NotComparable
+from goldformer.conformance.trace.passes import LOW, NotComparable
 from goldformer.conformance.trace.report import Finding, Item, Trace
 
 #: The root mean square of one rounding ÷ the unit roundoff: errors are spread evenly, numbers over a binade.
@@ -21,7 +21,8 @@ def measure_ratio(mine: Tensor, theirs: Tensor, error: Tensor, unit: float) -> f
     """Return the error of mine ÷ the error of theirs; `error` is truth − theirs, and one rounding is the least."""
     truth = theirs.double() + error.double()
     finite, seen = torch.isfinite(truth), mine.double()
-    if not torch.equal(torch.isfinite(seen), finite):
+    odd = [t.double().where(~finite, 0.0).nan_to_num() for t in (mine, theirs)]
+    if not torch.equal(torch.isfinite(seen), finite) or not torch.equal(*odd):
         return math.inf
     off, size, least = (_rms(t.where(finite, 0.0)) for t in (seen - truth, truth, error.double()))
     return off / max(least, ROUNDING * unit * size, torch.finfo(torch.float32).tiny)
@@ -38,10 +39,10 @@ def equals(one: Tensor, other: Tensor, tolerance: float) -> bool:
 
 
 def find_factor(one: Tensor, other: Tensor, tolerance: float) -> float | None:
-    """Return the number by which a tensor is another of its shape, or None."""
+    """Return the number by which a tensor is another of its shape, or None if that is 0 or 1."""
     a, b = one.double(), other.double()
     factor = float((a * b).sum() / b.square().sum())
-    return factor if factor and equals(a / factor, b, tolerance) else None
+    return factor if abs(factor * (factor - 1)) > tolerance and equals(a / factor, b, tolerance) else None
 
 
 def find_order(tensor: Tensor, like: Tensor) -> Tensor:
@@ -73,7 +74,7 @@ def trace_arrays(mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> Trace:
     Arrays are paired by name, or by order if no name is the same. Nothing is forced, so errors add up: an array differs
     only if half of its digits do. NotComparable if no arrays fit.
     """
-    left, right = ({name: _read(array) for name, array in side.items()} for side in (mine, theirs))
+    left, right = ({str(name): _read(array, name) for name, array in side.items()} for side in (mine, theirs))
     both = {name: name for name in right if name in left} or dict(zip(left, right, strict=False))
     names = {name: other for name, other in both.items() if left[name].numel() == right[other].numel()}
     if not names:
@@ -86,12 +87,22 @@ def trace_arrays(mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> Trace:
         items.append(Item((name, "out"), (other, "out"), name, None, ratio, is_leaf=True))
     first = next(((item,) for item in items if item.ratio > unit**-0.5), None)
     findings = (Finding(first, "", "", ()),) if first else ()
-    notes = tuple(f"mine has no {other}" for other in right if other not in names.values())
+    notes = tuple(
+        f"mine has no {other} of {right[other].numel()} numbers" for other in right if other not in names.values()
+    )
     return Trace("float32" if unit < 1e-7 else "half types", unit**-0.5, tuple(items), findings, notes)
 
 
-def _read(array: Any) -> Tensor:
+def _read(array: Any, name: object) -> Tensor:
     library = find_library(array)
-    if library is None or isinstance(array, Tensor):
-        return torch.as_tensor(array).detach()
-    return torch.from_numpy(np.array(library.numpy(array))).to(getattr(torch, library.dtype(array)))
+    try:
+        if library is None or isinstance(array, Tensor):
+            tensor = torch.as_tensor(array).detach().cpu()
+        else:
+            tensor = torch.from_numpy(np.array(library.numpy(array))).to(getattr(torch, library.dtype(array)))
+    except (AttributeError, RuntimeError, TypeError, ValueError) as error:
+        raise NotComparable(f"{name} is no array of numbers: {error}") from error
+    if tensor.dtype == torch.uint16:
+        raise NotComparable(f"{name} is in uint16, which may be the bits of bfloat16: give floats")
+    tensor = torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
+    return tensor if tensor.dtype in LOW else tensor.float()

@@ -33,6 +33,8 @@ _HIDDEN: Final = 1e8
 #: The operations that are told if one side only has them, and those that may stand for one another.
 _TELLING: Final = frozenset(["gelu", "mean", "relu", "sigmoid", "silu", "softmax", "softplus", "std", "tanh", "var"])
 _ALIKE: Final = ({"sigmoid", "silu"}, {"erf", "gelu", "tanh"}, {"exp", "softmax"}, {"mean", "sum", "std", "var"})
+#: Parts of the names of functions whose operations are not seen.
+_OPAQUE: Final = ("attention", "fwd", "gru", "lstm", "rnn")
 #: The operations that only move numbers: their settings are no mistake by themselves.
 _MOVES: Final = frozenset(
     ["expand", "flatten", "getitem", "permute", "repeat", "reshape", "split", "transpose", "unflatten", "view"]
@@ -50,13 +52,19 @@ def describe_line(spot: Spot) -> str:
 
 
 def _list_frames() -> list[FrameType]:
-    """Return the frames of the user's code that called one another, the innermost first, up to a module's call."""
-    frame, found = sys._getframe(1), list[FrameType]()
-    while frame.f_back and (not found or not frame.f_code.co_filename.startswith(_INNER)):
-        if not frame.f_code.co_filename.startswith(_INNER):
-            found.append(frame)
+    """Return the frames of the user's code that called one another, the innermost first, up to a module's call.
+
+    Without any, return the innermost frame of a module of PyTorch's.
+    """
+    frame, found, inner = sys._getframe(1), list[FrameType](), list[FrameType]()
+    while frame.f_back and frame.f_code is not run_pass.__code__:
+        is_inner = frame.f_code.co_filename.startswith(_INNER)
+        if is_inner and found:
+            break
+        if not is_inner or frame.f_code.co_name == "forward":
+            (inner if is_inner else found).append(frame)
         frame = frame.f_back
-    return found
+    return found or inner[:1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +99,7 @@ class Recorder(TorchFunctionMode):
             self.places[place] = id(tensor)
             if place[1] == "in" and (frames := _list_frames()):
                 self.lines[place] = describe_line((frames[0].f_code, 0, frames[0].f_lineno))
-            if place[0] in self.keys:
+            if place[0] in self.keys or (place[1] == "in" and not self._stack):
                 self.handed.setdefault(id(tensor if new is None else new), place)
             self._alive += [tensor, new]
             return new
@@ -117,7 +125,7 @@ class Recorder(TorchFunctionMode):
         if name == "square":
             name, given = "pow", [*given, 2]
         if not frames:
-            return result  # the tracer's own
+            return result
         trail = tuple((frame.f_code, frame.f_lasti, frame.f_lineno) for frame in frames)
         function = frames[0].f_globals.get(frames[0].f_code.co_name)
         function = function if getattr(function, "__code__", None) is frames[0].f_code else None
@@ -264,10 +272,11 @@ def describe_change(
         told.append(f"{hidden[0]} scores are hidden, in theirs {hidden[1]}")
     names = [{operation.name for operation in side} for side in (mine, theirs)]
     only = [", ".join(sorted(_list_told(a, b))) or "–" for a, b in (names, names[::-1])]
-    if only[0] != only[1]:
+    if only[0] != only[1] and not any(part in name for name in names[0] | names[1] for part in _OPAQUE):
         told.append(f"mine computes {only[0]} there, theirs {only[1]}")
     ordered = [operation.value.flatten().sort().values for operation in (one, other)]
-    if ordered[0].shape == ordered[1].shape and equals(ordered[0], ordered[1], tolerance):
+    is_moved = one.value.shape != other.value.shape or not one.value.equal(other.value)
+    if is_moved and ordered[0].shape == ordered[1].shape and equals(ordered[0], ordered[1], tolerance):
         told.append(f"{one.name} gives the numbers of theirs in another order")
     pairs = itertools.product(reversed(mine), reversed(theirs)) if not told else ()
     same = ((a, b) for a, b in pairs if a.value.numel() == b.value.numel())

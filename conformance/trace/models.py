@@ -65,14 +65,18 @@ def trace(
     if dtype != other or dtype not in LOW:
         raise NotComparable(f"mine has weights in {other}, theirs in {dtype}: call float() on both")
     notes = compare_weights(*states[::-1])
-    if not kept or (layers is None and (WHOLE, "out") not in kept):
-        raise NotComparable("theirs has no such layers, or no tensor of floats: return its logits or hidden states")
     longest = max((max(call.arrived) for call in originals if call.arrived), default=1)
     # Sums of n numbers in another order are up to √n roundings apart.
     limit = math.sqrt(longest) if dtype == torch.float32 else HALF_LIMIT
     bench = _Bench(mine, theirs, inputs, kept, calls, originals, limit, torch.finfo(dtype).eps / 2)
+    bench.require_repeatable()
     pairs = pair_calls(calls, originals)
     items = bench.measure([pair for pair in pairs if pair[0].is_leaf or pair[1].is_leaf])
+    for whose, places in (("theirs", kept), ("mine", [item.place for item in items])):
+        if layers is None and (WHOLE, "out") not in places:
+            raise NotComparable(f"{whose} returns no tensor of floats: return its logits or hidden states")
+    if not items:
+        raise NotComparable("mine and theirs have no such layers that are paired: name others")
     if bench.list_accused(items):
         items = bench.separate(pairs)
     return Trace(str(dtype).removeprefix("torch."), limit, tuple(items), bench.explain(items), notes)
@@ -91,13 +95,14 @@ def _run(whose: str, model: Callable[..., Any], inputs: Sequence[Any], visit: Vi
 
 
 def _keep(kept: dict[Place, Tensor], layers: range | None) -> Visit:
-    last: list[tuple[Tensor, int, Tensor]] = []
+    last: list[tuple[Tensor, object, Tensor]] = []
 
     def visit(place: Place, tensor: Tensor) -> None:
         if layers is None or any(number in layers for number in list_numbers(place[0].partition("#")[0])[:1]):
-            known = next((copy for one, version, copy in last if one is tensor and version == tensor._version), None)
+            version = object() if tensor.is_inference() else tensor._version  # whether that is written to is unknown
+            known = next((copy for one, seen, copy in last if one is tensor and seen == version), None)
             kept[place] = tensor.detach().clone() if known is None else known
-            last[:] = [(tensor, tensor._version, kept[place]), *last[:3]]
+            last[:] = [(tensor, version, kept[place]), *last[:3]]
 
     return visit
 
@@ -111,6 +116,20 @@ class _Bench:
         self.calls, self.originals = ({call.key: call for call in one} for one in (calls, originals))
         self.limit, self.unit, self.tolerance = limit, unit, limit * unit
         self.to: dict[str, Pair] = {}
+
+    def require_repeatable(self) -> None:
+        """Raise NotComparable if theirs gives other numbers when it runs again: a second run measures its errors."""
+        changed: list[str] = []
+
+        def visit(place: Place, tensor: Tensor) -> None:
+            known = self.kept.get(place, tensor)
+            if known.shape != tensor.shape or measure_ratio(tensor, known, known * 0, self.unit) > self.limit:
+                changed.append(place[0])
+
+        _run("theirs", self.theirs, self.inputs, visit)
+        if changed:
+            what = f"theirs gives other numbers when it runs again, first at {changed[0]}"
+            raise NotComparable(f"{what}: draw no random numbers in it, and begin each run with an empty cache")
 
     def list_accused(self, items: Sequence[Item]) -> list[Item]:
         return [item for item in items if item.ratio > self.limit]
@@ -199,7 +218,7 @@ class _Bench:
         try:
             torch.set_default_dtype(torch.float64)
             with AllDouble():
-                run_pass(self.theirs, self.inputs, visit)
+                _run("theirs in float64", self.theirs, self.inputs, visit)
         finally:
             torch.set_default_dtype(default)
         return errors
@@ -274,9 +293,13 @@ class _Bench:
     def _name_handed(self, runs: Sequence[Recorder], owners: dict[Mark, str]) -> list[dict[int, str]]:
         """Return for each side the names of weights, and of the tensors that modules got and gave; mine's for both."""
         names = {theirs.key: key for key, (_, theirs) in self.to.items()}
-        handed = [
-            {i: f"{_SIDES[side]} of {names.get(key, key)}" for i, (key, side) in run.handed.items()} for run in runs
-        ]
+        handed = [dict[int, str](), dict[int, str]()]
+        for known, run in zip(handed, runs, strict=True):
+            for i, place in run.handed.items():
+                # What is handed on as it is has the name of its first place in theirs.
+                theirs = (self.to[place[0]][1].key, place[1]) if run is runs[0] and place[0] in self.to else place
+                key, side = runs[1].handed.get(runs[1].places.get(theirs, 0), theirs)
+                known[i] = f"{_SIDES[side]} of {names[key]}" if key in names else "the inputs"
         for known, calls in zip(handed, (self.calls, self.originals), strict=True):
             modules = {call.module for call in calls.values() if not call.up}
             marks = {id(p): mark(p) for module in modules for p in module.parameters()}

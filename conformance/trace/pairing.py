@@ -47,7 +47,8 @@ def group_names(names: Iterable[str]) -> list[str]:
 
 def mark(tensor: Tensor) -> Mark:
     """Return the mark of a parameter."""
-    norm = torch.linalg.vector_norm(tensor.detach(), dtype=torch.float64)
+    numbers = tensor.detach() if tensor.is_floating_point() else tensor.detach().abs().double()
+    norm = torch.linalg.vector_norm(numbers, dtype=torch.float64)
     return tensor.numel(), f"{float(norm) ** 2:.9e}"
 
 
@@ -86,7 +87,7 @@ def pair_calls(mine: Sequence[Call], theirs: Sequence[Call]) -> list[Pair]:
     return [(one, other) for one, other in pairs if size[id(one)] == size[id(other)] and one.left]
 
 
-def _add(marks: Iterable[Mark]) -> Mark:
+def _add(marks: Sequence[Mark]) -> Mark:
     return sum(n for n, _ in marks), f"{sum(float(squares) for _, squares in marks):.7e}"
 
 
@@ -133,7 +134,7 @@ def compare_weights(left: Mapping[str, Tensor], right: Mapping[str, Tensor]) -> 
     notes = group_names(fused)
     notes += [f"mine has no {name}" for name in group_names(other)]
     notes += [f"theirs has no {name}" for name in group_names(one)]
-    constant = [name for name, t in right.items() if t.numel() == 1 or bool((t == t.flatten()[0]).all())]
+    constant = [name for name, t in right.items() if bool((t.flatten()[1:] == t.flatten()[:-1]).all())]
     notes += [f"{name} is constant, as before training: a mistake there may not show" for name in group_names(constant)]
     equal = right.keys() - constant - other.keys()
     if right.keys() > {*constant} and not equal:
@@ -146,7 +147,7 @@ def _find_parts(whole: Tensor, parts: dict[str, Tensor], marks: dict[int, Mark])
     rows = sorted(parts, key=lambda name: parts[name].dim())
     for start, count in itertools.product(range(len(rows)), (2, 3)):
         run = rows[start : start + count]
-        if len(run) == count and _add(marks[id(parts[name])] for name in run) == _add([marks[id(whole)]]):
+        if len(run) == count and _add([marks[id(parts[name])] for name in run]) == _add([marks[id(whole)]]):
             return run
     return []
 

@@ -1,7 +1,9 @@
 """One pass through a model: each call of each module is seen, and what enters and leaves it may be replaced."""
 
 import itertools
+import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Literal
@@ -85,8 +87,13 @@ def run_pass(
         calls.append(Call(key, self, up, arrived, left, is_leaf=len(calls) == before))
         return result
 
-    with torch.no_grad(), mock.patch.object(nn.Module, "__call__", call):
-        look((WHOLE, "out"), model(*tree_map_only(Tensor, torch.clone, [*inputs])))
+    # What is compiled hides its operations.
+    is_compiling = "torch._dynamo" in sys.modules and hasattr(torch.compiler, "set_stance")
+    eager = torch.compiler.set_stance("force_eager") if is_compiling else nullcontext()
+    with torch._C.DisableTorchFunction():
+        copies = tree_map_only(Tensor, torch.clone, [*inputs])
+    with eager, torch.no_grad(), mock.patch.object(nn.Module, "__call__", call):
+        look((WHOLE, "out"), model(*copies))
     return calls
 
 

@@ -121,7 +121,7 @@ class Trace:
         """Return a page with a picture: pieces against their ratio, on a scale of powers of ten that begins at 0.1."""
         from goldformer.conformance.reports.page import render  # the terminal needs no Jinja2
 
-        top = math.log10(max(100.0, *(ratio for _, ratio, _ in self.rows if ratio < math.inf))) + 1
+        top = math.log10(max([100.0, *(ratio for _, ratio, _ in self.rows if ratio < math.inf)])) + 1
         return render("trace.html", trace=self, top=top, log10=math.log10, conclusion=self._conclude())
 
     _repr_html_ = to_html

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import copy
 import json
+from operator import itemgetter
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -115,6 +118,18 @@ def test_the_models_are_left_as_they_were():
             lambda mine, theirs: (mine, lambda ids: theirs(ids)["lost"]),
             "theirs raises KeyError for these inputs: 'lost'",
         ),
+        (
+            lambda mine, theirs: (lambda ids: iter([mine(ids)]), theirs),
+            "mine returns no tensor of floats: return its log",
+        ),
+        (
+            lambda mine, theirs: (mine, lambda ids: iter([theirs(ids)])),
+            "theirs returns no tensor of floats: return its",
+        ),
+        (
+            lambda mine, theirs: (mine, lambda ids: nn.functional.dropout(theirs(ids)["logits"], 0.5)),
+            "theirs gives other numbers when it runs again, first at the output: draw no random numbers",
+        ),
     ],
 )
 def test_what_cannot_be_compared_is_refused(change, message):
@@ -150,6 +165,40 @@ def test_arrays_differ_where_half_of_the_digits_do():
     assert goldformer.trace_arrays(theirs, theirs)
     with pytest.raises(NotComparable, match="name the same activations in both"):
         goldformer.trace_arrays({"a": torch.ones(2)}, {"b": torch.ones(3)})
+
+
+@pytest.mark.parametrize(
+    ("mine", "theirs", "verdict"),
+    [
+        ([1.0, 2.0], [1, 2], "same"),
+        ([True], [1.0], "same"),
+        (np.arange(3) * (1 + 1e-7), np.arange(3.0), "same"),  # float64, of an array that was float32
+        ([1 + 1j], [1 + 1j], "same"),
+        ([1 - 1j], [1 + 1j], "differs"),
+        ([1.0, torch.inf], [1.0, -torch.inf], "differs"),
+        ([torch.nan], [torch.inf], "differs"),
+    ],
+)
+def test_arrays_of_any_numbers_are_compared(mine, theirs, verdict):
+    own: Any = {1: mine}
+    found = goldformer.trace_arrays(own, own | {1: theirs, 2: [0.0] * 4})
+    assert found.verdict == verdict
+    assert found.weights == ("mine has no 2 of 4 numbers",)
+    assert verdict in found.to_html()
+
+
+@pytest.mark.parametrize(
+    ("array", "message"),
+    [
+        (np.array([1, None]), "a is no array of numbers: .*object"),
+        ({"b": 1.0}, "a is no array of numbers: .*dict"),
+        (torch.ones(2, device="meta"), "a is no array of numbers: .*meta"),
+        (np.ones(2, np.uint16), "a is in uint16, which may be the bits of bfloat16: give floats"),
+    ],
+)
+def test_what_is_no_array_is_named(array, message):
+    with pytest.raises(NotComparable, match=message):
+        goldformer.trace_arrays({"a": array}, {"a": array})
 
 
 class Conv1D(nn.Module):
@@ -278,3 +327,103 @@ def test_a_norm_in_one_function_is_compared_with_a_norm_in_many():
     (finding,) = goldformer.trace(mine.eval(), theirs, x).findings
     assert "x.var(-1, keepdim=True)" in finding.mine
     assert finding.facts == ("the value of mul is 0.978945 × theirs",)  # √(23 ÷ 24)
+
+
+class Apply(nn.Module):
+    """A module of PyTorch's, and a function of what it gives."""
+
+    def __init__(self, module, function=torch.relu):
+        super().__init__()
+        self.module, self.function = module, function
+
+    def forward(self, x):
+        return self.function(self.module(x))
+
+
+def trace_applied(mine, theirs, *functions):
+    x = torch.randn(3, 5, WIDTH, generator=torch.Generator().manual_seed(6))
+    return goldformer.trace(*(Apply(*both).eval() for both in zip((mine, theirs), functions, strict=True)), x)
+
+
+def test_values_that_are_not_finite_are_compared():
+    linear = nn.Linear(WIDTH, WIDTH)
+    fill = [
+        lambda x, number=number: x.index_fill(0, torch.tensor(1), torch.tensor(number))
+        for number in (torch.inf, -torch.inf)
+    ]
+    assert trace_applied(linear, copy.deepcopy(linear), fill[0], fill[0])
+    (finding,) = trace_applied(linear, copy.deepcopy(linear), *fill).findings
+    assert "fill" in finding.mine
+    assert not finding.facts  # an infinite number counts as 0 there: no factor, no other order
+
+
+def test_models_in_inference_mode_or_compiled_are_traced():
+    linear = nn.Linear(WIDTH, WIDTH)
+    assert trace_applied(linear, copy.deepcopy(linear), torch.relu, torch.inference_mode()(torch.relu))
+    assert trace_applied(linear, torch.compile(copy.deepcopy(linear)), torch.relu, torch.relu)
+
+
+def test_an_original_that_cannot_run_in_float64_is_named():
+    lstm = nn.LSTM(WIDTH, WIDTH)
+    with pytest.raises(NotComparable, match="theirs in float64 raises ValueError for these inputs: RNN input dtype"):
+        trace_applied(copy.deepcopy(lstm), lstm, itemgetter(0), itemgetter(0))
+
+
+def test_parameters_may_be_complex_or_empty():
+    theirs = nn.Linear(WIDTH, WIDTH)
+    theirs.table = nn.Parameter(torch.ones(0, 3))
+    theirs.turn = nn.Parameter(torch.ones(3, dtype=torch.complex64))
+    assert trace_applied(copy.deepcopy(theirs), theirs, torch.relu, torch.relu)
+
+
+class Split(nn.Module):
+    """Queries, keys and values of nn.MultiheadAttention, one matrix each."""
+
+    def __init__(self, theirs, heads):
+        super().__init__()
+        self.heads, width = heads, theirs.embed_dim
+        self.q, self.k, self.v, self.o = (nn.Linear(width, width) for _ in range(4))
+        state = theirs.state_dict()
+        for name, *both in zip("qkv", state["in_proj_weight"].chunk(3), state["in_proj_bias"].chunk(3), strict=True):
+            getattr(self, name).load_state_dict(dict(zip(("weight", "bias"), both, strict=True)))
+        self.o.load_state_dict(theirs.out_proj.state_dict())
+
+    def forward(self, x):
+        q, k, v = (p(x).unflatten(-1, (self.heads, -1)).transpose(1, 2) for p in (self.q, self.k, self.v))
+        scores = q @ k.mT * (WIDTH / 4) ** -0.5
+        return self.o((scores.softmax(-1) @ v).transpose(1, 2).flatten(2))
+
+
+class Attends(nn.Module):
+    def __init__(self, heads):
+        super().__init__()
+        self.attend = nn.MultiheadAttention(WIDTH, heads, batch_first=True)
+        for name in ("in_proj_bias", "out_proj.bias"):
+            nn.init.normal_(self.attend.get_parameter(name))
+
+    def forward(self, x):
+        return self.attend(x, x, x, need_weights=False)[0]
+
+
+@pytest.mark.parametrize("heads", [4, 6])
+def test_a_fused_attention_is_compared_with_one_in_parts(heads):
+    theirs = Attends(4)
+    found = trace_applied(Split(theirs.attend, heads), theirs, torch.relu, torch.relu)
+    assert bool(found) == (heads == 4)
+    assert found.weights == (
+        "4 of 4 of theirs are in mine",
+        "module.attend.in_proj_weight of theirs is module.q.weight + module.k.weight + module.v.weight in one",
+        "module.attend.in_proj_bias of theirs is module.q.bias + module.k.bias + module.v.bias in one",
+    )
+    assert not [fact for finding in found.findings for fact in finding.facts]  # theirs has a softmax that is not seen
+
+
+def test_what_is_handed_on_has_one_name_and_a_line_is_of_a_model():
+    norm = nn.BatchNorm1d(5)
+    mine = nn.Sequential(nn.Linear(WIDTH, WIDTH), norm).eval()
+    theirs = copy.deepcopy(mine)
+    norm.load_state_dict({**norm.state_dict(), "running_mean": torch.arange(5.0)})
+    x = torch.randn(3, 5, WIDTH, generator=torch.Generator().manual_seed(6))
+    (finding,) = goldformer.trace(mine, theirs, x).findings
+    assert not finding.facts  # what arrives is no difference
+    assert finding.mine.startswith("forward (batchnorm.py:")
