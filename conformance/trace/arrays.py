@@ -29,7 +29,7 @@ def measure_ratio(mine: Tensor, theirs: Tensor, error: Tensor, unit: float) -> f
 
 
 def _rms(tensor: Tensor) -> float:
-    return float(tensor.pow(2).mean().sqrt()) if tensor.numel() else 0.0
+    return float(tensor.detach().pow(2).mean().sqrt()) if tensor.numel() else 0.0
 
 
 def equals(one: Tensor, other: Tensor, tolerance: float) -> bool:

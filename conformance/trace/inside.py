@@ -189,8 +189,10 @@ class Piece:
         off = torch.minimum((pool[at] - numbers).abs(), (pool[at - 1] - numbers).abs())
         return not len(numbers) or bool((off <= self.tolerance * numbers.abs().max()).all())
 
-    def find_frontier(self, side: int, target: int) -> tuple[list[Operation], list[Operation]]:
+    def find_frontier(self, side: int, target: int) -> tuple[list[Operation], list[Operation], set[str]]:
         """Return the operations on the way to a tensor from which on the other side has no value, constants apart.
+
+        The names are those of all operations on the way.
 
         The tensor itself is measured, so what is equal to it in another shape is not.
         """
@@ -203,7 +205,8 @@ class Piece:
             good[i] |= any(good[j] for j in users)
         found = [_climb(operation, own, good) for i, operation in enumerate(own) if reaches[i] and not good[i]]
         parts = [[o for o in found if (o.output in data) == is_data] for is_data in (True, False)]
-        return (parts[0] or found), (parts[1] if parts[0] else [])
+        names = {operation.name for operation, is_on_way in zip(own, reaches, strict=True) if is_on_way}
+        return (parts[0] or found), (parts[1] if parts[0] else []), names
 
 
 def find_source(operation: Operation, constants: Sequence[Operation]) -> Operation | None:
@@ -251,9 +254,13 @@ def _reorder(one: Operation, like: Operation) -> Tensor:
 
 
 def describe_change(
-    mine: Sequence[Operation], theirs: Sequence[Operation], handed: Sequence[dict[int, str]], tolerance: float
-) -> list[str]:
-    """Return what differs between the first operations of two frontiers, or a factor between the values of any two."""
+    mine: Sequence[Operation], theirs: Sequence[Operation], on_way: Sequence[set[str]],
+    handed: Sequence[dict[int, str]], tolerance: float,
+) -> list[str]:  # fmt: skip
+    """Return what differs between the first operations of two frontiers, or a factor between the values of any two.
+
+    `on_way` are the names of all operations of a side that lead to what is measured.
+    """
     one, other = meet(mine, theirs)
     if one is None or other is None:
         return []
@@ -271,8 +278,8 @@ def describe_change(
     if all(hidden) and hidden[0] != hidden[1] and len(sizes) == 1:
         told.append(f"{hidden[0]} scores are hidden, in theirs {hidden[1]}")
     names = [{operation.name for operation in side} for side in (mine, theirs)]
-    only = [", ".join(sorted(_list_told(a, b))) or "–" for a, b in (names, names[::-1])]
-    if only[0] != only[1] and not any(part in name for name in names[0] | names[1] for part in _OPAQUE):
+    only = [", ".join(sorted(_list_told(a, b))) or "–" for a, b in zip(names, on_way[::-1], strict=True)]
+    if only[0] != only[1] and all(map(_is_seen, names[0] | names[1])):
         told.append(f"mine computes {only[0]} there, theirs {only[1]}")
     ordered = [operation.value.flatten().sort().values for operation in (one, other)]
     is_moved = one.value.shape != other.value.shape or not one.value.equal(other.value)
@@ -282,6 +289,12 @@ def describe_change(
     same = ((a, b) for a, b in pairs if a.value.numel() == b.value.numel())
     scaled = ((a.name, find_factor(_reorder(a, b), b.value, tolerance)) for a, b in same)
     return told[:1] or [f"the value of {name} is {factor:.6g} × theirs" for name, factor in scaled if factor][:1]
+
+
+def _is_seen(name: str) -> bool:
+    """Return True if a function is one of PyTorch's that computes one thing."""
+    is_known = any(hasattr(home, name) for home in (torch, Tensor, functional)) or hasattr(Tensor, f"__{name}__")
+    return (is_known or name == "get") and not any(part in name for part in _OPAQUE)
 
 
 def _list_taken(operation: Operation, names: dict[int, str]) -> list[str]:

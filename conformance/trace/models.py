@@ -266,8 +266,8 @@ class _Bench:
     ) -> tuple[Finding, tuple[Operation | None, Operation | None]]:  # fmt: skip
         """Return the lines and the facts of a kind of piece, and the first operations that differ."""
         first, places = group[0], (group[0].place, group[0].theirs)
-        own, made = piece.find_frontier(0, runs[0].places[places[0]])
-        other, constants = piece.find_frontier(1, runs[1].places[places[1]])
+        own, made, names = piece.find_frontier(0, runs[0].places[places[0]])
+        other, constants, other_names = piece.find_frontier(1, runs[1].places[places[1]])
         one, two = meet(own, other)
         facts = [f"the value is {first.note}"] if first.note else []
         origin = handed[1].get(runs[1].places[places[1]])
@@ -275,7 +275,7 @@ class _Bench:
             facts.append(f"theirs takes {origin} there")
         modules = [call.module for call in self.to.get(first.place[0], ())]
         weights = explain_weights(modules[0], modules[1], owners) if first.is_leaf else []
-        facts = facts + weights or describe_change(own, other, handed, self.tolerance)
+        facts = facts + weights or describe_change(own, other, (names, other_names), handed, self.tolerance)
         source = find_source(one, made) if one and constants and not facts else None
         if source:
             buffers = {

@@ -201,6 +201,11 @@ def test_what_is_no_array_is_named(array, message):
         goldformer.trace_arrays({"a": array}, {"a": array})
 
 
+@torch.library.custom_op("goldformer_test::swish", mutates_args=())
+def swish(x: torch.Tensor) -> torch.Tensor:
+    return x * torch.sigmoid(x)
+
+
 class Conv1D(nn.Module):
     def __init__(self, width):
         super().__init__()
@@ -374,6 +379,20 @@ def test_parameters_may_be_complex_or_empty():
     theirs.table = nn.Parameter(torch.ones(0, 3))
     theirs.turn = nn.Parameter(torch.ones(3, dtype=torch.complex64))
     assert trace_applied(copy.deepcopy(theirs), theirs, torch.relu, torch.relu)
+
+
+@pytest.mark.parametrize(
+    ("mine", "theirs", "facts"),
+    [
+        (lambda x: torch.relu(x) ** 2, torch.relu, ()),  # mine has a ReLU too
+        (torch.nn.functional.silu, torch.relu, ("mine computes silu there, theirs relu",)),
+        (torch.ops.goldformer_test.swish, torch.relu, ()),  # it may compute anything
+    ],
+)
+def test_an_operation_is_missing_only_where_all_are_seen(mine, theirs, facts):
+    linear = nn.Linear(WIDTH, WIDTH)
+    (finding,) = trace_applied(linear, copy.deepcopy(linear), mine, theirs).findings
+    assert finding.facts == facts
 
 
 class Split(nn.Module):
