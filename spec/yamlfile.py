@@ -158,6 +158,8 @@ class YamlFile:
                 message = f"should be a mapping of keys to values, got {_short(got)}"
             case "missing":
                 message = "is missing"
+            case "string_type" if got is None:
+                message = "expected text, got nothing; put null or ~ in quotes if it is meant as text"
             case "string_type" if isinstance(got, bool | int | float):
                 kind = "true or false" if isinstance(got, bool) else "a number"
                 message = f"expected text, got {got}, which YAML reads as {kind}; put it in quotes"

@@ -260,7 +260,13 @@ def record_baseline(
         changed = save(folder, made)
     print_recording(made)
     say(f"- wrote {folder / NAME}{describe_files(changed)}")
-    for line in describe_failed_calls(made, adapter):
+    wanted = set(request.components or spec.components)
+    left_out = [
+        f"{name} is not recorded, because the file has another {owned[0]}: record it by itself, in another folder"
+        for name, owned in found.doubled.items()
+        if wanted.intersection(owned)
+    ]
+    for line in (*left_out, *describe_failed_calls(made, adapter)):
         err.print(line, style="yellow", markup=False, soft_wrap=True)
     if unsteady:
         err.print(_UNSTEADY.format(", ".join(f"{key.case} ({key.dtype}, {key.device})" for key in unsteady)))

@@ -163,6 +163,22 @@ def test_an_unknown_key_with_control_characters_is_refused_in_plain_characters(m
     assert "\x1b" not in done.output
 
 
+def test_a_second_function_of_a_component_is_not_recorded_and_named(adapter_file, tmp_path):
+    two = """
+import numpy as np
+
+def softmax(x):
+    powers = np.exp(x - x.max(-1, keepdims=True))
+    return powers / powers.sum(-1, keepdims=True)
+
+def fast_softmax(x):
+    return softmax(x)
+"""
+    done = baseline("record", adapter_file(two), "--out", tmp_path / "base", "--dtype", "float32")
+    assert done.exit_code == 0, done.output
+    assert ":fast_softmax is not recorded, because the file has another softmax: record it by itself" in done.stderr
+
+
 def test_a_component_that_the_spec_has_not_is_refused(mine, folder):
     doctor(folder, "components: []", "components: [softmin]")
     done = baseline("check", mine, folder)

@@ -185,6 +185,10 @@ WRONG = {
         "title: Attention, and what it stands on", "title: 1e3", 1, "title",
         "expected text, got 1000.0, which YAML reads as a number; put it in quotes",
     ),
+    "a title that is nothing": (
+        "title: Attention, and what it stands on", "title: ~", 1, "title",
+        "expected text, got nothing; put null or ~ in quotes if it is meant as text",
+    ),
     "a call longer than all calls": (
         "call: 2.5", "call: 500", 10, "limits.call",
         "is 500 s, more than a component may take (total, 120 s)",
