@@ -74,7 +74,7 @@ def trace(
     items = bench.measure([pair for pair in pairs if pair[0].is_leaf or pair[1].is_leaf])
     for whose, places in (("theirs", kept), ("mine", [item.place for item in items])):
         if layers is None and (WHOLE, "out") not in places:
-            raise NotComparable(f"{whose} returns no tensor of floats: return its logits or hidden states")
+            raise NotComparable(f"{whose} returns no tensor of floats, tuple or dictionary of them: return its logits")
     if not items:
         raise NotComparable("mine and theirs have no such layers that are paired: name others")
     if bench.list_accused(items):

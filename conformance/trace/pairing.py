@@ -47,6 +47,8 @@ def group_names(names: Iterable[str]) -> list[str]:
 
 def mark(tensor: Tensor) -> Mark:
     """Return the mark of a parameter."""
+    if tensor.is_meta:
+        raise NotComparable("a model is on the device meta: load its weights into both")
     numbers = tensor.detach() if tensor.is_floating_point() else tensor.detach().abs().double()
     norm = torch.linalg.vector_norm(numbers, dtype=torch.float64)
     return tensor.numel(), f"{float(norm) ** 2:.9e}"

@@ -87,12 +87,11 @@ def run_pass(
         calls.append(Call(key, self, up, arrived, left, is_leaf=len(calls) == before))
         return result
 
-    # What is compiled hides its operations.
-    is_compiling = "torch._dynamo" in sys.modules and hasattr(torch.compiler, "set_stance")
-    eager = torch.compiler.set_stance("force_eager") if is_compiling else nullcontext()
+    # Compiled code hides its operations; PyTorch 2.6 and later run it as it is written.
+    stance = getattr(torch.compiler, "set_stance", nullcontext) if "torch._dynamo" in sys.modules else nullcontext
     with torch._C.DisableTorchFunction():
         copies = tree_map_only(Tensor, torch.clone, [*inputs])
-    with eager, torch.no_grad(), mock.patch.object(nn.Module, "__call__", call):
+    with stance("force_eager"), torch.no_grad(), mock.patch.object(nn.Module, "__call__", call):
         look((WHOLE, "out"), model(*copies))
     return calls
 

@@ -120,11 +120,11 @@ def test_the_models_are_left_as_they_were():
         ),
         (
             lambda mine, theirs: (lambda ids: iter([mine(ids)]), theirs),
-            "mine returns no tensor of floats: return its log",
+            "mine returns no tensor of floats, tuple or dictionary of them: return its logits",
         ),
         (
             lambda mine, theirs: (mine, lambda ids: iter([theirs(ids)])),
-            "theirs returns no tensor of floats: return its",
+            "theirs returns no tensor of floats, tuple or dictionary of them",
         ),
         (
             lambda mine, theirs: (mine, lambda ids: nn.functional.dropout(theirs(ids)["logits"], 0.5)),
@@ -372,6 +372,12 @@ def test_an_original_that_cannot_run_in_float64_is_named():
     lstm = nn.LSTM(WIDTH, WIDTH)
     with pytest.raises(NotComparable, match="theirs in float64 raises ValueError for these inputs: RNN input dtype"):
         trace_applied(copy.deepcopy(lstm), lstm, itemgetter(0), itemgetter(0))
+
+
+def test_models_without_numbers_are_named():
+    linear = nn.Linear(WIDTH, WIDTH, device="meta").eval()
+    with pytest.raises(NotComparable, match="a model is on the device meta: load its weights"):
+        goldformer.trace(linear, copy.deepcopy(linear), torch.ones(3, WIDTH, device="meta"))
 
 
 def test_parameters_may_be_complex_or_empty():
