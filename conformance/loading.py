@@ -158,7 +158,10 @@ def _read_module(module: types.ModuleType, name: str, reading: Reading, spec: Sp
     named = {n: t for n, t in targets.items() if n in known and (n not in spec.components or _fits(t, n, spec))}
     # A gradient is read with the function of its component.
     switched = [n for n, target in named.items() if _has_switch(target, n) and f"{n}_gradient" not in named]
-    others = {n: _try_to_infer(t, reading, spec) for n, t in targets.items() if n not in named or n in switched}
+    # Another name of a class, as `BertLayerNorm = LayerNorm`, is no second class.
+    first_names = {id(target.thing): n for n, target in reversed([*named.items(), *targets.items()])}
+    inferred = [n for n, target in targets.items() if first_names[id(target.thing)] == n]
+    others = {n: _try_to_infer(targets[n], reading, spec) for n in inferred if n not in named or n in switched}
     named = {n: target for n, target in named.items() if n not in others or others[n].adapter is None}
     parts = [_read_named_functions(module, named, name, reading, spec)] if named else []
     parts += [part for n, part in others.items() if n not in named]

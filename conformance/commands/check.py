@@ -192,10 +192,12 @@ def _list_doubled(asked: _Asked, bench: Bench, selection: Selection) -> list[_As
     return [replace(asked, adapter=name, components=owned) for name, owned in doubled.items() if owned]
 
 
-def _judge(bench: Bench, selection: Selection, asked: _Asked) -> RunRecord:
-    """Run the checks on a bench, and print the record."""
+def _judge(bench: Bench, selection: Selection, asked: _Asked, *, is_first: bool = True) -> RunRecord:
+    """Run the checks on a bench, and print the record, below a blank line unless it is the first."""
     with_pictures = asked.html is not None
     record = judge_implementation(bench, selection, _run_checks, keep_stopped=True, with_pictures=with_pictures)
+    if not is_first:
+        say("")
     _print_record(record, asked, bench.spec)
     return record
 
@@ -205,8 +207,7 @@ def _judge_doubled(asked: _Asked, spec: Spec) -> RunRecord:
     name = asked.adapter.rpartition(":")[2]
     try:
         with contextlib.closing(_load(asked, spec)) as adapter:
-            say("")
-            return _judge(*_select(asked, adapter, spec), asked)
+            return _judge(*_select(asked, adapter, spec), asked, is_first=False)
     except AdapterError as error:
         problem = f"{asked.adapter} is not checked: {error}"
         return RunRecord(asked.adapter, name, outcome="partial", problem=problem, partial=(name,))

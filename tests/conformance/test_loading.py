@@ -143,7 +143,7 @@ def keep(x):
 
 
 def test_two_classes_of_one_component_must_both_conform(write):
-    path = write(f"{NORM}\n{FAST}")
+    path = write(f"{NORM}\n{FAST}\nBertNorm = LayerNorm\n")
     result = run("check", path)
     assert (result.exit_code, result.stdout.count("conforms (")) == (0, 2), result.output
     # Python and compare judge one, and do not call that the whole file.
@@ -178,6 +178,7 @@ def test_a_second_class_that_no_call_fits_is_partial_and_every_report_says_why(w
     result = run("check", write(f"{NORM}\n{wrong}"), *(str(word) for option in reports.items() for word in option))
     assert (result.exit_code, result.stdout.count("conforms (")) == (3, 1), result.output
     assert "partial: too few cases were judged of FastNorm." in result.stderr
+    assert "\n\n" not in result.stdout
     why = "FastNorm is not checked: No call of FastNorm that was tried gives golden values"
     assert all(why in text for text in (result.stderr, *(path.read_text("utf-8") for path in reports.values())))
     assert '<skipped message="' in reports["--junit"].read_text("utf-8")
