@@ -19,10 +19,12 @@ ROUNDING = 0.4
 
 def measure_ratio(mine: Tensor, theirs: Tensor, error: Tensor, unit: float) -> float:
     """Return the error of mine ÷ the error of theirs; `error` is truth − theirs, and one rounding is the least."""
-    truth = theirs.double() + error.double()
-    finite, seen = torch.isfinite(truth), mine.double()
-    odd = [t.double().where(~finite, 0.0).nan_to_num() for t in (mine, theirs)]
-    if not torch.equal(torch.isfinite(seen), finite) or not torch.equal(*odd):
+    seen, given = mine.double(), theirs.double()
+    truth = given + error.double()
+    finite = torch.isfinite(truth)
+    if not torch.equal(torch.isfinite(seen), finite):
+        return math.inf
+    if not finite.all() and not torch.equal(*(t[~finite].nan_to_num() for t in (seen, given))):
         return math.inf
     off, size, least = (_rms(t.where(finite, 0.0)) for t in (seen - truth, truth, error.double()))
     return off / max(least, ROUNDING * unit * size, torch.finfo(torch.float32).tiny)
