@@ -145,7 +145,9 @@ class Adapter:
         """Return the adapter with further conventions declared; AdapterError for one that is unknown."""
         added = _read_conventions(conventions, self.origin, spec)
         words = [word for name, option in added.items() for word in ("--convention", f"{name}={option}")]
-        return replace(self, conventions={**self.conventions, **added}, declared=(*self.declared, *words))
+        # What is declared for one component would win, and each part of a file declares so.
+        kept = {name: option for name, option in self.conventions.items() if name.partition(".")[2] not in added}
+        return replace(self, conventions={**kept, **added}, declared=(*self.declared, *words))
 
     def declare_family(self, name: str, spec: Spec) -> Adapter:
         """Return the adapter with the options of a family; AdapterError for one that is unknown.

@@ -158,6 +158,15 @@ def test_two_classes_of_one_component_must_both_conform(write):
     assert result.exit_code == 0, result.output
 
 
+def test_a_choice_of_the_user_wins_over_that_of_a_part_of_a_file(write, spec):
+    path = write(f"{NORM}\ndef softmax(x):\n    return torch.softmax(x, -1)\n")
+    (mine,) = load_implementation(path, spec).conventions.items()
+    assert mine == ("layer_norm.layer_norm_eps", "1e-6")
+    result = run("check", path, "--convention", "layer_norm_eps=1e-5", "--component", "layer_norm")
+    assert result.exit_code == 1, result.output
+    assert "Option found: layer_norm_eps: 1e-6" in result.stdout
+
+
 def test_the_second_class_of_a_component_is_accused_with_its_name(write, tmp_path):
     path, out = write(f"{NORM}\n{FAST.replace('correction=0', 'correction=1')}"), tmp_path / "out.json"
     result = run("check", path, "--json", str(out), "--junit", str(tmp_path / "out.xml"))
