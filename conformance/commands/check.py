@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import click
 
@@ -34,7 +34,7 @@ from goldformer.conformance.judging.running import describe_interrupted
 from goldformer.conformance.loading import Reading, list_own, load_implementation
 from goldformer.conformance.reports.comparison import Comparison, ComparisonRequest
 from goldformer.conformance.reports.markdown import markdown as write_markdown
-from goldformer.conformance.reports.record import Outcome, RunRecord
+from goldformer.conformance.reports.record import RunRecord
 from goldformer.conformance.reports.record_json import as_json, comparison_as_json
 from goldformer.conformance.reports.summary import explain_all, summarise
 from goldformer.conformance.runner import choose_dtypes, judge_implementation
@@ -42,9 +42,6 @@ from goldformer.conformance.selection import CheckCall, Numerics, Selection, add
 from goldformer.spec import Case, Spec, load_spec
 from goldformer.spec.files import resolve_path
 from goldformer.spec.load import load_own_cases
-
-#: The outcomes of several classes of a file, the one first that decides.
-_WORST_FIRST: Final[tuple[Outcome, ...]] = ("fails", "unusable", "partial")
 
 
 @click.command(epilog=options.JUDGED)
@@ -100,15 +97,15 @@ def check(**given: Any) -> int:
         if records[-1].stopped:
             break
         records.append(_judge_doubled(one, spec))
-    _write_reports(records, asked, selection, bench.spec)
+    request = ComparisonRequest(selection.dtypes, selection.components, asked.device, asked.threads, asked.timeout)
+    comparison = Comparison(request, tuple(records))
+    _write_reports(comparison, asked, bench.spec)
     for record in records:
         if record.problem:
             print_error(record.problem)
         if record.stopped:
             return STOPPED
-    outcomes = {record.outcome for record in records}
-    worst: Outcome = next((outcome for outcome in _WORST_FIRST if outcome in outcomes), "conforms")
-    return find_status(worst, records, allow_partial=asked.allow_partial)
+    return find_status(comparison.outcome, records, allow_partial=asked.allow_partial)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -221,10 +218,9 @@ def _print_record(record: RunRecord, asked: _Asked, spec: Spec) -> None:
         say(line.text, line.style)
 
 
-def _write_reports(records: Sequence[RunRecord], asked: _Asked, selection: Selection, spec: Spec) -> None:
+def _write_reports(comparison: Comparison, asked: _Asked, spec: Spec) -> None:
     """Write the files that were asked for; what only some of them need is imported for these."""
-    request = ComparisonRequest(selection.dtypes, selection.components, asked.device, asked.threads, asked.timeout)
-    comparison = Comparison(request, tuple(records))
+    records = comparison.records
     if asked.json:
         several = len(records) > 1
         save_json(asked.json, comparison_as_json(comparison, spec) if several else as_json(records[0]))
