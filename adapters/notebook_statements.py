@@ -152,6 +152,8 @@ def _list_changed(node: ast.stmt) -> Iterator[str]:
                 yield f"{name}.{attribute}"
             case ast.Call(func=ast.Name(id="setattr"), args=[ast.Name(id=name), ast.Constant(value=str(attribute)), _]):
                 yield f"{name}.{attribute}"
+            case ast.Call(func=ast.Name(id="setattr"), args=[ast.Name(id=name), *_]):
+                yield name  # which attribute is known only when it runs
 
 
 def _list_annotated(node: ast.stmt) -> Iterator[str]:

@@ -163,7 +163,7 @@ def _read_module(module: types.ModuleType, name: str, reading: Reading, spec: Sp
     inferred = [n for n, target in targets.items() if first_names[id(target.thing)] == n]
     others = {n: _try_to_infer(targets[n], reading, spec) for n in inferred if n not in named or n in switched}
     named = {n: target for n, target in named.items() if n not in others or others[n].adapter is None}
-    parts = [_read_named_functions(module, named, name, reading, spec)] if named else []
+    parts = [_read_named_functions(named, name, reading, spec)] if named else []
     parts += [part for n, part in others.items() if n not in named]
     # Of two that are one component, golden values prefer the proven one.
     parts.sort(key=lambda part: part.adapter is not None and bool(part.adapter.guesses))
@@ -184,9 +184,11 @@ def _read_module(module: types.ModuleType, name: str, reading: Reading, spec: Sp
         more = f"is another {component}, not judged here but as {name}:{names[0]}"
         more = f"are {component} too, not judged here but as {name}:NAME" if len(names) > 1 else more
         notes.append(f"{', '.join(names)} {more}")
+    # What a notebook's cells lack may be why a class is wrong.
+    left_out_of_cells = inspect.getattr_static(module, HINTS, ())
     if not found:
         left_out = explain_others(module)
-        reasons = [*inspect.getattr_static(module, HINTS, ()), *notes, *left_out]
+        reasons = [*left_out_of_cells, *notes, *left_out]
         listed = "".join(f"\n  {reason}" for reason in reasons[:_MOST_REASONS])
         has_any = targets or left_out
         has = "none of its functions and classes could be checked" if has_any else "it defines no function and no class"
@@ -195,7 +197,7 @@ def _read_module(module: types.ModuleType, name: str, reading: Reading, spec: Sp
     joined = _join([part.adapter for part in dict.fromkeys(found.values()) if part.adapter], name)
     # Nobody looked at these: a file in which one is wrong must not pass.
     unmatched = () if reading.component else tuple(part.name for part in parts if part.is_open)
-    return replace(joined, hints=(*joined.hints, *notes), unmatched=unmatched, doubled=doubled)
+    return replace(joined, hints=(*left_out_of_cells, *joined.hints, *notes), unmatched=unmatched, doubled=doubled)
 
 
 def _fits(target: Target, component: str, spec: Spec) -> bool:
@@ -203,13 +205,10 @@ def _fits(target: Target, component: str, spec: Spec) -> bool:
     return not target.is_class and (_takes(target.thing, component, spec) or component not in INFERRED_FUNCTIONS)
 
 
-def _read_named_functions(
-    module: types.ModuleType, named: Mapping[str, Target], name: str, reading: Reading, spec: Spec
-) -> _Part:
+def _read_named_functions(named: Mapping[str, Target], name: str, reading: Reading, spec: Spec) -> _Part:
     """Return the functions of a module that have the names of components."""
     functions = {n: target.thing for n, target in named.items()}
-    hints = {HINTS: inspect.getattr_static(module, HINTS, ())}
-    return _Part(name, _read(types.SimpleNamespace(**functions, **hints), name, reading.arrays, spec))
+    return _Part(name, _read(types.SimpleNamespace(**functions), name, reading.arrays, spec))
 
 
 def _try_to_infer(target: Target, reading: Reading, spec: Spec) -> _Part:

@@ -21,7 +21,9 @@ from goldformer.adapters.notebook import (
     split_lines,
     write_source,
 )
+from goldformer.conformance.loading import load_implementation
 from goldformer.spec import load_spec
+from transcripts import PROGRAMS
 
 
 def notebook(*cells, tagged=()):
@@ -191,6 +193,7 @@ def test_an_attribute_of_a_definition_belongs_to_it(statement):
         ("A.f = make(f)", "A.f"), ("A = make(A)", "A"), ("del A.f", "A.f"), ("A.f = lost", "A.f"), ("n += 1", "n"),
         ("d.n = 3", "d.n"), ("d['n'] = 3", "d"),
         ("torch.f = f", "torch.f"), ("[setattr(A, 'f', g) for g in (f,)]", "A.f"),
+        ("setattr(A, f.__name__, f)", "A"),
     ],
 )  # fmt: skip
 def test_a_change_of_what_is_kept_that_is_left_out_is_said(statement, changed):
@@ -383,6 +386,13 @@ def test_a_notebook_is_checked_without_running_it(lab):
     assert f"({path}, code cell 2:2, softmax)" in repr(goldformer.check(path, "softmax")).replace(
         "\n               ", " "
     )
+
+
+def test_what_a_class_lacks_because_a_cell_is_not_run_is_noted(lab):
+    norm = (PROGRAMS / "norm_class.py").read_text(encoding="utf-8")
+    path = lab(norm, "for name in ('scale', 'forward'):\n    setattr(LayerNorm, name, getattr(Better, name))")
+    hints = load_implementation(path, load_spec()).hints
+    assert any("code cell 2, line 1 defines LayerNorm, but" in hint for hint in hints)
 
 
 @pytest.mark.parametrize(
