@@ -23,7 +23,7 @@ from typing import Any, Final
 from goldformer.adapters import BUILT_IN, DTYPES, OF_LIBRARIES
 from goldformer.conformance.reports.text import format_ratio
 from goldformer.spec import load_spec
-from goldformer.spec.making.readme import markdown_table
+from goldformer.spec.markdown import markdown_table
 
 REPOSITORY: Final = Path(__file__).resolve().parent.parent
 FOLDER: Final = REPOSITORY / "build" / "implementations"

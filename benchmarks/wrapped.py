@@ -21,7 +21,7 @@ from benchmarks.implementations import describe_environment
 from goldformer.adapters import find_adapter
 from goldformer.adapters.wrapping import WRAPPERS
 from goldformer.spec import load_spec
-from goldformer.spec.making.readme import markdown_table
+from goldformer.spec.markdown import markdown_table
 from goldformer.spec.tables import Setting
 
 REPOSITORY: Final = Path(__file__).resolve().parent.parent

@@ -11,7 +11,7 @@ from goldformer.conformance.baseline.drift import Drift, describe_cause, describ
 from goldformer.conformance.baseline.moves import KINDS, Kind, Move, Tally, group_by_reason, sort_worst_first
 from goldformer.conformance.reports.markdown import list_remarks
 from goldformer.conformance.reports.text import format_ratio
-from goldformer.spec.making.readme import escape, markdown_table
+from goldformer.spec.markdown import escape, markdown_table
 
 #: The number of reasons that a summary lists; the JSON has all moves.
 _LISTED: Final = 20

@@ -18,7 +18,7 @@ from goldformer.conformance.reports.results import (
 )
 from goldformer.conformance.reports.text import format_ratio
 from goldformer.spec import Spec
-from goldformer.spec.making.readme import escape, markdown_table
+from goldformer.spec.markdown import escape, markdown_table
 
 #: The number of bad checks of an implementation that a summary lists; the page and the JSON have all.
 _LISTED: Final = 10

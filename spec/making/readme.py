@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from goldformer.spec.edition import Edition
 from goldformer.spec.families import count_cases, list_variants
 from goldformer.spec.load import Spec
 from goldformer.spec.making.coverage import Coverage, Proofs, RowCoverage, cover
+from goldformer.spec.markdown import escape, markdown_table
 from goldformer.spec.model import UNSPECIFIED, Case
 from goldformer.spec.tables import Clause, Document, Level, Property
 
@@ -237,21 +238,3 @@ def join_first(ids: Sequence[str]) -> str:
 
 def _count(number: int) -> str:
     return str(number) if number else "–"
-
-
-def escape(text: str) -> str:
-    """Escape Markdown signs inside a table, and what would make a link or an image."""
-    for sign in ("\\", "|", "<", "*", "`", "$", "]("):
-        text = text.replace(sign, f"\\{sign}")
-    return " ".join(text.split())
-
-
-def markdown_table(headings: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
-    """Render a Markdown table from cells that are escaped already."""
-
-    def rows() -> Iterator[Sequence[str]]:
-        yield headings
-        yield ["---"] * len(headings)
-        yield from lines
-
-    return "".join(f"| {' | '.join(row)} |\n" for row in rows())

@@ -13,7 +13,8 @@ import pytest
 
 from goldformer.spec import ROOT, Spec, load_spec
 from goldformer.spec.making.coverage import Proofs, cites_row, cover
-from goldformer.spec.making.readme import anchor, escape, join_first, numbers, readme
+from goldformer.spec.making.readme import anchor, join_first, numbers, readme
+from goldformer.spec.markdown import escape
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from goldformer.conformance.grading.results.words import block, code, escape, po
 from goldformer.conformance.reports.counting import count_noun
 from goldformer.conformance.reports.page import render
 from goldformer.spec import Spec
-from goldformer.spec.making.readme import markdown_table
+from goldformer.spec.markdown import markdown_table
 
 #: The condition for running a check at home.
 _AT_HOME: Final = "In the folder that has your submission.py, with the adapter of the assignment next to it:"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from goldformer.conformance.cli import main
-from goldformer.spec.making.readme import escape
+from goldformer.spec.markdown import escape
 from goldformer_site.markdown import render_term, target
 
 _HEAD = """\

@@ -8,7 +8,7 @@ from typing import Final
 
 from goldformer.adapters.skeleton import write_example
 from goldformer.spec import Case, Contract, Spec
-from goldformer.spec.making.readme import markdown_table
+from goldformer.spec.markdown import markdown_table
 from goldformer.spec.model import ArraySpec, AttributeSpec
 from goldformer.spec.tables import Property
 from goldformer_site.markdown import Words, cite_rows, fields, link, links, render_term, target, toctree

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from goldformer.spec import Spec
-from goldformer.spec.making.readme import escape
+from goldformer.spec.markdown import escape
 from goldformer.spec.tables import Citation
 
 _CODE = re.compile(r"(``.+?``|`[^`]+`)")
