@@ -74,12 +74,6 @@ class Drift:
                 found.setdefault(reason, {})[entry.component] = None
         return [(_shorten(reason), ", ".join(components)) for reason, components in found.items()]
 
-    @property
-    def environment_text(self) -> str:
-        """The differences in one line."""
-        changed = "; ".join(f"{name} {then} → {now}" for name, then, now in self.environment)
-        return changed or "the same environment"
-
     def repeat(self, key: Key) -> str:
         """Return the line that repeats the check of one call; empty if there is none."""
         if not self.command:
